@@ -1,0 +1,2 @@
+//! A durable table of records with group commit.
+#![deny(missing_docs)]

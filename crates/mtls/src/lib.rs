@@ -1,0 +1,2 @@
+//! Identities, certificates and their reload.
+#![deny(missing_docs)]

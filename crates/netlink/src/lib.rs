@@ -1,0 +1,2 @@
+//! All that is said to the kernel about links, addresses, routes, queues and namespaces.
+#![deny(missing_docs)]

@@ -1,0 +1,2 @@
+//! VF pools: pure allocation, no I/O, no clock.
+#![deny(missing_docs)]

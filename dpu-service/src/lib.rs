@@ -1,0 +1,2 @@
+//! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
+#![forbid(unsafe_code)]
+fn main() {}

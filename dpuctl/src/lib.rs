@@ -1,0 +1,2 @@
+//! The operators' program.
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The operators' program.
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,22 @@
+//! Compiles the `.proto` files with protox, so that nobody has to install protoc.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message;
+
+const FILES: [&str; 3] = [
+    "offload/v1/types.proto",
+    "offload/v1/workload_network.proto",
+    "offload/v1/operator.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=offload");
+    let descriptors = protox::compile(FILES, ["."])?;
+    let encoded = descriptors.encode_to_vec();
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("offload.v1.descriptors"), &encoded)?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    pbjson_build::Builder::new().register_descriptors(&encoded)?.build(&[".offload.v1"])?;
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Why a call failed: a stable code and one sentence, the same from the service to the pod's event.
+
+use std::{collections::HashMap, fmt};
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+/// The `domain` of our `google.rpc.ErrorInfo`.
+const DOMAIN: &str = "offload.v1";
+
+/// CNI's "try again later" (specification, section "Error").
+const CNI_TRY_AGAIN: u32 = 11;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $code:ident, $cni:expr, $advice:literal;)*) => {
+        /// The stable codes of everything that can be refused or go wrong. Their meaning never
+        /// changes; new ones may be added. docs/ERRORS.md explains each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Reason { $($(#[$doc])* $name,)* }
+
+        impl Reason {
+            /// All reasons, in the order of docs/ERRORS.md.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name,)*];
+
+            /// The stable code, such as `VFS_EXHAUSTED`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Reason::$name => $text,)* }
+            }
+
+            /// The gRPC status code that carries it.
+            #[must_use]
+            pub const fn grpc_code(self) -> Code {
+                match self { $(Reason::$name => Code::$code,)* }
+            }
+
+            /// The code in a CNI error object: the specification's where it has one, else ours,
+            /// from 100 on.
+            #[must_use]
+            pub const fn cni_code(self) -> u32 {
+                match self { $(Reason::$name => $cni,)* }
+            }
+
+            /// What to do about it, one clause without a final stop.
+            #[must_use]
+            pub const fn advice(self) -> &'static str {
+                match self { $(Reason::$name => $advice,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The request itself is malformed.
+    InvalidRequest = "INVALID_REQUEST", InvalidArgument, 100, "correct the request";
+    /// No network of that name, or no default network.
+    NetworkUnknown = "NETWORK_UNKNOWN", NotFound, 101, "list the networks with `dpuctl get networks`";
+    /// No free VF in the pool.
+    VfsExhausted = "VFS_EXHAUSTED", ResourceExhausted, 102, "give the pool more VFs or stop pods that use it; see `dpuctl get pools`";
+    /// No free address in the subnet.
+    AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses that are cooling; see `dpuctl get networks`";
+    /// The requested address is held by another attachment, or resting.
+    AddressInUse = "ADDRESS_IN_USE", AlreadyExists, 104, "ask for another address or stop its holder";
+    /// The requested address can't be handed out.
+    AddressNotAllowed = "ADDRESS_NOT_ALLOWED", InvalidArgument, 105, "ask for an address inside one of the network's subnets that is not reserved";
+    /// The requested MAC address is held by another attachment.
+    MacInUse = "MAC_IN_USE", AlreadyExists, 106, "ask for another MAC address or stop its holder";
+    /// The host offers no VF of that PCI address.
+    VfUnknown = "VF_UNKNOWN", NotFound, 107, "compare the device plugin's list with `dpuctl get vfs`";
+    /// The requested VF is not free.
+    VfNotFree = "VF_NOT_FREE", FailedPrecondition, 108, "see `dpuctl get vfs` for who holds it";
+    /// Something asked for, or required by the network, that kernel, card or this version can't do.
+    Unsupported = "UNSUPPORTED", FailedPrecondition, 109, "leave it out, or see `dpuctl status` for what the DPU can do";
+    /// The key names an attachment that differs from the request.
+    AttachmentDiffers = "ATTACHMENT_DIFFERS", AlreadyExists, 110, "detach it first";
+    /// The certificate's host is not one that this DPU serves.
+    HostUnknown = "HOST_UNKNOWN", PermissionDenied, 111, "add the host to the service's configuration";
+    /// The certificate's role does not allow the call.
+    NotAuthorised = "NOT_AUTHORISED", PermissionDenied, 112, "use a certificate of the role that the call needs";
+    /// The call belongs to a session that is over, or the host has none.
+    StaleSession = "STALE_SESSION", Unavailable, CNI_TRY_AGAIN, "try again: the agent opens a new session by itself";
+    /// The journal can't be written.
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 114, "free disk space or mend the journal's disk, then try again";
+    /// The kernel refused a programming step.
+    ProgrammingFailed = "PROGRAMMING_FAILED", Internal, 115, "see the service's log for the step and the kernel's words";
+    /// The DPU takes no new attachments for now.
+    Draining = "DRAINING", Unavailable, CNI_TRY_AGAIN, "try again later or on another node";
+    /// Too many calls are under way.
+    Overloaded = "OVERLOADED", ResourceExhausted, CNI_TRY_AGAIN, "try again later";
+    /// Attachments use the network.
+    NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first, or force";
+    /// A lease lies outside the changed range.
+    LeaseInTheWay = "LEASE_IN_THE_WAY", FailedPrecondition, 119, "stop the pod that holds the address first";
+    /// No attachment of that id or key.
+    AttachmentUnknown = "ATTACHMENT_UNKNOWN", NotFound, 120, "list the attachments with `dpuctl get attachments`";
+    /// The attachment is being given back.
+    Releasing = "RELEASING", Unavailable, CNI_TRY_AGAIN, "try again once the VF is back";
+    /// The network comes from the configuration file and can't be changed through the API.
+    NetworkFixed = "NETWORK_FIXED", FailedPrecondition, 122, "change the service's configuration file instead";
+    /// The call took longer than its deadline.
+    DeadlineExceeded = "DEADLINE_EXCEEDED", DeadlineExceeded, CNI_TRY_AGAIN, "try again";
+    /// The host's agent can't be reached on its socket.
+    AgentUnreachable = "AGENT_UNREACHABLE", Unavailable, CNI_TRY_AGAIN, "start the agent: `systemctl status dpu-offload-agent`";
+    /// The DPU can't be reached.
+    DpuUnreachable = "DPU_UNREACHABLE", Unavailable, CNI_TRY_AGAIN, "check the DPU, its address in the agent's configuration and the management link";
+    /// A certificate is missing, expired, or not trusted.
+    CertificateRefused = "CERTIFICATE_REFUSED", Unauthenticated, 126, "renew the certificate named, or trust its CA";
+    /// The netns path is missing or not a network namespace.
+    NetnsInvalid = "NETNS_INVALID", InvalidArgument, 4, "pass the path of a network namespace in CNI_NETNS";
+    /// The pod already has an interface of that name.
+    InterfaceExists = "INTERFACE_EXISTS", AlreadyExists, 128, "choose another interface name";
+    /// The VF could not be moved or configured.
+    MoveFailed = "MOVE_FAILED", Internal, 129, "see the agent's log for the step and the kernel's words";
+    /// The host can't find the VF that the DPU chose.
+    VfMissing = "VF_MISSING", FailedPrecondition, 130, "see `dpuctl get vfs`; the VF may be bound to another driver or held by an unrecorded namespace";
+    /// The agent's records can't be written.
+    RecordsUnavailable = "RECORDS_UNAVAILABLE", Unavailable, 131, "free disk space or mend the disk of the agent's state directory";
+    /// CHECK found that the pod's interface is not as it should be.
+    CheckFailed = "CHECK_FAILED", FailedPrecondition, 132, "recreate the pod, or see `dpuctl describe attachment`";
+    /// The VF is quarantined state or unknown to the DPU in the way the operator asked.
+    VfNotQuarantined = "VF_NOT_QUARANTINED", FailedPrecondition, 133, "only a quarantined VF can be cleared; see `dpuctl get vfs`";
+    /// A defect of ours.
+    Internal = "INTERNAL", Internal, 199, "report it with the log of the program named";
+}
+
+impl Reason {
+    /// The reason of that stable code.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == text)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.as_str())
+    }
+}
+
+/// A refused or failed call: the reason, and one sentence that names the thing and the value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The stable code.
+    pub reason: Reason,
+    /// One sentence without a final stop: what failed, on what, why.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of `reason`, told by `message`.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// Reads the failure back from a gRPC status. `None`: the status is not one of ours, such as the
+    /// transport's own errors.
+    #[must_use]
+    pub fn from_status(status: &Status) -> Option<Self> {
+        let info = status.get_details_error_info()?;
+        let reason = (info.domain == DOMAIN).then(|| Reason::parse(&info.reason))??;
+        Some(Self::new(reason, status.message()))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        let details =
+            ErrorDetails::with_error_info(failure.reason.as_str(), DOMAIN, HashMap::new());
+        Status::with_error_details(failure.reason.grpc_code(), failure.message, details)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_parse_back() {
+        let codes: HashSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(codes.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert_eq!(Reason::parse(reason.as_str()), Some(*reason));
+        }
+    }
+
+    #[test]
+    fn cni_codes_of_ours_are_unique() {
+        let ours: Vec<_> =
+            Reason::ALL.iter().map(|reason| reason.cni_code()).filter(|code| *code >= 100).collect();
+        assert_eq!(ours.iter().collect::<HashSet<_>>().len(), ours.len());
+    }
+
+    #[test]
+    fn a_failure_survives_the_wire() {
+        let failure = Failure::new(Reason::VfsExhausted, "pool default has no free VF");
+        let status = Status::from(failure.clone());
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(Failure::from_status(&status), Some(failure));
+    }
+}

@@ -1,0 +1,36 @@
+//! The gRPC API of dpu-offload, package `offload.v1`, and the reasons its errors carry.
+//!
+//! The messages serialise to protobuf's JSON form (`pbjson`), which is what `dpuctl -o json` prints
+//! and `dpuctl apply` reads.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod failure;
+
+pub use failure::{Failure, Reason};
+
+/// Generated from `offload/v1/*.proto`, where every message and field is documented.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    missing_debug_implementations,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction
+)]
+pub mod v1 {
+    tonic::include_proto!("offload.v1");
+    include!(concat!(env!("OUT_DIR"), "/offload.v1.serde.rs"));
+
+    /// The descriptors of this package, for gRPC reflection.
+    pub const DESCRIPTORS: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/offload.v1.descriptors"));
+}
+
+/// The highest version of the session protocol that this build speaks.
+pub const PROTOCOL_HIGHEST: u32 = 1;
+/// The lowest version of the session protocol that this build speaks.
+pub const PROTOCOL_LOWEST: u32 = 1;
+/// Longest gRPC message either side accepts, in bytes.
+pub const MESSAGE_LIMIT: usize = 1024 * 1024;
