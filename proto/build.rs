@@ -4,11 +4,8 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message;
 
-const FILES: [&str; 3] = [
-    "offload/v1/types.proto",
-    "offload/v1/workload_network.proto",
-    "offload/v1/operator.proto",
-];
+const FILES: [&str; 3] =
+    ["offload/v1/types.proto", "offload/v1/workload_network.proto", "offload/v1/operator.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=offload");

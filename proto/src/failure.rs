@@ -196,8 +196,11 @@ mod tests {
 
     #[test]
     fn cni_codes_of_ours_are_unique() {
-        let ours: Vec<_> =
-            Reason::ALL.iter().map(|reason| reason.cni_code()).filter(|code| *code >= 100).collect();
+        let ours: Vec<_> = Reason::ALL
+            .iter()
+            .map(|reason| reason.cni_code())
+            .filter(|code| *code >= 100)
+            .collect();
         assert_eq!(ours.iter().collect::<HashSet<_>>().len(), ours.len());
     }
 

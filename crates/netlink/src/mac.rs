@@ -1,0 +1,93 @@
+//! MAC addresses.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A 48-bit Ethernet address. Shown in lower case, colon separated.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// Whether an interface may have it: neither multicast nor all zero.
+    #[must_use]
+    pub fn is_unicast(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, f] = self.0;
+        write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+/// A text that is not a MAC address.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a MAC address: six hexadecimal bytes with colons, such as 02:00:5e:10:00:01")]
+pub struct ParseMacError(String);
+
+impl FromStr for MacAddress {
+    type Err = ParseMacError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMacError> {
+        let refuse = || ParseMacError(text.chars().take(40).collect());
+        let mut bytes = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut bytes {
+            let is_hex =
+                |part: &&str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+            let part = parts.next().filter(is_hex).ok_or_else(refuse)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| refuse())?;
+        }
+        if parts.next().is_some() { Err(refuse()) } else { Ok(Self(bytes)) }
+    }
+}
+
+impl TryFrom<String> for MacAddress {
+    type Error = ParseMacError;
+
+    fn try_from(text: String) -> Result<Self, ParseMacError> {
+        text.parse()
+    }
+}
+
+impl From<MacAddress> for String {
+    fn from(mac: MacAddress) -> Self {
+        mac.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_shows() {
+        let mac: MacAddress = "02:AB-00:5e:10:01".parse().unwrap();
+        assert_eq!(mac.to_string(), "02:ab:00:5e:10:01");
+        assert!(mac.is_unicast());
+    }
+
+    #[test]
+    fn refuses_what_is_none() {
+        for text in [
+            "",
+            "02:ab:00:5e:10",
+            "02:ab:00:5e:10:01:02",
+            "02:ab:00:5e:10:g1",
+            "+2:ab:00:5e:10:01",
+            "2:ab:00:5e:10:01",
+        ] {
+            assert!(text.parse::<MacAddress>().is_err(), "{text}");
+        }
+    }
+}

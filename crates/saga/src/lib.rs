@@ -1,0 +1,183 @@
+//! Named steps, each with its undo, run by one engine.
+//!
+//! A step is idempotent: running it where its effect is already in place changes nothing, and so
+//! does undoing it where there is nothing to undo. That is what lets the same list serve the first
+//! attempt, a retry and the recovery after a crash.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+use std::{error::Error, fmt};
+
+#[cfg(feature = "fault-injection")]
+mod fault;
+
+/// One step of a saga over the context `C`.
+pub trait Step<C>: Sync {
+    /// What a step or its undo fails with.
+    type Error: Error + Send + Sync + 'static;
+
+    /// The step's stable name, in logs, in `dpuctl describe` and in fault tests.
+    fn name(&self) -> &'static str;
+
+    /// Brings the step's effect about.
+    ///
+    /// # Errors
+    /// When the effect is not in place afterwards. Whatever was done of it, `undo` takes back.
+    fn run(&self, context: &mut C) -> Result<(), Self::Error>;
+
+    /// Takes the step's effect back, wholly or partly done.
+    ///
+    /// # Errors
+    /// When some of the effect is left.
+    fn undo(&self, context: &mut C) -> Result<(), Self::Error>;
+}
+
+/// A saga's list of steps.
+pub type Steps<C, E> = [&'static dyn Step<C, Error = E>];
+
+/// A step that failed, and what its undoing left behind.
+#[derive(Debug)]
+pub struct Failed<E> {
+    /// The step that failed.
+    pub step: &'static str,
+    /// Why. `None`: a fault test made it fail.
+    pub source: Option<E>,
+    /// The undos that failed, in the order they ran.
+    pub left: Vec<Left<E>>,
+}
+
+/// An undo that failed.
+#[derive(Debug)]
+pub struct Left<E> {
+    /// The step whose undo failed.
+    pub step: &'static str,
+    /// Why.
+    pub source: E,
+}
+
+impl<E> fmt::Display for Failed<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "step {} failed", self.step)?;
+        if self.source.is_none() {
+            out.write_str(" on purpose")?;
+        }
+        for left in &self.left {
+            write!(out, "; undoing step {} failed too", left.step)?;
+        }
+        Ok(())
+    }
+}
+
+impl<E: Error + 'static> Error for Failed<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+/// Runs the steps in order. When one fails, undoes it and all before it, in reverse.
+///
+/// # Errors
+/// The first step that failed, with the undos that failed after it.
+pub fn run<C, E: Error + Send + Sync + 'static>(
+    steps: &Steps<C, E>,
+    context: &mut C,
+) -> Result<(), Failed<E>> {
+    for (position, step) in steps.iter().enumerate() {
+        if let Err(source) = attempt(*step, context) {
+            let left = undo(&steps[..=position], context);
+            return Err(Failed { step: step.name(), source, left });
+        }
+    }
+    Ok(())
+}
+
+/// Undoes the steps in reverse, going on past failures, and returns these.
+pub fn undo<C, E: Error + Send + Sync + 'static>(
+    steps: &Steps<C, E>,
+    context: &mut C,
+) -> Vec<Left<E>> {
+    let undo_one = |step: &&'static dyn Step<C, Error = E>| {
+        step.undo(context).err().map(|source| Left { step: step.name(), source })
+    };
+    steps.iter().rev().filter_map(undo_one).collect()
+}
+
+/// `Err(None)`: a fault test made the step fail.
+fn attempt<C, E: Error + Send + Sync + 'static>(
+    step: &'static dyn Step<C, Error = E>,
+    context: &mut C,
+) -> Result<(), Option<E>> {
+    step.run(context).map_err(Some)?;
+    #[cfg(feature = "fault-injection")]
+    fault::strike(step.name()).map_err(|fault::Struck| None)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Refused;
+
+    impl fmt::Display for Refused {
+        fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("refused")
+        }
+    }
+
+    impl Error for Refused {}
+
+    /// Appends to the log; fails if the log's owner says so.
+    struct Named(&'static str);
+
+    #[derive(Default)]
+    struct Log {
+        lines: Vec<String>,
+        fail: &'static str,
+        fail_undo: &'static str,
+    }
+
+    impl Step<Log> for Named {
+        type Error = Refused;
+
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn run(&self, log: &mut Log) -> Result<(), Refused> {
+            log.lines.push(format!("+{}", self.0));
+            if log.fail == self.0 { Err(Refused) } else { Ok(()) }
+        }
+
+        fn undo(&self, log: &mut Log) -> Result<(), Refused> {
+            log.lines.push(format!("-{}", self.0));
+            if log.fail_undo == self.0 { Err(Refused) } else { Ok(()) }
+        }
+    }
+
+    const STEPS: &Steps<Log, Refused> = &[&Named("a"), &Named("b"), &Named("c")];
+
+    #[test]
+    fn all_steps_run_in_order() {
+        let mut log = Log::default();
+        run(STEPS, &mut log).unwrap();
+        assert_eq!(log.lines, ["+a", "+b", "+c"]);
+    }
+
+    #[test]
+    fn a_failed_step_undoes_itself_and_all_before_it() {
+        let mut log = Log { fail: "b", ..Log::default() };
+        let failed = run(STEPS, &mut log).unwrap_err();
+        assert_eq!(log.lines, ["+a", "+b", "-b", "-a"]);
+        assert_eq!(failed.to_string(), "step b failed");
+    }
+
+    #[test]
+    fn an_undo_that_fails_is_told_and_the_rest_is_undone() {
+        let mut log = Log { fail: "c", fail_undo: "b", ..Log::default() };
+        let failed = run(STEPS, &mut log).unwrap_err();
+        assert_eq!(log.lines, ["+a", "+b", "+c", "-c", "-b", "-a"]);
+        assert_eq!(failed.to_string(), "step c failed; undoing step b failed too");
+    }
+}

@@ -1,0 +1,137 @@
+//! How VFs and PFs are named.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A physical function, as the eswitch numbers it. Shown as `p0`, or `c1p0` for an external
+/// controller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PfId {
+    /// The controller: 0 for the local one, 1 and up for external hosts.
+    pub controller: u32,
+    /// Its number.
+    pub pf: u16,
+}
+
+/// A virtual function, as the eswitch numbers it. Shown as `pf0vf3`, or `c1pf0vf3` for an external
+/// controller's: the kernel's `phys_port_name` of its representor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VfId {
+    /// Its PF.
+    #[serde(flatten)]
+    pub pf: PfId,
+    /// Its number within the PF, from 0.
+    pub vf: u16,
+}
+
+impl PfId {
+    /// PF `pf` of the local controller.
+    #[must_use]
+    pub const fn local(pf: u16) -> Self {
+        Self { controller: 0, pf }
+    }
+}
+
+impl VfId {
+    /// VF `vf` of the local controller's PF `pf`.
+    #[must_use]
+    pub const fn local(pf: u16, vf: u16) -> Self {
+        Self { pf: PfId::local(pf), vf }
+    }
+}
+
+fn write_controller(out: &mut fmt::Formatter<'_>, controller: u32) -> fmt::Result {
+    if controller == 0 { Ok(()) } else { write!(out, "c{controller}") }
+}
+
+impl fmt::Display for PfId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_controller(out, self.controller)?;
+        write!(out, "p{}", self.pf)
+    }
+}
+
+impl fmt::Display for VfId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_controller(out, self.pf.controller)?;
+        write!(out, "pf{}vf{}", self.pf.pf, self.vf)
+    }
+}
+
+/// A text that names no PF or VF.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} does not name a {what}, such as {example}")]
+pub struct ParseIdError {
+    text: String,
+    what: &'static str,
+    example: &'static str,
+}
+
+/// Takes `letter` and the decimal number after it off the front of `text`.
+fn take_number<'a, N: FromStr>(text: &'a str, prefix: &str) -> Option<(N, &'a str)> {
+    let rest = text.strip_prefix(prefix)?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((rest[..end].parse().ok()?, &rest[end..]))
+}
+
+/// Takes the optional controller off the front of `text`.
+fn take_controller(text: &str) -> (u32, &str) {
+    take_number(text, "c").unwrap_or((0, text))
+}
+
+impl FromStr for PfId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let (controller, rest) = take_controller(text);
+        match take_number(rest, "p") {
+            Some((pf, "")) => Ok(Self { controller, pf }),
+            _ => Err(ParseIdError {
+                text: text.chars().take(40).collect(),
+                what: "PF",
+                example: "p0",
+            }),
+        }
+    }
+}
+
+impl FromStr for VfId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let (controller, rest) = take_controller(text);
+        let parsed = take_number(rest, "pf").and_then(|(pf, rest)| match take_number(rest, "vf") {
+            Some((vf, "")) => Some(Self { pf: PfId { controller, pf }, vf }),
+            _ => None,
+        });
+        let refuse = || ParseIdError {
+            text: text.chars().take(40).collect(),
+            what: "VF",
+            example: "pf0vf3",
+        };
+        parsed.ok_or_else(refuse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_read_back_as_shown() {
+        for text in ["pf0vf3", "c1pf2vf4095"] {
+            assert_eq!(text.parse::<VfId>().unwrap().to_string(), text);
+        }
+        for text in ["p0", "c12p1"] {
+            assert_eq!(text.parse::<PfId>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "pf0", "vf3", "pf0vf", "pf0vf3x", "cpf0vf3", "pf70000vf0", "pf0vf99999"] {
+            assert!(text.parse::<VfId>().is_err(), "{text}");
+        }
+    }
+}

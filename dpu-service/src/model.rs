@@ -1,0 +1,313 @@
+//! The service's own words: what its rooms hand to each other. The journal stores these as JSON;
+//! `api::convert` turns them into the protocol's messages.
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use vf_alloc::VfId;
+
+/// A host, by the name in its certificate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HostName(pub Arc<str>);
+
+impl fmt::Display for HostName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// An attachment's id: unique over all time, ordered by creation (UUID version 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttachmentId(pub Uuid);
+
+impl fmt::Display for AttachmentId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, out)
+    }
+}
+
+/// What names an attachment: the host from the certificate, the rest from the runtime.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttachmentKey {
+    /// The host it is on.
+    pub host: HostName,
+    /// `CNI_CONTAINERID`.
+    pub container_id: Arc<str>,
+    /// `CNI_IFNAME`.
+    pub interface_name: Arc<str>,
+}
+
+impl fmt::Display for AttachmentKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}/{}", self.host, self.container_id, self.interface_name)
+    }
+}
+
+/// Whom an attachment serves. Labels, not identities.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Pod name.
+    pub name: String,
+    /// Pod uid.
+    pub uid: String,
+}
+
+/// What a host asks for, read and checked for form, not yet against networks and pools.
+#[derive(Clone, Debug)]
+pub struct AttachSpec {
+    /// The attachment's key.
+    pub key: AttachmentKey,
+    /// Network name. `None`: the default network.
+    pub network: Option<String>,
+    /// Whom it serves.
+    pub pod: Pod,
+    /// A VF that somebody else chose, by the host's PCI address.
+    pub pci_address: Option<String>,
+    /// A MAC address asked for.
+    pub mac: Option<MacAddress>,
+    /// Addresses asked for.
+    pub addresses: Vec<IpAddr>,
+    /// Rate limits asked for.
+    pub bandwidth: Bandwidth,
+}
+
+/// Rate limits in bits per second and bits, seen from the pod. 0: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bandwidth {
+    /// Towards the pod.
+    pub ingress_rate: u64,
+    /// Burst towards the pod.
+    pub ingress_burst: u64,
+    /// From the pod.
+    pub egress_rate: u64,
+    /// Burst from the pod.
+    pub egress_burst: u64,
+}
+
+impl Bandwidth {
+    /// Whether it limits nothing.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.ingress_rate == 0 && self.egress_rate == 0
+    }
+}
+
+/// A route for the pod. A value of 0 leaves the choice to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// Destination.
+    pub destination: IpNetwork,
+    /// Next hop. `None`: on the link.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// Path MTU in bytes.
+    #[serde(default)]
+    pub mtu: u32,
+    /// Advertised TCP maximum segment size in bytes.
+    #[serde(default)]
+    pub advmss: u32,
+    /// Metric.
+    #[serde(default)]
+    pub priority: u32,
+    /// Table; 0 is the main one.
+    #[serde(default)]
+    pub table: u32,
+}
+
+/// A policy rule for the pod: traffic from `source` uses `table`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRule {
+    /// Source prefix.
+    pub source: IpNetwork,
+    /// Table to look up.
+    pub table: u32,
+    /// Priority; 0 leaves the choice to the kernel.
+    #[serde(default)]
+    pub priority: u32,
+}
+
+/// Resolver settings, passed through to the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dns {
+    /// Name servers' addresses.
+    pub nameservers: Vec<IpAddr>,
+    /// The local domain.
+    pub domain: String,
+    /// Search domains.
+    pub search: Vec<String>,
+    /// Resolver options.
+    pub options: Vec<String>,
+}
+
+/// First and last address that may be handed out, both included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddressRange {
+    /// First.
+    pub start: IpAddr,
+    /// Last.
+    pub end: IpAddr,
+}
+
+/// A network's subnet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subnet {
+    /// The subnet, without host bits.
+    pub cidr: IpNetwork,
+    /// Its gateway; never handed out.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// What may be handed out. Empty: all of it.
+    #[serde(default)]
+    pub ranges: Vec<AddressRange>,
+    /// Never handed out.
+    #[serde(default)]
+    pub exclude: Vec<IpNetwork>,
+}
+
+/// What a pod is attached to. The form in which configuration files give it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// VLAN, 1 to 4094. `None`: untagged.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// The VF pool.
+    #[serde(default = "default_pool")]
+    pub pool: String,
+    /// Interface MTU in bytes.
+    #[serde(default = "default_mtu")]
+    pub mtu: u32,
+    /// Its subnets; none means an interface of layer 2 only.
+    #[serde(default, rename = "subnet")]
+    pub subnets: Vec<Subnet>,
+    /// Routes for the pods, besides the default routes by the subnets' gateways.
+    #[serde(default, rename = "route")]
+    pub routes: Vec<Route>,
+    /// Policy rules for the pods.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<PolicyRule>,
+    /// Resolver settings for the pods.
+    #[serde(default)]
+    pub dns: Dns,
+    /// Limits for each attachment.
+    #[serde(default)]
+    pub bandwidth: Bandwidth,
+    /// The interface's name for callers that leave it open.
+    #[serde(default = "default_interface_name")]
+    pub interface_name: String,
+    /// Whether pods may send from other MAC addresses than their own.
+    #[serde(default)]
+    pub allow_mac_spoofing: bool,
+    /// Whether it serves requests that name no network.
+    #[serde(default)]
+    pub default: bool,
+}
+
+fn default_pool() -> String {
+    "default".into()
+}
+
+const fn default_mtu() -> u32 {
+    1500
+}
+
+fn default_interface_name() -> String {
+    "eth0".into()
+}
+
+/// One address that an attachment holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The address with its subnet's prefix length.
+    pub address: IpNetwork,
+    /// The subnet's gateway.
+    pub gateway: Option<IpAddr>,
+}
+
+/// What is durable of an attachment's state. Whether it is programmed and whether the pod has its VF
+/// is not stored: the kernel and the host's agent know, and tell after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Reserved; to be programmed.
+    Held,
+    /// Being given back; the VF is held until the host says that it is back and clean.
+    Releasing,
+}
+
+/// The journal's record of an attachment: all that is needed to program it again and to free it,
+/// whatever became of its network meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Its key.
+    pub key: AttachmentKey,
+    /// Durable state.
+    pub phase: Phase,
+    /// Whom it serves.
+    pub pod: Pod,
+    /// The VF it holds.
+    pub vf: VfId,
+    /// The VF's PCI address on the host.
+    pub pci_address: String,
+    /// The VF's MAC address.
+    pub mac: MacAddress,
+    /// The addresses it holds.
+    pub leases: Vec<Lease>,
+    /// Rate limits in force: the network's, or tighter ones that were asked for.
+    pub bandwidth: Bandwidth,
+    /// The network as it was at the attach.
+    pub network: Arc<Network>,
+    /// The host kernel's boot id at the attach.
+    pub boot_id: String,
+    /// Milliseconds since 1970, UTC.
+    pub created_at: i64,
+}
+
+/// What an attachment wants of its representor: all that the programming steps need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSettings {
+    /// The VF behind the representor.
+    pub vf: VfId,
+    /// The one MAC address the pod sends from.
+    pub mac: MacAddress,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Access VLAN. `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Rate limits.
+    pub bandwidth: Bandwidth,
+    /// Whether frames from other MAC addresses than `mac` are dropped.
+    pub anti_spoofing: bool,
+}
+
+impl Record {
+    /// What it wants of its representor.
+    #[must_use]
+    pub fn port_settings(&self) -> PortSettings {
+        PortSettings {
+            vf: self.vf,
+            mac: self.mac,
+            mtu: self.network.mtu,
+            vlan: self.network.vlan,
+            bandwidth: self.bandwidth,
+            anti_spoofing: !self.network.allow_mac_spoofing,
+        }
+    }
+}
