@@ -1,2 +1,18 @@
-//! What every program does before its work: configuration, logs, signals.
+//! What every program does before its work: configuration, logs, signals, and word to systemd.
+#![forbid(unsafe_code)]
 #![deny(missing_docs)]
+
+mod chain;
+mod config;
+mod diagnosis;
+mod logs;
+mod service_manager;
+mod signals;
+mod watch;
+
+pub use chain::Chain;
+pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
+pub use logs::{LOG_VARIABLE, LogError, LogFormat, LogSettings, init_logs};
+pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};
+pub use signals::{reload_signals, shutdown_signal};
+pub use watch::{FileWatch, watch_file};

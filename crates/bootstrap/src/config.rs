@@ -1,0 +1,233 @@
+//! Reading a TOML configuration file, with errors that say where and what.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use serde::de::DeserializeOwned;
+
+use crate::diagnosis::diagnose;
+
+/// Largest configuration file that is read, in bytes.
+pub const CONFIG_LIMIT: usize = 1024 * 1024;
+
+/// Why a configuration could not be read. The texts name the file, and the line and column where
+/// there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// There is no such file.
+    #[error("configuration file {} does not exist", .0.display())]
+    Missing(PathBuf),
+    /// The file can't be read.
+    #[error("cannot read configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is larger than [`CONFIG_LIMIT`].
+    #[error("configuration file {} is larger than {CONFIG_LIMIT} bytes", .0.display())]
+    TooLarge(PathBuf),
+    /// The content is not TOML, or not what the program understands.
+    #[error("{}:{line}:{column}: {message}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong there.
+        message: String,
+    },
+}
+
+/// Reads the configuration file at `path`.
+///
+/// # Errors
+/// [`ConfigError`], if the file is missing, unreadable, too large, not TOML, or does not fit `T`.
+pub fn load_config<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    parse_config(&read(path)?, path)
+}
+
+/// Reads a configuration from `text`; `path` only serves to name it in errors.
+///
+/// # Errors
+/// [`ConfigError::Invalid`], if it is not TOML or does not fit `T`.
+pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let diagnosis = diagnose(text, &error);
+        ConfigError::Invalid {
+            path: path.to_owned(),
+            line: diagnosis.line,
+            column: diagnosis.column,
+            message: diagnosis.message,
+        }
+    })
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
+        _ => ConfigError::Read { path: path.to_owned(), source },
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    let one_too_many = CONFIG_LIMIT as u64 + 1;
+    file.take(one_too_many).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() > CONFIG_LIMIT {
+        return Err(ConfigError::TooLarge(path.to_owned()));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        listen: String,
+        #[serde(default)]
+        limits: Limits,
+        #[serde(default)]
+        pool: Vec<Pool>,
+    }
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Limits {
+        connections: u16,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Pool {
+        #[expect(dead_code, reason = "only read for its type errors")]
+        policy: Policy,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Policy {
+        Spread,
+        Pack,
+    }
+
+    fn error_of(text: &str) -> String {
+        parse_config::<Sample>(text, Path::new("/etc/sample.toml")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_good_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sample.toml");
+        fs::write(&path, "listen = 'x'\nlimits.connections = 3\npool = []").unwrap();
+        let sample: Sample = load_config(&path).unwrap();
+        assert_eq!(sample.listen, "x");
+        assert_eq!(sample.limits.connections, 3);
+        assert!(sample.pool.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_with_the_nearest_known_one() {
+        assert_eq!(
+            error_of("# comment\nlisten = 'x'\nlisen = 'y'\n"),
+            "/etc/sample.toml:3:1: unknown key `lisen`: did you mean `listen`?"
+        );
+        assert_eq!(
+            error_of("listen = 'x'\n[limits]\nconection = 1\n"),
+            "/etc/sample.toml:3:1: unknown key `limits.conection`: did you mean `connections`?"
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_that_resembles_none_is_told_with_all() {
+        assert_eq!(
+            error_of("listen = 'x'\nbanana = 'y'\n"),
+            "/etc/sample.toml:2:1: unknown key `banana`: the keys here are `listen`, `limits`, `pool`"
+        );
+    }
+
+    #[test]
+    fn a_type_error_names_the_key() {
+        assert_eq!(
+            error_of("listen = 'x'\n[limits]\nconnections = 'many'\n"),
+            "/etc/sample.toml:3:15: `limits.connections`: invalid type: string \"many\", expected u16"
+        );
+        assert_eq!(
+            error_of("listen = 'x'\n[limits]\nconnections = 70000\n"),
+            "/etc/sample.toml:3:15: `limits.connections`: invalid value: integer `70000`, expected u16"
+        );
+    }
+
+    #[test]
+    fn a_wrong_choice_names_the_key_and_the_nearest_choice() {
+        assert_eq!(
+            error_of("listen = 'x'\n[[pool]]\npolicy = 'spread'\n[[pool]]\npolicy = 'spraed'\n"),
+            "/etc/sample.toml:5:10: `pool[1].policy`: unknown value `spraed`: did you mean `spread`?"
+        );
+    }
+
+    #[test]
+    fn a_missing_key_is_named() {
+        assert_eq!(error_of("pool = []\n"), "/etc/sample.toml:1:1: missing key `listen`");
+        assert_eq!(
+            error_of("listen = 'x'\n[[pool]]\npolicy = 'pack'\n[[pool]]\n"),
+            "/etc/sample.toml:4:1: missing key `policy` in `pool[1]`"
+        );
+        assert_eq!(
+            error_of("[[pool]]\npolicy = 'pack'\n"),
+            "/etc/sample.toml:1:1: missing key `listen`"
+        );
+        assert_eq!(
+            error_of("listen = 'x'\npool = [{}]\n"),
+            "/etc/sample.toml:2:9: missing key `policy` in `pool[0]`"
+        );
+    }
+
+    #[test]
+    fn a_syntax_error_has_its_place() {
+        assert!(error_of("listen = 'x'\nlimits = = 3\n").starts_with("/etc/sample.toml:2:10: "));
+        assert!(error_of("listen = 'x'\nlisten = 'y'\n").starts_with("/etc/sample.toml:2:1: "));
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        let text = "pool = [{ policy = 'ü', name = 'ö' }]\nlisten = 'x'";
+        assert!(error_of(text).starts_with("/etc/sample.toml:1:25: "), "{}", error_of(text));
+    }
+
+    #[test]
+    fn a_missing_file_says_so() {
+        let error = load_config::<Sample>(Path::new("/nonexistent/x.toml")).unwrap_err();
+        assert_eq!(error.to_string(), "configuration file /nonexistent/x.toml does not exist");
+    }
+
+    #[test]
+    fn a_huge_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("huge.toml");
+        fs::write(&path, vec![b'#'; CONFIG_LIMIT + 1]).unwrap();
+        let error = load_config::<Sample>(&path).unwrap_err();
+        assert!(error.to_string().ends_with("is larger than 1048576 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("binary.toml");
+        fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(matches!(load_config::<Sample>(&path), Err(ConfigError::Read { .. })));
+    }
+}

@@ -1,0 +1,98 @@
+//! Turns the parser's errors into ones for people: the place, the key's full name, the nearest known
+//! key.
+
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// Names this similar (Jaro-Winkler) are taken for typing errors.
+const SIMILAR: f64 = 0.8;
+
+pub(crate) struct Diagnosis {
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+}
+
+pub(crate) fn diagnose(text: &str, error: &toml::de::Error) -> Diagnosis {
+    let span = error.span().unwrap_or_default();
+    let (line, column) = place(text, span.start);
+    let key = key_at(text, &span);
+    Diagnosis { line, column, message: explain(error.message(), key.as_deref()) }
+}
+
+/// Line and column, from 1, of the byte at `offset`.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// The full name, such as `pool[1].policy`, of the key that stands, or whose value stands, at `span`. `None`: there is none, or the text is no TOML at all.
+fn key_at(text: &str, span: &Range<usize>) -> Option<String> {
+    let table = DeTable::parse(text).ok()?;
+    key_in_table(table.get_ref(), span, "")
+}
+
+fn key_in_table(table: &DeTable<'_>, span: &Range<usize>, prefix: &str) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let dot = if prefix.is_empty() { "" } else { "." };
+        let name = format!("{prefix}{dot}{}", key.get_ref());
+        let deeper = key_in_value(value, span, &name);
+        deeper.or_else(|| (key.span() == *span).then_some(name))
+    })
+}
+
+fn key_in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, name: &str) -> Option<String> {
+    let deeper = match value.get_ref() {
+        DeValue::Table(table) => key_in_table(table, span, name),
+        DeValue::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| key_in_value(item, span, &format!("{name}[{index}]"))),
+        _ => None,
+    };
+    deeper.or_else(|| (value.span() == *span).then(|| name.to_owned()))
+}
+
+fn explain(message: &str, key: Option<&str>) -> String {
+    let message = message.trim().replace('\n', ", ");
+    if let Some((found, known)) = quoted_names(&message, "unknown field ") {
+        return format!(
+            "unknown key `{}`: {}",
+            key.unwrap_or(found),
+            advise(found, &known, "keys")
+        );
+    }
+    if let Some((found, known)) = quoted_names(&message, "unknown variant ") {
+        return name(key, &format!("unknown value `{found}`: {}", advise(found, &known, "values")));
+    }
+    if let Some((missing, _)) = quoted_names(&message, "missing field ") {
+        let place = key.map(|table| format!(" in `{table}`")).unwrap_or_default();
+        return format!("missing key `{missing}`{place}");
+    }
+    name(key, &message)
+}
+
+fn name(key: Option<&str>, message: &str) -> String {
+    key.map_or_else(|| message.to_owned(), |key| format!("`{key}`: {message}"))
+}
+
+/// Takes serde's "unknown field `x`, expected one of `a`, `b`" apart into `x` and `[a, b]`.
+fn quoted_names<'a>(message: &'a str, prefix: &str) -> Option<(&'a str, Vec<&'a str>)> {
+    let mut quoted = message.strip_prefix(prefix)?.split('`').skip(1).step_by(2);
+    Some((quoted.next()?, quoted.collect()))
+}
+
+fn advise(found: &str, known: &[&str], plural: &str) -> String {
+    let similarity = |candidate: &str| strsim::jaro_winkler(found, candidate);
+    let nearest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match nearest {
+        None => format!("there are no {plural} here"),
+        Some(nearest) if similarity(nearest) >= SIMILAR => format!("did you mean `{nearest}`?"),
+        Some(_) => format!("the {plural} here are `{}`", known.join("`, `")),
+    }
+}

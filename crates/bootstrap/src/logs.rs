@@ -1,0 +1,159 @@
+//! Logs on standard error or to the journal; never on standard output, which belongs to answers.
+
+use std::{
+    env,
+    fs::File,
+    io::{self, IsTerminal, stderr},
+    os::{fd::AsFd, unix::fs::MetadataExt},
+};
+
+use serde::Deserialize;
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt,
+};
+
+/// The environment variable that overrides [`LogSettings::level`].
+pub const LOG_VARIABLE: &str = "DPU_OFFLOAD_LOG";
+
+/// The `[log]` table of every configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSettings {
+    /// How lines look.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug` or `trace`, optionally with exceptions by module, such as
+    /// `info,mtls=debug`.
+    pub level: String,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, level: "info".into() }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// [`LogFormat::Journald`] if standard error is the journal, [`LogFormat::Text`] on a terminal,
+    /// else [`LogFormat::Json`].
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+    /// With their fields, to systemd's journal.
+    Journald,
+}
+
+/// Why logging could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The level is not one.
+    #[error("{origin} holds {level:?}, which is no log level such as `info` or `info,mtls=debug`")]
+    Level {
+        /// Where it comes from: the configuration's key or the environment variable.
+        origin: &'static str,
+        /// What was given.
+        level: String,
+        /// What is wrong with it.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// The journal was asked for and can't be reached.
+    #[error("cannot reach systemd's journal")]
+    Journal(#[source] io::Error),
+    /// Logging was started before.
+    #[error("logging was started twice")]
+    Twice(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Starts logging for the process. `program` is its name in the journal.
+///
+/// # Errors
+/// [`LogError`], if the level can't be understood, the journal was asked for by name and can't be
+/// reached, or logging was started before.
+pub fn init_logs(settings: &LogSettings, program: &str) -> Result<(), LogError> {
+    let filter = filter(settings)?;
+    let layer = layer(settings.format, program)?;
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .map_err(LogError::Twice)
+}
+
+fn filter(settings: &LogSettings) -> Result<EnvFilter, LogError> {
+    let (origin, level) = match env::var(LOG_VARIABLE) {
+        Ok(level) if !level.is_empty() => (LOG_VARIABLE, level),
+        _ => ("`log.level`", settings.level.clone()),
+    };
+    EnvFilter::builder().parse(&level).map_err(|source| LogError::Level { origin, level, source })
+}
+
+fn layer(
+    format: LogFormat,
+    program: &str,
+) -> Result<Box<dyn Layer<Registry> + Send + Sync>, LogError> {
+    match format {
+        LogFormat::Auto => automatic_layer(program),
+        LogFormat::Text => Ok(text_layer()),
+        LogFormat::Json => Ok(json_layer()),
+        LogFormat::Journald => journal_layer(program).map_err(LogError::Journal),
+    }
+}
+
+fn automatic_layer(program: &str) -> Result<Box<dyn Layer<Registry> + Send + Sync>, LogError> {
+    if stderr_is_journal() {
+        return Ok(journal_layer(program).unwrap_or_else(|_| text_layer()));
+    }
+    Ok(if stderr().is_terminal() { text_layer() } else { json_layer() })
+}
+
+fn text_layer() -> Box<dyn Layer<Registry> + Send + Sync> {
+    let colours = stderr().is_terminal() && env::var_os("NO_COLOR").is_none();
+    Box::new(tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(colours))
+}
+
+fn json_layer() -> Box<dyn Layer<Registry> + Send + Sync> {
+    Box::new(tracing_subscriber::fmt::layer().with_writer(stderr).json().flatten_event(true))
+}
+
+fn journal_layer(program: &str) -> io::Result<Box<dyn Layer<Registry> + Send + Sync>> {
+    Ok(Box::new(tracing_journald::layer()?.with_syslog_identifier(program.into())))
+}
+
+/// systemd sets `JOURNAL_STREAM` to the device and inode of the stream that it gave us. Children
+/// inherit the variable even where their standard error goes elsewhere, so the numbers are compared.
+fn stderr_is_journal() -> bool {
+    let Some(stream) = env::var("JOURNAL_STREAM").ok() else { return false };
+    let stderr_file = stderr().as_fd().try_clone_to_owned().map(File::from);
+    let metadata = stderr_file.and_then(|file| file.metadata());
+    metadata.is_ok_and(|metadata| stream == format!("{}:{}", metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_default_to_info() {
+        let settings: LogSettings = toml::from_str("").unwrap();
+        assert_eq!(settings, LogSettings::default());
+        assert!(filter(&settings).is_ok());
+    }
+
+    #[test]
+    fn formats_are_named_in_lower_case() {
+        let settings: LogSettings = toml::from_str("format = 'journald'").unwrap();
+        assert_eq!(settings.format, LogFormat::Journald);
+    }
+
+    #[test]
+    fn a_level_that_is_none_is_refused_by_name() {
+        let settings = LogSettings { level: "mtls=loud".into(), ..LogSettings::default() };
+        let error = filter(&settings).unwrap_err().to_string();
+        assert!(error.starts_with("`log.level` holds \"mtls=loud\""), "{error}");
+    }
+}
