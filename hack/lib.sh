@@ -1,0 +1,215 @@
+# Shared by the scripts in hack/. Sourced, never run.
+# shellcheck shell=bash
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROGRAMS=(virtual-nic dpu-service host-shim dpuctl)
+
+say() { printf '%s\n' "$*"; }
+warn() { printf '%s\n' "$*" >&2; }
+die() { warn "${0##*/}: $*"; exit 1; }
+
+# Prints the script's leading comment, which is its help text.
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+
+# The folder of the built programs: OFFLOAD_BIN_DIR, or where cargo puts a build of that profile.
+bin_dir() {
+    if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then
+        say "$OFFLOAD_BIN_DIR"
+    else
+        say "${CARGO_TARGET_DIR:-$ROOT/target}/$1"
+    fi
+}
+
+# Builds the four programs in release, unless OFFLOAD_BIN_DIR names a folder that has them.
+build_programs() {
+    local program packages=()
+    if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then
+        for program in "${PROGRAMS[@]}"; do
+            [[ -x $OFFLOAD_BIN_DIR/$program ]] || die "no $program in OFFLOAD_BIN_DIR=$OFFLOAD_BIN_DIR"
+        done
+        return
+    fi
+    command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
+    for program in "${PROGRAMS[@]}"; do packages+=(-p "$program"); done
+    (cd "$ROOT" && cargo build --release --locked --bins "${packages[@]}") || die "the build failed"
+}
+
+# need COMMAND=PACKAGE...: installs the missing commands as root with apt-get, else says which.
+need() {
+    local pair missing=() packages=()
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null && continue
+        missing+=("${pair%%=*}")
+        packages+=("${pair##*=}")
+    done
+    ((${#missing[@]})) || return 0
+    if ((EUID == 0)) && command -v apt-get >/dev/null; then
+        warn "installing ${packages[*]} (apt-get)"
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get install -qy --no-install-recommends "${packages[@]}" ||
+            { apt-get update -q && apt-get install -qy --no-install-recommends "${packages[@]}"; }
+        } >/dev/null </dev/null && return 0
+    fi
+    warn "missing: ${missing[*]}; install the packages ${packages[*]}"
+    return 1
+}
+
+# Runs a command as root of a network, mount and process namespace of its own, with an empty /run.
+# When it ends, or is interrupted, the kernel removes all that was made inside.
+in_private_namespaces() {
+    local user=() entry='mount -t tmpfs -o mode=755 tmpfs /run && exec "$@"'
+    ((EUID == 0)) && [[ ${OFFLOAD_USERNS:-0} == 0 ]] || user=(--user --map-root-user)
+    unshare "${user[@]}" --net --mount --pid --fork --kill-child --mount-proc \
+        bash -c "$entry" private "$@"
+}
+
+# Says why private namespaces can't be had, if so.
+probe_private_namespaces() {
+    local reason
+    reason=$(in_private_namespaces true 2>&1) && return 0
+    warn "this kernel or container allows no private namespaces (${reason//$'\n'/; }): run as root, or allow user namespaces"
+    return 1
+}
+
+# wait_until SECONDS WHAT COMMAND...: until the command succeeds.
+wait_until() {
+    local end=$((${EPOCHREALTIME/[^0-9]/} + $1 * 1000000)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        ((${EPOCHREALTIME/[^0-9]/} < end)) || { warn "gave up waiting for $what"; return 1; }
+        sleep 0.02
+    done
+}
+
+# Milliseconds since an earlier $EPOCHREALTIME.
+ms_since() { say $(((${EPOCHREALTIME/[^0-9]/} - ${1/[^0-9]/}) / 1000)); }
+
+in_netns() { nsenter --net="/run/netns/$1" "${@:2}"; }
+
+# make_pki DIR: a development CA with certificates for host node-1, DPU dpu-1 and operator admin.
+make_pki() {
+    "$BIN/dpuctl" pki init --dir "$1" --trust-domain dpu-offload.local >/dev/null
+    "$BIN/dpuctl" pki issue host node-1 --dir "$1" >/dev/null
+    "$BIN/dpuctl" pki issue dpu dpu-1 --dir "$1" >/dev/null
+    "$BIN/dpuctl" pki issue operator admin --dir "$1" >/dev/null
+}
+
+# tls_section PKI NAME
+tls_section() {
+    cat <<TOML
+[tls]
+ca = "$1/ca.crt"
+certificate = "$1/$2.crt"
+key = "$1/$2.key"
+trust_domain = "dpu-offload.local"
+TOML
+}
+
+# write_service_config DIR VFS: networks blue (both families, the default), green, wire (layer 2).
+write_service_config() {
+    cat >"$1/dpu-service.toml" <<TOML
+listen = "0.0.0.0:7443"
+state_dir = "$1/state/service"
+
+$(tls_section "$1/pki" dpu-dpu-1)
+
+[eswitch]
+driver = "veth"
+
+[fabric]
+driver = "bridge"
+bridge = "br-offload"
+
+[[host]]
+name = "node-1"
+pfs = ["p0"]
+
+[[pool]]
+name = "default"
+select = ["p0#0-$(($2 - 1))"]
+
+[[network]]
+name = "blue"
+default = true
+[[network.subnet]]
+cidr = "10.1.0.0/16"
+gateway = "10.1.0.1"
+[[network.subnet]]
+cidr = "fd00:10:1::/64"
+gateway = "fd00:10:1::1"
+
+[[network]]
+name = "green"
+[[network.subnet]]
+cidr = "10.2.0.0/24"
+gateway = "10.2.0.1"
+[[network.subnet]]
+cidr = "fd00:10:2::/64"
+gateway = "fd00:10:2::1"
+
+[[network]]
+name = "wire"
+TOML
+}
+
+write_agent_config() {
+    cat >"$1/host-shim.toml" <<TOML
+socket = "$1/agent.sock"
+state_dir = "$1/state/agent"
+
+[dpu]
+endpoint = "192.168.100.2:7443"
+name = "dpu-1"
+
+$(tls_section "$1/pki" host-node-1)
+
+[vf_source]
+kind = "virtual"
+TOML
+}
+
+# write_dpuctl_config DIR ENDPOINT
+write_dpuctl_config() {
+    cat >"$1/dpuctl.toml" <<TOML
+endpoint = "$2"
+dpu = "dpu-1"
+
+$(tls_section "$1/pki" operator-admin)
+TOML
+}
+
+# write_conflist DIR NETWORK
+write_conflist() {
+    cat >"$1/$2.conflist" <<JSON
+{
+  "cniVersion": "1.1.0",
+  "name": "$2",
+  "plugins": [
+    {
+      "type": "host-shim",
+      "agentSocket": "$1/agent.sock",
+      "capabilities": { "mac": true, "ips": true, "deviceID": true, "io.kubernetes.cri.pod-annotations": true }
+    }
+  ]
+}
+JSON
+}
+
+# plug_card HOST_NETNS DPU_NETNS VFS LOG: the software card; the process stays, $! is its id.
+plug_card() {
+    in_netns "$2" true && in_netns "$1" true
+    setsid nsenter --net="/run/netns/$2" "$BIN/virtual-nic" plug --host-netns "$1" --dpu-netns "$2" --vfs "$3" \
+        </dev/null >>"$4" 2>&1 &
+}
+
+# start_program NETNS LOG PROGRAM ARGUMENTS...: in the background; $! is its id.
+start_program() {
+    setsid nsenter --net="/run/netns/$1" "$BIN/$3" "${@:4}" </dev/null >>"$2" 2>&1 &
+}
+
+# cni VERB DIR NETWORK [CONTAINER NETNS INTERFACE]: executes the plugin as a runtime does.
+cni() {
+    printf '{"cniVersion":"1.1.0","name":"%s","type":"host-shim","agentSocket":"%s/agent.sock"}' "$3" "$2" |
+        CNI_COMMAND=$1 CNI_PATH=$BIN CNI_CONTAINERID=${4:-} CNI_NETNS=${5:+/run/netns/$5} CNI_IFNAME=${6:-} \
+            "$BIN/host-shim"
+}
