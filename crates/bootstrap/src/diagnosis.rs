@@ -87,12 +87,18 @@ fn quoted_names<'a>(message: &'a str, prefix: &str) -> Option<(&'a str, Vec<&'a 
     Some((quoted.next()?, quoted.collect()))
 }
 
-fn advise(found: &str, known: &[&str], plural: &str) -> String {
+/// The name among `known` that `found` was probably meant to be. `None`: it resembles none of them.
+#[must_use]
+pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let similarity = |candidate: &str| strsim::jaro_winkler(found, candidate);
-    let nearest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    match nearest {
-        None => format!("there are no {plural} here"),
-        Some(nearest) if similarity(nearest) >= SIMILAR => format!("did you mean `{nearest}`?"),
-        Some(_) => format!("the {plural} here are `{}`", known.join("`, `")),
+    let best = *known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
+    (similarity(best) >= SIMILAR).then_some(best)
+}
+
+fn advise(found: &str, known: &[&str], plural: &str) -> String {
+    match nearest(found, known) {
+        _ if known.is_empty() => format!("there are no {plural} here"),
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("the {plural} here are `{}`", known.join("`, `")),
     }
 }

@@ -1,0 +1,355 @@
+//! The configuration file: its keys, their defaults and what makes sense together.
+//!
+//! `configs/dpu-service.toml` documents every key; a test loads it.
+
+mod check;
+mod networks;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use bootstrap::LogSettings;
+use serde::{Deserialize, Deserializer, de};
+use vf_alloc::{PfId, PoolSpec};
+
+pub use check::Problems;
+pub use networks::{check_network, check_networks};
+
+use crate::model::Network;
+
+/// Where the file is unless `--config` says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/dpu-offload/dpu-service.toml";
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The address and port that the API listens on.
+    #[serde(default = "default_listen", deserialize_with = "socket_address")]
+    pub listen: SocketAddr,
+    /// Where the journal is kept.
+    #[serde(default = "default_state_dir")]
+    pub state_dir: PathBuf,
+    /// The service's certificate, and whom it trusts.
+    #[serde(default)]
+    pub tls: Tls,
+    /// Logs.
+    #[serde(default)]
+    pub log: LogSettings,
+    /// How VFs' representors are reached.
+    #[serde(default)]
+    pub eswitch: Eswitch,
+    /// What joins representors and uplinks.
+    #[serde(default)]
+    pub fabric: Fabric,
+    /// How VFs, addresses and MAC addresses are handed out.
+    #[serde(default)]
+    pub allocation: Allocation,
+    /// Limits on what clients can make the service do.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The hosts that the card is plugged into.
+    #[serde(default, rename = "host")]
+    pub hosts: Vec<Host>,
+    /// Pools of VFs.
+    #[serde(default, rename = "pool")]
+    pub pools: Vec<PoolSpec>,
+    /// Networks.
+    #[serde(default, rename = "network")]
+    pub networks: Vec<Network>,
+}
+
+/// Certificate files, PEM. Each is read again when it changes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// Certificates of the authorities whose peers are trusted.
+    pub ca: PathBuf,
+    /// The service's own certificate, with its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The trust domain of every SPIFFE id.
+    pub trust_domain: String,
+}
+
+/// The eswitch's driver.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Eswitch {
+    /// Which driver.
+    pub driver: EswitchDriver,
+}
+
+/// The drivers of eswitches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EswitchDriver {
+    /// A virtual card: a representor is the other end of a veth pair.
+    #[default]
+    Veth,
+}
+
+/// The fabric's driver.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fabric {
+    /// Which driver.
+    pub driver: FabricDriver,
+    /// The bridge's name. It is created if it does not exist.
+    pub bridge: String,
+    /// Netdevs that join the bridge as uplinks.
+    pub uplinks: Vec<String>,
+}
+
+/// The drivers of fabrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricDriver {
+    /// A Linux bridge.
+    #[default]
+    Bridge,
+}
+
+/// How VFs, addresses and MAC addresses are handed out.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Allocation {
+    /// How long an address rests before it is handed out again, in seconds: 0 to 86400.
+    pub address_cool_down_s: u64,
+    /// The first bytes of the MAC addresses handed out: 1 to 4, locally administered unicast.
+    #[serde(deserialize_with = "mac_prefix")]
+    pub mac_prefix: MacPrefix,
+    /// Failures in a row after which a VF is quarantined: 1 to 100.
+    pub quarantine_after: u32,
+}
+
+/// The first bytes of MAC addresses: 1 to 4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MacPrefix(Vec<u8>);
+
+impl MacPrefix {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Limits on what clients can make the service do. Where one is reached, the call or connection is
+/// refused; nothing that runs is harmed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Connections with a verified certificate: 1 to 65536.
+    pub connections: usize,
+    /// Of these, of one identity: 1 to 65536.
+    pub connections_per_identity: usize,
+    /// TLS handshakes under way. One more drops the oldest: 1 to 65536.
+    pub handshakes: usize,
+    /// How long a handshake may take, in seconds: 1 to 60.
+    pub handshake_timeout_s: u64,
+    /// Calls under way on one connection: 1 to 65536.
+    pub streams_per_connection: u32,
+    /// Calls under way on all connections: 1 to 65536. Open `Session` and `Watch` streams don't count.
+    pub in_flight: usize,
+    /// Request headers of one call, in bytes: 1024 to 1048576.
+    pub header_bytes: u32,
+    /// Open `Watch` streams: 1 to 4096.
+    pub watchers: usize,
+    /// Attachments of all hosts: 1 to 65536.
+    pub attachments: usize,
+    /// Networks, from this file and through the API: 1 to 4096.
+    pub networks: usize,
+    /// How often an agent sends its heartbeat, in milliseconds: 100 to 60000. Three missed ones end
+    /// its session.
+    pub heartbeat_ms: u32,
+    /// How often an idle connection is checked, in seconds: 1 to 3600.
+    pub keepalive_s: u64,
+    /// How long calls under way may take to finish when the service stops, in seconds: 0 to 300.
+    pub shutdown_s: u64,
+}
+
+/// A host that the card is plugged into.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Its name, as in its certificate.
+    pub name: String,
+    /// The PFs that it has, such as `p0`.
+    #[serde(deserialize_with = "pf_ids")]
+    pub pfs: Vec<PfId>,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            ca: "/etc/dpu-offload/tls/ca.crt".into(),
+            certificate: "/etc/dpu-offload/tls/dpu.crt".into(),
+            key: "/etc/dpu-offload/tls/dpu.key".into(),
+            trust_domain: "dpu-offload.local".into(),
+        }
+    }
+}
+
+impl Default for Eswitch {
+    fn default() -> Self {
+        Self { driver: EswitchDriver::Veth }
+    }
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self { driver: FabricDriver::Bridge, bridge: "br-offload".into(), uplinks: Vec::new() }
+    }
+}
+
+impl Default for Allocation {
+    fn default() -> Self {
+        Self {
+            address_cool_down_s: 60,
+            mac_prefix: MacPrefix(vec![0x02, 0x00, 0x00]),
+            quarantine_after: 3,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            connections_per_identity: 16,
+            handshakes: 256,
+            handshake_timeout_s: 5,
+            streams_per_connection: 256,
+            in_flight: 512,
+            header_bytes: 16 * 1024,
+            watchers: 64,
+            attachments: 4096,
+            networks: 1024,
+            heartbeat_ms: 5000,
+            keepalive_s: 20,
+            shutdown_s: 10,
+        }
+    }
+}
+
+fn default_listen() -> SocketAddr {
+    (Ipv4Addr::UNSPECIFIED, 7443).into()
+}
+
+fn default_state_dir() -> PathBuf {
+    "/var/lib/dpu-offload/service".into()
+}
+
+fn socket_address<'de, D: Deserializer<'de>>(input: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(input)?;
+    text.parse().map_err(|_| {
+        de::Error::custom(format!(
+            "{text:?} is not an address and port: write an IP address and a port, such as \
+             \"0.0.0.0:7443\" or \"[::]:7443\""
+        ))
+    })
+}
+
+fn pf_ids<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<PfId>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
+}
+
+fn mac_prefix<'de, D: Deserializer<'de>>(input: D) -> Result<MacPrefix, D::Error> {
+    let text = String::deserialize(input)?;
+    parse_mac_prefix(&text).ok_or_else(|| {
+        de::Error::custom(format!(
+            "{text:?} is not a prefix for MAC addresses: write 1 to 4 hexadecimal bytes with colons, \
+             the first of them locally administered and unicast (x2, x6, xa or xe), such as \
+             \"02:00:00\""
+        ))
+    })
+}
+
+fn parse_mac_prefix(text: &str) -> Option<MacPrefix> {
+    let byte = |part: &str| {
+        let is_hex = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+        is_hex.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+    };
+    let bytes = text.split(':').map(byte).collect::<Option<Vec<u8>>>()?;
+    let is_local_unicast = bytes.first().is_some_and(|first| first & 0b11 == 0b10);
+    (bytes.len() <= 4 && is_local_unicast).then_some(MacPrefix(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        bootstrap::parse_config(text, Path::new("f.toml")).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn assert_refused(text: &str, expected: &str) {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(expected), "{error} does not tell {expected:?}");
+    }
+
+    #[test]
+    fn every_key_has_a_default() {
+        let config = parse("").unwrap();
+        assert_eq!(config.listen.to_string(), "0.0.0.0:7443");
+        assert_eq!(config.allocation.mac_prefix.bytes(), [0x02, 0x00, 0x00]);
+        assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn the_documented_file_is_good_and_states_the_defaults() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/dpu-service.toml");
+        let config: Config = bootstrap::load_config(&path).unwrap();
+        config.check().unwrap();
+        let defaults = parse("").unwrap();
+        assert_eq!(config.listen, defaults.listen);
+        assert_eq!(config.state_dir, defaults.state_dir);
+        assert_eq!(config.tls, defaults.tls);
+        assert_eq!(config.log, defaults.log);
+        assert_eq!(config.eswitch, defaults.eswitch);
+        assert_eq!(config.fabric, defaults.fabric);
+        assert_eq!(config.allocation, defaults.allocation);
+        assert_eq!(config.limits, defaults.limits);
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_place_and_nearest_key() {
+        assert_refused("lisen = \"x\"", "f.toml:1:1: unknown key `lisen`: did you mean `listen`?");
+        assert_refused(
+            "\n[limits]\nconection = 1",
+            "f.toml:3:1: unknown key `limits.conection`: did you mean `connections`?",
+        );
+        assert_refused("[[network]]\nname = \"a\"\nvlans = 1", "did you mean `vlan`?");
+        assert_refused("[[pool]]\nname = \"a\"\nselcet = []", "did you mean `select`?");
+    }
+
+    #[test]
+    fn values_of_a_wrong_form_are_refused_with_a_way_out() {
+        let cases = [
+            ("listen = \"7443\"", "`listen`: \"7443\" is not an address and port: write"),
+            ("listen = \"dpu:7443\"", "\"dpu:7443\" is not an address and port"),
+            ("[[host]]\nname = \"a\"\npfs = [\"eth0\"]", "\"eth0\" does not name a PF, such as p0"),
+            ("[allocation]\nmac_prefix = \"00:11\"", "`allocation.mac_prefix`: \"00:11\" is not a"),
+            ("[allocation]\nmac_prefix = \"03:11\"", "locally administered and unicast"),
+            ("[allocation]\nmac_prefix = \"02:00:00:00:00\"", "write 1 to 4 hexadecimal bytes"),
+            ("[eswitch]\ndriver = \"vet\"", "unknown value `vet`: did you mean `veth`?"),
+            ("[[pool]]\nname = \"a\"\nselect = [\"p0#0-70000\"]", "\"p0#0-70000\" selects no VFs"),
+            ("[[network]]\nname = \"a\"\nvlan = 70000", "`network[0].vlan`: "),
+            (
+                "[[network]]\nname = \"a\"\nsubnet = [{ cidr = \"10.1/16\" }]",
+                "`network[0].subnet[0]",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_refused(text, expected);
+        }
+    }
+}

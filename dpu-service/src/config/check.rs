@@ -1,0 +1,391 @@
+//! What makes sense in the file as a whole.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fmt,
+    ops::RangeInclusive,
+    path::Path,
+};
+
+use vf_alloc::{PfId, PoolSpec, Selector};
+
+use super::{
+    Config,
+    networks::{check_network, check_networks, is_interface_name, is_label},
+};
+
+/// Everything that is wrong with a configuration: one sentence each, with key, value and way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0.join("\n"))
+    }
+}
+
+impl Error for Problems {}
+
+impl Config {
+    /// Checks what the file's form alone does not tell.
+    ///
+    /// # Errors
+    /// All problems at once.
+    pub fn check(&self) -> Result<(), Problems> {
+        let mut problems = self.check_paths();
+        problems.extend(self.check_trust_domain());
+        problems.extend(self.check_numbers());
+        problems.extend(self.check_fabric());
+        problems.extend(self.check_hosts());
+        problems.extend(self.check_pools());
+        problems.extend(self.networks.iter().flat_map(check_network));
+        problems.extend(check_networks(&self.networks));
+        problems.extend(self.check_pools_of_networks());
+        if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+    }
+
+    fn check_paths(&self) -> Vec<String> {
+        let paths = [
+            ("state_dir", &self.state_dir),
+            ("tls.ca", &self.tls.ca),
+            ("tls.certificate", &self.tls.certificate),
+            ("tls.key", &self.tls.key),
+        ];
+        let relative = paths.into_iter().filter(|(_, path)| !Path::new(path).is_absolute());
+        relative
+            .map(|(key, path)| {
+                format!("{key} = {path:?} must be an absolute path, beginning with /")
+            })
+            .collect()
+    }
+
+    fn check_trust_domain(&self) -> Option<String> {
+        let domain = &self.tls.trust_domain;
+        let is_allowed =
+            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
+        let is_good = (1..=255).contains(&domain.len()) && domain.bytes().all(is_allowed);
+        (!is_good).then(|| {
+            format!(
+                "tls.trust_domain = {domain:?} must be 1 to 255 characters of a-z, 0-9, dot, dash \
+                 and underscore"
+            )
+        })
+    }
+
+    fn check_numbers(&self) -> Vec<String> {
+        let limits = &self.limits;
+        let allocation = &self.allocation;
+        let numbers: [(&str, usize, RangeInclusive<usize>); _] = [
+            ("limits.connections", limits.connections, 1..=65536),
+            ("limits.connections_per_identity", limits.connections_per_identity, 1..=65536),
+            ("limits.handshakes", limits.handshakes, 1..=65536),
+            ("limits.handshake_timeout_s", saturate(limits.handshake_timeout_s), 1..=60),
+            ("limits.streams_per_connection", saturate(limits.streams_per_connection), 1..=65536),
+            ("limits.in_flight", limits.in_flight, 1..=65536),
+            ("limits.header_bytes", saturate(limits.header_bytes), 1024..=1_048_576),
+            ("limits.watchers", limits.watchers, 1..=4096),
+            ("limits.attachments", limits.attachments, 1..=65536),
+            ("limits.networks", limits.networks, 1..=4096),
+            ("limits.heartbeat_ms", saturate(limits.heartbeat_ms), 100..=60_000),
+            ("limits.keepalive_s", saturate(limits.keepalive_s), 1..=3600),
+            ("limits.shutdown_s", saturate(limits.shutdown_s), 0..=300),
+            (
+                "allocation.address_cool_down_s",
+                saturate(allocation.address_cool_down_s),
+                0..=86_400,
+            ),
+            ("allocation.quarantine_after", saturate(allocation.quarantine_after), 1..=100),
+        ];
+        numbers
+            .into_iter()
+            .filter(|(_, value, range)| !range.contains(value))
+            .map(|(key, value, range)| {
+                format!("{key} = {value} must be {} to {}", range.start(), range.end())
+            })
+            .collect()
+    }
+
+    fn check_fabric(&self) -> Vec<String> {
+        let fabric = &self.fabric;
+        let mut problems = Vec::new();
+        if !is_interface_name(&fabric.bridge) {
+            problems.push(format!("fabric.bridge = {:?} {NO_INTERFACE}", fabric.bridge));
+        }
+        for uplink in &fabric.uplinks {
+            if !is_interface_name(uplink) {
+                problems.push(format!("fabric.uplinks holds {uplink:?}, which {NO_INTERFACE}"));
+            }
+            if *uplink == fabric.bridge {
+                problems.push(format!("fabric.uplinks holds {uplink:?}, the bridge itself"));
+            }
+        }
+        let names = fabric.uplinks.iter().map(String::as_str);
+        problems.extend(twice(names).map(|name| format!("fabric.uplinks holds {name:?} twice")));
+        problems
+    }
+
+    fn check_hosts(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let names = || self.hosts.iter().map(|host| host.name.as_str());
+        problems.extend(names().filter(|name| !is_host_name(name)).map(|name| {
+            format!(
+                "host {name:?}: its name must be 1 to 253 characters of a-z, 0-9, dot and dash, \
+                 as in its certificate"
+            )
+        }));
+        problems.extend(twice(names()).map(|name| {
+            format!("two hosts are named {name:?}: name all PFs of a host in one [[host]]")
+        }));
+        let without = self.hosts.iter().filter(|host| host.pfs.is_empty());
+        problems.extend(
+            without.map(|host| format!("host {:?}: pfs is empty: name its PFs", host.name)),
+        );
+        problems.extend(self.check_pf_owners());
+        problems
+    }
+
+    fn check_pf_owners(&self) -> Vec<String> {
+        let mut owners: BTreeMap<PfId, &str> = BTreeMap::new();
+        let mut problems = Vec::new();
+        for host in &self.hosts {
+            for pf in &host.pfs {
+                match owners.insert(*pf, &host.name) {
+                    Some(other) if other == host.name => {
+                        problems.push(format!("host {:?}: pfs holds {pf} twice", host.name));
+                    }
+                    Some(other) => problems.push(format!(
+                        "{pf} is in the pfs of host {other:?} and of host {:?}: a PF belongs to one",
+                        host.name
+                    )),
+                    None => {}
+                }
+            }
+        }
+        problems
+    }
+
+    fn check_pools(&self) -> Vec<String> {
+        let names = || self.pools.iter().map(|pool| pool.name.as_str());
+        let mut problems: Vec<String> = names()
+            .filter(|name| !is_label(name))
+            .map(|name| {
+                format!(
+                    "pool {name:?}: its name must be 1 to 63 characters of a-z, 0-9 and -, \
+                     beginning and ending with a letter or digit"
+                )
+            })
+            .collect();
+        problems
+            .extend(twice(names()).map(|name| format!("two pools are named {name:?}: rename one")));
+        problems.extend(self.pools.iter().flat_map(|pool| self.check_selection(pool)));
+        problems
+    }
+
+    fn check_selection(&self, pool: &PoolSpec) -> Vec<String> {
+        let mut problems = Vec::new();
+        if pool.select.is_empty() {
+            problems.push("select is empty: name VFs, such as \"p0#0-63\"".into());
+        }
+        for selector in &pool.select {
+            let Selector::Functions { pf, last, .. } = selector else { continue };
+            if !(*last <= HIGHEST_VF || *last == u16::MAX) {
+                problems.push(format!(
+                    "select holds {selector}: a PF has VFs 0 to {HIGHEST_VF} at most; write \"{pf}\" \
+                     for all that it has"
+                ));
+            }
+            if !self.hosts.iter().any(|host| host.pfs.contains(pf)) {
+                problems
+                    .push(format!("select holds {selector}, but no [[host]] has {pf} in its pfs"));
+            }
+        }
+        problems.into_iter().map(|problem| format!("pool {:?}: {problem}", pool.name)).collect()
+    }
+
+    fn check_pools_of_networks(&self) -> Vec<String> {
+        let known: Vec<&str> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
+        let unknown = self.networks.iter().filter(|network| !known.contains(&&*network.pool));
+        unknown
+            .map(|network| {
+                format!(
+                    "network {:?}: there is no pool {:?}: {}",
+                    network.name,
+                    network.pool,
+                    way_to_a_pool(&network.pool, &known)
+                )
+            })
+            .collect()
+    }
+}
+
+/// More than any card has; SR-IOV itself would allow 65535 VFs.
+const HIGHEST_VF: u16 = 4095;
+
+const NO_INTERFACE: &str =
+    "can't name an interface: use 1 to 15 visible characters without / : and %";
+
+/// A value too large for the comparison is too large anyway.
+fn saturate(value: impl TryInto<usize>) -> usize {
+    value.try_into().unwrap_or(usize::MAX)
+}
+
+fn is_host_name(text: &str) -> bool {
+    (1..=253).contains(&text.len()) && text.split('.').all(is_label)
+}
+
+fn twice<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    let mut seen = BTreeSet::new();
+    names.filter(move |name| !seen.insert(*name))
+}
+
+fn way_to_a_pool(wanted: &str, known: &[&str]) -> String {
+    match bootstrap::nearest(wanted, known) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("add a [[pool]] with name = {wanted:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        [[host]]
+        name = "node-1"
+        pfs = ["p0"]
+        [[pool]]
+        name = "default"
+        select = ["p0#0-63"]
+        [[network]]
+        name = "blue"
+    "#;
+
+    fn problems_of(text: &str) -> Vec<String> {
+        let config: Config = toml::from_str(text).unwrap();
+        config.check().err().map(|problems| problems.0).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn assert_problem(text: &str, expected: &str) {
+        let problems = problems_of(text);
+        assert!(
+            problems.len() == 1 && problems[0].contains(expected),
+            "{problems:#?} is not one problem that tells {expected:?}"
+        );
+    }
+
+    #[test]
+    fn a_small_file_is_enough() {
+        assert_eq!(problems_of(GOOD), [""; 0]);
+        assert_eq!(problems_of(""), [""; 0]);
+    }
+
+    #[test]
+    fn numbers_have_ranges() {
+        let cases = [
+            ("[limits]\nconnections = 0", "limits.connections = 0 must be 1 to 65536"),
+            ("[limits]\nhandshakes = 70000", "limits.handshakes = 70000 must be 1 to 65536"),
+            ("[limits]\nhandshake_timeout_s = 61", "handshake_timeout_s = 61 must be 1 to 60"),
+            ("[limits]\nheartbeat_ms = 99", "heartbeat_ms = 99 must be 100 to 60000"),
+            ("[limits]\nattachments = 0", "limits.attachments = 0 must be 1 to 65536"),
+            ("[allocation]\nquarantine_after = 0", "quarantine_after = 0 must be 1 to 100"),
+            ("[allocation]\naddress_cool_down_s = 86401", "= 86401 must be 0 to 86400"),
+        ];
+        for (text, expected) in cases {
+            assert_problem(text, expected);
+        }
+    }
+
+    #[test]
+    fn every_limit_has_its_range_checked() {
+        let text = "[limits]\nconnections = 0\nconnections_per_identity = 0\nhandshakes = 0\n\
+                    handshake_timeout_s = 0\nstreams_per_connection = 0\nin_flight = 0\n\
+                    header_bytes = 0\nwatchers = 0\nattachments = 0\nnetworks = 0\n\
+                    heartbeat_ms = 0\nkeepalive_s = 0\nshutdown_s = 301";
+        assert_eq!(problems_of(text).len(), text.lines().count() - 1);
+    }
+
+    #[test]
+    fn paths_are_absolute_and_the_trust_domain_is_one() {
+        assert_problem("state_dir = \"state\"", "state_dir = \"state\" must be an absolute path");
+        assert_problem(
+            "[tls]\nkey = \"key.pem\"",
+            "tls.key = \"key.pem\" must be an absolute path",
+        );
+        assert_problem("[tls]\ntrust_domain = \"a/b\"", "tls.trust_domain = \"a/b\" must be");
+    }
+
+    #[test]
+    fn the_fabric_is_made_of_interfaces() {
+        assert_problem("[fabric]\nbridge = \"br/0\"", "fabric.bridge = \"br/0\" can't name");
+        assert_problem("[fabric]\nuplinks = [\"\"]", "fabric.uplinks holds \"\", which can't name");
+        assert_problem("[fabric]\nuplinks = [\"p0\", \"p0\"]", "fabric.uplinks holds \"p0\" twice");
+        assert_problem("[fabric]\nuplinks = [\"br-offload\"]", "the bridge itself");
+    }
+
+    #[test]
+    fn hosts_have_names_and_pfs_of_their_own() {
+        let host = |name: &str, pfs: &str| format!("[[host]]\nname = {name:?}\npfs = [{pfs}]\n");
+        let cases = [
+            (host("Node 1", "'p0'"), "host \"Node 1\": its name must be"),
+            (host("a", ""), "host \"a\": pfs is empty"),
+            (host("a", "'p0', 'p0'"), "host \"a\": pfs holds p0 twice"),
+            (
+                host("a", "'p0'") + &host("b", "'p1', 'p0'"),
+                "p0 is in the pfs of host \"a\" and of host \"b\"",
+            ),
+            (host("a", "'p0'") + &host("a", "'p1'"), "two hosts are named \"a\""),
+        ];
+        for (text, expected) in cases {
+            assert_problem(&text, expected);
+        }
+    }
+
+    #[test]
+    fn pools_select_vfs_that_can_be() {
+        let pool = |name: &str, select: &str| {
+            format!(
+                "[[host]]\nname = 'a'\npfs = ['p0']\n[[pool]]\nname = {name:?}\nselect = [{select}]\n"
+            )
+        };
+        assert_eq!(problems_of(&pool("a", "'p0', {vendor = '15b3', device = '101e'}")), [""; 0]);
+        let cases = [
+            (pool("A", "'p0'"), "pool \"A\": its name must be"),
+            (pool("a", ""), "pool \"a\": select is empty"),
+            (pool("a", "'p0#0-4096'"), "select holds p0#0-4096: a PF has VFs 0 to 4095 at most"),
+            (pool("a", "'p1#0-3'"), "select holds p1#0-3, but no [[host]] has p1 in its pfs"),
+            (
+                pool("a", "'p0'") + "[[pool]]\nname = 'a'\nselect = ['p0']",
+                "two pools are named \"a\"",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_problem(&text, expected);
+        }
+    }
+
+    #[test]
+    fn networks_name_pools_that_there_are() {
+        let text = format!("{GOOD}\npool = \"defualt\"");
+        assert_problem(
+            &text,
+            "network \"blue\": there is no pool \"defualt\": did you mean \"default\"?",
+        );
+        let text = format!("{GOOD}\npool = \"gold\"");
+        assert_problem(&text, "there is no pool \"gold\": add a [[pool]] with name = \"gold\"");
+    }
+
+    #[test]
+    fn networks_are_checked() {
+        assert_problem(&format!("{GOOD}\nvlan = 0"), "network \"blue\": vlan 0");
+        let twice = format!("{GOOD}\n[[network]]\nname = \"blue\"");
+        assert_problem(&twice, "two networks are named \"blue\"");
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let text = format!("{GOOD}\nvlan = 0\nmtu = 1\n[limits]\nconnections = 0");
+        assert_eq!(problems_of(&text).len(), 3);
+    }
+}

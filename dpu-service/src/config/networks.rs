@@ -1,0 +1,450 @@
+//! What makes sense in a network: the same rules for the configuration file and for the API.
+
+use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive};
+
+use ipnetwork::IpNetwork;
+
+use crate::model::{AddressRange, Bandwidth, Dns, Network, PolicyRule, Route, Subnet};
+
+const VLANS: RangeInclusive<u16> = 1..=4094;
+const MTUS: RangeInclusive<u32> = 1280..=9216;
+/// Longest list of any kind inside a network.
+const LONGEST_LIST: usize = 64;
+const LONGEST_DOMAIN: usize = 253;
+/// What `tc` can express: 4 GiB.
+const LARGEST_BURST: u64 = u32::MAX as u64 * 8;
+
+/// Checks one network by itself. Returns one sentence for each problem.
+#[must_use]
+pub fn check_network(network: &Network) -> Vec<String> {
+    let mut problems = check_names(network);
+    problems.extend(check_link(network));
+    problems.extend(check_list_lengths(network));
+    problems.extend(network.subnets.iter().flat_map(check_subnet));
+    problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
+    problems.extend(network.rules.iter().flat_map(check_rule));
+    problems.extend(check_dns(&network.dns));
+    problems.extend(check_bandwidth(&network.bandwidth));
+    let subject = format!("network {:?}", network.name);
+    problems.into_iter().map(|problem| format!("{subject}: {problem}")).collect()
+}
+
+/// Checks networks against each other. Returns one sentence for each problem.
+#[must_use]
+pub fn check_networks<'a>(networks: impl IntoIterator<Item = &'a Network> + Clone) -> Vec<String> {
+    let mut problems = check_unique_names(networks.clone());
+    problems.extend(check_one_default(networks.clone()));
+    problems.extend(check_overlaps(networks));
+    problems
+}
+
+fn check_names(network: &Network) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !is_label(&network.name) {
+        problems.push(
+            "its name must be 1 to 63 characters of a-z, 0-9 and -, beginning and ending with a \
+             letter or digit"
+                .into(),
+        );
+    }
+    if !is_interface_name(&network.interface_name) {
+        problems.push(format!(
+            "interface_name {:?} can't name an interface: use 1 to 15 visible characters without \
+             / : and %",
+            network.interface_name
+        ));
+    }
+    problems
+}
+
+/// Whether it can name a network, pool or host: 1 to 63 bytes of `[a-z0-9-]`, beginning and ending
+/// with a letter or digit.
+pub(crate) fn is_label(text: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && bytes.first().is_some_and(|b| is_plain(*b))
+        && bytes.last().is_some_and(|b| is_plain(*b))
+        && bytes.iter().all(|b| is_plain(*b) || *b == b'-')
+}
+
+/// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern.
+pub(crate) fn is_interface_name(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%');
+    (1..=15).contains(&text.len()) && text.bytes().all(is_allowed) && text != "." && text != ".."
+}
+
+fn check_link(network: &Network) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let Some(vlan) = network.vlan
+        && !VLANS.contains(&vlan)
+    {
+        problems.push(format!("vlan {vlan} must be 1 to 4094; leave it out for untagged"));
+    }
+    if !MTUS.contains(&network.mtu) {
+        problems.push(format!("mtu {} must be 1280 to 9216", network.mtu));
+    }
+    problems
+}
+
+fn check_list_lengths(network: &Network) -> Vec<String> {
+    let lengths = [
+        ("subnets", network.subnets.len()),
+        ("routes", network.routes.len()),
+        ("rules", network.rules.len()),
+        ("dns.nameservers", network.dns.nameservers.len()),
+        ("dns.search", network.dns.search.len()),
+        ("dns.options", network.dns.options.len()),
+    ];
+    let too_long = lengths.into_iter().filter(|(_, length)| *length > LONGEST_LIST);
+    too_long
+        .map(|(what, length)| format!("it has {length} {what}; {LONGEST_LIST} are the most"))
+        .collect()
+}
+
+fn check_subnet(subnet: &Subnet) -> Vec<String> {
+    let mut problems: Vec<String> = check_prefix(subnet.cidr).into_iter().collect();
+    if !is_ordinary(subnet.cidr) {
+        problems.push("pods can't have loopback, multicast or unspecified addresses".into());
+    }
+    problems.extend(subnet.gateway.and_then(|gateway| check_gateway(subnet, gateway)));
+    problems.extend(subnet.ranges.iter().filter_map(|range| check_range(subnet, range)));
+    problems.extend(check_ranges_apart(&subnet.ranges));
+    problems.extend(subnet.exclude.iter().flat_map(|prefix| check_exclude(subnet, *prefix)));
+    problems.into_iter().map(|problem| format!("subnet {}: {problem}", subnet.cidr)).collect()
+}
+
+fn check_prefix(prefix: IpNetwork) -> Option<String> {
+    let clean = IpNetwork::new(prefix.network(), prefix.prefix()).ok()?;
+    (prefix.ip() != prefix.network()).then(|| format!("{prefix} has host bits set: write {clean}"))
+}
+
+fn is_ordinary(prefix: IpNetwork) -> bool {
+    let address = prefix.network();
+    let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    prefix.prefix() > 0
+        && !address.is_loopback()
+        && !address.is_multicast()
+        && !address.is_unspecified()
+        && !is_mapped
+}
+
+fn check_gateway(subnet: &Subnet, gateway: IpAddr) -> Option<String> {
+    if !subnet.cidr.contains(gateway) {
+        return Some(format!(
+            "gateway {gateway} is outside: use an address of the subnet, or leave it out"
+        ));
+    }
+    let is_unusable = has_broadcast(subnet.cidr)
+        && (gateway == subnet.cidr.network() || gateway == subnet.cidr.broadcast());
+    is_unusable.then(|| format!("gateway {gateway} is the network's or the broadcast address"))
+}
+
+fn has_broadcast(prefix: IpNetwork) -> bool {
+    prefix.is_ipv4() && prefix.prefix() < 31
+}
+
+fn check_range(subnet: &Subnet, range: &AddressRange) -> Option<String> {
+    let AddressRange { start, end } = range;
+    let outside = [start, end].into_iter().find(|address| !subnet.cidr.contains(**address));
+    if let Some(address) = outside {
+        return Some(format!("range {start} to {end}: {address} is outside the subnet"));
+    }
+    (start > end).then(|| format!("range {start} to {end} runs backwards: swap its ends"))
+}
+
+fn check_ranges_apart(ranges: &[AddressRange]) -> Option<String> {
+    let mut sorted: Vec<_> = ranges.iter().collect();
+    sorted.sort_by_key(|range| range.start);
+    let clash = sorted.windows(2).find(|pair| pair[0].end >= pair[1].start)?;
+    Some(format!(
+        "ranges {} to {} and {} to {} overlap: join them",
+        clash[0].start, clash[0].end, clash[1].start, clash[1].end
+    ))
+}
+
+fn check_exclude(subnet: &Subnet, prefix: IpNetwork) -> Vec<String> {
+    let mut problems: Vec<String> = check_prefix(prefix).into_iter().collect();
+    if !overlap(subnet.cidr, prefix) {
+        problems.push(format!("exclude {prefix} is outside the subnet: correct or remove it"));
+    }
+    problems
+}
+
+fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
+    a.contains(b.network()) || b.contains(a.network())
+}
+
+fn check_route(network: &Network, route: &Route) -> Vec<String> {
+    let mut problems: Vec<String> = check_prefix(route.destination).into_iter().collect();
+    problems.extend(route.gateway.and_then(|gateway| check_next_hop(network, route, gateway)));
+    if route.mtu != 0 && !(68..=65535).contains(&route.mtu) {
+        problems.push(format!("mtu {} must be 68 to 65535, or 0 for the interface's", route.mtu));
+    }
+    if route.advmss > 65495 {
+        problems.push(format!("advmss {} must be at most 65495", route.advmss));
+    }
+    problems.into_iter().map(|problem| format!("route {}: {problem}", route.destination)).collect()
+}
+
+fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<String> {
+    if gateway.is_ipv4() != route.destination.is_ipv4() {
+        return Some(format!("gateway {gateway} is of another address family"));
+    }
+    let is_reachable = network.subnets.iter().any(|subnet| subnet.cidr.contains(gateway));
+    (!is_reachable).then(|| {
+        format!("gateway {gateway} is in none of the network's subnets, so pods can't reach it")
+    })
+}
+
+fn check_rule(rule: &PolicyRule) -> Vec<String> {
+    let mut problems: Vec<String> = check_prefix(rule.source).into_iter().collect();
+    if rule.table == 0 {
+        problems.push("table 0 can't be looked up: name one from 1 to 4294967295".into());
+    }
+    problems.into_iter().map(|problem| format!("rule {}: {problem}", rule.source)).collect()
+}
+
+fn check_dns(dns: &Dns) -> Vec<String> {
+    let names = [&dns.domain].into_iter().chain(&dns.search).chain(&dns.options);
+    names
+        .filter(|name| !is_resolver_word(name))
+        .map(|name| {
+            let shown: String = name.chars().take(40).collect();
+            format!(
+                "dns: {shown:?} must be one word of at most {LONGEST_DOMAIN} visible characters"
+            )
+        })
+        .collect()
+}
+
+fn is_resolver_word(text: &str) -> bool {
+    text.len() <= LONGEST_DOMAIN && text.bytes().all(|b| b.is_ascii_graphic())
+}
+
+/// Checks rate limits: the network's, or those that a request asks for.
+pub(crate) fn check_bandwidth(bandwidth: &Bandwidth) -> Vec<String> {
+    let directions = [
+        ("ingress", bandwidth.ingress_rate, bandwidth.ingress_burst),
+        ("egress", bandwidth.egress_rate, bandwidth.egress_burst),
+    ];
+    directions.into_iter().filter_map(|(name, rate, burst)| check_rate(name, rate, burst)).collect()
+}
+
+fn check_rate(direction: &str, rate: u64, burst: u64) -> Option<String> {
+    if rate == 0 && burst != 0 {
+        return Some(format!(
+            "bandwidth.{direction}_burst needs bandwidth.{direction}_rate beside it"
+        ));
+    }
+    if rate != 0 && rate < 8000 {
+        return Some(format!(
+            "bandwidth.{direction}_rate {rate} must be at least 8000 bits per second, or 0 for no \
+             limit"
+        ));
+    }
+    (burst > LARGEST_BURST).then(|| {
+        format!("bandwidth.{direction}_burst {burst} must be at most {LARGEST_BURST} bits")
+    })
+}
+
+fn check_unique_names<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Vec<String> {
+    let mut seen = HashMap::new();
+    let mut problems = Vec::new();
+    for network in networks {
+        if seen.insert(network.name.as_str(), ()).is_some() {
+            problems.push(format!("two networks are named {:?}: rename one", network.name));
+        }
+    }
+    problems
+}
+
+fn check_one_default<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Option<String> {
+    let mut defaults = networks.into_iter().filter(|network| network.default);
+    let (first, second) = (defaults.next()?, defaults.next()?);
+    Some(format!(
+        "networks {:?} and {:?} both have default = true: only one can",
+        first.name, second.name
+    ))
+}
+
+/// Prefixes nest or are apart, so in sorted order one that overlaps another follows the widest that
+/// contains it.
+fn check_overlaps<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Vec<String> {
+    let mut subnets: Vec<(IpNetwork, &str)> = networks
+        .into_iter()
+        .flat_map(|network| {
+            network.subnets.iter().map(|subnet| (subnet.cidr, network.name.as_str()))
+        })
+        .collect();
+    subnets.sort_by_key(|(cidr, name)| (cidr.network(), cidr.prefix(), *name));
+    let mut problems = Vec::new();
+    let mut widest: Option<(IpNetwork, &str)> = None;
+    for (cidr, name) in subnets {
+        match widest {
+            Some((outer, owner)) if outer.contains(cidr.network()) => problems.push(format!(
+                "subnet {cidr} of network {name:?} overlaps {outer} of network {owner:?}: an \
+                 address could be handed out twice"
+            )),
+            _ => widest = Some((cidr, name)),
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        toml::from_str(text).unwrap()
+    }
+
+    fn assert_problem(text: &str, expected: &str) {
+        let problems = check_network(&network(text));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(expected), "{problems:?} does not tell {expected:?}");
+    }
+
+    #[test]
+    fn a_full_network_is_fine() {
+        let text = r#"
+            name = "blue-1"
+            vlan = 4094
+            mtu = 9000
+            bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
+            [[subnet]]
+            cidr = "10.1.0.0/16"
+            gateway = "10.1.0.1"
+            ranges = [{ start = "10.1.1.0", end = "10.1.1.255" }, { start = "10.1.3.0", end = "10.1.3.9" }]
+            exclude = ["10.1.1.5/32", "10.1.3.0/30"]
+            [[subnet]]
+            cidr = "fd00:1::/64"
+            gateway = "fd00:1::1"
+            [[route]]
+            destination = "10.9.0.0/16"
+            gateway = "10.1.0.2"
+            [[rule]]
+            source = "10.1.0.0/16"
+            table = 100
+            [dns]
+            nameservers = ["10.1.0.1"]
+            search = ["svc.example"]
+        "#;
+        assert_eq!(check_network(&network(text)), [""; 0]);
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for name in ["", "Blue", "-a", "a-", "a_b", "a b", "é", &"a".repeat(64)] {
+            assert_problem(&format!("name = {name:?}"), "its name must be");
+        }
+        for name in ["", "a/b", "eth%d", "a:b", ".", "..", "a b", "sixteen-bytes-xx"] {
+            let text = format!("name = \"a\"\ninterface_name = {name:?}");
+            assert_problem(&text, "can't name an interface");
+        }
+    }
+
+    #[test]
+    fn link_settings_are_checked() {
+        assert_problem("name = \"a\"\nvlan = 0", "vlan 0 must be 1 to 4094");
+        assert_problem("name = \"a\"\nvlan = 4095", "vlan 4095 must be 1 to 4094");
+        assert_problem("name = \"a\"\nmtu = 1279", "mtu 1279 must be 1280 to 9216");
+        assert_problem("name = \"a\"\nmtu = 9217", "mtu 9217 must be 1280 to 9216");
+    }
+
+    #[test]
+    fn subnets_are_checked() {
+        let cases = [
+            (r#"cidr = "10.1.0.5/16""#, "has host bits set: write 10.1.0.0/16"),
+            (r#"cidr = "fd00::1/64""#, "has host bits set: write fd00::/64"),
+            (r#"cidr = "224.1.0.0/16""#, "loopback, multicast or unspecified"),
+            (r#"cidr = "0.0.0.0/0""#, "loopback, multicast or unspecified"),
+            (r#"cidr = "::ffff:10.1.0.0/112""#, "loopback, multicast or unspecified"),
+            (r#"cidr = "10.1.0.0/16", gateway = "10.2.0.1""#, "gateway 10.2.0.1 is outside"),
+            (r#"cidr = "10.1.0.0/16", gateway = "fd00::1""#, "gateway fd00::1 is outside"),
+            (r#"cidr = "10.1.0.0/16", gateway = "10.1.0.0""#, "is the network's or the broadcast"),
+            (
+                r#"cidr = "10.1.0.0/16", ranges = [{ start = "10.1.0.9", end = "10.1.0.8" }]"#,
+                "runs backwards",
+            ),
+            (
+                r#"cidr = "10.1.0.0/16", ranges = [{ start = "10.0.0.9", end = "10.1.0.8" }]"#,
+                "10.0.0.9 is outside the subnet",
+            ),
+            (
+                r#"cidr = "10.1.0.0/16", ranges = [{ start = "10.1.0.5", end = "10.1.0.8" }, { start = "10.1.0.1", end = "10.1.0.5" }]"#,
+                "overlap: join them",
+            ),
+            (
+                r#"cidr = "10.1.0.0/16", exclude = ["10.2.0.0/30"]"#,
+                "exclude 10.2.0.0/30 is outside",
+            ),
+            (r#"cidr = "10.1.0.0/16", exclude = ["10.1.0.1/30"]"#, "10.1.0.1/30 has host bits"),
+        ];
+        for (subnet, expected) in cases {
+            assert_problem(&format!("name = \"a\"\nsubnet = [{{ {subnet} }}]"), expected);
+        }
+    }
+
+    #[test]
+    fn routes_and_rules_are_checked() {
+        let with_subnet =
+            |lines: &str| format!("name = \"a\"\nsubnet = [{{ cidr = \"10.1.0.0/16\" }}]\n{lines}");
+        let cases = [
+            (r#"route = [{ destination = "10.9.0.1/16" }]"#, "has host bits"),
+            (
+                r#"route = [{ destination = "10.9.0.0/16", gateway = "10.2.0.1" }]"#,
+                "in none of the network's subnets",
+            ),
+            (
+                r#"route = [{ destination = "fd09::/16", gateway = "10.1.0.1" }]"#,
+                "of another address family",
+            ),
+            (r#"route = [{ destination = "10.9.0.0/16", mtu = 67 }]"#, "mtu 67 must be 68 to"),
+            (r#"route = [{ destination = "10.9.0.0/16", advmss = 70000 }]"#, "advmss 70000"),
+            (r#"rule = [{ source = "10.1.0.0/16", table = 0 }]"#, "table 0 can't be looked up"),
+        ];
+        for (lines, expected) in cases {
+            assert_problem(&with_subnet(lines), expected);
+        }
+    }
+
+    #[test]
+    fn rates_and_resolver_words_are_checked() {
+        let cases = [
+            ("bandwidth = { egress_burst = 8 }", "egress_burst needs bandwidth.egress_rate"),
+            ("bandwidth = { ingress_rate = 7999 }", "must be at least 8000"),
+            ("bandwidth = { ingress_rate = 8000, ingress_burst = 34359738361 }", "at most"),
+            ("dns = { search = [\"a b\"] }", "\"a b\" must be one word"),
+        ];
+        for (lines, expected) in cases {
+            assert_problem(&format!("name = \"a\"\n{lines}"), expected);
+        }
+    }
+
+    #[test]
+    fn networks_are_checked_against_each_other() {
+        let with = |name: &str, cidr: &str| {
+            network(&format!("name = {name:?}\nsubnet = [{{ cidr = {cidr:?} }}]"))
+        };
+        let inner = with("b", "10.1.2.0/24");
+        let networks = [with("a", "10.1.0.0/16"), with("c", "10.2.0.0/16"), inner.clone()];
+        let problems = check_networks(&networks);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("10.1.2.0/24 of network \"b\" overlaps 10.1.0.0/16 of"));
+
+        let problems = check_networks(&[network("name = \"a\""), network("name = \"a\"")]);
+        assert_eq!(problems, ["two networks are named \"a\": rename one"]);
+
+        let default = |name: &str| network(&format!("name = {name:?}\ndefault = true"));
+        let problems = check_networks(&[default("a"), default("b")]);
+        assert!(problems[0].contains("both have default = true"), "{problems:?}");
+    }
+
+    #[test]
+    fn subnets_of_one_network_are_apart() {
+        let text = "name = \"a\"\nsubnet = [{ cidr = \"10.0.0.0/8\" }, { cidr = \"10.0.0.0/8\" }]";
+        assert_eq!(check_networks(&[network(text)]).len(), 1);
+    }
+}
