@@ -1,5 +1,12 @@
 //! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
 #![forbid(unsafe_code)]
 
+pub mod attachments;
 pub mod config;
+pub mod eswitch;
+pub mod events;
+pub mod fabric;
 pub mod model;
+pub mod programmer;
+pub mod records;
+pub mod sessions;

@@ -1,0 +1,73 @@
+//! What a host says when its session begins, and what the service makes of it.
+
+use vf_alloc::PfId;
+
+use crate::model::{AttachmentId, AttachmentKey};
+
+/// A host's first words.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    /// The agent's version, for people.
+    pub agent_version: String,
+    /// The host kernel's boot id.
+    pub boot_id: String,
+    /// Its PFs and VFs.
+    pub inventory: Inventory,
+    /// The attachments that it holds records of.
+    pub live: Vec<LiveAttachment>,
+    /// Keys of calls that it has under way and will repeat on this session.
+    pub pending: Vec<AttachmentKey>,
+}
+
+/// An attachment that a host holds a record of.
+#[derive(Clone, Debug)]
+pub struct LiveAttachment {
+    /// Its id.
+    pub id: AttachmentId,
+    /// Its key.
+    pub key: AttachmentKey,
+    /// Whether the VF is in the pod.
+    pub in_pod: bool,
+}
+
+/// All PFs and VFs of a host.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory {
+    /// The PFs.
+    pub pfs: Vec<PhysicalFunction>,
+}
+
+/// A PF and its VFs.
+#[derive(Clone, Debug)]
+pub struct PhysicalFunction {
+    /// The PF.
+    pub id: PfId,
+    /// PCI vendor id of its VFs.
+    pub vendor: u16,
+    /// PCI device id of its VFs.
+    pub device: u16,
+    /// Its VFs.
+    pub vfs: Vec<VirtualFunction>,
+}
+
+/// A VF as its host sees it.
+#[derive(Clone, Debug)]
+pub struct VirtualFunction {
+    /// Its number within the PF.
+    pub number: u16,
+    /// Its PCI address.
+    pub pci_address: String,
+    /// How it is.
+    pub condition: VfCondition,
+}
+
+/// How a VF is on its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VfCondition {
+    /// In the host's namespace under its own name, MAC and MTU, and in no record.
+    Clean,
+    /// Held by a record of the agent.
+    InUse,
+    /// Nowhere to be found.
+    Missing,
+}

@@ -1,0 +1,48 @@
+//! What the engine is told by the configuration file.
+
+use std::time::Duration;
+
+use vf_alloc::{PfId, PoolSpec};
+
+use crate::model::{HostName, Network};
+
+/// What can change while the service runs.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// The hosts that are served, each with its PFs.
+    pub hosts: Vec<(HostName, Vec<PfId>)>,
+    /// The pools of VFs.
+    pub pools: Vec<PoolSpec>,
+    /// The networks of the configuration file.
+    pub networks: Vec<Network>,
+}
+
+/// What stays for the life of the service.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long an address rests before it is handed out again. Whole seconds count.
+    pub address_cool_down: Duration,
+    /// The first bytes of the MAC addresses handed out: 1 to 4, locally administered unicast.
+    pub mac_prefix: Vec<u8>,
+    /// Failures in a row after which a VF is quarantined. 0: never.
+    pub quarantine_after: u32,
+    /// How many attachments there may be.
+    pub attachments: usize,
+    /// How many networks there may be, of file and API together.
+    pub networks: usize,
+    /// How long an attach waits for a representor that the card has not made yet.
+    pub representor_wait: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address_cool_down: Duration::from_secs(60),
+            mac_prefix: vec![0x02, 0x00, 0x00],
+            quarantine_after: 3,
+            attachments: 4096,
+            networks: 1024,
+            representor_wait: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What programs a VF's port on the embedded switch: the driver's contract.
+
+use std::{error::Error, fmt};
+
+use netlink::MacAddress;
+use vf_alloc::VfId;
+
+use crate::model::{Bandwidth, PortSettings};
+
+/// A VF's port on the DPU, as the kernel has it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Representor {
+    /// The VF behind it.
+    pub vf: VfId,
+    /// Its link's index. Changes when a card makes it anew.
+    pub index: u32,
+    /// Its link's name.
+    pub name: String,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Its own MAC address, if it has one; not the VF's.
+    pub mac: Option<MacAddress>,
+}
+
+/// Something that a kernel or a card may or may not be able to do, as probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Its stable name, such as `vlan-filtering`.
+    pub name: &'static str,
+    /// Whether it can be used.
+    pub available: bool,
+    /// Why not, or with what limits. One sentence without a final stop, or nothing.
+    pub detail: String,
+}
+
+/// A setting that this kernel or card can't do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} can't be done here: {why}")]
+pub struct Unsupported {
+    /// The setting with its value, such as `VLAN 100`.
+    pub setting: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// What the kernel or card refused.
+#[derive(Debug)]
+pub struct Refused {
+    doing: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Refused {
+    /// The kernel's `source` refused `doing`, such as `set the MTU of pf0vf3 to 9000`.
+    pub fn new(doing: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { doing: doing.into(), source: Some(source.into()) }
+    }
+
+    /// What went wrong is all in `sentence`.
+    pub fn because(sentence: impl Into<String>) -> Self {
+        Self { doing: sentence.into(), source: None }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.source {
+            Some(_) => write!(out, "can't {}", self.doing),
+            None => out.write_str(&self.doing),
+        }
+    }
+}
+
+impl Error for Refused {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// What the kernel has of one setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Whether it is as wanted. A setting that the driver leaves to the host counts as being so.
+    pub in_place: bool,
+    /// What is there, for people.
+    pub detail: String,
+}
+
+impl Finding {
+    /// As wanted.
+    pub fn in_place(detail: impl Into<String>) -> Self {
+        Self { in_place: true, detail: detail.into() }
+    }
+
+    /// Not as wanted.
+    pub fn missing(detail: impl Into<String>) -> Self {
+        Self { in_place: false, detail: detail.into() }
+    }
+}
+
+/// A driver of an embedded switch.
+///
+/// Every method blocks on the kernel and is idempotent: what is already as wanted stays, and
+/// clearing what is not there succeeds. A representor that vanished meanwhile makes a `set` fail and
+/// a `clear` succeed. Links are addressed by index, never by name.
+pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
+    /// The driver's name, as in the configuration.
+    fn name(&self) -> &'static str;
+
+    /// What kernel and card can do, as probed at start.
+    fn capabilities(&self) -> Vec<Capability>;
+
+    /// Whether the port can be given these settings.
+    ///
+    /// # Errors
+    /// The first setting that it can't be given.
+    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported>;
+
+    /// All representors there are, in one look.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn representors(&self) -> Result<Vec<Representor>, Refused>;
+
+    /// The representor of `vf`. `None`: the card has made none (yet).
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused>;
+
+    /// Gives the VF its MAC address. Does nothing where the card leaves that to the host.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused>;
+
+    /// Takes the VF's MAC address away again.
+    ///
+    /// # Errors
+    /// When the card refuses.
+    fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused>;
+
+    /// Whether the VF has that MAC address.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Finding, Refused>;
+
+    /// Limits the VF's rates. A rate of 0 takes that direction's limit away.
+    ///
+    /// # Errors
+    /// When the kernel or card refuses.
+    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused>;
+
+    /// Takes all rate limits away.
+    ///
+    /// # Errors
+    /// When the kernel or card refuses.
+    fn clear_rate(&self, port: &Representor) -> Result<(), Refused>;
+
+    /// Whether the VF has those rate limits.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused>;
+
+    /// Sets the representor's MTU in bytes.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused>;
+
+    /// Sets the representor administratively up or down.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused>;
+}

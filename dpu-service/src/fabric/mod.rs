@@ -1,0 +1,85 @@
+//! What joins representors and uplinks: the driver's contract.
+
+use std::{collections::BTreeMap, fmt};
+
+use netlink::MacAddress;
+
+use crate::{
+    eswitch::{Capability, Finding, Refused, Representor, Unsupported},
+    model::PortSettings,
+};
+
+/// How a link is joined to the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// Its access VLAN. `None`: untagged.
+    pub vlan: Option<u16>,
+}
+
+/// A driver of a fabric. The rules of [`crate::eswitch::Eswitch`] hold here too: methods block,
+/// are idempotent, and take a representor that vanished for cleared.
+pub trait Fabric: fmt::Debug + Send + Sync + 'static {
+    /// The driver's name, as in the configuration.
+    fn name(&self) -> &'static str;
+
+    /// What the kernel can do for it, as probed at start.
+    fn capabilities(&self) -> Vec<Capability>;
+
+    /// Whether a port can be joined with these settings.
+    ///
+    /// # Errors
+    /// The first setting that it can't be given.
+    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported>;
+
+    /// Makes what all ports share, such as the bridge, and joins the uplinks.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn prepare(&self) -> Result<(), Refused>;
+
+    /// Joins the representor, in its VLAN.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
+
+    /// Takes the representor out.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn leave(&self, port: &Representor) -> Result<(), Refused>;
+
+    /// How the representor is joined. `None`: it is not.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused>;
+
+    /// All joined links by index, uplinks included, in one look.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused>;
+
+    /// Drops what the representor's VF sends from other MAC addresses than `mac`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_anti_spoofing(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused>;
+
+    /// Lets the representor's VF send from any MAC address.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused>;
+
+    /// Whether exactly that is dropped; with `None`, whether nothing is.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn anti_spoofing(
+        &self,
+        port: &Representor,
+        mac: Option<MacAddress>,
+    ) -> Result<Finding, Refused>;
+}

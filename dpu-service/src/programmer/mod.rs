@@ -1,0 +1,221 @@
+//! Programs a VF's representor for its attachment, in named steps, and takes that back.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use bootstrap::Chain;
+use netlink::MacAddress;
+use vf_alloc::VfId;
+
+use crate::{
+    eswitch::{Capability, Eswitch, Refused, Representor, Unsupported},
+    fabric::{Fabric, Membership},
+    model::{Bandwidth, PortSettings},
+};
+
+mod steps;
+
+use steps::Port;
+pub use steps::STEPS;
+
+/// A programming step and what the kernel has of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepStatus {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is as it should be.
+    pub in_place: bool,
+    /// What is there, for people.
+    pub detail: String,
+}
+
+/// Why a representor could not be programmed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The card has made no representor for the VF.
+    #[error("VF {0} has no representor on this DPU")]
+    NoRepresentor(VfId),
+    /// The kernel can't be asked.
+    #[error("VF {vf} can't be programmed")]
+    Unreadable {
+        /// The VF.
+        vf: VfId,
+        /// Why not.
+        source: Refused,
+    },
+    /// A step failed; all steps were undone, but for what `source.left` tells.
+    #[error("VF {vf} can't be programmed")]
+    Step {
+        /// The VF.
+        vf: VfId,
+        /// The step, why, and what is left of it.
+        source: saga::Failed<Refused>,
+    },
+}
+
+/// An undo that failed: what of a representor's programming is left.
+#[derive(Debug, thiserror::Error)]
+#[error("the representor of VF {vf} keeps some of its programming: {what}")]
+pub struct Leftover {
+    /// The VF.
+    pub vf: VfId,
+    /// Which steps, and the kernel's words.
+    pub what: String,
+}
+
+/// Programs representors. All methods block on the kernel. Cloning it is cheap and gives the same
+/// one.
+#[derive(Clone)]
+pub struct Programmer {
+    eswitch: Arc<dyn Eswitch>,
+    fabric: Arc<dyn Fabric>,
+}
+
+impl fmt::Debug for Programmer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Programmer({}, {})", self.eswitch.name(), self.fabric.name())
+    }
+}
+
+impl Programmer {
+    /// A programmer that uses these drivers.
+    #[must_use]
+    pub fn new(eswitch: Arc<dyn Eswitch>, fabric: Arc<dyn Fabric>) -> Self {
+        Self { eswitch, fabric }
+    }
+
+    /// The eswitch's driver.
+    #[must_use]
+    pub fn eswitch(&self) -> &dyn Eswitch {
+        &*self.eswitch
+    }
+
+    /// The fabric's driver.
+    #[must_use]
+    pub fn fabric(&self) -> &dyn Fabric {
+        &*self.fabric
+    }
+
+    /// What kernel and card can do, as probed at start.
+    #[must_use]
+    pub fn capabilities(&self) -> Vec<Capability> {
+        let mut all = self.eswitch.capabilities();
+        all.extend(self.fabric.capabilities());
+        all
+    }
+
+    /// Whether a port can be given these settings.
+    ///
+    /// # Errors
+    /// The first setting that it can't be given.
+    pub fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        self.eswitch.check(settings)?;
+        self.fabric.check(settings)
+    }
+
+    /// Makes what all ports share.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn prepare(&self) -> Result<(), Refused> {
+        self.fabric.prepare()
+    }
+
+    /// The VF's representor, if the card has made one.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+        self.eswitch.representor(vf)
+    }
+
+    /// Runs all steps. What is in place already stays.
+    ///
+    /// # Errors
+    /// See [`ProgramError`]; all steps were undone.
+    pub fn program(&self, settings: &PortSettings) -> Result<(), ProgramError> {
+        let mut port = self.port(settings)?;
+        saga::run(STEPS, &mut port).map_err(|source| ProgramError::Step { vf: settings.vf, source })
+    }
+
+    /// Undoes all steps, going on past failures. A VF without a representor has nothing to undo.
+    ///
+    /// # Errors
+    /// What is left.
+    pub fn unprogram(&self, vf: VfId) -> Result<(), Leftover> {
+        match self.port(&idle(vf)) {
+            Ok(mut port) => leftover(vf, &saga::undo(STEPS, &mut port)),
+            Err(ProgramError::NoRepresentor(_)) => Ok(()),
+            Err(error) => Err(Leftover { vf, what: Chain(&error).to_string() }),
+        }
+    }
+
+    /// Each step and what the kernel has of it.
+    ///
+    /// # Errors
+    /// [`ProgramError::NoRepresentor`], or the kernel can't be asked.
+    pub fn inspect(&self, settings: &PortSettings) -> Result<Vec<StepStatus>, ProgramError> {
+        let port = self.port(settings)?;
+        let unreadable = |source| ProgramError::Unreadable { vf: settings.vf, source };
+        port.inspect().map_err(unreadable)
+    }
+
+    /// The representors there are and, of those that are joined to the fabric, how: in two looks.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub fn survey(&self) -> Result<BTreeMap<VfId, Surveyed>, Refused> {
+        let members = self.fabric.members()?;
+        let survey = |representor: Representor| {
+            let membership = members.get(&representor.index).copied();
+            (representor.vf, Surveyed { representor, membership })
+        };
+        Ok(self.eswitch.representors()?.into_iter().map(survey).collect())
+    }
+
+    fn port(&self, settings: &PortSettings) -> Result<Port, ProgramError> {
+        let vf = settings.vf;
+        let found =
+            self.representor(vf).map_err(|source| ProgramError::Unreadable { vf, source })?;
+        let representor = found.ok_or(ProgramError::NoRepresentor(vf))?;
+        let (eswitch, fabric) = (Arc::clone(&self.eswitch), Arc::clone(&self.fabric));
+        Ok(Port::new(eswitch, fabric, representor, settings.clone()))
+    }
+}
+
+/// A representor as one look at the kernel finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// The representor.
+    pub representor: Representor,
+    /// How it is joined to the fabric. `None`: it is not.
+    pub membership: Option<Membership>,
+}
+
+impl Surveyed {
+    /// Whether it is as `settings` want it, as far as one look tells.
+    #[must_use]
+    pub fn agrees_with(&self, settings: &PortSettings) -> bool {
+        self.membership == Some(Membership { vlan: settings.vlan })
+            && self.representor.up
+            && self.representor.mtu == settings.mtu
+    }
+}
+
+/// What a VF that serves nobody wants of its representor: undoing needs no more.
+fn idle(vf: VfId) -> PortSettings {
+    PortSettings {
+        vf,
+        mac: MacAddress([0; 6]),
+        mtu: 0,
+        vlan: None,
+        bandwidth: Bandwidth::default(),
+        anti_spoofing: false,
+    }
+}
+
+/// `Err`: some undos failed.
+pub(crate) fn leftover(vf: VfId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
+    let one = |left: &saga::Left<Refused>| format!("{}: {}", left.step, Chain(&left.source));
+    let what: Vec<_> = left.iter().map(one).collect();
+    if what.is_empty() { Ok(()) } else { Err(Leftover { vf, what: what.join("; ") }) }
+}

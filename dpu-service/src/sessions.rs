@@ -1,0 +1,249 @@
+//! The hosts' sessions: one for each host, the newest.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+use vf_alloc::PfId;
+
+use crate::{
+    attachments::AttachmentView,
+    model::{AttachmentId, AttachmentKey, HostName},
+};
+
+/// How many commands may wait for a host. One that falls further behind loses its session; the
+/// hello of its next one tells it all again.
+const COMMANDS_WAITING: usize = 8192;
+
+/// Names a session. Unique over all time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(Uuid);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, out)
+    }
+}
+
+impl std::str::FromStr for SessionId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, uuid::Error> {
+        text.parse().map(Self)
+    }
+}
+
+/// What a host is told.
+#[derive(Clone, Debug)]
+pub enum HostCommand {
+    /// Move the VF back into the pod.
+    Reattach(AttachmentView),
+    /// Give the VF back and detach.
+    Release {
+        /// The attachment's id.
+        id: AttachmentId,
+        /// Its key.
+        key: AttachmentKey,
+        /// Why: one sentence without a final stop.
+        reason: String,
+    },
+    /// A network was applied or deleted.
+    NetworkChanged {
+        /// Its name.
+        network: String,
+        /// Whether it is gone.
+        deleted: bool,
+    },
+    /// The DPU takes no new attachments for now.
+    Draining {
+        /// Why: one sentence without a final stop.
+        reason: String,
+    },
+    /// Provide so many VFs.
+    WantedVfs {
+        /// Of this PF.
+        pf: PfId,
+        /// So many.
+        count: u32,
+    },
+}
+
+/// A session just opened.
+#[derive(Debug)]
+pub struct Session {
+    /// Its id.
+    pub id: SessionId,
+    /// What to tell the host. Ends when the session is over: replaced by a newer one, or dropped
+    /// because the host does not keep up.
+    pub commands: mpsc::Receiver<HostCommand>,
+}
+
+/// A host as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostView {
+    /// Its name.
+    pub name: HostName,
+    /// Whether it has a session.
+    pub connected: bool,
+    /// Its agent's version, once told.
+    pub agent_version: String,
+    /// Its kernel's boot id, once told.
+    pub boot_id: String,
+    /// Since when it is connected or not.
+    pub since: Option<Timestamp>,
+}
+
+/// All hosts' sessions.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    hosts: Mutex<HashMap<HostName, Host>>,
+}
+
+#[derive(Debug)]
+struct Host {
+    open: Option<Open>,
+    agent_version: String,
+    boot_id: String,
+    since: Timestamp,
+}
+
+#[derive(Debug)]
+struct Open {
+    id: SessionId,
+    commands: mpsc::Sender<HostCommand>,
+}
+
+impl Sessions {
+    /// Opens a session for `host` and ends the one it has.
+    pub fn open(&self, host: &HostName, agent_version: &str, boot_id: &str) -> Session {
+        let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
+        let id = SessionId(Uuid::new_v4());
+        let entry = Host {
+            open: Some(Open { id, commands: sender }),
+            agent_version: agent_version.into(),
+            boot_id: boot_id.into(),
+            since: Timestamp::now(),
+        };
+        self.lock().insert(host.clone(), entry);
+        Session { id, commands }
+    }
+
+    /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
+    pub fn close(&self, host: &HostName, id: SessionId) -> bool {
+        let mut hosts = self.lock();
+        let Some(entry) = hosts.get_mut(host).filter(|entry| entry.is_in(id)) else { return false };
+        entry.open = None;
+        entry.since = Timestamp::now();
+        true
+    }
+
+    /// Whether `id` is the host's session in force.
+    #[must_use]
+    pub fn is_current(&self, host: &HostName, id: SessionId) -> bool {
+        self.lock().get(host).is_some_and(|entry| entry.is_in(id))
+    }
+
+    /// The boot id that the host told in its latest session.
+    #[must_use]
+    pub fn boot_id(&self, host: &HostName) -> Option<String> {
+        self.lock().get(host).map(|entry| entry.boot_id.clone())
+    }
+
+    /// Tells the host something, if it has a session. A host without one learns it from what the
+    /// service makes of its next hello.
+    pub fn send(&self, host: &HostName, command: HostCommand) {
+        if let Some(entry) = self.lock().get_mut(host) {
+            entry.send(host, command);
+        }
+    }
+
+    /// Tells all hosts that have a session.
+    pub fn broadcast(&self, command: &HostCommand) {
+        for (host, entry) in self.lock().iter_mut() {
+            entry.send(host, command.clone());
+        }
+    }
+
+    /// A host as operators see it.
+    #[must_use]
+    pub fn view(&self, host: &HostName) -> HostView {
+        let hosts = self.lock();
+        let entry = hosts.get(host);
+        HostView {
+            name: host.clone(),
+            connected: entry.is_some_and(|entry| entry.open.is_some()),
+            agent_version: entry.map(|entry| entry.agent_version.clone()).unwrap_or_default(),
+            boot_id: entry.map(|entry| entry.boot_id.clone()).unwrap_or_default(),
+            since: entry.map(|entry| entry.since),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<HostName, Host>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Host {
+    fn is_in(&self, id: SessionId) -> bool {
+        self.open.as_ref().is_some_and(|open| open.id == id)
+    }
+
+    fn send(&mut self, host: &HostName, command: HostCommand) {
+        let Some(open) = &self.open else { return };
+        if open.commands.try_send(command).is_err() {
+            tracing::warn!(%host, "the host does not take its commands: its session is dropped");
+            self.open = None;
+            self.since = Timestamp::now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> HostName {
+        HostName("node-1".into())
+    }
+
+    fn draining() -> HostCommand {
+        HostCommand::Draining { reason: "maintenance".into() }
+    }
+
+    #[test]
+    fn the_newest_session_wins_and_ends_the_older() {
+        let sessions = Sessions::default();
+        let mut older = sessions.open(&host(), "1", "boot");
+        let newer = sessions.open(&host(), "1", "boot");
+        assert!(matches!(older.commands.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+        assert!(!sessions.is_current(&host(), older.id));
+        assert!(!sessions.close(&host(), older.id));
+        assert!(sessions.is_current(&host(), newer.id));
+    }
+
+    #[test]
+    fn a_host_without_a_session_misses_commands() {
+        let sessions = Sessions::default();
+        sessions.send(&host(), draining());
+        let mut session = sessions.open(&host(), "1", "boot");
+        assert!(session.commands.try_recv().is_err());
+        sessions.broadcast(&draining());
+        assert!(session.commands.try_recv().is_ok());
+    }
+
+    #[test]
+    fn a_host_that_takes_no_commands_loses_its_session() {
+        let sessions = Sessions::default();
+        let session = sessions.open(&host(), "1", "boot");
+        for _ in 0..=COMMANDS_WAITING {
+            sessions.send(&host(), draining());
+        }
+        assert!(!sessions.is_current(&host(), session.id));
+        assert!(!sessions.view(&host()).connected);
+    }
+}
