@@ -1,7 +1,22 @@
 //! VF pools: pure allocation, no I/O, no clock of its own.
+//!
+//! An [`Allocator`] knows every VF that a host has ever offered, and who holds it. A pool is a view
+//! of those VFs, by number or by kind of card; a VF may be in several pools and is still held once.
+//! Times are seconds of whatever clock the caller uses, as long as it is always the same one.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod allocator;
+mod error;
 mod id;
+mod pool;
+mod selector;
+mod spec;
+mod state;
 
+pub use allocator::{Allocator, Request};
+pub use error::{ClearError, ReserveError, RestoreError};
 pub use id::{ParseIdError, PfId, VfId};
+pub use selector::{ParseSelectorError, Selector, parse_selectors};
+pub use spec::{Policy, PoolSpec, Settings, SpecError};
+pub use state::{HostId, RestoredState, Usage, VfFacts, VfState, VfView};

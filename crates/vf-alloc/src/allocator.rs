@@ -1,0 +1,521 @@
+//! Who holds which VF.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap},
+    hash::Hash,
+};
+
+use crate::{
+    ClearError, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Settings, SpecError,
+    Usage, VfFacts, VfId, VfState, VfView,
+    pool::{Pool, Stamp},
+    spec,
+};
+
+/// What an attachment asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The host that the VF must belong to.
+    pub host: HostId,
+    /// The pool to draw from.
+    pub pool: &'a str,
+    /// The very VF, by its PCI address on the host, that somebody else has chosen already.
+    pub pinned: Option<&'a str>,
+}
+
+/// All VFs, and who holds them. `K` names a holder: an attachment.
+#[derive(Debug)]
+pub struct Allocator<K> {
+    settings: Settings,
+    pools: Vec<Pool>,
+    pool_numbers: HashMap<String, usize>,
+    slots: Vec<Slot<K>>,
+    by_vf: BTreeMap<VfId, usize>,
+    by_key: HashMap<K, usize>,
+    by_pci: HashMap<HostId, HashMap<String, usize>>,
+    /// When rests end.
+    rests: BinaryHeap<Reverse<(u64, usize)>>,
+    last_stamp: Stamp,
+}
+
+/// One VF.
+#[derive(Debug)]
+struct Slot<K> {
+    vf: VfId,
+    facts: Option<VfFacts>,
+    hold: Option<Hold<K>>,
+    /// Why its host does not offer it.
+    absent: Option<String>,
+    quarantine: Option<String>,
+    resting_until: Option<u64>,
+    failures: u32,
+    /// Set while it is listed as free.
+    listed: Option<Stamp>,
+    /// The pools that it is in, and its lane in each.
+    lanes: Vec<(usize, usize)>,
+}
+
+#[derive(Debug)]
+struct Hold<K> {
+    key: K,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Reserved,
+    Attached,
+    Releasing,
+}
+
+impl<K> Slot<K> {
+    fn new(vf: VfId) -> Self {
+        Self {
+            vf,
+            facts: None,
+            hold: None,
+            absent: Some("its host has not offered it".into()),
+            quarantine: None,
+            resting_until: None,
+            failures: 0,
+            listed: None,
+            lanes: Vec::new(),
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.hold.is_none()
+            && self.quarantine.is_none()
+            && self.absent.is_none()
+            && self.resting_until.is_none()
+    }
+
+    fn state(&self) -> VfState {
+        if let Some(hold) = &self.hold {
+            return match hold.stage {
+                Stage::Reserved => VfState::Reserved,
+                Stage::Attached => VfState::Attached,
+                Stage::Releasing => VfState::Releasing,
+            };
+        }
+        if let Some(reason) = &self.quarantine {
+            return VfState::Quarantined { reason: reason.clone() };
+        }
+        if let Some(reason) = &self.absent {
+            return VfState::Absent { reason: reason.clone() };
+        }
+        self.resting_until.map_or(VfState::Free, |until| VfState::Cooling { until })
+    }
+
+    fn is_in(&self, pool: &PoolSpec) -> bool {
+        let ids = self.facts.as_ref().map(|facts| (facts.vendor, facts.device));
+        pool.select.iter().any(|selector| selector.selects(self.vf, ids))
+    }
+
+    fn is_of(&self, host: HostId) -> bool {
+        self.facts.as_ref().is_some_and(|facts| facts.host == host)
+    }
+
+    fn view(&self) -> VfView<'_, K> {
+        VfView {
+            vf: self.vf,
+            facts: self.facts.as_ref(),
+            state: self.state(),
+            holder: self.hold.as_ref().map(|hold| &hold.key),
+            failures: self.failures,
+            quarantine: self.quarantine.as_deref(),
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Allocator<K> {
+    /// An allocator that knows of no VF yet.
+    ///
+    /// # Errors
+    /// The pools cannot be, or not side by side.
+    pub fn new(pools: Vec<PoolSpec>, settings: Settings) -> Result<Self, SpecError> {
+        let mut allocator = Self {
+            settings,
+            pools: Vec::new(),
+            pool_numbers: HashMap::new(),
+            slots: Vec::new(),
+            by_vf: BTreeMap::new(),
+            by_key: HashMap::new(),
+            by_pci: HashMap::new(),
+            rests: BinaryHeap::new(),
+            last_stamp: 0,
+        };
+        allocator.replace_pools(pools)?;
+        Ok(allocator)
+    }
+
+    /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it.
+    ///
+    /// # Errors
+    /// The pools cannot be, or not side by side. Nothing has changed.
+    pub fn replace_pools(&mut self, pools: Vec<PoolSpec>) -> Result<(), SpecError> {
+        spec::check(&pools)?;
+        let name = |(number, pool): (usize, &PoolSpec)| (pool.name.clone(), number);
+        self.pool_numbers = pools.iter().enumerate().map(name).collect();
+        self.pools = pools.into_iter().map(Pool::new).collect();
+        let mut in_order: Vec<usize> = (0..self.slots.len()).collect();
+        in_order.sort_by_key(|&slot| self.slots[slot].listed);
+        for slot in in_order {
+            self.slots[slot].listed = None;
+            self.join_lanes(slot);
+            self.settle(slot);
+        }
+        Ok(())
+    }
+
+    /// Notes that its host has `vf`, back and clean, and offers it. A VF that is held stays held; one
+    /// that rests goes on resting.
+    pub fn offer(&mut self, vf: VfId, facts: VfFacts, now: u64) {
+        let slot = self.slot(vf);
+        self.learn(slot, facts);
+        self.slots[slot].absent = None;
+        self.settle(slot);
+        self.advance(now);
+    }
+
+    /// Notes that its host does not offer `vf` now. A VF that is held stays held.
+    pub fn withdraw(&mut self, vf: VfId, why: &str) {
+        let slot = self.slot(vf);
+        self.slots[slot].absent = Some(why.into());
+        self.settle(slot);
+    }
+
+    /// Ends the rests that are over at `now`. Calls that are told the time do this by themselves; it
+    /// is for readers that want to see the present.
+    pub fn advance(&mut self, now: u64) {
+        while let Some(&Reverse((until, slot))) = self.rests.peek()
+            && until <= now
+        {
+            self.rests.pop();
+            if self.slots[slot].resting_until == Some(until) {
+                self.slots[slot].resting_until = None;
+                self.settle(slot);
+            }
+        }
+    }
+
+    /// Gives `key` a VF: the one that it holds already, the pinned one, or one of the pool's free
+    /// ones. Within a PF the longest rested comes first.
+    ///
+    /// # Errors
+    /// See [`ReserveError`].
+    pub fn reserve(
+        &mut self,
+        request: &Request<'_>,
+        key: K,
+        now: u64,
+    ) -> Result<VfId, ReserveError> {
+        if let Some(&slot) = self.by_key.get(&key) {
+            return self.reserve_again(request, slot);
+        }
+        self.advance(now);
+        let pool = self.pool_numbers.get(request.pool).copied();
+        let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
+        let slot = match request.pinned {
+            Some(pci) => self.choose_pinned(request, pool, pci)?,
+            None => self.choose(request, pool)?,
+        };
+        self.hold(slot, key, Stage::Reserved);
+        Ok(self.slots[slot].vf)
+    }
+
+    /// Notes that the pod has `key`'s VF: it works, and its count of failures starts again.
+    pub fn attached(&mut self, key: &K) {
+        let Some(&slot) = self.by_key.get(key) else { return };
+        let slot = &mut self.slots[slot];
+        if let Some(hold) = &mut slot.hold
+            && hold.stage != Stage::Releasing
+        {
+            hold.stage = Stage::Attached;
+            slot.failures = 0;
+        }
+    }
+
+    /// Notes that `key`'s VF is being taken back. The key holds it until [`Self::release`].
+    pub fn releasing(&mut self, key: &K) {
+        let Some(&slot) = self.by_key.get(key) else { return };
+        if let Some(hold) = &mut self.slots[slot].hold {
+            hold.stage = Stage::Releasing;
+        }
+    }
+
+    /// Takes back `key`'s VF, which its host has, back and clean. It rests first. `None`: the key
+    /// held none.
+    pub fn release(&mut self, key: &K, now: u64) -> Option<VfId> {
+        let slot = self.let_go(key, now)?;
+        if self.slots[slot].facts.is_some() {
+            self.slots[slot].absent = None;
+        }
+        self.settle(slot);
+        Some(self.slots[slot].vf)
+    }
+
+    /// Takes back `key`'s VF, which could not be programmed or moved, for `reason`. It rests first;
+    /// after too many failures in a row it is quarantined. One that was withdrawn meanwhile is given
+    /// out again only once it is offered. `None`: the key held none.
+    pub fn fail(&mut self, key: &K, reason: &str, now: u64) -> Option<VfId> {
+        let number = self.let_go(key, now)?;
+        let slot = &mut self.slots[number];
+        slot.failures = slot.failures.saturating_add(1);
+        let limit = self.settings.quarantine_after;
+        if limit > 0 && slot.failures >= limit && slot.quarantine.is_none() {
+            let failures = slot.failures;
+            slot.quarantine =
+                Some(format!("{failures} attaches in a row failed, lastly: {reason}"));
+        }
+        self.settle(number);
+        Some(self.slots[number].vf)
+    }
+
+    /// Keeps `vf` from being given out until it is [cleared](Self::clear). A VF that is held stays
+    /// held.
+    pub fn quarantine(&mut self, vf: VfId, reason: &str) {
+        let slot = self.slot(vf);
+        self.slots[slot].quarantine = Some(reason.into());
+        self.settle(slot);
+    }
+
+    /// Ends the quarantine of `vf` and forgets its failures.
+    ///
+    /// # Errors
+    /// It is unknown or not in quarantine.
+    pub fn clear(&mut self, vf: VfId) -> Result<(), ClearError> {
+        let &number = self.by_vf.get(&vf).ok_or(ClearError::Unknown { vf })?;
+        let slot = &mut self.slots[number];
+        if slot.quarantine.take().is_none() {
+            return Err(ClearError::NotQuarantined { vf, state: slot.state() });
+        }
+        slot.failures = 0;
+        self.settle(number);
+        Ok(())
+    }
+
+    /// Lets `key` hold `vf`, as a journal says that it does.
+    ///
+    /// # Errors
+    /// The VF has another holder, or the key another VF. Nothing has changed.
+    pub fn restore(
+        &mut self,
+        vf: VfId,
+        key: K,
+        state: RestoredState,
+    ) -> Result<(), RestoreError<K>> {
+        if let Some(held) = self.vf_of(&key)
+            && held != vf
+        {
+            return Err(RestoreError::KeyHoldsAnother { key, held, claimed: vf });
+        }
+        if let Some(holder) = self.holder(vf)
+            && *holder != key
+        {
+            return Err(RestoreError::VfHeld { vf, holder: holder.clone(), claimant: key });
+        }
+        let stage = match state {
+            RestoredState::Held => Stage::Reserved,
+            RestoredState::Releasing => Stage::Releasing,
+        };
+        let slot = self.slot(vf);
+        self.hold(slot, key, stage);
+        Ok(())
+    }
+
+    /// Who holds `vf`.
+    #[must_use]
+    pub fn holder(&self, vf: VfId) -> Option<&K> {
+        self.known(vf)?.hold.as_ref().map(|hold| &hold.key)
+    }
+
+    /// The VF that `key` holds.
+    #[must_use]
+    pub fn vf_of(&self, key: &K) -> Option<VfId> {
+        self.by_key.get(key).map(|&slot| self.slots[slot].vf)
+    }
+
+    /// Where `vf` is in its life, as of the last call that was told the time. `None`: nobody has ever
+    /// offered or held it.
+    #[must_use]
+    pub fn state(&self, vf: VfId) -> Option<VfState> {
+        self.known(vf).map(Slot::state)
+    }
+
+    /// All VFs that have ever been offered or held, in the order of their names' numbers.
+    pub fn vfs(&self) -> impl Iterator<Item = VfView<'_, K>> {
+        self.by_vf.values().map(|&slot| self.slots[slot].view())
+    }
+
+    /// How the VFs of `pool` are used, as of the last call that was told the time. `None`: no such
+    /// pool.
+    #[must_use]
+    pub fn usage(&self, pool: &str) -> Option<Usage> {
+        let &pool = self.pool_numbers.get(pool)?;
+        Some(self.count(pool, |_| true))
+    }
+
+    /// The pools that `vf` is in.
+    pub fn pools_of(&self, vf: VfId) -> impl Iterator<Item = &str> {
+        let slot = self.known(vf);
+        let holds = move |pool: &&Pool| slot.is_some_and(|slot| slot.is_in(&pool.spec));
+        self.pools.iter().filter(holds).map(|pool| pool.spec.name.as_str())
+    }
+
+    /// The pools.
+    pub fn pools(&self) -> impl Iterator<Item = &PoolSpec> {
+        self.pools.iter().map(|pool| &pool.spec)
+    }
+
+    fn known(&self, vf: VfId) -> Option<&Slot<K>> {
+        self.by_vf.get(&vf).map(|&slot| &self.slots[slot])
+    }
+
+    /// The slot of `vf`, made if need be.
+    fn slot(&mut self, vf: VfId) -> usize {
+        if let Some(&slot) = self.by_vf.get(&vf) {
+            return slot;
+        }
+        let slot = self.slots.len();
+        self.slots.push(Slot::new(vf));
+        self.by_vf.insert(vf, slot);
+        slot
+    }
+
+    fn reserve_again(&self, request: &Request<'_>, slot: usize) -> Result<VfId, ReserveError> {
+        let slot = &self.slots[slot];
+        let held = slot.vf;
+        if slot.hold.as_ref().is_some_and(|hold| hold.stage == Stage::Releasing) {
+            return Err(ReserveError::KeyReleasing { held });
+        }
+        let Some(facts) = &slot.facts else { return Ok(held) };
+        if facts.host != request.host {
+            return Err(ReserveError::OtherHost { held });
+        }
+        match request.pinned {
+            Some(pci) if pci != facts.pci_address => {
+                Err(ReserveError::KeyHoldsAnother { held, pci: pci.into() })
+            }
+            _ => Ok(held),
+        }
+    }
+
+    fn choose(&self, request: &Request<'_>, pool: usize) -> Result<usize, ReserveError> {
+        self.pools[pool].choose(request.host).ok_or_else(|| ReserveError::Exhausted {
+            pool: request.pool.into(),
+            usage: self.count(pool, |slot| slot.is_of(request.host)),
+        })
+    }
+
+    fn choose_pinned(
+        &self,
+        request: &Request<'_>,
+        pool: usize,
+        pci: &str,
+    ) -> Result<usize, ReserveError> {
+        let of_host = self.by_pci.get(&request.host);
+        let number = of_host.and_then(|slots| slots.get(pci)).copied();
+        let number = number.ok_or_else(|| ReserveError::PinnedUnknown { pci: pci.into() })?;
+        let slot = &self.slots[number];
+        if !slot.is_in(&self.pools[pool].spec) {
+            let pool = request.pool.into();
+            return Err(ReserveError::PinnedNotInPool { pci: pci.into(), vf: slot.vf, pool });
+        }
+        if !slot.is_free() {
+            let state = slot.state();
+            return Err(ReserveError::PinnedNotFree { pci: pci.into(), vf: slot.vf, state });
+        }
+        Ok(number)
+    }
+
+    fn count(&self, pool: usize, counts: impl Fn(&Slot<K>) -> bool) -> Usage {
+        let mut usage = Usage::default();
+        let spec = &self.pools[pool].spec;
+        for slot in self.slots.iter().filter(|slot| slot.is_in(spec) && counts(slot)) {
+            usage.count(&slot.state());
+        }
+        usage
+    }
+
+    fn hold(&mut self, slot: usize, key: K, stage: Stage) {
+        self.by_key.insert(key.clone(), slot);
+        self.slots[slot].hold = Some(Hold { key, stage });
+        self.settle(slot);
+    }
+
+    /// Ends `key`'s hold and starts the rest of its VF.
+    fn let_go(&mut self, key: &K, now: u64) -> Option<usize> {
+        self.advance(now);
+        let slot = self.by_key.remove(key)?;
+        self.slots[slot].hold = None;
+        if self.settings.cool_down > 0 {
+            let until = now.saturating_add(self.settings.cool_down);
+            self.slots[slot].resting_until = Some(until);
+            self.rests.push(Reverse((until, slot)));
+        }
+        Some(slot)
+    }
+
+    /// Takes note of what a host says of a VF, which may have become another one's, or moved.
+    fn learn(&mut self, slot: usize, facts: VfFacts) {
+        if self.slots[slot].facts.as_ref() == Some(&facts) {
+            return;
+        }
+        self.forget_pci(slot);
+        self.by_pci.entry(facts.host).or_default().insert(facts.pci_address.clone(), slot);
+        self.slots[slot].facts = Some(facts);
+        self.unlist(slot);
+        self.join_lanes(slot);
+    }
+
+    fn forget_pci(&mut self, slot: usize) {
+        let Some(facts) = &self.slots[slot].facts else { return };
+        let Some(of_host) = self.by_pci.get_mut(&facts.host) else { return };
+        if of_host.get(&facts.pci_address) == Some(&slot) {
+            of_host.remove(&facts.pci_address);
+        }
+    }
+
+    /// Finds the pools that a VF is in.
+    fn join_lanes(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        slot.lanes.clear();
+        let Some(host) = slot.facts.as_ref().map(|facts| facts.host) else { return };
+        for (pool_number, pool) in self.pools.iter_mut().enumerate() {
+            if slot.is_in(&pool.spec) {
+                slot.lanes.push((pool_number, pool.lane(host, slot.vf.pf)));
+            }
+        }
+    }
+
+    /// Makes the lists of free VFs agree with the state of a VF. To be called after each change.
+    fn settle(&mut self, slot: usize) {
+        match (self.slots[slot].is_free(), self.slots[slot].listed.is_some()) {
+            (true, false) => self.list(slot),
+            (false, true) => self.unlist(slot),
+            _ => {}
+        }
+    }
+
+    fn list(&mut self, number: usize) {
+        self.last_stamp += 1;
+        let slot = &mut self.slots[number];
+        slot.listed = Some(self.last_stamp);
+        for &(pool, lane) in &slot.lanes {
+            self.pools[pool].list(lane, number, self.last_stamp);
+        }
+    }
+
+    fn unlist(&mut self, number: usize) {
+        if self.slots[number].listed.take().is_none() {
+            return;
+        }
+        let slots = &self.slots;
+        let is_current = |slot: usize, stamp: Stamp| slots[slot].listed == Some(stamp);
+        for &(pool, lane) in &slots[number].lanes {
+            self.pools[pool].unlist(lane, is_current);
+        }
+    }
+}

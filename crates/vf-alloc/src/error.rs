@@ -1,0 +1,112 @@
+//! Why a request for a VF is refused.
+
+use crate::{Usage, VfId, VfState};
+
+/// Why no VF was reserved. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    /// No such pool.
+    #[error("there is no VF pool {pool:?}")]
+    PoolUnknown {
+        /// The name asked for.
+        pool: String,
+    },
+    /// The pool has no free VF on this host.
+    #[error("VF pool {pool:?} has no free VF for this host ({usage})")]
+    Exhausted {
+        /// The pool.
+        pool: String,
+        /// The pool's VFs on this host.
+        usage: Usage,
+    },
+    /// The host has offered no VF of that PCI address.
+    #[error("this host offers no VF at PCI address {pci}")]
+    PinnedUnknown {
+        /// The PCI address asked for.
+        pci: String,
+    },
+    /// The VF asked for is not free.
+    #[error("VF {vf} at PCI address {pci} is not free: it is {state}")]
+    PinnedNotFree {
+        /// The PCI address asked for.
+        pci: String,
+        /// The VF there.
+        vf: VfId,
+        /// Its state.
+        state: VfState,
+    },
+    /// The VF asked for is not one of the pool's.
+    #[error("VF {vf} at PCI address {pci} is not in VF pool {pool:?}")]
+    PinnedNotInPool {
+        /// The PCI address asked for.
+        pci: String,
+        /// The VF there.
+        vf: VfId,
+        /// The pool asked for.
+        pool: String,
+    },
+    /// The key holds a VF already, and it is not the one asked for.
+    #[error("the attachment holds VF {held} already, which is not the one at PCI address {pci}")]
+    KeyHoldsAnother {
+        /// The VF that it holds.
+        held: VfId,
+        /// The PCI address asked for.
+        pci: String,
+    },
+    /// The key's VF is being released.
+    #[error("the attachment's VF {held} is being released")]
+    KeyReleasing {
+        /// The VF that it still holds.
+        held: VfId,
+    },
+    /// The key holds a VF of another host.
+    #[error("the attachment holds VF {held}, which is another host's")]
+    OtherHost {
+        /// The VF that it holds.
+        held: VfId,
+    },
+}
+
+/// Why a VF was not cleared of its quarantine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClearError {
+    /// Nobody has ever offered or held that VF.
+    #[error("there is no VF {vf}")]
+    Unknown {
+        /// The VF asked for.
+        vf: VfId,
+    },
+    /// It is not in quarantine.
+    #[error("VF {vf} is not quarantined; it is {state}")]
+    NotQuarantined {
+        /// The VF asked for.
+        vf: VfId,
+        /// Its state.
+        state: VfState,
+    },
+}
+
+/// Why a journal's record contradicts another one. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError<K> {
+    /// Two keys claim one VF.
+    #[error("VF {vf} is held by {holder} and claimed by {claimant}")]
+    VfHeld {
+        /// The VF.
+        vf: VfId,
+        /// Who holds it.
+        holder: K,
+        /// Who claims it too.
+        claimant: K,
+    },
+    /// One key claims two VFs.
+    #[error("{key} holds VF {held} and claims VF {claimed}")]
+    KeyHoldsAnother {
+        /// The key.
+        key: K,
+        /// The VF that it holds.
+        held: VfId,
+        /// The VF that it claims too.
+        claimed: VfId,
+    },
+}

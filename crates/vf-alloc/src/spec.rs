@@ -1,0 +1,94 @@
+//! What a configuration says of pools.
+
+use serde::{Deserialize, Serialize};
+
+use crate::selector::{Selector, deserialize_selectors};
+
+/// Which PF of a pool serves the next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// The one with the most free VFs, so that PFs share the load.
+    #[default]
+    Spread,
+    /// The one with the fewest free VFs, so that PFs are left idle.
+    Pack,
+}
+
+/// A pool: a name, the VFs it draws from, and the order in which it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSpec {
+    /// Its name, unique.
+    pub name: String,
+    /// The VFs it draws from. They may overlap, with each other and with other pools'.
+    #[serde(deserialize_with = "deserialize_selectors")]
+    pub select: Vec<Selector>,
+    /// The order across PFs.
+    #[serde(default)]
+    pub policy: Policy,
+}
+
+/// How VFs are spared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// After how many failed attaches in a row a VF is quarantined. 0: never.
+    pub quarantine_after: u32,
+    /// How many seconds a VF rests after it was given back.
+    pub cool_down: u64,
+}
+
+/// Pools that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// A pool without a name.
+    #[error("a VF pool has no name")]
+    NoName,
+    /// Two pools of one name.
+    #[error("there are two VF pools named {name:?}")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A pool that selects nothing.
+    #[error("VF pool {name:?} selects no VFs; list some in `select`, such as \"p0#0-63\"")]
+    SelectsNothing {
+        /// The pool.
+        name: String,
+    },
+    /// A range whose last VF comes before its first.
+    #[error("VF pool {name:?}: the range {selector} is the wrong way round")]
+    Reversed {
+        /// The pool.
+        name: String,
+        /// The range.
+        selector: Selector,
+    },
+}
+
+/// Checks that `pools` can stand side by side.
+pub(crate) fn check(pools: &[PoolSpec]) -> Result<(), SpecError> {
+    let mut names = std::collections::HashSet::new();
+    for pool in pools {
+        check_one(pool)?;
+        if !names.insert(&pool.name) {
+            return Err(SpecError::Duplicate { name: pool.name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn check_one(pool: &PoolSpec) -> Result<(), SpecError> {
+    let name = || pool.name.clone();
+    if pool.name.is_empty() {
+        return Err(SpecError::NoName);
+    }
+    if pool.select.is_empty() {
+        return Err(SpecError::SelectsNothing { name: name() });
+    }
+    let reversed = |selector: &&Selector| matches!(selector, Selector::Functions { first, last, .. } if first > last);
+    match pool.select.iter().find(reversed) {
+        Some(&selector) => Err(SpecError::Reversed { name: name(), selector }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,128 @@
+//! What is known of a VF.
+
+use std::fmt;
+
+use crate::VfId;
+
+/// A host, by a number of the caller's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u32);
+
+/// What a host says of a VF that it offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfFacts {
+    /// The host.
+    pub host: HostId,
+    /// The VF's PCI address on that host, such as `0000:03:00.2`.
+    pub pci_address: String,
+    /// PCI vendor id.
+    pub vendor: u16,
+    /// PCI device id.
+    pub device: u16,
+}
+
+/// Where a VF is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VfState {
+    /// Offered by its host and held by nobody.
+    Free,
+    /// Held; not yet in the pod.
+    Reserved,
+    /// Held and in the pod.
+    Attached,
+    /// Held until its host has it back and clean.
+    Releasing,
+    /// Back, and resting.
+    Cooling {
+        /// When it may be given out again, in the caller's seconds.
+        until: u64,
+    },
+    /// Not given out until an operator clears it.
+    Quarantined {
+        /// Why.
+        reason: String,
+    },
+    /// Not offered by its host.
+    Absent {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl fmt::Display for VfState {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free => out.write_str("free"),
+            Self::Reserved => out.write_str("reserved"),
+            Self::Attached => out.write_str("attached"),
+            Self::Releasing => out.write_str("being released"),
+            Self::Cooling { .. } => out.write_str("cooling down"),
+            Self::Quarantined { reason } => write!(out, "quarantined: {reason}"),
+            Self::Absent { reason } => write!(out, "absent: {reason}"),
+        }
+    }
+}
+
+/// In which state a journal says that a VF is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestoredState {
+    /// Held. Whether the pod has it is the host's to say.
+    Held,
+    /// Being released.
+    Releasing,
+}
+
+/// A VF, for listings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfView<'a, K> {
+    /// The VF.
+    pub vf: VfId,
+    /// What its host said of it; `None` until the host has offered it once.
+    pub facts: Option<&'a VfFacts>,
+    /// Where it is in its life.
+    pub state: VfState,
+    /// Who holds it.
+    pub holder: Option<&'a K>,
+    /// Attaches that failed in a row.
+    pub failures: u32,
+    /// Why it will not be given out again, even while it is still held.
+    pub quarantine: Option<&'a str>,
+}
+
+/// How many VFs are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Ready to be given out.
+    pub free: usize,
+    /// Reserved, attached or being released.
+    pub in_use: usize,
+    /// Resting.
+    pub cooling: usize,
+    /// Quarantined.
+    pub quarantined: usize,
+    /// Known, but not offered by their host.
+    pub absent: usize,
+}
+
+impl Usage {
+    pub(crate) fn count(&mut self, state: &VfState) {
+        let counter = match state {
+            VfState::Free => &mut self.free,
+            VfState::Reserved | VfState::Attached | VfState::Releasing => &mut self.in_use,
+            VfState::Cooling { .. } => &mut self.cooling,
+            VfState::Quarantined { .. } => &mut self.quarantined,
+            VfState::Absent { .. } => &mut self.absent,
+        };
+        *counter += 1;
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { free, in_use, cooling, quarantined, absent } = self;
+        write!(
+            out,
+            "{free} free, {in_use} in use, {cooling} cooling down, {quarantined} quarantined, {absent} absent"
+        )
+    }
+}
