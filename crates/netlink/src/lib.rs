@@ -1,6 +1,57 @@
 //! All that is said to the kernel about links, addresses, routes, queues and namespaces.
+//!
+//! Requests are synchronous: each is a function call that returns when the kernel has
+//! acknowledged it ([`Rtnl`]). Only the watching of links is asynchronous ([`LinkMonitor`]).
+//!
+//! Messages are built with `rtnetlink` and `netlink-packet-route`, but carried by a transport of
+//! our own, because `rtnetlink`'s drops the kernel's extended acknowledgement: the sentence that
+//! says *why* a request was refused, without which an operator is left with "Invalid argument".
+//! It is also what lets several requests travel in one send ([`Rtnl::batch`]). None of these
+//! crates' types is in this crate's API, for they break with every release.
+//!
+//! A socket stays in the network namespace in which it was opened, so a program works in several
+//! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it on a
+//! thread that ends with the work.
 #![deny(missing_docs)]
+#![deny(unsafe_code)]
 
+mod address;
+mod announce;
+mod bridge;
+mod carrier;
+mod datagram;
+mod error;
+mod fdb;
+mod limit;
+mod link;
+mod link_change;
 mod mac;
+mod monitor;
+mod netns;
+mod request;
+mod route;
+mod rtnl;
+mod rule;
+mod socket;
+mod sysctl;
+mod veth;
 
+pub use address::AddAddress;
+pub use announce::announce;
+pub use bridge::{Bridge, BridgePort, BridgeVlan};
+pub use carrier::wait_for_carrier;
+pub use error::{Error, NetnsError};
+pub use fdb::FdbEntry;
+pub use ipnetwork::IpNetwork;
+pub use limit::Limit;
+pub use link::Link;
+pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};
+pub use monitor::{LinkEvent, LinkMonitor};
+pub use netns::{Netns, NetnsId};
+pub use request::Request;
+pub use route::Route;
+pub use rtnl::Rtnl;
+pub use rule::Rule;
+pub use sysctl::{Family, read_sysctl, set_sysctl};
+pub use veth::VethEnd;

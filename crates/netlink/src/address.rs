@@ -1,0 +1,101 @@
+//! Addresses of links.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    address::{AddressAttribute, AddressFlags, AddressMessage},
+};
+use rtnetlink::AddressMessageBuilder;
+
+use crate::{
+    Request,
+    request::{Existing, LINK},
+};
+
+/// An address to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct AddAddress {
+    address: IpNetwork,
+    prefix_route: bool,
+}
+
+impl AddAddress {
+    /// With its prefix, to which the kernel adds a route.
+    ///
+    /// An IPv6 address is usable at once: there is no duplicate address detection, because whoever
+    /// assigns it answers for its being unique.
+    pub fn new(address: IpNetwork) -> Self {
+        Self { address, prefix_route: true }
+    }
+
+    /// Adds no route to its prefix.
+    pub fn without_prefix_route(self) -> Self {
+        Self { prefix_route: false, ..self }
+    }
+
+    fn flags(self) -> AddressFlags {
+        let mut flags = AddressFlags::empty();
+        flags.set(AddressFlags::Nodad, self.address.is_ipv6());
+        flags.set(AddressFlags::Noprefixroute, !self.prefix_route);
+        flags
+    }
+}
+
+impl From<IpNetwork> for AddAddress {
+    fn from(address: IpNetwork) -> Self {
+        Self::new(address)
+    }
+}
+
+impl Request<'_> {
+    /// Adds an address to a link. See [`AddAddress::new`].
+    #[must_use]
+    pub fn add_address(index: u32, address: impl Into<AddAddress>) -> Self {
+        let address = address.into();
+        let mut message = message(index, address.address);
+        message.attributes.push(AddressAttribute::Flags(address.flags()));
+        let message = RouteNetlinkMessage::NewAddress(message);
+        let operation = format!("add the address {} to {LINK}", address.address);
+        Self::new(operation, Some(index), message, Existing::Refused)
+    }
+
+    /// Takes an address off a link.
+    #[must_use]
+    pub fn delete_address(index: u32, address: IpNetwork) -> Self {
+        let message = RouteNetlinkMessage::DelAddress(message(index, address));
+        let operation = format!("delete the address {address} of {LINK}");
+        Self::new(operation, Some(index), message, Existing::Required)
+    }
+}
+
+fn message(index: u32, address: IpNetwork) -> AddressMessage {
+    match address {
+        IpNetwork::V4(v4) => AddressMessageBuilder::<Ipv4Addr>::new()
+            .index(index)
+            .address(v4.ip(), v4.prefix())
+            .build(),
+        IpNetwork::V6(v6) => AddressMessageBuilder::<Ipv6Addr>::new()
+            .index(index)
+            .address(v6.ip(), v6.prefix())
+            .build(),
+    }
+}
+
+/// The address that a message describes. On a link to one peer, the link's own is the local one.
+pub(crate) fn described_by(message: &AddressMessage) -> Option<IpNetwork> {
+    let local = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    };
+    let any = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    };
+    let attributes = &message.attributes;
+    let address: IpAddr =
+        attributes.iter().find_map(local).or_else(|| attributes.iter().find_map(any))?;
+    IpNetwork::new(address, message.header.prefix_len).ok()
+}

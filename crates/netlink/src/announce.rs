@@ -1,0 +1,133 @@
+//! Telling the neighbours that an address has moved to another MAC address.
+
+use std::{
+    mem::size_of,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use nix::{
+    errno::Errno,
+    libc,
+    sys::socket::{
+        AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, sendto, socket,
+    },
+};
+
+use crate::{Error, MacAddress};
+
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const BROADCAST: MacAddress = MacAddress([0xff; 6]);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: MacAddress = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
+const ICMPV6: u8 = 58;
+
+/// Announces that the addresses are reached at `mac`, once each, by the interface of this index in
+/// the calling thread's namespace: a gratuitous ARP request for IPv4, an unsolicited neighbour
+/// advertisement for IPv6. The interface must be up and should have a carrier.
+///
+/// # Errors
+/// The first failure; the other addresses are announced all the same.
+pub fn announce(interface: u32, mac: MacAddress, addresses: &[IpAddr]) -> Result<(), Error> {
+    let mut first_failure = Ok(());
+    for address in addresses {
+        let sent = match address {
+            IpAddr::V4(v4) => send(interface, ETHERTYPE_ARP, BROADCAST, &arp_request(mac, *v4)),
+            IpAddr::V6(v6) => {
+                send(interface, ETHERTYPE_IPV6, ALL_NODES_MAC, &neighbour_advertisement(mac, *v6))
+            }
+        };
+        let told = sent.map_err(|errno| {
+            Error::errno_of(format!("announce {address} by link {interface}"), errno)
+        });
+        first_failure = first_failure.and(told);
+    }
+    first_failure
+}
+
+/// An ARP request for one's own address: sender and target are the same.
+fn arp_request(mac: MacAddress, address: Ipv4Addr) -> Vec<u8> {
+    // Ethernet, IPv4, their lengths, a request.
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
+    packet.extend(mac.0);
+    packet.extend(address.octets());
+    packet.extend([0; 6]);
+    packet.extend(address.octets());
+    packet
+}
+
+/// The IPv6 packet of a neighbour advertisement that overrides what its receivers know.
+fn neighbour_advertisement(mac: MacAddress, address: Ipv6Addr) -> Vec<u8> {
+    const ADVERTISEMENT: u8 = 136;
+    const OVERRIDE: u8 = 0x20;
+    const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
+    const IN_EIGHT_BYTES: u8 = 1;
+    let mut message = vec![ADVERTISEMENT, 0, 0, 0, OVERRIDE, 0, 0, 0];
+    message.extend(address.octets());
+    message.extend([TARGET_LINK_LAYER_ADDRESS, IN_EIGHT_BYTES]);
+    message.extend(mac.0);
+    let checksum = icmpv6_checksum(address, ALL_NODES, &message);
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+
+    const HOP_LIMIT: u8 = 255;
+    const LENGTH: u8 = 32;
+    let mut packet = vec![0x60, 0, 0, 0, 0, LENGTH, ICMPV6, HOP_LIMIT];
+    packet.extend(address.octets());
+    packet.extend(ALL_NODES.octets());
+    packet.extend(message);
+    packet
+}
+
+/// The internet checksum over the pseudo header and the message, whose own field is zero.
+fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| -> u64 {
+        bytes
+            .chunks(2)
+            .map(|pair| u64::from(pair[0]) << 8 | u64::from(pair.get(1).copied().unwrap_or(0)))
+            .sum()
+    };
+    let mut sum = words(&source.octets()) + words(&destination.octets()) + words(message);
+    sum += message.len() as u64 + u64::from(ICMPV6);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits just above")]
+    let folded = sum as u16;
+    !folded
+}
+
+/// Sends a packet in an Ethernet frame.
+fn send(
+    interface: u32,
+    ethertype: u16,
+    destination: MacAddress,
+    packet: &[u8],
+) -> Result<(), Errno> {
+    // Protocol 0: the socket receives nothing.
+    let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let address = frame_address(interface, ethertype, destination)?;
+    sendto(std::os::fd::AsRawFd::as_raw_fd(&socket), packet, &address, MsgFlags::empty()).map(drop)
+}
+
+#[expect(unsafe_code, reason = "there is no safe constructor of a packet socket's address")]
+fn frame_address(
+    interface: u32,
+    ethertype: u16,
+    destination: MacAddress,
+) -> Result<LinkAddr, Errno> {
+    let [a, b, c, d, e, f] = destination.0;
+    let raw = libc::sockaddr_ll {
+        sll_family: u16::try_from(libc::AF_PACKET).map_err(|_| Errno::EINVAL)?,
+        sll_protocol: ethertype.to_be(),
+        sll_ifindex: i32::try_from(interface).map_err(|_| Errno::ENODEV)?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [a, b, c, d, e, f, 0, 0],
+    };
+    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).ok();
+    // SAFETY: `raw` is a whole sockaddr_ll with the family of one, and `length` is its size. The
+    // address is copied out of it before it goes out of scope.
+    let address = unsafe { LinkAddr::from_raw((&raw const raw).cast(), length) };
+    address.ok_or(Errno::EINVAL)
+}

@@ -1,0 +1,122 @@
+//! What a link is like.
+
+use netlink_packet_route::link::{
+    InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+};
+
+use crate::{BridgePort, MacAddress};
+
+/// A link as the kernel describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Link {
+    /// Its number within its namespace. A move may change it.
+    pub index: u32,
+    /// At most 15 bytes.
+    pub name: String,
+    /// Its Ethernet address. `None`: it has none, or one of another length.
+    pub mac: Option<MacAddress>,
+    /// The address that it was made with, where the driver knows.
+    pub permanent_mac: Option<MacAddress>,
+    /// In bytes, without the Ethernet header.
+    pub mtu: u32,
+    /// Switched on (`IFF_UP`).
+    pub is_up: bool,
+    /// Switched on and with a carrier (`IFF_RUNNING`).
+    pub is_running: bool,
+    /// The kind of software link, such as `veth`; `None` for hardware and for `lo`.
+    pub kind: Option<String>,
+    /// A text that stays with the link through moves and renames.
+    pub alias: Option<String>,
+    /// Other names by which it is found.
+    pub alternative_names: Vec<String>,
+    /// The index of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
+    /// Its settings as a port of a bridge.
+    pub bridge_port: Option<BridgePort>,
+    /// The index of what it is stacked on; for a veth end, of the other end.
+    pub peer: Option<u32>,
+    /// The namespace of `peer`, as numbered in the namespace of this link. `None`: the same.
+    pub peer_netns: Option<i32>,
+    /// The bus of the device behind it, such as `pci`.
+    pub parent_bus: Option<String>,
+    /// The device behind it on its bus, such as `0000:03:00.2`.
+    pub parent_device: Option<String>,
+    /// Which port of its card it is, such as `pf0vf3` for a representor.
+    pub phys_port_name: Option<String>,
+    /// Its group; 0 unless set.
+    pub group: u32,
+}
+
+impl From<LinkMessage> for Link {
+    fn from(message: LinkMessage) -> Self {
+        let flags = message.header.flags;
+        let mut link = Self {
+            index: message.header.index,
+            is_up: flags.contains(LinkFlags::Up),
+            is_running: flags.contains(LinkFlags::Running),
+            ..Self::default()
+        };
+        for attribute in message.attributes {
+            link.learn(attribute);
+        }
+        link
+    }
+}
+
+impl Link {
+    fn learn(&mut self, attribute: LinkAttribute) {
+        match attribute {
+            LinkAttribute::IfName(name) => self.name = name,
+            LinkAttribute::Address(bytes) => self.mac = mac(&bytes),
+            LinkAttribute::PermAddress(bytes) => self.permanent_mac = mac(&bytes),
+            LinkAttribute::Mtu(mtu) => self.mtu = mtu,
+            LinkAttribute::IfAlias(alias) => self.alias = Some(alias),
+            LinkAttribute::Controller(index) => self.master = Some(index),
+            LinkAttribute::Link(index) => self.peer = Some(index),
+            LinkAttribute::LinkNetNsId(id) => self.peer_netns = Some(id),
+            LinkAttribute::ParentDevBusName(bus) => self.parent_bus = Some(bus),
+            LinkAttribute::ParentDevName(device) => self.parent_device = Some(device),
+            LinkAttribute::PhysPortName(name) => self.phys_port_name = Some(name),
+            LinkAttribute::Group(group) => self.group = group,
+            LinkAttribute::PropList(properties) => {
+                self.alternative_names =
+                    properties.into_iter().filter_map(alternative_name).collect();
+            }
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    self.learn_info(info);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn learn_info(&mut self, info: LinkInfo) {
+        match info {
+            LinkInfo::Kind(kind) => self.kind = Some(kind_name(kind)),
+            LinkInfo::PortData(InfoPortData::BridgePort(settings)) => {
+                self.bridge_port = Some(BridgePort::from_settings(&settings));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn mac(bytes: &[u8]) -> Option<MacAddress> {
+    bytes.try_into().ok().map(MacAddress)
+}
+
+fn alternative_name(property: Prop) -> Option<String> {
+    match property {
+        Prop::AltIfName(name) => Some(name),
+        _ => None,
+    }
+}
+
+fn kind_name(kind: InfoKind) -> String {
+    match kind {
+        InfoKind::Other(name) => name,
+        kind => kind.to_string(),
+    }
+}

@@ -1,0 +1,203 @@
+//! Changes of a link.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkMessage},
+};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec};
+
+use crate::{
+    MacAddress, Netns, Request,
+    request::{Existing, LINK},
+};
+
+/// What to change of a link, in one request.
+///
+/// The kernel makes the changes in an order of its own, whatever the order of these calls: first
+/// the move to another namespace, then MAC address, MTU, group, name, alias, and up or down, and
+/// last the master. **It does not take back what it did when a later one fails.** So a move that
+/// is refused for a MTU out of range or for an illegal name leaves the link *in the other
+/// namespace, under its old name*. Two failures leave it where it was: its present name is
+/// taken in the other namespace while no new name, or a taken one, is asked for; and an
+/// alternative name of it or the wanted index is taken there.
+///
+/// A move loses the link's addresses, routes, queueing discipline, master and `up`, and resets its
+/// sysctls. MAC address, MTU, group, alias and alternative names go with it, and so does its index
+/// if it is free in the other namespace.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct LinkChange<'a> {
+    netns: Option<&'a Netns>,
+    new_index: Option<u32>,
+    mac: Option<MacAddress>,
+    mtu: Option<u32>,
+    group: Option<u32>,
+    name: Option<String>,
+    alias: Option<String>,
+    up: Option<bool>,
+    master: Option<u32>,
+}
+
+impl<'a> LinkChange<'a> {
+    /// No change.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves it to another namespace. See the type's description for what is lost.
+    pub fn netns(self, netns: &'a Netns) -> Self {
+        Self { netns: Some(netns), ..self }
+    }
+
+    /// Its index after the move. Refused with `EBUSY` if taken there.
+    pub fn new_index(self, index: u32) -> Self {
+        Self { new_index: Some(index), ..self }
+    }
+
+    /// Its Ethernet address.
+    pub fn mac(self, mac: MacAddress) -> Self {
+        Self { mac: Some(mac), ..self }
+    }
+
+    /// In bytes, without the Ethernet header.
+    pub fn mtu(self, mtu: u32) -> Self {
+        Self { mtu: Some(mtu), ..self }
+    }
+
+    /// Its group.
+    pub fn group(self, group: u32) -> Self {
+        Self { group: Some(group), ..self }
+    }
+
+    /// 1 to 15 bytes, or a pattern such as `vf%d` for the first free number. Older kernels refuse
+    /// to rename a link that is up.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: Some(name.into()), ..self }
+    }
+
+    /// At most 255 bytes; an empty one removes it.
+    pub fn alias(self, alias: impl Into<String>) -> Self {
+        Self { alias: Some(alias.into()), ..self }
+    }
+
+    /// Switches it on.
+    pub fn up(self) -> Self {
+        Self { up: Some(true), ..self }
+    }
+
+    /// Switches it off.
+    pub fn down(self) -> Self {
+        Self { up: Some(false), ..self }
+    }
+
+    /// Makes it a port of a bridge, or of nothing.
+    pub fn master(self, bridge: Option<u32>) -> Self {
+        Self { master: Some(bridge.unwrap_or(0)), ..self }
+    }
+
+    fn message(&self, index: u32) -> LinkMessage {
+        let mut message = LinkUnspec::new_with_index(index);
+        if let Some(netns) = self.netns {
+            message = message.setns_by_fd(netns.as_fd().as_raw_fd());
+        }
+        if let Some(index) = self.new_index.and_then(|index| i32::try_from(index).ok()) {
+            message = message.append_extra_attribute(LinkAttribute::NewIfIndex(index));
+        }
+        if let Some(mac) = self.mac {
+            message = message.address(mac.0.to_vec());
+        }
+        if let Some(mtu) = self.mtu {
+            message = message.mtu(mtu);
+        }
+        if let Some(group) = self.group {
+            message = message.link_group(group);
+        }
+        if let Some(name) = &self.name {
+            message = message.name(name.clone());
+        }
+        if let Some(alias) = &self.alias {
+            message = message.append_extra_attribute(alias_attribute(alias));
+        }
+        if let Some(master) = self.master {
+            message = message.controller(master);
+        }
+        switch(message, self.up).build()
+    }
+
+    /// The changes in words: `name net1, MTU 9000, up`.
+    fn in_words(&self) -> String {
+        let words = [
+            self.netns.map(|netns| format!("network namespace {}", netns.id())),
+            self.new_index.map(|index| format!("index {index}")),
+            self.mac.map(|mac| format!("MAC address {mac}")),
+            self.mtu.map(|mtu| format!("MTU {mtu}")),
+            self.group.map(|group| format!("group {group}")),
+            self.name.as_ref().map(|name| format!("name {name}")),
+            self.alias.as_ref().map(|alias| format!("alias {alias:?}")),
+            self.master.map(|master| format!("master {master}")),
+            self.up.map(|up| format!("state {}", if up { "up" } else { "down" })),
+        ];
+        words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The kernel takes an alias without the closing zero, and removes it when it is empty.
+pub(crate) fn alias_attribute(alias: &str) -> LinkAttribute {
+    const IFLA_IFALIAS: u16 = 20;
+    let bytes = alias.as_bytes().to_vec();
+    LinkAttribute::Other(netlink_packet_core::DefaultNla::new(IFLA_IFALIAS, bytes))
+}
+
+fn switch(
+    message: LinkMessageBuilder<LinkUnspec>,
+    up: Option<bool>,
+) -> LinkMessageBuilder<LinkUnspec> {
+    match up {
+        Some(true) => message.up(),
+        Some(false) => message.down(),
+        None => message,
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Changes a link. See [`LinkChange`].
+    #[must_use]
+    pub fn change_link(index: u32, change: &LinkChange<'a>) -> Self {
+        let operation = format!("set {} of {LINK}", change.in_words());
+        let message = RouteNetlinkMessage::NewLink(change.message(index));
+        Self::new(operation, Some(index), message, Existing::Required)
+    }
+
+    /// Deletes a link. Deleting a veth end deletes the other.
+    #[must_use]
+    pub fn delete_link(index: u32) -> Self {
+        let message = LinkUnspec::new_with_index(index).build();
+        let message = RouteNetlinkMessage::DelLink(message);
+        Self::new(format!("delete {LINK}"), Some(index), message, Existing::Required)
+    }
+
+    /// Gives a link another name by which it is found, at most 127 bytes.
+    #[must_use]
+    pub fn add_alternative_name(index: u32, name: &str) -> Self {
+        let message = RouteNetlinkMessage::NewLinkProp(property_message(index, name));
+        let operation = format!("add the alternative name {name} to {LINK}");
+        Self::new(operation, Some(index), message, Existing::Refused)
+    }
+
+    /// Takes an alternative name away.
+    #[must_use]
+    pub fn delete_alternative_name(index: u32, name: &str) -> Self {
+        let message = RouteNetlinkMessage::DelLinkProp(property_message(index, name));
+        let operation = format!("delete the alternative name {name} of {LINK}");
+        Self::new(operation, Some(index), message, Existing::Required)
+    }
+}
+
+fn property_message(index: u32, name: &str) -> LinkMessage {
+    let property = netlink_packet_route::link::Prop::AltIfName(name.to_owned());
+    LinkUnspec::new_with_index(index)
+        .append_extra_attribute(LinkAttribute::PropList(vec![property]))
+        .build()
+}

@@ -1,0 +1,150 @@
+//! Network namespaces, and the only place where one is entered.
+
+use std::{
+    fmt, fs,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
+    panic,
+    path::Path,
+    thread,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sched::{CloneFlags, setns},
+    sys::{
+        stat::Mode,
+        statfs::{NSFS_MAGIC, fstatfs},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, NetnsError};
+
+/// An open network namespace.
+///
+/// It keeps the namespace alive, and with it the links inside: never keep a pod's longer than a
+/// call. A socket that was opened in the namespace, such as an [`Rtnl`](crate::Rtnl), keeps it
+/// alive just as well.
+#[derive(Debug)]
+pub struct Netns {
+    fd: OwnedFd,
+    id: NetnsId,
+}
+
+/// Which namespace it is, whatever path leads to it. The kernel may give a dead one's to a new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NetnsId {
+    /// The device of the kernel's file system of namespaces.
+    pub dev: u64,
+    /// The number on it.
+    pub inode: u64,
+}
+
+impl fmt::Display for NetnsId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}", self.dev, self.inode)
+    }
+}
+
+impl Netns {
+    /// The calling thread's.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted.
+    pub fn current() -> Result<Self, NetnsError> {
+        Self::open(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The one that is mounted at `path`, or that a path such as `/proc/1/ns/net` leads to.
+    ///
+    /// Whatever else is there is recognised without being opened: a FIFO can't block the call and
+    /// no device is touched.
+    ///
+    /// # Errors
+    /// When there is none, and what is there instead.
+    pub fn open(path: &Path) -> Result<Self, NetnsError> {
+        let unreadable = |errno| NetnsError::from_errno(path, errno);
+        let not_a_netns = |what| NetnsError::NotANetns { path: path.to_owned(), what };
+
+        let place =
+            open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(unreadable)?;
+        let file_system = fstatfs(&place).map_err(unreadable)?;
+        if file_system.filesystem_type() != NSFS_MAGIC {
+            return Err(not_a_netns(kind_of_file(&place).map_err(unreadable)?));
+        }
+        let readable = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let same_place = format!("/proc/self/fd/{}", place.as_raw_fd());
+        let fd = open(same_place.as_str(), readable, Mode::empty()).map_err(unreadable)?;
+        if !is_network(fd.as_fd()).map_err(unreadable)? {
+            return Err(not_a_netns("another kind of namespace"));
+        }
+        let id = id_of(&fd).map_err(unreadable)?;
+        Ok(Self { fd, id })
+    }
+
+    /// Which one it is.
+    #[must_use]
+    pub fn id(&self) -> NetnsId {
+        self.id
+    }
+
+    /// Does `work` inside the namespace, on a thread of its own that ends with it, and waits.
+    ///
+    /// # Errors
+    /// When no thread can be started, or it may not enter. A panic of `work` is passed on.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        let inside = || self.enter().map(|()| work());
+        thread::scope(|scope| {
+            let thread = thread::Builder::new()
+                .name("netns".to_owned())
+                .spawn_scoped(scope, inside)
+                .map_err(|error| Error::io("start a thread", &error))?;
+            thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the thread of `run` does nothing else")]
+    fn enter(&self) -> Result<(), Error> {
+        setns(&self.fd, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::errno_of("enter a network namespace", errno))
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn metadata(fd: &OwnedFd) -> Result<fs::Metadata, Errno> {
+    let failed = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(failed)
+}
+
+fn id_of(fd: &OwnedFd) -> Result<NetnsId, Errno> {
+    metadata(fd).map(|metadata| NetnsId { dev: metadata.dev(), inode: metadata.ino() })
+}
+
+fn kind_of_file(fd: &OwnedFd) -> Result<&'static str, Errno> {
+    let kind = metadata(fd)?.file_type();
+    Ok(match () {
+        () if kind.is_file() => "a regular file",
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    })
+}
+
+/// Whether a namespace is a network namespace.
+#[expect(unsafe_code, reason = "there is no safe wrapper of this ioctl")]
+fn is_network(namespace: BorrowedFd<'_>) -> Result<bool, Errno> {
+    nix::ioctl_none!(ns_get_nstype, 0xb7, 0x3);
+    // SAFETY: the descriptor is open for the whole call, and NS_GET_NSTYPE has no argument.
+    let kind = unsafe { ns_get_nstype(namespace.as_raw_fd()) }?;
+    Ok(kind == CloneFlags::CLONE_NEWNET.bits())
+}

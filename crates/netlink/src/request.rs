@@ -1,0 +1,93 @@
+//! One request to the kernel, ready to be sent alone or with others.
+
+use std::marker::PhantomData;
+
+use netlink_packet_core::{
+    Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+
+use crate::Netns;
+
+/// Where the name of the link goes in the text of an operation.
+pub(crate) const LINK: &str = "{link}";
+
+/// A change that the kernel is asked for. Sent alone by [`Rtnl`](crate::Rtnl)'s methods, or with
+/// others by [`Rtnl::batch`](crate::Rtnl::batch).
+///
+/// `'a` is the life of the namespace that a request may refer to.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// What is asked, for the error: `set MTU 9000 of {link}`.
+    operation: String,
+    /// The link in question, to be shown by name.
+    link: Option<u32>,
+    message: RouteNetlinkMessage,
+    flags: u16,
+    netns: PhantomData<&'a Netns>,
+}
+
+/// What may be there already.
+#[derive(Clone, Copy)]
+pub(crate) enum Existing {
+    /// The request is about what is there.
+    Required,
+    /// Refused if there.
+    Refused,
+    /// Overwritten if there.
+    Replaced,
+}
+
+impl Request<'_> {
+    pub(crate) fn new(
+        operation: impl Into<String>,
+        link: Option<u32>,
+        message: RouteNetlinkMessage,
+        existing: Existing,
+    ) -> Self {
+        let extra = match existing {
+            Existing::Required => 0,
+            Existing::Refused => NLM_F_CREATE | NLM_F_EXCL,
+            Existing::Replaced => NLM_F_CREATE | NLM_F_REPLACE,
+        };
+        let flags = NLM_F_REQUEST | NLM_F_ACK | extra;
+        Self { operation: operation.into(), link, message, flags, netns: PhantomData }
+    }
+
+    pub(crate) fn link(&self) -> Option<u32> {
+        self.link
+    }
+
+    /// The text of the operation with the link by `name`, if known, and by index.
+    pub(crate) fn operation(&self, name: Option<&str>) -> String {
+        let link = match (self.link, name) {
+            (Some(index), Some(name)) => format!("link {name} ({index})"),
+            (Some(index), None) => format!("link {index}"),
+            (None, _) => return self.operation.clone(),
+        };
+        self.operation.replace(LINK, &link)
+    }
+
+    /// Appends the request's bytes to a datagram.
+    pub(crate) fn append_to(&self, datagram: &mut Vec<u8>, sequence: u32) {
+        append(datagram, self.message.clone(), self.flags, sequence);
+    }
+}
+
+/// Appends a message's bytes to a datagram.
+pub(crate) fn append(
+    datagram: &mut Vec<u8>,
+    message: RouteNetlinkMessage,
+    flags: u16,
+    sequence: u32,
+) {
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    header.sequence_number = sequence;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+    message.finalize();
+    let start = datagram.len();
+    datagram.resize(start + message.buffer_len(), 0);
+    message.emit(&mut datagram[start..]);
+}

@@ -1,0 +1,409 @@
+//! The kernel's interface to links, addresses, routes and queues.
+
+use std::fmt;
+
+use ipnetwork::IpNetwork;
+use netlink_packet_core::DefaultNla;
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::AddressMessage,
+    link::{LinkAttribute, LinkExtentMask, LinkMessage},
+    route::RouteMessage,
+    rule::RuleMessage,
+};
+use nix::errno::Errno;
+
+use crate::{
+    AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, Link, LinkChange,
+    MacAddress, Netns, Request, Route, Rule, VethEnd, address, bridge, fdb, route, rule,
+    socket::{RefusalCause, RouteSocket},
+};
+
+/// The kernel's interface to one network namespace: the one in which it was opened.
+///
+/// All methods wait for the kernel, which carries out changes of all links one at a time. None
+/// fails for a reason of its own: an error is the kernel's refusal, or its silence for a minute.
+pub struct Rtnl {
+    socket: RouteSocket,
+}
+
+impl fmt::Debug for Rtnl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Rtnl").finish_non_exhaustive()
+    }
+}
+
+/// What a method that changes something fails with: the kernel's refusal.
+type Outcome = Result<(), Error>;
+
+impl Rtnl {
+    /// Opens the interface to the calling thread's namespace.
+    ///
+    /// # Errors
+    /// When the process may have no more open files.
+    pub fn open() -> Result<Self, Error> {
+        let socket = RouteSocket::open()
+            .map_err(|error| Error::io("open a socket to the kernel's routing", &error))?;
+        Ok(Self { socket })
+    }
+
+    /// Opens the interface to a namespace, which it keeps alive.
+    ///
+    /// # Errors
+    /// When the process may have no more open files, or may not enter the namespace.
+    pub fn open_in(netns: &Netns) -> Result<Self, Error> {
+        netns.run(Self::open)?
+    }
+
+    /// Carries out several requests in one send, in their order.
+    ///
+    /// # Errors
+    /// The first refusal. The requests after it are carried out all the same, where they can be.
+    pub fn batch(&mut self, requests: &[Request<'_>]) -> Result<(), Error> {
+        let refusal = match self.socket.carry_out(requests) {
+            Ok(()) => return Ok(()),
+            Err(refusal) => refusal,
+        };
+        let operation = match requests.get(refusal.position) {
+            Some(request) => self.operation_of(request),
+            None => "carry out a request".to_owned(),
+        };
+        Err(refusal.cause.told_as(operation))
+    }
+
+    /// The text of a refused operation, with the name of its link.
+    fn operation_of(&mut self, request: &Request<'_>) -> String {
+        let link = request.link().and_then(|index| self.link_by_index(index).ok().flatten());
+        request.operation(link.as_ref().map(|link| link.name.as_str()))
+    }
+
+    fn change(&mut self, request: Request<'_>) -> Outcome {
+        self.batch(&[request])
+    }
+
+    // --- Links
+
+    /// All links.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(brief());
+        let objects = self.list("list the links", &RouteNetlinkMessage::GetLink(message))?;
+        let link = |object| match object {
+            RouteNetlinkMessage::NewLink(message) => Some(Link::from(message)),
+            _ => None,
+        };
+        Ok(objects.into_iter().filter_map(link).collect())
+    }
+
+    /// The link of this name or alternative name.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, Error> {
+        const IFLA_ALT_IFNAME: u16 = 53;
+        let mut bytes = name.as_bytes().to_vec();
+        bytes.push(0);
+        let mut message = LinkMessage::default();
+        // As an alternative name, so that it may be longer than a name; the kernel looks for both.
+        let attribute = DefaultNla::new(IFLA_ALT_IFNAME, bytes);
+        message.attributes.push(LinkAttribute::Other(attribute));
+        self.link(message, || format!("look up the link {name}"))
+    }
+
+    /// The link of this index.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        self.link(message, || format!("look up link {index}"))
+    }
+
+    /// The other end of a veth pair, in whatever namespace it is. The namespaces that the `peer`'s
+    /// own indices refer to are numbered there.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn peer_of(&mut self, link: &Link) -> Result<Option<Link>, Error> {
+        let Some(peer) = link.peer else { return Ok(None) };
+        let mut message = LinkMessage::default();
+        message.header.index = peer;
+        message.attributes.extend(link.peer_netns.map(LinkAttribute::IfNetnsId));
+        let found = self.link(message, || format!("look up the peer of link {}", link.name));
+        match found {
+            // The peer's namespace has ended.
+            Err(error) if error.errno() == Some(Errno::EINVAL) => Ok(None),
+            found => found,
+        }
+    }
+
+    fn link(
+        &mut self,
+        mut message: LinkMessage,
+        operation: impl FnOnce() -> String,
+    ) -> Result<Option<Link>, Error> {
+        message.attributes.push(brief());
+        match self.socket.get(RouteNetlinkMessage::GetLink(message)) {
+            Ok(RouteNetlinkMessage::NewLink(message)) => Ok(Some(Link::from(message))),
+            Ok(_) => Err(Error::answer(operation(), "an answer about something else")),
+            Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => Ok(None),
+            Err(cause) => Err(cause.told_as(operation())),
+        }
+    }
+
+    /// Changes a link. See [`LinkChange`] for what a failure leaves.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn change_link(&mut self, index: u32, change: &LinkChange<'_>) -> Outcome {
+        self.change(Request::change_link(index, change))
+    }
+
+    /// Makes a pair of links, both down.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_veth(&mut self, end: &VethEnd<'_>, other: &VethEnd<'_>) -> Outcome {
+        self.change(Request::add_veth(end, other))
+    }
+
+    /// Deletes a link. Deleting a veth end deletes the other.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_link(&mut self, index: u32) -> Outcome {
+        self.change(Request::delete_link(index))
+    }
+
+    /// Makes a link a port of a bridge, or of nothing.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_master(&mut self, index: u32, bridge: Option<u32>) -> Outcome {
+        self.change_link(index, &LinkChange::new().master(bridge))
+    }
+
+    /// Gives a link another name by which it is found, at most 127 bytes.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_alternative_name(&mut self, index: u32, name: &str) -> Outcome {
+        self.change(Request::add_alternative_name(index, name))
+    }
+
+    /// Takes an alternative name away.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_alternative_name(&mut self, index: u32, name: &str) -> Outcome {
+        self.change(Request::delete_alternative_name(index, name))
+    }
+
+    // --- Bridges
+
+    /// Makes a bridge, down.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_bridge(&mut self, name: &str, bridge: &Bridge) -> Outcome {
+        self.change(Request::add_bridge(name, bridge))
+    }
+
+    /// Sets how a port of a bridge behaves. Read back by [`Link::bridge_port`].
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_bridge_port(&mut self, index: u32, port: &BridgePort) -> Outcome {
+        self.change(Request::set_bridge_port(index, port))
+    }
+
+    /// The VLANs of a port of a bridge. Empty where the bridge can't have VLANs.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn bridge_vlans(&mut self, index: u32) -> Result<Vec<BridgeVlan>, Error> {
+        let objects = self.list("list the VLANs", &bridge::list_vlans_message())?;
+        let of_port = |object: &RouteNetlinkMessage| match object {
+            RouteNetlinkMessage::NewLink(message) if message.header.index == index => {
+                Some(bridge::vlans_of(message))
+            }
+            _ => None,
+        };
+        Ok(objects.iter().filter_map(of_port).flatten().collect())
+    }
+
+    /// Adds a VLAN to a port of a bridge, or changes it.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`Error::is_unsupported`] where it is built without VLAN filtering.
+    pub fn add_bridge_vlan(&mut self, index: u32, vlan: BridgeVlan) -> Outcome {
+        self.change(Request::add_bridge_vlan(index, vlan))
+    }
+
+    /// Takes a VLAN off a port of a bridge.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_bridge_vlan(&mut self, index: u32, vlan: u16) -> Outcome {
+        self.change(Request::delete_bridge_vlan(index, vlan))
+    }
+
+    /// The forwarding tables of all bridges, without the bridges' own addresses.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn fdb(&mut self) -> Result<Vec<FdbEntry>, Error> {
+        let objects = self.list("list the forwarding tables", &fdb::list_message())?;
+        let entry = |object: &RouteNetlinkMessage| match object {
+            RouteNetlinkMessage::NewNeighbour(message) => fdb::described_by(message),
+            _ => None,
+        };
+        Ok(objects.iter().filter_map(entry).collect())
+    }
+
+    /// Puts a station behind a port of a bridge, for good.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_fdb(&mut self, port: u32, mac: MacAddress, vlan: Option<u16>) -> Outcome {
+        self.change(Request::add_fdb(port, mac, vlan))
+    }
+
+    /// Takes a station away from a port of a bridge.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_fdb(&mut self, port: u32, mac: MacAddress, vlan: Option<u16>) -> Outcome {
+        self.change(Request::delete_fdb(port, mac, vlan))
+    }
+
+    // --- Addresses and routes
+
+    /// The addresses of a link.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn addresses(&mut self, index: u32) -> Result<Vec<IpNetwork>, Error> {
+        let mut message = AddressMessage::default();
+        message.header.index = index;
+        let message = RouteNetlinkMessage::GetAddress(message);
+        let objects = self.list("list the addresses", &message)?;
+        let of_link = |object: &RouteNetlinkMessage| match object {
+            RouteNetlinkMessage::NewAddress(message) if message.header.index == index => {
+                address::described_by(message)
+            }
+            _ => None,
+        };
+        Ok(objects.iter().filter_map(of_link).collect())
+    }
+
+    /// Adds an address to a link; an IPv6 address is usable at once.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_address(&mut self, index: u32, address: impl Into<AddAddress>) -> Outcome {
+        self.change(Request::add_address(index, address))
+    }
+
+    /// Takes an address off a link.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_address(&mut self, index: u32, address: IpNetwork) -> Outcome {
+        self.change(Request::delete_address(index, address))
+    }
+
+    /// The unicast routes of all tables, with those that the kernel made for connected prefixes.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
+        let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
+        let objects = self.list("list the routes", &message)?;
+        let route = |object: &RouteNetlinkMessage| match object {
+            RouteNetlinkMessage::NewRoute(message) => route::described_by(message),
+            _ => None,
+        };
+        Ok(objects.iter().filter_map(route).collect())
+    }
+
+    /// Adds a route. Its link must be up, and its gateway reachable.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_route(&mut self, route: &Route) -> Outcome {
+        self.change(Request::add_route(route))
+    }
+
+    /// Deletes a route.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_route(&mut self, route: &Route) -> Outcome {
+        self.change(Request::delete_route(route))
+    }
+
+    /// The rules that choose by source, of both families.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn rules(&mut self) -> Result<Vec<Rule>, Error> {
+        let mut rules = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RuleMessage::default();
+            message.header.family = family;
+            let objects = self.list("list the rules", &RouteNetlinkMessage::GetRule(message))?;
+            rules.extend(objects.iter().filter_map(|object| match object {
+                RouteNetlinkMessage::NewRule(message) => rule::described_by(message),
+                _ => None,
+            }));
+        }
+        Ok(rules)
+    }
+
+    /// Adds a rule.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn add_rule(&mut self, rule: &Rule) -> Outcome {
+        self.change(Request::add_rule(rule))
+    }
+
+    /// Deletes a rule.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_rule(&mut self, rule: &Rule) -> Outcome {
+        self.change(Request::delete_rule(rule))
+    }
+
+    // --- Queues
+
+    /// Limits what a link sends, or no longer. There may be no limit to take off.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_egress_limit(&mut self, index: u32, limit: Option<Limit>) -> Outcome {
+        match self.change(Request::set_egress_limit(index, limit)) {
+            Err(error) if limit.is_none() && error.is_not_found() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn list(
+        &mut self,
+        operation: &str,
+        message: &RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        self.socket.list(message).map_err(|cause| cause.told_as(operation.to_owned()))
+    }
+}
+
+/// Asks for a link's description without its counters.
+fn brief() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}

@@ -1,0 +1,227 @@
+//! The transport: one socket, one exchange at a time.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{setsockopt, sockopt::ReceiveTimeout},
+        time::{TimeVal, TimeValLike},
+    },
+};
+
+use crate::{
+    Error, Request,
+    datagram::{Meaning, messages},
+    request,
+};
+
+/// How long an answer may take. Requests wait for the kernel's one lock of all links, which
+/// others may hold for seconds, for instance while a thousand links are deleted.
+const ANSWER_WITHIN_S: i64 = 60;
+
+/// The kernel sends no datagram of a listing that is longer.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Requests in one send. Each acknowledgement waits in the socket's buffer until all have been
+/// carried out, so there must be room for all.
+const REQUESTS_PER_SEND: usize = 64;
+
+/// A listing that keeps changing while it is made is given up after so many attempts.
+const DUMP_ATTEMPTS: u32 = 16;
+
+pub(crate) struct RouteSocket {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// A refusal, and the position of the request that it answers.
+pub(crate) struct Refusal {
+    pub(crate) position: usize,
+    pub(crate) cause: RefusalCause,
+}
+
+pub(crate) enum RefusalCause {
+    Kernel { errno: Errno, sentence: Option<String> },
+    Answer(String),
+}
+
+impl RefusalCause {
+    pub(crate) fn told_as(self, operation: String) -> Error {
+        match self {
+            Self::Kernel { errno, sentence } => Error::refused(operation, errno, sentence),
+            Self::Answer(why) => Error::answer(operation, why),
+        }
+    }
+}
+
+impl From<io::Error> for RefusalCause {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EAGAIN) => Self::Answer(format!("no answer within {ANSWER_WITHIN_S} s")),
+            Some(errno) => Self::Kernel { errno, sentence: None },
+            None => Self::Answer(error.to_string()),
+        }
+    }
+}
+
+impl RouteSocket {
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
+        socket.set_netlink_get_strict_chk(true)?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_WITHIN_S))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::new() })
+    }
+
+    /// Sends requests, and waits until all have been answered.
+    ///
+    /// # Errors
+    /// The first refusal. The requests after it have been carried out or refused, too.
+    pub(crate) fn carry_out(&mut self, requests: &[Request<'_>]) -> Result<(), Refusal> {
+        let mut first_refusal = None;
+        for (chunk, requests) in requests.chunks(REQUESTS_PER_SEND).enumerate() {
+            if let Err(mut refusal) = self.carry_out_chunk(requests) {
+                refusal.position += chunk * REQUESTS_PER_SEND;
+                first_refusal.get_or_insert(refusal);
+            }
+        }
+        first_refusal.map_or(Ok(()), Err)
+    }
+
+    fn carry_out_chunk(&mut self, requests: &[Request<'_>]) -> Result<(), Refusal> {
+        let base = self.sequence.wrapping_add(1);
+        let mut datagram = Vec::new();
+        for request in requests {
+            self.sequence = self.sequence.wrapping_add(1);
+            request.append_to(&mut datagram, self.sequence);
+        }
+        let at_first = |cause| Refusal { position: 0, cause };
+        self.socket.send(&datagram, 0).map_err(|error| at_first(error.into()))?;
+
+        let mut refusal: Option<Refusal> = None;
+        let mut unanswered = requests.len();
+        while unanswered > 0 {
+            self.receive().map_err(|error| at_first(error.into()))?;
+            for message in messages(&self.buffer) {
+                let Some(position) = position(message.sequence, base, requests.len()) else {
+                    continue;
+                };
+                let cause = match message.meaning() {
+                    Ok(Meaning::Done) => None,
+                    Ok(Meaning::Refused { errno, sentence }) => {
+                        Some(RefusalCause::Kernel { errno, sentence })
+                    }
+                    Ok(Meaning::Object(_) | Meaning::Nothing) => continue,
+                    Err(why) => Some(RefusalCause::Answer(why)),
+                };
+                unanswered = unanswered.saturating_sub(1);
+                if let Some(cause) = cause {
+                    refusal.get_or_insert(Refusal { position, cause });
+                }
+            }
+        }
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Asks for one object.
+    pub(crate) fn get(
+        &mut self,
+        message: RouteNetlinkMessage,
+    ) -> Result<RouteNetlinkMessage, RefusalCause> {
+        let sequence = self.send_query(message, NLM_F_REQUEST)?;
+        loop {
+            self.receive()?;
+            for message in messages(&self.buffer).filter(|message| message.sequence == sequence) {
+                match message.meaning().map_err(RefusalCause::Answer)? {
+                    Meaning::Object(object) => return Ok(*object),
+                    Meaning::Refused { errno, sentence } => {
+                        return Err(RefusalCause::Kernel { errno, sentence });
+                    }
+                    Meaning::Done => {
+                        return Err(RefusalCause::Answer("an empty answer".to_owned()));
+                    }
+                    Meaning::Nothing => {}
+                }
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind, again if they changed meanwhile.
+    pub(crate) fn list(
+        &mut self,
+        message: &RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, RefusalCause> {
+        for _ in 0..DUMP_ATTEMPTS {
+            if let Some(objects) = self.list_once(message.clone())? {
+                return Ok(objects);
+            }
+        }
+        Err(RefusalCause::Answer("the listing changed each time while it was made".to_owned()))
+    }
+
+    /// `None`: the listing changed while it was made.
+    fn list_once(
+        &mut self,
+        message: RouteNetlinkMessage,
+    ) -> Result<Option<Vec<RouteNetlinkMessage>>, RefusalCause> {
+        let sequence = self.send_query(message, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut objects = Vec::new();
+        let mut is_interrupted = false;
+        loop {
+            self.receive()?;
+            for message in messages(&self.buffer).filter(|message| message.sequence == sequence) {
+                is_interrupted |= message.is_interrupted;
+                match message.meaning().map_err(RefusalCause::Answer)? {
+                    Meaning::Object(object) => objects.push(*object),
+                    Meaning::Done => return Ok((!is_interrupted).then_some(objects)),
+                    Meaning::Refused { errno, sentence } => {
+                        return Err(RefusalCause::Kernel { errno, sentence });
+                    }
+                    Meaning::Nothing => {}
+                }
+            }
+        }
+    }
+
+    fn send_query(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut datagram = Vec::new();
+        request::append(&mut datagram, message, flags, self.sequence);
+        self.socket.send(&datagram, 0)?;
+        Ok(self.sequence)
+    }
+
+    /// Receives a datagram into the buffer.
+    fn receive(&mut self) -> io::Result<()> {
+        receive(&self.socket, &mut self.buffer)
+    }
+}
+
+/// Receives a datagram.
+pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    buffer.reserve(BUFFER_BYTES);
+    loop {
+        match socket.recv(buffer, nix::libc::MSG_TRUNC) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(length) if length > buffer.len() => {
+                return Err(io::Error::other(format!("an answer of {length} bytes is too long")));
+            }
+            outcome => return outcome.map(drop),
+        }
+    }
+}
+
+/// Which of the `count` requests from number `base` on a message answers.
+fn position(sequence: u32, base: u32, count: usize) -> Option<usize> {
+    usize::try_from(sequence.wrapping_sub(base)).ok().filter(|position| *position < count)
+}

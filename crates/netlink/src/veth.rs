@@ -1,0 +1,77 @@
+//! Pairs of connected links.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{InfoData, InfoKind, InfoVeth},
+};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use crate::{MacAddress, Netns, Request, request::Existing};
+
+/// One end of a pair to be made.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct VethEnd<'a> {
+    name: String,
+    netns: Option<&'a Netns>,
+    index: Option<u32>,
+    mac: Option<MacAddress>,
+    mtu: Option<u32>,
+}
+
+impl<'a> VethEnd<'a> {
+    /// An end called `name`: 1 to 15 bytes, or a pattern such as `dev%d`.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Makes it in another namespace than the socket's.
+    pub fn netns(self, netns: &'a Netns) -> Self {
+        Self { netns: Some(netns), ..self }
+    }
+
+    /// With this index rather than the next free one.
+    pub fn index(self, index: u32) -> Self {
+        Self { index: Some(index), ..self }
+    }
+
+    /// With this Ethernet address rather than a random one.
+    pub fn mac(self, mac: MacAddress) -> Self {
+        Self { mac: Some(mac), ..self }
+    }
+
+    /// With this MTU in bytes rather than 1500.
+    pub fn mtu(self, mtu: u32) -> Self {
+        Self { mtu: Some(mtu), ..self }
+    }
+
+    fn describe<T>(&self, mut message: LinkMessageBuilder<T>) -> LinkMessageBuilder<T> {
+        message = message.name(self.name.clone()).index(self.index.unwrap_or(0));
+        if let Some(netns) = self.netns {
+            message = message.setns_by_fd(netns.as_fd().as_raw_fd());
+        }
+        if let Some(mac) = self.mac {
+            message = message.address(mac.0.to_vec());
+        }
+        if let Some(mtu) = self.mtu {
+            message = message.mtu(mtu);
+        }
+        message
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Makes a pair of links, both down.
+    #[must_use]
+    pub fn add_veth(end: &VethEnd<'a>, other: &VethEnd<'a>) -> Self {
+        let other_message = other.describe(LinkMessageBuilder::<LinkUnspec>::new()).build();
+        let message = end
+            .describe(LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth))
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(other_message)))
+            .build();
+        let operation = format!("add the veth pair {} and {}", end.name, other.name);
+        Self::new(operation, None, RouteNetlinkMessage::NewLink(message), Existing::Refused)
+    }
+}

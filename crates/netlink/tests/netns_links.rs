@@ -1,0 +1,97 @@
+//! Links: made, changed, moved and deleted, and looked at with `ip`.
+
+mod support;
+
+use netlink::{LinkChange, MacAddress, VethEnd};
+use nix::errno::Errno;
+use serde_json::json;
+use support::TestNetns;
+
+fn mac(text: &str) -> MacAddress {
+    text.parse().unwrap()
+}
+
+/// A namespace with the veth pair `one` and `two`.
+fn with_pair() -> TestNetns {
+    let netns = TestNetns::new();
+    netns.rtnl().add_veth(&VethEnd::new("one"), &VethEnd::new("two")).unwrap();
+    netns
+}
+
+#[test]
+fn a_pair_is_made_as_told_in_two_namespaces() {
+    let (here, there) = (TestNetns::new(), TestNetns::new());
+    let end = VethEnd::new("a").mac(mac("02:00:00:00:00:0a")).mtu(9000).index(77);
+    let other = VethEnd::new("b").mac(mac("02:00:00:00:00:0b")).mtu(1400).netns(&there.netns);
+    here.rtnl().add_veth(&end, &other).unwrap();
+    let a = here.link("a");
+    assert_eq!(a["address"], "02:00:00:00:00:0a");
+    assert_eq!((&a["mtu"], &a["ifindex"]), (&json!(9000), &json!(77)));
+    let b = there.link("b");
+    assert_eq!((&b["address"], &b["mtu"]), (&json!("02:00:00:00:00:0b"), &json!(1400)));
+
+    let mut rtnl = here.rtnl();
+    let link = rtnl.link_by_name("a").unwrap().unwrap();
+    let peer = rtnl.peer_of(&link).unwrap().unwrap();
+    assert_eq!((peer.name.as_str(), peer.mac), ("b", Some(mac("02:00:00:00:00:0b"))));
+}
+
+#[test]
+fn all_that_ip_sets_is_read() {
+    let netns = with_pair();
+    netns.run("ip link set dev one mtu 1300 alias hello address 02:00:00:00:00:01 group 7");
+    netns.run("ip link property add dev one altname another-name-of-more-than-15-bytes");
+    let mut rtnl = netns.rtnl();
+    let link = rtnl.link_by_name("another-name-of-more-than-15-bytes").unwrap().unwrap();
+    assert_eq!(link.name, "one");
+    assert_eq!((link.mtu, link.group), (1300, 7));
+    assert_eq!(link.alias.as_deref(), Some("hello"));
+    assert_eq!(link.mac, Some(mac("02:00:00:00:00:01")));
+    assert_eq!(link.kind.as_deref(), Some("veth"));
+    assert_eq!(link.alternative_names, ["another-name-of-more-than-15-bytes"]);
+    assert!(!link.is_up && !link.is_running);
+    assert_eq!(rtnl.link_by_index(link.index).unwrap(), Some(link.clone()));
+    assert!(rtnl.links().unwrap().contains(&link));
+    assert_eq!(rtnl.link_by_name("nobody").unwrap(), None);
+    assert_eq!(rtnl.link_by_index(4711).unwrap(), None);
+}
+
+#[test]
+fn all_that_is_set_is_seen_by_ip() {
+    let netns = with_pair();
+    let mut rtnl = netns.rtnl();
+    let index = rtnl.link_by_name("one").unwrap().unwrap().index;
+    let change = LinkChange::new().name("c").mtu(1300).mac(mac("02:00:00:00:00:01")).group(7);
+    rtnl.change_link(index, &change.alias("hello").up()).unwrap();
+    rtnl.add_alternative_name(index, "other").unwrap();
+    let link = netns.link("c");
+    assert_eq!((&link["mtu"], &link["address"]), (&json!(1300), &json!("02:00:00:00:00:01")));
+    assert_eq!((&link["ifalias"], &link["group"]), (&json!("hello"), &json!("7")));
+    assert_eq!(link["altnames"], json!(["other"]));
+    assert!(link["flags"].as_array().unwrap().contains(&json!("UP")));
+
+    rtnl.delete_alternative_name(index, "other").unwrap();
+    rtnl.change_link(index, &LinkChange::new().alias("").down()).unwrap();
+    let link = netns.link("c");
+    assert_eq!((&link["ifalias"], &link["altnames"]), (&json!(null), &json!(null)));
+    assert!(!link["flags"].as_array().unwrap().contains(&json!("UP")));
+
+    rtnl.delete_link(index).unwrap();
+    assert!(netns.link_names().is_empty());
+    assert!(rtnl.delete_link(index).unwrap_err().is_not_found());
+}
+
+#[test]
+fn an_error_tells_the_kernels_sentence_the_link_and_the_value() {
+    let netns = with_pair();
+    let mut rtnl = netns.rtnl();
+    let index = rtnl.link_by_name("one").unwrap().unwrap().index;
+    let error = rtnl.change_link(index, &LinkChange::new().mtu(5)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("cannot set MTU 5 of link one ({index}): mtu less than device minimum")
+    );
+    assert_eq!(error.errno(), Some(Errno::EINVAL));
+    let error = rtnl.change_link(index, &LinkChange::new().name("two")).unwrap_err();
+    assert!(error.is_exists(), "{error}");
+}

@@ -1,0 +1,97 @@
+//! What the tests in namespaces share.
+//!
+//! Each test makes its own namespaces and looks at them with `ip`, `bridge` and `tc`, so that no
+//! mistake of the crate's own reading can hide one of its writing.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::mpsc::{Sender, channel},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use netlink::{Netns, Rtnl};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+
+/// A network namespace that lives as long as this: a thread of its own keeps it.
+pub(crate) struct TestNetns {
+    pub(crate) netns: Netns,
+    thread: String,
+    keeper: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl TestNetns {
+    /// Makes an empty namespace. Panics without the privilege to.
+    pub(crate) fn new() -> Self {
+        let (tell, told) = channel();
+        let (stop, stopped) = channel::<()>();
+        let keeper = std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("these tests need `unshare -rn`");
+            let thread = format!("/proc/self/task/{}", nix::unistd::gettid());
+            tell.send((Netns::current().unwrap(), thread)).unwrap();
+            drop(stopped.recv());
+        });
+        let (netns, thread) = told.recv().unwrap();
+        Self { netns, thread, keeper: Some((stop, keeper)) }
+    }
+
+    /// A path that leads to the namespace from this process.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("{}/ns/net", self.thread))
+    }
+
+    pub(crate) fn rtnl(&self) -> Rtnl {
+        Rtnl::open_in(&self.netns).unwrap()
+    }
+
+    /// Runs a command inside, and returns what it prints. Panics if it fails.
+    pub(crate) fn run(&self, command: &str) -> String {
+        let mut words = command.split_whitespace();
+        let mut process = Command::new(words.next().unwrap());
+        process.args(words);
+        let output = self.netns.run(|| process.output().unwrap()).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command inside that prints JSON.
+    pub(crate) fn json(&self, command: &str) -> Value {
+        serde_json::from_str(&self.run(command)).unwrap_or(Value::Null)
+    }
+
+    /// What `ip -j -d link show` says of a link. Panics if there is none.
+    pub(crate) fn link(&self, name: &str) -> Value {
+        self.json(&format!("ip -j -d link show dev {name}"))[0].clone()
+    }
+
+    /// The names of the links, sorted, without `lo`.
+    pub(crate) fn link_names(&self) -> Vec<String> {
+        let links = self.json("ip -j link show");
+        let names = links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap());
+        let mut names: Vec<_> = names.filter(|name| *name != "lo").map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for TestNetns {
+    fn drop(&mut self) {
+        if let Some((stop, keeper)) = self.keeper.take() {
+            drop(stop);
+            keeper.join().unwrap();
+        }
+    }
+}
+
+/// Waits until a condition holds. Panics after ten seconds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: still not after 10 s");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
