@@ -1,2 +1,35 @@
-//! Identities, certificates and their reload.
+//! Who is who: certificates, the identities in them, and mutual TLS 1.3 between hosts, DPUs and
+//! operators, with certificates that are replaced while the programs run.
+//!
+//! - [`Credentials`] are one consistent set of own certificate, key and CA; [`LiveCredentials`]
+//!   follow the files.
+//! - [`Server`] accepts connections and tells each peer's [`Identity`]; [`incoming`] feeds them to
+//!   tonic, whose requests then carry a [`Peer`] in their extensions.
+//! - [`Connector`] opens connections to a DPU of a given name, as tonic channels.
+//! - [`authority`] makes the certificates of a development set-up.
+#![forbid(unsafe_code)]
 #![deny(missing_docs)]
+
+pub mod authority;
+mod certificate;
+mod connector;
+mod credentials;
+mod error;
+mod files;
+mod identity;
+mod listener;
+mod live;
+mod provider;
+mod reason;
+mod server;
+mod settings;
+mod verifier;
+
+pub use connector::{ConnectError, Connector, EndpointError};
+pub use credentials::Credentials;
+pub use error::{CredentialsError, Item};
+pub use identity::{Identity, IdentityError, NAME_LIMIT, Role};
+pub use listener::{Limits, incoming};
+pub use live::LiveCredentials;
+pub use server::{HandshakeError, Peer, Server, ServerStream};
+pub use settings::TlsSettings;

@@ -1,0 +1,277 @@
+//! A certificate authority for development and tests. Production brings its own certificates, from
+//! SPIRE, cert-manager or step-ca.
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+
+use crate::{
+    certificate::Facts,
+    identity::{Identity, IdentityError, Role, is_trust_domain},
+};
+
+/// File name of the CA's certificate in its folder.
+pub const CA_CERTIFICATE: &str = "ca.crt";
+/// File name of the CA's private key in its folder.
+pub const CA_KEY: &str = "ca.key";
+
+/// Certificates are made valid from a little earlier on, for clocks that are slow.
+const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
+
+/// Why a CA could not be made or read, or a certificate not be issued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// The trust domain is not one.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A file exists already; it is never overwritten.
+    #[error("{} exists already and is not overwritten", .0.display())]
+    Exists(PathBuf),
+    /// There is no CA in the folder.
+    #[error("there is no CA in {}: make one with `dpuctl pki init --dir {}`", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// A file can't be read or written.
+    #[error("cannot access {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The CA's certificate is not one that this module made.
+    #[error("{} is no CA certificate made by `dpuctl pki init`: {reason}", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// A certificate can't be made.
+    #[error("cannot make the certificate")]
+    Make(#[from] rcgen::Error),
+}
+
+/// From when until when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Its first moment.
+    pub not_before: SystemTime,
+    /// Its last moment.
+    pub not_after: SystemTime,
+}
+
+impl Validity {
+    /// From now (and a few minutes before, for slow clocks) for `length`.
+    #[must_use]
+    pub fn from_now(length: Duration) -> Self {
+        let now = SystemTime::now();
+        Self { not_before: now - CLOCK_SKEW, not_after: now + length }
+    }
+}
+
+/// A certificate with its private key, both PEM.
+#[derive(Clone)]
+pub struct Issued {
+    /// The certificate.
+    pub certificate: String,
+    /// Its private key, PKCS #8.
+    pub key: String,
+}
+
+/// The key stays out of logs.
+impl std::fmt::Debug for Issued {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Issued").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+impl Issued {
+    /// Writes `<stem>.crt` and `<stem>.key` (mode 0600) into `folder` and returns their paths.
+    /// Earlier files of these names are replaced, each in one step.
+    ///
+    /// # Errors
+    /// [`AuthorityError::File`].
+    pub fn save(&self, folder: &Path, stem: &str) -> Result<(PathBuf, PathBuf), AuthorityError> {
+        let certificate = folder.join(format!("{stem}.crt"));
+        let key = folder.join(format!("{stem}.key"));
+        replace(&key, &self.key, 0o600)?;
+        replace(&certificate, &self.certificate, 0o644)?;
+        Ok((certificate, key))
+    }
+}
+
+/// A certificate authority for one trust domain.
+pub struct Authority {
+    trust_domain: String,
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Authority")
+            .field("trust_domain", &self.trust_domain)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Makes a new CA.
+    ///
+    /// # Errors
+    /// [`AuthorityError`], if `trust_domain` is not one.
+    pub fn create(trust_domain: &str, validity: Validity) -> Result<Self, AuthorityError> {
+        if !is_trust_domain(trust_domain) {
+            return Err(IdentityError::TrustDomain(trust_domain.into()).into());
+        }
+        let key = KeyPair::generate()?;
+        let params = ca_params(trust_domain, validity)?;
+        let certificate = params.self_signed(&key)?.pem();
+        let issuer = Issuer::new(params, key);
+        Ok(Self { trust_domain: trust_domain.into(), certificate, issuer })
+    }
+
+    /// Reads the CA that [`Authority::save`] wrote into `folder`.
+    ///
+    /// # Errors
+    /// [`AuthorityError`], if it is not there or not usable.
+    pub fn open(folder: &Path) -> Result<Self, AuthorityError> {
+        let path = folder.join(CA_CERTIFICATE);
+        if !path.exists() {
+            return Err(AuthorityError::Missing(folder.into()));
+        }
+        let certificate = read(&path)?;
+        let key = KeyPair::from_pem(&read(&folder.join(CA_KEY))?)?;
+        let trust_domain = trust_domain(&certificate)
+            .map_err(|reason| AuthorityError::NotOurs { path, reason })?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
+        Ok(Self { trust_domain, certificate, issuer })
+    }
+
+    /// Writes certificate and key (mode 0600) into `folder`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Exists`], if there is a CA already, or [`AuthorityError::File`].
+    pub fn save(&self, folder: &Path) -> Result<(), AuthorityError> {
+        let unusable = |source| AuthorityError::File { path: folder.into(), source };
+        DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(unusable)?;
+        create(&folder.join(CA_KEY), &self.issuer.key().serialize_pem(), 0o600)?;
+        create(&folder.join(CA_CERTIFICATE), &self.certificate, 0o644)
+    }
+
+    /// The realm of the identities it certifies.
+    #[must_use]
+    pub fn trust_domain(&self) -> &str {
+        &self.trust_domain
+    }
+
+    /// Its own certificate, PEM: what peers have to trust.
+    #[must_use]
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// Makes a key and a certificate for `name` in `role`.
+    ///
+    /// # Errors
+    /// [`AuthorityError`], if the name is not one.
+    pub fn issue(
+        &self,
+        role: Role,
+        name: &str,
+        validity: Validity,
+    ) -> Result<Issued, AuthorityError> {
+        let identity = Identity::new(&self.trust_domain, role, name)?;
+        let key = KeyPair::generate()?;
+        let certificate = leaf_params(&identity, validity)?.signed_by(&key, &self.issuer)?.pem();
+        Ok(Issued { certificate, key: key.serialize_pem() })
+    }
+}
+
+fn ca_params(trust_domain: &str, validity: Validity) -> Result<CertificateParams, AuthorityError> {
+    let mut params = params(&format!("dpu-offload CA of {trust_domain}"), validity);
+    params.subject_alt_names = vec![SanType::URI(format!("spiffe://{trust_domain}").try_into()?)];
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+fn leaf_params(
+    identity: &Identity,
+    validity: Validity,
+) -> Result<CertificateParams, AuthorityError> {
+    let mut params = params(&format!("{} {}", identity.role(), identity.name()), validity);
+    params.subject_alt_names = vec![SanType::URI(identity.to_string().try_into()?)];
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![match identity.role() {
+        Role::Dpu => ExtendedKeyUsagePurpose::ServerAuth,
+        Role::Host | Role::Operator | Role::Viewer => ExtendedKeyUsagePurpose::ClientAuth,
+    }];
+    Ok(params)
+}
+
+fn params(common_name: &str, validity: Validity) -> CertificateParams {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = name;
+    params.not_before = validity.not_before.into();
+    params.not_after = validity.not_after.into();
+    params
+}
+
+/// The trust domain in a CA certificate of ours.
+fn trust_domain(certificate: &str) -> Result<String, String> {
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
+        .map_err(|error| error.to_string())?;
+    let facts = Facts::read(&certificate).map_err(|problem| problem.to_string())?;
+    match facts.uris.as_slice() {
+        [uri] => uri.strip_prefix("spiffe://").map(str::to_owned),
+        _ => None,
+    }
+    .filter(|domain| is_trust_domain(domain))
+    .ok_or_else(|| "it names no trust domain".into())
+}
+
+fn read(path: &Path) -> Result<String, AuthorityError> {
+    fs::read_to_string(path).map_err(|source| AuthorityError::File { path: path.into(), source })
+}
+
+fn create(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .and_then(|mut file| file.write_all(content.as_bytes()));
+    written.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => AuthorityError::Exists(path.into()),
+        _ => AuthorityError::File { path: path.into(), source },
+    })
+}
+
+/// Replaces the file in one step, so that a program that follows it never reads a half.
+fn replace(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
+    let mut next = path.as_os_str().to_owned();
+    next.push(".new");
+    let next = PathBuf::from(next);
+    let unusable = |source| AuthorityError::File { path: path.into(), source };
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(error)),
+        _ => create(&next, content, mode)?,
+    }
+    fs::rename(&next, path).map_err(unusable)
+}

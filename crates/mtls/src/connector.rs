@@ -1,0 +1,325 @@
+//! Opening connections to a DPU.
+//!
+//! In TLS 1.3 the client's handshake is over before the server has looked at the client's
+//! certificate. A refusal arrives as an alert where the first answer is expected, and gRPC shows it
+//! as "transport error". Therefore a connection counts as open only when the server's first bytes,
+//! its HTTP/2 settings, are there.
+
+use std::{
+    error::Error,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::{Duration, SystemTime},
+};
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::AsyncBufReadExt,
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tonic::transport::{Channel, Endpoint};
+use tower::Service;
+
+use crate::{
+    certificate::date,
+    identity::{Identity, IdentityError, Role},
+    live::LiveCredentials,
+    reason::{alert, certificate_reason, explain_alert, tls_error},
+};
+
+/// An idle connection is tried this often, so that a DPU that went away is noticed.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the DPU may take to answer such a trial.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pauses after failed attempts: the first, and the longest. They double in between.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// An address or name that no DPU can have.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// It is not `host:port`.
+    #[error("{0:?} is not of the form host:port, such as 192.168.100.2:7443")]
+    Address(String),
+    /// The DPU's name is not one.
+    #[error(transparent)]
+    Name(#[from] IdentityError),
+}
+
+/// Why no connection could be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The own certificate has expired since it was read.
+    #[error("our certificate {identity} expired on {not_after}: renew it")]
+    OwnExpired {
+        /// Whose it is.
+        identity: Identity,
+        /// Its last moment, RFC 3339.
+        not_after: String,
+    },
+    /// Nobody answers there.
+    #[error("cannot connect to the DPU at {address}")]
+    Dial {
+        /// Where.
+        address: Arc<str>,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// It took too long.
+    #[error("the DPU at {address} did not answer within {deadline:?}")]
+    TooSlow {
+        /// Where.
+        address: Arc<str>,
+        /// The time it had.
+        deadline: Duration,
+    },
+    /// We refuse the server's certificate.
+    #[error("the server at {address} shows a certificate that is refused: {reason}")]
+    ServerRefused {
+        /// Where.
+        address: Arc<str>,
+        /// Why.
+        reason: String,
+    },
+    /// The DPU refuses our certificate.
+    #[error("the DPU at {address} refused our certificate {identity}: {reason} (alert {alert})")]
+    OwnRefused {
+        /// Where.
+        address: Arc<str>,
+        /// Whose certificate was refused.
+        identity: Identity,
+        /// What the alert most likely means.
+        reason: &'static str,
+        /// The TLS alert.
+        alert: String,
+    },
+    /// The other side closed the connection right after the handshake.
+    #[error("the DPU at {address} closed the connection at once; it may be at its limit")]
+    Closed {
+        /// Where.
+        address: Arc<str>,
+    },
+    /// TLS failed otherwise.
+    #[error("the TLS handshake with {address} failed")]
+    Tls {
+        /// Where.
+        address: Arc<str>,
+        /// What failed.
+        source: Arc<io::Error>,
+    },
+}
+
+impl ConnectError {
+    /// Whether a certificate is to blame, ours or theirs, rather than the way to the DPU.
+    #[must_use]
+    pub fn is_certificate(&self) -> bool {
+        matches!(
+            self,
+            Self::OwnExpired { .. } | Self::ServerRefused { .. } | Self::OwnRefused { .. }
+        )
+    }
+
+    /// Finds the reason inside an error that tonic wrapped around it, such as a `tonic::Status`.
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// Opens connections to one DPU. Clones share their memory of failures.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    credentials: LiveCredentials,
+    address: Arc<str>,
+    dpu: Identity,
+    deadline: Duration,
+    pause: Arc<Mutex<Pause>>,
+}
+
+/// While a DPU can't be reached, only one caller in a while tries; the others learn at once what
+/// came of it, instead of queueing for their turn to wait.
+#[derive(Debug, Default)]
+struct Pause {
+    length: Duration,
+    over: Option<(Instant, ConnectError)>,
+}
+
+impl Connector {
+    /// A connector to the DPU named `dpu` of our trust domain, at `address` (`host:port`). An
+    /// attempt takes `deadline` at most.
+    ///
+    /// # Errors
+    /// [`EndpointError`], if address or name are malformed.
+    pub fn new(
+        credentials: LiveCredentials,
+        address: &str,
+        dpu: &str,
+        deadline: Duration,
+    ) -> Result<Self, EndpointError> {
+        let identity = credentials.current().identity().clone();
+        let dpu = Identity::new(identity.trust_domain(), Role::Dpu, dpu)?;
+        let malformed = || EndpointError::Address(address.into());
+        let authority: http::uri::Authority = address.parse().map_err(|_| malformed())?;
+        authority.port_u16().ok_or_else(malformed)?;
+        let pause = Arc::default();
+        Ok(Self { credentials, address: address.into(), dpu, deadline, pause })
+    }
+
+    /// A channel that connects when it is first used, and again whenever the connection broke.
+    /// Calls fail at once while the DPU can't be reached; [`ConnectError::find`] tells why.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.endpoint().connect_with_connector_lazy(self.clone())
+    }
+
+    /// A channel that is connected.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(&self) -> Result<Channel, ConnectError> {
+        let connected = self.endpoint().connect_with_connector(self.clone()).await;
+        connected.map_err(|error| match ConnectError::find(&error) {
+            Some(found) => found.clone(),
+            None => ConnectError::Tls {
+                address: Arc::clone(&self.address),
+                source: Arc::new(io::Error::other(error)),
+            },
+        })
+    }
+
+    /// The address is only told to the server; dialling is ours. `new` has seen that it parses.
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::from_shared(format!("http://{}", self.address))
+            .unwrap_or_else(|_| Endpoint::from_static("http://dpu"))
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+    }
+
+    async fn open(self) -> Result<TokioIo<TlsStream<TcpStream>>, ConnectError> {
+        if let Some(error) = self.paused() {
+            return Err(error);
+        }
+        let opened = match timeout(self.deadline, self.attempt()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(self.too_slow()),
+        };
+        self.remember(opened.as_ref().err());
+        opened.map(TokioIo::new)
+    }
+
+    async fn attempt(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
+        self.check_own()?;
+        let stream = self.dial().await.map_err(|error| self.dial_failed(error))?;
+        let mut stream = self.handshake(stream).await?;
+        self.await_first_bytes(&mut stream).await?;
+        Ok(stream)
+    }
+
+    fn check_own(&self) -> Result<(), ConnectError> {
+        let own = self.credentials.current();
+        if SystemTime::now() <= own.expires_at() {
+            return Ok(());
+        }
+        Err(ConnectError::OwnExpired {
+            identity: own.identity().clone(),
+            not_after: date(own.expires_at()),
+        })
+    }
+
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(&*self.address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+        let config = self.credentials.current().client_config(self.dpu.clone());
+        let config = config.map_err(|error| self.tls_failed(io::Error::other(error)))?;
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+        connecting.await.map_err(|error| self.tls_failed(error))
+    }
+
+    async fn await_first_bytes(
+        &self,
+        stream: &mut TlsStream<TcpStream>,
+    ) -> Result<(), ConnectError> {
+        match stream.fill_buf().await {
+            Ok([]) => Err(ConnectError::Closed { address: Arc::clone(&self.address) }),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.tls_failed(error)),
+        }
+    }
+
+    fn paused(&self) -> Option<ConnectError> {
+        let pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        let (until, error) = pause.over.as_ref()?;
+        (Instant::now() < *until).then(|| error.clone())
+    }
+
+    fn remember(&self, error: Option<&ConnectError>) {
+        let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(error) = error else {
+            *pause = Pause::default();
+            return;
+        };
+        pause.length = (pause.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        pause.over = Some((Instant::now() + pause.length, error.clone()));
+    }
+
+    fn too_slow(&self) -> ConnectError {
+        ConnectError::TooSlow { address: Arc::clone(&self.address), deadline: self.deadline }
+    }
+
+    fn dial_failed(&self, error: io::Error) -> ConnectError {
+        ConnectError::Dial { address: Arc::clone(&self.address), source: Arc::new(error) }
+    }
+
+    fn tls_failed(&self, error: io::Error) -> ConnectError {
+        let address = Arc::clone(&self.address);
+        if let Some(alert) = alert(&error) {
+            return ConnectError::OwnRefused {
+                address,
+                identity: self.credentials.current().identity().clone(),
+                reason: explain_alert(alert),
+                alert: format!("{alert:?}"),
+            };
+        }
+        match tls_error(&error).and_then(certificate_reason) {
+            Some(reason) => ConnectError::ServerRefused { address, reason },
+            None => ConnectError::Tls { address, source: Arc::new(error) },
+        }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().open())
+    }
+}

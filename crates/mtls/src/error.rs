@@ -1,0 +1,145 @@
+//! Why credentials can't be used.
+
+use std::{fmt, io, path::PathBuf};
+
+use crate::identity::Identity;
+
+/// Which of the three files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// The trusted CA certificates.
+    Ca,
+    /// The own certificate.
+    Certificate,
+    /// The own private key.
+    Key,
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Item::Ca => "CA file",
+            Item::Certificate => "certificate",
+            Item::Key => "private key",
+        })
+    }
+}
+
+/// Why credentials can't be used. Each text names the file and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialsError {
+    /// A file can't be read.
+    #[error("cannot read {item} {}", path.display())]
+    Read {
+        /// Which file.
+        item: Item,
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{item} {} can't be used: {reason}", path.display())]
+    Unusable {
+        /// Which file.
+        item: Item,
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with its content.
+        reason: String,
+    },
+    /// Others than its owner can read the key.
+    #[error(
+        "private key {} has mode {mode:04o}, which lets others than its owner read it: \
+         run `chmod 600` on it", path.display()
+    )]
+    KeyOpen {
+        /// The key's path.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The key belongs to another certificate. Happens for a moment while both are replaced.
+    #[error(
+        "private key {} does not belong to certificate {}: replace both together",
+        key.display(), certificate.display()
+    )]
+    KeyMismatch {
+        /// The key's path.
+        key: PathBuf,
+        /// The certificate's path.
+        certificate: PathBuf,
+    },
+    /// The certificate is no longer valid.
+    #[error("certificate {} ({subject}) expired on {not_after}: renew it", path.display())]
+    Expired {
+        /// The certificate's path.
+        path: PathBuf,
+        /// Its subject.
+        subject: String,
+        /// Its last moment, RFC 3339.
+        not_after: String,
+    },
+    /// The certificate is not valid yet.
+    #[error(
+        "certificate {} ({subject}) is valid only from {not_before}: check this machine's clock",
+        path.display()
+    )]
+    NotYetValid {
+        /// The certificate's path.
+        path: PathBuf,
+        /// Its subject.
+        subject: String,
+        /// Its first moment, RFC 3339.
+        not_before: String,
+    },
+    /// The certificate does not pass under the own CA.
+    #[error(
+        "certificate {} ({subject}) does not pass under CA file {}: {reason}",
+        path.display(), ca.display()
+    )]
+    Untrusted {
+        /// The certificate's path.
+        path: PathBuf,
+        /// Its subject.
+        subject: String,
+        /// The CA file's path.
+        ca: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The certificate belongs to another trust domain than the configuration says.
+    #[error(
+        "certificate {} belongs to {identity}, which is outside the configured trust domain \
+         {trust_domain:?}", path.display()
+    )]
+    TrustDomain {
+        /// The certificate's path.
+        path: PathBuf,
+        /// Whose it is.
+        identity: Identity,
+        /// The configured trust domain.
+        trust_domain: String,
+    },
+    /// The certificate is of a role that this program can't use.
+    #[error("certificate {} belongs to {identity}; this program needs one of role {wanted}", path.display())]
+    Role {
+        /// The certificate's path.
+        path: PathBuf,
+        /// Whose it is.
+        identity: Identity,
+        /// The roles that would do.
+        wanted: String,
+    },
+    /// A replaced certificate belongs to somebody else.
+    #[error("certificate {} belongs to {found}, but this program runs as {expected}: restart it to change who it is", path.display())]
+    OtherIdentity {
+        /// The certificate's path.
+        path: PathBuf,
+        /// Whose it is.
+        found: Identity,
+        /// Whose the certificate before it is.
+        expected: Identity,
+    },
+}

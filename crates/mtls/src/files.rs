@@ -1,0 +1,179 @@
+//! Reading and checking the three files, step by step.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::Arc,
+    time::SystemTime,
+};
+
+use rustls::{
+    Error, InconsistentKeys, RootCertStore, server::danger::ClientCertVerifier, sign::CertifiedKey,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
+
+use crate::{
+    certificate::{Facts, date},
+    error::{CredentialsError, Item},
+    identity::{Identity, Role},
+    provider::provider,
+    reason::certificate_reason,
+    settings::TlsSettings,
+    verifier::{ExpectClients, check_server_chain},
+};
+
+/// Largest file that is read, in bytes.
+const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// The permission bits of group and others.
+const OPEN_TO_OTHERS: u32 = 0o077;
+
+/// The own certificate with its key.
+pub(crate) struct OwnCertificate {
+    pub certified_key: CertifiedKey,
+    pub facts: Facts,
+    pub identity: Identity,
+}
+
+/// The CA certificates that are trusted.
+pub(crate) fn trusted(settings: &TlsSettings) -> Result<RootCertStore, CredentialsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(Item::Ca, &settings.ca)? {
+        roots.add(certificate).map_err(|error| unusable(Item::Ca, &settings.ca, &error))?;
+    }
+    Ok(roots)
+}
+
+/// What clients must pass, as a server with this CA.
+pub(crate) fn client_verifier(
+    settings: &TlsSettings,
+    roots: &Arc<RootCertStore>,
+) -> Result<ExpectClients, CredentialsError> {
+    ExpectClients::new(Arc::clone(roots), &settings.trust_domain)
+        .map_err(|error| unusable(Item::Ca, &settings.ca, &error))
+}
+
+pub(crate) fn own_certificate(settings: &TlsSettings) -> Result<OwnCertificate, CredentialsError> {
+    let path = &settings.certificate;
+    let chain = certificates(Item::Certificate, path)?;
+    let facts =
+        Facts::read(&chain[0]).map_err(|error| unusable(Item::Certificate, path, &error))?;
+    check_dates(path, &facts, SystemTime::now())?;
+    let identity = identity(settings, &facts)?;
+    let certified_key = certified_key(settings, chain)?;
+    Ok(OwnCertificate { certified_key, facts, identity })
+}
+
+/// Checks the own chain as a peer will: what would be refused there is refused here, with the
+/// reason.
+pub(crate) fn check_chain(
+    settings: &TlsSettings,
+    own: &OwnCertificate,
+    roots: &RootCertStore,
+    clients: &ExpectClients,
+) -> Result<(), CredentialsError> {
+    let (certificate, intermediates) = (&own.certified_key.cert[0], &own.certified_key.cert[1..]);
+    let now = UnixTime::now();
+    let passed = match own.identity.role() {
+        Role::Dpu => check_server_chain(certificate, intermediates, roots, now),
+        _ => clients.verify_client_cert(certificate, intermediates, now).map(drop),
+    };
+    passed.map_err(|error| CredentialsError::Untrusted {
+        path: settings.certificate.clone(),
+        subject: own.facts.subject.clone(),
+        ca: settings.ca.clone(),
+        reason: certificate_reason(&error).unwrap_or_else(|| error.to_string()),
+    })
+}
+
+/// The certificates in a PEM file: at least one.
+fn certificates(item: Item, path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let content = read(item, path)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&content)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(item, path, &error))?;
+    if chain.is_empty() {
+        return Err(unusable(item, path, &"it holds no `BEGIN CERTIFICATE` section"));
+    }
+    Ok(chain)
+}
+
+fn check_dates(path: &Path, facts: &Facts, now: SystemTime) -> Result<(), CredentialsError> {
+    let (path, subject) = (path.to_owned(), facts.subject.clone());
+    if now > facts.not_after {
+        let not_after = date(facts.not_after);
+        return Err(CredentialsError::Expired { path, subject, not_after });
+    }
+    if now < facts.not_before {
+        let not_before = date(facts.not_before);
+        return Err(CredentialsError::NotYetValid { path, subject, not_before });
+    }
+    Ok(())
+}
+
+fn identity(settings: &TlsSettings, facts: &Facts) -> Result<Identity, CredentialsError> {
+    let path = &settings.certificate;
+    let identity = facts.identity().map_err(|error| unusable(Item::Certificate, path, &error))?;
+    if identity.trust_domain() != settings.trust_domain {
+        return Err(CredentialsError::TrustDomain {
+            path: path.clone(),
+            identity,
+            trust_domain: settings.trust_domain.clone(),
+        });
+    }
+    Ok(identity)
+}
+
+/// Joins certificate and key, which must belong together.
+fn certified_key(
+    settings: &TlsSettings,
+    chain: Vec<CertificateDer<'static>>,
+) -> Result<CertifiedKey, CredentialsError> {
+    let key = key(&settings.key)?;
+    CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => CredentialsError::KeyMismatch {
+            key: settings.key.clone(),
+            certificate: settings.certificate.clone(),
+        },
+        other => unusable(Item::Key, &settings.key, &other),
+    })
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    let content = read(Item::Key, path)?;
+    PrivateKeyDer::from_pem_slice(&content).map_err(|error| unusable(Item::Key, path, &error))
+}
+
+fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
+    let unreadable = |source| CredentialsError::Read { item, path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    if item == Item::Key {
+        check_mode(&file, path)?;
+    }
+    let mut content = Vec::new();
+    file.take(FILE_LIMIT + 1).read_to_end(&mut content).map_err(unreadable)?;
+    if content.len() as u64 > FILE_LIMIT {
+        return Err(unreadable(io::ErrorKind::FileTooLarge.into()));
+    }
+    Ok(content)
+}
+
+/// Asks the open file, not the path, so that it can't be exchanged in between.
+fn check_mode(key: &File, path: &Path) -> Result<(), CredentialsError> {
+    let metadata = key.metadata().map_err(|source| CredentialsError::Read {
+        item: Item::Key,
+        path: path.to_owned(),
+        source,
+    })?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    match mode & OPEN_TO_OTHERS {
+        0 => Ok(()),
+        _ => Err(CredentialsError::KeyOpen { path: path.to_owned(), mode }),
+    }
+}
+
+fn unusable(item: Item, path: &Path, reason: &dyn ToString) -> CredentialsError {
+    CredentialsError::Unusable { item, path: path.to_owned(), reason: reason.to_string() }
+}

@@ -1,0 +1,115 @@
+//! Credentials that follow their files.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use arc_swap::ArcSwap;
+use bootstrap::{Chain, FileWatch};
+use tokio::time::sleep;
+
+use crate::{
+    certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
+    settings::TlsSettings,
+};
+
+/// How long certificate and key may differ while both are being replaced.
+const TORN_PAUSE: Duration = Duration::from_secs(1);
+
+/// The credentials in force. Clones share them: when the files are replaced, new connections use
+/// the new ones, and connections that are open keep theirs.
+#[derive(Clone, Debug)]
+pub struct LiveCredentials(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    settings: TlsSettings,
+    current: ArcSwap<Credentials>,
+    problem: Mutex<Option<String>>,
+}
+
+impl LiveCredentials {
+    /// Reads and checks the files of `settings`, as [`Credentials::load`] does.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]: the first credentials must be good.
+    pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
+        let credentials = Credentials::load(settings, roles)?;
+        Ok(Self(Arc::new(Shared {
+            settings: settings.clone(),
+            current: ArcSwap::from_pointee(credentials),
+            problem: Mutex::new(None),
+        })))
+    }
+
+    /// The credentials in force.
+    #[must_use]
+    pub fn current(&self) -> Credentials {
+        Credentials::clone(&self.0.current.load())
+    }
+
+    /// What is wrong, one sentence: the certificate in force has expired, or its replacement was
+    /// refused. `None`: nothing.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let refused = || self.0.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.expired().or_else(refused)
+    }
+
+    /// Follows the files, looking every `period`, until it is dropped.
+    pub async fn follow(self, period: Duration) {
+        let settings = &self.0.settings;
+        let paths = [&settings.ca, &settings.certificate, &settings.key].map(PathBuf::clone);
+        let mut watch = FileWatch::new(paths, period);
+        // Whatever changed between the first load and the watch's first look.
+        self.reload().await;
+        loop {
+            watch.changed().await;
+            self.reload().await;
+        }
+    }
+
+    /// Reads the files now. What does not pass is refused, logged, and told by
+    /// [`LiveCredentials::problem`]; the credentials in force stay.
+    pub async fn reload(&self) {
+        let mut replaced = self.replace();
+        if matches!(replaced, Err(CredentialsError::KeyMismatch { .. })) {
+            sleep(TORN_PAUSE).await;
+            replaced = self.replace();
+        }
+        self.report(replaced.err());
+    }
+
+    fn replace(&self) -> Result<(), CredentialsError> {
+        let current = self.current();
+        let next = Credentials::load(&self.0.settings, &[current.identity().role()])?;
+        if next.identity() != current.identity() {
+            return Err(CredentialsError::OtherIdentity {
+                path: self.0.settings.certificate.clone(),
+                found: next.identity().clone(),
+                expected: current.identity().clone(),
+            });
+        }
+        tracing::info!(identity = %next.identity(), expires_at = date(next.expires_at()), "certificates read");
+        self.0.current.store(Arc::new(next));
+        Ok(())
+    }
+
+    fn report(&self, refused: Option<CredentialsError>) {
+        let problem = refused.map(|error| Chain(&error).to_string());
+        if let Some(problem) = &problem {
+            tracing::error!(problem, "replaced certificates are refused; the earlier ones stay");
+        }
+        *self.0.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    fn expired(&self) -> Option<String> {
+        let current = self.current();
+        let path = self.0.settings.certificate.display();
+        (SystemTime::now() > current.expires_at()).then(|| {
+            format!("certificate {path} expired on {}: renew it", date(current.expires_at()))
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! TLS errors, said so that an operator knows what to do.
+
+use std::{
+    io,
+    time::{Duration, SystemTime},
+};
+
+use rustls::{AlertDescription, CertificateError, Error};
+use rustls_pki_types::UnixTime;
+
+use crate::certificate::date;
+
+/// The TLS error inside an I/O error, if it is one.
+pub(crate) fn tls_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// The alert that the peer sent, if that is what failed.
+pub(crate) fn alert(error: &io::Error) -> Option<AlertDescription> {
+    match tls_error(error)? {
+        Error::AlertReceived(alert) => Some(*alert),
+        _ => None,
+    }
+}
+
+/// Why a certificate, the peer's or our own, does not pass. `None`: the error is not about one.
+pub(crate) fn certificate_reason(error: &Error) -> Option<String> {
+    Some(match error {
+        Error::NoCertificatesPresented => "no certificate was presented".into(),
+        Error::InvalidCertificate(error) => describe(error),
+        _ => return None,
+    })
+}
+
+fn describe(error: &CertificateError) -> String {
+    match error {
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("it expired on {}", date(system_time(*not_after)))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("it is valid only from {}; check both clocks", date(system_time(*not_before)))
+        }
+        CertificateError::UnknownIssuer => "it was issued by a CA that is not trusted here".into(),
+        CertificateError::BadSignature => {
+            "its signature is not by the CA trusted here, though that has the same name".into()
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its extended key usage does not allow this use".into()
+        }
+        CertificateError::Other(other) => other.0.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn system_time(time: UnixTime) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
+}
+
+/// What the peer most likely meant with an alert.
+pub(crate) fn explain_alert(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it does not trust the CA that issued it"
+        }
+        AlertDescription::CertificateExpired => "it finds it expired or not yet valid",
+        AlertDescription::CertificateRequired => "it was sent none",
+        AlertDescription::CertificateUnknown | AlertDescription::AccessDenied => {
+            "it does not serve that identity; its log says why"
+        }
+        AlertDescription::UnsupportedCertificate => "the certificate is made for another use",
+        AlertDescription::ProtocolVersion => "it does not speak TLS 1.3",
+        _ => "its log says why",
+    }
+}

@@ -1,0 +1,189 @@
+//! Accepting connections.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use rustls_pki_types::CertificateDer;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::OwnedSemaphorePermit,
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tonic::transport::server::Connected;
+
+use crate::{
+    certificate::Facts,
+    identity::Identity,
+    live::LiveCredentials,
+    provider::ALPN,
+    reason::{certificate_reason, tls_error},
+};
+
+/// Who is at the other end. Found in the extensions of every request that came by a
+/// [`ServerStream`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Whose certificate it showed.
+    pub identity: Identity,
+    /// Where it calls from.
+    pub address: SocketAddr,
+}
+
+/// Why a connection was not accepted. The texts say nothing that the peer could not know.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The peer did not finish in time.
+    #[error("the TLS handshake was not over after {0:?}")]
+    TooSlow(Duration),
+    /// The peer's certificate was refused, or it had none.
+    #[error("the peer's certificate is refused: {0}")]
+    Certificate(String),
+    /// The peer did not ask for HTTP/2.
+    #[error("the peer does not offer HTTP/2 by ALPN")]
+    Protocol,
+    /// TLS failed otherwise.
+    #[error("the TLS handshake failed")]
+    Tls(#[source] rustls::Error),
+    /// The connection failed.
+    #[error("the connection failed during the TLS handshake")]
+    Io(#[source] io::Error),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        match tls_error(&error) {
+            Some(tls) => {
+                certificate_reason(tls).map_or_else(|| Self::Tls(tls.clone()), Self::Certificate)
+            }
+            None => Self::Io(error),
+        }
+    }
+}
+
+/// Turns TCP connections into mutually authenticated ones.
+#[derive(Clone, Debug)]
+pub struct Server {
+    credentials: LiveCredentials,
+    deadline: Duration,
+}
+
+impl Server {
+    /// A server of these credentials, which are looked at anew for each connection. A handshake
+    /// that takes longer than `deadline` is given up.
+    #[must_use]
+    pub fn new(credentials: LiveCredentials, deadline: Duration) -> Self {
+        Self { credentials, deadline }
+    }
+
+    /// Does the handshake on `stream`.
+    ///
+    /// # Errors
+    /// [`HandshakeError`], if the peer is too slow, speaks something else, or shows no certificate
+    /// of a host or operator of our trust domain.
+    pub async fn accept(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
+        timeout(self.deadline, self.handshake(stream))
+            .await
+            .map_err(|_| HandshakeError::TooSlow(self.deadline))?
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
+        // Without this each answer waits for the peer's delayed acknowledgement: 25 ms.
+        stream.set_nodelay(true)?;
+        let address = stream.peer_addr()?;
+        let config = self.credentials.current().server_config().map_err(HandshakeError::Tls)?;
+        let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
+        let (_, connection) = stream.get_ref();
+        if connection.alpn_protocol() != Some(ALPN) {
+            return Err(HandshakeError::Protocol);
+        }
+        let identity = identity(connection.peer_certificates())?;
+        Ok(ServerStream { stream, peer: Peer { identity, address }, _permit: None })
+    }
+}
+
+/// Reads the identity that the handshake's verifier has admitted.
+fn identity(certificates: Option<&[CertificateDer<'_>]>) -> Result<Identity, HandshakeError> {
+    let certificate = certificates.and_then(<[_]>::first);
+    let none = || HandshakeError::Certificate("no certificate was presented".into());
+    Facts::read(certificate.ok_or_else(none)?)
+        .and_then(|facts| facts.identity())
+        .map_err(|problem| HandshakeError::Certificate(problem.to_string()))
+}
+
+/// A connection whose peer is known.
+#[derive(Debug)]
+pub struct ServerStream {
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+    /// Counts the connection as long as it is open.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl ServerStream {
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(crate) fn counted_by(self, permit: OwnedSemaphorePermit) -> Self {
+        Self { _permit: Some(permit), ..self }
+    }
+}
+
+impl Connected for ServerStream {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for ServerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for ServerStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
