@@ -1,0 +1,182 @@
+//! By what the card's links are known: their aliases, which survive renames and moves.
+
+use std::{fmt, str::FromStr};
+
+use vf_alloc::{PfId, VfId};
+
+/// What every alias of the card begins with.
+const CARD: &str = "virtual-nic";
+
+/// A PCI address that no real card has: its domain is `d000` and up, one for each PF.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress(String);
+
+impl PciAddress {
+    /// The domain of PF 0.
+    const DOMAIN: u32 = 0xd000;
+
+    /// The address of a VF. They are numbered as on a card with ARI, after the PF itself.
+    #[must_use]
+    pub fn of(id: VfId) -> Self {
+        let domain = Self::DOMAIN + u32::from(id.pf.pf);
+        let function = u32::from(id.vf) + 1;
+        let (bus, device) = (function >> 8, (function >> 3) & 0x1f);
+        Self(format!("{domain:04x}:{bus:02x}:{device:02x}.{}", function & 7))
+    }
+
+    /// As text, such as `d000:00:00.1`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// The alias of a VF, on the host's side: `virtual-nic d000:00:00.1 pf0vf0`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VirtualVf {
+    /// Its PCI address.
+    pub pci: PciAddress,
+    /// Which VF it is.
+    pub id: VfId,
+}
+
+/// The alias of a VF's representor, on the DPU's side: `virtual-nic representor pf0vf0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RepresentorAlias(pub VfId);
+
+/// The alias of an uplink, on the DPU's side: `virtual-nic uplink p0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UplinkAlias(pub PfId);
+
+/// The alias of either end of the management link.
+pub const MANAGEMENT_ALIAS: &str = "virtual-nic management";
+
+/// A text that is no such alias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an alias of the virtual card")]
+pub struct ParseAliasError;
+
+impl VirtualVf {
+    /// The VF of this number, at its PCI address.
+    #[must_use]
+    pub fn new(id: VfId) -> Self {
+        Self { pci: PciAddress::of(id), id }
+    }
+}
+
+impl fmt::Display for VirtualVf {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{CARD} {} {}", self.pci, self.id)
+    }
+}
+
+impl fmt::Display for RepresentorAlias {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{CARD} representor {}", self.0)
+    }
+}
+
+impl fmt::Display for UplinkAlias {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{CARD} uplink {}", self.0)
+    }
+}
+
+impl FromStr for VirtualVf {
+    type Err = ParseAliasError;
+
+    fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
+        let (pci, id) = words(alias)?;
+        let vf = Self::new(id.parse().map_err(|_| ParseAliasError)?);
+        if vf.pci.as_str() == pci { Ok(vf) } else { Err(ParseAliasError) }
+    }
+}
+
+impl FromStr for RepresentorAlias {
+    type Err = ParseAliasError;
+
+    fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
+        match words(alias)? {
+            ("representor", id) => id.parse().map(Self).map_err(|_| ParseAliasError),
+            _ => Err(ParseAliasError),
+        }
+    }
+}
+
+impl FromStr for UplinkAlias {
+    type Err = ParseAliasError;
+
+    fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
+        match words(alias)? {
+            ("uplink", id) => id.parse().map(Self).map_err(|_| ParseAliasError),
+            _ => Err(ParseAliasError),
+        }
+    }
+}
+
+/// The two words after the card's own.
+fn words(alias: &str) -> Result<(&str, &str), ParseAliasError> {
+    let mut words = alias.split(' ');
+    match (words.next(), words.next(), words.next(), words.next()) {
+        (Some(CARD), Some(first), Some(second), None) => Ok((first, second)),
+        _ => Err(ParseAliasError),
+    }
+}
+
+/// Whether a link of this alias is part of the card.
+#[must_use]
+pub fn is_of_card(alias: &str) -> bool {
+    alias.split(' ').next() == Some(CARD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_count_as_on_a_card_with_ari() {
+        let address = |pf, vf| PciAddress::of(VfId::local(pf, vf)).to_string();
+        assert_eq!(address(0, 0), "d000:00:00.1");
+        assert_eq!(address(0, 6), "d000:00:00.7");
+        assert_eq!(address(0, 7), "d000:00:01.0");
+        assert_eq!(address(1, 255), "d001:01:00.0");
+        assert_eq!(address(0, 1023), "d000:04:00.0");
+    }
+
+    #[test]
+    fn aliases_read_back_as_written() {
+        let vf = VirtualVf::new(VfId::local(1, 17));
+        assert_eq!(vf.to_string(), "virtual-nic d001:00:02.2 pf1vf17");
+        assert_eq!(vf.to_string().parse(), Ok(vf));
+        let representor = RepresentorAlias(VfId::local(0, 3));
+        assert_eq!(representor.to_string(), "virtual-nic representor pf0vf3");
+        assert_eq!(representor.to_string().parse(), Ok(representor));
+        let uplink = UplinkAlias(PfId::local(2));
+        assert_eq!(uplink.to_string(), "virtual-nic uplink p2");
+        assert_eq!(uplink.to_string().parse(), Ok(uplink));
+    }
+
+    #[test]
+    fn other_aliases_are_not_taken_for_ours() {
+        let others = [
+            "",
+            "virtual-nic",
+            "virtual-nic d000:00:00.1",
+            "virtual-nic d000:00:00.2 pf0vf0",
+            "virtual-nic d000:00:00.1 pf0vf0 more",
+            "virtual-nic representor pf0vf0",
+            "another-nic d000:00:00.1 pf0vf0",
+        ];
+        for alias in others {
+            assert!(alias.parse::<VirtualVf>().is_err(), "{alias}");
+        }
+        assert!("virtual-nic d000:00:00.1 pf0vf0".parse::<RepresentorAlias>().is_err());
+        assert!(is_of_card(MANAGEMENT_ALIAS) && !is_of_card("virtual-nics x"));
+    }
+}
