@@ -8,5 +8,6 @@ pub mod events;
 pub mod fabric;
 pub mod model;
 pub mod programmer;
+pub mod reconcile;
 pub mod records;
 pub mod sessions;
