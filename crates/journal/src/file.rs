@@ -1,0 +1,104 @@
+//! The journal's file: how it comes to be, and what is refused.
+
+use std::{
+    ffi::OsString,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, ErrorKind},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use redb::{Builder, DatabaseError, ReadableDatabase};
+
+use crate::{
+    OpenError, Schema,
+    storage::FileBackend,
+    store::{self, Store},
+};
+
+/// Makes the journal if there is none. It appears under its name only once it is whole and on the
+/// disk, so that a crash leaves either none or a good one.
+pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), OpenError> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
+    let directory = directory_of(path);
+    let refused = |doing| move |source| OpenError::Io { doing, path: path.to_owned(), source };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(refused("make the directory of"))?;
+    let draft = draft_of(path);
+    write_draft(&draft, schema)?;
+    publish(&draft, path).map_err(refused("create"))?;
+    sync_directory(directory).map_err(refused("sync the directory of"))
+}
+
+/// Refuses a file that is not the journal, without touching it.
+///
+/// After an unclean end this can't be told without a repair: opening tells it then.
+pub(crate) fn check(path: &Path, schema: &Schema) -> Result<(), OpenError> {
+    let read_only = Builder::new().set_cache_size(store::CACHE).open_read_only(path);
+    let database = match read_only {
+        Ok(database) => database,
+        Err(DatabaseError::RepairAborted) => return Ok(()),
+        Err(error) => return Err(store::explain(error, path, schema)),
+    };
+    let transaction = database
+        .begin_read()
+        .map_err(|error| OpenError::Damaged { path: path.to_owned(), source: error.into() })?;
+    store::check_owner(&transaction, path, schema)
+}
+
+/// Opens the file, which must exist.
+pub(crate) fn open_backend(path: &Path) -> Result<FileBackend, OpenError> {
+    let refused = |source| OpenError::Io { doing: "open", path: path.to_owned(), source };
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(refused)?;
+    backend(file, path)
+}
+
+fn backend(file: File, path: &Path) -> Result<FileBackend, OpenError> {
+    FileBackend::new(file)
+        .map_err(|error| OpenError::Damaged { path: path.to_owned(), source: error.into() })
+}
+
+fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
+    let refused = |source| OpenError::Io { doing: "write", path: draft.to_owned(), source };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(draft)
+        .map_err(refused)?;
+    let synced = file.try_clone().map_err(refused)?;
+    Store::create(backend(file, draft)?, schema).map_err(|error| match error {
+        redb::Error::Io(source) => refused(source),
+        error => OpenError::Damaged { path: draft.to_owned(), source: error.into() },
+    })?;
+    synced.sync_all().map_err(refused)
+}
+
+/// Gives the draft its name, unless somebody else was faster.
+fn publish(draft: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => fs::remove_file(draft),
+    }
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    let mut draft = OsString::from(path);
+    draft.push(format!(".{}.new", std::process::id()));
+    draft.into()
+}

@@ -1,0 +1,194 @@
+//! The journal as its users hold it.
+
+use std::{
+    fmt,
+    future::Future,
+    path::Path,
+    sync::{
+        Arc,
+        mpsc::{self, Sender},
+    },
+    thread::{self, JoinHandle},
+};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    Change, OpenError, ReadError, WriteError, file,
+    storage::{FileBackend, StorageBackend},
+    store::Store,
+    writer::{Health, Message, Writer},
+};
+
+/// The rows of a table: keys, in order, with their values.
+pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Whose journal it is and what is in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// The program. A file of another one is refused.
+    pub name: &'static str,
+    /// The version of the tables' contents. A file of a newer one is refused.
+    pub version: u32,
+    /// The tables.
+    pub tables: &'static [&'static str],
+}
+
+/// What a journal has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Commits that succeeded.
+    pub commits: u64,
+    /// Transactions that they took.
+    pub transactions: u64,
+}
+
+/// A durable table of records. Dropping it lets waiting commits finish first.
+pub struct Journal {
+    schema: Schema,
+    health: Arc<Health>,
+    /// `None` once it is being closed.
+    sender: Option<Sender<Message>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Journal").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// Opens the journal in the file `path`, or creates it, with its directory.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. A file that exists is as it was.
+    pub fn open(path: &Path, schema: Schema) -> Result<Self, OpenError> {
+        Self::open_with(path, schema, |file| file)
+    }
+
+    /// Like [`Self::open`], with `wrap` between the journal and its file, so that a test can make
+    /// the disk fail. `wrap` is called again when the journal opens its file again after an error.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_with<B: StorageBackend>(
+        path: &Path,
+        schema: Schema,
+        wrap: impl Fn(FileBackend) -> B + Send + 'static,
+    ) -> Result<Self, OpenError> {
+        file::create_if_missing(path, &schema)?;
+        file::check(path, &schema)?;
+        let place = path.to_owned();
+        let open = move || {
+            let backend = wrap(file::open_backend(&place)?);
+            Store::open(backend, &place, &schema)
+        };
+        let first = open()?;
+        let health = Arc::<Health>::default();
+        let (sender, receiver) = mpsc::channel();
+        let writer = Writer::new(first, Box::new(open), Arc::clone(&health));
+        let writer = thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || writer.serve(&receiver))
+            .map_err(|source| OpenError::Io {
+                doing: "start the writer of",
+                path: path.to_owned(),
+                source,
+            })?;
+        Ok(Self { schema, health, sender: Some(sender), writer: Some(writer) })
+    }
+
+    /// All rows of `table`. Blocks: it is meant for the program's start.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_all(&self, table: &'static str) -> Result<Rows, ReadError> {
+        if !self.schema.tables.contains(&table) {
+            return Err(ReadError::NoTable(table));
+        }
+        let (answer, rows) = mpsc::channel();
+        self.send(Message::Read { table, answer });
+        rows.recv().map_err(|_| ReadError::Closed)?
+    }
+
+    /// Makes all `changes`, in order, or none. They are queued at once, in the order of the calls;
+    /// the future is only for learning what became of them.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. Nothing has changed.
+    pub fn commit(
+        &self,
+        changes: Vec<Change>,
+    ) -> impl Future<Output = Result<(), WriteError>> + Send + 'static + use<> {
+        let queued = self.queue(changes);
+        async move { queued?.await.map_err(|_| WriteError::Closed)? }
+    }
+
+    /// Makes all `changes` like [`Self::commit`], when nobody needs to know. A failure is logged.
+    pub fn commit_lazily(&self, changes: Vec<Change>) {
+        match self.check_tables(&changes) {
+            Ok(()) => self.send(Message::Write { changes, answer: None }),
+            Err(error) => tracing::error!(%error, "a commit was dropped"),
+        }
+    }
+
+    /// Writes something that means nothing, to see whether writing works.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub fn probe(&self) -> impl Future<Output = Result<(), WriteError>> + Send + 'static + use<> {
+        let (answer, done) = oneshot::channel();
+        self.send(Message::Write { changes: vec![Store::probe()], answer: Some(answer) });
+        async move { done.await.map_err(|_| WriteError::Closed)? }
+    }
+
+    /// Why the latest transaction failed. `None`: it did not.
+    #[must_use]
+    pub fn problem(&self) -> Option<WriteError> {
+        self.health.problem()
+    }
+
+    /// What it has done since it was opened.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.health.statistics()
+    }
+
+    fn queue(
+        &self,
+        changes: Vec<Change>,
+    ) -> Result<oneshot::Receiver<Result<(), WriteError>>, WriteError> {
+        self.check_tables(&changes)?;
+        let (answer, done) = oneshot::channel();
+        self.send(Message::Write { changes, answer: Some(answer) });
+        Ok(done)
+    }
+
+    fn check_tables(&self, changes: &[Change]) -> Result<(), WriteError> {
+        let is_foreign = |change: &&Change| !self.schema.tables.contains(&change.table);
+        match changes.iter().find(is_foreign) {
+            Some(change) => Err(WriteError::NoTable(change.table)),
+            None => Ok(()),
+        }
+    }
+
+    /// Should the writer be gone, the message is dropped with its `answer`, and its sender sees
+    /// that.
+    fn send(&self, message: Message) {
+        if let Some(sender) = &self.sender {
+            let _ = sender.send(message);
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the journal's writer panicked");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The tables in the file.
+
+use std::path::Path;
+
+use redb::{
+    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
+    StorageError, TableDefinition, TableError, WriteTransaction,
+};
+
+use crate::{Change, OpenError, Rows, Schema, storage::StorageBackend};
+
+/// How much memory redb may fill with pages, in bytes.
+pub(crate) const CACHE: usize = 512 * 1024;
+
+/// The journal's own table: whose it is.
+const OWN: &str = "journal";
+const NAME: &[u8] = b"name";
+const VERSION: &[u8] = b"version";
+
+/// An open database.
+pub(crate) struct Store {
+    database: Database,
+    tables: &'static [&'static str],
+}
+
+const fn definition(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+    TableDefinition::new(name)
+}
+
+impl Store {
+    /// Opens the database in `backend`, making it if `backend` is empty. After an unclean end it is
+    /// repaired first.
+    pub(crate) fn open(
+        backend: impl StorageBackend,
+        path: &Path,
+        schema: &Schema,
+    ) -> Result<Self, OpenError> {
+        let place = path.to_owned();
+        let database = Builder::new()
+            .set_cache_size(CACHE)
+            .set_repair_callback(move |_| {
+                tracing::warn!(path = %place.display(), "the journal was not closed: repairing it");
+            })
+            .create_with_backend(backend)
+            .map_err(|error| explain(error, path, schema))?;
+        let damaged = |error: redb::Error| damaged(path, error);
+        let transaction = database.begin_read().map_err(|error| damaged(error.into()))?;
+        check_owner(&transaction, path, schema)?;
+        drop(transaction);
+        Ok(Self { database, tables: schema.tables })
+    }
+
+    /// Makes a new database in `backend`.
+    pub(crate) fn create(backend: impl StorageBackend, schema: &Schema) -> Result<(), redb::Error> {
+        let database = Builder::new().set_cache_size(CACHE).create_with_backend(backend)?;
+        let transaction = database.begin_write()?;
+        for table in schema.tables {
+            transaction.open_table(definition(table))?;
+        }
+        {
+            let mut own = transaction.open_table(definition(OWN))?;
+            own.insert(NAME, schema.name.as_bytes())?;
+            own.insert(VERSION, schema.version.to_string().as_bytes())?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// A change that means nothing.
+    pub(crate) fn probe() -> Change {
+        Change::put(OWN, *b"probe", *b"")
+    }
+
+    /// Makes all `changes` durably, or none. Adds to `take_back` what undoes them, last first, when
+    /// read backwards.
+    pub(crate) fn apply(
+        &self,
+        changes: &[Change],
+        take_back: &mut Vec<Change>,
+    ) -> Result<(), redb::Error> {
+        let transaction = self.database.begin_write()?;
+        for table in self.tables.iter().copied().chain([OWN]) {
+            let mut of_table = changes.iter().filter(|change| change.table == table).peekable();
+            if of_table.peek().is_some() {
+                change_table(&transaction, table, of_table, take_back)?;
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    pub(crate) fn read_all(&self, table: &'static str) -> Result<Rows, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        let table = match transaction.open_table(definition(table)) {
+            Ok(table) => table,
+            // The schema grew since the file was made.
+            Err(TableError::TableDoesNotExist(_)) => return Ok(Rows::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut rows = Rows::new();
+        for row in table.iter()? {
+            let (key, value) = row?;
+            rows.push((key.value().to_vec(), value.value().to_vec()));
+        }
+        Ok(rows)
+    }
+}
+
+fn change_table<'a>(
+    transaction: &WriteTransaction,
+    name: &'static str,
+    changes: impl Iterator<Item = &'a Change>,
+    take_back: &mut Vec<Change>,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(definition(name))?;
+    for Change { key, value, .. } in changes {
+        let before = match value {
+            Some(value) => table.insert(key.as_slice(), value.as_slice())?,
+            None => table.remove(key.as_slice())?,
+        };
+        let before = before.map(|before| before.value().to_vec());
+        take_back.push(Change { table: name, key: key.clone(), value: before });
+    }
+    Ok(())
+}
+
+/// Refuses a database of another program or a newer version.
+pub(crate) fn check_owner(
+    transaction: &ReadTransaction,
+    path: &Path,
+    schema: &Schema,
+) -> Result<(), OpenError> {
+    let foreign =
+        |found: String| OpenError::Foreign { path: path.to_owned(), expected: schema.name, found };
+    let own = match transaction.open_table(definition(OWN)) {
+        Ok(own) => own,
+        Err(TableError::Storage(error)) => return Err(damaged(path, error.into())),
+        Err(_) => return Err(foreign("some other program's database".into())),
+    };
+    let text = |key: &[u8]| {
+        let value = own.get(key).map_err(|error| damaged(path, error.into()))?;
+        Ok(value.map(|value| String::from_utf8_lossy(value.value()).into_owned()))
+    };
+    let name = text(NAME)?.unwrap_or_default();
+    if name != schema.name {
+        return Err(foreign(format!("one of {name:?}")));
+    }
+    let version = text(VERSION)?.unwrap_or_default();
+    match version.parse::<u32>() {
+        Ok(found) if found <= schema.version => Ok(()),
+        Ok(found) => Err(OpenError::Newer { path: path.to_owned(), found, known: schema.version }),
+        Err(_) => Err(foreign(format!("one of schema version {version:?}"))),
+    }
+}
+
+/// What a refusal to open means.
+pub(crate) fn explain(error: DatabaseError, path: &Path, schema: &Schema) -> OpenError {
+    let path = path.to_owned();
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path },
+        DatabaseError::Storage(StorageError::Io(source)) if is_of_the_system(&source) => {
+            OpenError::Io { doing: "read", path, source }
+        }
+        DatabaseError::UpgradeRequired(version) => OpenError::Foreign {
+            path,
+            expected: schema.name,
+            found: format!("a database of redb format {version}"),
+        },
+        error => OpenError::Damaged { path, source: error.into() },
+    }
+}
+
+/// Errors that redb makes up itself, such as for a wrong magic number, have no number.
+fn is_of_the_system(error: &std::io::Error) -> bool {
+    error.raw_os_error().is_some()
+}
+
+fn damaged(path: &Path, error: redb::Error) -> OpenError {
+    OpenError::Damaged { path: path.to_owned(), source: error.into() }
+}
