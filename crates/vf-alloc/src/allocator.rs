@@ -331,6 +331,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.known(vf)?.hold.as_ref().map(|hold| &hold.key)
     }
 
+    /// What its host said of `vf`. `None` until the host has offered it once.
+    #[must_use]
+    pub fn facts(&self, vf: VfId) -> Option<&VfFacts> {
+        self.known(vf)?.facts.as_ref()
+    }
+
     /// The VF that `key` holds.
     #[must_use]
     pub fn vf_of(&self, key: &K) -> Option<VfId> {
