@@ -3,8 +3,8 @@
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     link::{
-        AfSpecBridge, BridgeVlanInfo, BridgeVlanInfoFlags, InfoBridgePort, LinkAttribute,
-        LinkExtentMask, LinkMessage,
+        AfSpecBridge, BridgeVlanInfo, BridgeVlanInfoFlags, InfoBridge, InfoBridgePort,
+        LinkAttribute, LinkExtentMask, LinkMessage,
     },
 };
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkBridgeVlan, LinkMessageBuilder};
@@ -14,7 +14,7 @@ use crate::{
     request::{Existing, LINK},
 };
 
-/// A bridge to be made.
+/// A bridge to be made, or one that there is; then all are `Some` that the kernel knows of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
     /// Whether it keeps VLANs apart. Needs a kernel with `CONFIG_BRIDGE_VLAN_FILTERING`.
@@ -55,6 +55,21 @@ pub struct BridgeVlan {
     pub pvid: bool,
     /// Its frames go out untagged.
     pub untagged: bool,
+}
+
+impl Bridge {
+    pub(crate) fn from_settings(settings: &[InfoBridge]) -> Self {
+        let mut bridge = Self::default();
+        for setting in settings {
+            match setting {
+                InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = *on,
+                InfoBridge::VlanDefaultPvid(vlan) => bridge.default_pvid = Some(*vlan),
+                InfoBridge::MulticastSnooping(on) => bridge.multicast_snooping = Some(*on),
+                _ => {}
+            }
+        }
+        bridge
+    }
 }
 
 impl BridgePort {

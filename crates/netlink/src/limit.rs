@@ -1,6 +1,8 @@
 //! Limits of what a link sends.
 
-use netlink_packet_core::DefaultNla;
+use std::ops::Range;
+
+use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcHandle, TcMessage, TcOption},
@@ -14,6 +16,8 @@ use crate::{
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
+/// Where the rate is in `struct tc_tbf_qopt`.
+const RATE: Range<usize> = 8..12;
 
 /// How long a frame may wait in the queue before more are dropped.
 const LATENCY_MS: u64 = 50;
@@ -96,6 +100,36 @@ impl Request<'_> {
         let operation = format!("take the limit off {LINK}");
         Self::new(operation, Some(index), message, Existing::Required)
     }
+}
+
+/// Asks for the queue of a link.
+pub(crate) fn query(index: u32) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetQueueDiscipline(root_queue(index))
+}
+
+/// The rate of a token bucket, in bits per second. `None`: the queue is of another kind.
+pub(crate) fn rate(message: &TcMessage) -> Option<u64> {
+    let options = message.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    })?;
+    let is_bucket =
+        |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if kind == "tbf");
+    let value = |kind: u16| {
+        options.iter().find(|option| option.kind() == kind).map(|option| {
+            let mut bytes = vec![0; option.value_len()];
+            option.emit_value(&mut bytes);
+            bytes
+        })
+    };
+    let wide =
+        value(TCA_TBF_RATE64).and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?)));
+    let narrow = || {
+        let bytes = value(TCA_TBF_PARMS)?.get(RATE)?.try_into().ok()?;
+        Some(u64::from(u32::from_ne_bytes(bytes)))
+    };
+    let rate = message.attributes.iter().any(is_bucket).then(|| wide.or_else(narrow))??;
+    Some(rate.saturating_mul(8))
 }
 
 fn root_queue(index: u32) -> TcMessage {

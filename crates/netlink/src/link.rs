@@ -1,10 +1,10 @@
 //! What a link is like.
 
 use netlink_packet_route::link::{
-    InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+    InfoData, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
 };
 
-use crate::{BridgePort, MacAddress};
+use crate::{Bridge, BridgePort, MacAddress};
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Link {
     pub alternative_names: Vec<String>,
     /// The index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
+    /// Its settings as a bridge.
+    pub bridge: Option<Bridge>,
     /// Its settings as a port of a bridge.
     pub bridge_port: Option<BridgePort>,
     /// The index of what it is stacked on; for a veth end, of the other end.
@@ -95,6 +97,10 @@ impl Link {
     fn learn_info(&mut self, info: LinkInfo) {
         match info {
             LinkInfo::Kind(kind) => self.kind = Some(kind_name(kind)),
+            LinkInfo::Data(InfoData::Bridge(settings)) => {
+                let mtu = Some(self.mtu);
+                self.bridge = Some(Bridge { mtu, ..Bridge::from_settings(&settings) });
+            }
             LinkInfo::PortData(InfoPortData::BridgePort(settings)) => {
                 self.bridge_port = Some(BridgePort::from_settings(&settings));
             }

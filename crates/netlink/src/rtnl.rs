@@ -1,6 +1,6 @@
 //! The kernel's interface to links, addresses, routes and queues.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use ipnetwork::IpNetwork;
 use netlink_packet_core::DefaultNla;
@@ -15,7 +15,7 @@ use nix::errno::Errno;
 
 use crate::{
     AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, Link, LinkChange,
-    MacAddress, Netns, Request, Route, Rule, VethEnd, address, bridge, fdb, route, rule,
+    MacAddress, Netns, Request, Route, Rule, VethEnd, address, bridge, fdb, limit, route, rule,
     socket::{RefusalCause, RouteSocket},
 };
 
@@ -221,19 +221,21 @@ impl Rtnl {
         self.change(Request::set_bridge_port(index, port))
     }
 
-    /// The VLANs of a port of a bridge. Empty where the bridge can't have VLANs.
+    /// The VLANs of all ports of bridges, and of the bridges themselves, by index. Links without
+    /// any are left out.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn bridge_vlans(&mut self, index: u32) -> Result<Vec<BridgeVlan>, Error> {
+    pub fn bridge_vlans(&mut self) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
         let objects = self.list("list the VLANs", &bridge::list_vlans_message())?;
-        let of_port = |object: &RouteNetlinkMessage| match object {
-            RouteNetlinkMessage::NewLink(message) if message.header.index == index => {
-                Some(bridge::vlans_of(message))
+        let mut vlans: BTreeMap<u32, Vec<BridgeVlan>> = BTreeMap::new();
+        for object in &objects {
+            if let RouteNetlinkMessage::NewLink(message) = object {
+                vlans.entry(message.header.index).or_default().extend(bridge::vlans_of(message));
             }
-            _ => None,
-        };
-        Ok(objects.iter().filter_map(of_port).flatten().collect())
+        }
+        vlans.retain(|_, vlans| !vlans.is_empty());
+        Ok(vlans)
     }
 
     /// Adds a VLAN to a port of a bridge, or changes it.
@@ -391,6 +393,20 @@ impl Rtnl {
         match self.change(Request::set_egress_limit(index, limit)) {
             Err(error) if limit.is_none() && error.is_not_found() => Ok(()),
             outcome => outcome,
+        }
+    }
+
+    /// The rate to which [`Rtnl::set_egress_limit`] limits what a link sends, in bits per second.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn egress_rate(&mut self, index: u32) -> Result<Option<u64>, Error> {
+        let operation = || format!("read the limit of link {index}");
+        match self.socket.get(limit::query(index)) {
+            Ok(RouteNetlinkMessage::NewQueueDiscipline(message)) => Ok(limit::rate(&message)),
+            Ok(_) => Err(Error::answer(operation(), "an answer about something else")),
+            Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(cause) => Err(cause.told_as(operation())),
         }
     }
 
