@@ -177,7 +177,8 @@ impl Connector {
         let dpu = Identity::new(identity.trust_domain(), Role::Dpu, dpu)?;
         let malformed = || EndpointError::Address(address.into());
         let authority: http::uri::Authority = address.parse().map_err(|_| malformed())?;
-        authority.port_u16().ok_or_else(malformed)?;
+        let (host, port) = (authority.host(), authority.port_u16());
+        port.filter(|_| !host.is_empty()).ok_or_else(malformed)?;
         let pause = Arc::default();
         Ok(Self { credentials, address: address.into(), dpu, deadline, pause })
     }

@@ -1,0 +1,142 @@
+//! gRPC over our connections.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::support::{BOUND, Pki, bounded, host, listen};
+use mtls::{ConnectError, Limits, Peer, Role, incoming};
+use tokio::{net::TcpListener, sync::oneshot, time::sleep};
+use tonic::{Request, Status, service::interceptor::InterceptedService, transport::Server};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+const LIMITS: Limits = Limits { handshakes: 8, connections: 8 };
+
+/// Serves gRPC health to everybody whom the handshake lets in, and checks who that is.
+/// Until the result is dropped.
+fn serve(pki: &Pki, listener: TcpListener, limits: Limits) -> oneshot::Sender<()> {
+    let incoming = incoming(listener, pki.server(), limits);
+    let (_, health) = tonic_health::server::health_reporter();
+    let health = InterceptedService::new(health, |request: Request<()>| {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.identity.clone());
+        match peer {
+            Some(peer) if peer == host("node-1") => Ok(request),
+            other => Err(Status::permission_denied(format!("{other:?}"))),
+        }
+    });
+    let (stop, stopped) = oneshot::channel();
+    let router = Server::builder().add_service(health);
+    let stopped = async { drop(stopped.await) };
+    tokio::spawn(router.serve_with_incoming_shutdown(incoming, stopped));
+    stop
+}
+
+async fn call(channel: tonic::transport::Channel) -> Result<(), Status> {
+    let request = HealthCheckRequest { service: String::new() };
+    HealthClient::new(channel).check(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn requests_carry_their_peer() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let channel = bounded(pki.connector(&address, "dpu-1").connect()).await.unwrap();
+    bounded(call(channel)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failed_call_tells_why_the_channel_is_broken() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let status = bounded(call(pki.connector(&address, "dpu-9").channel())).await.unwrap_err();
+    let reason = ConnectError::find(&status).expect("the reason is inside");
+    assert!(matches!(reason, ConnectError::ServerRefused { .. }), "{reason}");
+}
+
+#[tokio::test]
+async fn a_channel_comes_back_with_its_dpu() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let channel = pki.connector(&address, "dpu-1").channel();
+    let server = serve(&pki, listener, LIMITS);
+    bounded(call(channel.clone())).await.unwrap();
+
+    drop(server);
+    bounded(async {
+        while call(channel.clone()).await.is_ok() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+
+    let listener = bounded(async {
+        loop {
+            match TcpListener::bind(&address).await {
+                Ok(listener) => return listener,
+                Err(_) => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await;
+    let _server = serve(&pki, listener, LIMITS);
+    bounded(async {
+        while call(channel.clone()).await.is_err() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_callers_of_a_dead_dpu_share_few_attempts() {
+    const CALLERS: usize = 200;
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&attempts);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            drop(stream);
+        }
+    });
+    let channel = pki.connector(&address, "dpu-1").channel();
+    let calls = futures::future::join_all((0..CALLERS).map(|_| call(channel.clone())));
+    let failed = bounded(calls).await.into_iter().filter(Result::is_err).count();
+    assert_eq!(failed, CALLERS);
+    assert!(attempts.load(Ordering::Relaxed) < CALLERS / 10, "{attempts:?}");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_and_the_client_learns_it() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, Limits { handshakes: 8, connections: 1 });
+    let first = bounded(pki.connector(&address, "dpu-1").connect()).await.unwrap();
+    assert!(bounded(pki.connector(&address, "dpu-1").connect()).await.is_err());
+
+    drop(first);
+    bounded(async {
+        while pki.connector(&address, "dpu-1").connect().await.is_err() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_peer_does_not_hold_up_the_others() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let _silent = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let viewer = pki.live(Role::Host, "node-1");
+    let connector = mtls::Connector::new(viewer, &address, "dpu-1", BOUND).unwrap();
+    bounded(call(connector.channel())).await.unwrap();
+}

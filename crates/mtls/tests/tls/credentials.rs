@@ -1,0 +1,175 @@
+//! Which files make credentials, and what the others are told.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+};
+
+use crate::support::{HOUR, Pki, TRUST_DOMAIN, expired, load, load_error, not_yet_valid};
+use mtls::{
+    Credentials, Role,
+    authority::{Authority, AuthorityError, Validity},
+};
+use rcgen::ExtendedKeyUsagePurpose;
+
+#[test]
+fn good_files_of_every_role_pass() {
+    let pki = Pki::new();
+    for role in Role::ALL {
+        let credentials = load(&pki.settings(role, "one")).unwrap();
+        assert_eq!(credentials.identity().to_string(), format!("spiffe://test.local/{role}/one"));
+    }
+}
+
+#[test]
+fn a_role_that_the_program_can_not_use_is_refused() {
+    let pki = Pki::new();
+    let error = Credentials::load(&pki.settings(Role::Host, "a"), &[Role::Operator, Role::Viewer]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("this program needs one of role operator or viewer"), "{error}");
+}
+
+#[test]
+fn missing_and_malformed_files_are_named() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    for path in [&settings.ca, &settings.certificate, &settings.key] {
+        let content = fs::read(path).unwrap();
+        for bad in ["", "rubbish", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+        {
+            fs::write(path, bad).unwrap();
+            assert!(load_error(&settings).contains(path.to_str().unwrap()), "{path:?} {bad:?}");
+        }
+        fs::remove_file(path).unwrap();
+        let error = load_error(&settings);
+        assert!(
+            error.contains(path.to_str().unwrap()) && error.contains("No such file"),
+            "{error}"
+        );
+        fs::write(path, content).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+        load(&settings).unwrap();
+    }
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    assert_eq!(fs::metadata(&settings.key).unwrap().permissions().mode() & 0o777, 0o600);
+    for mode in [0o640, 0o604, 0o644, 0o620] {
+        fs::set_permissions(&settings.key, Permissions::from_mode(mode)).unwrap();
+        let error = load_error(&settings);
+        assert!(error.contains(&format!("has mode {mode:04o}")), "{error}");
+        assert!(error.contains("chmod 600"), "{error}");
+    }
+    fs::set_permissions(&settings.key, Permissions::from_mode(0o400)).unwrap();
+    load(&settings).unwrap();
+}
+
+#[test]
+fn a_key_of_another_certificate_is_refused() {
+    let pki = Pki::new();
+    let mut settings = pki.settings(Role::Host, "a");
+    settings.key = pki.settings(Role::Host, "b").key;
+    let error = load_error(&settings);
+    assert!(error.contains("host-b.key does not belong to certificate"), "{error}");
+}
+
+#[test]
+fn dates_are_told() {
+    let pki = Pki::new();
+    let issued = pki.authority.issue(Role::Host, "old", expired()).unwrap();
+    let error = load_error(&pki.save(&issued, "old"));
+    assert!(error.contains("old.crt (CN=host old) expired on 20"), "{error}");
+    assert!(error.ends_with("Z: renew it"), "{error}");
+
+    let issued = pki.authority.issue(Role::Host, "new", not_yet_valid()).unwrap();
+    let error = load_error(&pki.save(&issued, "new"));
+    assert!(error.contains("new.crt (CN=host new) is valid only from 20"), "{error}");
+    assert!(error.ends_with("check this machine's clock"), "{error}");
+}
+
+#[test]
+fn a_certificate_of_another_ca_is_refused() {
+    let (ours, theirs) = (Pki::new(), Pki::new());
+    for role in Role::ALL {
+        let mut settings = theirs.settings(role, "a");
+        settings.ca = ours.path().join("ca.crt");
+        let error = load_error(&settings);
+        assert!(error.contains("does not pass under CA file"), "{error}");
+    }
+}
+
+#[test]
+fn one_of_several_cas_will_do() {
+    let (ours, theirs) = (Pki::new(), Pki::new());
+    let settings = ours.settings(Role::Host, "a");
+    let both = [theirs.authority.certificate(), ours.authority.certificate()].concat();
+    fs::write(&settings.ca, both).unwrap();
+    load(&settings).unwrap();
+}
+
+#[test]
+fn a_certificate_made_for_another_use_is_refused() {
+    let pki = Pki::new();
+    let odd = pki.odd(&["spiffe://test.local/host/a"], |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    let error = load_error(&pki.save(&odd, "odd"));
+    assert!(error.contains("extended key usage"), "{error}");
+}
+
+#[test]
+fn exactly_one_identity_is_needed() {
+    let pki = Pki::new();
+    let error = load_error(&pki.save(&pki.odd(&[], |_| {}), "none"));
+    assert!(error.contains("names no SPIFFE identity"), "{error}");
+
+    let two = ["spiffe://test.local/host/a", "spiffe://test.local/host/b"];
+    let error = load_error(&pki.save(&pki.odd(&two, |_| {}), "two"));
+    assert!(error.contains("names 2 URIs"), "{error}");
+
+    let other = ["https://test.local/host/a"];
+    let error = load_error(&pki.save(&pki.odd(&other, |_| {}), "other"));
+    assert!(error.contains("is not of the form spiffe://"), "{error}");
+}
+
+#[test]
+fn another_trust_domain_is_refused() {
+    let pki = Pki::new();
+    let mut settings = pki.settings(Role::Host, "a");
+    settings.trust_domain = "elsewhere".into();
+    let error = load_error(&settings);
+    assert!(error.contains("outside the configured trust domain \"elsewhere\""), "{error}");
+}
+
+#[test]
+fn secrets_stay_out_of_debug_output() {
+    let pki = Pki::new();
+    let issued = pki.issue(Role::Host, "a");
+    let credentials = load(&pki.save(&issued, "a")).unwrap();
+    assert!(!format!("{issued:?}").contains("PRIVATE"));
+    assert!(format!("{credentials:?}").starts_with("Credentials(Credentials { identity"));
+}
+
+#[test]
+fn a_ca_is_opened_again_and_never_overwritten() {
+    let pki = Pki::new();
+    let error = pki.authority.save(pki.path()).unwrap_err();
+    assert!(matches!(error, AuthorityError::Exists(_)), "{error}");
+
+    let opened = Authority::open(pki.path()).unwrap();
+    assert_eq!(opened.trust_domain(), TRUST_DOMAIN);
+    let issued = opened.issue(Role::Viewer, "eve", Validity::from_now(HOUR)).unwrap();
+    load(&pki.save(&issued, "eve")).unwrap();
+}
+
+#[test]
+fn malformed_names_get_no_certificate() {
+    let pki = Pki::new();
+    for name in ["", "a/b", "a b", "..", "ä"] {
+        assert!(pki.authority.issue(Role::Host, name, Validity::from_now(HOUR)).is_err(), "{name}");
+    }
+    assert!(Authority::create("Not A Domain", Validity::from_now(HOUR)).is_err());
+}

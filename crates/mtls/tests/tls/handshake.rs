@@ -1,0 +1,280 @@
+//! Who gets in, who does not, and what both sides learn of it. Real sockets.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use crate::support::{
+    BOUND, HOUR, Pki, bounded, chain, eventually, expired, host, listen, not_yet_valid, raw_client,
+};
+use mtls::{
+    ConnectError, Connector, HandshakeError, Role, Server, ServerStream,
+    authority::{Authority, Issued, Validity},
+};
+use rustls::{AlertDescription, ServerConfig, crypto::ring, version::TLS13};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsAcceptor;
+
+async fn accept(listener: &TcpListener, server: &Server) -> Result<ServerStream, HandshakeError> {
+    let (stream, _) = listener.accept().await.unwrap();
+    server.accept(stream).await
+}
+
+/// Connects with `issued` to a server of `pki`; returns what the server says and which alert the
+/// client gets.
+async fn refused(pki: &Pki, issued: Option<&Issued>) -> (String, Option<AlertDescription>) {
+    let (listener, address) = listen().await;
+    let server = pki.server();
+    let client = async {
+        let mut stream = raw_client(&address, issued).await?;
+        stream.read_u8().await
+    };
+    let (accepted, read) =
+        bounded(async { tokio::join!(accept(&listener, &server), client) }).await;
+    let alert = read.err().and_then(|error| match error.get_ref()?.downcast_ref()? {
+        rustls::Error::AlertReceived(alert) => Some(*alert),
+        _ => None,
+    });
+    (accepted.unwrap_err().to_string(), alert)
+}
+
+#[tokio::test]
+async fn a_host_is_let_in_by_name() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let server = pki.server();
+    let issued = pki.issue(Role::Host, "node-1");
+    let (accepted, connected) = bounded(async {
+        tokio::join!(accept(&listener, &server), raw_client(&address, Some(&issued)))
+    })
+    .await;
+    let client = connected.unwrap();
+    let peer = accepted.unwrap().peer().clone();
+    assert_eq!(peer.identity, host("node-1"));
+    assert_eq!(peer.address, client.get_ref().0.local_addr().unwrap());
+}
+
+#[tokio::test]
+async fn no_certificate_is_refused() {
+    let (reason, alert) = refused(&Pki::new(), None).await;
+    assert_eq!(reason, "the peer's certificate is refused: no certificate was presented");
+    assert_eq!(alert, Some(AlertDescription::CertificateRequired));
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_ca_is_refused() {
+    let (ours, theirs) = (Pki::new(), Pki::new());
+    let (reason, alert) = refused(&ours, Some(&theirs.issue(Role::Host, "node-1"))).await;
+    assert!(reason.contains("not by the CA trusted here"), "{reason}");
+    assert_eq!(alert, Some(AlertDescription::DecryptError));
+
+    let stranger = Authority::create("stranger.local", Validity::from_now(HOUR)).unwrap();
+    let issued = stranger.issue(Role::Host, "node-1", Validity::from_now(HOUR)).unwrap();
+    let (reason, alert) = refused(&ours, Some(&issued)).await;
+    assert!(reason.contains("a CA that is not trusted here"), "{reason}");
+    assert_eq!(alert, Some(AlertDescription::UnknownCA));
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused() {
+    let pki = Pki::new();
+    let issued = pki.authority.issue(Role::Host, "node-1", expired()).unwrap();
+    let (reason, alert) = refused(&pki, Some(&issued)).await;
+    assert!(reason.contains("it expired on 20"), "{reason}");
+    assert_eq!(alert, Some(AlertDescription::CertificateExpired));
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_yet_valid_is_refused() {
+    let pki = Pki::new();
+    let issued = pki.authority.issue(Role::Host, "node-1", not_yet_valid()).unwrap();
+    let (reason, _) = refused(&pki, Some(&issued)).await;
+    assert!(reason.contains("it is valid only from 20"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_certificate_made_for_servers_is_refused() {
+    let pki = Pki::new();
+    let (reason, _) = refused(&pki, Some(&pki.issue(Role::Dpu, "dpu-2"))).await;
+    assert!(reason.contains("extended key usage"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_dpu_is_no_client_whatever_its_certificate_is_made_for() {
+    let pki = Pki::new();
+    let odd = pki.odd(&["spiffe://test.local/dpu/dpu-2"], |_| {});
+    let (reason, alert) = refused(&pki, Some(&odd)).await;
+    assert!(reason.ends_with("spiffe://test.local/dpu/dpu-2, but a DPU is no client"), "{reason}");
+    assert_eq!(alert, Some(AlertDescription::CertificateUnknown));
+}
+
+#[tokio::test]
+async fn a_certificate_without_exactly_one_identity_of_ours_is_refused() {
+    let pki = Pki::new();
+    let (reason, _) = refused(&pki, Some(&pki.odd(&[], |_| {}))).await;
+    assert!(reason.contains("names no SPIFFE identity"), "{reason}");
+
+    let two = ["spiffe://test.local/host/a", "spiffe://test.local/host/b"];
+    let (reason, _) = refused(&pki, Some(&pki.odd(&two, |_| {}))).await;
+    assert!(reason.contains("names 2 URIs"), "{reason}");
+
+    let (reason, _) = refused(&pki, Some(&pki.odd(&["spiffe://elsewhere/host/a"], |_| {}))).await;
+    assert!(reason.contains("outside the trust domain test.local"), "{reason}");
+
+    let (reason, _) = refused(&pki, Some(&pki.odd(&["spiffe://test.local/root/a"], |_| {}))).await;
+    assert!(reason.contains("\"root\" is no role"), "{reason}");
+}
+
+/// A TLS 1.2 ClientHello, byte by byte: our TLS library is built without that version.
+#[tokio::test]
+async fn tls_1_2_is_refused() {
+    const CLIENT_HELLO: &[u8] = &[
+        0x16, 0x03, 0x01, 0x00, 0x37, // handshake record of 55 bytes
+        0x01, 0x00, 0x00, 0x33, 0x03, 0x03, // ClientHello of 51 bytes, version 1.2
+        7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+        7, 7,    // random
+        0x00, // no session id
+        0x00, 0x02, 0xc0, 0x2f, // ECDHE_RSA_WITH_AES_128_GCM_SHA256
+        0x01, 0x00, // no compression
+        0x00, 0x08, 0x00, 0x0d, 0x00, 0x04, 0x00, 0x02, 0x04, 0x03, // ecdsa_secp256r1_sha256
+    ];
+    const FATAL_PROTOCOL_VERSION: &[u8] = &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 70];
+    let (listener, address) = listen().await;
+    let server = Pki::new().server();
+    let client = async {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(CLIENT_HELLO).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let (accepted, answer) =
+        bounded(async { tokio::join!(accept(&listener, &server), client) }).await;
+    assert!(matches!(accepted.unwrap_err(), HandshakeError::Tls(_)));
+    assert_eq!(answer, FATAL_PROTOCOL_VERSION);
+}
+
+#[tokio::test]
+async fn a_slow_handshake_is_given_up() {
+    let (listener, address) = listen().await;
+    let server = Server::new(Pki::new().live(Role::Dpu, "dpu-1"), Duration::from_millis(20));
+    let _silent = TcpStream::connect(&address).await.unwrap();
+    let error = bounded(accept(&listener, &server)).await.unwrap_err();
+    assert_eq!(error.to_string(), "the TLS handshake was not over after 20ms");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_tls_are_refused() {
+    let (listener, address) = listen().await;
+    let server = Pki::new().server();
+    let mut client = TcpStream::connect(&address).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert!(matches!(bounded(accept(&listener, &server)).await, Err(HandshakeError::Tls(_))));
+}
+
+/// What the connector says of a server that shows `issued` and asks for no client certificate.
+async fn connect_error(pki: &Pki, issued: &Issued) -> ConnectError {
+    let (listener, address) = listen().await;
+    let (certificates, key) = chain(issued);
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certificates, key)
+        .unwrap();
+    let server = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        drop(TlsAcceptor::from(Arc::new(config)).accept(stream).await);
+    };
+    let connector = pki.connector(&address, "dpu-1");
+    let (connected, ()) = bounded(async { tokio::join!(connector.connect(), server) }).await;
+    connected.unwrap_err()
+}
+
+#[tokio::test]
+async fn servers_other_than_the_expected_dpu_are_refused() {
+    let pki = Pki::new();
+    let error = connect_error(&pki, &pki.issue(Role::Dpu, "dpu-2")).await.to_string();
+    let mismatch = "it belongs to spiffe://test.local/dpu/dpu-2, \
+                    but spiffe://test.local/dpu/dpu-1 was expected";
+    assert!(error.ends_with(mismatch), "{error}");
+
+    let a_host_as_dpu = pki.odd(&["spiffe://test.local/host/dpu-1"], |_| {});
+    let error = connect_error(&pki, &a_host_as_dpu).await;
+    assert!(error.to_string().contains("spiffe://test.local/dpu/dpu-1 was expected"), "{error}");
+    assert!(error.is_certificate());
+
+    let error = connect_error(&pki, &pki.issue(Role::Host, "dpu-1")).await.to_string();
+    assert!(error.contains("extended key usage"), "{error}");
+
+    let old = pki.authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
+    let error = connect_error(&pki, &old).await.to_string();
+    assert!(error.contains("it expired on 20"), "{error}");
+
+    let error = connect_error(&pki, &Pki::new().issue(Role::Dpu, "dpu-1")).await.to_string();
+    assert!(error.contains("not by the CA trusted here"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_learns_why_the_dpu_refuses_it() {
+    let (ours, theirs) = (Pki::new(), Pki::new());
+    let (listener, address) = listen().await;
+    let server = ours.server();
+    let settings = theirs.settings(Role::Host, "node-1");
+    let both = [theirs.authority.certificate(), ours.authority.certificate()].concat();
+    fs::write(&settings.ca, both).unwrap();
+    let live = mtls::LiveCredentials::load(&settings, &[Role::Host]).unwrap();
+    let connector = Connector::new(live, &address, "dpu-1", BOUND).unwrap();
+
+    let (accepted, connected) =
+        bounded(async { tokio::join!(accept(&listener, &server), connector.connect()) }).await;
+    assert!(accepted.is_err());
+    let error = connected.unwrap_err();
+    assert!(error.is_certificate());
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the DPU at {address} refused our certificate spiffe://test.local/host/node-1: \
+             it does not trust the CA that issued it (alert DecryptError)"
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_certificate_that_expired_meanwhile_is_not_even_tried() {
+    let pki = Pki::new();
+    let validity = Validity::from_now(Duration::from_secs(1));
+    let issued = pki.authority.issue(Role::Host, "node-1", validity).unwrap();
+    let settings = pki.save(&issued, "short");
+    let live = mtls::LiveCredentials::load(&settings, &[Role::Host]).unwrap();
+    let connector = Connector::new(live.clone(), "127.0.0.1:1", "dpu-1", BOUND).unwrap();
+    eventually("the certificate expires", || live.problem().is_some()).await;
+    let error = bounded(connector.connect()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::OwnExpired { .. }), "{error}");
+    assert!(live.problem().unwrap().ends_with("renew it"));
+}
+
+#[tokio::test]
+async fn a_dpu_that_does_not_answer_is_given_up() {
+    let pki = Pki::new();
+    let (_silent, address) = listen().await;
+    let live = pki.live(Role::Host, "node-1");
+    let connector = Connector::new(live, &address, "dpu-1", Duration::from_millis(20)).unwrap();
+    let error = bounded(connector.connect()).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("the DPU at {address} did not answer within 20ms"));
+    assert!(!error.is_certificate());
+}
+
+#[tokio::test]
+async fn malformed_addresses_and_names_are_refused() {
+    let pki = Pki::new();
+    let live = pki.live(Role::Host, "node-1");
+    for address in ["", "192.168.100.2", "http://a:1", "a:b", "a:1/x", "a:99999", ":7443"] {
+        assert!(Connector::new(live.clone(), address, "dpu-1", BOUND).is_err(), "{address}");
+    }
+    for address in ["192.168.100.2:7443", "dpu.example:7443", "[fd00::1]:7443"] {
+        assert!(Connector::new(live.clone(), address, "dpu-1", BOUND).is_ok(), "{address}");
+    }
+    assert!(Connector::new(live, "a:1", "dpu/1", BOUND).is_err());
+}

@@ -1,0 +1,8 @@
+//! Identities, certificates and connections, with real files and sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
+
+mod channel;
+mod credentials;
+mod handshake;
+mod reload;
+mod support;

@@ -1,0 +1,141 @@
+//! Certificates that are replaced while programs run.
+
+use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
+
+use crate::support::{
+    BOUND, HOUR, Pki, TRUST_DOMAIN, bounded, eventually, host, listen, raw_client,
+};
+use mtls::{
+    LiveCredentials, Role, Server, TlsSettings,
+    authority::{Issued, Validity},
+};
+
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// Credentials that follow their files from now on.
+fn follow(settings: &TlsSettings, role: Role) -> LiveCredentials {
+    let live = LiveCredentials::load(settings, &[role]).unwrap();
+    tokio::spawn(live.clone().follow(PERIOD));
+    live
+}
+
+/// Another certificate for the same holder, told apart by its end.
+fn renewed(pki: &Pki, role: Role, name: &str) -> Issued {
+    pki.authority.issue(role, name, Validity::from_now(2 * HOUR)).unwrap()
+}
+
+async fn until_replaced(live: &LiveCredentials, before: &LiveCredentials) {
+    let old = before.current().expires_at();
+    eventually("the new certificate is in force", || live.current().expires_at() > old).await;
+}
+
+fn snapshot(settings: &TlsSettings, role: Role) -> LiveCredentials {
+    LiveCredentials::load(settings, &[role]).unwrap()
+}
+
+#[tokio::test]
+async fn files_renamed_into_place_are_followed() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
+    until_replaced(&live, &before).await;
+    eventually("nothing is wrong", || live.problem().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_swapped_symlink_is_followed() {
+    let pki = Pki::new();
+    let version = |name: &str, issued: &Issued| {
+        let folder = pki.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        issued.save(&folder, "tls").unwrap();
+    };
+    version("v1", &pki.issue(Role::Host, "a"));
+    let data = pki.path().join("data");
+    symlink("v1", &data).unwrap();
+    let settings = TlsSettings {
+        ca: pki.path().join("ca.crt"),
+        certificate: data.join("tls.crt"),
+        key: data.join("tls.key"),
+        trust_domain: TRUST_DOMAIN.into(),
+    };
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+
+    version("v2", &renewed(&pki, Role::Host, "a"));
+    symlink("v2", pki.path().join("next")).unwrap();
+    fs::rename(pki.path().join("next"), &data).unwrap();
+    until_replaced(&live, &before).await;
+}
+
+#[tokio::test]
+async fn a_torn_replacement_waits_for_its_other_half() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let next = renewed(&pki, Role::Host, "a");
+
+    fs::write(&settings.certificate, &next.certificate).unwrap();
+    eventually("the mismatch is told", || {
+        live.problem().is_some_and(|problem| problem.contains("does not belong to certificate"))
+    })
+    .await;
+    assert_eq!(live.current().expires_at(), before.current().expires_at());
+
+    fs::write(&settings.key, &next.key).unwrap();
+    until_replaced(&live, &before).await;
+    eventually("nothing is wrong", || live.problem().is_none()).await;
+}
+
+/// What replaces a good certificate, the problem it makes, and that the good one stays.
+async fn refused(replacement: impl FnOnce(&Pki, &Path), problem: &str) {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    replacement(&pki, &settings.certificate);
+    eventually(problem, || live.problem().is_some_and(|found| found.contains(problem))).await;
+    assert_eq!(live.current().identity(), &host("a"));
+    assert_eq!(live.current().expires_at(), before.current().expires_at());
+}
+
+#[tokio::test]
+async fn an_invalid_replacement_is_refused_and_the_old_one_stays() {
+    refused(|_, certificate| fs::write(certificate, "rubbish").unwrap(), "host-a.crt").await;
+    refused(|_, certificate| fs::remove_file(certificate).unwrap(), "No such file").await;
+    let old = |pki: &Pki, _: &Path| {
+        let issued = pki.authority.issue(Role::Host, "a", crate::support::expired()).unwrap();
+        issued.save(pki.path(), "host-a").unwrap();
+    };
+    refused(old, "expired on").await;
+}
+
+#[tokio::test]
+async fn a_replacement_for_somebody_else_is_refused() {
+    let other = |pki: &Pki, _: &Path| {
+        pki.issue(Role::Host, "b").save(pki.path(), "host-a").unwrap();
+    };
+    refused(other, "restart it to change who it is").await;
+}
+
+#[tokio::test]
+async fn a_changed_ca_decides_about_new_connections() {
+    let (ours, theirs) = (Pki::new(), Pki::new());
+    let settings = ours.settings(Role::Dpu, "dpu-1");
+    let live = follow(&settings, Role::Dpu);
+    let server = Server::new(live, BOUND);
+    let (listener, address) = listen().await;
+    let stranger = theirs.issue(Role::Host, "a");
+    let admitted = async || {
+        let accept = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            server.accept(stream).await.is_ok()
+        };
+        let (admitted, _stream) = tokio::join!(accept, raw_client(&address, Some(&stranger)));
+        admitted
+    };
+    assert!(!bounded(admitted()).await);
+
+    let both = [theirs.authority.certificate(), ours.authority.certificate()].concat();
+    fs::write(&settings.ca, both).unwrap();
+    bounded(async { while !admitted().await {} }).await;
+}
