@@ -1,1 +1,32 @@
-//! What crosses crates.
+//! What crosses crates: a whole set-up of real programs in network namespaces, and what is true of
+//! it whatever happens, seen by foreign tools.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "all of this is test code: a failure is a panic at its place"
+)]
+
+mod card;
+mod cni;
+mod invariants;
+mod lab;
+mod netns;
+mod operator;
+mod pki;
+mod process;
+mod settings;
+mod wait;
+
+pub use card::{Card, HostEnd};
+pub use cni::{Answer, Call, TIME_LIMIT};
+pub use lab::Lab;
+pub use netns::Netns;
+pub use operator::Operator;
+pub use pki::Pki;
+pub use process::{Program, program, run};
+pub use settings::Settings;
+pub use wait::{eventually, wait_for};

@@ -1,0 +1,98 @@
+//! Processor time and memory of the programs.
+
+use std::{fmt::Write, fs, io::Write as _, process::Child, time::Duration};
+
+use e2e::{Lab, Program, Settings, wait_for};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::{pods::Pods, sample::Sample};
+
+const CALLS: usize = 50;
+const LARGE_VFS: u32 = 1024;
+/// Of the large service's network: as many addresses of each attachment.
+const LARGE_SUBNETS: u32 = 64;
+const CALLERS: usize = 4;
+
+/// The plugin process, the agent and the service at rest.
+pub(crate) fn print(lab: &Lab) {
+    println!("\n### Processor time and memory\n");
+    println!("| what | figure |");
+    println!("|---|---|");
+    let pods = Pods::new(lab, CALLS);
+    println!("| the plugin's processor time, one ADD | {:.2} ms |", processor_ms(&pods));
+    println!("| the plugin's memory at its peak | {:.1} MiB |", peak_mib(&pods));
+    (0..CALLS).for_each(|number| pods.del(number));
+    println!("| the agent's memory at rest | {:.1} MiB |", resident_mib(&lab.agent));
+    println!("| the service's memory at rest | {:.1} MiB |", resident_mib(&lab.service));
+}
+
+/// Of children that were waited for; all are plugins here.
+fn processor_ms(pods: &Pods<'_>) -> f64 {
+    let half = CALLS / 2;
+    let before = children_ms();
+    (0..half).for_each(|number| pods.add(number));
+    (children_ms() - before) / half as f64
+}
+
+fn children_ms() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let ms =
+        |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1e3 + time.tv_usec() as f64 / 1e3;
+    ms(usage.user_time()) + ms(usage.system_time())
+}
+
+/// `VmHWM`, looked at until the process is gone: `ru_maxrss` would tell that of the process which
+/// started it.
+fn peak_mib(pods: &Pods<'_>) -> f64 {
+    let peaks = (CALLS / 2..CALLS).map(|number| {
+        let (mut command, configuration) = pods.command("ADD", number);
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(configuration.as_bytes()).unwrap();
+        peak_until_exit(&mut child)
+    });
+    peaks.fold(0.0, f64::max)
+}
+
+fn peak_until_exit(child: &mut Child) -> f64 {
+    let mut peak = 0.0;
+    while child.try_wait().unwrap().is_none() {
+        peak = status_mib(child.id(), "VmHWM").unwrap_or(peak);
+        std::thread::yield_now();
+    }
+    peak
+}
+
+fn resident_mib(program: &Program) -> f64 {
+    status_mib(program.id(), "VmRSS").unwrap()
+}
+
+fn status_mib(id: u32, key: &str) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let kib: f64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+/// The service with 1,024 VFs, all attached, and 64 leases each.
+pub(crate) fn print_large_service() {
+    let mut networks = "[[network]]\nname = \"blue\"\ndefault = true\n".to_owned();
+    for number in 0..LARGE_SUBNETS {
+        let cidr = format!("10.{number}.0.0/20");
+        write!(networks, "[[network.subnet]]\ncidr = \"{cidr}\"\n").unwrap();
+    }
+    let settings = Settings { networks, ..Settings::with_vfs(LARGE_VFS) };
+    let lab = Lab::start(&settings);
+    let pods = Pods::new(&lab, LARGE_VFS as usize);
+    let empty = resident_mib(&lab.service);
+    Sample::by_callers(CALLERS, LARGE_VFS as usize, &|number| pods.add(number));
+    wait_for("all to be attached", Duration::from_secs(60), || {
+        (lab.attachments_in("ATTACHED") == LARGE_VFS as usize).then_some(())
+    });
+    let leases = LARGE_VFS * LARGE_SUBNETS;
+    println!("| the service's memory, {LARGE_VFS} VFs, none attached | {empty:.1} MiB |");
+    println!(
+        "| the service's memory, {LARGE_VFS} VFs attached, {leases} leases | {:.1} MiB |",
+        resident_mib(&lab.service)
+    );
+    println!("| the agent's memory then | {:.1} MiB |", resident_mib(&lab.agent));
+}

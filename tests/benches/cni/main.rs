@@ -1,0 +1,89 @@
+//! What an attach costs, side by side with the bare netlink calls of the same work, in one run.
+//! `hack/bench` runs it inside private namespaces, with release programs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark: a failure is a panic at its place, and its product is what it prints"
+)]
+
+mod floor;
+mod footprint;
+mod peers;
+mod pods;
+mod sample;
+
+use e2e::{Lab, Settings};
+
+use crate::{floor::Floor, pods::Pods, sample::Sample};
+
+/// Attachments of each kind measured one after the other.
+const SEQUENTIAL: usize = 200;
+/// Calls at the same time, as a busy runtime makes.
+const CALLERS: usize = 16;
+
+fn main() {
+    // `cargo test --benches` runs this without `--bench`: nothing to test here.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    println!("Machine: {}\n", sample::machine());
+    let lab = Lab::start(&Settings::with_vfs(u32::try_from(SEQUENTIAL).unwrap()));
+    let (ours, floor) = one_after_the_other(&lab);
+    println!("### One caller, N={SEQUENTIAL}, product and floor in turn\n");
+    compare(&ours, &floor);
+    println!("\n### {CALLERS} callers, N={SEQUENTIAL}\n");
+    let (ours, floor) = at_once(&lab);
+    compare(&ours, &floor);
+    peers::print();
+    footprint::print(&lab);
+    drop(lab);
+    footprint::print_large_service();
+}
+
+/// Attach and detach of one kind.
+struct Both {
+    attach: Sample,
+    detach: Sample,
+}
+
+/// Product and floor in turn, so that both meet the same moods of the machine.
+fn one_after_the_other(lab: &Lab) -> (Both, Both) {
+    let (pods, floor) = (Pods::new(lab, SEQUENTIAL), Floor::new(SEQUENTIAL));
+    let mut ours = Both { attach: Sample::default(), detach: Sample::default() };
+    let mut theirs = Both { attach: Sample::default(), detach: Sample::default() };
+    for number in 0..SEQUENTIAL {
+        theirs.attach.time(|| floor.attach(number));
+        ours.attach.time(|| pods.add(number));
+    }
+    for number in 0..SEQUENTIAL {
+        theirs.detach.time(|| floor.detach(number));
+        ours.detach.time(|| pods.del(number));
+    }
+    (ours, theirs)
+}
+
+fn at_once(lab: &Lab) -> (Both, Both) {
+    let (pods, floor) = (Pods::new(lab, SEQUENTIAL), Floor::new(SEQUENTIAL));
+    let by_all = |work: &(dyn Fn(usize) + Sync)| Sample::by_callers(CALLERS, SEQUENTIAL, work);
+    let theirs_attach = by_all(&|number| floor.attach(number));
+    let ours_attach = by_all(&|number| pods.add(number));
+    let theirs_detach = by_all(&|number| floor.detach(number));
+    let ours_detach = by_all(&|number| pods.del(number));
+    (
+        Both { attach: ours_attach, detach: ours_detach },
+        Both { attach: theirs_attach, detach: theirs_detach },
+    )
+}
+
+fn compare(ours: &Both, floor: &Both) {
+    println!("| what | p50 ms | p99 ms | per s | times the floor, p50 |");
+    println!("|---|---|---|---|---|");
+    for (what, ours, floor) in
+        [("ADD", &ours.attach, &floor.attach), ("DEL", &ours.detach, &floor.detach)]
+    {
+        println!("| {what} | {} | {:.2} |", ours.row(), ours.p50() / floor.p50());
+        println!("| {what}, floor: bare netlink | {} | 1 |", floor.row());
+    }
+}

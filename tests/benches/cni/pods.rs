@@ -1,0 +1,57 @@
+//! Pods of the product: CNI calls from exec to exit.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use e2e::{Lab, Netns, program};
+
+/// Pods that are attached to the network `blue` and detached.
+pub(crate) struct Pods<'a> {
+    lab: &'a Lab,
+    pods: Vec<Netns>,
+}
+
+impl<'a> Pods<'a> {
+    pub(crate) fn new(lab: &'a Lab, count: usize) -> Self {
+        Self { lab, pods: (0..count).map(|_| Netns::new("pod")).collect() }
+    }
+
+    pub(crate) fn add(&self, number: usize) {
+        self.call("ADD", number);
+    }
+
+    pub(crate) fn del(&self, number: usize) {
+        self.call("DEL", number);
+    }
+
+    /// The command of a call, with its configuration yet to be written to stdin.
+    pub(crate) fn command(&self, verb: &str, number: usize) -> (Command, String) {
+        let pod = &self.pods[number];
+        let mut command = Command::new(program("host-shim"));
+        command
+            .env_clear()
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", pod.name())
+            .env("CNI_NETNS", pod.path())
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", "/opt/cni/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        (command, self.lab.configuration("blue").to_string())
+    }
+
+    fn call(&self, verb: &str, number: usize) {
+        let (command, configuration) = self.command(verb, number);
+        run(command, &configuration);
+    }
+}
+
+/// Executes a plugin from exec to exit.
+pub(crate) fn run(mut command: Command, configuration: &str) {
+    let mut child = command.spawn().expect("start the plugin");
+    child.stdin.take().unwrap().write_all(configuration.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

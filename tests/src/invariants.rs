@@ -1,0 +1,240 @@
+//! What is true after every step of every test, seen by `ip`, `dpuctl` and the file system:
+//!
+//! 1. no VF is in two attachments,
+//! 2. no address is in two attachments, nor on two pods,
+//! 3. every VF is free and clean in the host's namespace, or in the netns of its one attachment with
+//!    that attachment's name, MAC, MTU and addresses,
+//! 4. every representor is programmed if and only if its VF is attached,
+//! 5. journal, agent's record and kernel agree.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{Card, HostEnd, Lab, eventually, run};
+
+/// How long what goes on in the background may take to settle.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// What foreign tools show of one moment.
+struct Picture {
+    attachments: Vec<Value>,
+    vfs: Vec<Value>,
+    /// VFs' netdevs in the host's namespace, by PCI address.
+    host: BTreeMap<String, HostEnd>,
+    /// VFs' netdevs in pods, by PCI address, with the pod's netns.
+    pods: Vec<(String, String, HostEnd)>,
+    /// Global addresses of each pod's interfaces, by netns and interface.
+    addresses: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Representors that are up and in the bridge; those that are neither; and the rest.
+    programmed: BTreeSet<String>,
+    idle: BTreeSet<String>,
+}
+
+impl Lab {
+    /// Asserts all five invariants, giving the background a while to settle.
+    ///
+    /// # Panics
+    /// When one is still broken, naming each breach.
+    pub fn assert_invariants(&self) {
+        let mut breaches = Vec::new();
+        let settled = eventually(SETTLE, || {
+            breaches = self.breaches(&self.picture());
+            breaches.is_empty().then_some(())
+        });
+        assert!(settled.is_some(), "broken invariants:\n{}", breaches.join("\n"));
+    }
+
+    /// Asserts the invariants, and that nothing is attached.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn assert_clean_slate(&self) {
+        let mut left = Vec::new();
+        let clean = eventually(SETTLE, || {
+            left = self.operator().get("attachments");
+            left.is_empty().then_some(())
+        });
+        assert!(clean.is_some(), "left: {left:?}");
+        self.assert_invariants();
+    }
+
+    /// Attachments of that state, such as `ATTACHED`.
+    #[must_use]
+    pub fn attachments_in(&self, state: &str) -> usize {
+        let state = format!("ATTACHMENT_STATE_{state}");
+        let attachments = self.operator().get("attachments");
+        attachments.iter().filter(|attachment| attachment["state"] == state.as_str()).count()
+    }
+
+    fn picture(&self) -> Picture {
+        let operator = self.operator();
+        let (attachments, vfs) = (operator.get("attachments"), operator.get("vfs"));
+        let mut picture = Picture {
+            attachments,
+            vfs,
+            host: Card::ends_in(&self.card.host),
+            pods: Vec::new(),
+            addresses: BTreeMap::new(),
+            programmed: BTreeSet::new(),
+            idle: BTreeSet::new(),
+        };
+        for pod in self.pods() {
+            self.look_into(&pod, &mut picture);
+        }
+        self.look_at_representors(&mut picture);
+        picture
+    }
+
+    /// The network namespaces that this test made for pods.
+    fn pods(&self) -> Vec<String> {
+        let own = format!("-{}-", std::process::id());
+        let output = run(Command::new("ip").args(["netns", "list"]));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let names = text.lines().filter_map(|line| line.split(' ').next());
+        let is_pod = |name: &&str| {
+            name.contains(&own) && *name != self.card.host.name() && *name != self.card.dpu.name()
+        };
+        names.filter(is_pod).map(str::to_owned).collect()
+    }
+
+    fn look_into(&self, pod: &str, picture: &mut Picture) {
+        let links = ip(pod, &["-d", "addr", "show"]);
+        for link in &links {
+            let interface = text(&link["ifname"]);
+            let addresses = link["addr_info"].as_array().into_iter().flatten();
+            let global = addresses.filter(|address| address["scope"] == "global");
+            let shown = global.map(|a| format!("{}/{}", text(&a["local"]), a["prefixlen"]));
+            picture.addresses.insert((pod.to_owned(), interface), shown.collect());
+        }
+        let ends = links.iter().filter_map(crate::card::host_end);
+        picture.pods.extend(ends.map(|(pci, end)| (pci, pod.to_owned(), end)));
+    }
+
+    fn look_at_representors(&self, picture: &mut Picture) {
+        for link in self.card.dpu.json("ip", &["-d", "link", "show"]) {
+            if !text(&link["ifalias"]).starts_with("virtual-nic representor") {
+                continue;
+            }
+            let in_bridge = link["master"] == "br-offload";
+            let up = flags(&link).contains("UP");
+            let name = text(&link["ifname"]);
+            match (in_bridge, up) {
+                (true, true) => picture.programmed.insert(name),
+                (false, false) => picture.idle.insert(name),
+                _ => false,
+            };
+        }
+    }
+
+    fn breaches(&self, picture: &Picture) -> Vec<String> {
+        let mut breaches = picture.held_twice();
+        for (pci, clean) in self.card.clean() {
+            let holder = picture.attachments.iter().find(|a| a["vf"]["pciAddress"] == pci.as_str());
+            match holder {
+                Some(attachment) => breaches.extend(picture.attached(pci, attachment)),
+                None => breaches.extend(picture.free(pci, clean)),
+            }
+        }
+        breaches
+    }
+}
+
+impl Picture {
+    /// Invariants 1 and 2.
+    fn held_twice(&self) -> Vec<String> {
+        let vfs = self.attachments.iter().map(|a| text(&a["vf"]["pciAddress"]));
+        let addresses = self.attachments.iter().flat_map(addresses_of);
+        let on_pods = self.addresses.values().flatten().cloned();
+        let mut breaches = twice(vfs, "VF in two attachments");
+        breaches.extend(twice(addresses, "address in two attachments"));
+        breaches.extend(twice(on_pods, "address on two pods"));
+        breaches
+    }
+
+    /// Invariants 3, 4 and 5 for a VF that nobody has.
+    fn free(&self, pci: &str, clean: &HostEnd) -> Vec<String> {
+        let mut breaches = Vec::new();
+        match self.host.get(pci) {
+            Some(end) if end == clean => {}
+            other => breaches.push(format!("VF {pci} is free but not clean: {other:?}")),
+        }
+        if let Some((_, pod, _)) = self.pods.iter().find(|(at, ..)| at == pci) {
+            breaches.push(format!("VF {pci} is free but in {pod}"));
+        }
+        let Some(vf) = self.vf(pci) else {
+            return breaches;
+        };
+        if vf["state"] != "VF_STATE_FREE" {
+            breaches.push(format!("VF {pci} is in no attachment but {vf}"));
+        }
+        if !self.idle.contains(&text(&vf["representor"])) {
+            breaches.push(format!("VF {pci} is free but its representor is programmed: {vf}"));
+        }
+        breaches
+    }
+
+    /// Invariants 3, 4 and 5 for a VF of an attachment.
+    fn attached(&self, pci: &str, attachment: &Value) -> Vec<String> {
+        let mut breaches = Vec::new();
+        if attachment["state"] != "ATTACHMENT_STATE_ATTACHED" {
+            return vec![format!("not attached: {attachment}")];
+        }
+        if let Some(end) = self.host.get(pci) {
+            breaches.push(format!("VF {pci} is attached but on the host: {end:?}"));
+        }
+        let pod = text(&attachment["key"]["containerId"]);
+        let Some((_, at, end)) = self.pods.iter().find(|(at, ..)| at == pci) else {
+            return vec![format!("VF {pci} is in no pod, but in {attachment}")];
+        };
+        let wanted = (
+            pod.as_str(),
+            text(&attachment["key"]["interfaceName"]),
+            text(&attachment["mac"]),
+            attachment["mtu"].as_u64(),
+        );
+        if (at.as_str(), end.name.clone(), end.mac.clone(), Some(end.mtu)) != wanted {
+            breaches.push(format!("VF {pci} in {at} is {end:?}, not as {attachment}"));
+        }
+        let has = self.addresses.get(&(at.clone(), end.name.clone()));
+        if has != Some(&addresses_of(attachment).into_iter().collect()) {
+            breaches.push(format!("{at} has the addresses {has:?}, not those of {attachment}"));
+        }
+        let representor = self.vf(pci).map(|vf| text(&vf["representor"])).unwrap_or_default();
+        if !self.programmed.contains(&representor) {
+            breaches.push(format!("representor {representor} of {pci} is not programmed"));
+        }
+        breaches
+    }
+
+    fn vf(&self, pci: &str) -> Option<&Value> {
+        self.vfs.iter().find(|vf| vf["vf"]["pciAddress"] == pci)
+    }
+}
+
+fn addresses_of(attachment: &Value) -> Vec<String> {
+    let addresses = attachment["addresses"].as_array().into_iter().flatten();
+    addresses.map(|address| text(&address["address"])).collect()
+}
+
+fn twice(items: impl Iterator<Item = String>, what: &str) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    items.filter(|item| !seen.insert(item.clone())).map(|item| format!("{what}: {item}")).collect()
+}
+
+fn ip(netns: &str, arguments: &[&str]) -> Vec<Value> {
+    let output = run(Command::new("ip").args(["-n", netns, "-j"]).args(arguments));
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+fn flags(link: &Value) -> BTreeSet<String> {
+    link["flags"].as_array().into_iter().flatten().map(text).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

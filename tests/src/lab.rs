@@ -1,0 +1,212 @@
+//! A whole set-up: card, service, agent, certificates.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{Answer, Call, Card, Netns, Operator, Pki, Program, Settings, cni, wait_for};
+
+/// How long programs may take to come up or to agree.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A card, the service on the DPU, the agent on the host. All of it ends when it is dropped.
+#[derive(Debug)]
+pub struct Lab {
+    /// The agent.
+    pub agent: Program,
+    /// The service.
+    pub service: Program,
+    /// The card.
+    pub card: Card,
+    /// The certificates.
+    pub pki: Pki,
+    folder: TempDir,
+}
+
+impl Lab {
+    /// Brings all of it up and waits until STATUS is good.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn start(settings: &Settings) -> Self {
+        let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
+        let path = folder.path();
+        let pki = Pki::make(path.join("pki"));
+        write_files(settings, path, &pki);
+        let card = Card::plug(settings.pfs, settings.vfs, path);
+        let service = start_service(&card, path);
+        let agent = start_agent(&card, path);
+        let lab = Self { agent, service, card, pki, folder };
+        lab.wait_until_good();
+        lab
+    }
+
+    /// Waits until STATUS is good.
+    ///
+    /// # Panics
+    /// When it stays bad.
+    pub fn wait_until_good(&self) {
+        wait_for("a good STATUS", LIMIT, || self.status().status.success().then_some(()));
+    }
+
+    /// The folder of configuration, logs and state.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The agent's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("agent.sock")
+    }
+
+    /// The network configuration that a runtime passes for `network`.
+    #[must_use]
+    pub fn configuration(&self, network: &str) -> Value {
+        cni::configuration(network, &self.socket())
+    }
+
+    /// ADD of `interface` in `pod`, whose container id is its name.
+    #[must_use]
+    pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
+        self.call("ADD", network, pod, interface)
+    }
+
+    /// DEL likewise.
+    #[must_use]
+    pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
+        self.call("DEL", network, pod, interface)
+    }
+
+    /// Any verb of an attachment.
+    #[must_use]
+    pub fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
+        let call = Call::new(verb, &self.configuration(network));
+        self.execute(&call.of(pod.name(), Some(&pod.path()), interface))
+    }
+
+    /// STATUS of the network `blue`.
+    #[must_use]
+    pub fn status(&self) -> Answer {
+        self.execute(&Call::new("STATUS", &self.configuration("blue")))
+    }
+
+    /// Executes the plugin in the host's namespace.
+    #[must_use]
+    pub fn execute(&self, call: &Call) -> Answer {
+        call.execute(&self.card.host)
+    }
+
+    /// The operator `admin`.
+    #[must_use]
+    pub fn operator(&self) -> Operator<'_> {
+        self.dpuctl_as("operator", "admin")
+    }
+
+    /// `dpuctl` with another certificate.
+    ///
+    /// # Panics
+    /// When its configuration can't be written.
+    #[must_use]
+    pub fn dpuctl_as(&self, role: &str, name: &str) -> Operator<'_> {
+        let configuration = self.path().join(format!("dpuctl-{role}-{name}.toml"));
+        let tls = self.pki.section(role, name);
+        let text = format!("endpoint = \"192.168.100.2:7443\"\ndpu = \"dpu-1\"\n{tls}");
+        fs::write(&configuration, text).unwrap();
+        Operator { netns: &self.card.host, configuration }
+    }
+
+    /// Starts the service again after it ended.
+    pub fn start_service(&mut self) {
+        self.service = start_service(&self.card, self.folder.path());
+    }
+
+    /// Starts the agent again after it ended.
+    pub fn start_agent(&mut self) {
+        self.agent = start_agent(&self.card, self.folder.path());
+    }
+
+    /// Resets the card.
+    pub fn reset_card(&mut self) {
+        self.card.reset(self.folder.path());
+    }
+
+    /// Gives the host another boot id, as a reboot does; the agent has to be started again.
+    ///
+    /// # Panics
+    /// When the file can't be written.
+    pub fn new_boot_id(&self, id: &str) {
+        fs::write(self.path().join("boot-id"), id).unwrap();
+    }
+
+    /// Makes the named step of `dpu-service` or `host-shim` fail (`fail`) or kill its program (`kill`)
+    /// once, after its work.
+    ///
+    /// # Panics
+    /// When the file can't be written.
+    pub fn arm(&self, program: &str, how: &str, step: &str) -> PathBuf {
+        let file = faults(self.path(), program).join(format!("{how}-{step}"));
+        fs::write(&file, "").unwrap();
+        file
+    }
+
+    /// Rewrites the service's configuration file.
+    ///
+    /// # Panics
+    /// When the file can't be written.
+    pub fn configure_service(&self, settings: &Settings) {
+        let text = settings.service_file(self.path(), &self.pki);
+        fs::write(self.path().join("dpu-service.toml"), text).unwrap();
+    }
+
+    /// Waits for the service's end.
+    ///
+    /// # Panics
+    /// When it goes on.
+    pub fn service_ends(&mut self) -> ExitStatus {
+        wait_for("the service's end", LIMIT, || self.service.ended())
+    }
+
+    /// Waits for the agent's end.
+    ///
+    /// # Panics
+    /// When it goes on.
+    pub fn agent_ends(&mut self) -> ExitStatus {
+        wait_for("the agent's end", LIMIT, || self.agent.ended())
+    }
+}
+
+fn write_files(settings: &Settings, folder: &Path, pki: &Pki) {
+    fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
+    fs::write(folder.join("dpu-service.toml"), settings.service_file(folder, pki)).unwrap();
+    fs::write(folder.join("host-shim.toml"), settings.agent_file(folder, pki)).unwrap();
+    for program in ["dpu-service", "host-shim"] {
+        fs::create_dir(faults(folder, program)).unwrap();
+    }
+}
+
+fn faults(folder: &Path, program: &str) -> PathBuf {
+    folder.join(format!("faults-{program}"))
+}
+
+fn start_service(card: &Card, folder: &Path) -> Program {
+    let configuration = folder.join("dpu-service.toml");
+    let arguments = ["--config".as_ref(), configuration.as_os_str()];
+    let faults = faults(folder, "dpu-service");
+    Program::start("dpu-service", &card.dpu, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
+}
+
+fn start_agent(card: &Card, folder: &Path) -> Program {
+    let configuration = folder.join("host-shim.toml");
+    let arguments = ["agent".as_ref(), "--config".as_ref(), configuration.as_os_str()];
+    let faults = faults(folder, "host-shim");
+    Program::start("host-shim", &card.host, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
+}

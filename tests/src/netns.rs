@@ -1,0 +1,93 @@
+//! Named network namespaces, made and read by the `ip` program.
+
+use std::{
+    ffi::OsStr,
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use serde_json::Value;
+
+use crate::process::run;
+
+/// A network namespace of its own name, deleted when dropped.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Makes one with `lo` down, as a runtime does. `label` is for people.
+    ///
+    /// # Panics
+    /// When `ip netns add` fails.
+    #[must_use]
+    pub fn new(label: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let netns = Self { name: format!("{label}-{}-{number}", std::process::id()) };
+        netns.succeed(Command::new("ip").args(["netns", "add", &netns.name]));
+        netns
+    }
+
+    /// Its name, as `ip netns` knows it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path that a runtime passes in `CNI_NETNS`.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    /// A command that runs inside.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display())).arg(program);
+        command
+    }
+
+    /// What a tool of iproute2 prints as JSON: `netns.json("ip", &["link"])`.
+    ///
+    /// # Panics
+    /// When the tool fails or prints no JSON.
+    #[must_use]
+    pub fn json(&self, tool: &str, arguments: &[&str]) -> Vec<Value> {
+        let text = self.succeed(self.command(tool).arg("-j").args(arguments));
+        if text.trim().is_empty() {
+            return Vec::new();
+        }
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{tool} {arguments:?}: {error}"))
+    }
+
+    /// Runs `ip` inside.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn ip(&self, arguments: &[&str]) -> String {
+        self.succeed(self.command("ip").args(arguments))
+    }
+
+    /// Whether `address` answers three of three echo requests.
+    #[must_use]
+    pub fn pings(&self, address: &str) -> bool {
+        let arguments = ["-n", "-q", "-c", "3", "-i", "0.02", "-W", "2", address];
+        run(self.command("ping").args(arguments)).status.success()
+    }
+
+    fn succeed(&self, command: &mut Command) -> String {
+        let output = run(command);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "in {}: {command:?}: {error}", self.name);
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = run(Command::new("ip").args(["netns", "delete", &self.name]));
+    }
+}

@@ -1,0 +1,72 @@
+//! `dpuctl`, run as an operator does.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::{Netns, program, run};
+
+/// Somebody with a `dpuctl` configuration.
+#[derive(Debug)]
+pub struct Operator<'a> {
+    /// Where it runs.
+    pub(crate) netns: &'a Netns,
+    /// Its `DPUCTL_CONFIG`.
+    pub(crate) configuration: PathBuf,
+}
+
+impl Operator<'_> {
+    /// `dpuctl` with these arguments, run to its end.
+    #[must_use]
+    pub fn dpuctl(&self, arguments: &[&str]) -> Output {
+        run(self.command().args(arguments))
+    }
+
+    /// What `dpuctl` prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn says(&self, arguments: &[&str]) -> String {
+        let output = self.dpuctl(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "dpuctl {arguments:?}: {error}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// What `dpuctl` complains when it has to fail.
+    ///
+    /// # Panics
+    /// When it succeeds.
+    #[must_use]
+    pub fn is_refused(&self, arguments: &[&str]) -> String {
+        let output = self.dpuctl(arguments);
+        assert!(!output.status.success(), "dpuctl {arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    }
+
+    /// The items of `dpuctl get <kind> -o json`.
+    ///
+    /// # Panics
+    /// When it fails or prints something else.
+    #[must_use]
+    pub fn get(&self, kind: &str) -> Vec<Value> {
+        let text = self.says(&["get", kind, "-o", "json"]);
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        match &list[kind] {
+            Value::Null => Vec::new(),
+            items => items.as_array().unwrap_or_else(|| panic!("no list: {text}")).clone(),
+        }
+    }
+
+    /// A `dpuctl` command to be given arguments.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = self.netns.command(program("dpuctl"));
+        command.env("DPUCTL_CONFIG", &self.configuration);
+        command
+    }
+}

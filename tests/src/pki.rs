@@ -1,0 +1,112 @@
+//! Certificates: good ones by `dpuctl pki`, bad ones made here.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+use mtls::{
+    LiveCredentials, Role, TlsSettings,
+    authority::{Authority, Validity},
+};
+
+use crate::{program, run};
+
+/// The trust domain of all certificates.
+pub(crate) const TRUST_DOMAIN: &str = "dpu-offload.local";
+
+/// A CA and what it issued, in a folder.
+#[derive(Debug)]
+pub struct Pki {
+    folder: PathBuf,
+}
+
+impl Pki {
+    /// Makes a CA in `folder` and certificates for host node-1, DPU dpu-1, operator admin and viewer
+    /// guest.
+    ///
+    /// # Panics
+    /// When `dpuctl pki` fails.
+    #[must_use]
+    pub fn make(folder: PathBuf) -> Self {
+        let pki = Self { folder };
+        pki.dpuctl(&["pki", "init", "--trust-domain", TRUST_DOMAIN]);
+        for (role, name) in
+            [("host", "node-1"), ("dpu", "dpu-1"), ("operator", "admin"), ("viewer", "guest")]
+        {
+            pki.issue(role, name);
+        }
+        pki
+    }
+
+    /// Issues one more certificate: `<role>-<name>`.
+    ///
+    /// # Panics
+    /// When `dpuctl pki` fails.
+    pub fn issue(&self, role: &str, name: &str) {
+        self.dpuctl(&["pki", "issue", role, name]);
+    }
+
+    /// Puts a certificate that ended an hour ago in the place of `<role>-<name>`.
+    ///
+    /// # Panics
+    /// When the CA can't be read.
+    pub fn expire(&self, role: Role, name: &str) {
+        let hours = |count: u64| SystemTime::now() - Duration::from_secs(3600 * count);
+        let validity = Validity { not_before: hours(2), not_after: hours(1) };
+        let authority = Authority::open(&self.folder).unwrap();
+        let issued = authority.issue(role, name, validity).unwrap();
+        issued.save(&self.folder, &format!("{role}-{name}")).unwrap();
+    }
+
+    /// The credentials `<role>-<name>`, for calls without `dpuctl`.
+    ///
+    /// # Panics
+    /// When they can't be read.
+    #[must_use]
+    pub fn credentials(&self, role: Role, name: &str) -> LiveCredentials {
+        let settings = TlsSettings {
+            ca: self.ca(),
+            certificate: self.certificate(role.as_str(), name),
+            key: self.key(role.as_str(), name),
+            trust_domain: TRUST_DOMAIN.into(),
+        };
+        LiveCredentials::load(&settings, &[role]).unwrap()
+    }
+
+    /// The CA's certificate.
+    #[must_use]
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join("ca.crt")
+    }
+
+    /// The certificate `<role>-<name>`.
+    #[must_use]
+    pub fn certificate(&self, role: &str, name: &str) -> PathBuf {
+        self.folder.join(format!("{role}-{name}.crt"))
+    }
+
+    /// Its key.
+    #[must_use]
+    pub fn key(&self, role: &str, name: &str) -> PathBuf {
+        self.folder.join(format!("{role}-{name}.key"))
+    }
+
+    /// The `[tls]` section of a configuration file that uses `<role>-<name>`.
+    #[must_use]
+    pub fn section(&self, role: &str, name: &str) -> String {
+        format!(
+            "[tls]\nca = {:?}\ncertificate = {:?}\nkey = {:?}\ntrust_domain = {TRUST_DOMAIN:?}\n",
+            self.ca(),
+            self.certificate(role, name),
+            self.key(role, name)
+        )
+    }
+
+    fn dpuctl(&self, arguments: &[&str]) {
+        let folder: &Path = &self.folder;
+        let output = run(Command::new(program("dpuctl")).args(arguments).arg("--dir").arg(folder));
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Real programs as child processes, ended when they are dropped.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{Netns, wait_for};
+
+/// How long a program may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// The path of one of our programs: in `OFFLOAD_BIN_DIR`, or beside the test's own binary.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    let beside_tests = || {
+        let test = std::env::current_exe().expect("the test's own path");
+        test.ancestors().nth(2).expect("target/<profile>/deps").to_path_buf()
+    };
+    let folder = std::env::var_os("OFFLOAD_BIN_DIR").map_or_else(beside_tests, PathBuf::from);
+    let path = folder.join(name);
+    assert!(
+        path.exists(),
+        "{} is missing; build it: cargo build --workspace --all-features --bins",
+        path.display()
+    );
+    path
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// When it can't be started.
+#[must_use]
+pub fn run(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// A program of ours that stays in the foreground of its child process.
+#[derive(Debug)]
+pub struct Program {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts `name` in a netns; what it says is appended to `<folder>/<name>.log`.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start<A: AsRef<OsStr>>(
+        name: &'static str,
+        netns: &Netns,
+        folder: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        environment: &[(&str, &Path)],
+    ) -> Self {
+        let log = folder.join(format!("{name}.log"));
+        let out = File::options().create(true).append(true).open(&log).expect("open the log");
+        let child = netns
+            .command(program(name))
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("share the log"))
+            .stderr(out)
+            .spawn()
+            .expect("start nsenter");
+        Self { name, child, log }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All that it said.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When the process is gone and reaped.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("process ids fit");
+        kill(Pid::from_raw(id), signal).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Panics
+    /// When the process can't be asked.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("ask for the child")
+    }
+
+    /// Kills it as a crash would.
+    pub fn crash(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.child.wait().expect("reap the child");
+    }
+
+    /// Asks it to end and waits for that.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    pub fn stop(&mut self) -> ExitStatus {
+        if let Some(status) = self.ended() {
+            return status;
+        }
+        self.signal(Signal::SIGTERM);
+        wait_for(&format!("{} to end", self.name), GRACE, || self.ended())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- {} said:\n{}", self.name, self.log());
+        }
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a lab is set up with, and the configuration files made of it.
+
+use std::path::Path;
+
+use crate::Pki;
+
+/// Networks of most tests: blue (both families, the default), green (likewise, MTU 1400, a route and
+/// resolvers), wire (layer 2 only), tiny (two free addresses).
+const NETWORKS: &str = r#"
+[[network]]
+name = "blue"
+default = true
+[[network.subnet]]
+cidr = "10.1.0.0/16"
+gateway = "10.1.0.1"
+[[network.subnet]]
+cidr = "fd00:10:1::/64"
+gateway = "fd00:10:1::1"
+
+[[network]]
+name = "green"
+mtu = 1400
+[network.dns]
+nameservers = ["10.2.0.53"]
+search = ["green.example"]
+[[network.route]]
+destination = "172.16.0.0/12"
+gateway = "10.2.0.254"
+[[network.subnet]]
+cidr = "10.2.0.0/24"
+gateway = "10.2.0.1"
+[[network.subnet]]
+cidr = "fd00:10:2::/64"
+gateway = "fd00:10:2::1"
+
+[[network]]
+name = "wire"
+
+[[network]]
+name = "tiny"
+[[network.subnet]]
+cidr = "10.3.0.0/30"
+"#;
+
+/// What a lab is set up with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Physical functions of the card.
+    pub pfs: u32,
+    /// VFs of each.
+    pub vfs: u32,
+    /// VFs of PF 0 that the pool `default` draws from.
+    pub pool: u32,
+    /// The service's `[[network]]` sections.
+    pub networks: String,
+    /// Seconds that a given back address rests.
+    pub cool_down: u32,
+    /// Seconds that STATUS stays good without the DPU.
+    pub grace: u32,
+    /// Further sections of the service's configuration.
+    pub service: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pfs: 1,
+            vfs: 4,
+            pool: 4,
+            networks: NETWORKS.into(),
+            cool_down: 60,
+            grace: 10,
+            service: String::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// A card with this many VFs, all in the pool.
+    #[must_use]
+    pub fn with_vfs(vfs: u32) -> Self {
+        Self { vfs, pool: vfs, ..Self::default() }
+    }
+
+    /// The service's configuration file.
+    #[must_use]
+    pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
+        let state = folder.join("service");
+        format!(
+            r#"listen = "0.0.0.0:7443"
+state_dir = {state:?}
+{tls}
+[eswitch]
+driver = "veth"
+[fabric]
+driver = "bridge"
+bridge = "br-offload"
+[allocation]
+address_cool_down_s = {cool_down}
+[[host]]
+name = "node-1"
+pfs = ["p0"]
+[[pool]]
+name = "default"
+select = ["p0#0-{last}"]
+{service}
+{networks}"#,
+            tls = pki.section("dpu", "dpu-1"),
+            cool_down = self.cool_down,
+            last = self.pool - 1,
+            service = self.service,
+            networks = self.networks,
+        )
+    }
+
+    /// The agent's configuration file.
+    #[must_use]
+    pub fn agent_file(&self, folder: &Path, pki: &Pki) -> String {
+        format!(
+            r#"socket = {socket:?}
+state_dir = {state:?}
+boot_id_file = {boot_id:?}
+[dpu]
+endpoint = "192.168.100.2:7443"
+name = "dpu-1"
+{tls}
+[vf_source]
+kind = "virtual"
+[timeouts]
+unreachable_grace_s = {grace}
+"#,
+            socket = folder.join("agent.sock"),
+            state = folder.join("agent"),
+            boot_id = folder.join("boot-id"),
+            tls = pki.section("host", "node-1"),
+            grace = self.grace,
+        )
+    }
+}

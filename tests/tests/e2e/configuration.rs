@@ -1,0 +1,172 @@
+//! Wrong configuration files: refused by place and with the way out, by `--check-config` and at start.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{Lab, Netns, Pki, Settings, eventually, program, run};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+/// Configuration files in a folder, checked by the programs themselves.
+struct Files {
+    folder: TempDir,
+    pki: Pki,
+}
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pki = Pki::make(folder.path().join("pki"));
+        Self { folder, pki }
+    }
+
+    fn service(&self) -> String {
+        Settings::default().service_file(self.folder.path(), &self.pki)
+    }
+
+    fn agent(&self) -> String {
+        Settings::default().agent_file(self.folder.path(), &self.pki)
+    }
+
+    /// What the program says about the file, and whether it is content.
+    fn check(&self, name: &str, text: &str) -> (bool, String) {
+        let path = self.folder.path().join("checked.toml");
+        fs::write(&path, text).unwrap();
+        check_config(name, &path)
+    }
+
+    fn refused(&self, name: &str, text: &str, words: &[&str]) {
+        let (content, said) = self.check(name, text);
+        assert!(!content, "{text}");
+        for word in words {
+            assert!(said.contains(word), "{word:?} is not in: {said}");
+        }
+    }
+}
+
+fn check_config(name: &str, path: &Path) -> (bool, String) {
+    let mut command = Command::new(program(name));
+    if name == "host-shim" {
+        command.arg("agent");
+    }
+    let output = run(command.arg("--config").arg(path).arg("--check-config"));
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn good_files_pass() {
+    let files = Files::new();
+    for (name, text) in [("dpu-service", files.service()), ("host-shim", files.agent())] {
+        let (content, said) = files.check(name, &text);
+        assert!(content, "{name}: {said}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
+    let files = Files::new();
+    let service = files.service().replace("state_dir", "state_dri");
+    files.refused("dpu-service", &service, &["checked.toml:2", "state_dri", "`state_dir`"]);
+    let agent = files.agent().replace("endpoint", "endpiont");
+    files.refused("host-shim", &agent, &["checked.toml:5", "endpiont", "`endpoint`"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    let files = Files::new();
+    let with = |section: &str| format!("{}\n{section}", files.service());
+    let red =
+        |subnet: &str| with(&format!("[[network]]\nname = \"red\"\n[[network.subnet]]\n{subnet}"));
+    let cases = [
+        (red("cidr = \"10.1.128.0/17\""), ["red", "10.1.0.0/16"]),
+        (red("cidr = \"10.9.0.0/24\"\ngateway = \"10.8.0.1\""), ["red", "10.8.0.1"]),
+        (red("cidr = \"10.9.0.1/24\""), ["red", "10.9.0.0/24"]),
+        (with("[[network]]\nname = \"blue\""), ["blue", "twice"]),
+        (with("[[network]]\nname = \"red\"\npool = \"defualt\""), ["red", "defualt"]),
+        (with("[[network]]\nname = \"red\"\nvlan = 4095"), ["red", "4095"]),
+        (with("[[host]]\nname = \"node-2\"\npfs = [\"p0\"]"), ["node-2", "p0"]),
+    ];
+    for (text, words) in &cases {
+        files.refused("dpu-service", text, words);
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    for name in ["dpu-service", "host-shim"] {
+        let (content, said) = check_config(name, Path::new("/nowhere/file.toml"));
+        assert!(!content && said.contains("/nowhere/file.toml"), "{said}");
+    }
+}
+
+#[test]
+fn a_pool_beyond_the_card_is_told_and_the_rest_works() {
+    let lab = Lab::start(&Settings { pool: 8, ..Settings::default() });
+    let pool = &lab.operator().get("pools")[0];
+    assert_eq!(pool["name"], "default");
+    assert_eq!(pool["free"], "4", "{pool}");
+    assert_eq!(pool["absent"], "4", "{pool}");
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    lab.assert_invariants();
+}
+
+#[test]
+fn a_vlan_is_given_or_refused_by_name() {
+    let networks =
+        "[[network]]\nname = \"blue\"\ndefault = true\n[[network]]\nname = \"red\"\nvlan = 7\n";
+    let lab = Lab::start(&Settings { networks: networks.into(), ..Settings::default() });
+    let pod = Netns::new("pod");
+    let kernel_can = lab.operator().says(&["status"]).contains("vlan") && bridge_filters_vlans();
+    let answer = lab.add("red", &pod, "eth0");
+    if kernel_can {
+        let _ = answer.result();
+        lab.assert_invariants();
+    } else {
+        answer.fails(109, &["red", "7"]);
+        lab.assert_clean_slate();
+    }
+    let _ = lab.add("blue", &Netns::new("other"), "eth0").result();
+}
+
+/// Asked of the kernel by a foreign tool.
+fn bridge_filters_vlans() -> bool {
+    let netns = Netns::new("probe");
+    netns.ip(&["link", "add", "br", "type", "bridge"]);
+    let mut set = netns.command("ip");
+    set.args(["link", "set", "br", "type", "bridge", "vlan_filtering", "1"]);
+    run(&mut set).status.success()
+}
+
+#[test]
+fn networks_reload_without_a_restart_and_a_bad_file_changes_nothing() {
+    let lab = Lab::start(&Settings::default());
+    let mut settings = Settings::default();
+    settings
+        .networks
+        .push_str("[[network]]\nname = \"late\"\n[[network.subnet]]\ncidr = \"10.7.0.0/24\"\n");
+    lab.configure_service(&settings);
+    lab.service.signal(Signal::SIGHUP);
+    let names = || -> Vec<String> {
+        let networks = lab.operator().get("networks");
+        networks.iter().map(|n| n["network"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let has_late = || names().contains(&"late".to_owned()).then_some(());
+    assert!(eventually(std::time::Duration::from_secs(10), has_late).is_some(), "{:?}", names());
+    let _ = lab.add("late", &Netns::new("pod"), "eth0").result();
+
+    let before = names();
+    let path: PathBuf = lab.path().join("dpu-service.toml");
+    fs::write(&path, "nonsense = 1\n").unwrap();
+    lab.service.signal(Signal::SIGHUP);
+    let told = || lab.service.log().contains("nonsense").then_some(());
+    assert!(
+        eventually(std::time::Duration::from_secs(10), told).is_some(),
+        "{}",
+        lab.service.log()
+    );
+    assert_eq!(names(), before);
+    lab.assert_invariants();
+}

@@ -1,0 +1,119 @@
+//! Documents say what is true: codes, examples, commands.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{Lab, Settings, program, run};
+use offload_proto::Reason;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The user documents, README included.
+fn documents() -> Vec<PathBuf> {
+    let folder = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name));
+    let is_document = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "md");
+    folder.filter(is_document).chain(top).collect()
+}
+
+/// The fenced blocks of a Markdown text whose info string is `kind`.
+fn blocks(text: &str, kind: &str) -> Vec<String> {
+    let fence = format!("```{kind}\n");
+    let bodies = text.split(fence.as_str()).skip(1);
+    bodies.map(|body| body.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_reason_is_explained_with_its_cni_code_and_no_other_is() {
+    let text = read("docs/ERRORS.md");
+    for reason in Reason::ALL {
+        let heading = format!("### {reason}\nCNI {}", reason.cni_code());
+        assert!(text.contains(&heading), "docs/ERRORS.md lacks {heading:?}");
+    }
+    let explained: BTreeSet<_> =
+        text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let known: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(explained, known);
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            let there = path.parent().unwrap().join(file);
+            assert!(there.exists(), "{} links to {target}", path.display());
+        }
+    }
+}
+
+#[test]
+fn configuration_shown_in_documents_is_good() {
+    let lab = Lab::start(&Settings::default());
+    let folder = tempfile::tempdir().unwrap();
+    for path in documents() {
+        for (number, block) in
+            blocks(&fs::read_to_string(&path).unwrap(), "toml").iter().enumerate()
+        {
+            let place = format!("{} block {number}", path.display());
+            check_example(&lab, folder.path(), block, &place);
+        }
+    }
+}
+
+/// An example says in its first line which program's it is: `# dpu-service.toml`. Certificates are
+/// those of the lab.
+fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
+    let (name, role, owner) = match text.lines().next().unwrap_or_default() {
+        "# dpu-service.toml" => ("dpu-service", "dpu", "dpu-1"),
+        "# host-shim.toml" => ("host-shim", "host", "node-1"),
+        "# dpuctl.toml" => return,
+        other => panic!("{place}: the first line {other:?} does not say whose file it is"),
+    };
+    let file = folder.join("example.toml");
+    let tls = if text.contains("[tls]") { String::new() } else { lab.pki.section(role, owner) };
+    fs::write(&file, format!("{text}\n{tls}")).unwrap();
+    let mut command = Command::new(program(name));
+    if name == "host-shim" {
+        command.arg("agent");
+    }
+    let output = run(command.arg("--config").arg(&file).arg("--check-config"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Files of a production set-up are not here; everything else has to be right.
+    let only_certificates = said.contains("/etc/dpu-offload/tls/");
+    assert!(output.status.success() || only_certificates, "{place}: {said}");
+}
+
+#[test]
+fn dpuctl_commands_shown_in_documents_are_known() {
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = blocks(&text, "sh").join("\n");
+        for line in lines.lines().filter_map(|line| line.trim().strip_prefix("dpuctl ")) {
+            let words: Vec<_> = line
+                .split_whitespace()
+                .take_while(|word| word.bytes().all(|b| b.is_ascii_lowercase()))
+                .collect();
+            let known = (1..=words.len()).rev().any(|count| {
+                let output =
+                    run(Command::new(program("dpuctl")).args(&words[..count]).arg("--help"));
+                output.status.success()
+            });
+            assert!(known, "{}: dpuctl {line}", path.display());
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Who may do what: certificates that are missing, expired, of another CA, of another role or host.
+
+use std::{fs, net::TcpStream, path::Path, time::Duration};
+
+use e2e::{Lab, Netns, Pki, Settings, run};
+use mtls::{Connector, Role};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use offload_proto::{
+    Failure, MESSAGE_LIMIT, Reason,
+    v1::{self, workload_network_client::WorkloadNetworkClient},
+};
+use serde_json::Value;
+use tonic::{Code, Status, transport::Channel};
+
+const DPU: &str = "192.168.100.2:7443";
+
+/// A second host, with a PF of its own.
+fn with_two_hosts() -> Settings {
+    let service = "[[host]]\nname = \"node-2\"\npfs = [\"p1\"]\n".into();
+    Settings { pfs: 2, service, ..Settings::default() }
+}
+
+/// Calls the DPU as host `name`, from the host's namespace.
+fn as_host<T: Send>(
+    lab: &Lab,
+    name: &str,
+    calls: impl AsyncFnOnce(WorkloadNetworkClient<Channel>) -> T + Send,
+) -> T {
+    let host = netlink::Netns::open(&lab.card.host.path()).unwrap();
+    let credentials = lab.pki.credentials(Role::Host, name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    host.run(|| {
+        runtime.block_on(async {
+            let limit = Duration::from_secs(10);
+            let connector = Connector::new(credentials, DPU, "dpu-1", limit).unwrap();
+            let client = WorkloadNetworkClient::new(connector.channel());
+            calls(client.max_encoding_message_size(64 * MESSAGE_LIMIT)).await
+        })
+    })
+    .unwrap()
+}
+
+fn reason(status: &Status) -> Reason {
+    Failure::from_status(status).unwrap_or_else(|| panic!("not ours: {status:?}")).reason
+}
+
+fn key(pod: &Netns) -> v1::AttachmentKey {
+    v1::AttachmentKey { container_id: pod.name().into(), interface_name: "eth0".into() }
+}
+
+/// What `openssl s_client` meets with at the DPU.
+fn openssl(lab: &Lab, arguments: &[&str]) -> String {
+    let mut command = lab.card.host.command("openssl");
+    command.args(["s_client", "-connect", DPU, "-alpn", "h2", "-CAfile"]).arg(lab.pki.ca());
+    let output = run(command.args(arguments));
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn without_a_certificate_or_with_tls_1_2_nobody_gets_in() {
+    let lab = Lab::start(&Settings::default());
+    let none = openssl(&lab, &["-tls1_3", "-ign_eof"]);
+    assert!(none.contains("certificate required"), "{none}");
+    let old = openssl(&lab, &["-tls1_2"]);
+    assert!(old.contains("alert protocol version"), "{old}");
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+}
+
+#[test]
+fn an_expired_certificate_is_refused_on_both_sides() {
+    let lab = Lab::start(&Settings::default());
+    lab.pki.expire(Role::Operator, "admin");
+    let (certificate, key) =
+        (lab.pki.certificate("operator", "admin"), lab.pki.key("operator", "admin"));
+    let arguments = ["-ign_eof", "-cert", text(&certificate), "-key", text(&key)];
+    let server = openssl(&lab, &arguments);
+    assert!(server.contains("certificate expired"), "{server}");
+    let client = lab.operator().is_refused(&["get", "vfs"]);
+    assert!(client.contains("expired") && client.contains("operator-admin.crt"), "{client}");
+}
+
+#[test]
+fn a_certificate_of_another_ca_is_refused_on_both_sides() {
+    let lab = Lab::start(&Settings::default());
+    let other = Pki::make(lab.path().join("other-pki"));
+    let (certificate, key) =
+        (other.certificate("operator", "admin"), other.key("operator", "admin"));
+    let arguments = ["-ign_eof", "-cert", text(&certificate), "-key", text(&key)];
+    let server = openssl(&lab, &arguments);
+    assert!(server.contains("unknown ca"), "{server}");
+
+    let configuration = lab.path().join("other.toml");
+    let tls = other.section("operator", "admin");
+    fs::write(&configuration, format!("endpoint = \"{DPU}\"\ndpu = \"dpu-1\"\n{tls}")).unwrap();
+    let mut dpuctl = lab.operator().command();
+    let output = run(dpuctl.env("DPUCTL_CONFIG", &configuration).args(["get", "vfs"]));
+    let client = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && client.contains("certificate"), "{client}");
+}
+
+#[test]
+fn a_missing_certificate_is_named() {
+    let lab = Lab::start(&Settings::default());
+    let guest = lab.dpuctl_as("viewer", "nobody");
+    let complaint = guest.is_refused(&["get", "vfs"]);
+    assert!(complaint.contains("viewer-nobody.crt"), "{complaint}");
+}
+
+#[test]
+fn a_host_certificate_makes_no_operator_calls() {
+    let lab = Lab::start(&Settings::default());
+    let complaint = lab.dpuctl_as("host", "node-1").is_refused(&["get", "vfs"]);
+    assert!(complaint.contains("host/node-1"), "{complaint}");
+}
+
+#[test]
+fn a_viewer_looks_and_changes_nothing() {
+    let lab = Lab::start(&Settings::default());
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    let guest = lab.dpuctl_as("viewer", "guest");
+    let attachments = guest.get("attachments");
+    assert_eq!(attachments.len(), 1);
+    let id = attachments[0]["id"].as_str().unwrap();
+    let complaint = guest.is_refused(&["release", id]);
+    assert!(complaint.contains("NOT_AUTHORISED"), "{complaint}");
+    assert_eq!(lab.operator().get("attachments").len(), 1);
+}
+
+#[test]
+fn a_host_can_not_touch_another_hosts_attachment() {
+    let lab = Lab::start(&with_two_hosts());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let before: Vec<Value> = lab.operator().get("attachments");
+    let id = before[0]["id"].as_str().unwrap().to_owned();
+    for name in ["node-2", "node-3"] {
+        lab.pki.issue("host", name);
+    }
+    as_host(&lab, "node-2", async |mut node_2| {
+        let check = v1::CheckRequest { key: Some(key(&pod)), attachment_id: id.clone() };
+        let status = node_2.check(check).await.unwrap_err();
+        assert_eq!(reason(&status), Reason::AttachmentUnknown);
+        let detach = v1::DetachRequest {
+            key: Some(key(&pod)),
+            attachment_id: id.clone(),
+            vf_returned: true,
+        };
+        let _ = node_2.detach(detach).await;
+        let collect = v1::CollectRequest { network: "blue".into(), valid: Vec::new() };
+        let _ = node_2.collect(collect).await;
+    });
+    as_host(&lab, "node-3", async |mut node_3| {
+        let status = node_3.status(v1::StatusRequest {}).await.unwrap_err();
+        assert_eq!(reason(&status), Reason::HostUnknown);
+    });
+    assert_eq!(lab.operator().get("attachments"), before);
+    lab.assert_invariants();
+}
+
+#[test]
+fn a_call_outside_the_session_is_refused() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    as_host(&lab, "node-1", async |mut node_1| {
+        let attach = v1::AttachRequest { key: Some(key(&pod)), ..v1::AttachRequest::default() };
+        let status = node_1.attach(attach).await.unwrap_err();
+        assert_eq!(reason(&status), Reason::StaleSession);
+    });
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_message_over_the_limit_is_refused_and_the_next_good_call_works() {
+    let lab = Lab::start(&Settings::default());
+    as_host(&lab, "node-1", async |mut node_1| {
+        let network = "x".repeat(4 * MESSAGE_LIMIT);
+        let collect = v1::CollectRequest { network, valid: Vec::new() };
+        let status = node_1.collect(collect).await.unwrap_err();
+        let expected = [Code::OutOfRange, Code::ResourceExhausted];
+        assert!(expected.contains(&status.code()), "{status:?}");
+    });
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    lab.assert_invariants();
+}
+
+#[test]
+fn ten_thousand_idle_connections_keep_nobody_out() {
+    const CONNECTIONS: usize = 10_000;
+    let lab = Lab::start(&Settings::default());
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let host = netlink::Netns::open(&lab.card.host.path()).unwrap();
+    let address = DPU.parse().unwrap();
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
+    let idle: Vec<TcpStream> = host.run(|| (0..CONNECTIONS).map(|_| connect()).collect()).unwrap();
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    assert_eq!(lab.operator().get("attachments").len(), 1);
+    drop(idle);
+    lab.assert_invariants();
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn an_agent_without_a_good_certificate_says_so_and_ends() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.agent.stop();
+    fs::remove_file(lab.pki.certificate("host", "node-1")).unwrap();
+    lab.start_agent();
+    assert!(!lab.agent_ends().success());
+    assert!(lab.agent.log().contains("host-node-1.crt"), "{}", lab.agent.log());
+    let status = lab.status();
+    status.fails(50, &[]);
+}

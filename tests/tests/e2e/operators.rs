@@ -1,0 +1,143 @@
+//! What operators do with `dpuctl`.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::Stdio,
+    time::Duration,
+};
+
+use e2e::{Lab, Netns, Settings, wait_for};
+use serde_json::Value;
+
+use crate::pods::addresses;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn apply(lab: &Lab, file: &str, text: &str) -> String {
+    let path = lab.path().join(file);
+    fs::write(&path, text).unwrap();
+    lab.operator().says(&["apply", "-f", path.to_str().unwrap()])
+}
+
+const RED: &str =
+    r#"{ "name": "red", "subnets": [{ "cidr": "10.8.0.0/24", "gateway": "10.8.0.1" }] }"#;
+
+#[test]
+fn a_network_is_applied_used_changed_and_deleted() {
+    let mut lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    assert!(apply(&lab, "red.json", RED).contains("created"));
+    assert!(apply(&lab, "red.json", RED).contains("unchanged"));
+    let yaml = "name: red\nmtu: 1400\nsubnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
+    assert!(apply(&lab, "red.yaml", yaml).contains("changed"));
+    let result = lab.add("red", &pod, "eth0").result();
+    assert_eq!(result["interfaces"][0]["mtu"], 1400);
+
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    assert!(lab.operator().get("networks").iter().any(|n| n["network"]["name"] == "red"));
+    lab.del("red", &pod, "eth0").nothing();
+    let _ = lab.operator().says(&["delete", "network", "red"]);
+    lab.add("red", &pod, "eth0").fails(101, &["red"]);
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_live_on() {
+    let lab = Lab::start(&Settings::default());
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let _ = apply(&lab, "red.json", RED);
+    let _ = lab.add("red", &a, "eth0").result();
+    let of_b = lab.add("red", &b, "eth0").result();
+    let complaint = lab.operator().is_refused(&["delete", "network", "red"]);
+    assert!(complaint.contains("NETWORK_IN_USE"), "{complaint}");
+    let _ = lab.operator().says(&["delete", "network", "red", "--force"]);
+    lab.add("red", &Netns::new("c"), "eth0").fails(101, &["red"]);
+    assert!(addresses(&of_b).iter().all(|address| a.pings(address)));
+    lab.assert_invariants();
+    lab.del("red", &a, "eth0").nothing();
+    lab.del("red", &b, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_network_of_the_configuration_file_is_not_changed_by_the_api() {
+    let lab = Lab::start(&Settings::default());
+    let complaint = lab.operator().is_refused(&["delete", "network", "green"]);
+    assert!(complaint.contains("NETWORK_FIXED"), "{complaint}");
+}
+
+#[test]
+fn an_attachment_released_by_an_operator_leaves_its_pod() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
+    let _ = lab.operator().says(&["release", &id]);
+    lab.assert_clean_slate();
+    let links = pod.json("ip", &["link"]);
+    assert!(links.iter().all(|link| link["ifname"] != "eth0"), "{links:?}");
+    lab.del("blue", &pod, "eth0").nothing();
+    let complaint = lab.operator().is_refused(&["release", &id]);
+    assert!(complaint.contains("ATTACHMENT_UNKNOWN"), "{complaint}");
+}
+
+#[test]
+fn tables_name_what_is_there() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let result = lab.add("blue", &pod, "eth0").result();
+    let operator = lab.operator();
+    let attachments = operator.says(&["get", "attachments"]);
+    for word in ["NETWORK", "blue", "node-1", "Attached", &addresses(&result)[0]] {
+        assert!(attachments.contains(word), "{word:?} is not in:\n{attachments}");
+    }
+    assert!(operator.says(&["get", "vfs"]).contains("pf0vf3"));
+    assert!(operator.says(&["get", "pools"]).contains("p0#0-3"));
+    assert!(operator.says(&["get", "networks"]).contains("fd00:10:2::/64"));
+    let status = operator.says(&["status"]);
+    assert!(status.contains("dpu-1") && status.contains("node-1"), "{status}");
+
+    let id = operator.get("attachments")[0]["id"].as_str().unwrap().to_owned();
+    let described = operator.says(&["describe", "attachment", &id]);
+    for word in [pod.name(), "fabric-join", "pf0vf"] {
+        assert!(described.contains(word), "{word:?} is not in:\n{described}");
+    }
+    assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("pciAddress:"));
+}
+
+#[test]
+fn watching_shows_an_attachment_come_and_go() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let mut watch = lab
+        .operator()
+        .command()
+        .args(["watch", "-o", "json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (sender, events) = std::sync::mpsc::channel();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let mut seen = String::new();
+    wait_for("events of an attachment", LIMIT, || {
+        let _ = lab.add("blue", &pod, "eth0").result();
+        lab.del("blue", &pod, "eth0").nothing();
+        seen.extend(events.try_iter());
+        (seen.contains("AttachmentReserved") && seen.contains(pod.name())).then_some(())
+    });
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
+fn the_health_service_and_reflection_answer_by_name() {
+    let lab = Lab::start(&Settings::default());
+    let status: Value =
+        serde_json::from_str(&lab.operator().says(&["status", "-o", "json"])).unwrap();
+    assert_eq!(status["hosts"][0]["connected"], true, "{status}");
+    assert!(status["problems"].as_array().is_none_or(Vec::is_empty), "{status}");
+}

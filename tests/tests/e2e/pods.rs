@@ -1,0 +1,166 @@
+//! The main job: pods get their network from the DPU and give it back.
+
+use e2e::{Call, Lab, Netns, Settings};
+use serde_json::{Value, json};
+
+/// The addresses of a result, without prefix length.
+pub(crate) fn addresses(result: &Value) -> Vec<String> {
+    let ips = result["ips"].as_array().into_iter().flatten();
+    let address =
+        |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+    ips.map(address).collect()
+}
+
+#[test]
+fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
+    let lab = Lab::start(&Settings::default());
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let (of_a, of_b) = (lab.add("blue", &a, "eth0").result(), lab.add("blue", &b, "eth0").result());
+    lab.assert_invariants();
+    for (from, to) in [(&a, &of_b), (&b, &of_a)] {
+        let addresses = addresses(to);
+        assert_eq!(addresses.len(), 2, "{to}");
+        for address in addresses {
+            assert!(from.pings(&address), "{} does not reach {address}", from.name());
+        }
+    }
+    lab.del("blue", &a, "eth0").nothing();
+    lab.del("blue", &b, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn an_added_interface_is_what_the_network_says() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let result = lab.add("green", &pod, "net1").result();
+    assert_eq!(result["cniVersion"], "1.1.0");
+    assert_eq!(result["dns"]["nameservers"], json!(["10.2.0.53"]));
+    let interface = &result["interfaces"][0];
+    assert_eq!(interface["name"], "net1");
+    assert_eq!(interface["mtu"], 1400);
+    assert_eq!(interface["sandbox"], pod.path().to_str().unwrap());
+    assert!(interface["pciID"].as_str().unwrap().starts_with("d000:"), "{result}");
+    assert!(result["ips"].as_array().unwrap().iter().all(|ip| ip["interface"] == 0), "{result}");
+
+    let link = &pod.json("ip", &["link", "show", "net1"])[0];
+    assert_eq!(link["mtu"], 1400);
+    assert_eq!(link["address"], interface["mac"]);
+    let routes = pod.json("ip", &["route"]);
+    let has = |destination: &str, gateway: &str| {
+        routes.iter().any(|route| route["dst"] == destination && route["gateway"] == gateway)
+    };
+    assert!(has("default", "10.2.0.1"), "{routes:?}");
+    assert!(has("172.16.0.0/12", "10.2.0.254"), "{routes:?}");
+    let lo = &pod.json("ip", &["link", "show", "lo"])[0];
+    assert!(lo["flags"].as_array().unwrap().contains(&json!("UP")), "{lo}");
+    lab.assert_invariants();
+}
+
+#[test]
+fn adding_again_gives_the_same_result() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let first = lab.add("blue", &pod, "eth0").result();
+    let second = lab.add("blue", &pod, "eth0").result();
+    assert_eq!(first, second);
+    assert_eq!(lab.operator().get("attachments").len(), 1);
+    lab.assert_invariants();
+}
+
+#[test]
+fn deleting_again_succeeds_as_does_deleting_what_never_was() {
+    let lab = Lab::start(&Settings::default());
+    let (pod, stranger) = (Netns::new("pod"), Netns::new("stranger"));
+    let _ = lab.add("blue", &pod, "eth0").result();
+    for _ in 0..3 {
+        lab.del("blue", &pod, "eth0").nothing();
+    }
+    lab.del("blue", &stranger, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_late_del_without_netns_gives_everything_back() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let call = Call::new("DEL", &lab.configuration("blue")).of(pod.name(), None, "eth0");
+    lab.execute(&call).nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_pod_has_several_interfaces_of_several_networks() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    for (network, interface) in [("blue", "eth0"), ("green", "net1"), ("wire", "net2")] {
+        let result = lab.add(network, &pod, interface).result();
+        assert_eq!(addresses(&result).len(), if network == "wire" { 0 } else { 2 });
+    }
+    lab.assert_invariants();
+    lab.del("green", &pod, "net1").nothing();
+    lab.assert_invariants();
+    assert_eq!(lab.operator().get("attachments").len(), 2);
+    for interface in ["eth0", "net2"] {
+        lab.del("blue", &pod, interface).nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn an_interface_of_layer_2_only_has_no_address_and_carries_frames() {
+    let lab = Lab::start(&Settings::default());
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    for (pod, address) in [(&a, "192.0.2.1/24"), (&b, "192.0.2.2/24")] {
+        let result = lab.add("wire", pod, "eth0").result();
+        assert!(addresses(&result).is_empty(), "{result}");
+        lab.assert_invariants();
+        pod.ip(&["addr", "add", address, "dev", "eth0"]);
+    }
+    assert!(a.pings("192.0.2.2"));
+}
+
+#[test]
+fn check_passes_on_what_was_added_and_names_what_was_changed() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let result = lab.add("blue", &pod, "eth0").result();
+    let mut configuration = lab.configuration("blue");
+    configuration["prevResult"] = result;
+    let check = Call::new("CHECK", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+    lab.execute(&check).nothing();
+    pod.ip(&["link", "set", "eth0", "down"]);
+    lab.execute(&check).fails(132, &["eth0"]);
+    pod.ip(&["link", "set", "eth0", "up"]);
+    pod.ip(&["addr", "flush", "dev", "eth0", "scope", "global"]);
+    lab.execute(&check).fails(132, &["10.1."]);
+}
+
+#[test]
+fn gc_keeps_what_is_listed_and_without_a_list_keeps_all() {
+    let lab = Lab::start(&Settings::default());
+    let (kept, stale, green) = (Netns::new("kept"), Netns::new("stale"), Netns::new("green"));
+    let _ = lab.add("blue", &kept, "eth0").result();
+    let _ = lab.add("blue", &stale, "eth0").result();
+    let _ = lab.add("green", &green, "eth0").result();
+
+    let without_a_list = lab.execute(&Call::new("GC", &lab.configuration("blue")));
+    without_a_list.fails(7, &["cni.dev/valid-attachments"]);
+    assert_eq!(lab.operator().get("attachments").len(), 3);
+
+    let mut configuration = lab.configuration("blue");
+    configuration["cni.dev/valid-attachments"] =
+        json!([{ "containerID": kept.name(), "ifname": "eth0" }]);
+    lab.execute(&Call::new("GC", &configuration)).nothing();
+    lab.assert_invariants();
+    let left: Vec<Value> = lab.operator().get("attachments");
+    let ids: Vec<_> = left.iter().map(|a| a["key"]["containerId"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 2);
+    assert!(ids.contains(&kept.name()) && ids.contains(&green.name()), "{ids:?}");
+
+    configuration["cni.dev/valid-attachments"] = json!([]);
+    lab.execute(&Call::new("GC", &configuration)).nothing();
+    assert_eq!(lab.operator().get("attachments").len(), 1);
+    lab.assert_invariants();
+}

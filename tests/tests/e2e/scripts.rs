@@ -1,0 +1,144 @@
+//! The scripts of hack/, run as a person runs them. Within private namespaces "the machine" is ours.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use e2e::{program, run};
+
+fn hack(script: &str) -> Command {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script);
+    let mut command = Command::new(path);
+    let programs: PathBuf = program("dpuctl").parent().unwrap().into();
+    command.env("OFFLOAD_BIN_DIR", programs);
+    command
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn the_demo_tells_the_main_job_in_few_lines() {
+    let output = run(hack("demo").env("OFFLOAD_USERNS", "1"));
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    for words in ["16 VFs", "mutual TLS", "ping v4", "ping v6", "left      nothing"] {
+        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+    }
+    assert!(said.lines().count() <= 16, "{said}");
+}
+
+#[test]
+fn every_script_explains_itself() {
+    for script in ["demo", "test", "bench", "lab", "certs"] {
+        let output = run(hack(script).arg("--help"));
+        assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
+    }
+}
+
+#[test]
+fn tiers_that_are_not_there_say_so() {
+    for tier in ["vm", "runtime", "nonsense"] {
+        let output = run(hack("test").arg(tier));
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(text(&output).lines().count(), 1, "{}", text(&output));
+    }
+}
+
+/// The lab named `name`.
+struct HackLab {
+    name: String,
+}
+
+impl HackLab {
+    fn new() -> Self {
+        Self { name: format!("t{}", std::process::id()) }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        run(hack("lab").args(arguments).env("OFFLOAD_LAB", &self.name))
+    }
+
+    fn succeeds(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let assignments = self.succeeds(&["env"]);
+        let pairs = assignments.lines().map(|line| line.split_once('=').unwrap());
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    fn left(&self) -> String {
+        let run =
+            |program: &str, arguments: &[&str]| text(&run(Command::new(program).args(arguments)));
+        let all =
+            [run("ip", &["netns", "list"]), run("ip", &["link"]), run("ls", &["/run"])].concat();
+        all.lines().filter(|line| line.contains(&self.name)).collect()
+    }
+}
+
+impl Drop for HackLab {
+    fn drop(&mut self) {
+        let _ = self.run(&["down"]);
+    }
+}
+
+#[test]
+fn the_lab_can_be_driven_and_leaves_nothing_behind() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "4"]);
+    assert!(text(&lab.run(&["up"])).contains("up already"));
+    let environment = lab.environment();
+    let names = [
+        "CNI_PATH",
+        "CNI_CONFLIST",
+        "AGENT_SOCKET",
+        "DPUCTL_CONFIG",
+        "HOST_NETNS",
+        "DPU_NETNS",
+        "AGENT_PID",
+        "DPU_SERVICE_PID",
+        "STATE_DIR",
+    ];
+    assert_eq!(environment.keys().map(String::as_str).collect::<Vec<_>>(), {
+        let mut sorted = names;
+        sorted.sort_unstable();
+        sorted
+    });
+    assert!(Path::new(&environment["CNI_PATH"]).join("host-shim").exists());
+    for name in ["CNI_CONFLIST", "AGENT_SOCKET", "DPUCTL_CONFIG", "STATE_DIR"] {
+        assert!(Path::new(&environment[name]).exists(), "{name}");
+    }
+    let mut dpuctl = Command::new(program("dpuctl"));
+    let vfs = run(dpuctl.args(["get", "vfs"]).env("DPUCTL_CONFIG", &environment["DPUCTL_CONFIG"]));
+    assert!(vfs.status.success(), "{}", text(&vfs));
+
+    for (what, id) in [("agent", "AGENT_PID"), ("service", "DPU_SERVICE_PID")] {
+        lab.succeeds(&["restart", what]);
+        assert_ne!(lab.environment()[id], environment[id]);
+    }
+    lab.succeeds(&["down"]);
+    assert_eq!(lab.left(), "");
+    lab.succeeds(&["down"]);
+}
+
+#[test]
+fn a_broken_lab_is_taken_down_too() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "2"]);
+    let environment = lab.environment();
+    let _ = run(Command::new("kill").args(["-9", &environment["AGENT_PID"]]));
+    let _ = run(Command::new("ip").args(["netns", "delete", &environment["HOST_NETNS"]]));
+    lab.succeeds(&["down"]);
+    assert_eq!(lab.left(), "");
+}
