@@ -1,5 +1,11 @@
 //! Real programs, the real kernel, real mutual TLS, in private namespaces. `hack/test netns` runs
 //! them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests too: a failure is a panic at its place"
+)]
 
 mod configuration;
 mod contract;
