@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod bitmap;
+mod cooling;
 mod error;
+mod index;
 mod pool;
 mod subnet;
 

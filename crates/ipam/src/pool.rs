@@ -1,14 +1,13 @@
 //! Who holds which address.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    hash::Hash,
-    net::IpAddr,
-};
+use std::{collections::HashSet, fmt, hash::Hash, net::IpAddr};
 
 use crate::{
-    AllocateError, RequestError, ResizeError, RestoreError, SpecError, SubnetSpec, subnet::Subnet,
+    AllocateError, RequestError, ResizeError, RestoreError, SpecError, SubnetSpec,
+    bitmap::Bitmap,
+    cooling::Cooling,
+    index::{Gap, Index, Place},
+    subnet::{Standing, Subnet},
 };
 
 /// How a pool's addresses are used.
@@ -29,14 +28,22 @@ impl fmt::Display for Usage {
     }
 }
 
+/// How many addresses one call wakes at most, so that no call pays for a whole second's releases. It
+/// is more than one call can put to rest, so that there is never a backlog for long.
+const WAKE_PER_CALL: usize = 8;
+
 /// The addresses of one subnet, and who holds them. `K` names a holder: an attachment.
+///
+/// An address is *taken* while it is held and while it rests; the index says by whom it is held.
 #[derive(Debug)]
 pub struct Pool<K> {
     subnet: Subnet,
+    capacity: u128,
     cool_down: u64,
-    by_key: HashMap<K, u128>,
-    by_number: BTreeMap<u128, K>,
-    cooling: BTreeMap<u128, u64>,
+    index: Index<K>,
+    bitmap: Bitmap,
+    cooling: Cooling,
+    /// Where to look for the next free address: the number after the last one handed out.
     cursor: u128,
 }
 
@@ -48,11 +55,12 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     pub fn new(spec: SubnetSpec, cool_down: u64) -> Result<Self, SpecError> {
         let subnet = Subnet::new(spec)?;
         Ok(Self {
+            capacity: subnet.capacity(),
             subnet,
             cool_down,
-            by_key: HashMap::new(),
-            by_number: BTreeMap::new(),
-            cooling: BTreeMap::new(),
+            index: Index::new(),
+            bitmap: Bitmap::default(),
+            cooling: Cooling::default(),
             cursor: 0,
         })
     }
@@ -62,16 +70,17 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// # Errors
     /// None is free.
     pub fn allocate(&mut self, key: K, now: u64) -> Result<IpAddr, AllocateError> {
-        if let Some(held) = self.get(&key) {
-            return Ok(held);
-        }
+        let gap = match self.index.find(&key) {
+            Ok(place) => return Ok(self.address(place)),
+            Err(gap) => gap,
+        };
         self.wake(now);
-        let number = self.next_free().ok_or_else(|| AllocateError::Exhausted {
+        let number = self.next_free(now).ok_or_else(|| AllocateError::Exhausted {
             subnet: self.subnet.cidr(),
             usage: self.usage(now),
         })?;
         self.cursor = number.wrapping_add(1);
-        self.hold(key, number);
+        self.hold(&gap, key, number);
         Ok(self.subnet.address(number))
     }
 
@@ -85,45 +94,45 @@ impl<K: Clone + Eq + Hash> Pool<K> {
         address: IpAddr,
         now: u64,
     ) -> Result<IpAddr, RequestError<K>> {
-        if let Some(held) = self.get(&key) {
-            return if held == address {
-                Ok(held)
-            } else {
-                Err(RequestError::KeyHoldsAnother { held, address })
-            };
-        }
+        let gap = match self.index.find(&key).map(|place| self.address(place)) {
+            Ok(held) if held == address => return Ok(held),
+            Ok(held) => return Err(RequestError::KeyHoldsAnother { held, address }),
+            Err(gap) => gap,
+        };
         let subnet = self.subnet.cidr();
-        let number =
-            self.subnet.number(address).ok_or(RequestError::OutsideSubnet { address, subnet })?;
+        let number = self.subnet.number(address);
+        let number = number.ok_or(RequestError::OutsideSubnet { address, subnet })?;
         if let Some(why) = self.subnet.reservation(number) {
             return Err(RequestError::Reserved { address, why });
         }
-        if let Some(holder) = self.by_number.get(&number) {
-            return Err(RequestError::InUse { address, holder: holder.clone() });
+        if let Some(place) = self.bitmap.taken(number) {
+            self.vacate(place, address, now)?;
         }
-        self.wake(now);
-        if let Some(until) = self.cooling.get(&number) {
-            return Err(RequestError::Cooling { address, seconds: until - now });
-        }
-        self.hold(key, number);
+        self.hold(&gap, key, number);
         Ok(address)
     }
 
     /// Takes back what `key` holds. The address rests before it is handed out again. `None`: the key
     /// held none.
     pub fn release(&mut self, key: &K, now: u64) -> Option<IpAddr> {
-        let number = self.drop_lease(key)?;
-        if self.cool_down > 0 {
-            self.cooling.insert(number, now.saturating_add(self.cool_down));
+        self.wake(now);
+        let place = self.index.remove(key)?;
+        let address = self.address(place);
+        if self.cool_down == 0 {
+            self.bitmap.free(place);
+        } else {
+            self.cooling.add(place, now.saturating_add(self.cool_down));
         }
-        Some(self.subnet.address(number))
+        Some(address)
     }
 
-    /// Takes back what `key` was given but has never used; the address does not rest. `None`: the key
-    /// held none.
+    /// Takes back what `key` was given but has never used; the address does not rest. `None`: the
+    /// key held none.
     pub fn forget(&mut self, key: &K) -> Option<IpAddr> {
-        let number = self.drop_lease(key)?;
-        Some(self.subnet.address(number))
+        let place = self.index.remove(key)?;
+        let address = self.address(place);
+        self.bitmap.free(place);
+        Some(address)
     }
 
     /// Lets `key` hold `address`, as a journal says that it does: even a reserved one, or one that
@@ -132,22 +141,21 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// # Errors
     /// The address has another holder or is not in the subnet, or the key holds another address.
     pub fn restore(&mut self, key: K, address: IpAddr) -> Result<(), RestoreError<K>> {
-        if let Some(held) = self.get(&key) {
-            return if held == address {
-                Ok(())
-            } else {
-                Err(RestoreError::KeyHoldsAnother { key, held, claimed: address })
-            };
-        }
-        let subnet = self.subnet.cidr();
-        let Some(number) = self.subnet.number(address) else {
-            return Err(RestoreError::OutsideSubnet { key, address, subnet });
+        let gap = match self.index.find(&key).map(|place| self.address(place)) {
+            Ok(held) if held == address => return Ok(()),
+            Ok(held) => return Err(RestoreError::KeyHoldsAnother { key, held, claimed: address }),
+            Err(gap) => gap,
         };
-        if let Some(holder) = self.by_number.get(&number) {
-            return Err(RestoreError::InUse { address, holder: holder.clone(), claimant: key });
+        let Some(number) = self.subnet.number(address) else {
+            return Err(RestoreError::OutsideSubnet { key, address, subnet: self.subnet.cidr() });
+        };
+        if let Some(place) = self.bitmap.taken(number) {
+            if let Some(holder) = self.index.key_at(place).cloned() {
+                return Err(RestoreError::InUse { address, holder, claimant: key });
+            }
+            self.wake_early(place);
         }
-        self.cooling.remove(&number);
-        self.hold(key, number);
+        self.hold(&gap, key, number);
         Ok(())
     }
 
@@ -155,88 +163,148 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// the subnet is left alone; of two rests the later end counts.
     pub fn rest(&mut self, address: IpAddr, until: u64) {
         let Some(number) = self.subnet.number(address) else { return };
-        if !self.by_number.contains_key(&number) {
-            let end = self.cooling.entry(number).or_default();
-            *end = until.max(*end);
-        }
+        let place = match self.bitmap.taken(number) {
+            None => self.bitmap.take(&self.subnet, number),
+            Some(place) => match self.cooling.until(place) {
+                Some(known) if known < until => {
+                    self.cooling.remove(place);
+                    place
+                }
+                _ => return,
+            },
+        };
+        self.cooling.add(place, until);
     }
 
     /// The address that `key` holds.
+    #[must_use]
     pub fn get(&self, key: &K) -> Option<IpAddr> {
-        self.by_key.get(key).map(|&number| self.subnet.address(number))
+        self.index.get(key).map(|place| self.address(place))
     }
 
-    /// Who holds `address`. Searches: meant for messages, not for each packet.
+    /// Who holds `address`. Looks at every lease: it is meant for messages.
+    #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<&K> {
-        self.by_number.get(&self.subnet.number(address)?)
+        let place = self.bitmap.taken(self.subnet.number(address)?)?;
+        self.index.key_at(place)
     }
 
     /// How the addresses are used.
+    #[must_use]
     pub fn usage(&self, now: u64) -> Usage {
         Usage {
-            capacity: self.subnet.capacity(),
-            held: self.by_key.len() as u64,
-            cooling: self.cooling.values().filter(|&&until| until > now).count() as u64,
+            capacity: self.capacity,
+            held: self.index.len() as u64,
+            cooling: self.cooling.count(now) as u64,
         }
     }
 
     /// Who holds what, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = (&K, IpAddr)> {
-        self.by_key.iter().map(|(key, &number)| (key, self.subnet.address(number)))
+        self.index.iter().map(|(key, place)| (key, self.address(place)))
     }
 
     /// What the pool was made of.
-    pub fn spec(&self) -> &SubnetSpec {
+    #[must_use]
+    pub const fn spec(&self) -> &SubnetSpec {
         self.subnet.spec()
     }
 
-    /// Makes the pool another one under its live leases: wider, narrower, with other ranges. Leases
-    /// outside the ranges, made by asking for the address, stay where the subnet still has it.
+    /// Makes the pool another one under its live leases: wider, narrower, with other ranges. A lease
+    /// is in the way if its address would leave the subnet or the ranges or become a reserved one.
+    /// Leases outside the ranges, made by asking for the address, stay where the subnet has it.
     ///
     /// # Errors
-    /// The specification cannot be, or a lease has no place in it. Nothing has changed.
+    /// The specification cannot be, or a lease is in the way. Nothing has changed.
     pub fn resize(&mut self, spec: SubnetSpec) -> Result<(), ResizeError<K>> {
         let subnet = Subnet::new(spec)?;
-        for (&number, key) in &self.by_number {
-            let address = self.subnet.address(number);
-            let was_open = self.subnet.is_open(number);
-            let number = subnet.number(address);
-            if number.is_none_or(|number| {
-                subnet.reservation(number).is_some() || was_open && !subnet.is_open(number)
-            }) {
-                return Err(ResizeError::LeaseInTheWay { key: key.clone(), address });
-            }
-        }
-        let old = std::mem::replace(&mut self.subnet, subnet);
-        self.cooling.retain(|&number, _| self.subnet.number(old.address(number)).is_some());
+        let displaced = self.displaced(&subnet);
+        self.check_unheld(&displaced)?;
+        self.end_rests_outside(&subnet, &displaced);
+        self.bitmap.reopen(&subnet);
+        self.capacity = subnet.capacity();
+        self.subnet = subnet;
         Ok(())
     }
 
+    fn address(&self, place: Place) -> IpAddr {
+        self.subnet.address(self.bitmap.address(place))
+    }
+
+    fn hold(&mut self, gap: &Gap, key: K, number: u128) {
+        let place = self.bitmap.take(&self.subnet, number);
+        self.index.insert(gap, key, place);
+    }
+
+    /// Makes some addresses free whose rest is over.
     fn wake(&mut self, now: u64) {
-        self.cooling.retain(|_, until| *until > now);
+        for _ in 0..WAKE_PER_CALL {
+            let Some(place) = self.cooling.take_due(now) else { return };
+            self.bitmap.free(place);
+        }
     }
 
-    fn next_free(&self) -> Option<u128> {
-        let open = self.subnet.open();
-        let from = |start: u128| {
-            open.iter()
-                .filter(move |span| span.1 >= start)
-                .flat_map(move |span| span.0.max(start)..=span.1)
-        };
-        let free = |number: &u128| {
-            !self.by_number.contains_key(number) && !self.cooling.contains_key(number)
-        };
-        from(self.cursor).find(free).or_else(|| from(0).find(free))
+    /// Makes an address free that is at rest.
+    fn wake_early(&mut self, place: Place) {
+        self.cooling.remove(place);
+        self.bitmap.free(place);
     }
 
-    fn hold(&mut self, key: K, number: u128) {
-        self.by_key.insert(key.clone(), number);
-        self.by_number.insert(number, key);
+    /// Makes a taken address free if its rest is over, or says why it cannot.
+    fn vacate(&mut self, place: Place, address: IpAddr, now: u64) -> Result<(), RequestError<K>> {
+        if let Some(until) = self.cooling.until(place)
+            && until > now
+        {
+            return Err(RequestError::Cooling { address, seconds: until - now });
+        }
+        if let Some(holder) = self.index.key_at(place).cloned() {
+            return Err(RequestError::InUse { address, holder });
+        }
+        self.wake_early(place);
+        Ok(())
     }
 
-    fn drop_lease(&mut self, key: &K) -> Option<u128> {
-        let number = self.by_key.remove(key)?;
-        self.by_number.remove(&number);
-        Some(number)
+    fn next_free(&mut self, now: u64) -> Option<u128> {
+        while u128::from(self.bitmap.open_taken()) == self.capacity {
+            let place = self.cooling.take_due(now)?;
+            self.bitmap.free(place);
+        }
+        self.bitmap.next_free(&self.subnet, self.cursor)
+    }
+
+    /// The taken addresses that would stand worse in `subnet`.
+    fn displaced(&self, subnet: &Subnet) -> HashSet<Place> {
+        let mut displaced = HashSet::new();
+        let same_family = subnet.cidr().is_ipv4() == self.subnet.cidr().is_ipv4();
+        for place in self.bitmap.taken_and_closed(same_family.then_some(subnet)) {
+            let address = self.address(place);
+            if subnet.standing(address) < self.subnet.standing(address) {
+                displaced.insert(place);
+            }
+        }
+        displaced
+    }
+
+    fn check_unheld(&self, displaced: &HashSet<Place>) -> Result<(), ResizeError<K>> {
+        let resting: HashSet<Place> =
+            self.cooling.iter().filter(|place| displaced.contains(place)).collect();
+        let held = displaced.difference(&resting).next();
+        let lease = held.and_then(|&place| Some((place, self.index.key_at(place)?.clone())));
+        match lease {
+            Some((place, key)) => {
+                Err(ResizeError::LeaseInTheWay { key, address: self.address(place) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets the rests of displaced addresses that `subnet` has no more.
+    fn end_rests_outside(&mut self, subnet: &Subnet, displaced: &HashSet<Place>) {
+        let outside = |place: &&Place| subnet.standing(self.address(**place)) == Standing::Outside;
+        let ended: HashSet<Place> = displaced.iter().filter(outside).copied().collect();
+        self.cooling.retain(|place| !ended.contains(&place));
+        for place in ended {
+            self.bitmap.free(place);
+        }
     }
 }

@@ -137,6 +137,19 @@ pub enum SpecError {
     },
 }
 
+/// How an address stands in a subnet. The higher, the more it may be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// Not in it.
+    Outside,
+    /// Nobody's to hold.
+    Reserved,
+    /// Handed out to whoever asks for it, as it is in none of the ranges.
+    OnRequest,
+    /// Handed out unasked.
+    Open,
+}
+
 /// Some addresses of one family as numbers, first and last included.
 pub(crate) type Span = (u128, u128);
 
@@ -172,9 +185,17 @@ impl Subnet {
         self.spec.cidr
     }
 
-    /// What is handed out unasked: in order and apart from each other.
-    pub(crate) fn open(&self) -> &[Span] {
-        &self.open
+    /// The first address from `start` on that is handed out unasked.
+    pub(crate) fn next_open(&self, start: u128) -> Option<u128> {
+        let span = self.open.partition_point(|&(_, last)| last < start);
+        self.open.get(span).map(|&(first, _)| first.max(start))
+    }
+
+    /// Those of the spans handed out unasked that have something in common with `span`.
+    pub(crate) fn open_within(&self, span: Span) -> &[Span] {
+        let from = self.open.partition_point(|&(_, last)| last < span.0);
+        let to = self.open.partition_point(|&(first, _)| first <= span.1);
+        &self.open[from..to]
     }
 
     /// How many addresses are handed out unasked.
@@ -197,9 +218,14 @@ impl Subnet {
         }
     }
 
-    /// Whether `number` may be handed out unasked.
-    pub(crate) fn is_open(&self, number: u128) -> bool {
-        find(&self.open, number)
+    /// How `address` stands in this subnet.
+    pub(crate) fn standing(&self, address: IpAddr) -> Standing {
+        match self.number(address) {
+            None => Standing::Outside,
+            Some(number) if find(&self.open, number) => Standing::Open,
+            Some(number) if self.reservation(number).is_some() => Standing::Reserved,
+            Some(_) => Standing::OnRequest,
+        }
     }
 
     /// What keeps an address of this subnet from being held at all.
