@@ -11,10 +11,12 @@ use std::{
 };
 
 use bootstrap::LogSettings;
+use mtls::TlsSettings;
 use serde::{Deserialize, Deserializer, de};
 use vf_alloc::{PfId, PoolSpec};
 
 pub use check::Problems;
+pub(crate) use networks::{check_bandwidth, is_interface_name, is_label};
 pub use networks::{check_network, check_networks};
 
 use crate::model::Network;
@@ -33,8 +35,8 @@ pub struct Config {
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
     /// The service's certificate, and whom it trusts.
-    #[serde(default)]
-    pub tls: Tls,
+    #[serde(default = "default_tls")]
+    pub tls: TlsSettings,
     /// Logs.
     #[serde(default)]
     pub log: LogSettings,
@@ -59,20 +61,6 @@ pub struct Config {
     /// Networks.
     #[serde(default, rename = "network")]
     pub networks: Vec<Network>,
-}
-
-/// Certificate files, PEM. Each is read again when it changes.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tls {
-    /// Certificates of the authorities whose peers are trusted.
-    pub ca: PathBuf,
-    /// The service's own certificate, with its chain.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The trust domain of every SPIFFE id.
-    pub trust_domain: String,
 }
 
 /// The eswitch's driver.
@@ -183,17 +171,6 @@ pub struct Host {
     pub pfs: Vec<PfId>,
 }
 
-impl Default for Tls {
-    fn default() -> Self {
-        Self {
-            ca: "/etc/dpu-offload/tls/ca.crt".into(),
-            certificate: "/etc/dpu-offload/tls/dpu.crt".into(),
-            key: "/etc/dpu-offload/tls/dpu.key".into(),
-            trust_domain: "dpu-offload.local".into(),
-        }
-    }
-}
-
 impl Default for Eswitch {
     fn default() -> Self {
         Self { driver: EswitchDriver::Veth }
@@ -242,6 +219,15 @@ fn default_listen() -> SocketAddr {
 
 fn default_state_dir() -> PathBuf {
     "/var/lib/dpu-offload/service".into()
+}
+
+fn default_tls() -> TlsSettings {
+    TlsSettings {
+        ca: "/etc/dpu-offload/tls/ca.crt".into(),
+        certificate: "/etc/dpu-offload/tls/dpu.crt".into(),
+        key: "/etc/dpu-offload/tls/dpu.key".into(),
+        trust_domain: "dpu-offload.local".into(),
+    }
 }
 
 fn socket_address<'de, D: Deserializer<'de>>(input: D) -> Result<SocketAddr, D::Error> {

@@ -1,12 +1,14 @@
 //! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
 #![forbid(unsafe_code)]
 
+mod api;
 pub mod attachments;
 pub mod config;
 pub mod eswitch;
 pub mod events;
 pub mod fabric;
 pub mod model;
+pub mod probe;
 pub mod programmer;
 pub mod reconcile;
 pub mod records;

@@ -8,6 +8,7 @@ use std::{
     path::Path,
 };
 
+use mtls::{Identity, Role};
 use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
@@ -34,7 +35,6 @@ impl Config {
     /// All problems at once.
     pub fn check(&self) -> Result<(), Problems> {
         let mut problems = self.check_paths();
-        problems.extend(self.check_trust_domain());
         problems.extend(self.check_numbers());
         problems.extend(self.check_fabric());
         problems.extend(self.check_hosts());
@@ -58,19 +58,6 @@ impl Config {
                 format!("{key} = {path:?} must be an absolute path, beginning with /")
             })
             .collect()
-    }
-
-    fn check_trust_domain(&self) -> Option<String> {
-        let domain = &self.tls.trust_domain;
-        let is_allowed =
-            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
-        let is_good = (1..=255).contains(&domain.len()) && domain.bytes().all(is_allowed);
-        (!is_good).then(|| {
-            format!(
-                "tls.trust_domain = {domain:?} must be 1 to 255 characters of a-z, 0-9, dot, dash \
-                 and underscore"
-            )
-        })
     }
 
     fn check_numbers(&self) -> Vec<String> {
@@ -128,11 +115,9 @@ impl Config {
     fn check_hosts(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let names = || self.hosts.iter().map(|host| host.name.as_str());
-        problems.extend(names().filter(|name| !is_host_name(name)).map(|name| {
-            format!(
-                "host {name:?}: its name must be 1 to 253 characters of a-z, 0-9, dot and dash, \
-                 as in its certificate"
-            )
+        problems.extend(names().filter_map(|name| {
+            let refused = Identity::new(&self.tls.trust_domain, Role::Host, name).err()?;
+            Some(format!("host {name:?}: {refused}"))
         }));
         problems.extend(twice(names()).map(|name| {
             format!("two hosts are named {name:?}: name all PFs of a host in one [[host]]")
@@ -230,10 +215,6 @@ fn saturate(value: impl TryInto<usize>) -> usize {
     value.try_into().unwrap_or(usize::MAX)
 }
 
-fn is_host_name(text: &str) -> bool {
-    (1..=253).contains(&text.len()) && text.split('.').all(is_label)
-}
-
 fn twice<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     let mut seen = BTreeSet::new();
     names.filter(move |name| !seen.insert(*name))
@@ -307,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_absolute_and_the_trust_domain_is_one() {
+    fn paths_are_absolute() {
         assert_problem("state_dir = \"state\"", "state_dir = \"state\" must be an absolute path");
         assert_problem(
             "[tls]\nkey = \"key.pem\"",
@@ -328,7 +309,7 @@ mod tests {
     fn hosts_have_names_and_pfs_of_their_own() {
         let host = |name: &str, pfs: &str| format!("[[host]]\nname = {name:?}\npfs = [{pfs}]\n");
         let cases = [
-            (host("Node 1", "'p0'"), "host \"Node 1\": its name must be"),
+            (host("Node 1", "'p0'"), "host \"Node 1\": \"Node 1\" is no name"),
             (host("a", ""), "host \"a\": pfs is empty"),
             (host("a", "'p0', 'p0'"), "host \"a\": pfs holds p0 twice"),
             (

@@ -1,5 +1,7 @@
 //! What programs a VF's port on the embedded switch: the driver's contract.
 
+pub mod veth;
+
 use std::{error::Error, fmt};
 
 use netlink::MacAddress;

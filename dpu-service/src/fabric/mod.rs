@@ -1,5 +1,7 @@
 //! What joins representors and uplinks: the driver's contract.
 
+pub mod bridge;
+
 use std::{collections::BTreeMap, fmt};
 
 use netlink::MacAddress;

@@ -1,0 +1,212 @@
+//! Who may call what: one table, applied to every call before it reaches its service.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use mtls::{Peer, Role};
+use offload_proto::{Failure, Reason};
+use tokio::sync::Semaphore;
+use tonic::{Status, body::Body};
+use tower::{Layer, Service};
+
+use super::Shared;
+use crate::model::HostName;
+
+const HOSTS: &[Role] = &[Role::Host];
+const OPERATORS: &[Role] = &[Role::Operator];
+const OPERATORS_AND_VIEWERS: &[Role] = &[Role::Operator, Role::Viewer];
+
+/// The roles that may make the call of that gRPC path. `None`: there is no such service.
+fn roles(path: &str) -> Option<&'static [Role]> {
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    match service {
+        "offload.v1.WorkloadNetwork" => Some(HOSTS),
+        "offload.v1.Operator" => match method {
+            "GetDpu" | "ListVfs" | "ListAttachments" | "GetAttachment" | "ListNetworks"
+            | "ListPools" | "Watch" => Some(OPERATORS_AND_VIEWERS),
+            _ => Some(OPERATORS),
+        },
+        "grpc.health.v1.Health"
+        | "grpc.reflection.v1.ServerReflection"
+        | "grpc.reflection.v1alpha.ServerReflection" => Some(&Role::ALL),
+        _ => None,
+    }
+}
+
+/// Lets a call pass if its peer's role may make it, and if there is room for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Authorise {
+    shared: Arc<Shared>,
+    /// One permit for each call under way.
+    room: Arc<Semaphore>,
+}
+
+impl Authorise {
+    /// For all connections together: at most `in_flight` calls at a time.
+    pub(crate) fn new(shared: Arc<Shared>, in_flight: usize) -> Self {
+        Self { shared, room: Arc::new(Semaphore::new(in_flight)) }
+    }
+
+    fn check<B>(&self, request: &Request<B>) -> Result<(), Failure> {
+        let path = request.uri().path();
+        let peer = request.extensions().get::<Peer>().ok_or_else(unidentified)?;
+        let identity = &peer.identity;
+        let Some(roles) = roles(path) else { return Ok(()) };
+        if !roles.contains(&identity.role()) {
+            let allowed: Vec<_> = roles.iter().map(|role| role.as_str()).collect();
+            return Err(Failure::new(
+                Reason::NotAuthorised,
+                format!(
+                    "{identity} may not call {path}: it takes a certificate of role {}",
+                    allowed.join(" or ")
+                ),
+            ));
+        }
+        if identity.role() == Role::Host && roles == HOSTS {
+            return self.check_host(identity.name());
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, name: &str) -> Result<(), Failure> {
+        if self.shared.engine.hosts().iter().any(|host| *host.name.0 == *name) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Reason::HostUnknown,
+            format!(
+                "host {name} is none of those that this DPU serves: add a [[host]] of that name"
+            ),
+        ))
+    }
+}
+
+fn unidentified() -> Failure {
+    Failure::new(Reason::Internal, "the call came without its peer's identity")
+}
+
+/// The host that makes the call.
+pub(crate) fn calling_host<T>(request: &tonic::Request<T>) -> Result<HostName, Failure> {
+    let peer = request.extensions().get::<Peer>().ok_or_else(unidentified)?;
+    Ok(HostName(peer.identity.name().into()))
+}
+
+impl<S> Layer<S> for Authorise {
+    type Service = Authorised<S>;
+
+    fn layer(&self, inner: S) -> Authorised<S> {
+        Authorised { rules: self.clone(), inner }
+    }
+}
+
+/// A service behind [`Authorise`].
+#[derive(Clone, Debug)]
+pub(crate) struct Authorised<S> {
+    rules: Authorise,
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for Authorised<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let admitted = self.rules.check(&request).and_then(|()| {
+            self.rules.room.clone().try_acquire_owned().map_err(|_| {
+                Failure::new(
+                    Reason::Overloaded,
+                    "as many calls are under way as limits.in_flight allows",
+                )
+            })
+        });
+        match admitted {
+            Err(failure) => {
+                let refusal = Status::from(failure).into_http();
+                Box::pin(async move { Ok(refusal) })
+            }
+            Ok(permit) => {
+                let answer = self.inner.call(request);
+                // A stream counts until its call has begun to answer.
+                Box::pin(async move {
+                    let _permit = permit;
+                    answer.await
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may(role: Role, path: &str) -> bool {
+        roles(path).is_some_and(|roles| roles.contains(&role))
+    }
+
+    #[test]
+    fn the_matrix() {
+        const WORKLOAD: &[&str] = &["Attach", "Detach", "Check", "Collect", "Status", "Session"];
+        const READS: &[&str] = &[
+            "GetDpu",
+            "ListVfs",
+            "ListAttachments",
+            "GetAttachment",
+            "ListNetworks",
+            "ListPools",
+            "Watch",
+        ];
+        const WRITES: &[&str] =
+            &["ApplyNetwork", "DeleteNetwork", "ReleaseAttachment", "ClearQuarantine"];
+        // Role, then whether it may: work, look, change, ask for health.
+        let matrix = [
+            (Role::Host, [true, false, false, true]),
+            (Role::Dpu, [false, false, false, true]),
+            (Role::Operator, [false, true, true, true]),
+            (Role::Viewer, [false, true, false, true]),
+        ];
+        for (role, expected) in matrix {
+            let calls: [(&str, &[&str]); 4] = [
+                ("offload.v1.WorkloadNetwork", WORKLOAD),
+                ("offload.v1.Operator", READS),
+                ("offload.v1.Operator", WRITES),
+                ("grpc.health.v1.Health", &["Check", "Watch"]),
+            ];
+            for ((service, methods), expected) in calls.into_iter().zip(expected) {
+                for method in methods {
+                    let path = format!("/{service}/{method}");
+                    assert_eq!(may(role, &path), expected, "{role} {path}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_new_to_the_table_is_for_operators() {
+        assert!(may(Role::Operator, "/offload.v1.Operator/FormatDisk"));
+        assert!(!may(Role::Viewer, "/offload.v1.Operator/FormatDisk"));
+    }
+
+    #[test]
+    fn nobody_may_call_what_is_not_there() {
+        for path in
+            ["", "/", "/x", "/x/y", "offload.v1.Operator/GetDpu", "//offload.v1.Operator/GetDpu"]
+        {
+            assert_eq!(roles(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! From the protocol: every field's form is checked here, once.
+
+use std::{collections::HashSet, net::IpAddr, str::FromStr, sync::Arc};
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use offload_proto::{Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, v1};
+use vf_alloc::{PfId, VfId};
+
+use crate::{
+    attachments::{
+        Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
+    },
+    config::{check_bandwidth, check_network, is_interface_name, is_label},
+    model::{
+        AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
+        Pod, PolicyRule, Route, Subnet,
+    },
+    sessions::SessionId,
+};
+
+/// Longest text of a field that has no tighter limit, in bytes.
+const LONGEST_TEXT: usize = 253;
+/// Most addresses that one pod can ask for.
+const MOST_ADDRESSES: usize = 16;
+/// Most VFs of one PF, and PFs of one host, in an inventory.
+const MOST_VFS: usize = 4096;
+const MOST_PFS: usize = 64;
+
+fn invalid(sentence: impl Into<String>) -> Failure {
+    Failure::new(Reason::InvalidRequest, sentence)
+}
+
+/// Enough of a hostile text to recognise it by.
+fn shortened(text: &str) -> String {
+    let cut: String = text.chars().take(40).collect();
+    let dots = if cut.len() < text.len() { "…" } else { "" };
+    format!("{cut:?}{dots}")
+}
+
+fn parse<T: FromStr>(what: &str, text: &str, form: &str) -> Result<T, Failure> {
+    text.parse().map_err(|_| invalid(format!("{what} {} is not {form}", shortened(text))))
+}
+
+/// A text for people: short, and without characters that would spoil a terminal or a log.
+fn label(what: &str, text: String) -> Result<String, Failure> {
+    if text.len() > LONGEST_TEXT || text.chars().any(char::is_control) {
+        return Err(invalid(format!(
+            "{what} {} must be at most {LONGEST_TEXT} bytes without control characters",
+            shortened(&text)
+        )));
+    }
+    Ok(text)
+}
+
+/// An attachment's key on `host`.
+pub(crate) fn key(
+    host: &HostName,
+    key: Option<v1::AttachmentKey>,
+) -> Result<AttachmentKey, Failure> {
+    let key = key.ok_or_else(|| invalid("the request names no attachment: set its key"))?;
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    let id = &key.container_id;
+    if !(1..=253).contains(&id.len()) || !id.bytes().all(is_allowed) {
+        return Err(invalid(format!(
+            "container_id {} must be 1 to 253 characters of a-z, A-Z, 0-9, _, . and -",
+            shortened(id)
+        )));
+    }
+    if !is_interface_name(&key.interface_name) {
+        return Err(invalid(format!(
+            "interface_name {} can't name an interface: use 1 to 15 visible characters without \
+             / : and %",
+            shortened(&key.interface_name)
+        )));
+    }
+    Ok(AttachmentKey {
+        host: host.clone(),
+        container_id: key.container_id.into(),
+        interface_name: key.interface_name.into(),
+    })
+}
+
+/// Several keys on `host`.
+pub(crate) fn keys(
+    host: &HostName,
+    keys: Vec<v1::AttachmentKey>,
+) -> Result<Vec<AttachmentKey>, Failure> {
+    keys.into_iter().map(|one| key(host, Some(one))).collect()
+}
+
+/// An attachment's whole id.
+pub(crate) fn attachment_id(text: &str) -> Result<AttachmentId, Failure> {
+    parse("attachment id", text, "a UUID").map(AttachmentId)
+}
+
+/// An attachment's whole id. Empty: none.
+pub(crate) fn optional_attachment_id(text: &str) -> Result<Option<AttachmentId>, Failure> {
+    if text.is_empty() { Ok(None) } else { attachment_id(text).map(Some) }
+}
+
+/// A network's name. Empty: none.
+pub(crate) fn optional_network(name: String) -> Result<Option<String>, Failure> {
+    if name.is_empty() { Ok(None) } else { network_name(name).map(Some) }
+}
+
+/// A network's name.
+pub(crate) fn network_name(name: String) -> Result<String, Failure> {
+    if is_label(&name) {
+        return Ok(name);
+    }
+    Err(invalid(format!(
+        "network {} must be named by 1 to 63 characters of a-z, 0-9 and -, beginning and ending \
+         with a letter or digit",
+        shortened(&name)
+    )))
+}
+
+/// What a host asks for, and the session that it asks on.
+pub(crate) fn attach(
+    host: &HostName,
+    request: v1::AttachRequest,
+) -> Result<(AttachSpec, SessionId), Failure> {
+    let stale = |_| {
+        let id = shortened(&request.session_id);
+        Failure::new(Reason::StaleSession, format!("host {host} has no session {id}"))
+    };
+    let session = request.session_id.parse().map_err(stale)?;
+    let spec = AttachSpec {
+        key: key(host, request.key)?,
+        network: optional_network(request.network)?,
+        pod: pod(request.pod.unwrap_or_default())?,
+        pci_address: optional(request.pci_address, |text| pci_address(&text))?,
+        mac: optional(request.mac, |text| mac(&text))?,
+        addresses: addresses(&request.addresses)?,
+        bandwidth: requested_bandwidth(request.bandwidth)?,
+    };
+    Ok((spec, session))
+}
+
+fn optional<T>(
+    text: String,
+    read: impl FnOnce(String) -> Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    if text.is_empty() { Ok(None) } else { read(text).map(Some) }
+}
+
+fn pod(pod: v1::Pod) -> Result<Pod, Failure> {
+    Ok(Pod {
+        namespace: label("pod namespace", pod.namespace)?,
+        name: label("pod name", pod.name)?,
+        uid: label("pod uid", pod.uid)?,
+    })
+}
+
+/// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
+/// digits exist.
+fn pci_address(text: &str) -> Result<String, Failure> {
+    let hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
+        lengths.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    let parts: Vec<&str> = text.split([':', '.']).collect();
+    let is_good = match parts[..] {
+        [domain, bus, device, function] => {
+            hex(domain, 4..=8) && hex(bus, 2..=2) && hex(device, 2..=2) && hex(function, 1..=1)
+        }
+        _ => false,
+    };
+    if is_good && text.rfind('.') == text.len().checked_sub(2) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err(invalid(format!(
+        "pci_address {} is not domain:bus:device.function, such as 0000:03:00.2",
+        shortened(text)
+    )))
+}
+
+fn mac(text: &str) -> Result<MacAddress, Failure> {
+    let mac: MacAddress = text.parse().map_err(|error| invalid(format!("mac: {error}")))?;
+    if mac.is_unicast() {
+        return Ok(mac);
+    }
+    Err(invalid(format!("mac {mac} is a multicast or zero address: an interface can't have it")))
+}
+
+fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Failure> {
+    if texts.len() > MOST_ADDRESSES {
+        return Err(invalid(format!(
+            "{} addresses are asked for; {MOST_ADDRESSES} are the most",
+            texts.len()
+        )));
+    }
+    let read = |text: &String| parse::<IpNetwork>("address", text, IP_ADDRESS);
+    texts.iter().map(|text| read(text).map(|address| address.ip())).collect()
+}
+
+const IP_ADDRESS: &str = "an IP address, such as 10.1.0.5 or fd00::5";
+const PREFIX: &str = "a prefix in CIDR notation, such as 10.1.0.0/16";
+
+fn requested_bandwidth(asked: Option<v1::Bandwidth>) -> Result<Bandwidth, Failure> {
+    let bandwidth = bandwidth(asked.unwrap_or_default());
+    match check_bandwidth(&bandwidth).into_iter().next() {
+        Some(problem) => Err(invalid(problem)),
+        None => Ok(bandwidth),
+    }
+}
+
+fn bandwidth(bandwidth: v1::Bandwidth) -> Bandwidth {
+    Bandwidth {
+        ingress_rate: bandwidth.ingress_rate,
+        ingress_burst: bandwidth.ingress_burst,
+        egress_rate: bandwidth.egress_rate,
+        egress_burst: bandwidth.egress_burst,
+    }
+}
+
+/// A host's first words, and the protocol version that both speak.
+pub(crate) fn hello(host: &HostName, hello: v1::Hello) -> Result<(Hello, u32), Failure> {
+    let protocol = negotiate(hello.protocol.unwrap_or_default())?;
+    let live = |one: v1::LiveAttachment| {
+        Ok(LiveAttachment {
+            id: attachment_id(&one.attachment_id)?,
+            key: key(host, one.key)?,
+            in_pod: one.in_pod,
+        })
+    };
+    let hello = Hello {
+        agent_version: label("agent_version", hello.agent_version)?,
+        boot_id: boot_id(hello.boot_id)?,
+        inventory: inventory(hello.inventory.unwrap_or_default())?,
+        live: hello.live.into_iter().map(live).collect::<Result<_, Failure>>()?,
+        pending: keys(host, hello.pending)?,
+    };
+    Ok((hello, protocol))
+}
+
+fn negotiate(theirs: v1::ProtocolVersions) -> Result<u32, Failure> {
+    let highest = theirs.highest.min(PROTOCOL_HIGHEST);
+    if highest >= theirs.lowest.max(PROTOCOL_LOWEST) {
+        return Ok(highest);
+    }
+    Err(Failure::new(
+        Reason::Unsupported,
+        format!(
+            "the agent speaks protocol versions {} to {}, this service {PROTOCOL_LOWEST} to \
+             {PROTOCOL_HIGHEST}: upgrade the older of the two",
+            theirs.lowest, theirs.highest
+        ),
+    ))
+}
+
+fn boot_id(text: String) -> Result<String, Failure> {
+    if text.is_empty() {
+        return Err(invalid("boot_id is empty: send the host kernel's boot id"));
+    }
+    label("boot_id", text)
+}
+
+/// What a host has.
+pub(crate) fn inventory(inventory: v1::Inventory) -> Result<Inventory, Failure> {
+    if inventory.pfs.len() > MOST_PFS {
+        return Err(invalid(format!(
+            "the inventory has {} PFs; {MOST_PFS} are the most",
+            inventory.pfs.len()
+        )));
+    }
+    let pfs = inventory.pfs.into_iter().map(physical_function).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = HashSet::new();
+    match pfs.iter().find(|pf| !seen.insert(pf.id)) {
+        Some(twice) => Err(invalid(format!("the inventory has PF {} twice", twice.id))),
+        None => Ok(Inventory { pfs }),
+    }
+}
+
+fn physical_function(pf: v1::PhysicalFunction) -> Result<PhysicalFunction, Failure> {
+    let id = pf_id(pf.controller, pf.pf)?;
+    if pf.vfs.len() > MOST_VFS {
+        return Err(invalid(format!("PF {id} has {} VFs; {MOST_VFS} are the most", pf.vfs.len())));
+    }
+    let vfs = pf.vfs.into_iter().map(virtual_function).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = HashSet::new();
+    if let Some(twice) = vfs.iter().find(|vf| !seen.insert(vf.number)) {
+        return Err(invalid(format!("PF {id} has VF {} twice", twice.number)));
+    }
+    let vendor = pci_id("vendor_id", &pf.vendor_id)?;
+    Ok(PhysicalFunction { id, vendor, device: pci_id("device_id", &pf.device_id)?, vfs })
+}
+
+fn virtual_function(vf: v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
+    let condition = match vf.condition() {
+        v1::VfCondition::Clean => VfCondition::Clean,
+        v1::VfCondition::InUse => VfCondition::InUse,
+        v1::VfCondition::Missing => VfCondition::Missing,
+        v1::VfCondition::Unspecified => {
+            return Err(invalid(format!("VF {} has no condition", vf.vf)));
+        }
+    };
+    let number = number("VF", vf.vf)?;
+    Ok(VirtualFunction { number, pci_address: pci_address(&vf.pci_address)?, condition })
+}
+
+fn number(what: &str, number: u32) -> Result<u16, Failure> {
+    u16::try_from(number).map_err(|_| invalid(format!("there is no {what} {number}")))
+}
+
+fn pf_id(controller: u32, pf: u32) -> Result<PfId, Failure> {
+    Ok(PfId { controller, pf: number("PF", pf)? })
+}
+
+fn pci_id(what: &str, text: &str) -> Result<u16, Failure> {
+    let is_hex = text.len() == 4 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let parsed = is_hex.then(|| u16::from_str_radix(text, 16).ok()).flatten();
+    let refuse = || invalid(format!("{what} {} is not four hexadecimal digits", shortened(text)));
+    parsed.ok_or_else(refuse)
+}
+
+/// The VF that an operator names.
+pub(crate) fn vf(vf: Option<v1::Vf>) -> Result<VfId, Failure> {
+    let vf = vf.ok_or_else(|| invalid("the request names no VF"))?;
+    Ok(VfId { pf: pf_id(vf.controller, vf.pf)?, vf: number("VF", vf.vf)? })
+}
+
+/// Why an operator does something.
+pub(crate) fn reason(text: String) -> Result<String, Failure> {
+    label("reason", text)
+}
+
+/// A host's name to filter by. Empty: none.
+pub(crate) fn optional_host(name: String) -> Result<Option<HostName>, Failure> {
+    let name = label("host", name)?;
+    Ok((!name.is_empty()).then(|| HostName(Arc::from(name))))
+}
+
+/// The id, or the beginning of one, that an operator typed.
+pub(crate) fn id_prefix(text: String) -> Result<String, Failure> {
+    let is_allowed = |b: u8| b.is_ascii_hexdigit() || b == b'-';
+    if (4..=36).contains(&text.len()) && text.bytes().all(is_allowed) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err(invalid(format!(
+        "{} is not the beginning of an attachment id: give at least 4 of its characters",
+        shortened(&text)
+    )))
+}
+
+/// A network, with the defaults of the configuration file, checked by its rules.
+pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> {
+    let network = network.ok_or_else(|| invalid("the request has no network"))?;
+    let read = Network {
+        name: network.name,
+        vlan: match network.vlan {
+            0 => None,
+            vlan => Some(u16::try_from(vlan).unwrap_or(u16::MAX)),
+        },
+        pool: or_default(network.pool, "default"),
+        mtu: if network.mtu == 0 { 1500 } else { network.mtu },
+        subnets: collect(network.subnets, subnet)?,
+        routes: collect(network.routes, route)?,
+        rules: collect(network.rules, rule)?,
+        dns: dns(network.dns.unwrap_or_default())?,
+        bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
+        interface_name: or_default(network.interface_name, "eth0"),
+        allow_mac_spoofing: network.allow_mac_spoofing,
+        default: network.default,
+    };
+    let problems = check_network(&read);
+    if problems.is_empty() { Ok(read) } else { Err(invalid(problems.join("; "))) }
+}
+
+fn or_default(text: String, default: &str) -> String {
+    if text.is_empty() { default.into() } else { text }
+}
+
+fn collect<A, B>(all: Vec<A>, read: impl Fn(A) -> Result<B, Failure>) -> Result<Vec<B>, Failure> {
+    all.into_iter().map(read).collect()
+}
+
+fn subnet(subnet: v1::Subnet) -> Result<Subnet, Failure> {
+    Ok(Subnet {
+        cidr: prefix("subnet", &subnet.cidr)?,
+        gateway: optional_address("gateway", &subnet.gateway)?,
+        ranges: collect(subnet.ranges, range)?,
+        exclude: collect(subnet.exclude, |text| prefix("exclude", &text))?,
+    })
+}
+
+fn range(range: v1::AddressRange) -> Result<AddressRange, Failure> {
+    let address = |text: &str| parse("range address", text, IP_ADDRESS);
+    Ok(AddressRange { start: address(&range.start)?, end: address(&range.end)? })
+}
+
+fn route(route: v1::Route) -> Result<Route, Failure> {
+    Ok(Route {
+        destination: prefix("route", &route.destination)?,
+        gateway: optional_address("gateway", &route.gateway)?,
+        mtu: route.mtu,
+        advmss: route.advmss,
+        priority: route.priority,
+        table: route.table,
+    })
+}
+
+fn rule(rule: v1::PolicyRule) -> Result<PolicyRule, Failure> {
+    let source = prefix("rule source", &rule.source)?;
+    Ok(PolicyRule { source, table: rule.table, priority: rule.priority })
+}
+
+fn dns(dns: v1::Dns) -> Result<Dns, Failure> {
+    let nameserver = |text: String| parse("name server", &text, IP_ADDRESS);
+    Ok(Dns {
+        nameservers: collect(dns.nameservers, nameserver)?,
+        domain: dns.domain,
+        search: dns.search,
+        options: dns.options,
+    })
+}
+
+fn prefix(what: &str, text: &str) -> Result<IpNetwork, Failure> {
+    parse(what, text, PREFIX)
+}
+
+fn optional_address(what: &str, text: &str) -> Result<Option<IpAddr>, Failure> {
+    if text.is_empty() { Ok(None) } else { parse(what, text, IP_ADDRESS).map(Some) }
+}

@@ -1,0 +1,279 @@
+//! To the protocol.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use offload_proto::v1;
+use vf_alloc::{PfId, Policy, VfId, VfState};
+
+use crate::{
+    attachments::{
+        Applied, AttachmentDetail, AttachmentState, AttachmentView, NetworkView, Origin, PoolView,
+        SubnetUsage, VfView,
+    },
+    eswitch::Capability,
+    events::Event,
+    model::{
+        AttachmentKey, Bandwidth, Dns, Lease, Network, Pod, PolicyRule, Record, Route, Subnet,
+    },
+    programmer::StepStatus,
+    sessions::{HostCommand, HostView},
+};
+
+pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
+    let record: &Record = &view.record;
+    let network = &record.network;
+    v1::Attachment {
+        id: record.id.to_string(),
+        host: record.key.host.to_string(),
+        key: Some(key(&record.key)),
+        network: network.name.clone(),
+        pod: Some(pod(&record.pod)),
+        vf: Some(vf(record.vf, &record.pci_address)),
+        mac: record.mac.to_string(),
+        vlan: network.vlan.unwrap_or_default().into(),
+        addresses: record.leases.iter().map(lease).collect(),
+        routes: network.routes.iter().map(route).collect(),
+        rules: network.rules.iter().map(rule).collect(),
+        dns: Some(dns(&network.dns)),
+        mtu: network.mtu,
+        bandwidth: Some(bandwidth(record.bandwidth)),
+        state: state(view.state).into(),
+        created_at: Timestamp::from_millisecond(record.created_at).unwrap_or_default().to_string(),
+    }
+}
+
+fn state(state: AttachmentState) -> v1::AttachmentState {
+    match state {
+        AttachmentState::Reserved => v1::AttachmentState::Reserved,
+        AttachmentState::Programmed => v1::AttachmentState::Programmed,
+        AttachmentState::Attached => v1::AttachmentState::Attached,
+        AttachmentState::Releasing => v1::AttachmentState::Releasing,
+    }
+}
+
+fn key(key: &AttachmentKey) -> v1::AttachmentKey {
+    v1::AttachmentKey {
+        container_id: key.container_id.to_string(),
+        interface_name: key.interface_name.to_string(),
+    }
+}
+
+fn pod(pod: &Pod) -> v1::Pod {
+    v1::Pod { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+}
+
+fn vf(id: VfId, pci_address: &str) -> v1::Vf {
+    v1::Vf {
+        controller: id.pf.controller,
+        pf: id.pf.pf.into(),
+        vf: id.vf.into(),
+        pci_address: pci_address.into(),
+    }
+}
+
+fn lease(lease: &Lease) -> v1::Address {
+    v1::Address { address: lease.address.to_string(), gateway: text(lease.gateway) }
+}
+
+fn text(address: Option<IpAddr>) -> String {
+    address.map(|address| address.to_string()).unwrap_or_default()
+}
+
+fn route(route: &Route) -> v1::Route {
+    v1::Route {
+        destination: route.destination.to_string(),
+        gateway: text(route.gateway),
+        mtu: route.mtu,
+        advmss: route.advmss,
+        priority: route.priority,
+        table: route.table,
+    }
+}
+
+fn rule(rule: &PolicyRule) -> v1::PolicyRule {
+    v1::PolicyRule { source: rule.source.to_string(), table: rule.table, priority: rule.priority }
+}
+
+fn dns(dns: &Dns) -> v1::Dns {
+    v1::Dns {
+        nameservers: dns.nameservers.iter().map(ToString::to_string).collect(),
+        domain: dns.domain.clone(),
+        search: dns.search.clone(),
+        options: dns.options.clone(),
+    }
+}
+
+fn bandwidth(bandwidth: Bandwidth) -> v1::Bandwidth {
+    v1::Bandwidth {
+        ingress_rate: bandwidth.ingress_rate,
+        ingress_burst: bandwidth.ingress_burst,
+        egress_rate: bandwidth.egress_rate,
+        egress_burst: bandwidth.egress_burst,
+    }
+}
+
+pub(crate) fn detail(detail: &AttachmentDetail) -> v1::AttachmentDetail {
+    v1::AttachmentDetail {
+        attachment: Some(attachment(&detail.view)),
+        representor: detail.representor.clone(),
+        steps: detail.steps.iter().map(step).collect(),
+        events: detail.events.iter().map(event).collect(),
+    }
+}
+
+fn step(step: &StepStatus) -> v1::StepStatus {
+    v1::StepStatus { name: step.name.into(), in_place: step.in_place, detail: step.detail.clone() }
+}
+
+pub(crate) fn event(event: &Event) -> v1::Event {
+    v1::Event {
+        sequence: event.sequence,
+        time: event.time.to_string(),
+        kind: event.kind.as_str().into(),
+        subject: event.subject.clone(),
+        message: event.message.clone(),
+    }
+}
+
+pub(crate) fn network_status(view: &NetworkView) -> v1::NetworkStatus {
+    let origin = match view.origin {
+        Origin::Configuration => "configuration",
+        Origin::Api => "api",
+    };
+    v1::NetworkStatus {
+        network: Some(network(&view.network)),
+        origin: origin.into(),
+        attachments: count(view.attachments),
+        subnets: view.subnets.iter().map(usage).collect(),
+    }
+}
+
+pub(crate) fn count(number: usize) -> u64 {
+    number.try_into().unwrap_or(u64::MAX)
+}
+
+fn usage(usage: &SubnetUsage) -> v1::SubnetUsage {
+    v1::SubnetUsage {
+        cidr: usage.cidr.to_string(),
+        capacity: usage.capacity,
+        held: usage.held,
+        cooling: usage.cooling,
+    }
+}
+
+fn network(network: &Network) -> v1::Network {
+    v1::Network {
+        name: network.name.clone(),
+        vlan: network.vlan.unwrap_or_default().into(),
+        pool: network.pool.clone(),
+        mtu: network.mtu,
+        subnets: network.subnets.iter().map(subnet).collect(),
+        routes: network.routes.iter().map(route).collect(),
+        rules: network.rules.iter().map(rule).collect(),
+        dns: Some(dns(&network.dns)),
+        bandwidth: Some(bandwidth(network.bandwidth)),
+        interface_name: network.interface_name.clone(),
+        allow_mac_spoofing: network.allow_mac_spoofing,
+        default: network.default,
+    }
+}
+
+fn subnet(subnet: &Subnet) -> v1::Subnet {
+    let range = |range: &crate::model::AddressRange| v1::AddressRange {
+        start: range.start.to_string(),
+        end: range.end.to_string(),
+    };
+    v1::Subnet {
+        cidr: subnet.cidr.to_string(),
+        gateway: text(subnet.gateway),
+        ranges: subnet.ranges.iter().map(range).collect(),
+        exclude: subnet.exclude.iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub(crate) fn outcome(applied: Applied) -> String {
+    let outcome = match applied {
+        Applied::Created => "created",
+        Applied::Changed => "changed",
+        Applied::Unchanged => "unchanged",
+    };
+    outcome.into()
+}
+
+pub(crate) fn pool(view: &PoolView) -> v1::PoolStatus {
+    let policy = match view.spec.policy {
+        Policy::Spread => "spread",
+        Policy::Pack => "pack",
+    };
+    v1::PoolStatus {
+        name: view.spec.name.clone(),
+        select: view.spec.select.iter().map(ToString::to_string).collect(),
+        policy: policy.into(),
+        free: count(view.usage.free),
+        in_use: count(view.usage.in_use),
+        cooling: count(view.usage.cooling),
+        quarantined: count(view.usage.quarantined),
+        absent: count(view.usage.absent),
+    }
+}
+
+pub(crate) fn vf_status(view: &VfView) -> v1::VfStatus {
+    let (state, detail) = match &view.state {
+        VfState::Free => (v1::VfState::Free, ""),
+        VfState::Reserved => (v1::VfState::Reserved, ""),
+        VfState::Attached => (v1::VfState::Attached, ""),
+        VfState::Releasing => (v1::VfState::Releasing, ""),
+        VfState::Cooling { .. } => (v1::VfState::Cooling, ""),
+        VfState::Quarantined { reason } => (v1::VfState::Quarantined, reason.as_str()),
+        VfState::Absent { reason } => (v1::VfState::Absent, reason.as_str()),
+    };
+    v1::VfStatus {
+        vf: Some(vf(view.vf, &view.pci_address)),
+        host: view.host.as_ref().map(ToString::to_string).unwrap_or_default(),
+        pools: view.pools.clone(),
+        state: state.into(),
+        detail: detail.into(),
+        representor: view.representor.clone(),
+        attachment_id: view.attachment.map(|id| id.to_string()).unwrap_or_default(),
+    }
+}
+
+pub(crate) fn capability(capability: &Capability) -> v1::Capability {
+    v1::Capability {
+        name: capability.name.into(),
+        available: capability.available,
+        detail: capability.detail.clone(),
+    }
+}
+
+pub(crate) fn host(view: &HostView) -> v1::HostStatus {
+    v1::HostStatus {
+        name: view.name.to_string(),
+        connected: view.connected,
+        agent_version: view.agent_version.clone(),
+        boot_id: view.boot_id.clone(),
+        since: view.since.map(|since| since.to_string()).unwrap_or_default(),
+    }
+}
+
+pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
+    use v1::dpu_message::Message;
+    match command {
+        HostCommand::Reattach(view) => {
+            Message::Reattach(v1::Reattach { attachment: Some(attachment(&view)) })
+        }
+        HostCommand::Release { id, key: released, reason } => Message::Release(v1::Release {
+            attachment_id: id.to_string(),
+            key: Some(key(&released)),
+            reason,
+        }),
+        HostCommand::NetworkChanged { network, deleted } => {
+            Message::NetworkChanged(v1::NetworkChanged { network, deleted })
+        }
+        HostCommand::Draining { reason } => Message::Draining(v1::Draining { reason }),
+        HostCommand::WantedVfs { pf: PfId { controller, pf }, count } => {
+            Message::WantedVfs(v1::WantedVfs { controller, pf: pf.into(), count })
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What operators ask of a DPU.
+
+use std::sync::Arc;
+
+use futures::stream::{self, BoxStream, StreamExt};
+use offload_proto::{Failure, Reason, v1};
+use tokio::sync::{
+    OwnedSemaphorePermit,
+    broadcast::{self, error::RecvError},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::{Shared, convert::read, convert::show};
+use crate::{attachments::AttachmentFilter, events::Event};
+
+/// The service `offload.v1.Operator`.
+#[derive(Clone, Debug)]
+pub(crate) struct OperatorApi(pub(crate) Arc<Shared>);
+
+#[tonic::async_trait]
+impl v1::operator_server::Operator for OperatorApi {
+    async fn get_dpu(
+        &self,
+        _request: Request<v1::GetDpuRequest>,
+    ) -> Result<Response<v1::Dpu>, Status> {
+        let engine = &self.0.engine;
+        let mut problems = engine.status().await;
+        problems.extend(self.0.configuration_problem());
+        Ok(Response::new(v1::Dpu {
+            name: self.0.dpu.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            eswitch_driver: engine.programmer().eswitch().name().into(),
+            fabric_driver: engine.programmer().fabric().name().into(),
+            capabilities: engine.capabilities().iter().map(show::capability).collect(),
+            hosts: engine.hosts().iter().map(show::host).collect(),
+            problems,
+            attachments: show::count(engine.attachment_count()),
+            started_at: self.0.started_at.to_string(),
+        }))
+    }
+
+    async fn list_vfs(
+        &self,
+        _request: Request<v1::ListVfsRequest>,
+    ) -> Result<Response<v1::ListVfsResponse>, Status> {
+        let vfs = self.0.engine.vfs().await?.iter().map(show::vf_status).collect();
+        Ok(Response::new(v1::ListVfsResponse { vfs }))
+    }
+
+    async fn list_attachments(
+        &self,
+        request: Request<v1::ListAttachmentsRequest>,
+    ) -> Result<Response<v1::ListAttachmentsResponse>, Status> {
+        let v1::ListAttachmentsRequest { network, host } = request.into_inner();
+        let filter = AttachmentFilter {
+            network: read::optional_network(network)?,
+            host: read::optional_host(host)?,
+        };
+        let attachments = self.0.engine.attachments(&filter).iter().map(show::attachment).collect();
+        Ok(Response::new(v1::ListAttachmentsResponse { attachments }))
+    }
+
+    async fn get_attachment(
+        &self,
+        request: Request<v1::GetAttachmentRequest>,
+    ) -> Result<Response<v1::AttachmentDetail>, Status> {
+        let id = read::id_prefix(request.into_inner().id)?;
+        Ok(Response::new(show::detail(&self.0.engine.attachment(id).await?)))
+    }
+
+    async fn list_networks(
+        &self,
+        _request: Request<v1::ListNetworksRequest>,
+    ) -> Result<Response<v1::ListNetworksResponse>, Status> {
+        let networks = self.0.engine.networks().iter().map(show::network_status).collect();
+        Ok(Response::new(v1::ListNetworksResponse { networks }))
+    }
+
+    async fn list_pools(
+        &self,
+        _request: Request<v1::ListPoolsRequest>,
+    ) -> Result<Response<v1::ListPoolsResponse>, Status> {
+        let pools = self.0.engine.pools().iter().map(show::pool).collect();
+        Ok(Response::new(v1::ListPoolsResponse { pools }))
+    }
+
+    async fn apply_network(
+        &self,
+        request: Request<v1::ApplyNetworkRequest>,
+    ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
+        let v1::ApplyNetworkRequest { network, dry_run } = request.into_inner();
+        let network = read::network(network)?;
+        let engine = self.0.engine.clone();
+        let (view, applied) =
+            self.0.flow(async move { engine.apply_network(network, dry_run).await }).await?;
+        Ok(Response::new(v1::ApplyNetworkResponse {
+            network: Some(show::network_status(&view)),
+            outcome: show::outcome(applied),
+        }))
+    }
+
+    async fn delete_network(
+        &self,
+        request: Request<v1::DeleteNetworkRequest>,
+    ) -> Result<Response<v1::DeleteNetworkResponse>, Status> {
+        let v1::DeleteNetworkRequest { name, force } = request.into_inner();
+        let name = read::network_name(name)?;
+        let engine = self.0.engine.clone();
+        self.0.flow(async move { engine.delete_network(name, force).await }).await?;
+        Ok(Response::new(v1::DeleteNetworkResponse {}))
+    }
+
+    async fn release_attachment(
+        &self,
+        request: Request<v1::ReleaseAttachmentRequest>,
+    ) -> Result<Response<v1::ReleaseAttachmentResponse>, Status> {
+        let v1::ReleaseAttachmentRequest { id, reason } = request.into_inner();
+        let id = read::attachment_id(&id)?;
+        let reason = read::reason(reason)?;
+        let engine = self.0.engine.clone();
+        let view = self.0.flow(async move { engine.release(id, reason).await }).await?;
+        let attachment = Some(show::attachment(&view));
+        Ok(Response::new(v1::ReleaseAttachmentResponse { attachment }))
+    }
+
+    async fn clear_quarantine(
+        &self,
+        request: Request<v1::ClearQuarantineRequest>,
+    ) -> Result<Response<v1::ClearQuarantineResponse>, Status> {
+        let vf = read::vf(request.into_inner().vf)?;
+        let engine = self.0.engine.clone();
+        let view = self.0.flow(async move { engine.clear_quarantine(vf).await }).await?;
+        Ok(Response::new(v1::ClearQuarantineResponse { vf: Some(show::vf_status(&view)) }))
+    }
+
+    type WatchStream = BoxStream<'static, Result<v1::Event, Status>>;
+
+    async fn watch(
+        &self,
+        _request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let permit = self.0.watchers.clone().try_acquire_owned().map_err(|_| {
+            Failure::new(Reason::Overloaded, "as many operators watch as limits.watchers allows")
+        })?;
+        let feed = self.0.engine.events().watch();
+        let watcher = Watcher { feed, stopping: self.0.stopping.clone(), _permit: permit };
+        Ok(Response::new(stream::unfold(Some(watcher), next_event).boxed()))
+    }
+}
+
+/// One `Watch`. A watcher that does not keep up loses its stream; it never holds the service up.
+struct Watcher {
+    feed: broadcast::Receiver<Event>,
+    stopping: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The next event, or the reason why there will be none.
+async fn next_event(
+    watcher: Option<Watcher>,
+) -> Option<(Result<v1::Event, Status>, Option<Watcher>)> {
+    let mut watcher = watcher?;
+    let received = tokio::select! {
+        received = watcher.feed.recv() => received,
+        () = watcher.stopping.cancelled() => return None,
+    };
+    match received {
+        Ok(event) => Some((Ok(show::event(&event)), Some(watcher))),
+        Err(RecvError::Lagged(missed)) => Some((Err(lagged(missed)), None)),
+        Err(RecvError::Closed) => None,
+    }
+}
+
+fn lagged(missed: u64) -> Status {
+    Failure::new(
+        Reason::Overloaded,
+        format!("the watcher did not keep up and missed {missed} events: watch again"),
+    )
+    .into()
+}

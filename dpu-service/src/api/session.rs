@@ -1,0 +1,176 @@
+//! A host's session: its messages in, the service's commands out.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::stream::{BoxStream, StreamExt};
+use offload_proto::{Failure, Reason, v1, v1::dpu_message, v1::host_message};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::{Shared, convert::read, convert::show};
+use crate::{attachments::Hello, model::HostName, sessions};
+
+/// How many messages may wait for the host's connection to take them.
+const MESSAGES_WAITING: usize = 16;
+
+/// A session without a heartbeat for so many intervals is dropped.
+const MISSED_HEARTBEATS: u32 = 3;
+
+type Outgoing = mpsc::Sender<Result<v1::DpuMessage, Status>>;
+
+/// Opens a session for `host`. It lives in a task of its own until the stream that is returned, or
+/// the one that came in, ends.
+pub(crate) fn open(
+    shared: Arc<Shared>,
+    host: HostName,
+    incoming: Streaming<v1::HostMessage>,
+) -> BoxStream<'static, Result<v1::DpuMessage, Status>> {
+    let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
+    let flows = shared.flows.clone();
+    flows.spawn(async move {
+        if let Err(status) = run(&shared, &host, incoming, &outgoing).await {
+            tracing::info!(%host, reason = status.message(), "the session ended");
+            // A host that has gone needs no reason.
+            let _ = outgoing.try_send(Err(status));
+        }
+    });
+    ReceiverStream::new(messages).boxed()
+}
+
+async fn run(
+    shared: &Shared,
+    host: &HostName,
+    mut incoming: Streaming<v1::HostMessage>,
+    outgoing: &Outgoing,
+) -> Result<(), Status> {
+    let (hello, protocol) = first_words(shared, host, &mut incoming).await?;
+    let session = shared.engine.hello(host.clone(), hello).await?;
+    let id = session.id;
+    let mut conversation = Conversation { shared, host, incoming, outgoing, session };
+    let result = conversation.hold(protocol).await;
+    shared.engine.goodbye(host, id);
+    result
+}
+
+async fn first_words(
+    shared: &Shared,
+    host: &HostName,
+    incoming: &mut Streaming<v1::HostMessage>,
+) -> Result<(Hello, u32), Status> {
+    let late = |_| {
+        let seconds = shared.hello_timeout.as_secs();
+        refuse(format!("host {host} sent no hello within {seconds} s of opening its session"))
+    };
+    let first = tokio::select! {
+        first = timeout(shared.hello_timeout, incoming.message()) => first.map_err(late)??,
+        () = shared.stopping.cancelled() => return Err(stopping()),
+    };
+    match first.and_then(|first| first.message) {
+        Some(host_message::Message::Hello(hello)) => Ok(read::hello(host, hello)?),
+        _ => Err(refuse(format!("host {host} began its session with something else than a hello"))),
+    }
+}
+
+fn refuse(sentence: String) -> Status {
+    Failure::new(Reason::InvalidRequest, sentence).into()
+}
+
+fn stopping() -> Status {
+    Failure::new(Reason::Draining, "the service is stopping").into()
+}
+
+/// A session after its hello.
+struct Conversation<'a> {
+    shared: &'a Shared,
+    host: &'a HostName,
+    incoming: Streaming<v1::HostMessage>,
+    outgoing: &'a Outgoing,
+    session: sessions::Session,
+}
+
+impl Conversation<'_> {
+    /// Until one side ends it, or the host falls silent.
+    async fn hold(&mut self, protocol: u32) -> Result<(), Status> {
+        self.send(self.welcome(protocol)).await?;
+        let mut silent_at = Instant::now() + self.patience();
+        loop {
+            tokio::select! {
+                received = timeout_at(silent_at, self.incoming.message()) => {
+                    let Some(received) = received.map_err(|_| self.silence())?? else {
+                        return Ok(());
+                    };
+                    silent_at = Instant::now() + self.patience();
+                    self.hear(received).await?;
+                }
+                command = self.session.commands.recv() => {
+                    let command = command.ok_or_else(|| self.superseded())?;
+                    self.send(show::command(command)).await?;
+                }
+                () = self.shared.stopping.cancelled() => return Err(stopping()),
+            }
+        }
+    }
+
+    fn welcome(&self, protocol: u32) -> dpu_message::Message {
+        let interval = self.shared.heartbeat.as_millis();
+        dpu_message::Message::Welcome(v1::Welcome {
+            protocol,
+            service_version: env!("CARGO_PKG_VERSION").into(),
+            dpu: self.shared.dpu.clone(),
+            capabilities: Vec::new(),
+            session_id: self.session.id.to_string(),
+            heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),
+        })
+    }
+
+    async fn hear(&self, received: v1::HostMessage) -> Result<(), Status> {
+        let engine = &self.shared.engine;
+        let (host, session) = (self.host.clone(), self.session.id);
+        match received.message {
+            Some(host_message::Message::Heartbeat(heartbeat)) => {
+                self.send(dpu_message::Message::Heartbeat(heartbeat)).await?;
+            }
+            Some(host_message::Message::Attached(attached)) => {
+                let id = read::attachment_id(&attached.attachment_id)?;
+                engine.host_attached(host, session, id).await;
+            }
+            Some(host_message::Message::Inventory(inventory)) => {
+                engine.inventory(host, session, read::inventory(inventory)?).await?;
+            }
+            Some(host_message::Message::Hello(_)) => {
+                return Err(refuse(format!("host {host} said hello twice in one session")));
+            }
+            // A message of a later protocol: nothing that this version has to know.
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// A host that takes no messages for as long as it may be silent has lost its session too.
+    async fn send(&self, message: dpu_message::Message) -> Result<(), Status> {
+        let message = v1::DpuMessage { message: Some(message) };
+        let sent = timeout(self.patience(), self.outgoing.send(Ok(message))).await;
+        sent.map_err(|_| self.silence())?.map_err(|_| Status::cancelled("the host hung up"))
+    }
+
+    fn patience(&self) -> Duration {
+        self.shared.heartbeat * MISSED_HEARTBEATS
+    }
+
+    fn silence(&self) -> Status {
+        let seconds = self.patience().as_secs_f64();
+        Failure::new(
+            Reason::StaleSession,
+            format!("host {} was silent for {seconds} s: its session is over", self.host),
+        )
+        .into()
+    }
+
+    fn superseded(&self) -> Status {
+        Status::aborted(format!("host {} has opened a newer session", self.host))
+    }
+}

@@ -1,0 +1,87 @@
+//! What a host asks of its DPU.
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use offload_proto::{Failure, Reason, v1};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Shared, authorise::calling_host, convert::read, convert::show, session};
+
+/// The service `offload.v1.WorkloadNetwork`.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkloadApi(pub(crate) Arc<Shared>);
+
+#[tonic::async_trait]
+impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
+    async fn attach(
+        &self,
+        request: Request<v1::AttachRequest>,
+    ) -> Result<Response<v1::AttachResponse>, Status> {
+        let host = calling_host(&request)?;
+        let (spec, session) = read::attach(&host, request.into_inner())?;
+        let engine = self.0.engine.clone();
+        let view = self.0.flow(async move { engine.attach(spec, session).await }).await?;
+        Ok(Response::new(v1::AttachResponse { attachment: Some(show::attachment(&view)) }))
+    }
+
+    async fn detach(
+        &self,
+        request: Request<v1::DetachRequest>,
+    ) -> Result<Response<v1::DetachResponse>, Status> {
+        let host = calling_host(&request)?;
+        let v1::DetachRequest { key, attachment_id, vf_returned } = request.into_inner();
+        let key = read::key(&host, key)?;
+        let id = read::optional_attachment_id(&attachment_id)?;
+        let engine = self.0.engine.clone();
+        self.0.flow(async move { engine.detach(key, id, vf_returned).await }).await?;
+        Ok(Response::new(v1::DetachResponse {}))
+    }
+
+    async fn check(
+        &self,
+        request: Request<v1::CheckRequest>,
+    ) -> Result<Response<v1::CheckResponse>, Status> {
+        let host = calling_host(&request)?;
+        let v1::CheckRequest { key, attachment_id } = request.into_inner();
+        let key = read::key(&host, key)?;
+        let id = read::optional_attachment_id(&attachment_id)?;
+        let view = self.0.engine.check(key, id).await?;
+        Ok(Response::new(v1::CheckResponse { attachment: Some(show::attachment(&view)) }))
+    }
+
+    async fn collect(
+        &self,
+        request: Request<v1::CollectRequest>,
+    ) -> Result<Response<v1::CollectResponse>, Status> {
+        let host = calling_host(&request)?;
+        let v1::CollectRequest { network, valid } = request.into_inner();
+        let network = read::optional_network(network)?;
+        let valid = read::keys(&host, valid)?;
+        let engine = self.0.engine.clone();
+        let released =
+            self.0.flow(async move { engine.collect(host, network, valid).await }).await?;
+        let released = released.iter().map(show::attachment).collect();
+        Ok(Response::new(v1::CollectResponse { released }))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        Ok(Response::new(v1::StatusResponse { problems: self.0.engine.status().await }))
+    }
+
+    type SessionStream = BoxStream<'static, Result<v1::DpuMessage, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::HostMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        if self.0.stopping.is_cancelled() {
+            return Err(Failure::new(Reason::Draining, "the service is stopping").into());
+        }
+        let host = calling_host(&request)?;
+        Ok(Response::new(session::open(self.0.clone(), host, request.into_inner())))
+    }
+}
