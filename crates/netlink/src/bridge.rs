@@ -15,6 +15,8 @@ use crate::{
 };
 
 /// A bridge to be made, or one that there is; then all are `Some` that the kernel knows of.
+///
+/// Its MTU is the least of its ports' until it is [set](crate::LinkChange::mtu).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
     /// Whether it keeps VLANs apart. Needs a kernel with `CONFIG_BRIDGE_VLAN_FILTERING`.
@@ -23,8 +25,6 @@ pub struct Bridge {
     pub default_pvid: Option<u16>,
     /// Whether it watches IGMP and MLD. `None`: the kernel's default, yes if it can.
     pub multicast_snooping: Option<bool>,
-    /// In bytes. `None`: the least of its ports'.
-    pub mtu: Option<u32>,
 }
 
 /// Settings of a port of a bridge. `None` in a request: left as it is; read back, all are `Some`.
@@ -137,9 +137,6 @@ impl Request<'_> {
         }
         if let Some(on) = bridge.multicast_snooping {
             message = message.mcast_snooping(on);
-        }
-        if let Some(mtu) = bridge.mtu {
-            message = message.mtu(mtu);
         }
         let message = RouteNetlinkMessage::NewLink(message.build());
         Self::new(format!("add the bridge {name}"), None, message, Existing::Refused)

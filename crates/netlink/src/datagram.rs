@@ -107,3 +107,88 @@ impl Message<'_> {
 fn aligned(length: usize) -> usize {
     length.next_multiple_of(usize::from(NLMSG_ALIGNTO))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message as the kernel lays it out.
+    fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(NETLINK_HEADER_LEN + payload.len()).unwrap();
+        let mut bytes = length.to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(7_u32.to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(payload);
+        bytes.resize(aligned(bytes.len()), 0);
+        bytes
+    }
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len()).unwrap().to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(aligned(bytes.len()), 0);
+        bytes
+    }
+
+    fn refused(datagram: &[u8]) -> (Errno, Option<String>) {
+        match messages(datagram).next().unwrap().meaning().unwrap() {
+            Meaning::Refused { errno, sentence } => (errno, sentence),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_sentence_is_found_after_a_whole_or_a_capped_request() {
+        let request = message(16, 5, &[9; 13]);
+        let attributes = [attribute(2, &[1, 2, 3, 4]), attribute(SENTENCE, b"not so\0")].concat();
+        let code = (-22_i32).to_ne_bytes();
+        let whole = [&code[..], &request, &attributes].concat();
+        let whole = message(NLMSG_ERROR, NLM_F_ACK_TLVS, &whole);
+        assert_eq!(refused(&whole), (Errno::EINVAL, Some("not so".to_owned())));
+        let capped = [&code[..], &request[..NETLINK_HEADER_LEN], &attributes].concat();
+        let capped = message(NLMSG_ERROR, NLM_F_ACK_TLVS | NLM_F_CAPPED, &capped);
+        assert_eq!(refused(&capped), (Errno::EINVAL, Some("not so".to_owned())));
+        let done = message(NLMSG_DONE, NLM_F_ACK_TLVS, &[&code[..], &attributes].concat());
+        assert_eq!(refused(&done), (Errno::EINVAL, Some("not so".to_owned())));
+    }
+
+    #[test]
+    fn without_the_flag_there_is_no_sentence() {
+        let request = message(16, 5, &[9; 13]);
+        let refusal = [&(-17_i32).to_ne_bytes()[..], &request].concat();
+        assert_eq!(refused(&message(NLMSG_ERROR, 0, &refusal)), (Errno::EEXIST, None));
+    }
+
+    #[test]
+    fn several_messages_are_taken_apart() {
+        let acknowledgement = [&[0; 4][..], &message(16, 5, &[])].concat();
+        let one = message(NLMSG_ERROR, NLM_F_CAPPED, &acknowledgement);
+        let datagram = [message(NLMSG_NOOP, 0, &[1]), one, message(NLMSG_DONE, 0, &[])].concat();
+        let meanings: Vec<_> = messages(&datagram).map(|m| m.meaning().unwrap()).collect();
+        assert!(
+            matches!(meanings[..], [Meaning::Nothing, Meaning::Done, Meaning::Done]),
+            "{meanings:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_cut_off_or_garbled_is_no_panic() {
+        let refusal = [&(-22_i32).to_ne_bytes()[..], &message(16, 5, &[9; 13])].concat();
+        let whole = [
+            message(NLMSG_ERROR, NLM_F_ACK_TLVS, &refusal),
+            message(16, 0, &[0; 40]),
+            message(NLMSG_DONE, NLM_F_ACK_TLVS, &[1, 2]),
+        ]
+        .concat();
+        for end in 0..whole.len() {
+            for position in 0..end {
+                let mut datagram = whole[..end].to_vec();
+                datagram[position] ^= 0xff;
+                messages(&datagram).for_each(|message| drop(message.meaning()));
+            }
+        }
+    }
+}

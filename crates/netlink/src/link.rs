@@ -98,8 +98,7 @@ impl Link {
         match info {
             LinkInfo::Kind(kind) => self.kind = Some(kind_name(kind)),
             LinkInfo::Data(InfoData::Bridge(settings)) => {
-                let mtu = Some(self.mtu);
-                self.bridge = Some(Bridge { mtu, ..Bridge::from_settings(&settings) });
+                self.bridge = Some(Bridge::from_settings(&settings));
             }
             LinkInfo::PortData(InfoPortData::BridgePort(settings)) => {
                 self.bridge_port = Some(BridgePort::from_settings(&settings));

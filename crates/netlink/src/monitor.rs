@@ -22,7 +22,8 @@ const BUFFER_BYTES: u32 = 8 << 20;
 /// What happened to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It is new in this namespace, or something about it changed.
+    /// It is new in this namespace, or something about it changed. The kernel does not tell of a
+    /// new alias or group of a link that is down.
     Changed(Box<Link>),
     /// It was deleted, or moved to another namespace.
     Gone {
@@ -94,7 +95,8 @@ impl LinkMonitor {
             let buffer = &mut self.buffer;
             match ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
                 Ok(Ok(())) => self.events.extend(events(&self.buffer)),
-                Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {
+                Ok(Err(error)) if is_overrun(&error) => {
+                    drain(self.socket.get_ref(), &mut self.buffer).map_err(failed)?;
                     return Ok(LinkEvent::Missed);
                 }
                 Ok(Err(error)) => return Err(failed(error)),
@@ -121,6 +123,22 @@ pub(crate) fn open_socket() -> io::Result<Socket> {
     socket.bind(&SocketAddr::new(0, 0))?;
     socket.add_membership(LINK_GROUP)?;
     Ok(socket)
+}
+
+fn is_overrun(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENOBUFS as i32)
+}
+
+/// Receives all that waits, for nothing: after an overrun the kernel drops events, without
+/// another word, until all that waited before has been received.
+fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        match receive(socket, buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if !is_overrun(&error) => return Err(error),
+            _ => {}
+        }
+    }
 }
 
 /// The events in a datagram. What can't be read is told as missed.

@@ -19,6 +19,7 @@ pub struct VethEnd<'a> {
     index: Option<u32>,
     mac: Option<MacAddress>,
     mtu: Option<u32>,
+    queue_length: Option<u32>,
 }
 
 impl<'a> VethEnd<'a> {
@@ -32,7 +33,8 @@ impl<'a> VethEnd<'a> {
         Self { netns: Some(netns), ..self }
     }
 
-    /// With this index rather than the next free one.
+    /// With this index rather than the next free one. That of the second end counts only if the
+    /// first has one, too.
     pub fn index(self, index: u32) -> Self {
         Self { index: Some(index), ..self }
     }
@@ -47,6 +49,11 @@ impl<'a> VethEnd<'a> {
         Self { mtu: Some(mtu), ..self }
     }
 
+    /// With room for so many frames that wait to be sent rather than 1000.
+    pub fn queue_length(self, frames: u32) -> Self {
+        Self { queue_length: Some(frames), ..self }
+    }
+
     fn describe<T>(&self, mut message: LinkMessageBuilder<T>) -> LinkMessageBuilder<T> {
         message = message.name(self.name.clone()).index(self.index.unwrap_or(0));
         if let Some(netns) = self.netns {
@@ -57,6 +64,9 @@ impl<'a> VethEnd<'a> {
         }
         if let Some(mtu) = self.mtu {
             message = message.mtu(mtu);
+        }
+        if let Some(frames) = self.queue_length {
+            message = message.txqueuelen(frames);
         }
         message
     }

@@ -1,4 +1,10 @@
 //! Links: made, changed, moved and deleted, and looked at with `ip`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 

@@ -32,7 +32,8 @@ impl TestNetns {
             unshare(CloneFlags::CLONE_NEWNET).expect("these tests need `unshare -rn`");
             let thread = format!("/proc/self/task/{}", nix::unistd::gettid());
             tell.send((Netns::current().unwrap(), thread)).unwrap();
-            drop(stopped.recv());
+            // Ends when the other end is dropped.
+            let _ended = stopped.recv();
         });
         let (netns, thread) = told.recv().unwrap();
         Self { netns, thread, keeper: Some((stop, keeper)) }

@@ -1,0 +1,170 @@
+//! Addresses, routes, rules and limits, looked at with `ip` and `tc`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use netlink::{AddAddress, IpNetwork, Limit, LinkChange, Request, Route, Rtnl, Rule, VethEnd};
+use serde_json::{Value, json};
+use support::TestNetns;
+
+const VF: u32 = 50;
+
+fn net(text: &str) -> IpNetwork {
+    text.parse().unwrap()
+}
+
+/// A namespace in which the link `vf` is up and has a carrier.
+fn with_vf() -> (TestNetns, Rtnl) {
+    let netns = TestNetns::new();
+    let mut rtnl = netns.rtnl();
+    rtnl.add_veth(&VethEnd::new("vf").index(VF), &VethEnd::new("rep").index(51)).unwrap();
+    for index in [VF, 51] {
+        rtnl.change_link(index, &LinkChange::new().up()).unwrap();
+    }
+    (netns, rtnl)
+}
+
+fn addresses(netns: &TestNetns, family: &str) -> Vec<Value> {
+    let shown = netns.json(&format!("ip -j {family} addr show dev vf scope global"));
+    shown[0]["addr_info"].as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn addresses_are_added_read_and_deleted() {
+    let (netns, mut rtnl) = with_vf();
+    rtnl.add_address(VF, net("192.0.2.7/24")).unwrap();
+    let alone = AddAddress::new(net("2001:db8::7/64")).without_prefix_route();
+    rtnl.add_address(VF, alone).unwrap();
+    let v4 = &addresses(&netns, "-4")[0];
+    assert_eq!((&v4["local"], &v4["prefixlen"]), (&json!("192.0.2.7"), &json!(24)));
+    let v6 = &addresses(&netns, "-6")[0];
+    assert_eq!((&v6["local"], &v6["prefixlen"]), (&json!("2001:db8::7"), &json!(64)));
+    assert_eq!((&v6["nodad"], &v6["noprefixroute"]), (&json!(true), &json!(true)));
+    assert_eq!(v6["tentative"], Value::Null);
+
+    let read = rtnl.addresses(VF).unwrap();
+    assert!(
+        read.contains(&net("192.0.2.7/24")) && read.contains(&net("2001:db8::7/64")),
+        "{read:?}"
+    );
+    let twice = rtnl.add_address(VF, net("192.0.2.7/24")).unwrap_err();
+    assert!(twice.is_exists(), "{twice}");
+    assert!(twice.to_string().starts_with("cannot add the address 192.0.2.7/24 to link vf (50): "));
+
+    for address in ["192.0.2.7/24", "2001:db8::7/64"] {
+        rtnl.delete_address(VF, net(address)).unwrap();
+        let again = rtnl.delete_address(VF, net(address)).unwrap_err();
+        assert!(again.is_not_found(), "{again}");
+    }
+    assert!(addresses(&netns, "-4").is_empty() && addresses(&netns, "-6").is_empty());
+}
+
+#[test]
+fn a_pod_is_configured_in_one_batch() {
+    let (netns, mut rtnl) = with_vf();
+    let mut default_v4 =
+        Route::new(net("0.0.0.0/0"), VF).via("198.51.100.1".parse().unwrap()).on_link();
+    default_v4.mtu = Some(1300);
+    default_v4.advertised_mss = Some(1200);
+    let mut default_v6 = Route::new(net("::/0"), VF).via("fe80::1".parse().unwrap());
+    default_v6.priority = Some(7);
+    let mut elsewhere = Route::new(net("203.0.113.0/24"), VF);
+    elsewhere.table = Some(1000);
+    rtnl.batch(&[
+        Request::add_address(VF, net("192.0.2.7/32")),
+        Request::add_address(VF, net("2001:db8::7/128")),
+        Request::add_route(&default_v4),
+        Request::add_route(&default_v6),
+        Request::add_route(&elsewhere),
+    ])
+    .unwrap();
+
+    let v4 = &netns.json("ip -j route show default")[0];
+    assert_eq!((&v4["gateway"], &v4["dev"]), (&json!("198.51.100.1"), &json!("vf")));
+    assert_eq!(v4["flags"], json!(["onlink"]));
+    assert_eq!(v4["metrics"][0], json!({"mtu": 1300, "advmss": 1200}));
+    let v6 = &netns.json("ip -j -6 route show default")[0];
+    assert_eq!((&v6["gateway"], &v6["metric"]), (&json!("fe80::1"), &json!(7)));
+    let other = &netns.json("ip -j route show table 1000")[0];
+    assert_eq!((&other["dst"], &other["dev"]), (&json!("203.0.113.0/24"), &json!("vf")));
+
+    let read = rtnl.routes().unwrap();
+    for route in [&default_v4, &default_v6, &elsewhere] {
+        let mut route = route.clone();
+        route.priority = route.priority.filter(|priority| *priority != 0);
+        assert!(read.contains(&route), "{route} is not in {read:?}");
+        rtnl.delete_route(&route).unwrap();
+        assert!(rtnl.delete_route(&route).unwrap_err().is_not_found());
+    }
+}
+
+#[test]
+fn a_batch_tells_the_first_refusal_and_goes_on() {
+    let (netns, mut rtnl) = with_vf();
+    let unreachable = Route::new(net("0.0.0.0/0"), VF).via("198.51.100.1".parse().unwrap());
+    let error = rtnl
+        .batch(&[
+            Request::add_address(VF, net("192.0.2.7/24")),
+            Request::add_route(&unreachable),
+            Request::add_address(VF, net("192.0.2.7/24")),
+            Request::add_address(VF, net("192.0.2.8/24")),
+        ])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot add the route 0.0.0.0/0 via 198.51.100.1 on link vf (50): \
+         Nexthop has invalid gateway"
+    );
+    assert_eq!(addresses(&netns, "-4").len(), 2);
+}
+
+#[test]
+fn a_batch_larger_than_a_send_is_answered_whole() {
+    let (netns, mut rtnl) = with_vf();
+    let address = |host: u8| Request::add_address(VF, net(&format!("192.0.2.{host}/24")));
+    let all: Vec<_> = (1..=200).map(address).collect();
+    rtnl.batch(&all).unwrap();
+    assert_eq!(addresses(&netns, "-4").len(), 200);
+    assert!(rtnl.batch(&all[150..]).unwrap_err().to_string().contains("192.0.2.151/24"));
+}
+
+#[test]
+fn rules_choose_a_table_by_source() {
+    let (netns, mut rtnl) = with_vf();
+    for (family, source) in [("-4", "192.0.2.7/32"), ("-6", "2001:db8::7/128")] {
+        let rule = Rule { source: net(source), table: 1000, priority: Some(600) };
+        rtnl.add_rule(&rule).unwrap();
+        assert!(rtnl.add_rule(&rule).unwrap_err().is_exists());
+        let shown = netns.json(&format!("ip -j {family} rule show priority 600"));
+        let address = source.split('/').next().unwrap();
+        assert_eq!((&shown[0]["src"], &shown[0]["table"]), (&json!(address), &json!("1000")));
+        assert_eq!(rtnl.rules().unwrap(), [rule]);
+        rtnl.delete_rule(&rule).unwrap();
+        assert!(rtnl.delete_rule(&rule).unwrap_err().is_not_found());
+    }
+}
+
+#[test]
+fn a_limit_is_set_changed_and_taken_off() {
+    let (netns, mut rtnl) = with_vf();
+    let shown = || netns.json("tc -j qdisc show dev vf root")[0].clone();
+    let small = Limit { rate_bits: 10_000_000, burst_bits: 1_000_000 };
+    let large = Limit { rate_bits: 100_000_000_000, burst_bits: 100_000_000 };
+    for limit in [small, large, small] {
+        rtnl.set_egress_limit(VF, Some(limit)).unwrap();
+        let queue = shown();
+        assert_eq!(queue["kind"], "tbf");
+        assert_eq!(queue["options"]["rate"].as_u64().unwrap() * 8, limit.rate_bits);
+        let burst = queue["options"]["burst"].as_u64().unwrap() * 8;
+        assert!(burst.abs_diff(limit.burst_bits) * 100 <= limit.burst_bits, "{burst}");
+    }
+    for _ in 0..2 {
+        rtnl.set_egress_limit(VF, None).unwrap();
+        assert_ne!(shown()["kind"], "tbf");
+    }
+}

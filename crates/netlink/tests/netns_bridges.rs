@@ -1,0 +1,116 @@
+//! Bridges, ports and forwarding tables, looked at with `bridge`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use netlink::{Bridge, BridgePort, BridgeVlan, LinkChange, MacAddress, Rtnl, VethEnd};
+use serde_json::json;
+use support::TestNetns;
+
+const PORT: u32 = 51;
+
+/// A namespace in which `rep` is a port of the bridge `br`.
+fn with_port() -> (TestNetns, Rtnl, u32) {
+    let netns = TestNetns::new();
+    let mut rtnl = netns.rtnl();
+    rtnl.add_bridge("br", &Bridge::default()).unwrap();
+    rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(PORT)).unwrap();
+    let bridge = rtnl.link_by_name("br").unwrap().unwrap().index;
+    rtnl.set_master(PORT, Some(bridge)).unwrap();
+    (netns, rtnl, bridge)
+}
+
+#[test]
+fn a_port_joins_and_leaves() {
+    let (netns, mut rtnl, bridge) = with_port();
+    assert_eq!(netns.link("rep")["master"], "br");
+    assert_eq!(rtnl.link_by_index(PORT).unwrap().unwrap().master, Some(bridge));
+    rtnl.set_master(PORT, None).unwrap();
+    assert_eq!(netns.link("rep")["master"], json!(null));
+    let link = rtnl.link_by_index(PORT).unwrap().unwrap();
+    assert_eq!((link.master, link.bridge_port), (None, None));
+}
+
+#[test]
+fn the_settings_of_a_port_are_set_and_read() {
+    let (netns, mut rtnl, _) = with_port();
+    let wanted = BridgePort {
+        learning: Some(false),
+        locked: Some(true),
+        isolated: Some(true),
+        unicast_flood: Some(false),
+        multicast_flood: Some(false),
+        broadcast_flood: Some(false),
+        hairpin: Some(true),
+    };
+    rtnl.set_bridge_port(PORT, &wanted).unwrap();
+    let shown = &netns.link("rep")["linkinfo"]["info_slave_data"];
+    for off in ["learning", "flood", "mcast_flood", "bcast_flood"] {
+        assert_eq!(shown[off], false, "{off}");
+    }
+    for on in ["locked", "isolated", "hairpin"] {
+        assert_eq!(shown[on], true, "{on}");
+    }
+    assert_eq!(rtnl.link_by_index(PORT).unwrap().unwrap().bridge_port, Some(wanted));
+
+    rtnl.set_bridge_port(PORT, &BridgePort { locked: Some(false), ..BridgePort::default() })
+        .unwrap();
+    let read = rtnl.link_by_index(PORT).unwrap().unwrap().bridge_port.unwrap();
+    assert_eq!(read, BridgePort { locked: Some(false), ..wanted });
+}
+
+#[test]
+fn stations_are_put_behind_a_port_and_taken_away() {
+    let (netns, mut rtnl, _) = with_port();
+    let mac: MacAddress = "02:00:00:00:00:01".parse().unwrap();
+    let count = || {
+        let shown = netns.json("bridge -j fdb show dev rep");
+        let is_it = |entry: &&serde_json::Value| {
+            entry["mac"] == "02:00:00:00:00:01"
+                && entry["state"] == "static"
+                && entry["master"] == "br"
+        };
+        shown.as_array().unwrap().iter().filter(is_it).count()
+    };
+    for _ in 0..2 {
+        rtnl.add_fdb(PORT, mac, None).unwrap();
+        assert_eq!(count(), 1);
+    }
+    let entries = rtnl.fdb().unwrap();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    assert_eq!((entries[0].port, entries[0].mac, entries[0].vlan), (PORT, mac, None));
+    assert!(entries[0].is_static);
+    rtnl.delete_fdb(PORT, mac, None).unwrap();
+    assert_eq!(count(), 0);
+    assert!(rtnl.delete_fdb(PORT, mac, None).unwrap_err().is_not_found());
+}
+
+/// Where the kernel has VLAN filtering they work; where it has not, that is what is said.
+#[test]
+fn vlans_work_or_are_said_to_be_unsupported() {
+    let (netns, mut rtnl, bridge) = with_port();
+    let vlan = BridgeVlan { id: 42, pvid: true, untagged: true };
+    match rtnl.add_bridge_vlan(PORT, vlan) {
+        Err(error) => {
+            assert!(error.is_unsupported(), "{error}");
+            assert!(error.to_string().starts_with("cannot add VLAN 42 to link rep (51): "));
+            assert!(rtnl.bridge_vlans().unwrap().is_empty());
+            let filtering = Bridge { vlan_filtering: true, ..Bridge::default() };
+            let refused = rtnl.add_bridge("filtering", &filtering).unwrap_err();
+            assert!(refused.is_unsupported(), "{refused}");
+        }
+        Ok(()) => {
+            let shown = netns.json("bridge -j vlan show dev rep");
+            assert!(shown.to_string().contains("42"), "{shown}");
+            assert!(rtnl.bridge_vlans().unwrap()[&PORT].contains(&vlan));
+            rtnl.delete_bridge_vlan(PORT, 42).unwrap();
+            assert!(!rtnl.bridge_vlans().unwrap()[&PORT].contains(&vlan));
+        }
+    }
+    rtnl.change_link(bridge, &LinkChange::new().up()).unwrap();
+}

@@ -1,0 +1,141 @@
+//! Events of links, and the wait for a carrier.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use netlink::{LinkChange, LinkEvent, LinkMonitor, VethEnd, wait_for_carrier};
+use support::TestNetns;
+
+/// The first event for which `wanted` gives something, within ten seconds.
+async fn first<T>(monitor: &mut LinkMonitor, wanted: impl Fn(LinkEvent) -> Option<T>) -> T {
+    let search = async {
+        loop {
+            if let Some(found) = wanted(monitor.next().await.unwrap()) {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), search).await.expect("no such event")
+}
+
+fn changed(name: &'static str) -> impl Fn(LinkEvent) -> Option<netlink::Link> {
+    move |event| match event {
+        LinkEvent::Changed(link) if link.name == name => Some(*link),
+        _ => None,
+    }
+}
+
+fn gone(name: &'static str) -> impl Fn(LinkEvent) -> Option<(u32, Option<String>)> {
+    move |event| match event {
+        LinkEvent::Gone { index, name: gone, alias } if gone == name => Some((index, alias)),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn making_changing_moving_and_deleting_are_seen() {
+    let (host, pod) = (TestNetns::new(), TestNetns::new());
+    let mut monitor = LinkMonitor::open(&host.netns).unwrap();
+    host.run("ip link add name vf index 50 type veth peer name rep");
+    assert_eq!(first(&mut monitor, changed("vf")).await.index, 50);
+
+    // Of the alias of a link that is down the kernel says nothing, until something else changes.
+    host.run("ip link set dev vf alias who");
+    host.run("ip link set dev vf mtu 1400");
+    let aliased = |event| changed("vf")(event).filter(|link| link.alias.is_some());
+    assert_eq!(first(&mut monitor, aliased).await.alias.as_deref(), Some("who"));
+
+    let change = LinkChange::new().netns(&pod.netns);
+    host.rtnl().change_link(50, &change).unwrap();
+    assert_eq!(first(&mut monitor, gone("vf")).await, (50, Some("who".to_owned())));
+
+    let back = LinkChange::new().netns(&host.netns).name("again");
+    pod.rtnl().change_link(50, &back).unwrap();
+    first(&mut monitor, changed("again")).await;
+
+    host.run("ip link del again");
+    first(&mut monitor, gone("rep")).await;
+}
+
+#[tokio::test]
+async fn leaving_a_bridge_is_not_taken_for_being_deleted() {
+    let host = TestNetns::new();
+    host.run("ip link add name br type bridge");
+    host.run("ip link add name vf type veth peer name rep");
+    host.run("ip link set dev rep master br");
+    let mut monitor = LinkMonitor::open(&host.netns).unwrap();
+    host.run("ip link set dev rep nomaster");
+    host.run("ip link del dev br");
+    let told = first(&mut monitor, |event| match event {
+        LinkEvent::Gone { name, .. } => Some(name),
+        _ => None,
+    });
+    assert_eq!(told.await, "br");
+}
+
+#[tokio::test]
+async fn neighbours_are_watched_too() {
+    let (dpu, host, pod) = (TestNetns::new(), TestNetns::new(), TestNetns::new());
+    let mut monitor = LinkMonitor::open_with_neighbours(&dpu.netns).unwrap();
+    let vf = VethEnd::new("vf").index(50).netns(&host.netns);
+    dpu.rtnl().add_veth(&VethEnd::new("rep").index(51), &vf).unwrap();
+    // Of the alias of a link that is down the kernel says nothing, until something else changes.
+    host.run("ip link set dev vf alias who");
+    host.run("ip link set dev vf mtu 1400");
+    let aliased = |event| changed("vf")(event).filter(|link| link.alias.is_some());
+    first(&mut monitor, aliased).await;
+
+    // The pod's namespace gets its number when the representor is looked at after the move.
+    host.rtnl().change_link(50, &LinkChange::new().netns(&pod.netns)).unwrap();
+    let rep = dpu.rtnl().link_by_name("rep").unwrap().unwrap();
+    assert_eq!(dpu.rtnl().peer_of(&rep).unwrap().unwrap().name, "vf");
+    pod.run("ip link set dev vf name net1");
+    assert_eq!(first(&mut monitor, changed("net1")).await.alias.as_deref(), Some("who"));
+}
+
+#[tokio::test]
+async fn an_overrun_is_told_as_missed() {
+    let host = TestNetns::new();
+    let mut monitor = LinkMonitor::open(&host.netns).unwrap();
+    host.run("ip link add name vf index 50 type veth peer name rep");
+    let mut rtnl = host.rtnl();
+    let flip: Vec<_> = (0..64)
+        .map(|turn| netlink::Request::change_link(50, &LinkChange::new().mtu(1400 + turn)))
+        .collect();
+    for _ in 0..300 {
+        rtnl.batch(&flip).unwrap();
+    }
+    first(&mut monitor, |event| (event == LinkEvent::Missed).then_some(())).await;
+    host.run("ip link set dev vf name after");
+    first(&mut monitor, changed("after")).await;
+}
+
+#[test]
+fn a_carrier_is_awaited_only_so_long() {
+    let host = TestNetns::new();
+    let mut rtnl = host.rtnl();
+    rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)).unwrap();
+    rtnl.change_link(50, &LinkChange::new().up()).unwrap();
+    let mut wait = |limit| {
+        let waiting = || wait_for_carrier(&mut rtnl, 50, Duration::from_millis(limit)).unwrap();
+        host.netns.run(waiting).unwrap()
+    };
+    let start = Instant::now();
+    assert!(!wait(20));
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    let mut other = host.rtnl();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| wait(10_000));
+        other.change_link(51, &LinkChange::new().up()).unwrap();
+        assert!(waiting.join().unwrap());
+    });
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(wait(0));
+}

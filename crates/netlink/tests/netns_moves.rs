@@ -1,0 +1,140 @@
+//! What a move between namespaces keeps and loses, and where a failed one leaves the link.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use netlink::{Link, LinkChange, Rtnl, VethEnd};
+use nix::errno::Errno;
+use serde_json::json;
+use support::TestNetns;
+
+/// A host with the link `vf`, and a pod.
+struct Scene {
+    host: TestNetns,
+    pod: TestNetns,
+    rtnl: Rtnl,
+    vf: Link,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (host, pod) = (TestNetns::new(), TestNetns::new());
+        let mut rtnl = host.rtnl();
+        rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)).unwrap();
+        let vf = rtnl.link_by_name("vf").unwrap().unwrap();
+        Self { host, pod, rtnl, vf }
+    }
+
+    fn change(&mut self, change: impl Fn(LinkChange<'_>) -> LinkChange<'_>) -> Result<(), Errno> {
+        let change = change(LinkChange::new().netns(&self.pod.netns));
+        let outcome = self.rtnl.change_link(self.vf.index, &change);
+        outcome.map_err(|error| error.errno().unwrap())
+    }
+
+    fn names(&self) -> (Vec<String>, Vec<String>) {
+        (self.host.link_names(), self.pod.link_names())
+    }
+}
+
+fn names(host: &[&str], pod: &[&str]) -> (Vec<String>, Vec<String>) {
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    (owned(host), owned(pod))
+}
+
+#[test]
+fn one_request_moves_renames_renumbers_and_switches_on() {
+    let mut scene = Scene::new();
+    scene.host.run("ip link set dev vf alias who mtu 1400 address 02:00:00:00:00:01");
+    scene.host.run("ip link property add dev vf altname other");
+    scene.host.run("ip addr add 192.0.2.1/24 dev vf");
+    scene.host.run("ip link set dev vf up");
+    scene.change(|change| change.name("net1").new_index(4242).up()).unwrap();
+
+    assert_eq!(scene.names(), names(&["rep"], &["net1"]));
+    let moved = scene.pod.link("net1");
+    assert_eq!((&moved["ifindex"], &moved["mtu"]), (&json!(4242), &json!(1400)));
+    assert_eq!((&moved["ifalias"], &moved["altnames"]), (&json!("who"), &json!(["other"])));
+    assert_eq!(moved["address"], "02:00:00:00:00:01");
+    let addresses = &scene.pod.json("ip -j -4 addr show dev net1")[0]["addr_info"];
+    assert!(addresses.as_array().is_none_or(Vec::is_empty), "{addresses}");
+}
+
+#[test]
+fn a_move_alone_leaves_the_link_down() {
+    let mut scene = Scene::new();
+    scene.host.run("ip link set dev vf up");
+    scene.change(|change| change).unwrap();
+    let mut pod = scene.pod.rtnl();
+    assert!(!pod.link_by_name("vf").unwrap().unwrap().is_up);
+}
+
+#[test]
+fn a_taken_new_name_leaves_it_in_the_other_namespace_under_the_old() {
+    let mut scene = Scene::new();
+    scene.pod.run("ip link add name net1 type veth peer name x");
+    assert_eq!(scene.change(|change| change.name("net1")), Err(Errno::EEXIST));
+    assert_eq!(scene.names(), names(&["rep"], &["net1", "vf", "x"]));
+}
+
+#[test]
+fn a_bad_mtu_or_name_leaves_it_in_the_other_namespace_under_the_old() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.change(|change| change.mtu(5)), Err(Errno::EINVAL));
+    assert_eq!(scene.names(), names(&["rep"], &["vf"]));
+
+    let mut scene = Scene::new();
+    assert_eq!(scene.change(|change| change.name("a/b")), Err(Errno::EINVAL));
+    assert_eq!(scene.names(), names(&["rep"], &["vf"]));
+}
+
+#[test]
+fn a_taken_old_name_stays_put_unless_a_free_new_one_is_asked_for() {
+    let mut scene = Scene::new();
+    scene.pod.run("ip link add name vf type veth peer name x");
+    assert_eq!(scene.change(|change| change), Err(Errno::EEXIST));
+    assert_eq!(scene.change(|change| change.name("x")), Err(Errno::EEXIST));
+    assert_eq!(scene.names(), names(&["rep", "vf"], &["vf", "x"]));
+    scene.change(|change| change.name("net1")).unwrap();
+    assert_eq!(scene.names(), names(&["rep"], &["net1", "vf", "x"]));
+}
+
+#[test]
+fn a_taken_alternative_name_or_index_stays_put() {
+    let mut scene = Scene::new();
+    scene.host.run("ip link property add dev vf altname other");
+    scene.pod.run("ip link add name other index 60 type veth peer name x");
+    let change = LinkChange::new().netns(&scene.pod.netns);
+    let error = scene.rtnl.change_link(scene.vf.index, &change).unwrap_err();
+    assert!(error.is_exists(), "{error}");
+    assert!(error.to_string().contains("of link vf (50): "), "{error}");
+    scene.host.run("ip link property del dev vf altname other");
+    assert_eq!(scene.change(|change| change.new_index(60)), Err(Errno::EBUSY));
+    assert_eq!(scene.names(), names(&["rep", "vf"], &["other", "x"]));
+}
+
+#[test]
+fn a_link_does_not_take_its_own_alternative_name() {
+    let mut scene = Scene::new();
+    scene.rtnl.add_alternative_name(50, "other").unwrap();
+    let renamed = scene.rtnl.change_link(50, &LinkChange::new().name("other"));
+    assert!(renamed.unwrap_err().is_exists());
+}
+
+#[test]
+fn the_peer_is_seen_across_namespaces_until_they_end() {
+    let mut scene = Scene::new();
+    let representor = |rtnl: &mut Rtnl| rtnl.link_by_name("rep").unwrap();
+    scene.change(|change| change.name("net1")).unwrap();
+    let seen = representor(&mut scene.rtnl).unwrap();
+    let peer = scene.rtnl.peer_of(&seen).unwrap().unwrap();
+    assert_eq!((peer.name.as_str(), peer.index), ("net1", 50));
+
+    drop(scene.pod);
+    support::eventually("the pair dies", || representor(&mut scene.rtnl).is_none());
+    assert_eq!(scene.rtnl.peer_of(&seen).unwrap(), None);
+}

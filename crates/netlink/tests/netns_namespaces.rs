@@ -1,0 +1,88 @@
+//! What is taken for a network namespace and what is not, and work inside one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use netlink::{Family, Netns, NetnsError, read_sysctl, set_sysctl};
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use support::TestNetns;
+
+fn refusal(path: &Path) -> NetnsError {
+    Netns::open(path).unwrap_err()
+}
+
+#[test]
+fn a_namespace_is_known_by_its_number_whatever_the_path() {
+    let netns = TestNetns::new();
+    let opened = Netns::open(&netns.path()).unwrap();
+    assert_eq!(opened.id(), netns.netns.id());
+    assert_ne!(opened.id(), Netns::current().unwrap().id());
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link");
+    symlink(netns.path(), &link).unwrap();
+    assert_eq!(Netns::open(&link).unwrap().id(), opened.id());
+}
+
+#[test]
+fn other_things_are_told_apart_and_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    // Opening it would wait for a writer.
+    mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
+    symlink("nowhere", at("dangling")).unwrap();
+    symlink("loop", at("loop")).unwrap();
+
+    let not_a_netns = |path: &Path, wanted: &str| match refusal(path) {
+        NetnsError::NotANetns { what, .. } => assert_eq!(what, wanted, "{}", path.display()),
+        other => panic!("{}: {other}", path.display()),
+    };
+    not_a_netns(&at("file"), "a regular file");
+    not_a_netns(&at("fifo"), "a FIFO");
+    not_a_netns(folder.path(), "a directory");
+    not_a_netns(Path::new("/dev/null"), "a device");
+    not_a_netns(Path::new("/proc/self/ns/mnt"), "another kind of namespace");
+    for missing in [at("dangling"), at("nothing"), at("file").join("below"), "".into()] {
+        let refusal = refusal(&missing);
+        assert!(matches!(refusal, NetnsError::Missing { .. }), "{refusal}");
+        assert!(refusal.is_gone());
+    }
+    let refusal = refusal(&at("loop"));
+    assert!(matches!(refusal, NetnsError::Unreadable { .. }) && !refusal.is_gone(), "{refusal}");
+}
+
+#[test]
+fn work_is_done_inside_and_leaves_the_caller_outside() {
+    let netns = TestNetns::new();
+    let outside = Netns::current().unwrap().id();
+    let inside = netns.netns.run(|| Netns::current().unwrap().id()).unwrap();
+    assert_eq!(inside, netns.netns.id());
+    assert_eq!(Netns::current().unwrap().id(), outside);
+}
+
+#[test]
+#[should_panic(expected = "on purpose")]
+fn a_panic_of_the_work_is_passed_on() {
+    let netns = TestNetns::new();
+    drop(netns.netns.run(|| panic!("on purpose")));
+}
+
+#[test]
+fn settings_are_those_of_the_thread_s_namespace() {
+    let netns = TestNetns::new();
+    netns.run("ip link add name vf type veth peer name rep");
+    let set = || set_sysctl(Family::V4, "vf", "arp_notify", "1");
+    netns.netns.run(set).unwrap().unwrap();
+    let shown = netns.run("sysctl -n net.ipv4.conf.vf.arp_notify");
+    assert_eq!(shown.trim(), "1");
+    let read = netns.netns.run(|| read_sysctl(Family::V4, "vf", "arp_notify")).unwrap();
+    assert_eq!(read.unwrap(), "1");
+    assert!(read_sysctl(Family::V4, "vf", "arp_notify").unwrap_err().is_not_found());
+}
