@@ -112,7 +112,6 @@ impl BridgeFabric {
             vlan_filtering: self.filters_vlans(),
             default_pvid: self.filters_vlans().then_some(0),
             multicast_snooping: Some(false),
-            mtu: None,
         };
         rtnl.add_bridge(&self.name, &settings)?;
         let made = rtnl.link_by_name(&self.name)?.unwrap_or_default();
