@@ -55,10 +55,13 @@ need() {
 }
 
 # Runs a command as root of a network, mount and process namespace of its own, with an empty /run.
-# When it ends, or is interrupted, the kernel removes all that was made inside.
+# When it ends, or is interrupted, the kernel removes all that was made inside. An ordinary user gets
+# a user namespace too, and so does root with OFFLOAD_USERNS=1 where the kernel allows it.
 in_private_namespaces() {
-    local user=() entry='mount -t tmpfs -o mode=755 tmpfs /run && exec "$@"'
-    ((EUID == 0)) && [[ ${OFFLOAD_USERNS:-0} == 0 ]] || user=(--user --map-root-user)
+    local user=(--user --map-root-user) entry='mount -t tmpfs -o mode=755 tmpfs /run && exec "$@"'
+    if ((EUID == 0)) && ! { [[ ${OFFLOAD_USERNS:-0} == 1 ]] && unshare "${user[@]}" true 2>/dev/null; }; then
+        user=()
+    fi
     unshare "${user[@]}" --net --mount --pid --fork --kill-child --mount-proc \
         bash -c "$entry" private "$@"
 }

@@ -61,6 +61,25 @@ fn links_between_documents_lead_somewhere() {
     }
 }
 
+/// Keys of a commented example, those in comments of one word included, such as `vlan`.
+fn keys(example: &str) -> BTreeSet<String> {
+    let is_key =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let named = example.lines().filter_map(|line| line.trim_start_matches("# ").split_once(" = "));
+    named.map(|(key, _)| key.trim().to_owned()).filter(|key| is_key(key)).collect()
+}
+
+#[test]
+fn every_key_of_the_examples_is_in_the_reference() {
+    let reference = read("docs/CONFIGURATION.md");
+    for example in ["configs/dpu-service.toml", "configs/host-shim.toml", "configs/dpuctl.toml"] {
+        for key in keys(&read(example)) {
+            let is_there = [format!("`{key}`"), format!(".{key}`")];
+            assert!(is_there.iter().any(|form| reference.contains(form)), "{example}: {key}");
+        }
+    }
+}
+
 #[test]
 fn configuration_shown_in_documents_is_good() {
     let lab = Lab::start(&Settings::default());

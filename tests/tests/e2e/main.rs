@@ -9,6 +9,7 @@
 
 mod configuration;
 mod contract;
+mod disks;
 mod documents;
 mod faults;
 mod identity;

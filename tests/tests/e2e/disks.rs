@@ -1,0 +1,123 @@
+//! Disks that are full or broken.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use e2e::{Lab, Netns, Settings};
+use nix::mount::{MsFlags, mount, umount};
+
+use crate::pods::addresses;
+
+/// A small file system of its own under a program's state folder.
+struct SmallDisk {
+    folder: PathBuf,
+}
+
+impl SmallDisk {
+    /// Puts the folder's files on it. Nobody may have them open.
+    fn under(folder: PathBuf) -> Self {
+        let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap()).collect();
+        let read = |entry: &fs::DirEntry| (entry.file_name(), fs::read(entry.path()).unwrap());
+        let contents: Vec<_> = files.iter().map(read).collect();
+        let options = Some("size=16m,mode=700");
+        mount(Some("tmpfs"), &folder, Some("tmpfs"), MsFlags::empty(), options).unwrap();
+        for (name, bytes) in contents {
+            fs::write(folder.join(name), bytes).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn fill(&self) {
+        let mut file = File::create(self.folder.join("filler")).unwrap();
+        let block = [0; 4096];
+        while file.write_all(&block).is_ok() {}
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.folder.join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount(&self.folder);
+    }
+}
+
+/// Attaches and detaches until it is refused; a full file system takes what it has room for.
+fn attach_until_refused(lab: &Lab, code: u64) {
+    for _ in 0..100 {
+        let pod = Netns::new("other");
+        let answer = lab.add("blue", &pod, "eth0");
+        if !answer.status.success() {
+            answer.fails(code, &[]);
+            return;
+        }
+        lab.del("blue", &pod, "eth0").nothing();
+    }
+    panic!("never refused");
+}
+
+#[test]
+fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
+    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    lab.service.stop();
+    let disk = SmallDisk::under(lab.path().join("service"));
+    lab.start_service();
+    lab.wait_until_good();
+    let _ = lab.add("blue", &a, "eth0").result();
+    let of_b = addresses(&lab.add("blue", &b, "eth0").result());
+
+    disk.fill();
+    attach_until_refused(&lab, 114);
+    assert!(of_b.iter().all(|address| a.pings(address)));
+    lab.del("blue", &a, "eth0").nothing();
+    disk.empty();
+    lab.del("blue", &b, "eth0").nothing();
+    lab.assert_clean_slate();
+    let _ = lab.add("blue", &a, "eth0").result();
+    lab.assert_invariants();
+    lab.service.stop();
+}
+
+#[test]
+fn a_full_disk_of_the_agent_refuses_attaches_and_harms_nothing() {
+    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    let pod = Netns::new("pod");
+    lab.agent.stop();
+    let disk = SmallDisk::under(lab.path().join("agent"));
+    lab.start_agent();
+    lab.wait_until_good();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    disk.fill();
+    attach_until_refused(&lab, 131);
+    disk.empty();
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+    lab.agent.stop();
+}
+
+#[test]
+fn a_journal_that_can_not_be_read_is_never_overwritten() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.service.stop();
+    let journal = only_file(&lab.path().join("service"));
+    fs::write(&journal, [b'x'; 8192]).unwrap();
+    lab.start_service();
+    let status = lab.service_ends();
+    assert!(!status.success());
+    let name = journal.to_str().unwrap();
+    assert!(lab.service.log().contains(name), "{}", lab.service.log());
+    assert_eq!(fs::read(&journal).unwrap(), [b'x'; 8192]);
+}
+
+fn only_file(folder: &Path) -> PathBuf {
+    let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut journals = files.iter().filter(|path| fs::metadata(path).unwrap().len() > 1000);
+    journals.next().unwrap_or_else(|| panic!("no journal among {files:?}")).clone()
+}
