@@ -1,8 +1,244 @@
-//! The journal's tables and what is in them.
-/// Why the journal can't be opened.
+//! The journal: what survives a restart, as typed rows.
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use bootstrap::Chain;
+use journal::{Change, Journal, Schema, Statistics, WriteError};
+use offload_proto::{Failure, Reason};
+use serde::de::DeserializeOwned;
+
+use crate::model::{AttachmentId, Network, Record};
+
+const ATTACHMENTS: &str = "attachments";
+const NETWORKS: &str = "networks";
+const COOLING: &str = "cooling";
+
+const SCHEMA: Schema =
+    Schema { name: "dpu-service", version: 1, tables: &[ATTACHMENTS, NETWORKS, COOLING] };
+
+/// Why the journal can't be used. Its file is as it was.
 #[derive(Debug, thiserror::Error)]
-#[error("x")]
-pub struct OpenError;
+pub enum OpenError {
+    /// It can't be opened.
+    #[error("can't open the journal")]
+    Journal(#[from] journal::OpenError),
+    /// It can't be read.
+    #[error("can't read the journal {}", path.display())]
+    Read {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        source: journal::ReadError,
+    },
+    /// A row of it makes no sense.
+    #[error("the journal {} is damaged: {what}", path.display())]
+    Damaged {
+        /// Its file.
+        path: PathBuf,
+        /// Which row, and why.
+        what: String,
+    },
+    /// Two of its rows claim the same thing.
+    #[error("the journal contradicts itself: {0}")]
+    Contradiction(String),
+    /// The configuration can't be.
+    #[error("the configuration can't be: {0}")]
+    Configuration(String),
+}
+
+/// An address given back a short while ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cooling {
+    /// The name of the network that it is of.
+    pub network: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Until when it rests: seconds since 1970, UTC.
+    pub until: u64,
+}
+
+/// All that the journal holds.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Attachments.
+    pub attachments: Vec<Record>,
+    /// Networks made through the API.
+    pub networks: Vec<Network>,
+    /// Resting addresses, and such that have rested.
+    pub cooling: Vec<Cooling>,
+}
+
 /// The journal.
 #[derive(Debug)]
-pub struct Records;
+pub struct Records {
+    journal: Journal,
+    path: PathBuf,
+}
+
+impl Records {
+    /// Opens the journal in the file `path`, or creates it.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Ok(Self { journal: Journal::open(path, SCHEMA)?, path: path.to_owned() })
+    }
+
+    /// Likewise, with `wrap` between journal and file: see [`Journal::open_with`].
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_with<B: journal::storage::StorageBackend>(
+        path: &Path,
+        wrap: impl Fn(journal::storage::FileBackend) -> B + Send + 'static,
+    ) -> Result<Self, OpenError> {
+        Ok(Self { journal: Journal::open_with(path, SCHEMA, wrap)?, path: path.to_owned() })
+    }
+
+    /// All that it holds. Blocks.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn load(&self) -> Result<Loaded, OpenError> {
+        Ok(Loaded {
+            attachments: self.rows(ATTACHMENTS)?,
+            networks: self.rows(NETWORKS)?,
+            cooling: self.cooling()?,
+        })
+    }
+
+    /// Makes all changes durably, or none.
+    ///
+    /// # Errors
+    /// [`Reason::JournalUnavailable`].
+    pub async fn commit(&self, changes: Changes) -> Result<(), Failure> {
+        self.journal.commit(changes.0?).await.map_err(|error| unavailable(&error))
+    }
+
+    /// Makes all changes, when nobody needs to know.
+    pub fn commit_lazily(&self, changes: Changes) {
+        match changes.0 {
+            Ok(changes) => self.journal.commit_lazily(changes),
+            Err(failure) => tracing::error!(%failure, "a change of the journal was dropped"),
+        }
+    }
+
+    /// Why it can't be written. `None`: it can, or it was never tried.
+    pub async fn problem(&self) -> Option<Failure> {
+        self.journal.problem()?;
+        // Nothing may be written while the problem lasts, so its end has to be looked for.
+        self.journal.probe().await.err().map(|error| unavailable(&error))
+    }
+
+    /// What it has done since it was opened.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.journal.statistics()
+    }
+
+    fn rows<T: DeserializeOwned>(&self, table: &'static str) -> Result<Vec<T>, OpenError> {
+        let row = |(key, value): (Vec<u8>, Vec<u8>)| {
+            serde_json::from_slice(&value).map_err(|error| self.damaged(table, &key, error))
+        };
+        self.read(table)?.into_iter().map(row).collect()
+    }
+
+    fn cooling(&self) -> Result<Vec<Cooling>, OpenError> {
+        let row = |(key, value): (Vec<u8>, Vec<u8>)| {
+            parse_cooling(&key, &value).ok_or_else(|| self.damaged(COOLING, &key, "no such form"))
+        };
+        self.read(COOLING)?.into_iter().map(row).collect()
+    }
+
+    fn read(&self, table: &'static str) -> Result<journal::Rows, OpenError> {
+        let unread = |source| OpenError::Read { path: self.path.clone(), source };
+        self.journal.read_all(table).map_err(unread)
+    }
+
+    fn damaged(&self, table: &str, key: &[u8], why: impl std::fmt::Display) -> OpenError {
+        let key = key.escape_ascii();
+        OpenError::Damaged { path: self.path.clone(), what: format!("{table} row {key}: {why}") }
+    }
+}
+
+/// Changes that belong together.
+#[derive(Debug)]
+pub struct Changes(Result<Vec<Change>, Failure>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(Ok(Vec::new()))
+    }
+}
+
+impl Changes {
+    /// Writes the record of an attachment.
+    #[must_use]
+    pub fn put_attachment(self, record: &Record) -> Self {
+        self.put(ATTACHMENTS, record.id.0.as_bytes(), record)
+    }
+
+    /// Deletes the record of an attachment.
+    #[must_use]
+    pub fn delete_attachment(self, id: AttachmentId) -> Self {
+        self.add(Change::delete(ATTACHMENTS, *id.0.as_bytes()))
+    }
+
+    /// Writes a network made through the API.
+    #[must_use]
+    pub fn put_network(self, network: &Network) -> Self {
+        self.put(NETWORKS, network.name.as_bytes(), network)
+    }
+
+    /// Deletes a network.
+    #[must_use]
+    pub fn delete_network(self, name: &str) -> Self {
+        self.add(Change::delete(NETWORKS, name))
+    }
+
+    /// Notes that an address rests.
+    #[must_use]
+    pub fn put_cooling(self, cooling: &Cooling) -> Self {
+        self.add(Change::put(COOLING, cooling_key(cooling), cooling.until.to_string()))
+    }
+
+    /// Forgets that an address has rested.
+    #[must_use]
+    pub fn delete_cooling(self, cooling: &Cooling) -> Self {
+        self.add(Change::delete(COOLING, cooling_key(cooling)))
+    }
+
+    fn put(self, table: &'static str, key: &[u8], value: &impl serde::Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(value) => self.add(Change::put(table, key, value)),
+            Err(error) => Self(Err(Failure::new(
+                Reason::Internal,
+                format!("a row of table {table} can't be written as JSON: {error}"),
+            ))),
+        }
+    }
+
+    fn add(mut self, change: Change) -> Self {
+        if let Ok(changes) = &mut self.0 {
+            changes.push(change);
+        }
+        self
+    }
+}
+
+fn cooling_key(cooling: &Cooling) -> String {
+    format!("{} {}", cooling.network, cooling.address)
+}
+
+fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
+    let (network, address) = std::str::from_utf8(key).ok()?.split_once(' ')?;
+    let until = std::str::from_utf8(value).ok()?.parse().ok()?;
+    Some(Cooling { network: network.into(), address: address.parse().ok()?, until })
+}
+
+fn unavailable(error: &WriteError) -> Failure {
+    Failure::new(Reason::JournalUnavailable, Chain(error).to_string())
+}

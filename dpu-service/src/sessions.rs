@@ -148,10 +148,12 @@ impl Sessions {
         self.lock().get(host).is_some_and(|entry| entry.is_in(id))
     }
 
-    /// The boot id that the host told in its latest session.
+    /// The boot id that the host told when it opened session `id`. `None`: that is not the session
+    /// in force.
     #[must_use]
-    pub fn boot_id(&self, host: &HostName) -> Option<String> {
-        self.lock().get(host).map(|entry| entry.boot_id.clone())
+    pub fn boot_id(&self, host: &HostName, id: SessionId) -> Option<String> {
+        let hosts = self.lock();
+        hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
     }
 
     /// Tells the host something, if it has a session. A host without one learns it from what the

@@ -1,15 +1,29 @@
 //! Attachments: who holds which VF and which addresses, from the first request to the last trace.
 
+mod allocation;
+mod attach;
+mod collect;
+mod detach;
+mod engine;
 mod hello;
+mod listing;
+mod locks;
+mod mend;
+mod network_changes;
+mod networks;
+mod registry;
 mod settings;
 mod views;
+mod welcome;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use offload_proto::{Failure, Reason};
+use tokio::sync::watch;
 use vf_alloc::VfId;
 
 pub use hello::{Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction};
+pub use mend::Depth;
 pub use settings::{Configuration, Settings};
 pub use views::{
     Applied, AttachmentDetail, AttachmentFilter, AttachmentState, AttachmentView, NetworkView,
@@ -18,85 +32,107 @@ pub use views::{
 
 use crate::{
     eswitch::Capability,
-    events::Events,
-    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Network},
+    events::{EventKind, Events},
+    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Network, Record},
     programmer::Programmer,
     records::{OpenError, Records},
-    sessions::{HostView, Session, SessionId},
+    sessions::{HostCommand, HostView, Session, SessionId},
 };
+use engine::Engine;
+use registry::Registry;
 
-/// The engine. Cloning it is cheap and gives the same one.
+/// The engine of attachments. Cloning it is cheap and gives the same one.
+///
+/// Every call that changes something runs to its end, even when its caller goes away meanwhile.
 #[derive(Clone, Debug)]
-pub struct Attachments {
-    programmer: Programmer,
-    events: Arc<Events>,
-}
+pub struct Attachments(Arc<Engine>);
 
-fn later() -> Failure {
-    Failure::new(Reason::Internal, "not there yet")
-}
-
-#[allow(unused_variables, clippy::unused_async, missing_docs, clippy::needless_pass_by_value)]
 impl Attachments {
     /// An engine with what the journal holds. Nothing is programmed yet: the reconciler does that.
     ///
     /// # Errors
-    /// The journal can't be read, or the configuration can't be.
+    /// The journal can't be read or contradicts itself, or the configuration can't be.
     pub fn open(
         records: Records,
         programmer: Programmer,
         configuration: Configuration,
         settings: Settings,
     ) -> Result<Self, OpenError> {
-        Ok(Self { programmer, events: Arc::default() })
+        let registry = Registry::restore(records.load()?, configuration, settings)?;
+        Ok(Self(Arc::new(Engine::new(registry, records, programmer))))
     }
 
+    /// Reserves a VF, a MAC address and addresses, records that, and programs the representor.
+    /// Repeating the call gives the same attachment.
+    ///
+    /// # Errors
+    /// What was refused or failed; then nothing of it is left.
     pub async fn attach(
         &self,
         spec: AttachSpec,
         session: SessionId,
     ) -> Result<AttachmentView, Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.attach(spec, session).await).await
     }
 
+    /// Gives an attachment back. One that is gone already, or not `id`, is no error. Unless
+    /// `vf_returned`, its VF is held until the host says that it is back.
+    ///
+    /// # Errors
+    /// [`Reason::JournalUnavailable`]: to be repeated.
     pub async fn detach(
         &self,
         key: AttachmentKey,
         id: Option<AttachmentId>,
         vf_returned: bool,
     ) -> Result<(), Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.detach(key, id, vf_returned).await).await
     }
 
+    /// Compares an attachment's record with what the kernel has.
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`], [`Reason::Releasing`] or [`Reason::CheckFailed`].
     pub async fn check(
         &self,
         key: AttachmentKey,
         id: Option<AttachmentId>,
     ) -> Result<AttachmentView, Failure> {
-        Err(later())
+        self.0.check(key, id).await
     }
 
+    /// Puts those of the host's attachments of `network` (`None`: the default one) that are not
+    /// `valid` into releasing, and returns them: the host gives their VFs back and detaches them.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkUnknown`] or [`Reason::JournalUnavailable`].
     pub async fn collect(
         &self,
         host: HostName,
         network: Option<String>,
         valid: Vec<AttachmentKey>,
     ) -> Result<Vec<AttachmentView>, Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.collect(host, network, valid).await).await
     }
 
-    /// Why Attach can't be served, one sentence each. Empty: it can.
+    /// Why Attach can't be served, one sentence each. Empty: it can. VFs or addresses that have run
+    /// out are no reason: what runs, runs well.
     pub async fn status(&self) -> Vec<String> {
-        Vec::new()
+        self.0.status().await
     }
 
     /// Opens a session for the host. Returns once everything that its words settle is settled.
+    ///
+    /// # Errors
+    /// The host is not served, or it names a PF of another host.
     pub async fn hello(&self, host: HostName, hello: Hello) -> Result<Session, Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.hello(host, hello).await).await
     }
 
     /// The host said that the pod has the VF.
-    pub async fn host_attached(&self, host: HostName, session: SessionId, id: AttachmentId) {}
+    pub fn host_attached(&self, host: &HostName, session: SessionId, id: AttachmentId) {
+        self.0.host_attached(host, session, id);
+    }
 
     /// The host said what it has now.
     ///
@@ -108,102 +144,208 @@ impl Attachments {
         session: SessionId,
         inventory: Inventory,
     ) -> Result<(), Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.inventory(host, session, inventory).await)
+            .await
     }
 
     /// The host's session ended.
-    pub fn goodbye(&self, host: &HostName, session: SessionId) {}
+    pub fn goodbye(&self, host: &HostName, session: SessionId) {
+        if self.0.sessions.close(host, session) {
+            self.0.events.record(EventKind::HostDisconnected, host, "its session ended");
+        }
+    }
+
+    /// Whether that session is the host's session in force.
+    #[must_use]
+    pub fn is_current(&self, host: &HostName, session: SessionId) -> bool {
+        self.0.sessions.is_current(host, session)
+    }
 
     /// Takes an attachment away from its pod, for an operator.
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`] or [`Reason::JournalUnavailable`].
     pub async fn release(
         &self,
         id: AttachmentId,
         reason: String,
     ) -> Result<AttachmentView, Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.release(id, reason).await).await
     }
 
     /// Gives a quarantined VF back to its pools.
+    ///
+    /// # Errors
+    /// [`Reason::VfUnknown`] or [`Reason::VfNotQuarantined`].
     pub async fn clear_quarantine(&self, vf: VfId) -> Result<VfView, Failure> {
-        Err(later())
+        let cleared = self.0.registry().vfs.clear(vf);
+        cleared.map_err(|error| {
+            let reason = match error {
+                vf_alloc::ClearError::Unknown { .. } => Reason::VfUnknown,
+                vf_alloc::ClearError::NotQuarantined { .. } => Reason::VfNotQuarantined,
+            };
+            Failure::new(reason, error.to_string())
+        })?;
+        self.0.events.record(EventKind::VfCleared, vf, "an operator cleared it");
+        self.0.vf(vf).await
     }
 
-    /// Creates a network or replaces it.
+    /// Creates a network or replaces it; with `dry_run`, only says what that would do. Its form is
+    /// the caller's to check. Running attachments keep the settings that they were made with.
+    ///
+    /// # Errors
+    /// The network can't be, a lease is in the way, or the journal can't be written.
     pub async fn apply_network(
         &self,
         network: Network,
         dry_run: bool,
     ) -> Result<(NetworkView, Applied), Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.apply_network(network, dry_run).await)
+            .await
     }
 
+    /// Deletes a network. With `force` even while attachments use it: they keep their snapshot of it.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkUnknown`], [`Reason::NetworkFixed`], [`Reason::NetworkInUse`] or
+    /// [`Reason::JournalUnavailable`].
     pub async fn delete_network(&self, name: String, force: bool) -> Result<(), Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.delete_network(name, force).await).await
     }
 
     /// Takes a changed configuration file over: all of it or, when something in it can't be, nothing.
+    ///
+    /// # Errors
+    /// What can't be.
     pub async fn load_configuration(&self, configuration: Configuration) -> Result<(), Failure> {
-        Err(later())
+        self.flow(async move |engine: Arc<Engine>| engine.load_configuration(configuration).await)
+            .await
     }
 
     /// Refuses new attachments, for that reason, or takes them again.
-    pub fn set_draining(&self, reason: Option<String>) {}
+    pub fn set_draining(&self, reason: Option<String>) {
+        self.0.registry().draining.clone_from(&reason);
+        match reason {
+            Some(reason) => {
+                self.0.events.record(EventKind::Draining, "dpu", reason.clone());
+                self.0.sessions.broadcast(&HostCommand::Draining { reason });
+            }
+            None => self.0.events.record(EventKind::Draining, "dpu", "over"),
+        }
+    }
 
+    /// All networks, by name.
     #[must_use]
     pub fn networks(&self) -> Vec<NetworkView> {
-        Vec::new()
+        self.0.networks()
     }
 
+    /// All pools of VFs, in the configuration's order.
     #[must_use]
     pub fn pools(&self) -> Vec<PoolView> {
-        Vec::new()
+        self.0.pools()
     }
 
+    /// All VFs, in the order of their numbers.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
     pub async fn vfs(&self) -> Result<Vec<VfView>, Failure> {
-        Err(later())
+        self.0.vfs().await
     }
 
+    /// The attachments that the filter lets pass, oldest first.
     #[must_use]
     pub fn attachments(&self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
-        Vec::new()
+        self.0.attachments(filter)
     }
 
     /// The attachment whose id is `id`, or begins so: at least 4 characters.
-    pub async fn attachment(&self, id: String) -> Result<AttachmentDetail, Failure> {
-        Err(later())
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`], or [`Reason::InvalidRequest`] where several ids begin so.
+    pub async fn attachment(&self, id: &str) -> Result<AttachmentDetail, Failure> {
+        self.0.attachment(id).await
     }
 
+    /// How many attachments there are.
     #[must_use]
     pub fn attachment_count(&self) -> usize {
-        0
+        self.0.registry().len()
     }
 
-    /// The hosts of the configuration, by name.
+    /// The hosts that are served, by name.
     #[must_use]
     pub fn hosts(&self) -> Vec<HostView> {
-        Vec::new()
+        self.0.hosts()
     }
 
+    /// What happened, and what happens.
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
-        &self.events
+        &self.0.events
     }
 
-    /// Names and capabilities of the drivers.
+    /// The drivers.
     #[must_use]
     pub fn programmer(&self) -> &Programmer {
-        &self.programmer
+        &self.0.programmer
     }
 
     /// What kernel and card can do, as probed at start.
     #[must_use]
     pub fn capabilities(&self) -> Vec<Capability> {
-        self.programmer.capabilities()
+        self.0.programmer.capabilities()
     }
 
-    /// The kernel reported a change of links: wakes the reconciler.
-    pub fn kernel_changed(&self) {}
+    /// What the journal has done since it was opened.
+    #[must_use]
+    pub fn journal_statistics(&self) -> journal::Statistics {
+        self.0.records.statistics()
+    }
 
-    /// Lets what is under way finish, then closes the journal.
-    pub async fn close(self) {}
+    /// Makes the kernel agree with the records, once.
+    pub async fn reconcile(&self, depth: Depth) {
+        let reconciled = self.flow(async move |engine: Arc<Engine>| {
+            engine.reconcile(depth).await;
+            Ok(())
+        });
+        if let Err(failure) = reconciled.await {
+            tracing::error!(%failure, "the reconciler broke off");
+        }
+    }
+
+    /// The kernel reported a change of links: the reconciler will look into it.
+    pub fn kernel_changed(&self) {
+        self.0.kernel_reports.send_modify(|count| *count += 1);
+    }
+
+    pub(crate) fn kernel_reports(&self) -> watch::Receiver<u64> {
+        self.0.kernel_reports.subscribe()
+    }
+
+    pub(crate) async fn host_spoke(&self) {
+        self.0.host_spoke.notified().await;
+    }
+
+    /// Lets what is under way finish, and the journal write what it still has to.
+    pub async fn close(self) {
+        self.0.flows.close();
+        self.0.flows.wait().await;
+        // Whatever was committed lazily comes before it.
+        if let Err(failure) = self.0.records.commit(crate::records::Changes::default()).await {
+            tracing::error!(%failure, "the journal can't be closed in good order");
+        }
+    }
+}
+
+fn unknown(what: &dyn fmt::Display) -> Failure {
+    Failure::new(Reason::AttachmentUnknown, format!("there is no attachment {what}"))
+}
+
+fn releasing(record: &Record) -> Failure {
+    Failure::new(
+        Reason::Releasing,
+        format!("{} is attachment {}, which is being given back", record.key, record.id),
+    )
 }

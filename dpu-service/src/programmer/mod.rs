@@ -28,6 +28,23 @@ pub struct StepStatus {
     pub detail: String,
 }
 
+/// A representor, looked at closely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// The representor.
+    pub representor: Representor,
+    /// Each step, in order.
+    pub steps: Vec<StepStatus>,
+}
+
+impl Inspection {
+    /// The steps that are not in place, by name.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.steps.iter().filter(|step| !step.in_place).map(|step| step.name).collect()
+    }
+}
+
 /// Why a representor could not be programmed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -120,21 +137,15 @@ impl Programmer {
         self.fabric.prepare()
     }
 
-    /// The VF's representor, if the card has made one.
-    ///
-    /// # Errors
-    /// When the kernel can't be asked.
-    pub fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
-        self.eswitch.representor(vf)
-    }
-
-    /// Runs all steps. What is in place already stays.
+    /// Runs all steps and returns the representor's index. What is in place already stays.
     ///
     /// # Errors
     /// See [`ProgramError`]; all steps were undone.
-    pub fn program(&self, settings: &PortSettings) -> Result<(), ProgramError> {
+    pub fn program(&self, settings: &PortSettings) -> Result<u32, ProgramError> {
         let mut port = self.port(settings)?;
-        saga::run(STEPS, &mut port).map_err(|source| ProgramError::Step { vf: settings.vf, source })
+        saga::run(STEPS, &mut port)
+            .map_err(|source| ProgramError::Step { vf: settings.vf, source })?;
+        Ok(port.index())
     }
 
     /// Undoes all steps, going on past failures. A VF without a representor has nothing to undo.
@@ -153,10 +164,22 @@ impl Programmer {
     ///
     /// # Errors
     /// [`ProgramError::NoRepresentor`], or the kernel can't be asked.
-    pub fn inspect(&self, settings: &PortSettings) -> Result<Vec<StepStatus>, ProgramError> {
+    pub fn inspect(&self, settings: &PortSettings) -> Result<Inspection, ProgramError> {
         let port = self.port(settings)?;
         let unreadable = |source| ProgramError::Unreadable { vf: settings.vf, source };
-        port.inspect().map_err(unreadable)
+        let steps = port.inspect().map_err(unreadable)?;
+        Ok(Inspection { representor: port.into_representor(), steps })
+    }
+
+    /// Whether the VF's representor is joined to the fabric.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub fn is_joined(&self, vf: VfId) -> Result<bool, Refused> {
+        match self.eswitch.representor(vf)? {
+            Some(representor) => Ok(self.fabric.member(&representor)?.is_some()),
+            None => Ok(false),
+        }
     }
 
     /// The representors there are and, of those that are joined to the fabric, how: in two looks.
@@ -174,8 +197,10 @@ impl Programmer {
 
     fn port(&self, settings: &PortSettings) -> Result<Port, ProgramError> {
         let vf = settings.vf;
-        let found =
-            self.representor(vf).map_err(|source| ProgramError::Unreadable { vf, source })?;
+        let found = self
+            .eswitch
+            .representor(vf)
+            .map_err(|source| ProgramError::Unreadable { vf, source })?;
         let representor = found.ok_or(ProgramError::NoRepresentor(vf))?;
         let (eswitch, fabric) = (Arc::clone(&self.eswitch), Arc::clone(&self.fabric));
         Ok(Port::new(eswitch, fabric, representor, settings.clone()))
@@ -213,8 +238,17 @@ fn idle(vf: VfId) -> PortSettings {
     }
 }
 
+/// What a failed programming left behind, if anything.
+#[must_use]
+pub fn leftover_of(error: &ProgramError) -> Option<Leftover> {
+    match error {
+        ProgramError::Step { vf, source } => leftover(*vf, &source.left).err(),
+        ProgramError::NoRepresentor(_) | ProgramError::Unreadable { .. } => None,
+    }
+}
+
 /// `Err`: some undos failed.
-pub(crate) fn leftover(vf: VfId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
+fn leftover(vf: VfId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
     let one = |left: &saga::Left<Refused>| format!("{}: {}", left.step, Chain(&left.source));
     let what: Vec<_> = left.iter().map(one).collect();
     if what.is_empty() { Ok(()) } else { Err(Leftover { vf, what: what.join("; ") }) }

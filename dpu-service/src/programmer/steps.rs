@@ -65,6 +65,15 @@ impl Port {
         Self { eswitch, fabric, representor, settings }
     }
 
+    /// The representor's index.
+    pub(super) fn index(&self) -> u32 {
+        self.representor.index
+    }
+
+    pub(super) fn into_representor(self) -> Representor {
+        self.representor
+    }
+
     /// Each step and what the kernel has of it.
     pub(super) fn inspect(&self) -> Result<Vec<StepStatus>, Refused> {
         let inspect = |step: &PortStep| {

@@ -1,0 +1,164 @@
+//! Attach: reserve, record, program.
+
+use std::{net::IpAddr, sync::Arc};
+
+use bootstrap::Chain;
+use offload_proto::{Failure, Reason};
+
+use super::{
+    engine::{Engine, now},
+    registry::{Entry, Registry},
+    views::AttachmentView,
+};
+use crate::{
+    events::EventKind,
+    model::{AttachSpec, Record},
+    programmer::{self, ProgramError},
+    records::Changes,
+    sessions::SessionId,
+};
+
+impl Engine {
+    pub(super) async fn attach(
+        &self,
+        spec: AttachSpec,
+        session: SessionId,
+    ) -> Result<AttachmentView, Failure> {
+        let _key = self.keys.lock(&spec.key).await;
+        let (record, is_new) = self.admit(&spec, session)?;
+        // From before the record is durable, so that the reconciler does not take it for neglected.
+        let _vf = self.vfs.lock(&record.vf).await;
+        if is_new {
+            self.record(&record).await?;
+        }
+        self.bring_up(&record).await?;
+        self.view(&record)
+    }
+
+    /// Reserves all that an attachment needs, or finds the one that a repeated call means. Tells
+    /// whether it is a new one.
+    fn admit(&self, spec: &AttachSpec, session: SessionId) -> Result<(Arc<Record>, bool), Failure> {
+        let mut registry = self.registry();
+        let host = &spec.key.host;
+        registry.host_id(host)?;
+        let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
+        if let Some(entry) = registry.by_key(&spec.key) {
+            check_same(entry, spec, &registry)?;
+            let record = Arc::clone(&entry.record);
+            if let Some(entry) = registry.get_mut(record.id) {
+                entry.session = Some(session);
+            }
+            return Ok((record, false));
+        }
+        if let Some(reason) = &registry.draining {
+            return Err(Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
+        }
+        let record = registry.reserve(spec, session, boot_id, now())?;
+        if let Err(unsupported) = self.programmer.check(&record.port_settings()) {
+            registry.forget(record.id, None, now());
+            return Err(Failure::new(
+                Reason::Unsupported,
+                format!("network {}: {unsupported}", record.network.name),
+            ));
+        }
+        Ok((record, true))
+    }
+
+    /// Writes the record to the journal, or takes the reservation back.
+    async fn record(&self, record: &Record) -> Result<(), Failure> {
+        let committed = self.records.commit(Changes::default().put_attachment(record)).await;
+        let mut registry = self.registry();
+        match committed {
+            Ok(()) => {
+                if let Some(entry) = registry.get_mut(record.id) {
+                    entry.durable = true;
+                }
+            }
+            Err(failure) => {
+                registry.forget(record.id, None, now());
+                return Err(failure);
+            }
+        }
+        drop(registry);
+        let message = format!("{} reserved for {}", record.vf, record.key);
+        self.events.record(EventKind::AttachmentReserved, record.id, message);
+        Ok(())
+    }
+
+    /// Programs the representor, unless that is done, or takes the attachment back. The caller holds
+    /// the VF's lock.
+    async fn bring_up(&self, record: &Arc<Record>) -> Result<(), Failure> {
+        let is_up = |entry: &Entry| entry.programmed.is_some() || entry.attached;
+        if self.registry().get(record.id).is_some_and(is_up) {
+            return Ok(());
+        }
+        match self.program(record.port_settings()).await {
+            Ok(index) => {
+                if let Some(entry) = self.registry().get_mut(record.id) {
+                    entry.programmed = Some(index);
+                }
+                let message = format!("{} forwards for {}", record.vf, record.key);
+                self.events.record(EventKind::AttachmentProgrammed, record.id, message);
+                Ok(())
+            }
+            Err(error) => Err(self.abandon(record, &error).await),
+        }
+    }
+
+    /// Takes an attachment back that could not be programmed; nobody has used it yet.
+    async fn abandon(&self, record: &Arc<Record>, error: &ProgramError) -> Failure {
+        let failure = Failure::new(Reason::ProgrammingFailed, Chain(error).to_string());
+        if let Some(leftover) = programmer::leftover_of(error) {
+            self.quarantine(record.vf, &leftover.to_string());
+        }
+        self.registry().set_releasing(record.id, true);
+        match self.records.commit(Changes::default().delete_attachment(record.id)).await {
+            Ok(()) => self.registry().forget(record.id, Some(&failure.message), now()),
+            // It stays as releasing; the reconciler goes on trying.
+            Err(error) => tracing::error!(id = %record.id, %error, "a failed attachment stays"),
+        }
+        self.events.record(EventKind::AttachmentFailed, record.id, failure.message.clone());
+        failure
+    }
+
+    pub(super) fn view(&self, record: &Record) -> Result<AttachmentView, Failure> {
+        let registry = self.registry();
+        let entry = registry.get(record.id);
+        entry.map(Entry::view).ok_or_else(|| super::unknown(&record.id))
+    }
+}
+
+/// Whether `spec` asks for what `entry` is.
+fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(), Failure> {
+    let record = &entry.record;
+    if !entry.is_held() {
+        return Err(super::releasing(record));
+    }
+    let differs = |what: String| {
+        Err(Failure::new(
+            Reason::AttachmentDiffers,
+            format!("{} is attachment {} already, with {what}", record.key, record.id),
+        ))
+    };
+    let default = || registry.networks.find(None).map(|entry| entry.network.name.clone()).ok();
+    let network = spec.network.clone().or_else(default);
+    if network.is_some_and(|network| network != record.network.name) {
+        return differs(format!("network {}", record.network.name));
+    }
+    if spec.mac.is_some_and(|mac| mac != record.mac) {
+        return differs(format!("MAC address {}", record.mac));
+    }
+    if spec.pci_address.as_ref().is_some_and(|pci| *pci != record.pci_address) {
+        return differs(format!("the VF at {}", record.pci_address));
+    }
+    let is_held =
+        |address: &IpAddr| record.leases.iter().any(|lease| lease.address.ip() == *address);
+    match spec.addresses.iter().find(|address| !is_held(address)) {
+        Some(address) => differs(format!("addresses other than {address}")),
+        None => Ok(()),
+    }
+}
+
+fn stale(session: SessionId) -> Failure {
+    Failure::new(Reason::StaleSession, format!("session {session} is not the host's session"))
+}

@@ -1,0 +1,106 @@
+//! The way back: unprogram, then free, in one durable transaction.
+
+use std::sync::Arc;
+
+use offload_proto::Failure;
+
+use super::{
+    engine::{Engine, now},
+    registry::Entry,
+    views::AttachmentView,
+};
+use crate::{
+    events::EventKind,
+    model::{AttachmentId, AttachmentKey, Record},
+    records::Changes,
+    sessions::HostCommand,
+};
+
+impl Engine {
+    /// Gives back the attachment of `key`. One that is gone, or another one than `id`, is no error.
+    pub(super) async fn detach(
+        &self,
+        key: AttachmentKey,
+        id: Option<AttachmentId>,
+        vf_returned: bool,
+    ) -> Result<(), Failure> {
+        let _key = self.keys.lock(&key).await;
+        let Some(record) = self.record_of(&key) else { return Ok(()) };
+        if id.is_some_and(|id| id != record.id) {
+            return Ok(());
+        }
+        self.give_back(&record, vf_returned, "the host detaches it").await
+    }
+
+    /// Takes an attachment away from its pod, for an operator.
+    pub(super) async fn release(
+        &self,
+        id: AttachmentId,
+        reason: String,
+    ) -> Result<AttachmentView, Failure> {
+        let key = self.registry().get(id).map(|entry| entry.record.key.clone());
+        let key = key.ok_or_else(|| super::unknown(&id))?;
+        let _key = self.keys.lock(&key).await;
+        let record = self.record_of(&key).filter(|record| record.id == id);
+        let record = record.ok_or_else(|| super::unknown(&id))?;
+        self.give_back(&record, false, &reason).await?;
+        self.tell_release(&record, reason);
+        self.view(&record)
+    }
+
+    /// Unprograms an attachment and, once its VF is back and clean, frees all that it holds. The
+    /// caller holds the lock of its key.
+    ///
+    /// Should the journal fail, all that the kernel can give back is given back; the rest stays as
+    /// releasing, and the reconciler and the host's repetitions go on trying.
+    pub(super) async fn give_back(
+        &self,
+        record: &Arc<Record>,
+        vf_returned: bool,
+        reason: &str,
+    ) -> Result<(), Failure> {
+        let was_held = self.registry().get(record.id).is_some_and(Entry::is_held);
+        if was_held {
+            self.events.record(EventKind::AttachmentReleasing, record.id, reason);
+        }
+        let returned = {
+            let mut registry = self.registry();
+            registry.set_releasing(record.id, vf_returned);
+            registry.get(record.id).is_some_and(|entry| entry.returned)
+        };
+        {
+            let _vf = self.vfs.lock(&record.vf).await;
+            self.unprogram(record.vf).await;
+        }
+        if returned { self.free(record).await } else { self.persist_releasing(record.id).await }
+    }
+
+    /// Deletes the record and frees what it holds, in one transaction.
+    async fn free(&self, record: &Record) -> Result<(), Failure> {
+        let resting = self.registry().resting(record, now());
+        let changes = resting
+            .iter()
+            .fold(Changes::default().delete_attachment(record.id), Changes::put_cooling);
+        self.records.commit(changes).await?;
+        self.registry().free(record.id, resting, now());
+        let message = format!("{} and its addresses are given back", record.vf);
+        self.events.record(EventKind::AttachmentReleased, record.id, message);
+        Ok(())
+    }
+
+    async fn persist_releasing(&self, id: AttachmentId) -> Result<(), Failure> {
+        let record = self.registry().get(id).map(|entry| Arc::clone(&entry.record));
+        let Some(record) = record else { return Ok(()) };
+        self.records.commit(Changes::default().put_attachment(&record)).await
+    }
+
+    /// Tells the host to give an attachment's VF back.
+    pub(super) fn tell_release(&self, record: &Record, reason: String) {
+        let command = HostCommand::Release { id: record.id, key: record.key.clone(), reason };
+        self.sessions.send(&record.key.host, command);
+    }
+
+    pub(super) fn record_of(&self, key: &AttachmentKey) -> Option<Arc<Record>> {
+        self.registry().by_key(key).map(|entry| Arc::clone(&entry.record))
+    }
+}

@@ -1,0 +1,202 @@
+//! Making the kernel agree with the records: recovery and upkeep are the same code.
+
+use std::{collections::HashSet, sync::Arc};
+
+use bootstrap::Chain;
+use vf_alloc::VfId;
+
+use super::{
+    engine::{Engine, now, on_blocking_thread},
+    listing::Survey,
+    registry::Entry,
+};
+use crate::{
+    events::EventKind,
+    model::{AttachmentId, Record},
+    programmer::{Inspection, ProgramError},
+    records::Changes,
+    sessions::HostCommand,
+};
+
+/// How closely the kernel is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// What one look at all links tells. What could not be mended the last time is left alone.
+    Quick,
+    /// Every step of every attachment.
+    Thorough,
+}
+
+impl Engine {
+    /// Compares the records with what the kernel has and makes the kernel agree.
+    pub(super) async fn reconcile(&self, depth: Depth) {
+        if !self.prepare_fabric().await {
+            return;
+        }
+        // Before the survey, so that what is attached meanwhile is not taken for missing.
+        let held = self.held();
+        let survey = match self.survey().await {
+            Ok(survey) => survey,
+            Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
+        };
+        for record in held {
+            if depth == Depth::Thorough || self.looks_wrong(&record, &survey) {
+                self.mend(&record).await;
+            }
+        }
+        for (vf, surveyed) in &survey {
+            if surveyed.membership.is_some() {
+                self.clear_orphan(*vf).await;
+            }
+        }
+        self.finish_returned().await;
+        self.forget_rested();
+    }
+
+    async fn prepare_fabric(&self) -> bool {
+        let programmer = self.programmer.clone();
+        let prepared = on_blocking_thread(move || programmer.prepare()).await;
+        let problem = prepared.err().map(|refused| Chain(&refused).to_string());
+        if let Some(problem) = &problem {
+            tracing::error!(problem, "the fabric can't be prepared");
+        }
+        let is_prepared = problem.is_none();
+        self.set_fabric_problem(problem);
+        is_prepared
+    }
+
+    /// As far as one look tells. A representor that is missing is none to mend, and one that could
+    /// not be mended the last time waits for a thorough look: mending it would make the kernel report
+    /// changes without end.
+    fn looks_wrong(&self, record: &Record, survey: &Survey) -> bool {
+        let Some(surveyed) = survey.get(&record.vf) else { return false };
+        let registry = self.registry();
+        registry.get(record.id).is_some_and(|entry| {
+            let is_known = entry.programmed == Some(surveyed.representor.index);
+            let is_right = is_known && surveyed.agrees_with(&record.port_settings());
+            !is_right && !entry.repair_failed
+        })
+    }
+
+    /// Programs an attachment's representor again, if it is not as it should be.
+    async fn mend(&self, record: &Arc<Record>) {
+        let _vf = self.vfs.lock(&record.vf).await;
+        // Whoever had the lock may have ended the attachment.
+        let Some(before) = self.still_held(record.id) else { return };
+        let (programmer, settings) = (self.programmer.clone(), record.port_settings());
+        match on_blocking_thread(move || programmer.inspect(&settings)).await {
+            Ok(inspection) if inspection.missing().is_empty() => {
+                self.set_programmed(record, before, inspection.representor.index);
+            }
+            Ok(inspection) => self.repair(record, before, &inspection).await,
+            Err(error) => self.note_repair_failed(record, &error),
+        }
+    }
+
+    /// The index of the representor that was programmed before, if any was. `None`: the attachment
+    /// is not held any more.
+    fn still_held(&self, id: AttachmentId) -> Option<Option<u32>> {
+        self.registry().get(id).filter(|entry| entry.is_held()).map(|entry| entry.programmed)
+    }
+
+    async fn repair(&self, record: &Arc<Record>, before: Option<u32>, inspection: &Inspection) {
+        let (programmer, settings) = (self.programmer.clone(), record.port_settings());
+        match on_blocking_thread(move || programmer.program(&settings)).await {
+            Ok(index) => {
+                self.set_programmed(record, before, index);
+                let missing = inspection.missing().join(", ");
+                let message = format!("{}: programmed again: {missing}", record.vf);
+                self.events.record(EventKind::Repaired, record.id, message);
+            }
+            Err(error) => self.note_repair_failed(record, &error),
+        }
+    }
+
+    fn set_programmed(&self, record: &Record, before: Option<u32>, index: u32) {
+        let mut registry = self.registry();
+        let Some(entry) = registry.get_mut(record.id) else { return };
+        entry.programmed = Some(index);
+        entry.repair_failed = false;
+        let view = entry.view();
+        drop(registry);
+        // A representor that was made anew belongs to a VF that was: it has left its pod.
+        if before.is_some_and(|before| before != index) {
+            self.sessions.send(&record.key.host, HostCommand::Reattach(view));
+        }
+    }
+
+    /// Tells once for each time that it begins to fail.
+    fn note_repair_failed(&self, record: &Record, error: &ProgramError) {
+        let mut registry = self.registry();
+        let Some(entry) = registry.get_mut(record.id) else { return };
+        let was_told = std::mem::replace(&mut entry.repair_failed, true);
+        drop(registry);
+        if !was_told {
+            let message = Chain(error).to_string();
+            self.events.record(EventKind::RepairFailed, record.id, message);
+        }
+    }
+
+    /// Unprograms a representor that serves nobody.
+    async fn clear_orphan(&self, vf: VfId) {
+        if self.serves_somebody(vf) {
+            return;
+        }
+        let _vf = self.vfs.lock(&vf).await;
+        // An attachment may have got the VF meanwhile, or lost it in good order.
+        if self.serves_somebody(vf) || !self.is_joined(vf).await {
+            return;
+        }
+        let programmer = self.programmer.clone();
+        match on_blocking_thread(move || programmer.unprogram(vf)).await {
+            Ok(()) => self.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed"),
+            Err(leftover) => {
+                let message = Chain(&leftover).to_string();
+                self.events.record(EventKind::RepairFailed, vf, message);
+            }
+        }
+    }
+
+    fn serves_somebody(&self, vf: VfId) -> bool {
+        self.registry().by_vf(vf).is_some_and(Entry::is_held)
+    }
+
+    async fn is_joined(&self, vf: VfId) -> bool {
+        let programmer = self.programmer.clone();
+        on_blocking_thread(move || programmer.is_joined(vf)).await.unwrap_or(true)
+    }
+
+    /// Frees what only the journal's failure has kept from being freed.
+    async fn finish_returned(&self) {
+        let returned: Vec<_> = {
+            let registry = self.registry();
+            let returned = registry.entries().filter(|entry| entry.returned);
+            returned.map(|entry| Arc::clone(&entry.record)).collect()
+        };
+        for record in returned {
+            let _key = self.keys.lock(&record.key).await;
+            if self.registry().get(record.id).is_none() {
+                continue;
+            }
+            if let Err(failure) = self.give_back(&record, true, "its VF is back").await {
+                return tracing::error!(%failure, "attachments can't be released yet");
+            }
+        }
+    }
+
+    /// Deletes the journal's rows of addresses that have rested.
+    fn forget_rested(&self) {
+        let mut registry = self.registry();
+        let now = now();
+        let (resting, rested): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut registry.cooling).into_iter().partition(|row| row.until > now);
+        let again: HashSet<_> = resting.iter().map(|row| (&row.network, row.address)).collect();
+        let over = rested.iter().filter(|row| !again.contains(&(&row.network, row.address)));
+        let changes = over.fold(Changes::default(), Changes::delete_cooling);
+        registry.cooling = resting;
+        drop(registry);
+        if !rested.is_empty() {
+            self.records.commit_lazily(changes);
+        }
+    }
+}

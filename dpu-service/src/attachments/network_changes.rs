@@ -1,0 +1,262 @@
+//! Networks applied and deleted through the API, and the configuration file read again. Running
+//! attachments keep the snapshot of the network that they were made with.
+
+use offload_proto::{Failure, Reason};
+
+use super::{
+    engine::{Engine, now},
+    registry::Registry,
+    settings::Configuration,
+    views::{Applied, NetworkView, Origin},
+};
+use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
+
+impl Engine {
+    /// Creates a network or replaces it; with `dry_run`, only says what that would do.
+    pub(super) async fn apply_network(
+        &self,
+        network: Network,
+        dry_run: bool,
+    ) -> Result<(NetworkView, Applied), Failure> {
+        let _networks = self.networks.lock().await;
+        let outcome = self.check_network(&network)?;
+        let name = network.name.clone();
+        if !dry_run && outcome != Applied::Unchanged {
+            self.records.commit(Changes::default().put_network(&network)).await?;
+            self.install_network(network)?;
+            let message = match outcome {
+                Applied::Created => "created",
+                _ => "changed; running attachments keep what they have",
+            };
+            self.events.record(EventKind::NetworkApplied, &name, message);
+            self.sessions
+                .broadcast(&HostCommand::NetworkChanged { network: name.clone(), deleted: false });
+        } else if dry_run {
+            return Ok((preview(network), outcome));
+        }
+        Ok((self.network_view(&name)?, outcome))
+    }
+
+    /// Deletes a network that was made through the API.
+    pub(super) async fn delete_network(&self, name: String, force: bool) -> Result<(), Failure> {
+        let _networks = self.networks.lock().await;
+        self.close_network(&name, force)?;
+        let deleted = self.records.commit(Changes::default().delete_network(&name)).await;
+        {
+            let mut registry = self.registry();
+            match &deleted {
+                Ok(()) => registry.networks.remove(&name),
+                Err(_) => registry.reopen_network(&name),
+            }
+        }
+        deleted?;
+        self.events.record(EventKind::NetworkDeleted, &name, "deleted");
+        self.sessions.broadcast(&HostCommand::NetworkChanged { network: name, deleted: true });
+        Ok(())
+    }
+
+    /// Takes a changed configuration file over: all of it or nothing.
+    pub(super) async fn load_configuration(
+        &self,
+        configuration: Configuration,
+    ) -> Result<(), Failure> {
+        let _networks = self.networks.lock().await;
+        let changed = self.registry().load(configuration)?;
+        for (network, deleted) in changed {
+            let (kind, message) = match deleted {
+                true => (EventKind::NetworkDeleted, "no longer in the configuration file"),
+                false => (EventKind::NetworkApplied, "read from the configuration file"),
+            };
+            self.events.record(kind, &network, message);
+            self.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted });
+        }
+        Ok(())
+    }
+
+    fn check_network(&self, network: &Network) -> Result<Applied, Failure> {
+        let registry = self.registry();
+        registry.check_pool(network)?;
+        registry.check_default(network)?;
+        let outcome = match registry.networks.get(&network.name) {
+            Some(entry) if entry.origin == Origin::Configuration => return Err(fixed(network)),
+            Some(entry) if *entry.network == *network => Applied::Unchanged,
+            Some(_) => Applied::Changed,
+            None => Applied::Created,
+        };
+        let limit = registry.settings.networks;
+        if outcome == Applied::Created && registry.networks.len() >= limit {
+            return Err(Failure::new(
+                Reason::Overloaded,
+                format!("this DPU has {limit} networks already, which is its limit"),
+            ));
+        }
+        registry.networks.check(network)?;
+        Ok(outcome)
+    }
+
+    /// Puts into force what the journal has already. Should an attachment have got into the way
+    /// meanwhile, the journal gets the network of before back.
+    fn install_network(&self, network: Network) -> Result<(), Failure> {
+        let mut registry = self.registry();
+        let before = registry.networks.get(&network.name).map(|entry| entry.network.clone());
+        let installed = registry.put_network(network, Origin::Api);
+        if let (Err(_), Some(before)) = (&installed, before) {
+            self.records.commit_lazily(Changes::default().put_network(&before));
+        }
+        installed
+    }
+
+    /// Lets a network take no new attachments, if it may be deleted.
+    fn close_network(&self, name: &str, force: bool) -> Result<(), Failure> {
+        let mut registry = self.registry();
+        let users = registry.users_of(name).count();
+        let entry = registry.networks.get_mut(name).ok_or_else(|| {
+            Failure::new(Reason::NetworkUnknown, format!("there is no network {name:?}"))
+        })?;
+        if entry.origin == Origin::Configuration {
+            return Err(fixed(&entry.network));
+        }
+        if users > 0 && !force {
+            return Err(in_use(name, users));
+        }
+        entry.closing = true;
+        Ok(())
+    }
+
+    pub(super) fn network_view(&self, name: &str) -> Result<NetworkView, Failure> {
+        let registry = self.registry();
+        let entry = registry.networks.find(Some(name))?;
+        Ok(entry.view(registry.users_of(name).count(), now()))
+    }
+}
+
+impl Registry {
+    /// The changed networks, and whether each is gone.
+    fn load(&mut self, configuration: Configuration) -> Result<Vec<(String, bool)>, Failure> {
+        let Configuration { hosts, pools, networks } = configuration;
+        let pool_names: Vec<_> = pools.iter().map(|pool| pool.name.clone()).collect();
+        let gone = self.configured_but_not_in(&networks);
+        for name in &gone {
+            match self.users_of(name).count() {
+                0 => {}
+                users => return Err(in_use(name, users)),
+            }
+        }
+        for network in &networks {
+            check_pool_of(network, pool_names.iter().map(String::as_str))?;
+            if self.networks.get(&network.name).is_some_and(|entry| entry.origin == Origin::Api) {
+                return Err(Failure::new(
+                    Reason::InvalidRequest,
+                    format!(
+                        "network {} was made through the API: delete it there first",
+                        network.name
+                    ),
+                ));
+            }
+            self.networks.check(network)?;
+        }
+        let made = self.networks.iter().filter(|entry| entry.origin == Origin::Api);
+        for entry in made {
+            check_pool_of(&entry.network, pool_names.iter().map(String::as_str))?;
+        }
+        self.check_defaults(&networks)?;
+        // From here on nothing is refused any more.
+        self.vfs
+            .replace_pools(pools)
+            .map_err(|error| Failure::new(Reason::InvalidRequest, error.to_string()))?;
+        self.set_hosts(hosts);
+        let mut changed: Vec<_> = gone.iter().map(|name| (name.clone(), true)).collect();
+        for name in gone {
+            self.networks.remove(&name);
+        }
+        for network in networks {
+            let before = self.networks.get(&network.name).map(|entry| &*entry.network);
+            if before != Some(&network) {
+                changed.push((network.name.clone(), false));
+                self.put_network(network, Origin::Configuration)?;
+            }
+        }
+        Ok(changed)
+    }
+
+    fn configured_but_not_in(&self, networks: &[Network]) -> Vec<String> {
+        let configured = self.networks.iter().filter(|entry| entry.origin == Origin::Configuration);
+        let names = configured.map(|entry| entry.network.name.clone());
+        names.filter(|name| !networks.iter().any(|network| network.name == *name)).collect()
+    }
+
+    fn check_pool(&self, network: &Network) -> Result<(), Failure> {
+        check_pool_of(network, self.vfs.pools().map(|pool| pool.name.as_str()))
+    }
+
+    /// At most one network is the default one.
+    fn check_default(&self, network: &Network) -> Result<(), Failure> {
+        let is_other = |other: &&super::networks::Entry| {
+            other.network.default && other.network.name != network.name
+        };
+        match self.networks.iter().find(is_other) {
+            Some(other) if network.default => Err(two_defaults(network, &other.network)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Likewise of a whole configuration, and the API's networks.
+    fn check_defaults(&self, networks: &[Network]) -> Result<(), Failure> {
+        let made = self.networks.iter().filter(|entry| entry.origin == Origin::Api);
+        let made = made.map(|entry| &*entry.network);
+        let mut defaults = networks.iter().chain(made).filter(|network| network.default);
+        match (defaults.next(), defaults.next()) {
+            (Some(first), Some(second)) => Err(two_defaults(second, first)),
+            _ => Ok(()),
+        }
+    }
+
+    fn reopen_network(&mut self, name: &str) {
+        if let Some(entry) = self.networks.get_mut(name) {
+            entry.closing = false;
+        }
+    }
+}
+
+fn preview(network: Network) -> NetworkView {
+    NetworkView {
+        network: network.into(),
+        origin: Origin::Api,
+        attachments: 0,
+        subnets: Vec::new(),
+    }
+}
+
+fn check_pool_of<'a>(
+    network: &Network,
+    mut pools: impl Iterator<Item = &'a str>,
+) -> Result<(), Failure> {
+    if pools.any(|pool| pool == network.pool) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::InvalidRequest,
+        format!(
+            "network {} draws from VF pool {:?}, which does not exist",
+            network.name, network.pool
+        ),
+    ))
+}
+
+fn two_defaults(network: &Network, other: &Network) -> Failure {
+    Failure::new(
+        Reason::InvalidRequest,
+        format!("network {} can't be the default: {} is", network.name, other.name),
+    )
+}
+
+fn fixed(network: &Network) -> Failure {
+    Failure::new(
+        Reason::NetworkFixed,
+        format!("network {} comes from the configuration file", network.name),
+    )
+}
+
+fn in_use(name: &str, users: usize) -> Failure {
+    Failure::new(Reason::NetworkInUse, format!("network {name} is used by {users} attachments"))
+}

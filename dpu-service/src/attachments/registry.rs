@@ -1,0 +1,304 @@
+//! All attachments and what they draw from, in memory, under one lock that is never held across
+//! an await. The journal is its durable image; what is only here, the kernel and the hosts tell
+//! again after a restart.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use offload_proto::{Failure, Reason};
+use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
+
+use super::{
+    networks::{Claim, Networks},
+    settings::{Configuration, Settings},
+    views::{AttachmentState, AttachmentView, Origin},
+};
+use crate::{
+    model::{AttachmentId, AttachmentKey, HostName, Network, Phase, Record},
+    records::{Cooling, Loaded, OpenError},
+    sessions::SessionId,
+};
+
+#[derive(Debug)]
+pub(super) struct Registry {
+    pub(super) settings: Settings,
+    pub(super) vfs: Allocator<AttachmentId>,
+    pub(super) networks: Networks,
+    /// The PFs of each host that is served.
+    pub(super) hosts: BTreeMap<HostName, BTreeSet<PfId>>,
+    pub(super) macs: HashMap<MacAddress, AttachmentId>,
+    /// Addresses that rest, or have rested, as the journal has them.
+    pub(super) cooling: Vec<Cooling>,
+    /// VFs in quarantine because a host holds them for attachments that the journal does not know.
+    pub(super) strange: BTreeSet<VfId>,
+    /// Why no new attachments are taken. `None`: they are.
+    pub(super) draining: Option<String>,
+    entries: HashMap<AttachmentId, Entry>,
+    by_key: HashMap<AttachmentKey, AttachmentId>,
+    /// Numbers for the allocator. A host that is served no more keeps its number.
+    host_numbers: HashMap<HostName, HostId>,
+}
+
+/// One attachment.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) record: Arc<Record>,
+    /// Whether the journal has it.
+    pub(super) durable: bool,
+    /// The index of its representor, once programmed.
+    pub(super) programmed: Option<u32>,
+    /// The host said that the pod has the VF.
+    pub(super) attached: bool,
+    /// It said so at some time, whatever happened since.
+    pub(super) was_attached: bool,
+    /// The session of its latest Attach. `None`: that was before the service started.
+    pub(super) session: Option<SessionId>,
+    /// Being given back, and the VF is known to be back and clean: all that is missing is the
+    /// journal.
+    pub(super) returned: bool,
+    /// The latest repair failed, and that was told.
+    pub(super) repair_failed: bool,
+}
+
+impl Entry {
+    pub(super) fn new(record: Arc<Record>, session: Option<SessionId>, durable: bool) -> Self {
+        Self {
+            record,
+            durable,
+            programmed: None,
+            attached: false,
+            was_attached: false,
+            session,
+            returned: false,
+            repair_failed: false,
+        }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.record.phase == Phase::Held
+    }
+
+    pub(super) fn view(&self) -> AttachmentView {
+        let state = match self.record.phase {
+            Phase::Releasing => AttachmentState::Releasing,
+            Phase::Held if self.attached => AttachmentState::Attached,
+            Phase::Held if self.programmed.is_some() => AttachmentState::Programmed,
+            Phase::Held => AttachmentState::Reserved,
+        };
+        AttachmentView { record: Arc::clone(&self.record), state }
+    }
+}
+
+impl Registry {
+    /// What the journal holds, under a configuration that may have changed since.
+    pub(super) fn restore(
+        loaded: Loaded,
+        configuration: Configuration,
+        settings: Settings,
+    ) -> Result<Self, OpenError> {
+        let allocation =
+            vf_alloc::Settings { quarantine_after: settings.quarantine_after, cool_down: 0 };
+        let vfs = Allocator::new(configuration.pools, allocation)
+            .map_err(|error| OpenError::Configuration(error.to_string()))?;
+        let mut registry = Self {
+            vfs,
+            networks: Networks::new(settings.address_cool_down.as_secs()),
+            hosts: BTreeMap::new(),
+            macs: HashMap::new(),
+            cooling: loaded.cooling,
+            strange: BTreeSet::new(),
+            draining: None,
+            entries: HashMap::new(),
+            by_key: HashMap::new(),
+            host_numbers: HashMap::new(),
+            settings,
+        };
+        registry.set_hosts(configuration.hosts);
+        for record in loaded.attachments {
+            registry.restore_attachment(record)?;
+        }
+        registry.restore_networks(configuration.networks, loaded.networks)?;
+        Ok(registry)
+    }
+
+    fn restore_attachment(&mut self, record: Record) -> Result<(), OpenError> {
+        let state = match record.phase {
+            Phase::Held => RestoredState::Held,
+            Phase::Releasing => RestoredState::Releasing,
+        };
+        self.vfs
+            .restore(record.vf, record.id, state)
+            .map_err(|error| OpenError::Contradiction(error.to_string()))?;
+        self.insert(Entry::new(Arc::new(record), None, true));
+        Ok(())
+    }
+
+    fn restore_networks(
+        &mut self,
+        configured: Vec<Network>,
+        made: Vec<Network>,
+    ) -> Result<(), OpenError> {
+        for network in configured {
+            self.put_network(network, Origin::Configuration)
+                .map_err(|failure| OpenError::Configuration(failure.message))?;
+        }
+        for network in made {
+            let name = network.name.clone();
+            if self.networks.get(&name).is_some() {
+                tracing::warn!(network = name, "the configuration file's network hides the API's");
+            } else if let Err(failure) = self.put_network(network, Origin::Api) {
+                tracing::error!(network = name, %failure, "the network can't be used");
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `network` in the place of the one of its name; a new one takes over the leases that
+    /// attachments hold of an earlier one of its name.
+    pub(super) fn put_network(&mut self, network: Network, origin: Origin) -> Result<(), Failure> {
+        let Self { networks, entries, cooling, .. } = self;
+        let of_network = |entry: &&Entry| entry.record.network.name == network.name;
+        let leases = |entry: &Entry| -> Vec<_> {
+            let id = entry.record.id;
+            let held = |lease: &crate::model::Lease| Claim::Held(id, lease.address.ip());
+            entry.record.leases.iter().map(held).collect()
+        };
+        let held: Vec<_> = entries.values().filter(of_network).flat_map(leases).collect();
+        let name = network.name.clone();
+        let resting = cooling.iter().filter(|row| row.network == name).map(Claim::Cooling);
+        networks.put(network, origin, held.into_iter().chain(resting))
+    }
+
+    pub(super) fn set_hosts(&mut self, hosts: Vec<(HostName, Vec<PfId>)>) {
+        self.hosts =
+            hosts.into_iter().map(|(name, pfs)| (name, pfs.into_iter().collect())).collect();
+    }
+
+    /// The allocator's number of a host that is served.
+    pub(super) fn host_id(&mut self, host: &HostName) -> Result<HostId, Failure> {
+        if !self.hosts.contains_key(host) {
+            return Err(Failure::new(
+                Reason::HostUnknown,
+                format!("host {host} is not one that this DPU serves"),
+            ));
+        }
+        let next = u32::try_from(self.host_numbers.len()).unwrap_or(u32::MAX);
+        Ok(*self.host_numbers.entry(host.clone()).or_insert(HostId(next)))
+    }
+
+    pub(super) fn owner(&self, pf: PfId) -> Option<&HostName> {
+        self.hosts.iter().find(|(_, pfs)| pfs.contains(&pf)).map(|(host, _)| host)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let record = &entry.record;
+        self.macs.insert(record.mac, record.id);
+        self.by_key.insert(record.key.clone(), record.id);
+        self.entries.insert(record.id, entry);
+    }
+
+    pub(super) fn remove(&mut self, id: AttachmentId) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.macs.remove(&entry.record.mac);
+            self.by_key.remove(&entry.record.key);
+        }
+    }
+
+    pub(super) fn get(&self, id: AttachmentId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: AttachmentId) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
+    }
+
+    pub(super) fn by_key(&self, key: &AttachmentKey) -> Option<&Entry> {
+        self.entries.get(self.by_key.get(key)?)
+    }
+
+    pub(super) fn by_vf(&self, vf: VfId) -> Option<&Entry> {
+        self.entries.get(self.vfs.holder(vf)?)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    pub(super) fn of_host<'a>(&'a self, host: &'a HostName) -> impl Iterator<Item = &'a Entry> {
+        self.entries.values().filter(move |entry| entry.record.key.host == *host)
+    }
+
+    pub(super) fn users_of(&self, network: &str) -> impl Iterator<Item = &Entry> {
+        self.entries.values().filter(move |entry| entry.record.network.name == network)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Marks an attachment as being given back. `returned`: its VF is known to be back and clean.
+    pub(super) fn set_releasing(&mut self, id: AttachmentId, returned: bool) {
+        self.vfs.releasing(&id);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.returned |= returned;
+            entry.programmed = None;
+            entry.attached = false;
+            if entry.record.phase == Phase::Held {
+                let releasing = Record { phase: Phase::Releasing, ..(*entry.record).clone() };
+                entry.record = Arc::new(releasing);
+            }
+        }
+    }
+
+    /// Frees all that an attachment holds. Its addresses rest first.
+    pub(super) fn free(&mut self, id: AttachmentId, resting: Vec<Cooling>, now: u64) {
+        self.give_back_addresses(id, |pool| {
+            pool.release(&id, now);
+        });
+        self.cooling.extend(resting);
+        self.vfs.release(&id, now);
+        self.remove(id);
+    }
+
+    /// Takes back a reservation that nobody has ever used. With `failed`, its VF could not be
+    /// programmed, for that reason.
+    pub(super) fn forget(&mut self, id: AttachmentId, failed: Option<&str>, now: u64) {
+        self.give_back_addresses(id, |pool| {
+            pool.forget(&id);
+        });
+        match failed {
+            Some(reason) => self.vfs.fail(&id, reason, now),
+            None => self.vfs.release(&id, now),
+        };
+        self.remove(id);
+    }
+
+    fn give_back_addresses(
+        &mut self,
+        id: AttachmentId,
+        give_back: impl Fn(&mut ipam::Pool<AttachmentId>),
+    ) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        if let Some(network) = self.networks.get_mut(&entry.record.network.name) {
+            network.pools.iter_mut().for_each(give_back);
+        }
+    }
+
+    /// What rests once `record` is freed.
+    pub(super) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
+        let until = now.saturating_add(self.settings.address_cool_down.as_secs());
+        let rest = |address: IpNetwork| Cooling {
+            network: record.network.name.clone(),
+            address: address.ip(),
+            until,
+        };
+        if until == now {
+            return Vec::new();
+        }
+        record.leases.iter().map(|lease| rest(lease.address)).collect()
+    }
+}

@@ -1,0 +1,301 @@
+//! What the service makes of a host's hello, its inventories and its word that a pod has its VF.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use futures::future::join_all;
+use offload_proto::{Failure, Reason};
+use vf_alloc::{HostId, VfFacts, VfId};
+
+use super::{
+    engine::{Engine, now},
+    hello::{Hello, Inventory, LiveAttachment, VfCondition},
+    registry::{Entry, Registry},
+};
+use crate::{
+    events::EventKind,
+    model::{AttachmentId, HostName, Record},
+    sessions::{HostCommand, Session, SessionId},
+};
+
+/// How the VFs of an inventory are.
+type Conditions = HashMap<VfId, VfCondition>;
+
+/// What a hello means for one of the host's attachments.
+enum Verdict {
+    /// The pod has the VF.
+    Attached,
+    /// The pod shall have the VF and does not.
+    Reattach,
+    /// It is being given back, and the host does not know that.
+    TellRelease,
+    /// It is over.
+    Release { returned: bool, reason: &'static str },
+    /// The host will say more.
+    Wait,
+}
+
+impl Engine {
+    /// Opens a session and settles everything that the host's words settle.
+    pub(super) async fn hello(&self, host: HostName, hello: Hello) -> Result<Session, Failure> {
+        self.check_owner(&host, &hello.inventory)?;
+        // From here on calls of earlier sessions are refused: what they have made is all there is.
+        let session = self.sessions.open(&host, &hello.agent_version, &hello.boot_id);
+        let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
+        self.events.record(EventKind::HostConnected, &host, message);
+
+        let conditions = self.take_inventory(&host, &hello.inventory)?;
+        self.quarantine_strange(&hello.live, &conditions);
+        let verdicts = self.judge(&host, session.id, &hello, &conditions);
+        let carried_out = verdicts.into_iter().map(|(record, verdict)| {
+            self.carry_out(session.id, record, verdict, hello.live.as_slice())
+        });
+        join_all(carried_out).await;
+        if let Some(reason) = self.registry().draining.clone() {
+            self.sessions.send(&host, HostCommand::Draining { reason });
+        }
+        self.host_spoke.notify_one();
+        Ok(session)
+    }
+
+    /// The host said what it has now.
+    pub(super) async fn inventory(
+        &self,
+        host: HostName,
+        session: SessionId,
+        inventory: Inventory,
+    ) -> Result<(), Failure> {
+        self.check_owner(&host, &inventory)?;
+        if !self.sessions.is_current(&host, session) {
+            return Ok(());
+        }
+        let conditions = self.take_inventory(&host, &inventory)?;
+        let returned: Vec<_> = {
+            let registry = self.registry();
+            let is_returned = |entry: &&Entry| {
+                !entry.is_held() && !entry.is_under_way(session) && is_clean(entry, &conditions)
+            };
+            let returned = registry.of_host(&host).filter(is_returned);
+            returned.map(|entry| Arc::clone(&entry.record)).collect()
+        };
+        let freed = returned.into_iter().map(|record| {
+            let verdict = Verdict::Release { returned: true, reason: "its VF is back" };
+            self.carry_out(session, record, verdict, &[])
+        });
+        join_all(freed).await;
+        Ok(())
+    }
+
+    /// The host said that the pod has the VF.
+    pub(super) fn host_attached(&self, host: &HostName, session: SessionId, id: AttachmentId) {
+        if !self.sessions.is_current(host, session) {
+            return;
+        }
+        let mut registry = self.registry();
+        let entry = registry.get_mut(id).filter(|entry| entry.record.key.host == *host);
+        let Some(entry) = entry.filter(|entry| entry.is_held() && !entry.attached) else { return };
+        entry.attached = true;
+        entry.was_attached = true;
+        let message = format!("the pod of {} has {}", entry.record.key, entry.record.vf);
+        registry.vfs.attached(&id);
+        drop(registry);
+        self.events.record(EventKind::AttachmentAttached, id, message);
+    }
+
+    /// Refuses an inventory that names another host's PF.
+    fn check_owner(&self, host: &HostName, inventory: &Inventory) -> Result<(), Failure> {
+        let mut registry = self.registry();
+        registry.host_id(host)?;
+        for pf in &inventory.pfs {
+            match registry.owner(pf.id) {
+                Some(owner) if owner == host => {}
+                Some(owner) => {
+                    return Err(Failure::new(
+                        Reason::NotAuthorised,
+                        format!("host {host} claims PF {}, which belongs to host {owner}", pf.id),
+                    ));
+                }
+                None => tracing::warn!(%host, pf = %pf.id, "the PF belongs to no host: left alone"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the pools which VFs there are to be had.
+    fn take_inventory(
+        &self,
+        host: &HostName,
+        inventory: &Inventory,
+    ) -> Result<Conditions, Failure> {
+        let mut registry = self.registry();
+        let number = registry.host_id(host)?;
+        let mut conditions = Conditions::new();
+        let mut cleared = Vec::new();
+        for (vf, facts, condition) in listed(host, number, inventory, &registry) {
+            conditions.insert(vf, condition);
+            match condition {
+                VfCondition::Clean => {
+                    registry.vfs.offer(vf, facts, now());
+                    if registry.strange.remove(&vf) && registry.vfs.clear(vf).is_ok() {
+                        cleared.push(vf);
+                    }
+                }
+                VfCondition::InUse => registry.vfs.withdraw(vf, "the host's agent holds it"),
+                VfCondition::Missing => registry.vfs.withdraw(vf, "the host can't find it"),
+            }
+        }
+        registry.withdraw_unlisted(host, &conditions);
+        drop(registry);
+        for vf in cleared {
+            self.events.record(EventKind::VfCleared, vf, "the host has it back, clean");
+        }
+        Ok(conditions)
+    }
+
+    /// Puts the VFs that the host holds for attachments that the journal does not know into
+    /// quarantine, until the host says that they are clean. Nothing else of the host is touched.
+    fn quarantine_strange(&self, live: &[LiveAttachment], conditions: &Conditions) {
+        let strange: Vec<_> = {
+            let mut registry = self.registry();
+            let unknown: Vec<_> =
+                live.iter().filter(|live| registry.get(live.id).is_none()).collect();
+            if unknown.is_empty() {
+                return;
+            }
+            let ids: Vec<_> = unknown.iter().map(|live| live.id.to_string()).collect();
+            let reason = format!(
+                "the host holds it for an attachment that the journal does not know ({})",
+                ids.join(", ")
+            );
+            let is_strange = |vf: &VfId| registry.vfs.holder(*vf).is_none();
+            let in_use = conditions.iter().filter(|(_, how)| **how == VfCondition::InUse);
+            let strange: Vec<_> = in_use.map(|(vf, _)| *vf).filter(is_strange).collect();
+            registry.strange.extend(&strange);
+            strange.into_iter().map(|vf| (vf, reason.clone())).collect()
+        };
+        for (vf, reason) in strange {
+            self.quarantine(vf, &reason);
+        }
+    }
+
+    fn judge(
+        &self,
+        host: &HostName,
+        session: SessionId,
+        hello: &Hello,
+        conditions: &Conditions,
+    ) -> Vec<(Arc<Record>, Verdict)> {
+        let live: HashMap<_, _> = hello.live.iter().map(|live| (live.id, live.in_pod)).collect();
+        let pending: HashSet<_> = hello.pending.iter().collect();
+        let registry = self.registry();
+        let judge = |entry: &Entry| {
+            let record = &entry.record;
+            let returned = is_clean(entry, conditions);
+            let verdict = if record.boot_id != hello.boot_id {
+                Verdict::Release { returned, reason: "its host has rebooted" }
+            } else if !entry.is_held() {
+                match live.contains_key(&record.id) {
+                    true => Verdict::TellRelease,
+                    false if returned => Verdict::Release { returned, reason: "its VF is back" },
+                    false => Verdict::Wait,
+                }
+            } else {
+                match live.get(&record.id) {
+                    Some(true) => Verdict::Attached,
+                    Some(false) => Verdict::Reattach,
+                    None if pending.contains(&record.key) || entry.session == Some(session) => {
+                        Verdict::Wait
+                    }
+                    None => Verdict::Release { returned, reason: "its host does not know it" },
+                }
+            };
+            (Arc::clone(record), verdict)
+        };
+        registry.of_host(host).map(judge).collect()
+    }
+
+    async fn carry_out(
+        &self,
+        session: SessionId,
+        record: Arc<Record>,
+        verdict: Verdict,
+        live: &[LiveAttachment],
+    ) {
+        match verdict {
+            Verdict::Wait => {}
+            Verdict::Attached => self.host_attached(&record.key.host, session, record.id),
+            Verdict::Reattach => {
+                if let Ok(view) = self.view(&record) {
+                    self.sessions.send(&record.key.host, HostCommand::Reattach(view));
+                }
+            }
+            Verdict::TellRelease => {
+                self.tell_release(&record, "it was released while the host was away".into());
+            }
+            Verdict::Release { returned, reason } => {
+                let _key = self.keys.lock(&record.key).await;
+                // A newer hello may have brought the host's word, or a flow may have ended it.
+                if !self.sessions.is_current(&record.key.host, session)
+                    || self.registry().get(record.id).is_none()
+                {
+                    return;
+                }
+                if let Err(failure) = self.give_back(&record, returned, reason).await {
+                    tracing::error!(id = %record.id, %failure, "an attachment can't be released yet");
+                }
+                if live.iter().any(|live| live.id == record.id) {
+                    self.tell_release(&record, reason.into());
+                }
+            }
+        }
+    }
+}
+
+impl Registry {
+    /// VFs that the host no longer lists are no longer to be had.
+    fn withdraw_unlisted(&mut self, host: &HostName, listed: &Conditions) {
+        let Some(pfs) = self.hosts.get(host) else { return };
+        let known = self.vfs.vfs().map(|view| view.vf);
+        let unlisted: Vec<_> =
+            known.filter(|vf| pfs.contains(&vf.pf) && !listed.contains_key(vf)).collect();
+        for vf in unlisted {
+            self.vfs.withdraw(vf, "the host has no such VF");
+        }
+    }
+}
+
+impl Entry {
+    /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
+    /// session: an inventory that says that the VF is clean may be older than the move.
+    fn is_under_way(&self, session: SessionId) -> bool {
+        self.session == Some(session) && !self.was_attached
+    }
+}
+
+fn is_clean(entry: &Entry, conditions: &Conditions) -> bool {
+    conditions.get(&entry.record.vf) == Some(&VfCondition::Clean)
+}
+
+/// The host's own VFs, flat.
+fn listed(
+    host: &HostName,
+    number: HostId,
+    inventory: &Inventory,
+    registry: &Registry,
+) -> Vec<(VfId, VfFacts, VfCondition)> {
+    let own = inventory.pfs.iter().filter(|pf| registry.owner(pf.id) == Some(host));
+    let vfs = own.flat_map(|pf| {
+        pf.vfs.iter().map(|function| {
+            let facts = VfFacts {
+                host: number,
+                pci_address: function.pci_address.clone(),
+                vendor: pf.vendor,
+                device: pf.device,
+            };
+            (VfId { pf: pf.id, vf: function.number }, facts, function.condition)
+        })
+    });
+    vfs.collect()
+}
