@@ -1,7 +1,11 @@
 //! The service's own words: what its rooms hand to each other. The journal stores these as JSON;
 //! `api::convert` turns them into the protocol's messages.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
@@ -310,4 +314,32 @@ impl Record {
             anti_spoofing: !self.network.allow_mac_spoofing,
         }
     }
+
+    /// The pod's routes: the network's and, of each family that these leave without one, the default
+    /// route by the first lease's gateway.
+    #[must_use]
+    pub fn routes(&self) -> Vec<Route> {
+        let mut routes = self.network.routes.clone();
+        for Lease { address, gateway } in &self.leases {
+            let Some(gateway) = *gateway else { continue };
+            let is_default = |route: &Route| {
+                route.destination.prefix() == 0
+                    && route.destination.is_ipv4() == address.is_ipv4()
+                    && route.table == 0
+            };
+            if !routes.iter().any(is_default) {
+                routes.extend(default_route(gateway));
+            }
+        }
+        routes
+    }
+}
+
+fn default_route(gateway: IpAddr) -> Option<Route> {
+    let everything = match gateway {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let destination = IpNetwork::new(everything, 0).ok()?;
+    Some(Route { destination, gateway: Some(gateway), mtu: 0, advmss: 0, priority: 0, table: 0 })
 }

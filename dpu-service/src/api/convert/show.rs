@@ -33,7 +33,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         mac: record.mac.to_string(),
         vlan: network.vlan.unwrap_or_default().into(),
         addresses: record.leases.iter().map(lease).collect(),
-        routes: network.routes.iter().map(route).collect(),
+        routes: record.routes().iter().map(route).collect(),
         rules: network.rules.iter().map(rule).collect(),
         dns: Some(dns(&network.dns)),
         mtu: network.mtu,
