@@ -89,6 +89,7 @@ pub(crate) fn print_large_service() {
         (lab.attachments_in("ATTACHED") == LARGE_VFS as usize).then_some(())
     });
     let leases = LARGE_VFS * LARGE_SUBNETS;
+    println!("\n### Memory of a large service\n\n| what | figure |\n|---|---|");
     println!("| the service's memory, {LARGE_VFS} VFs, none attached | {empty:.1} MiB |");
     println!(
         "| the service's memory, {LARGE_VFS} VFs attached, {leases} leases | {:.1} MiB |",

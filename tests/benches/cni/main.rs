@@ -23,23 +23,32 @@ const SEQUENTIAL: usize = 200;
 /// Calls at the same time, as a busy runtime makes.
 const CALLERS: usize = 16;
 
+/// The parts, by the names that arguments choose them with; all where none is named.
+const PARTS: [(&str, fn()); 3] =
+    [("attach", attach), ("peers", peers::print), ("large", footprint::print_large_service)];
+
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     // `cargo test --benches` runs this without `--bench`: nothing to test here.
-    if !std::env::args().any(|argument| argument == "--bench") {
+    if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
-    println!("Machine: {}\n", sample::machine());
+    println!("Machine: {}", sample::machine());
+    let is_chosen = |name: &str| arguments.len() == 1 || arguments.iter().any(|a| a == name);
+    for (_, print) in PARTS.iter().filter(|(name, _)| is_chosen(name)) {
+        print();
+    }
+}
+
+fn attach() {
     let lab = Lab::start(&Settings::with_vfs(u32::try_from(SEQUENTIAL).unwrap()));
     let (ours, floor) = one_after_the_other(&lab);
-    println!("### One caller, N={SEQUENTIAL}, product and floor in turn\n");
+    println!("\n### One caller, N={SEQUENTIAL}, product and floor in turn\n");
     compare(&ours, &floor);
     println!("\n### {CALLERS} callers, N={SEQUENTIAL}\n");
     let (ours, floor) = at_once(&lab);
     compare(&ours, &floor);
-    peers::print();
     footprint::print(&lab);
-    drop(lab);
-    footprint::print_large_service();
 }
 
 /// Attach and detach of one kind.

@@ -125,7 +125,7 @@ fn a_viewer_looks_and_changes_nothing() {
     let attachments = guest.get("attachments");
     assert_eq!(attachments.len(), 1);
     let id = attachments[0]["id"].as_str().unwrap();
-    let complaint = guest.is_refused(&["release", id]);
+    let complaint = guest.is_refused(&["release", id, "--reason", "mine", "--yes"]);
     assert!(complaint.contains("NOT_AUTHORISED"), "{complaint}");
     assert_eq!(lab.operator().get("attachments").len(), 1);
 }

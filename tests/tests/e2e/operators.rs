@@ -75,13 +75,13 @@ fn an_attachment_released_by_an_operator_leaves_its_pod() {
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let _ = lab.operator().says(&["release", &id]);
+    let _ = lab.operator().says(&["release", &id, "--reason", "maintenance", "--yes"]);
     lab.assert_clean_slate();
     let links = pod.json("ip", &["link"]);
     assert!(links.iter().all(|link| link["ifname"] != "eth0"), "{links:?}");
     lab.del("blue", &pod, "eth0").nothing();
-    let complaint = lab.operator().is_refused(&["release", &id]);
-    assert!(complaint.contains("ATTACHMENT_UNKNOWN"), "{complaint}");
+    let complaint = lab.operator().is_refused(&["release", &id, "--reason", "again", "--yes"]);
+    assert!(complaint.contains(&id), "{complaint}");
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn tables_name_what_is_there() {
     for word in ["NETWORK", "blue", "node-1", "Attached", &addresses(&result)[0]] {
         assert!(attachments.contains(word), "{word:?} is not in:\n{attachments}");
     }
-    assert!(operator.says(&["get", "vfs"]).contains("pf0vf3"));
-    assert!(operator.says(&["get", "pools"]).contains("p0#0-3"));
+    assert!(operator.says(&["get", "vfs", "-o", "wide"]).contains("d000:00:00.4"));
+    assert!(operator.says(&["get", "pools", "-o", "wide"]).contains("p0#0-3"));
     assert!(operator.says(&["get", "networks"]).contains("fd00:10:2::/64"));
     let status = operator.says(&["status"]);
     assert!(status.contains("dpu-1") && status.contains("node-1"), "{status}");
