@@ -1,2 +1,9 @@
-//! The host's program: CNI plugin, resident agent, netns mover.
+//! The host's program: a CNI plugin that runtimes start, and the agent behind it that talks to the
+//! DPU and moves VFs between network namespaces.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod agent;
+pub mod cni;
+pub mod mover;
+pub mod protocol;

@@ -1,0 +1,305 @@
+//! ADD: ask the DPU, record, move.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use netlink::{Netns, NetnsId, Rtnl};
+use offload_proto::{
+    Failure, Reason,
+    v1::{self, host_message},
+};
+use tokio::task::spawn_blocking;
+
+use super::{
+    Agent, defect, device_info,
+    records::{Phase, PodNetns, Record},
+    vf_source::{self, VfIdentity},
+};
+use crate::{
+    mover::{Cargo, Durations, Failed, Original, Plan, Scene, open_netns},
+    protocol::{AddRequest, Timings},
+};
+
+impl Agent {
+    /// Serves an ADD. Repeating it gives the same attachment.
+    ///
+    /// # Errors
+    /// Why the pod has no interface. Then nothing of it is left: neither here nor on the DPU,
+    /// except that a DPU which can't be reached any more is told later.
+    pub(super) async fn attach(
+        self: &Arc<Self>,
+        request: AddRequest,
+        deadline: Instant,
+    ) -> Result<(v1::Attachment, Timings), Failure> {
+        let started = Instant::now();
+        let _key = self.keys.lock(&request.key).await;
+        let netns = self.pod_netns(&request.netns)?;
+        self.make_way(&request, netns.id).await?;
+
+        let asked = Instant::now();
+        let attachment = self.call_attach(&request, deadline).await?;
+        let rpc = asked.elapsed();
+
+        let recorded = Instant::now();
+        let record = match self.record(&request, netns, attachment.clone()).await {
+            Ok(record) => record,
+            Err(failure) => {
+                let is_intact = failure.reason == Reason::RecordsUnavailable;
+                self.give_back_unused(&attachment, is_intact).await;
+                return Err(failure);
+            }
+        };
+        let record_time = recorded.elapsed();
+
+        let durations = match self.move_in(&record).await {
+            Ok(durations) => durations,
+            Err(failure) => {
+                self.release(record, Duration::ZERO).await;
+                return Err(failure);
+            }
+        };
+        self.tell_attached(&record);
+        let timings = timings(rpc, record_time, &durations, started.elapsed());
+        log(&record, &timings, &durations);
+        Ok((attachment, timings))
+    }
+
+    /// The namespace at a path. It is not kept open: that would keep it alive.
+    fn pod_netns(&self, path: &str) -> Result<PodNetns, Failure> {
+        let id = open_netns(path)?.id();
+        if id == self.host.id() {
+            let message = format!("{path} is the host's own network namespace");
+            return Err(Failure::new(Reason::NetnsInvalid, message));
+        }
+        Ok(PodNetns { path: path.to_owned(), id })
+    }
+
+    /// Settles what an earlier attach of the same key has left.
+    async fn make_way(
+        self: &Arc<Self>,
+        request: &AddRequest,
+        netns: NetnsId,
+    ) -> Result<(), Failure> {
+        let key = &request.key;
+        let Some(earlier) = self.records.by_key(key) else { return Ok(()) };
+        if earlier.phase == Phase::Releasing {
+            self.release(earlier, self.config.timeouts.vf_return()).await;
+            return match self.records.by_key(key) {
+                None => Ok(()),
+                Some(_) => Err(Failure::new(
+                    Reason::Releasing,
+                    format!("an earlier attachment of {key} is still being given back"),
+                )),
+            };
+        }
+        if earlier.netns.id == netns {
+            return Ok(());
+        }
+        let message = format!("{key} is attached in another network namespace already");
+        Err(Failure::new(Reason::AttachmentDiffers, message))
+    }
+
+    /// Records what is about to be changed, before anything is.
+    async fn record(
+        self: &Arc<Self>,
+        request: &AddRequest,
+        netns: PodNetns,
+        attachment: v1::Attachment,
+    ) -> Result<Arc<Record>, Failure> {
+        let original = match self.records.by_id(&attachment.id) {
+            Some(same) => same.original.clone(),
+            None => self.original_of(&attachment).await?,
+        };
+        let record = Arc::new(Record {
+            attachment,
+            configuration: request.configuration.clone(),
+            netns,
+            original,
+            boot_id: self.boot_id.clone(),
+            phase: Phase::Live,
+            device_info_file: request.device_info_file.clone(),
+        });
+        self.cargo(&record)?;
+        self.records.put(Arc::clone(&record)).await?;
+        Ok(record)
+    }
+
+    /// What the VF of a new attachment is like now.
+    async fn original_of(
+        self: &Arc<Self>,
+        attachment: &v1::Attachment,
+    ) -> Result<Original, Failure> {
+        let vf = attachment.vf.clone().unwrap_or_default();
+        self.settle_earlier_holder(&vf.pci_address).await?;
+        let (source, host) = (Arc::clone(&self.source), Arc::clone(&self.host));
+        let look = move || {
+            let identity = VfIdentity {
+                controller: vf.controller,
+                pf: vf.pf,
+                vf: vf.vf,
+                pci_address: vf.pci_address,
+            };
+            let name = source.own_name(&identity);
+            let mut rtnl = Rtnl::open_in(&host)?;
+            let found = vf_source::find(&*source, &mut rtnl, &identity.pci_address, Some(&name))?;
+            Ok::<_, netlink::Error>((found, identity.pci_address))
+        };
+        let looked = spawn_blocking(look).await.map_err(|error| defect(&error))?;
+        let (found, pci_address) =
+            looked.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))?;
+        found.as_ref().map(Original::from).ok_or_else(|| {
+            let message =
+                format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
+            Failure::new(Reason::VfMissing, message)
+        })
+    }
+
+    /// A VF that another record holds is never touched. A record that is being given back, and of
+    /// which only the DPU's last word is missing, is finished first.
+    async fn settle_earlier_holder(self: &Arc<Self>, pci_address: &str) -> Result<(), Failure> {
+        let holder = || self.records.by_pci_address(pci_address);
+        if let Some(earlier) = holder()
+            && earlier.phase == Phase::Releasing
+        {
+            let _key = self.keys.lock(&earlier.key()).await;
+            if let Some(earlier) = self.records.by_id(earlier.id()) {
+                self.release(earlier, Duration::ZERO).await;
+            }
+        }
+        let Some(other) = holder() else { return Ok(()) };
+        let message = format!(
+            "VF {pci_address}, which the DPU chose, is held by {} of {}",
+            other.id(),
+            other.key()
+        );
+        Err(Failure::new(Reason::VfNotFree, message))
+    }
+
+    /// Gives back an attachment whose VF was not touched, and which has no record. Where the DPU
+    /// can't be told, the next session's hello does, which does not list it.
+    async fn give_back_unused(&self, attachment: &v1::Attachment, vf_returned: bool) {
+        if self.records.by_id(&attachment.id).is_some() {
+            return;
+        }
+        let request = v1::DetachRequest {
+            key: attachment.key.clone(),
+            attachment_id: attachment.id.clone(),
+            vf_returned,
+        };
+        if let Err(failure) = self.call_detach(request).await {
+            tracing::warn!(attachment = attachment.id, "not given back yet: {failure}");
+            self.session.restart();
+        }
+        self.inventory_changed();
+    }
+
+    /// Moves the VF of a record into its pod.
+    ///
+    /// # Errors
+    /// Why it could not be moved; the move is undone.
+    pub(super) async fn move_in(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+    ) -> Result<Durations, Failure> {
+        let agent = Arc::clone(self);
+        let moved = Arc::clone(record);
+        let work = move || agent.move_in_now(&moved);
+        let moved = spawn_blocking(work).await.map_err(|error| defect(&error))?;
+        if let Ok(durations) = &moved
+            && durations.without_carrier
+        {
+            tracing::warn!(attachment = record.id(), "the VF has no carrier yet");
+        }
+        moved
+    }
+
+    fn move_in_now(&self, record: &Record) -> Result<Durations, Failure> {
+        let pod = open_netns(&record.netns.path)?;
+        if pod.id() != record.netns.id {
+            let message =
+                format!("{} is another network namespace than at the attach", record.netns.path);
+            return Err(Failure::new(Reason::NetnsInvalid, message));
+        }
+        let scene = Scene::open(self.cargo(record)?, Arc::clone(&self.host), Some(pod))
+            .map_err(|error| Failure::new(error.reason(), error.to_string()))?;
+        let durations = scene.move_in().map_err(|failed| failure_of_move(record, &failed))?;
+        device_info::write(record).map_err(|error| {
+            let path = record.device_info_file.as_deref().unwrap_or_default();
+            let message = format!("the device-info file {path} can't be written: {error}");
+            Failure::new(Reason::MoveFailed, message)
+        })?;
+        Ok(durations)
+    }
+
+    /// The VF of a record and how it is to be on either side.
+    pub(super) fn cargo(&self, record: &Record) -> Result<Cargo, Failure> {
+        let plan = Plan::new(&record.attachment, self.config.timeouts.carrier())
+            .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        Ok(Cargo {
+            source: Arc::clone(&self.source),
+            pci_address: record.pci_address().to_owned(),
+            original: record.original.clone(),
+            plan,
+        })
+    }
+
+    /// Tells the DPU that the pod has its VF.
+    pub(super) fn tell_attached(&self, record: &Record) {
+        let attached = v1::Attached { attachment_id: record.id().to_owned() };
+        self.session.send(host_message::Message::Attached(attached));
+    }
+}
+
+/// The namespace that a record means, if it is still there.
+pub(super) fn living_netns(netns: &PodNetns) -> Option<Netns> {
+    let found = Netns::open(Path::new(&netns.path)).ok()?;
+    (found.id() == netns.id).then_some(found)
+}
+
+/// What a failed move is told as: what, on what, why.
+pub(super) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
+    let reason =
+        failed.source.as_ref().map_or(Reason::MoveFailed, super::super::mover::MoveError::reason);
+    for left in &failed.left {
+        let (step, error) = (left.step, &left.source);
+        tracing::warn!(attachment = record.id(), step, %error, "an undo failed");
+    }
+    let message = format!(
+        "moving VF {} for {} failed: {}",
+        record.pci_address(),
+        record.key(),
+        bootstrap::Chain(failed)
+    );
+    Failure::new(reason, message)
+}
+
+fn timings(rpc: Duration, record: Duration, durations: &Durations, total: Duration) -> Timings {
+    let microseconds = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    Timings {
+        rpc_us: microseconds(rpc),
+        record_us: microseconds(record),
+        move_us: microseconds(durations.relocate),
+        configure_us: microseconds(durations.configure),
+        carrier_us: microseconds(durations.carrier),
+        total_us: microseconds(total),
+    }
+}
+
+fn log(record: &Record, timings: &Timings, durations: &Durations) {
+    tracing::info!(
+        attachment = record.id(),
+        key = %record.key(),
+        vf = record.pci_address(),
+        rpc_us = timings.rpc_us,
+        record_us = timings.record_us,
+        move_us = timings.move_us,
+        configure_us = timings.configure_us,
+        carrier_us = timings.carrier_us,
+        total_us = timings.total_us,
+        announced = !durations.unannounced,
+        "attached"
+    );
+}

@@ -1,0 +1,70 @@
+//! GC: release what the runtime no longer knows.
+
+use std::{collections::HashSet, sync::Arc};
+
+use offload_proto::{Failure, Reason, v1};
+
+use super::{Agent, records::Record};
+use crate::protocol::{GcRequest, Key};
+
+impl Agent {
+    /// Serves a GC: first this host's records, then what only the DPU has.
+    ///
+    /// # Errors
+    /// [`Reason::DpuUnreachable`] and the like, when only the host's own part could be done.
+    pub(super) async fn collect(self: &Arc<Self>, request: GcRequest) -> Result<(), Failure> {
+        let valid: HashSet<Key> = request.valid.iter().cloned().collect();
+        for record in self.records.all() {
+            if record.configuration == request.configuration && !valid.contains(&record.key()) {
+                self.release_stale(&record).await;
+            }
+        }
+        let kept = self.kept(&request, valid);
+        let released = self.call_collect(&request, kept).await;
+        let released = match released {
+            // The DPU has no such network, hence no attachments of it.
+            Err(failure) if failure.reason == Reason::NetworkUnknown => return Ok(()),
+            released => released?,
+        };
+        for attachment in released {
+            self.finish_collected(attachment).await;
+        }
+        Ok(())
+    }
+
+    /// What the DPU must leave alone: besides the valid attachments those of other configurations,
+    /// which may be of the same network, and those under way.
+    fn kept(&self, request: &GcRequest, valid: HashSet<Key>) -> Vec<Key> {
+        let records = self.records.all().into_iter();
+        let others = records
+            .filter(|record| record.configuration != request.configuration)
+            .map(|record| record.key());
+        let kept: HashSet<Key> =
+            valid.into_iter().chain(others).chain(self.pending.keys()).collect();
+        kept.into_iter().collect()
+    }
+
+    async fn release_stale(self: &Arc<Self>, record: &Arc<Record>) {
+        let _key = self.keys.lock(&record.key()).await;
+        if let Some(record) = self.records.by_id(record.id()) {
+            tracing::info!(attachment = record.id(), key = %record.key(), "stale: released");
+            self.release(record, self.config.timeouts.vf_return()).await;
+        }
+    }
+
+    /// The DPU waits for the VF of an attachment that it collected.
+    async fn finish_collected(self: &Arc<Self>, attachment: v1::Attachment) {
+        if let Some(record) = self.records.by_id(&attachment.id) {
+            return self.release_stale(&record).await;
+        }
+        let detach = v1::DetachRequest {
+            key: attachment.key,
+            attachment_id: attachment.id,
+            vf_returned: false,
+        };
+        if let Err(failure) = self.call_detach(detach).await {
+            tracing::info!("a collected attachment is settled later: {failure}");
+        }
+        self.inventory_changed();
+    }
+}

@@ -1,0 +1,277 @@
+//! The agent's configuration file.
+
+use std::{path::PathBuf, time::Duration};
+
+use bootstrap::LogSettings;
+use mtls::TlsSettings;
+use serde::Deserialize;
+
+use crate::protocol::DEFAULT_SOCKET;
+
+/// Longest of all timeouts, in seconds.
+const LONGEST_S: u64 = 3600;
+/// Longest wait for a carrier, in milliseconds.
+const LONGEST_CARRIER_MS: u64 = 10_000;
+
+/// The agent's configuration. configs/host-shim.toml documents every key.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where the agent listens for the plugin. Its folder is the agent's own.
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    /// Where the agent keeps its records.
+    #[serde(default = "default_state_dir")]
+    pub state_dir: PathBuf,
+    /// What tells one boot of the host from the next.
+    #[serde(default = "default_boot_id_file")]
+    pub boot_id_file: PathBuf,
+    /// The DPU.
+    pub dpu: Dpu,
+    /// The agent's certificate.
+    pub tls: TlsSettings,
+    /// The log.
+    #[serde(default)]
+    pub log: LogSettings,
+    /// Where VFs come from.
+    #[serde(default)]
+    pub vf_source: VfSourceSettings,
+    /// How long things may take.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// Bounds.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// `[dpu]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dpu {
+    /// `host:port`
+    pub endpoint: String,
+    /// The name that its certificate must have.
+    pub name: String,
+}
+
+/// `[vf_source]`
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VfSourceSettings {
+    /// The kind of card.
+    #[serde(default)]
+    pub kind: VfSourceKind,
+}
+
+/// A kind of card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VfSourceKind {
+    /// The card made of software.
+    #[default]
+    Virtual,
+}
+
+/// `[timeouts]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// Longest call of Attach, repetitions included, in seconds.
+    pub attach_s: u64,
+    /// Longest call of Detach, Check or Collect, in seconds.
+    pub detach_s: u64,
+    /// Longest wait for a VF that comes back from a namespace that ended, in seconds.
+    pub vf_return_s: u64,
+    /// How long the DPU may be unreachable before STATUS says so, in seconds.
+    pub unreachable_grace_s: u64,
+    /// How long a call waits for a session that was lost just now, in milliseconds.
+    pub reconnect_ms: u64,
+    /// Longest wait for a VF's carrier, in milliseconds.
+    pub carrier_ms: u64,
+    /// Longest attempt to connect to the DPU, in seconds.
+    pub connect_s: u64,
+    /// How often records and kernel are compared without a cause, in seconds.
+    pub reconcile_s: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            attach_s: 30,
+            detach_s: 10,
+            vf_return_s: 5,
+            unreachable_grace_s: 10,
+            reconnect_ms: 1000,
+            carrier_ms: 200,
+            connect_s: 5,
+            reconcile_s: 30,
+        }
+    }
+}
+
+/// `[limits]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Calls of the plugin that are answered at the same time; more wait.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 512 }
+    }
+}
+
+fn default_socket() -> PathBuf {
+    DEFAULT_SOCKET.into()
+}
+
+fn default_state_dir() -> PathBuf {
+    "/var/lib/dpu-offload/agent".into()
+}
+
+fn default_boot_id_file() -> PathBuf {
+    "/proc/sys/kernel/random/boot_id".into()
+}
+
+/// A value that is out of its range.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}` is {value}, but must be {range}")]
+pub struct RangeError {
+    key: &'static str,
+    value: String,
+    range: String,
+}
+
+impl Config {
+    /// Checks what the types don't.
+    ///
+    /// # Errors
+    /// The first key whose value is out of its range.
+    pub fn check(&self) -> Result<(), RangeError> {
+        let timeouts = &self.timeouts;
+        for (key, value, lowest, highest) in [
+            ("timeouts.attach_s", timeouts.attach_s, 1, LONGEST_S),
+            ("timeouts.detach_s", timeouts.detach_s, 1, LONGEST_S),
+            ("timeouts.vf_return_s", timeouts.vf_return_s, 0, LONGEST_S),
+            ("timeouts.unreachable_grace_s", timeouts.unreachable_grace_s, 0, LONGEST_S),
+            ("timeouts.reconnect_ms", timeouts.reconnect_ms, 0, LONGEST_S * 1000),
+            ("timeouts.carrier_ms", timeouts.carrier_ms, 0, LONGEST_CARRIER_MS),
+            ("timeouts.connect_s", timeouts.connect_s, 1, LONGEST_S),
+            ("timeouts.reconcile_s", timeouts.reconcile_s, 1, LONGEST_S),
+            ("limits.connections", self.limits.connections as u64, 1, 65_536),
+        ] {
+            if !(lowest..=highest).contains(&value) {
+                let range = format!("{lowest} to {highest}");
+                return Err(RangeError { key, value: value.to_string(), range });
+            }
+        }
+        for (key, path) in [("socket", &self.socket), ("state_dir", &self.state_dir)] {
+            if !path.is_absolute() {
+                let value = path.display().to_string();
+                return Err(RangeError { key, value, range: "an absolute path".into() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Timeouts {
+    /// Longest call of Attach, repetitions included.
+    #[must_use]
+    pub const fn attach(&self) -> Duration {
+        Duration::from_secs(self.attach_s)
+    }
+
+    /// Longest call of Detach, Check or Collect.
+    #[must_use]
+    pub const fn detach(&self) -> Duration {
+        Duration::from_secs(self.detach_s)
+    }
+
+    /// Longest wait for a VF that comes back.
+    #[must_use]
+    pub const fn vf_return(&self) -> Duration {
+        Duration::from_secs(self.vf_return_s)
+    }
+
+    /// How long the DPU may be unreachable before STATUS says so.
+    #[must_use]
+    pub const fn unreachable_grace(&self) -> Duration {
+        Duration::from_secs(self.unreachable_grace_s)
+    }
+
+    /// How long a call waits for a session that was lost just now.
+    #[must_use]
+    pub const fn reconnect(&self) -> Duration {
+        Duration::from_millis(self.reconnect_ms)
+    }
+
+    /// Longest wait for a carrier.
+    #[must_use]
+    pub const fn carrier(&self) -> Duration {
+        Duration::from_millis(self.carrier_ms)
+    }
+
+    /// Longest attempt to connect.
+    #[must_use]
+    pub const fn connect(&self) -> Duration {
+        Duration::from_secs(self.connect_s)
+    }
+
+    /// How often records and kernel are compared without a cause.
+    #[must_use]
+    pub const fn reconcile(&self) -> Duration {
+        Duration::from_secs(self.reconcile_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const LEAST: &str = "
+        [dpu]
+        endpoint = '192.168.100.2:7443'
+        name = 'dpu-1'
+        [tls]
+        ca = '/etc/dpu-offload/ca.pem'
+        certificate = '/etc/dpu-offload/host.pem'
+        key = '/etc/dpu-offload/host.key'
+    ";
+
+    fn config(more: &str) -> Config {
+        bootstrap::parse_config(&format!("{more}\n{LEAST}"), Path::new("/c.toml")).unwrap()
+    }
+
+    #[test]
+    fn the_least_configuration_has_good_defaults() {
+        let config = config("");
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.socket, Path::new(DEFAULT_SOCKET));
+        assert_eq!(config.timeouts.unreachable_grace(), Duration::from_secs(10));
+    }
+
+    #[test]
+    fn the_shipped_configuration_is_good_and_says_the_defaults() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/host-shim.toml");
+        let shipped: Config = bootstrap::load_config(&path).unwrap();
+        assert_eq!(shipped.check(), Ok(()));
+        let default = config("");
+        assert_eq!(format!("{:?}", shipped.timeouts), format!("{:?}", default.timeouts));
+        assert_eq!(shipped.socket, default.socket);
+        assert_eq!(shipped.state_dir, default.state_dir);
+        assert_eq!(shipped.boot_id_file, default.boot_id_file);
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_key() {
+        let error = config("timeouts.attach_s = 0").check().unwrap_err();
+        assert_eq!(error.to_string(), "`timeouts.attach_s` is 0, but must be 1 to 3600");
+        let error = config("socket = 'agent.sock'").check().unwrap_err();
+        assert!(error.to_string().contains("`socket` is agent.sock"));
+    }
+}

@@ -1,0 +1,138 @@
+//! DEL, and every other way in which an attachment is given back.
+
+use std::{sync::Arc, time::Duration};
+
+use offload_proto::{Failure, Reason, v1};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    Agent,
+    attach::{failure_of_move, living_netns},
+    defect, device_info,
+    records::{Phase, Record},
+};
+use crate::{
+    mover::{MoveError, Scene},
+    protocol::DelRequest,
+};
+
+impl Agent {
+    /// Serves a DEL. What can't be finished now is recorded, and finished later without the
+    /// runtime; so there is nothing that a retry could help with.
+    pub(super) async fn detach(self: &Arc<Self>, request: DelRequest) {
+        let _key = self.keys.lock(&request.key).await;
+        match self.records.by_key(&request.key) {
+            Some(record) => self.release(record, self.config.timeouts.vf_return()).await,
+            None => self.detach_unrecorded(&request).await,
+        }
+    }
+
+    /// There is nothing here to give back. The DPU may have something: of an attach whose answer
+    /// never came, or of records that were lost. If it can't be asked now, its next session's hello
+    /// does not list the attachment, and so it is released.
+    async fn detach_unrecorded(&self, request: &DelRequest) {
+        let detach = v1::DetachRequest {
+            key: Some(request.key.clone().into()),
+            attachment_id: String::new(),
+            vf_returned: false,
+        };
+        match self.call_detach(detach).await {
+            Ok(()) => self.inventory_changed(),
+            Err(failure) => tracing::info!(key = %request.key, "nothing to detach: {failure}"),
+        }
+    }
+
+    /// Gives an attachment back, as far as it goes now. Waits up to `patience` for a VF whose pod's
+    /// namespace has ended. The caller holds the key's lock.
+    pub(super) async fn release(self: &Arc<Self>, record: Arc<Record>, patience: Duration) {
+        let record = self.begin_release(record).await;
+        device_info::remove(&record);
+        let home = self.bring_home(&record, patience).await;
+        if let Err(failure) = &home {
+            tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
+        }
+        let detach = v1::DetachRequest {
+            key: record.attachment.key.clone(),
+            attachment_id: record.id().to_owned(),
+            vf_returned: home.is_ok(),
+        };
+        match self.call_detach(detach).await {
+            Ok(()) if home.is_ok() => self.forget(&record),
+            Ok(()) => {}
+            Err(failure) => {
+                tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
+            }
+        }
+    }
+
+    /// Says durably that the attachment is being given back. Where the disk refuses, it is given
+    /// back all the same: a full disk must not keep a VF.
+    async fn begin_release(&self, record: Arc<Record>) -> Arc<Record> {
+        if record.phase == Phase::Releasing {
+            return record;
+        }
+        let releasing = Arc::new(Record { phase: Phase::Releasing, ..(*record).clone() });
+        if let Err(failure) = self.records.put(Arc::clone(&releasing)).await {
+            tracing::error!(attachment = record.id(), "{failure}");
+            self.records.keep(Arc::clone(&releasing));
+        }
+        releasing
+    }
+
+    fn forget(&self, record: &Record) {
+        self.records.remove(record.id());
+        self.broken().remove(record.id());
+        self.inventory_changed();
+        tracing::info!(
+            attachment = record.id(),
+            key = %record.key(),
+            vf = record.pci_address(),
+            "detached"
+        );
+    }
+
+    /// Gets the VF into the host's namespace as it was before.
+    async fn bring_home(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        let deadline = Instant::now() + patience;
+        let mut arrivals = self.vf_events.subscribe();
+        let mut retried = false;
+        loop {
+            match self.try_bring_home(record).await {
+                Ok(()) => return Ok(()),
+                Err(failure) if failure.reason == Reason::VfMissing => {
+                    // It comes back when the kernel has cleaned the pod's namespace up.
+                    if timeout_at(deadline, arrivals.changed()).await.is_err() {
+                        return Err(failure);
+                    }
+                }
+                Err(failure) if retried => return Err(failure),
+                Err(failure) => {
+                    tracing::debug!(attachment = record.id(), "trying again: {failure}");
+                    retried = true;
+                }
+            }
+        }
+    }
+
+    async fn try_bring_home(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
+        let agent = Arc::clone(self);
+        let record = Arc::clone(record);
+        let work = move || agent.bring_home_now(&record);
+        spawn_blocking(work).await.map_err(|error| defect(&error))?
+    }
+
+    fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
+        let failed = |error: MoveError| Failure::new(error.reason(), error.to_string());
+        let pod = living_netns(&record.netns);
+        let scene =
+            Scene::open(self.cargo(record)?, Arc::clone(&self.host), pod).map_err(failed)?;
+        scene.move_out().map_err(|failure| failure_of_move(record, &failure))
+    }
+}

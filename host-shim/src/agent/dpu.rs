@@ -1,0 +1,170 @@
+//! The calls that the agent makes to its DPU.
+
+use std::{future::Future, sync::Arc, time::Instant};
+
+use offload_proto::{
+    Failure, Reason,
+    v1::{
+        AttachRequest, Attachment, Bandwidth, CheckRequest, CollectRequest, DetachRequest, Pod,
+        StatusRequest,
+    },
+};
+use tokio::time::timeout_at;
+use tonic::{Request, Response, Status};
+
+use super::{
+    Agent,
+    session::{Established, failure_of, is_answer},
+};
+use crate::protocol::{AddRequest, GcRequest, Key};
+
+impl Agent {
+    /// Asks for an attachment until `deadline`, again when the session breaks in between.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or why it can't be reached; then nothing of the attachment is left, or
+    /// the next session's hello takes it back.
+    pub(super) async fn call_attach(
+        &self,
+        request: &AddRequest,
+        deadline: Instant,
+    ) -> Result<Attachment, Failure> {
+        let _pending = self.pending.enter(&request.key);
+        let patience = self.config.timeouts.reconnect();
+        let mut session = self.session.current(patience).await?;
+        loop {
+            let message = attach_request(request, &session.id);
+            let mut client = session.client();
+            let status = match bounded(deadline, client.attach(message)).await {
+                Ok(answer) => return complete(answer.attachment),
+                Err(status) => status,
+            };
+            let failure = failure_of(&status);
+            if is_answer(&status) && failure.reason != Reason::StaleSession {
+                return Err(failure);
+            }
+            if deadline <= Instant::now() {
+                self.disown(&request.key, &session).await;
+                return Err(failure);
+            }
+            session = self.session.other_than(&session.id, patience).await?;
+        }
+    }
+
+    /// Takes back what a call whose answer never came may have left. Where that fails too, the next
+    /// session's hello does it.
+    async fn disown(&self, key: &Key, session: &Established) {
+        if self.records.by_key(key).is_some() {
+            return;
+        }
+        let request = DetachRequest {
+            key: Some(key.clone().into()),
+            attachment_id: String::new(),
+            vf_returned: true,
+        };
+        let deadline = Instant::now() + self.config.timeouts.reconnect();
+        if bounded(deadline, session.client().detach(request)).await.is_err() {
+            self.session.restart();
+        }
+    }
+
+    /// Gives an attachment back.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or why it can't be reached.
+    pub(super) async fn call_detach(&self, request: DetachRequest) -> Result<(), Failure> {
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.config.timeouts.detach();
+        match bounded(deadline, session.client().detach(request)).await {
+            Ok(_) => Ok(()),
+            Err(status) => match failure_of(&status) {
+                failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
+                failure => Err(failure),
+            },
+        }
+    }
+
+    /// Has the DPU compare an attachment with its eswitch.
+    ///
+    /// # Errors
+    /// What differs, or why the DPU can't be reached.
+    pub(super) async fn call_check(&self, key: &Key, id: &str) -> Result<(), Failure> {
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.config.timeouts.detach();
+        let request = CheckRequest { key: Some(key.clone().into()), attachment_id: id.to_owned() };
+        let checked = bounded(deadline, session.client().check(request)).await;
+        checked.map(drop).map_err(|status| failure_of(&status))
+    }
+
+    /// Has the DPU release all attachments of a network but the `valid` ones.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or why it can't be reached.
+    pub(super) async fn call_collect(
+        &self,
+        request: &GcRequest,
+        valid: Vec<Key>,
+    ) -> Result<Vec<Attachment>, Failure> {
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.config.timeouts.detach();
+        let request = CollectRequest {
+            network: request.network.clone(),
+            valid: valid.into_iter().map(Into::into).collect(),
+        };
+        let collected = bounded(deadline, session.client().collect(request)).await;
+        collected.map(|answer| answer.released).map_err(|status| failure_of(&status))
+    }
+
+    /// Why Attach can't be served, by the DPU's own account.
+    ///
+    /// # Errors
+    /// Why the DPU can't be asked.
+    pub(super) async fn call_status(
+        &self,
+        session: &Arc<Established>,
+        deadline: Instant,
+    ) -> Result<Vec<String>, Failure> {
+        let answer = bounded(deadline, session.client().status(StatusRequest {})).await;
+        answer.map(|answer| answer.problems).map_err(|status| failure_of(&status))
+    }
+}
+
+/// Makes a call that ends at `deadline`, which the DPU is told.
+async fn bounded<T>(
+    deadline: Instant,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    match timeout_at(deadline.into(), call).await {
+        Ok(answer) => answer.map(Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded("its deadline has passed")),
+    }
+}
+
+fn attach_request(request: &AddRequest, session_id: &str) -> Request<AttachRequest> {
+    let AddRequest { key, pod, bandwidth, .. } = request.clone();
+    Request::new(AttachRequest {
+        session_id: session_id.to_owned(),
+        key: Some(key.into()),
+        network: request.network.clone(),
+        pod: Some(Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid }),
+        pci_address: request.pci_address.clone().unwrap_or_default(),
+        mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        addresses: request.addresses.clone(),
+        bandwidth: Some(Bandwidth {
+            ingress_rate: bandwidth.ingress_rate,
+            ingress_burst: bandwidth.ingress_burst,
+            egress_rate: bandwidth.egress_rate,
+            egress_burst: bandwidth.egress_burst,
+        }),
+    })
+}
+
+/// An attachment with all that the agent relies on.
+fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
+    let attachment = attachment.unwrap_or_default();
+    let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.pci_address.is_empty());
+    if has_vf && attachment.key.is_some() && !attachment.id.is_empty() {
+        return Ok(attachment);
+    }
+    Err(Failure::new(Reason::Internal, "the DPU answered Attach without id, key or VF"))
+}

@@ -1,0 +1,192 @@
+//! What the host tells its DPU that it has.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use netlink::{Link, Rtnl};
+use offload_proto::{
+    Failure, Reason,
+    v1::{
+        Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
+        host_message,
+    },
+};
+use tokio::task::spawn_blocking;
+
+use super::{
+    Agent,
+    attach::living_netns,
+    defect,
+    records::{Phase, Record},
+    session::protocol_versions,
+    vf_source::{VfIdentity, VfSource},
+};
+
+impl Agent {
+    /// The first message of a session. What is under way is listed before what is recorded, so that
+    /// an attach in between is in one of the lists at least.
+    ///
+    /// # Errors
+    /// When the host's links can't be listed.
+    pub(super) async fn hello(self: &Arc<Self>) -> Result<Hello, Failure> {
+        let pending = self.pending.keys().into_iter().map(Into::into).collect();
+        let (inventory, live) = self.survey().await?;
+        *self.sent_inventory() = Some(inventory.clone());
+        Ok(Hello {
+            protocol: Some(protocol_versions()),
+            agent_version: env!("CARGO_PKG_VERSION").into(),
+            boot_id: self.boot_id.clone(),
+            capabilities: Vec::new(),
+            inventory: Some(inventory),
+            live,
+            pending,
+        })
+    }
+
+    /// Sends the inventory, unless the DPU has it.
+    ///
+    /// # Errors
+    /// When the host's links can't be listed.
+    pub(super) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
+        let (inventory, _) = self.survey().await?;
+        let mut sent = self.sent_inventory();
+        if sent.as_ref() != Some(&inventory) {
+            *sent = Some(inventory.clone());
+            self.session.send(host_message::Message::Inventory(inventory));
+        }
+        Ok(())
+    }
+
+    async fn survey(self: &Arc<Self>) -> Result<(Inventory, Vec<LiveAttachment>), Failure> {
+        let agent = Arc::clone(self);
+        let list = move || {
+            let links = Rtnl::open_in(&agent.host)?.links()?;
+            // Records after links: a VF that is about to leave the host's namespace has one.
+            let records = agent.records.all();
+            let inventory = inventory(&*agent.source, &links, &records);
+            let live = live(&*agent.source, &links, &records);
+            Ok::<_, netlink::Error>((inventory, live))
+        };
+        let listed = spawn_blocking(list).await.map_err(|error| defect(&error))?;
+        listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
+    }
+}
+
+/// All VFs: those in the host's namespace, and those that records hold elsewhere.
+fn inventory(source: &dyn VfSource, links: &[Link], records: &[Arc<Record>]) -> Inventory {
+    let mut vfs = BTreeMap::new();
+    for record in records {
+        let vf = record.attachment.vf.clone().unwrap_or_default();
+        let identity = VfIdentity {
+            controller: vf.controller,
+            pf: vf.pf,
+            vf: vf.vf,
+            pci_address: vf.pci_address,
+        };
+        vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
+    }
+    for (identity, link) in links.iter().filter_map(|link| Some((source.vf_of(link)?, link))) {
+        let condition = match vfs.get(&order(&identity)) {
+            Some(_) => VfCondition::InUse,
+            None if link.name == source.own_name(&identity) => VfCondition::Clean,
+            None => VfCondition::Missing,
+        };
+        vfs.insert(order(&identity), (identity, condition, link.name.clone()));
+    }
+    let mut pfs: Vec<PhysicalFunction> = Vec::new();
+    for (identity, condition, netdev) in vfs.into_values() {
+        let vf = VirtualFunction {
+            vf: identity.vf,
+            pci_address: identity.pci_address.clone(),
+            condition: condition.into(),
+            netdev,
+        };
+        match pfs.last_mut() {
+            Some(pf) if (pf.controller, pf.pf) == (identity.controller, identity.pf) => {
+                pf.vfs.push(vf);
+            }
+            _ => pfs.push(physical_function(source, &identity, vf)),
+        }
+    }
+    Inventory { pfs }
+}
+
+fn order(identity: &VfIdentity) -> (u32, u32, u32) {
+    (identity.controller, identity.pf, identity.vf)
+}
+
+fn physical_function(
+    source: &dyn VfSource,
+    identity: &VfIdentity,
+    first: VirtualFunction,
+) -> PhysicalFunction {
+    let facts = source.pf_of(identity);
+    PhysicalFunction {
+        controller: identity.controller,
+        pf: identity.pf,
+        pci_address: facts.pci_address,
+        vendor_id: facts.vendor_id,
+        device_id: facts.device_id,
+        vfs: vec![first],
+    }
+}
+
+/// The attachments that are being kept. A VF that has left the host's namespace while its pod's
+/// lives is in the pod.
+fn live(source: &dyn VfSource, links: &[Link], records: &[Arc<Record>]) -> Vec<LiveAttachment> {
+    let is_in_host = |record: &Record| {
+        links
+            .iter()
+            .filter_map(|link| source.vf_of(link))
+            .any(|vf| vf.pci_address == record.pci_address())
+    };
+    let kept = records.iter().filter(|record| record.phase == Phase::Live);
+    kept.map(|record| LiveAttachment {
+        attachment_id: record.id().to_owned(),
+        key: record.attachment.key.clone(),
+        in_pod: !is_in_host(record) && living_netns(&record.netns).is_some(),
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::v1;
+
+    use super::*;
+    use crate::agent::{records::tests::record, vf_source::VirtualCard};
+
+    fn link(name: &str, alias: &str) -> Link {
+        let mut link = Link::default();
+        (link.name, link.alias) = (name.into(), Some(alias.into()));
+        link
+    }
+
+    #[test]
+    fn vfs_are_clean_in_use_or_missing() {
+        let links = [
+            link("p0v1", "virtual-nic d000:00:00.2 pf0vf1"),
+            link("eth0", "virtual-nic d000:00:00.3 pf0vf2"),
+            link("p1v0", "virtual-nic d001:00:00.1 pf1vf0"),
+            link("lo", ""),
+        ];
+        let mut held = record("a", "c");
+        held.attachment.vf =
+            Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
+        let inventory = inventory(&VirtualCard, &links, &[Arc::new(held)]);
+        let told: Vec<_> = inventory
+            .pfs
+            .iter()
+            .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (0, 0, VfCondition::InUse),
+                (0, 1, VfCondition::Clean),
+                (0, 2, VfCondition::Missing),
+                (1, 0, VfCondition::Clean),
+            ]
+        );
+        assert_eq!(inventory.pfs[1].pci_address, "d001:00:00.0");
+    }
+}

@@ -1,0 +1,184 @@
+//! Keeps records and kernel in agreement, without being told what happened: at start, whenever a VF
+//! shows up in the host's namespace, when the DPU comes back, and on a timer.
+
+use std::{sync::Arc, time::Duration};
+
+use netlink::{Error, Link, LinkEvent, LinkMonitor, Rtnl};
+use offload_proto::Failure;
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+use super::{
+    Agent,
+    attach::living_netns,
+    defect,
+    records::{Phase, Record},
+    vf_source,
+};
+
+/// Links change in swarms: the inventory is sent once for a swarm.
+const SWARM: Duration = Duration::from_millis(100);
+
+/// Where a record's VF is.
+enum Place {
+    Host,
+    Pod,
+    /// Nowhere yet: its pod's namespace is being cleaned up, or its card is being reset.
+    Nowhere,
+}
+
+impl Agent {
+    /// Compares every record with the kernel, and waits for all.
+    pub(super) async fn reconcile_all(self: &Arc<Self>) {
+        let mut all = JoinSet::new();
+        for record in self.records.all() {
+            let agent = Arc::clone(self);
+            all.spawn(async move { agent.reconcile(record.id()).await });
+        }
+        all.join_all().await;
+    }
+
+    /// Compares one record with the kernel, and makes the kernel agree.
+    pub(super) async fn reconcile(self: &Arc<Self>, id: &str) {
+        let Some(record) = self.records.by_id(id) else { return };
+        let _key = self.keys.lock(&record.key()).await;
+        let Some(record) = self.records.by_id(id) else { return };
+        if record.phase == Phase::Releasing || record.boot_id != self.boot_id {
+            return self.release(record, Duration::ZERO).await;
+        }
+        if let Err(failure) = self.reconcile_live(record).await {
+            tracing::warn!(attachment = id, "not in order: {failure}");
+        }
+    }
+
+    async fn reconcile_live(self: &Arc<Self>, record: Arc<Record>) -> Result<(), Failure> {
+        let looked = {
+            let agent = Arc::clone(self);
+            let record = Arc::clone(&record);
+            spawn_blocking(move || agent.look_for(&record)).await
+        };
+        let (place, has_pod) = looked
+            .map_err(|error| defect(&error))?
+            .map_err(|error| Failure::new(offload_proto::Reason::MoveFailed, error.to_string()))?;
+        match (place, has_pod) {
+            (Place::Pod, _) => {
+                self.broken().remove(record.id());
+                Ok(())
+            }
+            (Place::Host, true) => self.put_back(&record).await,
+            (Place::Host, false) => {
+                tracing::info!(attachment = record.id(), "its pod's namespace has ended");
+                self.release(record, Duration::ZERO).await;
+                Ok(())
+            }
+            (Place::Nowhere, true) => {
+                self.broken().insert(record.id().to_owned());
+                Ok(())
+            }
+            (Place::Nowhere, false) => Ok(()),
+        }
+    }
+
+    /// Where the VF is, and whether its pod's namespace is still there.
+    fn look_for(&self, record: &Record) -> Result<(Place, bool), Error> {
+        let mut host = Rtnl::open_in(&self.host)?;
+        let name = Some(record.original.name.as_str());
+        let pod = living_netns(&record.netns);
+        if vf_source::find(&*self.source, &mut host, record.pci_address(), name)?.is_some() {
+            return Ok((Place::Host, pod.is_some()));
+        }
+        let Some(pod) = pod else { return Ok((Place::Nowhere, false)) };
+        let links = Rtnl::open_in(&pod)?.links()?;
+        let is_there = vf_source::link_of(&*self.source, &links, record.pci_address()).is_some();
+        Ok((if is_there { Place::Pod } else { Place::Nowhere }, true))
+    }
+
+    /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from
+    /// getting there.
+    async fn put_back(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
+        self.broken().insert(record.id().to_owned());
+        self.move_in(record).await?;
+        self.broken().remove(record.id());
+        tracing::info!(attachment = record.id(), "the VF is in its pod again");
+        self.tell_attached(record);
+        Ok(())
+    }
+
+    /// Watches, for ever.
+    pub(super) async fn keep(self: &Arc<Self>, mut monitor: LinkMonitor) -> Error {
+        let mut ticks = interval(self.config.timeouts.reconcile());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = monitor.next() => match event {
+                    Ok(LinkEvent::Changed(link)) => self.vf_seen(&link),
+                    Ok(LinkEvent::Gone { alias, index, name }) => {
+                        self.vf_gone(index, name, alias);
+                    }
+                    Ok(LinkEvent::Missed) => self.reconcile_soon(),
+                    Err(error) => return error,
+                },
+                _ = ticks.tick() => self.reconcile_soon(),
+                () = self.poke.notified() => self.reconcile_soon(),
+            }
+        }
+    }
+
+    fn reconcile_soon(self: &Arc<Self>) {
+        let agent = Arc::clone(self);
+        self.tasks.spawn(async move {
+            // One pass at a time; a poke during a pass is followed by another.
+            let _pass = agent.pass.lock().await;
+            agent.reconcile_all().await;
+            agent.inventory_changed();
+        });
+    }
+
+    /// A VF showed up in the host's namespace, or changed there.
+    fn vf_seen(self: &Arc<Self>, link: &Link) {
+        let Some(vf) = self.source.vf_of(link) else { return };
+        self.vf_events.send_modify(|count| *count = count.wrapping_add(1));
+        let Some(record) = self.records.by_pci_address(&vf.pci_address) else {
+            return self.inventory_changed();
+        };
+        let agent = Arc::clone(self);
+        if self.looked_for().insert(record.id().to_owned()) {
+            self.tasks.spawn(async move {
+                let key = agent.keys.lock(&record.key()).await;
+                agent.looked_for().remove(record.id());
+                drop(key);
+                agent.reconcile(record.id()).await;
+            });
+        }
+    }
+
+    fn vf_gone(&self, index: u32, name: String, alias: Option<String>) {
+        let mut link = Link::default();
+        (link.index, link.name, link.alias) = (index, name, alias);
+        let is_free_vf = self
+            .source
+            .vf_of(&link)
+            .is_some_and(|vf| self.records.by_pci_address(&vf.pci_address).is_none());
+        if is_free_vf {
+            self.inventory_changed();
+        }
+    }
+
+    /// Sends the inventory soon, unless it is as it was.
+    pub(super) fn inventory_changed(&self) {
+        self.inventory_poke.notify_one();
+    }
+
+    /// Sends the inventory whenever it changed, for ever.
+    pub(super) async fn keep_inventory(self: &Arc<Self>) {
+        loop {
+            self.inventory_poke.notified().await;
+            sleep(SWARM).await;
+            if let Err(failure) = self.send_inventory().await {
+                tracing::warn!("the VFs can't be listed: {failure}");
+            }
+        }
+    }
+}

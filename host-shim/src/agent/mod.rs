@@ -1,0 +1,190 @@
+//! The agent: keeps the session with the DPU, moves VFs, and remembers what it moved.
+//!
+//! Each verb of CNI has a file. All of them, and whatever else changes an attachment, hold the lock
+//! of its key meanwhile. A VF needs no lock of its own: one record at most holds it.
+
+mod attach;
+mod check;
+mod collect;
+mod config;
+mod detach;
+mod device_info;
+mod dpu;
+mod inventory;
+mod keeper;
+mod locks;
+mod pending;
+mod records;
+mod run;
+mod server;
+mod session;
+mod status;
+pub mod vf_source;
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use netlink::Netns;
+use offload_proto::{
+    Failure, Reason,
+    v1::{Inventory, Release, dpu_message::Message},
+};
+use tokio::sync::{Notify, watch};
+use tokio_util::task::TaskTracker;
+
+pub use config::{Config, RangeError};
+pub use records::RecordsError;
+pub use run::{AgentError, Arguments, run};
+pub use server::ListenError;
+
+use locks::Locks;
+use pending::Pending;
+use records::Records;
+use session::Session;
+use vf_source::VfSource;
+
+use crate::protocol::Key;
+
+/// All that the agent's tasks share.
+#[derive(Debug)]
+struct Agent {
+    config: Config,
+    source: Arc<dyn VfSource>,
+    /// The host's own namespace.
+    host: Arc<Netns>,
+    boot_id: String,
+    records: Records,
+    keys: Locks<Key>,
+    session: Session,
+    /// The keys of attaches whose answer from the DPU is awaited.
+    pending: Pending,
+    /// Counts the events of VFs in the host's namespace, for those who wait for one.
+    vf_events: watch::Sender<u64>,
+    /// Asks for a comparison of all records with the kernel.
+    poke: Notify,
+    /// Held during such a comparison.
+    pass: tokio::sync::Mutex<()>,
+    inventory_poke: Notify,
+    sent_inventory: Mutex<Option<Inventory>>,
+    /// The records that are about to be looked at, by attachment id.
+    looked_for: Mutex<HashSet<String>>,
+    /// The attachments whose pods have lost their VF, by id.
+    broken: Mutex<HashSet<String>>,
+    /// Work that is finished before the agent ends.
+    tasks: TaskTracker,
+}
+
+impl Agent {
+    fn new(
+        config: Config,
+        source: Arc<dyn VfSource>,
+        host: Netns,
+        boot_id: String,
+        records: Records,
+    ) -> Self {
+        Self {
+            config,
+            source,
+            host: Arc::new(host),
+            boot_id,
+            records,
+            keys: Locks::default(),
+            session: Session::default(),
+            pending: Pending::default(),
+            vf_events: watch::Sender::new(0),
+            poke: Notify::new(),
+            pass: tokio::sync::Mutex::default(),
+            inventory_poke: Notify::new(),
+            sent_inventory: Mutex::default(),
+            looked_for: Mutex::default(),
+            broken: Mutex::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    fn broken(&self) -> MutexGuard<'_, HashSet<String>> {
+        locked(&self.broken)
+    }
+
+    fn looked_for(&self) -> MutexGuard<'_, HashSet<String>> {
+        locked(&self.looked_for)
+    }
+
+    fn sent_inventory(&self) -> MutexGuard<'_, Option<Inventory>> {
+        locked(&self.sent_inventory)
+    }
+
+    /// A session began: what waits for the DPU is delivered.
+    fn session_began(&self) {
+        self.poke.notify_one();
+        self.inventory_changed();
+    }
+
+    /// Acts on a message of the DPU.
+    fn hear(self: &Arc<Self>, message: Option<Message>) {
+        match message {
+            Some(Message::Reattach(reattach)) => {
+                let id = reattach.attachment.unwrap_or_default().id;
+                let agent = Arc::clone(self);
+                self.tasks.spawn(async move { agent.reconcile(&id).await });
+            }
+            Some(Message::Release(release)) => {
+                let agent = Arc::clone(self);
+                self.tasks.spawn(async move { agent.release_on_request(release).await });
+            }
+            Some(Message::Draining(draining)) => {
+                tracing::warn!(reason = draining.reason, "the DPU takes no new attachments");
+            }
+            Some(Message::NetworkChanged(changed)) => {
+                tracing::info!(
+                    network = changed.network,
+                    deleted = changed.deleted,
+                    "a network changed"
+                );
+            }
+            Some(Message::WantedVfs(wanted)) => {
+                tracing::warn!(pf = wanted.pf, count = wanted.count, "this card's VFs are fixed");
+            }
+            // Heartbeats are the session's own; a second welcome, or a message of a newer
+            // protocol, asks for nothing.
+            Some(Message::Welcome(_) | Message::Heartbeat(_)) | None => {}
+        }
+    }
+
+    /// An operator took the attachment away from its pod, or the DPU gave it up.
+    async fn release_on_request(self: &Arc<Self>, release: Release) {
+        let key: Key = release.key.clone().unwrap_or_default().into();
+        let _key = self.keys.lock(&key).await;
+        match self.records.by_id(&release.attachment_id) {
+            Some(record) => {
+                tracing::info!(attachment = record.id(), reason = release.reason, "to be released");
+                self.release(record, self.config.timeouts.vf_return()).await;
+            }
+            None => self.answer_unknown_release(release).await,
+        }
+    }
+
+    async fn answer_unknown_release(&self, release: Release) {
+        let detach = offload_proto::v1::DetachRequest {
+            key: release.key,
+            attachment_id: release.attachment_id,
+            vf_returned: false,
+        };
+        if let Err(failure) = self.call_detach(detach).await {
+            tracing::info!("a release of the DPU is settled later: {failure}");
+        }
+        self.inventory_changed();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A failure that no input should be able to cause.
+fn defect(error: &dyn fmt::Display) -> Failure {
+    Failure::new(Reason::Internal, format!("the agent failed: {error}"))
+}

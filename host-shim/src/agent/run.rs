@@ -1,0 +1,179 @@
+//! `host-shim agent`: from the command line to the tasks.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bootstrap::{
+    ConfigError, LogError, init_logs, load_config, notify_ready, notify_stopping, shutdown_signal,
+};
+use netlink::{LinkMonitor, Netns, NetnsError};
+use tokio::{runtime::Builder, time::timeout};
+
+use super::{
+    Agent,
+    config::{Config, RangeError, VfSourceKind},
+    records::{Records, RecordsError},
+    server::{ListenError, listen, serve},
+    vf_source::{VfSource, VirtualCard},
+};
+use crate::mover::{INWARD_STEPS, OUTWARD_STEPS};
+
+/// Threads for the tasks. Moves have threads of their own.
+const TASK_THREADS: usize = 2;
+/// Moves at the same time. The kernel does them one by one; more would only wait.
+const MOVES: usize = 64;
+/// How long the work under way has to finish when the agent is told to stop.
+const LAST_WORK: Duration = Duration::from_secs(20);
+
+/// The agent: keeps the connection to the DPU and moves VFs in and out of pods.
+#[derive(Debug, clap::Parser)]
+#[command(name = "host-shim agent", version)]
+pub struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
+    config: PathBuf,
+    /// Only check the configuration.
+    #[arg(long)]
+    check_config: bool,
+    /// Only print the names of the steps that move a VF.
+    #[arg(long)]
+    list_steps: bool,
+}
+
+/// Why the agent can't start, or can't go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The configuration can't be read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A value of the configuration is out of its range.
+    #[error("{} is not valid", path.display())]
+    Range {
+        /// The configuration file.
+        path: PathBuf,
+        /// Which value.
+        source: RangeError,
+    },
+    /// Logging can't be started.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The socket can't be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The records can't be read.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    /// The host's network namespace can't be opened.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] netlink::Error),
+    /// The boot id is empty.
+    #[error("the boot id in {} is empty", .0.display())]
+    NoBootId(PathBuf),
+    /// The system refused something.
+    #[error("can't {doing}")]
+    Io {
+        /// What.
+        doing: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn cannot(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AgentError {
+    let doing = doing.into();
+    move |source| AgentError::Io { doing, source }
+}
+
+/// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// [`AgentError`].
+pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
+    if arguments.list_steps {
+        return print(&step_names());
+    }
+    let config: Config = load_config(&arguments.config)?;
+    let path = &arguments.config;
+    config.check().map_err(|source| AgentError::Range { path: path.clone(), source })?;
+    if arguments.check_config {
+        return print(&format!("{}: good\n", path.display()));
+    }
+    init_logs(&config.log, "host-shim")?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(TASK_THREADS)
+        .max_blocking_threads(MOVES)
+        .enable_all()
+        .build()
+        .map_err(cannot("start the agent's threads"))?;
+    runtime.block_on(keep(config))
+}
+
+fn print(text: &str) -> Result<(), AgentError> {
+    io::stdout().write_all(text.as_bytes()).map_err(cannot("write to standard output"))
+}
+
+fn step_names() -> String {
+    INWARD_STEPS.iter().chain(OUTWARD_STEPS).map(|step| format!("{}\n", step.name())).collect()
+}
+
+async fn keep(config: Config) -> Result<(), AgentError> {
+    let listener = listen(&config.socket)?;
+    let socket = config.socket.clone();
+    let agent = Arc::new(begin(config)?);
+    let monitor = LinkMonitor::open(&agent.host)?;
+    agent.reconcile_all().await;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "ready");
+    notify_ready();
+    let ended = tokio::select! {
+        signal = shutdown_signal() => signal.map_err(cannot("wait for signals")),
+        error = serve(Arc::clone(&agent), listener) => Err(cannot("serve the socket")(error)),
+        error = agent.keep(monitor) => Err(error.into()),
+        () = agent.session.keep(&agent) => Ok(()),
+        () = agent.keep_inventory() => Ok(()),
+        () = bootstrap::feed_watchdog(|| true) => Ok(()),
+    };
+    notify_stopping();
+    // Nobody is to find a socket that nobody listens on. A socket that stays is replaced.
+    let _ = fs::remove_file(&socket);
+    finish(&agent).await;
+    ended
+}
+
+/// Opens all that the agent works on.
+fn begin(config: Config) -> Result<Agent, AgentError> {
+    let boot_id = boot_id(&config.boot_id_file)?;
+    fs::create_dir_all(&config.state_dir)
+        .map_err(cannot(format!("create {}", config.state_dir.display())))?;
+    let records = Records::open(&config.state_dir)?;
+    let host = Netns::current()?;
+    let source: Arc<dyn VfSource> = match config.vf_source.kind {
+        VfSourceKind::Virtual => Arc::new(VirtualCard),
+    };
+    Ok(Agent::new(config, source, host, boot_id, records))
+}
+
+fn boot_id(path: &Path) -> Result<String, AgentError> {
+    let text = fs::read_to_string(path)
+        .map_err(cannot(format!("read the boot id from {}", path.display())))?;
+    match text.trim() {
+        "" => Err(AgentError::NoBootId(path.to_owned())),
+        id => Ok(id.to_owned()),
+    }
+}
+
+/// Lets the work under way finish. What does not is finished from the records at the next start.
+async fn finish(agent: &Agent) {
+    agent.tasks.close();
+    if timeout(LAST_WORK, agent.tasks.wait()).await.is_err() {
+        tracing::warn!(tasks = agent.tasks.len(), "stopping with work under way");
+    }
+}

@@ -1,0 +1,193 @@
+//! The agent's socket: one call per connection, from root or the agent's own user alone.
+
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::{
+        fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
+        net::UnixStream as StdStream,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::unistd::geteuid;
+use offload_proto::Failure;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    time::timeout,
+};
+
+use super::{Agent, defect};
+use crate::{
+    cni::error::CniError,
+    protocol::{Call, DOCUMENT_LIMIT, Reply, Request, decode},
+};
+
+/// How long a caller may take to say what it wants.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+/// How long before its caller gives up a call is given up, so that the answer still arrives.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// Why the agent can't listen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another agent listens there.
+    #[error("another agent listens on {}", .0.display())]
+    InUse(PathBuf),
+    /// There is something else.
+    #[error("{} is there already and is no socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("can't listen on {}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Listens on `path`: in a folder that only the agent's user can enter, in place of a socket that
+/// nobody listens on any more.
+///
+/// # Errors
+/// [`ListenError`].
+pub(super) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
+    let failed = |source| ListenError::Io { path: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(failed)?;
+    }
+    remove_stale(path)?;
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ListenError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    if StdStream::connect(path).is_ok() {
+        return Err(ListenError::InUse(path.to_owned()));
+    }
+    fs::remove_file(path).map_err(|source| ListenError::Io { path: path.to_owned(), source })
+}
+
+/// Serves the plugin, for ever. Beyond the limit, callers wait in the socket's queue.
+pub(super) async fn serve(agent: Arc<Agent>, listener: UnixListener) -> io::Error {
+    let permits = Arc::new(Semaphore::new(agent.config.limits.connections));
+    loop {
+        let permit = Arc::clone(&permits).acquire_owned().await;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(error) => return error,
+        };
+        let agent = Arc::clone(&agent);
+        let tasks = agent.tasks.clone();
+        tasks.spawn(async move {
+            if let Err(error) = converse(agent, stream).await {
+                tracing::debug!(%error, "a call was broken off");
+            }
+            drop(permit);
+        });
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
+}
+
+async fn converse(agent: Arc<Agent>, mut stream: UnixStream) -> io::Result<()> {
+    let arrived = Instant::now();
+    let caller = stream.peer_cred()?.uid();
+    if caller != 0 && caller != geteuid().as_raw() {
+        tracing::warn!(uid = caller, "a call of a stranger is refused");
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
+    let deadline = arrived + Duration::from_millis(call.deadline_ms).saturating_sub(MARGIN);
+    // A task of its own: a caller that is killed does not stop the work in the middle.
+    let work = tokio::spawn(async move { answer(&agent, call.request, deadline).await });
+    let reply = work.await.unwrap_or_else(|error| failed(defect(&error)));
+    stream.write_all(&serde_json::to_vec(&reply)?).await?;
+    stream.shutdown().await
+}
+
+async fn read(stream: &mut UnixStream) -> io::Result<Call> {
+    let mut document = Vec::new();
+    stream.take(DOCUMENT_LIMIT).read_to_end(&mut document).await?;
+    decode(&document)
+}
+
+async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Reply {
+    let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done);
+    match request {
+        Request::Add(request) => {
+            let deadline = deadline.min(Instant::now() + agent.config.timeouts.attach());
+            match agent.attach(request, deadline).await {
+                Ok((attachment, timings)) => {
+                    Reply::Attached { attachment: Box::new(attachment), timings }
+                }
+                Err(failure) => failed(failure),
+            }
+        }
+        Request::Del(request) => {
+            agent.detach(request).await;
+            Reply::Done
+        }
+        Request::Check(request) => done(agent.check(request).await),
+        Request::Gc(request) => done(agent.collect(request).await),
+        Request::Status => agent.status().await,
+    }
+}
+
+fn failed(failure: Failure) -> Reply {
+    tracing::info!(reason = %failure.reason, "refused: {failure}");
+    let CniError { code, message, details } = failure.into();
+    Reply::Failed { code, message, details }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_socket_is_closed_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/agent.sock");
+        let _listener = listen(&path).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        drop(listen(&path).unwrap());
+        assert!(path.exists(), "the first agent left its socket");
+        let _second = listen(&path).unwrap();
+        assert!(matches!(listen(&path), Err(ListenError::InUse(_))));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(listen(&path), Err(ListenError::NotASocket(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+}

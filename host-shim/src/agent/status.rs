@@ -1,0 +1,62 @@
+//! STATUS: can ADD be served?
+
+use std::time::{Duration, Instant};
+
+use offload_proto::{Failure, Reason};
+
+use super::{Agent, session::Standing};
+use crate::{
+    cni::error::{CniError, code},
+    protocol::Reply,
+};
+
+/// Runtimes ask often, and wait.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+impl Agent {
+    /// Serves a STATUS. Pools that are exhausted are no problem of this kind: a node that is not
+    /// ready would lose the pods that run well.
+    pub(super) async fn status(&self) -> Reply {
+        match self.trouble().await {
+            None => Reply::Done,
+            Some(failure) => self.not_available(failure),
+        }
+    }
+
+    async fn trouble(&self) -> Option<Failure> {
+        let session = match self.session.standing() {
+            Standing::Up(session) => session,
+            Standing::Down { since, failure } => {
+                let grace = self.config.timeouts.unreachable_grace();
+                return (since.elapsed() >= grace).then_some(failure);
+            }
+        };
+        match self.call_status(&session, Instant::now() + PATIENCE).await {
+            Ok(problems) if problems.is_empty() => None,
+            Ok(problems) => Some(Failure::new(Reason::DpuUnreachable, problems.join("; "))),
+            // The session itself finds out whether the DPU is gone, and since when.
+            Err(failure) if is_of_transport(&failure) => None,
+            Err(failure) => Some(failure),
+        }
+    }
+
+    fn not_available(&self, failure: Failure) -> Reply {
+        let code = if self.broken().is_empty() {
+            code::NOT_AVAILABLE
+        } else {
+            code::NOT_AVAILABLE_AND_LIMITED
+        };
+        let CniError { message, details, .. } = failure.into();
+        Reply::Failed { code, message, details }
+    }
+}
+
+fn is_of_transport(failure: &Failure) -> bool {
+    matches!(
+        failure.reason,
+        Reason::DpuUnreachable
+            | Reason::DeadlineExceeded
+            | Reason::StaleSession
+            | Reason::Overloaded
+    )
+}

@@ -1,0 +1,77 @@
+//! Where the host's VFs come from.
+
+mod virtual_card;
+
+use std::fmt::Debug;
+
+use netlink::{Error, Link, Rtnl};
+
+pub use virtual_card::VirtualCard;
+
+/// Which VF a link is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfIdentity {
+    /// The controller that its PF belongs to.
+    pub controller: u32,
+    /// Its PF's number.
+    pub pf: u32,
+    /// Its number within its PF.
+    pub vf: u32,
+    /// Its PCI address, which stays with it whatever it is called and wherever it is.
+    pub pci_address: String,
+}
+
+/// What VFs all of a PF are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PfFacts {
+    /// The PF's own PCI address.
+    pub pci_address: String,
+    /// The PCI vendor of its VFs, four hexadecimal digits.
+    pub vendor_id: String,
+    /// The PCI device of its VFs, four hexadecimal digits.
+    pub device_id: String,
+}
+
+/// A kind of card: how its VFs are told from other links.
+pub trait VfSource: Debug + Send + Sync {
+    /// Which VF the link is. `None`: it is none.
+    fn vf_of(&self, link: &Link) -> Option<VfIdentity>;
+
+    /// What the link of a VF is called in the host's namespace while nobody uses it.
+    fn own_name(&self, vf: &VfIdentity) -> String;
+
+    /// What is known of the PF of a VF.
+    fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
+}
+
+/// The link of the VF among others.
+#[must_use]
+pub fn link_of<'a>(
+    source: &dyn VfSource,
+    links: &'a [Link],
+    pci_address: &str,
+) -> Option<&'a Link> {
+    links.iter().find(|link| is(source, link, pci_address))
+}
+
+/// Finds the link of a VF in a namespace: first where it is expected, then everywhere.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn find(
+    source: &dyn VfSource,
+    rtnl: &mut Rtnl,
+    pci_address: &str,
+    expected_name: Option<&str>,
+) -> Result<Option<Link>, Error> {
+    let expected = expected_name.map(|name| rtnl.link_by_name(name)).transpose()?.flatten();
+    if let Some(link) = expected.filter(|link| is(source, link, pci_address)) {
+        return Ok(Some(link));
+    }
+    let links = rtnl.links()?;
+    Ok(link_of(source, &links, pci_address).cloned())
+}
+
+fn is(source: &dyn VfSource, link: &Link, pci_address: &str) -> bool {
+    source.vf_of(link).is_some_and(|vf| vf.pci_address == pci_address)
+}

@@ -1,0 +1,231 @@
+//! The network configuration that a runtime passes on standard input.
+
+use std::io::Read;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use super::{
+    environment::quoted,
+    error::{CniError, code},
+    version::Version,
+};
+
+/// Longest configuration, in bytes.
+const CONFIGURATION_LIMIT: u64 = 1024 * 1024;
+
+/// What the plugin reads of its configuration. Unknown keys belong to others and are tolerated.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Configuration {
+    /// The specification's version that the document and the result follow.
+    pub cni_version: String,
+    /// The configuration's name.
+    pub name: String,
+    /// The DPU's network. Absent: `name`. Empty: the DPU's default one.
+    pub network: Option<String>,
+    /// The agent's socket.
+    pub agent_socket: Option<String>,
+    /// A VF that the kubelet's device plugin chose, as Multus passes it.
+    #[serde(rename = "deviceID")]
+    pub device_id: Option<String>,
+    /// The same under its other name.
+    #[serde(rename = "pciBusID")]
+    pub pci_bus_id: Option<String>,
+    /// A MAC address for the pod.
+    pub mac: Option<String>,
+    /// Addresses for the pod.
+    pub ips: Option<Vec<String>>,
+    /// Arguments by convention.
+    #[serde(deserialize_with = "null_is_default")]
+    pub args: Args,
+    /// What the runtime passes for the capabilities that the configuration declares.
+    #[serde(deserialize_with = "null_is_default")]
+    pub runtime_config: Map<String, Value>,
+    /// The result of the plugin before, or of the ADD.
+    pub prev_result: Option<Value>,
+    /// What GC leaves alone. Absent is not empty.
+    #[serde(rename = "cni.dev/valid-attachments")]
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
+    /// The same under the key that older runtimes misspelt.
+    #[serde(rename = "cni.dev/attachments")]
+    pub attachments: Option<Vec<ValidAttachment>>,
+}
+
+/// `args`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Args {
+    /// `args.cni`
+    #[serde(deserialize_with = "null_is_default")]
+    pub cni: CniArgs,
+}
+
+/// `args.cni`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct CniArgs {
+    /// A MAC address for the pod.
+    pub mac: Option<String>,
+    /// Addresses for the pod.
+    pub ips: Option<Vec<String>>,
+}
+
+/// An attachment that GC leaves alone.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ValidAttachment {
+    /// Its container id.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// Its interface's name.
+    pub ifname: String,
+}
+
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Configuration {
+    /// Reads and checks a configuration, in the order that the reference library does.
+    ///
+    /// # Errors
+    /// [`code::IO_FAILURE`], [`code::UNDECODABLE`] or [`code::INVALID_CONFIGURATION`].
+    pub fn read(input: impl Read) -> Result<Self, CniError> {
+        let configuration: Self =
+            serde_json::from_slice(&read_limited(input)?).map_err(|error| {
+                let message =
+                    format!("the network configuration on stdin can't be decoded: {error}");
+                CniError::new(code::UNDECODABLE, message)
+            })?;
+        configuration.check_name()?;
+        Ok(configuration)
+    }
+
+    fn check_name(&self) -> Result<(), CniError> {
+        if self.name.is_empty() {
+            return Err(CniError::new(code::INVALID_CONFIGURATION, "missing network name"));
+        }
+        let is_first = |c: char| c.is_ascii_alphanumeric();
+        let is_later = |c: char| is_first(c) || matches!(c, '_' | '.' | '-');
+        if self.name.starts_with(is_first) && self.name.chars().all(is_later) {
+            return Ok(());
+        }
+        let message = format!("invalid characters found in network name {}", quoted(&self.name));
+        Err(CniError::new(code::INVALID_CONFIGURATION, message))
+    }
+
+    /// The version that the configuration and the result follow.
+    ///
+    /// # Errors
+    /// [`code::INCOMPATIBLE_VERSION`] if the plugin does not speak it. A configuration without
+    /// one is of version 0.1.0.
+    pub fn version(&self) -> Result<Version, CniError> {
+        let text = if self.cni_version.is_empty() { "0.1.0" } else { &self.cni_version };
+        Version::parse(text).ok_or_else(|| {
+            CniError::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(
+                format!("config is {}, plugin supports {}", quoted(text), Version::list()),
+            )
+        })
+    }
+
+    /// The DPU's network that the configuration is for. Empty: the DPU's default one.
+    #[must_use]
+    pub fn network(&self) -> String {
+        self.network.clone().unwrap_or_else(|| self.name.clone())
+    }
+}
+
+fn read_limited(input: impl Read) -> Result<Vec<u8>, CniError> {
+    let mut document = Vec::new();
+    input.take(CONFIGURATION_LIMIT + 1).read_to_end(&mut document).map_err(|error| {
+        CniError::new(code::IO_FAILURE, format!("error reading from stdin: {error}"))
+    })?;
+    if document.len() as u64 > CONFIGURATION_LIMIT {
+        let message = format!(
+            "the network configuration on stdin is longer than {CONFIGURATION_LIMIT} bytes"
+        );
+        return Err(CniError::new(code::IO_FAILURE, message));
+    }
+    Ok(document)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn refusal(text: &str) -> CniError {
+        Configuration::read(text.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn a_configuration_is_read_and_foreign_keys_are_tolerated() {
+        let text = r#"{"cniVersion":"1.0.0","name":"blue","type":"host-shim","mtu":9000,
+            "capabilities":{"mac":true},"agentSocket":"/tmp/s","args":null,"runtimeConfig":null,"deviceID":"0000:03:00.2"}"#;
+        let configuration = Configuration::read(text.as_bytes()).unwrap();
+        assert_eq!(configuration.version(), Ok(Version::V1_0_0));
+        assert_eq!(configuration.network(), "blue");
+        assert_eq!(configuration.device_id.as_deref(), Some("0000:03:00.2"));
+    }
+
+    #[test]
+    fn the_network_may_differ_from_the_name_and_be_the_default_one() {
+        let of = |network: &str| {
+            let text = format!(r#"{{"cniVersion":"1.1.0","name":"n","network":"{network}"}}"#);
+            Configuration::read(text.as_bytes()).unwrap().network()
+        };
+        assert_eq!(of("red"), "red");
+        assert_eq!(of(""), "");
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_undecodable() {
+        for text in
+            ["", "{", "[]x", "null", "{\"name\":\"a\"", "{\"name\":7}", "{\"cniVersion\":1}"]
+        {
+            assert_eq!(refusal(text).code, code::UNDECODABLE, "{text}");
+        }
+        let deep = format!("{{\"name\":\"a\",\"args\":{}", "[".repeat(100_000));
+        assert_eq!(refusal(&deep).code, code::UNDECODABLE);
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for text in [r#"{}"#, r#"{"name":""}"#, r#"{"name":"a/b"}"#, r#"{"name":"../x"}"#] {
+            assert_eq!(refusal(text).code, code::INVALID_CONFIGURATION, "{text}");
+        }
+    }
+
+    #[test]
+    fn versions_are_checked() {
+        for version in ["", "0.1.0", "0.2.0", "2.0.0", "1.1", "x"] {
+            let text = format!(r#"{{"cniVersion":"{version}","name":"n"}}"#);
+            let error = Configuration::read(text.as_bytes()).unwrap().version().unwrap_err();
+            assert_eq!(error.code, code::INCOMPATIBLE_VERSION);
+            assert!(error.details.contains("1.1.0"));
+        }
+    }
+
+    #[test]
+    fn an_oversized_configuration_is_refused() {
+        let padding = usize::try_from(CONFIGURATION_LIMIT).unwrap();
+        let text = format!(r#"{{"name":"n","x":"{}"}}"#, "y".repeat(padding));
+        assert_eq!(refusal(&text).code, code::IO_FAILURE);
+    }
+
+    #[test]
+    fn an_unreadable_input_is_an_io_failure() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+        }
+        assert_eq!(Configuration::read(Broken).unwrap_err().code, code::IO_FAILURE);
+    }
+}

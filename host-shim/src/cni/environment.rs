@@ -1,0 +1,337 @@
+//! The environment that a runtime calls the plugin with.
+
+use std::env;
+
+use super::error::{CniError, code};
+
+/// Longest container id, in bytes: it names files of runtimes and agents.
+const CONTAINER_ID_LIMIT: usize = 253;
+/// Longest interface name, in bytes: the kernel's `IFNAMSIZ` less the final zero.
+const INTERFACE_NAME_LIMIT: usize = 15;
+
+/// What the runtime asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Attach a container to a network.
+    Add,
+    /// Undo an ADD.
+    Del,
+    /// Tell whether an ADD's work is still in place.
+    Check,
+    /// Release what is not listed as valid.
+    Gc,
+    /// Tell whether ADD can be served.
+    Status,
+    /// Tell the supported versions.
+    Version,
+}
+
+impl Verb {
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ADD" => Self::Add,
+            "DEL" => Self::Del,
+            "CHECK" => Self::Check,
+            "GC" => Self::Gc,
+            "STATUS" => Self::Status,
+            "VERSION" => Self::Version,
+            _ => return None,
+        })
+    }
+
+    /// As `CNI_COMMAND` has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Gc => "GC",
+            Self::Status => "STATUS",
+            Self::Version => "VERSION",
+        }
+    }
+
+    const fn names_an_attachment(self) -> bool {
+        matches!(self, Self::Add | Self::Del | Self::Check)
+    }
+
+    const fn needs_netns(self) -> bool {
+        matches!(self, Self::Add | Self::Check)
+    }
+}
+
+/// The `CNI_…` variables. Empty is as good as missing: runtimes set all of them, always.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `CNI_COMMAND`
+    pub command: String,
+    /// `CNI_CONTAINERID`
+    pub container_id: String,
+    /// `CNI_NETNS`: a path
+    pub netns: String,
+    /// `CNI_IFNAME`
+    pub interface_name: String,
+    /// `CNI_ARGS`: `KEY=value;KEY=value`
+    pub args: String,
+    /// `CNI_NETNS_OVERRIDE`: `1` or `true` allows the plugin's own namespace.
+    pub netns_override: String,
+}
+
+impl Environment {
+    /// The process's own.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let read = |name| {
+            env::var_os(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        Self {
+            command: read("CNI_COMMAND"),
+            container_id: read("CNI_CONTAINERID"),
+            netns: read("CNI_NETNS"),
+            interface_name: read("CNI_IFNAME"),
+            args: read("CNI_ARGS"),
+            netns_override: read("CNI_NETNS_OVERRIDE"),
+        }
+    }
+
+    /// Checks the variables in the order that the reference library does, and tells the verb.
+    ///
+    /// `CNI_PATH` is not asked for: it is where plugins find plugins to delegate to, and this one
+    /// delegates nothing.
+    ///
+    /// # Errors
+    /// [`code::INVALID_ENVIRONMENT`] names the variables that are missing, or the invalid one.
+    pub fn verb(&self) -> Result<Verb, CniError> {
+        let verb = Verb::parse(&self.command);
+        if let Some(verb) = verb {
+            self.check_values(verb)?;
+            self.check_presence(verb)?;
+        }
+        verb.ok_or_else(|| invalid(format!("CNI_COMMAND {} is unknown", quoted(&self.command))))
+    }
+
+    fn check_values(&self, verb: Verb) -> Result<(), CniError> {
+        if !verb.names_an_attachment() {
+            return Ok(());
+        }
+        if !self.container_id.is_empty() {
+            check_container_id(&self.container_id).map_err(invalid)?;
+        }
+        if !self.interface_name.is_empty() {
+            check_interface_name(&self.interface_name).map_err(invalid)?;
+        }
+        Ok(())
+    }
+
+    fn check_presence(&self, verb: Verb) -> Result<(), CniError> {
+        let required = [
+            ("CNI_CONTAINERID", &self.container_id, verb.names_an_attachment()),
+            ("CNI_NETNS", &self.netns, verb.needs_netns()),
+            ("CNI_IFNAME", &self.interface_name, verb.names_an_attachment()),
+        ];
+        let missing: Vec<_> = required
+            .into_iter()
+            .filter(|(_, value, required)| *required && value.is_empty())
+            .map(|(name, ..)| name)
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(invalid(format!("required env variables [{}] missing", missing.join(","))))
+    }
+
+    /// Whether the plugin's own namespace is allowed as the container's.
+    #[must_use]
+    pub fn allows_own_netns(&self) -> bool {
+        self.netns_override == "1" || self.netns_override.eq_ignore_ascii_case("true")
+    }
+
+    /// The value of a key of `CNI_ARGS`; the last one wins. Empty values count as missing.
+    #[must_use]
+    pub fn arg(&self, key: &str) -> Option<&str> {
+        let mut pairs = self.args.split(';').filter_map(|pair| pair.split_once('='));
+        pairs.rfind(|(k, v)| *k == key && !v.is_empty()).map(|(_, value)| value)
+    }
+
+    /// Checks that `CNI_ARGS` consists of `KEY=value` pairs.
+    ///
+    /// # Errors
+    /// [`code::INVALID_ENVIRONMENT`] with the pair that is none.
+    pub fn check_args(&self) -> Result<(), CniError> {
+        let stray = self.args.split(';').find(|pair| !pair.is_empty() && !pair.contains('='));
+        match stray {
+            None => Ok(()),
+            Some(pair) => {
+                Err(invalid(format!("CNI_ARGS holds {}, which is no KEY=value pair", quoted(pair))))
+            }
+        }
+    }
+}
+
+fn invalid(message: String) -> CniError {
+    CniError::new(code::INVALID_ENVIRONMENT, message)
+}
+
+/// The value for a message: escaped, and cut where it is long.
+pub(super) fn quoted(value: &str) -> String {
+    const SHOWN: usize = 64;
+    if value.chars().count() <= SHOWN {
+        return format!("{value:?}");
+    }
+    let beginning: String = value.chars().take(SHOWN).collect();
+    format!("{beginning:?}… of {} bytes", value.len())
+}
+
+/// Checks a container id.
+///
+/// # Errors
+/// One sentence on what is wrong with it.
+pub fn check_container_id(id: &str) -> Result<(), String> {
+    let is_first = |c: char| c.is_ascii_alphanumeric();
+    let is_later = |c: char| is_first(c) || matches!(c, '_' | '.' | '-');
+    if !id.starts_with(is_first) || !id.chars().all(is_later) {
+        return Err(format!("invalid characters in containerID {}", quoted(id)));
+    }
+    if id.len() > CONTAINER_ID_LIMIT {
+        return Err(format!(
+            "containerID {} is longer than {CONTAINER_ID_LIMIT} bytes",
+            quoted(id)
+        ));
+    }
+    Ok(())
+}
+
+/// Checks an interface's name: what the kernel refuses, and `%`, which it takes for a pattern.
+///
+/// # Errors
+/// One sentence on what is wrong with it.
+pub fn check_interface_name(name: &str) -> Result<(), String> {
+    let shown = quoted(name);
+    if name.is_empty() {
+        return Err("interface name is empty".into());
+    }
+    if name.len() > INTERFACE_NAME_LIMIT {
+        return Err(format!("interface name {shown} is longer than {INTERFACE_NAME_LIMIT} bytes"));
+    }
+    if matches!(name, "." | "..") {
+        return Err(format!("interface name {shown} is a folder's"));
+    }
+    let is_refused = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
+    if let Some(refused) = name.chars().find(|c| is_refused(*c)) {
+        return Err(format!("interface name {shown} contains {refused:?}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(command: &str) -> Environment {
+        Environment {
+            command: command.into(),
+            container_id: "sandbox-1".into(),
+            netns: "/run/netns/a".into(),
+            interface_name: "eth0".into(),
+            ..Environment::default()
+        }
+    }
+
+    fn refusal(environment: &Environment) -> String {
+        let error = environment.verb().unwrap_err();
+        assert_eq!(error.code, code::INVALID_ENVIRONMENT);
+        error.message
+    }
+
+    #[test]
+    fn every_verb_is_known() {
+        for verb in [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status, Verb::Version] {
+            assert_eq!(environment(verb.as_str()).verb(), Ok(verb));
+        }
+    }
+
+    #[test]
+    fn other_commands_are_refused() {
+        for command in ["", "add", "ADD ", "UPDATE"] {
+            assert!(refusal(&environment(command)).contains("is unknown"));
+        }
+    }
+
+    #[test]
+    fn all_missing_variables_are_named_at_once() {
+        let bare = Environment { command: "ADD".into(), ..Environment::default() };
+        assert_eq!(
+            refusal(&bare),
+            "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing"
+        );
+    }
+
+    #[test]
+    fn del_needs_no_netns_and_gc_and_status_need_nothing() {
+        let del = Environment { netns: String::new(), ..environment("DEL") };
+        assert_eq!(del.verb(), Ok(Verb::Del));
+        for command in ["GC", "STATUS", "VERSION"] {
+            let bare = Environment { command: command.into(), ..Environment::default() };
+            assert!(bare.verb().is_ok(), "{command}");
+        }
+    }
+
+    #[test]
+    fn container_ids_are_checked() {
+        for id in ["-a", ".a", "_a", "a/b", "a b", "a\u{0}", "ä", "..", "a\n"] {
+            let hostile = Environment { container_id: id.into(), ..environment("ADD") };
+            assert!(refusal(&hostile).starts_with("invalid characters in containerID"), "{id:?}");
+        }
+        let long = Environment { container_id: "a".repeat(1000), ..environment("DEL") };
+        assert!(refusal(&long).contains("longer than 253 bytes"));
+        let longest = Environment { container_id: "a".repeat(253), ..environment("ADD") };
+        assert!(longest.verb().is_ok());
+    }
+
+    #[test]
+    fn interface_names_are_checked() {
+        for name in [
+            ".",
+            "..",
+            "a/b",
+            "a:b",
+            "a b",
+            "a\tb",
+            "eth%d",
+            "a\u{1}",
+            "0123456789abcdef",
+            "a\u{a0}",
+        ] {
+            let hostile = Environment { interface_name: name.into(), ..environment("ADD") };
+            assert!(refusal(&hostile).starts_with("interface name"), "{name:?}");
+        }
+        let longest =
+            Environment { interface_name: "0123456789abcde".into(), ..environment("ADD") };
+        assert!(longest.verb().is_ok());
+    }
+
+    #[test]
+    fn args_are_read_in_any_order_and_the_last_wins() {
+        let environment = Environment {
+            args: "IgnoreUnknown=1;K8S_POD_NAME=web;MAC=;IP=10.0.0.1;IP=10.0.0.2;".into(),
+            ..environment("ADD")
+        };
+        assert!(environment.check_args().is_ok());
+        assert_eq!(environment.arg("K8S_POD_NAME"), Some("web"));
+        assert_eq!(environment.arg("IP"), Some("10.0.0.2"));
+        assert_eq!(environment.arg("MAC"), None);
+    }
+
+    #[test]
+    fn args_that_are_no_pairs_are_refused() {
+        let environment = Environment { args: "A=1;B".into(), ..environment("ADD") };
+        assert!(environment.check_args().unwrap_err().message.contains("\"B\""));
+    }
+
+    #[test]
+    fn long_values_are_cut_in_messages() {
+        assert_eq!(quoted("a\n"), r#""a\n""#);
+        assert!(quoted(&"x".repeat(5000)).len() < 120);
+    }
+}

@@ -1,0 +1,100 @@
+//! The CNI error object.
+
+use offload_proto::{Failure, Reason};
+use serde_json::{Value, json};
+
+use super::version::Version;
+
+/// Error codes of the CNI specification that the plugin itself raises. Those of [`Reason`] come
+/// with it.
+pub mod code {
+    /// The configuration's `cniVersion` is not spoken, or does not allow the verb.
+    pub const INCOMPATIBLE_VERSION: u32 = 1;
+    /// A field asks for what the plugin can't do. The message holds its key and value.
+    pub const UNSUPPORTED_FIELD: u32 = 2;
+    /// An environment variable is missing or invalid.
+    pub const INVALID_ENVIRONMENT: u32 = 4;
+    /// Standard input can't be read.
+    pub const IO_FAILURE: u32 = 5;
+    /// Standard input does not hold what it should.
+    pub const UNDECODABLE: u32 = 6;
+    /// The network configuration is invalid.
+    pub const INVALID_CONFIGURATION: u32 = 7;
+    /// `CNI_NETNS` is the plugin's own namespace.
+    pub const INVALID_NETNS: u32 = 8;
+    /// ADD can't be served.
+    pub const NOT_AVAILABLE: u32 = 50;
+    /// ADD can't be served, and running containers may have limited connectivity.
+    pub const NOT_AVAILABLE_AND_LIMITED: u32 = 51;
+}
+
+/// Why a call failed, as the runtime gets to see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CniError {
+    /// The specification's code, or ours from 100 on.
+    pub code: u32,
+    /// One sentence: what, on what, why.
+    pub message: String,
+    /// `<CODE>: <advice>`, or what else helps. Empty: nothing.
+    pub details: String,
+}
+
+impl CniError {
+    /// An error of the plugin's own.
+    pub fn new(code: u32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: String::new() }
+    }
+
+    /// The same with details.
+    #[must_use]
+    pub fn with_details(self, details: impl Into<String>) -> Self {
+        Self { details: details.into(), ..self }
+    }
+
+    /// The error object, in a document of `version`.
+    #[must_use]
+    pub fn to_json(&self, version: Version) -> Value {
+        let mut object = json!({
+            "cniVersion": version.as_str(),
+            "code": self.code,
+            "msg": self.message,
+        });
+        if !self.details.is_empty() {
+            object["details"] = self.details.as_str().into();
+        }
+        object
+    }
+}
+
+/// What `details` says of a reason.
+#[must_use]
+pub fn details(reason: Reason) -> String {
+    format!("{reason}: {}", reason.advice())
+}
+
+impl From<Failure> for CniError {
+    fn from(failure: Failure) -> Self {
+        Self::new(failure.reason.cni_code(), failure.message).with_details(details(failure.reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_keeps_its_reason() {
+        let failure = Failure::new(Reason::VfsExhausted, "pool default has no free VF");
+        let object = CniError::from(failure).to_json(Version::V1_0_0);
+        assert_eq!(object["cniVersion"], "1.0.0");
+        assert_eq!(object["code"], 102);
+        assert_eq!(object["msg"], "pool default has no free VF");
+        assert!(object["details"].as_str().unwrap().starts_with("VFS_EXHAUSTED: "));
+    }
+
+    #[test]
+    fn details_are_left_out_where_there_are_none() {
+        let object = CniError::new(code::UNDECODABLE, "not JSON").to_json(Version::NEWEST);
+        assert_eq!(object.to_string(), r#"{"cniVersion":"1.1.0","code":6,"msg":"not JSON"}"#);
+    }
+}

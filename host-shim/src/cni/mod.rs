@@ -1,0 +1,11 @@
+//! The CNI plugin: a process that a runtime starts for each call. It checks, asks the agent, and
+//! prints the answer; it must be quick to start and small.
+
+pub mod config;
+pub mod environment;
+pub mod error;
+pub mod plugin;
+pub mod request;
+pub mod result;
+pub mod version;
+pub mod wishes;

@@ -1,0 +1,209 @@
+//! A runtime's call, from environment and standard input to what the agent is asked.
+
+use std::{fs, io::Read, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    config::{Configuration, ValidAttachment},
+    environment::{Environment, Verb},
+    error::{CniError, code, details},
+    result::{CniResult, Dns},
+    version::Version,
+    wishes::Wishes,
+};
+use crate::protocol::{
+    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Request,
+};
+use offload_proto::Reason;
+
+/// A call that was found to be in order.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The agent's socket.
+    pub socket: PathBuf,
+    /// How long the agent may take: less than the shortest limit of a runtime that is known.
+    pub patience: Duration,
+    /// What the agent is asked.
+    pub request: Request,
+    /// What the answer to an ADD is made of besides the attachment.
+    pub chain: Chain,
+}
+
+/// What an ADD's result is made of besides the attachment.
+#[derive(Debug, Default)]
+pub struct Chain {
+    /// The result of the plugin before.
+    pub previous: CniResult,
+    /// `CNI_NETNS`
+    pub sandbox: String,
+    /// Resolver settings that the pod asked for.
+    pub dns: Option<Dns>,
+}
+
+/// The configuration on standard input and the version that answers follow.
+#[derive(Debug)]
+pub struct Document {
+    configuration: Configuration,
+    /// The version that the configuration and the answer follow.
+    pub version: Version,
+}
+
+impl Document {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// As [`Configuration::read`] and [`Configuration::version`].
+    pub fn read(input: impl Read) -> Result<Self, CniError> {
+        let configuration = Configuration::read(input)?;
+        let version = configuration.version()?;
+        Ok(Self { configuration, version })
+    }
+}
+
+/// Turns a call into what the agent is asked.
+///
+/// # Errors
+/// Why the call is not in order.
+pub fn prepare(
+    verb: Verb,
+    environment: &Environment,
+    document: Document,
+) -> Result<Prepared, CniError> {
+    check_verb_allowed(verb, document.version)?;
+    let configuration = document.configuration;
+    let socket = PathBuf::from(configuration.agent_socket.as_deref().unwrap_or(DEFAULT_SOCKET));
+    let mut chain = Chain::default();
+    let (seconds, request) = match verb {
+        Verb::Add => {
+            let (request, its_chain) = add(environment, &configuration)?;
+            chain = its_chain;
+            (90, Request::Add(request))
+        }
+        Verb::Del => (50, Request::Del(del(environment))),
+        Verb::Check => (20, Request::Check(check(environment, &configuration)?)),
+        Verb::Gc => (25, Request::Gc(gc(configuration)?)),
+        Verb::Status | Verb::Version => (2, Request::Status),
+    };
+    Ok(Prepared { socket, patience: Duration::from_secs(seconds), request, chain })
+}
+
+fn check_verb_allowed(verb: Verb, version: Version) -> Result<(), CniError> {
+    let since = match verb {
+        Verb::Check => Version::V0_4_0,
+        Verb::Gc | Verb::Status => Version::V1_1_0,
+        Verb::Add | Verb::Del | Verb::Version => return Ok(()),
+    };
+    if version >= since {
+        return Ok(());
+    }
+    let message = format!("config version {} does not allow {}", version.as_str(), verb.as_str());
+    Err(CniError::new(code::INCOMPATIBLE_VERSION, message).with_details(format!(
+        "{} exists since {}",
+        verb.as_str(),
+        since.as_str()
+    )))
+}
+
+fn key(environment: &Environment) -> Key {
+    Key {
+        container_id: environment.container_id.clone(),
+        interface_name: environment.interface_name.clone(),
+    }
+}
+
+fn add(
+    environment: &Environment,
+    configuration: &Configuration,
+) -> Result<(AddRequest, Chain), CniError> {
+    refuse_own_netns(environment)?;
+    let wishes = Wishes::gather(environment, configuration)?;
+    let previous = configuration.prev_result.as_ref().map(CniResult::read).transpose()?;
+    let chain = Chain {
+        previous: previous.unwrap_or_default(),
+        sandbox: environment.netns.clone(),
+        dns: wishes.dns,
+    };
+    let request = AddRequest {
+        key: key(environment),
+        netns: environment.netns.clone(),
+        configuration: configuration.name.clone(),
+        network: configuration.network(),
+        pod: wishes.pod,
+        pci_address: wishes.pci_address,
+        mac: wishes.mac,
+        addresses: wishes.addresses,
+        bandwidth: wishes.bandwidth,
+        device_info_file: wishes.device_info_file,
+    };
+    Ok((request, chain))
+}
+
+fn refuse_own_netns(environment: &Environment) -> Result<(), CniError> {
+    let identity = |path: &str| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let own = identity("/proc/self/ns/net");
+    if environment.allows_own_netns() || own.is_none() || identity(&environment.netns) != own {
+        return Ok(());
+    }
+    let message = "plugin's netns and netns from CNI_NETNS should not be the same";
+    Err(CniError::new(code::INVALID_NETNS, message))
+}
+
+/// A DEL looks at nothing but the key: it must succeed whatever became of the rest.
+fn del(environment: &Environment) -> DelRequest {
+    DelRequest { key: key(environment), netns: environment.netns.clone() }
+}
+
+fn check(
+    environment: &Environment,
+    configuration: &Configuration,
+) -> Result<CheckRequest, CniError> {
+    let previous = configuration
+        .prev_result
+        .as_ref()
+        .ok_or_else(|| CniError::new(code::INVALID_CONFIGURATION, "required prevResult missing"))?;
+    let (mac, addresses) = promised(environment, previous)?;
+    Ok(CheckRequest { key: key(environment), netns: environment.netns.clone(), mac, addresses })
+}
+
+/// What the previous result says of the interface: its MAC address and its addresses.
+fn promised(
+    environment: &Environment,
+    previous: &Value,
+) -> Result<(Option<String>, Vec<String>), CniError> {
+    let result = CniResult::read(previous)?;
+    let is_ours = |name: &str, sandbox: &str| {
+        name == environment.interface_name && sandbox == environment.netns
+    };
+    let position = result
+        .interfaces
+        .iter()
+        .position(|interface| is_ours(&interface.name, &interface.sandbox))
+        .ok_or_else(|| not_promised(environment))?;
+    let mac = result.interfaces[position].mac.clone();
+    let ours = result.ips.into_iter().filter(|address| address.interface == Some(position));
+    Ok(((!mac.is_empty()).then_some(mac), ours.map(|address| address.address).collect()))
+}
+
+fn not_promised(environment: &Environment) -> CniError {
+    let message = format!(
+        "prevResult has no interface {} in {}",
+        environment.interface_name, environment.netns
+    );
+    CniError::new(Reason::CheckFailed.cni_code(), message)
+        .with_details(details(Reason::CheckFailed))
+}
+
+fn gc(configuration: Configuration) -> Result<GcRequest, CniError> {
+    let network = configuration.network();
+    let valid = configuration.valid_attachments.or(configuration.attachments).ok_or_else(|| {
+        let message = "GC needs cni.dev/valid-attachments, and the configuration has none; \
+                       nothing was released";
+        CniError::new(code::INVALID_CONFIGURATION, message)
+    })?;
+    let valid = valid.into_iter().map(|ValidAttachment { container_id, ifname }| Key {
+        container_id,
+        interface_name: ifname,
+    });
+    Ok(GcRequest { configuration: configuration.name, network, valid: valid.collect() })
+}

@@ -1,0 +1,385 @@
+//! The result of an ADD, and the previous result that a chain passes on.
+
+use offload_proto::v1;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    error::{CniError, code},
+    version::Version,
+};
+
+/// A result of any version from 0.3.0 on. What the plugin does not know of a previous result, it
+/// passes on as it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CniResult {
+    /// The specification's version that the result follows.
+    pub cni_version: String,
+    /// All interfaces that were made, on the host and in the container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Interface>,
+    /// All addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<Address>,
+    /// All routes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
+    /// Resolver settings.
+    #[serde(skip_serializing_if = "Dns::is_empty")]
+    pub dns: Dns,
+    /// Fields of others.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its MAC address.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// Its MTU in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// The namespace it is in. Empty: the host's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub sandbox: String,
+    /// Its PCI address.
+    #[serde(rename = "pciID", skip_serializing_if = "String::is_empty")]
+    pub pci_id: String,
+    /// Fields of others.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// An address.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Address {
+    /// `4` or `6`, up to version 0.4.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Which of the interfaces has it, counted from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<usize>,
+    /// In CIDR notation with the host bits.
+    pub address: String,
+    /// Its subnet's gateway.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gateway: String,
+    /// Fields of others.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// A route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Route {
+    /// Destination in CIDR notation.
+    pub dst: String,
+    /// Next hop.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gw: String,
+    /// Path MTU in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Advertised TCP maximum segment size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advmss: Option<u32>,
+    /// Metric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// Table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<u32>,
+    /// Fields of others.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// Resolver settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dns {
+    /// Name servers' addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// The local domain.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// Search domains.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    /// Resolver options.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds what the other says and this does not yet.
+    fn add(&mut self, other: Self) {
+        add_missing(&mut self.nameservers, other.nameservers);
+        add_missing(&mut self.search, other.search);
+        add_missing(&mut self.options, other.options);
+        if self.domain.is_empty() {
+            self.domain = other.domain;
+        }
+    }
+}
+
+fn add_missing(list: &mut Vec<String>, more: Vec<String>) {
+    for item in more {
+        if !list.contains(&item) {
+            list.push(item);
+        }
+    }
+}
+
+impl CniResult {
+    /// Reads a previous result.
+    ///
+    /// # Errors
+    /// [`code::UNDECODABLE`] for what is no result.
+    pub fn read(previous: &Value) -> Result<Self, CniError> {
+        Self::deserialize(previous).map_err(|error| {
+            CniError::new(code::UNDECODABLE, format!("prevResult can't be decoded: {error}"))
+        })
+    }
+
+    /// Adds an attachment whose interface is in the namespace at `sandbox`, to what a chain passed
+    /// on or to nothing. `dns` takes the place of the network's.
+    #[must_use]
+    pub fn with_attachment(
+        mut self,
+        attachment: &v1::Attachment,
+        sandbox: &str,
+        dns: Option<Dns>,
+    ) -> Self {
+        let position = self.interfaces.len();
+        self.interfaces.push(interface(attachment, sandbox));
+        self.ips.extend(attachment.addresses.iter().map(|held| Address {
+            interface: Some(position),
+            address: held.address.clone(),
+            gateway: held.gateway.clone(),
+            ..Address::default()
+        }));
+        self.routes.extend(attachment.routes.iter().map(route));
+        self.dns.add(dns.unwrap_or_else(|| network_dns(attachment)));
+        self
+    }
+
+    /// The result as a document of `version`.
+    #[must_use]
+    pub fn render(mut self, version: Version) -> Value {
+        self.cni_version = version.as_str().into();
+        for address in &mut self.ips {
+            address.version = version.addresses_carry_family().then(|| family(&address.address));
+        }
+        if !version.has_details() {
+            self.drop_details();
+        }
+        // A result has nothing but strings, numbers and lists of them: it always serialises.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// Takes away what versions before 1.0.0 can't say. A route of another table would be read as
+    /// one of the main table.
+    fn drop_details(&mut self) {
+        self.routes.retain(|route| route.table.is_none());
+        for interface in &mut self.interfaces {
+            interface.mtu = None;
+            interface.pci_id.clear();
+            interface.other.remove("socketPath");
+        }
+        for route in &mut self.routes {
+            (route.mtu, route.advmss, route.priority) = (None, None, None);
+            route.other.remove("scope");
+        }
+    }
+}
+
+fn interface(attachment: &v1::Attachment, sandbox: &str) -> Interface {
+    let name = attachment.key.as_ref().map(|key| key.interface_name.clone());
+    let pci_id = attachment.vf.as_ref().map(|vf| vf.pci_address.clone());
+    Interface {
+        name: name.unwrap_or_default(),
+        mac: attachment.mac.clone(),
+        mtu: unless_zero(attachment.mtu),
+        sandbox: sandbox.into(),
+        pci_id: pci_id.unwrap_or_default(),
+        other: Map::new(),
+    }
+}
+
+fn route(route: &v1::Route) -> Route {
+    Route {
+        dst: route.destination.clone(),
+        gw: route.gateway.clone(),
+        mtu: unless_zero(route.mtu),
+        advmss: unless_zero(route.advmss),
+        priority: unless_zero(route.priority),
+        table: unless_zero(route.table),
+        other: Map::new(),
+    }
+}
+
+fn network_dns(attachment: &v1::Attachment) -> Dns {
+    let dns = attachment.dns.clone().unwrap_or_default();
+    Dns {
+        nameservers: dns.nameservers,
+        domain: dns.domain,
+        search: dns.search,
+        options: dns.options,
+    }
+}
+
+fn unless_zero(value: u32) -> Option<u32> {
+    (value != 0).then_some(value)
+}
+
+fn family(address: &str) -> String {
+    if address.contains(':') { "6" } else { "4" }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn attachment() -> v1::Attachment {
+        v1::Attachment {
+            key: Some(v1::AttachmentKey {
+                container_id: "c1".into(),
+                interface_name: "eth0".into(),
+            }),
+            vf: Some(v1::Vf { pci_address: "0000:03:00.2".into(), ..Default::default() }),
+            mac: "02:00:00:00:00:01".into(),
+            mtu: 9000,
+            addresses: vec![
+                v1::Address { address: "10.1.0.5/16".into(), gateway: "10.1.0.1".into() },
+                v1::Address { address: "fd00::5/64".into(), gateway: String::new() },
+            ],
+            routes: vec![
+                v1::Route {
+                    destination: "0.0.0.0/0".into(),
+                    gateway: "10.1.0.1".into(),
+                    priority: 10,
+                    ..Default::default()
+                },
+                v1::Route { destination: "10.9.0.0/16".into(), table: 7, ..Default::default() },
+            ],
+            dns: Some(v1::Dns { nameservers: vec!["10.1.0.2".into()], ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    fn rendered(version: Version) -> Value {
+        CniResult::default().with_attachment(&attachment(), "/run/netns/a", None).render(version)
+    }
+
+    #[test]
+    fn the_newest_version_says_everything() {
+        assert_eq!(
+            rendered(Version::V1_1_0),
+            json!({
+                "cniVersion": "1.1.0",
+                "interfaces": [{
+                    "name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 9000,
+                    "sandbox": "/run/netns/a", "pciID": "0000:03:00.2",
+                }],
+                "ips": [
+                    {"interface": 0, "address": "10.1.0.5/16", "gateway": "10.1.0.1"},
+                    {"interface": 0, "address": "fd00::5/64"},
+                ],
+                "routes": [
+                    {"dst": "0.0.0.0/0", "gw": "10.1.0.1", "priority": 10},
+                    {"dst": "10.9.0.0/16", "table": 7},
+                ],
+                "dns": {"nameservers": ["10.1.0.2"]},
+            })
+        );
+    }
+
+    #[test]
+    fn old_versions_say_families_and_no_details() {
+        for version in [Version::V0_3_0, Version::V0_3_1, Version::V0_4_0] {
+            assert_eq!(
+                rendered(version),
+                json!({
+                    "cniVersion": version.as_str(),
+                    "interfaces": [{
+                        "name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": "/run/netns/a",
+                    }],
+                    "ips": [
+                        {"version": "4", "interface": 0, "address": "10.1.0.5/16", "gateway": "10.1.0.1"},
+                        {"version": "6", "interface": 0, "address": "fd00::5/64"},
+                    ],
+                    "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}],
+                    "dns": {"nameservers": ["10.1.0.2"]},
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn a_chain_is_passed_on_and_added_to() {
+        let previous = json!({
+            "cniVersion": "1.1.0",
+            "interfaces": [
+                {"name": "veth1", "mac": "02:00:00:00:00:09"},
+                {"name": "net1", "sandbox": "/run/netns/a", "socketPath": "/run/s"},
+            ],
+            "ips": [{"interface": 1, "address": "192.0.2.2/24", "note": 1}],
+            "routes": [{"dst": "192.0.2.0/24", "scope": 253}],
+            "dns": {"nameservers": ["192.0.2.1"], "domain": "a.example"},
+            "extra": {"kept": true},
+        });
+        let result = CniResult::read(&previous)
+            .unwrap()
+            .with_attachment(&attachment(), "/run/netns/a", None)
+            .render(Version::V1_1_0);
+        assert_eq!(result["interfaces"][0], previous["interfaces"][0]);
+        assert_eq!(result["interfaces"][1], previous["interfaces"][1]);
+        assert_eq!(result["interfaces"][2]["name"], "eth0");
+        assert_eq!(result["ips"][0], previous["ips"][0]);
+        assert_eq!(result["ips"][1]["interface"], 2);
+        assert_eq!(result["routes"][0], previous["routes"][0]);
+        assert_eq!(result["dns"]["nameservers"], json!(["192.0.2.1", "10.1.0.2"]));
+        assert_eq!(result["dns"]["domain"], "a.example");
+        assert_eq!(result["extra"], previous["extra"]);
+    }
+
+    #[test]
+    fn a_result_reads_back_as_rendered() {
+        for version in Version::ALL {
+            let document = rendered(version);
+            assert_eq!(CniResult::read(&document).unwrap().render(version), document);
+        }
+    }
+
+    #[test]
+    fn the_pods_resolver_settings_win_over_the_networks() {
+        let dns = Dns { nameservers: vec!["1.1.1.1".into()], ..Dns::default() };
+        let result = CniResult::default().with_attachment(&attachment(), "/n", Some(dns));
+        assert_eq!(result.dns.nameservers, ["1.1.1.1"]);
+    }
+
+    #[test]
+    fn what_is_no_result_is_undecodable() {
+        for previous in [json!([]), json!("x"), json!({"ips": 5}), json!({"interfaces": [1]})] {
+            assert_eq!(CniResult::read(&previous).unwrap_err().code, code::UNDECODABLE);
+        }
+    }
+}

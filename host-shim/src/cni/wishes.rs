@@ -1,0 +1,377 @@
+//! What a pod asks for besides its network: gathered from the configuration, `CNI_ARGS`,
+//! `args.cni` and `runtimeConfig`, of which a later one wins over an earlier one.
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{
+    config::Configuration,
+    environment::{Environment, quoted},
+    error::{CniError, code},
+    result::Dns,
+};
+use crate::protocol::{Bandwidth, Pod};
+
+/// Pod annotations of ours begin so.
+const ANNOTATION_PREFIX: &str = "dpu-offload.io/";
+
+/// What a pod asks for. All of it is checked for form; the DPU decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Whom the attachment serves.
+    pub pod: Pod,
+    /// The VF that somebody else chose.
+    pub pci_address: Option<String>,
+    /// A MAC address.
+    pub mac: Option<MacAddress>,
+    /// Addresses, each with or without prefix length.
+    pub addresses: Vec<String>,
+    /// Rate limits.
+    pub bandwidth: Bandwidth,
+    /// Where to write the device-info file.
+    pub device_info_file: Option<String>,
+    /// Resolver settings instead of the network's.
+    pub dns: Option<Dns>,
+}
+
+/// The `dns` capability.
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct DnsCapability {
+    servers: Vec<String>,
+    searches: Vec<String>,
+    options: Vec<String>,
+}
+
+/// An entry of the `portMappings` capability, as far as it matters.
+#[derive(Deserialize)]
+struct PortMapping {
+    #[serde(rename = "hostPort", default)]
+    host_port: u32,
+}
+
+impl Wishes {
+    /// Gathers what the pod asks for.
+    ///
+    /// # Errors
+    /// [`code::UNSUPPORTED_FIELD`] for what can't be honoured,
+    /// [`code::INVALID_CONFIGURATION`] or [`code::INVALID_ENVIRONMENT`] for what is malformed; the
+    /// message holds the key and the value.
+    pub fn gather(
+        environment: &Environment,
+        configuration: &Configuration,
+    ) -> Result<Self, CniError> {
+        environment.check_args()?;
+        let mut wishes = Self { pod: pod(environment), ..Self::default() };
+        wishes.take_device(configuration)?;
+        wishes.take_mac("mac", configuration.mac.as_deref())?;
+        wishes.take_addresses("ips", configuration.ips.as_deref())?;
+        wishes.take_environment(environment)?;
+        wishes.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
+        wishes.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
+        for (key, value) in &configuration.runtime_config {
+            wishes.take_capability(key, value)?;
+        }
+        Ok(wishes)
+    }
+
+    fn take_device(&mut self, configuration: &Configuration) -> Result<(), CniError> {
+        let (id, bus_id) = (&configuration.device_id, &configuration.pci_bus_id);
+        if let (Some(id), Some(bus_id)) = (id, bus_id)
+            && !id.is_empty()
+            && !bus_id.is_empty()
+            && id != bus_id
+        {
+            let (id, bus_id) = (quoted(id), quoted(bus_id));
+            let message = format!("deviceID {id} and pciBusID {bus_id} name different devices");
+            return Err(CniError::new(code::INVALID_CONFIGURATION, message));
+        }
+        self.take_pci_address("pciBusID", bus_id.as_deref())?;
+        self.take_pci_address("deviceID", id.as_deref())
+    }
+
+    fn take_environment(&mut self, environment: &Environment) -> Result<(), CniError> {
+        let of_environment =
+            |error: CniError| CniError { code: code::INVALID_ENVIRONMENT, ..error };
+        self.take_mac("CNI_ARGS MAC", environment.arg("MAC")).map_err(of_environment)?;
+        let addresses: Option<Vec<_>> =
+            environment.arg("IP").map(|ips| ips.split(',').map(str::to_owned).collect());
+        self.take_addresses("CNI_ARGS IP", addresses.as_deref()).map_err(of_environment)
+    }
+
+    fn take_capability(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
+        if is_blank(value) {
+            return Ok(());
+        }
+        let name = format!("runtimeConfig.{key}");
+        match key {
+            "mac" => self.take_mac(&name, Some(&decode::<String>(&name, value)?)),
+            "ips" => self.take_addresses(&name, Some(&decode::<Vec<String>>(&name, value)?)),
+            "deviceID" => self.take_pci_address(&name, Some(&decode::<String>(&name, value)?)),
+            "bandwidth" => decode(&name, value).map(|bandwidth| self.bandwidth = bandwidth),
+            "CNIDeviceInfoFile" => self.take_device_info_file(&name, value),
+            "dns" => decode(&name, value).map(|dns| self.take_dns(dns)),
+            "portMappings" => refuse_port_mappings(&name, value),
+            "io.kubernetes.cri.pod-annotations" => refuse_our_annotations(value),
+            // The cgroup says where the pod's processes live; it asks for nothing.
+            "cgroupPath" => Ok(()),
+            _ => Err(unsupported(&name, value)),
+        }
+    }
+
+    fn take_mac(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
+        let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
+        let mac: MacAddress = text.parse().map_err(|error| invalid(format!("{key}: {error}")))?;
+        if !mac.is_unicast() {
+            return Err(invalid(format!("{key} {mac} is not a unicast address")));
+        }
+        self.mac = Some(mac);
+        Ok(())
+    }
+
+    fn take_addresses(&mut self, key: &str, value: Option<&[String]>) -> Result<(), CniError> {
+        let Some(addresses) = value.filter(|addresses| !addresses.is_empty()) else {
+            return Ok(());
+        };
+        if let Some(wrong) = addresses.iter().find(|text| text.parse::<IpNetwork>().is_err()) {
+            let message = format!("{key} {} is not an IP address", quoted(wrong));
+            return Err(invalid(message));
+        }
+        self.addresses = addresses.to_vec();
+        Ok(())
+    }
+
+    fn take_pci_address(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
+        let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
+        let address = pci_address(text).ok_or_else(|| unsupported(key, &Value::from(text)))?;
+        self.pci_address = Some(address);
+        Ok(())
+    }
+
+    fn take_device_info_file(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
+        let path: String = decode(key, value)?;
+        let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
+        if !is_plain {
+            return Err(invalid(format!("{key} {} is not an absolute path", quoted(&path))));
+        }
+        self.device_info_file = Some(path);
+        Ok(())
+    }
+
+    fn take_dns(&mut self, dns: DnsCapability) {
+        let dns = Dns {
+            nameservers: dns.servers,
+            search: dns.searches,
+            options: dns.options,
+            ..Dns::default()
+        };
+        self.dns = (!dns.is_empty()).then_some(dns);
+    }
+}
+
+fn pod(environment: &Environment) -> Pod {
+    let arg = |key| environment.arg(key).unwrap_or_default().to_owned();
+    Pod { namespace: arg("K8S_POD_NAMESPACE"), name: arg("K8S_POD_NAME"), uid: arg("K8S_POD_UID") }
+}
+
+/// A host port asks for address translation. A container port alone asks for nothing.
+fn refuse_port_mappings(key: &str, value: &Value) -> Result<(), CniError> {
+    let mappings: Vec<PortMapping> = decode(key, value)?;
+    let maps_a_port = mappings.iter().any(|mapping| mapping.host_port != 0);
+    if maps_a_port { Err(unsupported(key, value)) } else { Ok(()) }
+}
+
+/// Annotations are the pod's, for whom it may concern; only ours ask something of us, and none is
+/// defined yet.
+fn refuse_our_annotations(value: &Value) -> Result<(), CniError> {
+    let annotations = value.as_object().into_iter().flatten();
+    let mut ours = annotations.filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
+    match ours.next() {
+        None => Ok(()),
+        Some((key, value)) => Err(unsupported(&format!("annotation {key}"), value)),
+    }
+}
+
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// A PCI address in full, lower case, such as `0000:03:00.2`; the domain may be left out.
+fn pci_address(text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase();
+    let full = if text.matches(':').count() == 1 { format!("0000:{text}") } else { text };
+    let mut parts = full.split([':', '.']);
+    let mut is_hex = |lengths: std::ops::RangeInclusive<usize>| {
+        parts.next().is_some_and(|part| {
+            lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    let is_address = is_hex(4..=8) && is_hex(2..=2) && is_hex(2..=2) && is_hex(1..=1);
+    let separators: String = full.chars().filter(|c| matches!(c, ':' | '.')).collect();
+    (is_address && separators == "::.").then_some(full)
+}
+
+fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
+    T::deserialize(value).map_err(|error| {
+        invalid(format!("{key} {} is malformed: {error}", quoted(&value.to_string())))
+    })
+}
+
+fn invalid(message: String) -> CniError {
+    CniError::new(code::INVALID_CONFIGURATION, message)
+}
+
+fn unsupported(key: &str, value: &Value) -> CniError {
+    let message = format!("{key} {} is not supported", quoted(&value.to_string()));
+    CniError::new(code::UNSUPPORTED_FIELD, message)
+        .with_details("UNSUPPORTED: leave it out, or drop the capability from the configuration")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn gather(args: &str, fields: &Value) -> Result<Wishes, CniError> {
+        let mut document = json!({"cniVersion": "1.1.0", "name": "n"});
+        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let environment = Environment { args: args.into(), ..Environment::default() };
+        let configuration = Configuration::read(document.to_string().as_bytes()).unwrap();
+        Wishes::gather(&environment, &configuration)
+    }
+
+    fn of_runtime(key: &str, value: &Value) -> Result<Wishes, CniError> {
+        gather("", &json!({"runtimeConfig": {key: value}}))
+    }
+
+    #[test]
+    fn a_later_source_wins() {
+        let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
+        let text = |last: u8| mac(last).to_string();
+        let mut fields = json!({"mac": text(1), "ips": ["10.0.0.1"]});
+        assert_eq!(gather("", &fields).unwrap().mac, Some(mac(1)));
+        let args = format!("MAC={};IP=10.0.0.2/24,fd00::2", text(2));
+        let wishes = gather(&args, &fields).unwrap();
+        assert_eq!(wishes.mac, Some(mac(2)));
+        assert_eq!(wishes.addresses, ["10.0.0.2/24", "fd00::2"]);
+        fields["args"] = json!({"cni": {"mac": text(3), "ips": ["10.0.0.3"]}});
+        assert_eq!(gather(&args, &fields).unwrap().mac, Some(mac(3)));
+        fields["runtimeConfig"] = json!({"mac": text(4), "ips": ["10.0.0.4"]});
+        let wishes = gather(&args, &fields).unwrap();
+        assert_eq!(wishes.mac, Some(mac(4)));
+        assert_eq!(wishes.addresses, ["10.0.0.4"]);
+    }
+
+    #[test]
+    fn the_pod_is_told_by_cni_args_in_any_order() {
+        let args = "K8S_POD_UID=u;IgnoreUnknown=1;K8S_POD_NAME=web;X=1;K8S_POD_NAMESPACE=shop";
+        let pod = gather(args, &json!({})).unwrap().pod;
+        assert_eq!(
+            (pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()),
+            ("shop", "web", "u")
+        );
+    }
+
+    #[test]
+    fn a_device_is_taken_from_multus_and_from_the_runtime() {
+        let both = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.2"});
+        assert_eq!(gather("", &both).unwrap().pci_address.as_deref(), Some("0000:03:00.2"));
+        let differing = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.3"});
+        assert_eq!(gather("", &differing).unwrap_err().code, code::INVALID_CONFIGURATION);
+        let wishes = of_runtime("deviceID", &json!("D000:00:00.1")).unwrap();
+        assert_eq!(wishes.pci_address.as_deref(), Some("d000:00:00.1"));
+    }
+
+    #[test]
+    fn pci_addresses_are_completed_and_checked() {
+        assert_eq!(pci_address("03:00.2").as_deref(), Some("0000:03:00.2"));
+        assert_eq!(pci_address("10000:e1:00.0").as_deref(), Some("10000:e1:00.0"));
+        for text in
+            ["", "mlx5_core.sf.2", "0000:03:00", "0000.03.00.2", "0000:03:00.2/x", "g000:00:00.0"]
+        {
+            assert_eq!(pci_address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn capabilities_are_honoured() {
+        let wishes =
+            of_runtime("bandwidth", &json!({"ingressRate": 1000, "egressBurst": 7})).unwrap();
+        assert_eq!((wishes.bandwidth.ingress_rate, wishes.bandwidth.egress_burst), (1000, 7));
+        let dns = json!({"servers": ["10.0.0.10"], "searches": ["a"], "options": ["ndots:5"]});
+        let dns = of_runtime("dns", &dns).unwrap().dns.unwrap();
+        assert_eq!((dns.nameservers, dns.search), (vec!["10.0.0.10".into()], vec!["a".into()]));
+        let wishes = of_runtime("CNIDeviceInfoFile", &json!("/var/run/x/a.json")).unwrap();
+        assert_eq!(wishes.device_info_file.as_deref(), Some("/var/run/x/a.json"));
+        assert!(of_runtime("cgroupPath", &json!("/kubepods/x")).is_ok());
+    }
+
+    #[test]
+    fn what_cant_be_honoured_is_refused_with_key_and_value() {
+        for (key, value, shown) in [
+            ("portMappings", json!([{"hostPort": 80, "containerPort": 80}]), "80"),
+            ("infinibandGUID", json!("c2:11"), "c2:11"),
+            ("ipRanges", json!([[{"subnet": "10.1.2.0/24"}]]), "10.1.2.0/24"),
+            ("aliases", json!(["db"]), "db"),
+            ("deviceID", json!("mlx5_core.sf.2"), "mlx5_core.sf.2"),
+            ("somethingNew", json!(true), "true"),
+        ] {
+            let error = of_runtime(key, &value).unwrap_err();
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{key}");
+            assert!(error.message.contains(key) && error.message.contains(shown), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_no_request() {
+        for (key, value) in [
+            ("portMappings", json!([])),
+            ("portMappings", json!([{"hostPort": 0, "containerPort": 80}])),
+            ("aliases", json!([])),
+            ("infinibandGUID", json!("")),
+            ("ipRanges", json!(null)),
+            ("mac", json!("")),
+            ("io.kubernetes.cri.pod-annotations", json!({"example.org/x": "1"})),
+        ] {
+            assert_eq!(of_runtime(key, &value).unwrap(), Wishes::default(), "{key}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_of_ours_that_nobody_defined_is_refused() {
+        let annotations = json!({"dpu-offload.io/vlan": "7"});
+        let error = of_runtime("io.kubernetes.cri.pod-annotations", &annotations).unwrap_err();
+        assert_eq!(error.code, code::UNSUPPORTED_FIELD);
+        assert!(error.message.contains("dpu-offload.io/vlan"));
+    }
+
+    #[test]
+    fn malformed_requests_are_refused() {
+        for (key, value) in [
+            ("mac", json!("02:00:00:00:00")),
+            ("mac", json!("03:00:00:00:00:01")),
+            ("mac", json!(5)),
+            ("ips", json!(["10.0.0.256"])),
+            ("ips", json!("10.0.0.1")),
+            ("bandwidth", json!({"ingressRate": -1})),
+            ("CNIDeviceInfoFile", json!("relative")),
+            ("CNIDeviceInfoFile", json!("/a/../../etc/passwd")),
+        ] {
+            let error = of_runtime(key, &value).unwrap_err();
+            assert_eq!(error.code, code::INVALID_CONFIGURATION, "{key}");
+            assert!(error.message.contains(key));
+        }
+        assert_eq!(gather("MAC=x", &json!({})).unwrap_err().code, code::INVALID_ENVIRONMENT);
+        assert_eq!(gather("IP=x", &json!({})).unwrap_err().code, code::INVALID_ENVIRONMENT);
+    }
+}

@@ -1,0 +1,57 @@
+//! Whether a VF is in its pod as it should be.
+
+use netlink::{Link, Netns, Rtnl};
+
+use super::{
+    Cargo, MoveError, Plan,
+    configure::{has_route, has_rule},
+};
+use crate::agent::vf_source;
+
+/// Compares the pod's interface with the plan. What others added is no difference. `None`: all is
+/// in place.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn inspect(cargo: &Cargo, pod: &Netns) -> Result<Option<String>, MoveError> {
+    let mut rtnl = Rtnl::open_in(pod)?;
+    let links = rtnl.links()?;
+    let Some(link) = vf_source::link_of(&*cargo.source, &links, &cargo.pci_address) else {
+        return Ok(Some(format!("VF {} is not in the pod", cargo.pci_address)));
+    };
+    if let Some(what) = differs(link, &cargo.plan) {
+        return Ok(Some(what));
+    }
+    Ok(missing(&mut rtnl, link, &cargo.plan)?)
+}
+
+fn differs(link: &Link, plan: &Plan) -> Option<String> {
+    if link.name != plan.name {
+        Some(format!("its interface is called {} instead of {}", link.name, plan.name))
+    } else if link.mac != Some(plan.mac) {
+        Some(format!("its interface does not have the MAC address {}", plan.mac))
+    } else if link.mtu != plan.mtu {
+        Some(format!("its interface has the MTU {} instead of {}", link.mtu, plan.mtu))
+    } else if !link.is_up {
+        Some("its interface is down".into())
+    } else {
+        None
+    }
+}
+
+fn missing(rtnl: &mut Rtnl, link: &Link, plan: &Plan) -> Result<Option<String>, netlink::Error> {
+    let addresses = rtnl.addresses(link.index)?;
+    if let Some(address) = plan.addresses.iter().find(|address| !addresses.contains(address)) {
+        return Ok(Some(format!("its interface has lost the address {address}")));
+    }
+    let routes = rtnl.routes()?;
+    if let Some(route) = plan.routes_by(link.index).find(|route| !has_route(&routes, route)) {
+        return Ok(Some(format!("the pod has lost the route {route}")));
+    }
+    if plan.rules.is_empty() {
+        return Ok(None);
+    }
+    let rules = rtnl.rules()?;
+    let lost = plan.rules.iter().find(|rule| !has_rule(&rules, rule));
+    Ok(lost.map(|rule| format!("the pod has lost the rule {rule}")))
+}

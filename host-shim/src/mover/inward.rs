@@ -1,0 +1,206 @@
+//! The steps into the pod.
+
+use std::{sync::Arc, time::Instant};
+
+use netlink::{Link, LinkChange, Request};
+use saga::{Step, Steps};
+
+use super::{MoveError, Namespace, Scene, configure, outward};
+
+/// Moves a VF into its pod.
+pub const STEPS: &Steps<Scene, MoveError> =
+    &[&CheckNames, &Prepare, &MoveIn, &Configure, &AwaitCarrier, &Announce];
+
+/// The names that the pod's interfaces have.
+fn names(links: &[Link]) -> impl Iterator<Item = &String> {
+    links.iter().flat_map(|link| link.alternative_names.iter().chain([&link.name]))
+}
+
+/// The kernel would move the VF and then refuse to rename it; so the name is looked at first.
+struct CheckNames;
+
+impl Step<Scene> for CheckNames {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "check-names"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        let mut links = scene.pod()?.rtnl.links()?;
+        let (source, pci_address) = (&scene.source, &scene.pci_address);
+        links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.pci_address != *pci_address));
+        if names(&links).any(|name| *name == scene.plan.name) {
+            return Err(MoveError::InterfaceExists(scene.plan.name.clone()));
+        }
+        Ok(())
+    }
+
+    fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
+        Ok(())
+    }
+}
+
+/// Switches the VF off and takes the alternative names off it that would be in the move's way.
+struct Prepare;
+
+impl Step<Scene> for Prepare {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "prepare"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        let started = Instant::now();
+        let Some(link) = scene.in_host()? else { return Ok(()) };
+        let taken = if link.alternative_names.is_empty() {
+            Vec::new()
+        } else {
+            scene.pod()?.rtnl.links()?
+        };
+        let clashing = link.alternative_names.iter().filter(|alternative| {
+            **alternative == scene.plan.name || names(&taken).any(|name| name == *alternative)
+        });
+        let mut requests: Vec<_> =
+            clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
+        if link.is_up {
+            requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+        }
+        scene.host.rtnl.batch(&requests)?;
+        scene.durations.configure += started.elapsed();
+        Ok(())
+    }
+
+    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        outward::restore(scene)
+    }
+}
+
+/// The one move: namespace and name in one request. Where it fails, the VF may be on either side.
+struct MoveIn;
+
+impl Step<Scene> for MoveIn {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "move-in"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        let started = Instant::now();
+        if let Some(link) = scene.in_host()? {
+            let netns = Arc::clone(&scene.pod()?.netns);
+            let change = LinkChange::new().netns(&netns).name(&scene.plan.name);
+            scene.host.rtnl.change_link(link.index, &change)?;
+            scene.is_fresh = true;
+        }
+        scene.arrived = Some(arrival(scene)?);
+        scene.durations.relocate = started.elapsed();
+        Ok(())
+    }
+
+    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        outward::take_down(scene)?;
+        outward::move_out(scene)
+    }
+}
+
+/// The VF in the pod, where it may have another index now. One that was there already, as after a
+/// crash, may still have its old name.
+fn arrival(scene: &mut Scene) -> Result<Link, MoveError> {
+    let link = scene.in_pod()?.ok_or_else(|| scene.missing())?;
+    if link.name == scene.plan.name {
+        return Ok(link);
+    }
+    let down = Request::change_link(link.index, &LinkChange::new().down());
+    let name = LinkChange::new().name(&scene.plan.name);
+    let rename = Request::change_link(link.index, &name);
+    scene.pod()?.rtnl.batch(&[down, rename])?;
+    scene.in_pod()?.ok_or_else(|| scene.missing())
+}
+
+/// MAC address, MTU, addresses, routes and rules.
+struct Configure;
+
+impl Step<Scene> for Configure {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "configure"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        let started = Instant::now();
+        let link = scene.arrived()?;
+        let (plan, is_fresh) = (scene.plan.clone(), scene.is_fresh);
+        let pod = scene.pod()?;
+        configure::configure(&pod.netns, &mut pod.rtnl, &link, &plan, is_fresh)?;
+        scene.durations.configure += started.elapsed();
+        Ok(())
+    }
+
+    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        match &mut scene.pod {
+            Some(pod) => Ok(configure::remove_rules(&mut pod.rtnl, &scene.plan)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An announcement before the carrier is there is lost. A carrier that does not come is the fabric's
+/// matter: the pod gets its interface all the same.
+struct AwaitCarrier;
+
+impl Step<Scene> for AwaitCarrier {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "await-carrier"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        let started = Instant::now();
+        let link = scene.arrived()?;
+        let limit = scene.plan.carrier_limit;
+        let Namespace { netns, rtnl } = scene.pod()?;
+        let has_carrier = netns.run(|| netlink::wait_for_carrier(rtnl, link.index, limit))??;
+        scene.durations.without_carrier = !has_carrier;
+        scene.durations.carrier = started.elapsed();
+        Ok(())
+    }
+
+    fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
+        Ok(())
+    }
+}
+
+/// Tells the neighbours where the addresses are now. Best effort: they find out by themselves.
+struct Announce;
+
+impl Step<Scene> for Announce {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "announce"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        let started = Instant::now();
+        let link = scene.arrived()?;
+        let mac = scene.plan.mac;
+        let addresses: Vec<_> = scene.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
+        let netns = &scene.pod()?.netns;
+        let announced = netns.run(|| netlink::announce(link.index, mac, &addresses))?;
+        if let Err(error) = announced {
+            tracing::debug!(%error, "addresses are not announced");
+            scene.durations.unannounced = true;
+        }
+        scene.durations.configure += started.elapsed();
+        Ok(())
+    }
+
+    fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Moves a VF from the host's namespace into a pod's and back.
+//!
+//! The kernel's move is the one expensive part: some 16 ms, one at a time for the whole machine. So
+//! there is exactly one in either direction, and all the rest happens before and after it, in few
+//! requests. Nothing of a pod's namespace is kept open afterwards: an open socket would keep the
+//! namespace alive, and with it the VF away from the host.
+
+mod configure;
+mod inspect;
+mod inward;
+mod outward;
+mod plan;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use netlink::{Link, MacAddress, Netns, NetnsError, Rtnl};
+use offload_proto::{Failure, Reason};
+use serde::{Deserialize, Serialize};
+
+pub use inspect::inspect;
+pub use inward::STEPS as INWARD_STEPS;
+pub use outward::STEPS as OUTWARD_STEPS;
+pub use plan::{Plan, PlanError};
+
+use crate::agent::vf_source::{self, VfSource};
+
+/// What a VF is like in the host's namespace, to be restored when it comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Original {
+    /// Its name.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: Option<MacAddress>,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Its other names.
+    pub alternative_names: Vec<String>,
+    /// Its alias.
+    pub alias: Option<String>,
+}
+
+impl From<&Link> for Original {
+    fn from(link: &Link) -> Self {
+        Self {
+            name: link.name.clone(),
+            mac: link.mac,
+            mtu: link.mtu,
+            alternative_names: link.alternative_names.clone(),
+            alias: link.alias.clone(),
+        }
+    }
+}
+
+/// Why a VF could not be moved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// The pod has another interface of that name.
+    #[error("the pod already has an interface {0}")]
+    InterfaceExists(String),
+    /// The VF is neither in the host's namespace nor in the pod's.
+    #[error("VF {0} is neither in the host's network namespace nor in the pod's")]
+    Missing(String),
+    /// The VF is back but not as it was.
+    #[error("VF {pci_address} is back, but {what}")]
+    NotClean {
+        /// Which VF.
+        pci_address: String,
+        /// What is still wrong.
+        what: String,
+    },
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] netlink::Error),
+}
+
+impl MoveError {
+    /// The stable code it is told by.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::InterfaceExists(_) => Reason::InterfaceExists,
+            Self::Missing(_) => Reason::VfMissing,
+            Self::NotClean { .. } | Self::Kernel(_) => Reason::MoveFailed,
+        }
+    }
+}
+
+/// How long the parts of a move took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Durations {
+    /// The kernel's move.
+    pub relocate: Duration,
+    /// Preparing and configuring.
+    pub configure: Duration,
+    /// Waiting for the carrier.
+    pub carrier: Duration,
+    /// The carrier did not come in time.
+    pub without_carrier: bool,
+    /// The addresses could not be announced.
+    pub unannounced: bool,
+}
+
+/// The scene of a move, open only while it lasts.
+#[derive(Debug)]
+pub struct Scene {
+    source: Arc<dyn VfSource>,
+    pci_address: String,
+    original: Original,
+    plan: Plan,
+    host: Namespace,
+    /// `None`: the pod's namespace has ended.
+    pod: Option<Namespace>,
+    /// The VF as it came into the pod. `None`: it has not come yet.
+    arrived: Option<Link>,
+    /// The VF was moved just now, so nothing of it is configured yet.
+    is_fresh: bool,
+    durations: Durations,
+}
+
+/// A network namespace and the kernel's interface to it.
+#[derive(Debug)]
+struct Namespace {
+    netns: Arc<Netns>,
+    rtnl: Rtnl,
+}
+
+impl Namespace {
+    fn open(netns: Arc<Netns>) -> Result<Self, netlink::Error> {
+        let rtnl = Rtnl::open_in(&netns)?;
+        Ok(Self { netns, rtnl })
+    }
+}
+
+/// Which VF is moved, and how it is to be on either side.
+#[derive(Clone, Debug)]
+pub struct Cargo {
+    /// What knows the VF.
+    pub source: Arc<dyn VfSource>,
+    /// The VF.
+    pub pci_address: String,
+    /// How it is to be in the host's namespace.
+    pub original: Original,
+    /// How it is to be in the pod.
+    pub plan: Plan,
+}
+
+/// A move that failed, after all of it was undone as far as possible.
+pub type Failed = saga::Failed<MoveError>;
+
+impl Scene {
+    /// Opens the scene. `pod` is `None` where the pod's namespace has ended.
+    ///
+    /// # Errors
+    /// When a namespace can't be entered.
+    pub fn open(cargo: Cargo, host: Arc<Netns>, pod: Option<Netns>) -> Result<Self, MoveError> {
+        Ok(Self {
+            source: cargo.source,
+            pci_address: cargo.pci_address,
+            original: cargo.original,
+            plan: cargo.plan,
+            host: Namespace::open(host)?,
+            pod: pod.map(Arc::new).map(Namespace::open).transpose()?,
+            arrived: None,
+            is_fresh: false,
+            durations: Durations::default(),
+        })
+    }
+
+    /// Moves the VF into the pod and configures it there. Repeating it changes nothing.
+    ///
+    /// # Errors
+    /// The step that failed; it and those before it are undone.
+    pub fn move_in(mut self) -> Result<Durations, Failed> {
+        saga::run(INWARD_STEPS, &mut self)?;
+        Ok(self.durations)
+    }
+
+    /// Takes the VF out of the pod, if it is there, and restores it. Repeating it changes nothing.
+    ///
+    /// # Errors
+    /// The step that failed. Nothing is undone: the way back is to repeat the call.
+    pub fn move_out(mut self) -> Result<(), Failed> {
+        saga::run(OUTWARD_STEPS, &mut self)
+    }
+
+    /// The VF in the pod. `None`: it is not there.
+    fn in_pod(&mut self) -> Result<Option<Link>, MoveError> {
+        let Some(pod) = &mut self.pod else { return Ok(None) };
+        let links = pod.rtnl.links()?;
+        Ok(vf_source::link_of(&*self.source, &links, &self.pci_address).cloned())
+    }
+
+    /// The VF in the host's namespace, under whatever name. `None`: it is not there.
+    fn in_host(&mut self) -> Result<Option<Link>, MoveError> {
+        let name = &self.original.name;
+        let rtnl = &mut self.host.rtnl;
+        Ok(vf_source::find(&*self.source, rtnl, &self.pci_address, Some(name))?)
+    }
+
+    /// The VF in the pod, where a step needs it there.
+    fn arrived(&self) -> Result<Link, MoveError> {
+        self.arrived.clone().ok_or_else(|| self.missing())
+    }
+
+    /// The pod's namespace, where a step needs it.
+    fn pod(&mut self) -> Result<&mut Namespace, MoveError> {
+        match &mut self.pod {
+            Some(pod) => Ok(pod),
+            None => Err(MoveError::Missing(self.pci_address.clone())),
+        }
+    }
+
+    fn missing(&self) -> MoveError {
+        MoveError::Missing(self.pci_address.clone())
+    }
+}
+
+/// Whether the VF's link is as it was, and switched off. Tells what is not.
+fn differs(link: &Link, original: &Original) -> Option<String> {
+    let mut names = [link.alternative_names.clone(), original.alternative_names.clone()];
+    names.iter_mut().for_each(|names| names.sort_unstable());
+    if link.name != original.name {
+        Some(format!("its name is {} instead of {}", link.name, original.name))
+    } else if link.is_up {
+        Some("it is up".into())
+    } else if link.mac != original.mac {
+        Some("its MAC address is not restored".into())
+    } else if link.mtu != original.mtu {
+        Some(format!("its MTU is {} instead of {}", link.mtu, original.mtu))
+    } else if names[0] != names[1] {
+        Some("its alternative names are not restored".into())
+    } else {
+        None
+    }
+}
+
+/// Opens a pod's namespace.
+///
+/// # Errors
+/// [`Reason::NetnsInvalid`] if there is none at the path.
+pub fn open_netns(path: &str) -> Result<Netns, Failure> {
+    Netns::open(Path::new(path))
+        .map_err(|error: NetnsError| Failure::new(Reason::NetnsInvalid, error.to_string()))
+}

@@ -1,0 +1,122 @@
+//! The steps out of the pod. None is undone: when one fails, the way is forward again.
+
+use netlink::{Link, LinkChange, Request};
+use saga::{Step, Steps};
+
+use super::{MoveError, Original, Scene, configure, differs};
+
+/// Takes a VF out of its pod and restores it.
+pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
+
+macro_rules! forward_step {
+    ($(#[$doc:meta])* $type:ident, $name:literal, $work:path) => {
+        $(#[$doc])*
+        struct $type;
+
+        impl Step<Scene> for $type {
+            type Error = MoveError;
+
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+                $work(scene)
+            }
+
+            fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
+                Ok(())
+            }
+        }
+    };
+}
+
+forward_step!(
+    /// Switches the VF off and gives it a name that is free in the host's namespace.
+    TakeDown,
+    "take-down",
+    take_down
+);
+forward_step!(
+    /// The one move back.
+    MoveOut,
+    "move-out",
+    move_out
+);
+forward_step!(
+    /// Name, MAC address, MTU and other names as they were, and a look whether they are.
+    Restore,
+    "restore",
+    restore
+);
+
+pub(super) fn take_down(scene: &mut Scene) -> Result<(), MoveError> {
+    let Some(link) = scene.in_pod()? else { return Ok(()) };
+    let name = homecoming_name(scene, &link)?;
+    let Some(pod) = &mut scene.pod else { return Ok(()) };
+    let mut requests = Vec::new();
+    if link.is_up {
+        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+    }
+    let names = link.alternative_names.iter();
+    requests.extend(names.map(|name| Request::delete_alternative_name(link.index, name)));
+    if link.name != name {
+        requests.push(Request::change_link(link.index, &LinkChange::new().name(name)));
+    }
+    pod.rtnl.batch(&requests)?;
+    Ok(configure::remove_rules(&mut pod.rtnl, &scene.plan)?)
+}
+
+/// The VF's own name, or, while somebody else has it, one that nobody has.
+fn homecoming_name(scene: &mut Scene, link: &Link) -> Result<String, MoveError> {
+    let own = &scene.original.name;
+    let is_free = scene.host.rtnl.link_by_name(own)?.is_none();
+    Ok(if is_free { own.clone() } else { format!("returned{}", link.index) })
+}
+
+pub(super) fn move_out(scene: &mut Scene) -> Result<(), MoveError> {
+    let Some(link) = scene.in_pod()? else { return Ok(()) };
+    let Some(pod) = &mut scene.pod else { return Ok(()) };
+    Ok(pod.rtnl.change_link(link.index, &LinkChange::new().netns(&scene.host.netns))?)
+}
+
+/// Makes the VF in the host's namespace what it was, from whatever it is now.
+pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
+    let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
+    if differs(&link, &scene.original).is_none() {
+        return Ok(());
+    }
+    let outcome = scene.host.rtnl.batch(&restoring_requests(&link, &scene.original));
+    let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
+    outcome?;
+    match differs(&link, &scene.original) {
+        None => Ok(()),
+        Some(what) => Err(MoveError::NotClean { pci_address: scene.pci_address.clone(), what }),
+    }
+}
+
+fn restoring_requests(link: &Link, original: &Original) -> Vec<Request<'static>> {
+    let mut requests = Vec::new();
+    if link.is_up {
+        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+    }
+    let strange =
+        link.alternative_names.iter().filter(|name| !original.alternative_names.contains(name));
+    requests.extend(strange.map(|name| Request::delete_alternative_name(link.index, name)));
+    let mut change = LinkChange::new().mtu(original.mtu);
+    if let Some(mac) = original.mac {
+        change = change.mac(mac);
+    }
+    if link.alias != original.alias {
+        change = change.alias(original.alias.clone().unwrap_or_default());
+    }
+    requests.push(Request::change_link(link.index, &change));
+    if link.name != original.name {
+        let rename = LinkChange::new().name(&original.name);
+        requests.push(Request::change_link(link.index, &rename));
+    }
+    let lost =
+        original.alternative_names.iter().filter(|name| !link.alternative_names.contains(name));
+    requests.extend(lost.map(|name| Request::add_alternative_name(link.index, name)));
+    requests
+}

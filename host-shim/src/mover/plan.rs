@@ -1,0 +1,142 @@
+//! How a VF is to be in its pod.
+
+use std::{net::IpAddr, str::FromStr, time::Duration};
+
+use ipnetwork::IpNetwork;
+use netlink::{MacAddress, Route, Rule};
+use offload_proto::v1;
+
+/// How a VF is to be in its pod.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The interface's name.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: MacAddress,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Its addresses.
+    pub addresses: Vec<IpNetwork>,
+    /// Its routes, without the link.
+    pub routes: Vec<Route>,
+    /// The pod's policy rules.
+    pub rules: Vec<Rule>,
+    /// How long to wait for the carrier.
+    pub carrier_limit: Duration,
+}
+
+/// An attachment that the host can't carry out: the DPU's answer is malformed.
+#[derive(Debug, thiserror::Error)]
+#[error("the DPU's attachment holds {value:?} as {what}")]
+pub struct PlanError {
+    what: &'static str,
+    value: String,
+}
+
+impl Plan {
+    /// The plan for an attachment.
+    ///
+    /// # Errors
+    /// If the attachment holds what is no address or name.
+    pub fn new(attachment: &v1::Attachment, carrier_limit: Duration) -> Result<Self, PlanError> {
+        let name = attachment.key.as_ref().map_or("", |key| &key.interface_name);
+        crate::cni::environment::check_interface_name(name)
+            .map_err(|_| PlanError { what: "interface name", value: name.into() })?;
+        let addresses = attachment
+            .addresses
+            .iter()
+            .map(|held| parse("address", &held.address))
+            .collect::<Result<Vec<_>, _>>()?;
+        let routes = attachment
+            .routes
+            .iter()
+            .map(|wanted| route(wanted, &addresses))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            name: name.into(),
+            mac: parse("MAC address", &attachment.mac)?,
+            mtu: attachment.mtu,
+            routes,
+            rules: attachment.rules.iter().map(rule).collect::<Result<_, _>>()?,
+            addresses,
+            carrier_limit,
+        })
+    }
+
+    /// The routes by the link of this index.
+    pub(super) fn routes_by(&self, index: u32) -> impl Iterator<Item = Route> {
+        self.routes.iter().map(move |route| Route { output: index, ..route.clone() })
+    }
+}
+
+fn route(wanted: &v1::Route, addresses: &[IpNetwork]) -> Result<Route, PlanError> {
+    let mut route = Route::new(parse("route destination", &wanted.destination)?, 0);
+    if !wanted.gateway.is_empty() {
+        let gateway: IpAddr = parse("route gateway", &wanted.gateway)?;
+        route = route.via(gateway);
+        route.on_link = !addresses.iter().any(|address| address.contains(gateway));
+    }
+    route.mtu = unless_zero(wanted.mtu);
+    route.advertised_mss = unless_zero(wanted.advmss);
+    route.priority = unless_zero(wanted.priority);
+    route.table = unless_zero(wanted.table);
+    Ok(route)
+}
+
+fn rule(wanted: &v1::PolicyRule) -> Result<Rule, PlanError> {
+    Ok(Rule {
+        source: parse("rule source", &wanted.source)?,
+        table: wanted.table,
+        priority: unless_zero(wanted.priority),
+    })
+}
+
+fn unless_zero(value: u32) -> Option<u32> {
+    (value != 0).then_some(value)
+}
+
+fn parse<T: FromStr>(what: &'static str, value: &str) -> Result<T, PlanError> {
+    value.parse().map_err(|_| PlanError { what, value: value.chars().take(80).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment() -> v1::Attachment {
+        v1::Attachment {
+            key: Some(v1::AttachmentKey {
+                container_id: "c".into(),
+                interface_name: "eth0".into(),
+            }),
+            mac: "02:00:00:00:00:01".into(),
+            mtu: 1500,
+            addresses: vec![v1::Address { address: "10.0.0.5/24".into(), ..Default::default() }],
+            ..Default::default()
+        }
+    }
+
+    fn with_route(gateway: &str) -> Result<Plan, PlanError> {
+        let route = v1::Route {
+            destination: "0.0.0.0/0".into(),
+            gateway: gateway.into(),
+            ..Default::default()
+        };
+        Plan::new(&v1::Attachment { routes: vec![route], ..attachment() }, Duration::ZERO)
+    }
+
+    #[test]
+    fn a_gateway_outside_of_all_prefixes_is_on_the_link() {
+        assert!(!with_route("10.0.0.1").unwrap().routes[0].on_link);
+        assert!(with_route("169.254.1.1").unwrap().routes[0].on_link);
+        assert_eq!(with_route("").unwrap().routes[0].gateway, None);
+    }
+
+    #[test]
+    fn a_malformed_attachment_is_refused_by_name() {
+        let error = with_route("nowhere").unwrap_err();
+        assert_eq!(error.to_string(), r#"the DPU's attachment holds "nowhere" as route gateway"#);
+        let nameless = v1::Attachment { key: None, ..attachment() };
+        assert!(Plan::new(&nameless, Duration::ZERO).is_err());
+    }
+}

@@ -1,0 +1,321 @@
+//! What the plugin process and the agent say to each other: one call per connection. Either side
+//! writes one JSON document and then shuts its half of the socket down.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use netlink::MacAddress;
+use offload_proto::v1;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Longest document that either side accepts, in bytes.
+pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;
+/// Where the agent listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/dpu-offload/agent.sock";
+
+/// A call and how long its caller waits.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Call {
+    /// Milliseconds until the caller gives up.
+    pub deadline_ms: u64,
+    /// What is asked for.
+    #[serde(flatten)]
+    pub request: Request,
+}
+
+/// What the plugin asks the agent for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Request {
+    /// Attach a pod to a network.
+    Add(AddRequest),
+    /// Take an attachment back.
+    Del(DelRequest),
+    /// Compare an attachment with the kernel and the DPU.
+    Check(CheckRequest),
+    /// Take back what is not listed.
+    Gc(GcRequest),
+    /// Tell whether ADD can be served.
+    Status,
+}
+
+/// What names an attachment within this host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// `CNI_CONTAINERID`
+    pub container_id: String,
+    /// `CNI_IFNAME`
+    pub interface_name: String,
+}
+
+/// An ADD.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AddRequest {
+    /// The attachment's key.
+    pub key: Key,
+    /// `CNI_NETNS`
+    pub netns: String,
+    /// The CNI configuration's name, whose GC the attachment belongs to.
+    pub configuration: String,
+    /// The DPU's network. Empty: its default one.
+    pub network: String,
+    /// Whom it serves.
+    #[serde(default)]
+    pub pod: Pod,
+    /// A VF that somebody else chose.
+    #[serde(default)]
+    pub pci_address: Option<String>,
+    /// A MAC address asked for.
+    #[serde(default)]
+    pub mac: Option<MacAddress>,
+    /// Addresses asked for, each with or without prefix length.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// Rate limits asked for.
+    #[serde(default)]
+    pub bandwidth: Bandwidth,
+    /// Where to write the device-info file.
+    #[serde(default)]
+    pub device_info_file: Option<String>,
+}
+
+/// Whom an attachment serves. Labels, not identities.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Pod name.
+    pub name: String,
+    /// Pod uid.
+    pub uid: String,
+}
+
+/// Rate limits as CNI's `bandwidth` capability has them: bits per second and bits. 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Bandwidth {
+    /// Towards the pod.
+    pub ingress_rate: u64,
+    /// Burst towards the pod.
+    pub ingress_burst: u64,
+    /// From the pod.
+    pub egress_rate: u64,
+    /// Burst from the pod.
+    pub egress_burst: u64,
+}
+
+/// A DEL.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DelRequest {
+    /// The attachment's key.
+    pub key: Key,
+    /// `CNI_NETNS`; may be empty, or the path of something that is gone.
+    pub netns: String,
+}
+
+/// A CHECK.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CheckRequest {
+    /// The attachment's key.
+    pub key: Key,
+    /// `CNI_NETNS`
+    pub netns: String,
+    /// The MAC address that the previous result gave the interface.
+    #[serde(default)]
+    pub mac: Option<String>,
+    /// The addresses that the previous result gave the interface, in CIDR notation.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+/// A GC.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GcRequest {
+    /// The CNI configuration's name: no other's attachments are touched.
+    pub configuration: String,
+    /// The DPU's network. Empty: its default one.
+    pub network: String,
+    /// What is still valid.
+    pub valid: Vec<Key>,
+}
+
+/// The agent's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum Reply {
+    /// The pod has its interface.
+    Attached {
+        /// The attachment.
+        attachment: Box<v1::Attachment>,
+        /// What the work took.
+        timings: Timings,
+    },
+    /// Done; there is nothing to tell.
+    Done,
+    /// Refused or failed.
+    Failed {
+        /// The CNI error code.
+        code: u32,
+        /// One sentence.
+        message: String,
+        /// `<CODE>: <advice>`
+        details: String,
+    },
+}
+
+/// How long the phases of an attach took, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// The call to the DPU.
+    pub rpc_us: u64,
+    /// The durable record.
+    pub record_us: u64,
+    /// The kernel's move of the VF between namespaces.
+    pub move_us: u64,
+    /// All that is set on the VF before and after the move.
+    pub configure_us: u64,
+    /// Waiting for the carrier.
+    pub carrier_us: u64,
+    /// From the call's arrival to its answer.
+    pub total_us: u64,
+}
+
+/// Calls the agent at `socket` and waits for its answer until the call's deadline.
+///
+/// # Errors
+/// Whatever connecting, sending, receiving or decoding fails with.
+pub fn call(socket: &Path, call: &Call) -> io::Result<Reply> {
+    let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
+    let mut stream = UnixStream::connect(socket)?;
+    let document = serde_json::to_vec(call)?;
+    stream.set_write_timeout(Some(remaining(deadline)?))?;
+    stream.write_all(&document)?;
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(remaining(deadline)?))?;
+    let mut answer = Vec::new();
+    stream.take(DOCUMENT_LIMIT).read_to_end(&mut answer)?;
+    decode(&answer)
+}
+
+/// Decodes one document.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] for an empty one: the peer closed without a word;
+/// [`io::ErrorKind::InvalidData`] for any other that is not of the type.
+pub fn decode<T: DeserializeOwned>(document: &[u8]) -> io::Result<T> {
+    if document.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed without an answer"));
+    }
+    serde_json::from_slice(document)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn remaining(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}/{}", self.container_id, self.interface_name)
+    }
+}
+
+impl From<Key> for v1::AttachmentKey {
+    fn from(key: Key) -> Self {
+        Self { container_id: key.container_id, interface_name: key.interface_name }
+    }
+}
+
+impl From<v1::AttachmentKey> for Key {
+    fn from(key: v1::AttachmentKey) -> Self {
+        Self { container_id: key.container_id, interface_name: key.interface_name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixListener, thread};
+
+    use super::*;
+
+    fn status() -> Call {
+        Call { deadline_ms: 5000, request: Request::Status }
+    }
+
+    /// Answers one call with `answer`, and returns what it was asked.
+    fn agent(socket: &Path, answer: &'static [u8]) -> thread::JoinHandle<Vec<u8>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            stream.read_to_end(&mut asked).unwrap();
+            stream.write_all(answer).unwrap();
+            asked
+        })
+    }
+
+    #[test]
+    fn a_call_is_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let agent = agent(&socket, br#"{"outcome":"done"}"#);
+        assert!(matches!(call(&socket, &status()).unwrap(), Reply::Done));
+        assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
+    }
+
+    #[test]
+    fn an_agent_that_says_nothing_or_nonsense_is_an_error() {
+        for (answer, kind) in [
+            (b"".as_slice(), io::ErrorKind::UnexpectedEof),
+            (br#"{"outcome":"do"#, io::ErrorKind::InvalidData),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let socket = folder.path().join("s");
+            let agent = agent(&socket, answer);
+            assert_eq!(call(&socket, &status()).unwrap_err().kind(), kind);
+            agent.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_agent_that_never_answers_meets_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let error = call(&socket, &Call { deadline_ms: 20, request: Request::Status }).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn no_agent_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = call(&folder.path().join("none"), &status()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn an_attachment_survives_the_wire() {
+        let attachment = v1::Attachment {
+            id: "a".into(),
+            mac: "02:00:00:00:00:01".into(),
+            bandwidth: Some(v1::Bandwidth { egress_rate: u64::MAX, ..Default::default() }),
+            ..Default::default()
+        };
+        let reply = Reply::Attached {
+            attachment: Box::new(attachment.clone()),
+            timings: Timings { total_us: 7, ..Timings::default() },
+        };
+        let text = serde_json::to_vec(&reply).unwrap();
+        let Reply::Attached { attachment: read, timings } = decode(&text).unwrap() else {
+            panic!("another outcome")
+        };
+        assert_eq!(*read, attachment);
+        assert_eq!(timings.total_us, 7);
+    }
+}
