@@ -11,6 +11,7 @@
 mod floor;
 mod footprint;
 mod peers;
+mod phases;
 mod pods;
 mod sample;
 
@@ -45,6 +46,7 @@ fn attach() {
     let (ours, floor) = one_after_the_other(&lab);
     println!("\n### One caller, N={SEQUENTIAL}, product and floor in turn\n");
     compare(&ours, &floor);
+    phases::print(&lab, &ours.attach);
     println!("\n### {CALLERS} callers, N={SEQUENTIAL}\n");
     let (ours, floor) = at_once(&lab);
     compare(&ours, &floor);

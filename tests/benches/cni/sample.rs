@@ -27,6 +27,16 @@ impl Sample {
         value
     }
 
+    /// A sample of durations that somebody else measured.
+    pub(crate) fn of(durations: impl Iterator<Item = Duration>) -> Self {
+        Self { durations: durations.collect(), elapsed: None }
+    }
+
+    /// In the order they were measured.
+    pub(crate) fn durations(&self) -> &[Duration] {
+        &self.durations
+    }
+
     /// Does `count` pieces of work, `callers` at a time.
     pub(crate) fn by_callers(callers: usize, count: usize, work: &(dyn Fn(usize) + Sync)) -> Self {
         let (next, sample) = (AtomicUsize::new(0), Mutex::new(Self::default()));
@@ -52,11 +62,16 @@ impl Sample {
         self.percentile(50)
     }
 
+    /// The cells `p50 | p99` of a table.
+    pub(crate) fn cells(&self) -> String {
+        format!("{:.2} | {:.2}", self.p50(), self.percentile(99))
+    }
+
     /// The cells `p50 | p99 | per s` of a table.
     pub(crate) fn row(&self) -> String {
         let elapsed = self.elapsed.unwrap_or_else(|| self.durations.iter().sum());
         let rate = self.durations.len() as f64 / elapsed.as_secs_f64();
-        format!("{:.2} | {:.2} | {rate:.0}", self.p50(), self.percentile(99))
+        format!("{} | {rate:.0}", self.cells())
     }
 
     fn percentile(&self, percent: usize) -> f64 {

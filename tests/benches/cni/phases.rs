@@ -1,0 +1,47 @@
+//! Where an ADD's time goes, by the agent's own log.
+
+use std::time::Duration;
+
+use e2e::Lab;
+use serde_json::Value;
+
+use crate::sample::Sample;
+
+/// The phases that the agent logs, in microseconds, and what they are.
+const PHASES: [(&str, &str); 5] = [
+    ("rpc_us", "the call to the DPU: reserve, commit, program"),
+    ("record_us", "the agent's durable record"),
+    ("move_us", "the kernel's move between namespaces"),
+    ("configure_us", "name, MAC, MTU, addresses, routes, up"),
+    ("carrier_us", "waiting for the carrier"),
+];
+
+/// Of the ADDs whose durations from exec to exit these are, in the order they were made.
+pub(crate) fn print(lab: &Lab, adds: &Sample) {
+    let logged = logged(&lab.agent.log());
+    assert_eq!(logged.len(), adds.durations().len(), "ADDs and lines of the agent's log");
+    let phase = |key: &str| Sample::of(logged.iter().map(|fields| microseconds(fields, key)));
+    let pairs = || adds.durations().iter().zip(&logged);
+    let outside =
+        pairs().map(|(whole, fields)| whole.saturating_sub(microseconds(fields, "total_us")));
+    let but_the_move =
+        pairs().map(|(whole, fields)| whole.saturating_sub(microseconds(fields, "move_us")));
+
+    println!("\n### Where an ADD's time goes\n\n| phase | p50 ms | p99 ms |\n|---|---|---|");
+    println!("| the plugin: exec, socket, answer, exit | {} |", Sample::of(outside).cells());
+    for (key, what) in PHASES {
+        println!("| {what} | {} |", phase(key).cells());
+    }
+    println!("| all but the move | {} |", Sample::of(but_the_move).cells());
+}
+
+/// The fields of each line that says "attached".
+fn logged(log: &str) -> Vec<Value> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let fields = lines.map(|line| line["fields"].clone());
+    fields.filter(|fields| fields["message"] == "attached").collect()
+}
+
+fn microseconds(fields: &Value, key: &str) -> Duration {
+    Duration::from_micros(fields[key].as_u64().unwrap_or_else(|| panic!("no {key} in {fields}")))
+}
