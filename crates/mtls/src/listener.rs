@@ -1,27 +1,43 @@
 //! A listener that hands over only connections whose peer is known.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use bootstrap::Chain;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::{AbortHandle, Id, JoinError, JoinSet},
     time::sleep,
 };
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::server::{Server, ServerStream};
+use crate::{
+    identity::Identity,
+    server::{Server, ServerStream},
+};
 
 /// How long to wait when the system refuses to accept, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How many good connections may wait to be taken.
+const WAITING: usize = 64;
+
 /// How much a listener takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Handshakes under way at the same time; further connections wait.
+    /// Handshakes under way at the same time. One more drops the oldest, so that whoever opens
+    /// connections and says nothing keeps out only his like.
     pub handshakes: usize,
     /// Open connections; further ones are closed at once.
     pub connections: usize,
+    /// Open connections of one identity; further ones are closed at once.
+    pub connections_per_identity: usize,
 }
 
 /// Accepts connections on `listener` and does their handshakes side by side. Refused peers are
@@ -31,61 +47,148 @@ pub fn incoming(
     server: Server,
     limits: Limits,
 ) -> ReceiverStream<io::Result<ServerStream>> {
-    let (accepted, receiver) = mpsc::channel(1);
-    let door = Door {
-        server,
-        handshakes: Arc::new(Semaphore::new(limits.handshakes)),
-        connections: Arc::new(Semaphore::new(limits.connections)),
-        accepted,
-    };
-    tokio::spawn(door.stand(listener));
+    let (accepted, receiver) = mpsc::channel(WAITING);
+    let guests = Arc::new(Guests {
+        room: Arc::new(Semaphore::new(limits.connections)),
+        per_identity: limits.connections_per_identity,
+        present: Mutex::default(),
+    });
+    let door = Door { server, guests, accepted };
+    let handshakes = Handshakes { limit: limits.handshakes.max(1), ..Handshakes::default() };
+    tokio::spawn(door.stand(listener, handshakes));
     ReceiverStream::new(receiver)
 }
 
 #[derive(Clone)]
 struct Door {
     server: Server,
-    handshakes: Arc<Semaphore>,
-    connections: Arc<Semaphore>,
+    guests: Arc<Guests>,
     accepted: mpsc::Sender<io::Result<ServerStream>>,
 }
 
 impl Door {
-    async fn stand(self, listener: TcpListener) {
-        let closed = self.accepted.clone();
-        tokio::select! {
-            () = closed.closed() => {}
-            () = self.accept_all(&listener) => {}
-        }
-    }
-
-    async fn accept_all(&self, listener: &TcpListener) {
-        while let Ok(handshake) = Arc::clone(&self.handshakes).acquire_owned().await {
-            match listener.accept().await {
-                Ok((stream, address)) => self.admit(stream, address, handshake),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections");
-                    sleep(ACCEPT_PAUSE).await;
-                }
+    async fn stand(self, listener: TcpListener, mut handshakes: Handshakes) {
+        loop {
+            tokio::select! {
+                () = self.accepted.closed() => return,
+                Some(ended) = handshakes.running.join_next_with_id() => handshakes.forget(&ended),
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, address)) => {
+                        let door = self.clone();
+                        handshakes.begin(async move { door.greet(stream, address).await });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept connections");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
             }
         }
     }
 
-    fn admit(&self, stream: TcpStream, address: SocketAddr, handshake: OwnedSemaphorePermit) {
-        let Ok(connection) = Arc::clone(&self.connections).try_acquire_owned() else {
-            tracing::warn!(%address, "connection closed: too many are open");
-            return;
+    async fn greet(self, stream: TcpStream, address: SocketAddr) {
+        let stream = match self.server.accept(stream).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%address, reason = %Chain(&error), "connection refused");
+                return;
+            }
         };
-        let door = self.clone();
-        tokio::spawn(async move {
-            let greeted = door.server.accept(stream).await;
-            drop(handshake);
-            match greeted {
-                Ok(stream) => drop(door.accepted.send(Ok(stream.counted_by(connection))).await),
-                Err(error) => {
-                    tracing::warn!(%address, reason = %Chain(&error), "connection refused");
-                }
+        match self.guests.admit(&stream.peer().identity) {
+            // Nobody takes it: the listener is being closed.
+            Ok(place) => drop(self.accepted.send(Ok(stream.keeping(place))).await),
+            Err(limit) => {
+                let identity = &stream.peer().identity;
+                tracing::warn!(%address, %identity, "connection closed: {limit}");
             }
-        });
+        }
+    }
+}
+
+/// The handshakes under way.
+#[derive(Default)]
+struct Handshakes {
+    limit: usize,
+    running: JoinSet<()>,
+    /// Of those that were begun, oldest first. What has ended leaves when it is the oldest.
+    begun: VecDeque<AbortHandle>,
+    /// Those that were dropped and have not yet ended.
+    dropped: HashSet<Id>,
+}
+
+impl Handshakes {
+    fn begin(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
+        while self.begun.front().is_some_and(AbortHandle::is_finished) {
+            self.begun.pop_front();
+        }
+        while self.running.len() - self.dropped.len() >= self.limit && self.drop_oldest() {}
+        self.begun.push_back(self.running.spawn(handshake));
+    }
+
+    /// Tells whether there was one.
+    fn drop_oldest(&mut self) -> bool {
+        let Some(oldest) = self.begun.pop_front() else { return false };
+        if !oldest.is_finished() {
+            oldest.abort();
+            self.dropped.insert(oldest.id());
+            tracing::debug!("the oldest handshake was dropped: too many are under way");
+        }
+        true
+    }
+
+    fn forget(&mut self, ended: &Result<(Id, ()), JoinError>) {
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
+        self.dropped.remove(&id);
+    }
+}
+
+/// Who is connected.
+struct Guests {
+    room: Arc<Semaphore>,
+    per_identity: usize,
+    present: Mutex<HashMap<Identity, usize>>,
+}
+
+impl Guests {
+    /// Counts one more connection of `identity`, or tells which limit it meets.
+    fn admit(self: &Arc<Self>, identity: &Identity) -> Result<Place, &'static str> {
+        let room = Arc::clone(&self.room).try_acquire_owned();
+        let room = room.map_err(|_| "too many are open")?;
+        let mut present = self.present();
+        let count = present.entry(identity.clone()).or_default();
+        if *count >= self.per_identity {
+            return Err("this identity has too many open");
+        }
+        *count += 1;
+        Ok(Place { guests: Arc::clone(self), identity: identity.clone(), _room: room })
+    }
+
+    fn present(&self) -> MutexGuard<'_, HashMap<Identity, usize>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a connection as long as it is open.
+pub(crate) struct Place {
+    guests: Arc<Guests>,
+    identity: Identity,
+    _room: OwnedSemaphorePermit,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Place({})", self.identity)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut present = self.guests.present();
+        if let Some(count) = present.get_mut(&self.identity) {
+            *count -= 1;
+            if *count == 0 {
+                present.remove(&self.identity);
+            }
+        }
     }
 }

@@ -13,7 +13,6 @@ use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    sync::OwnedSemaphorePermit,
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -22,6 +21,7 @@ use tonic::transport::server::Connected;
 use crate::{
     certificate::Facts,
     identity::Identity,
+    listener::Place,
     live::LiveCredentials,
     provider::ALPN,
     reason::{certificate_reason, tls_error},
@@ -106,7 +106,7 @@ impl Server {
             return Err(HandshakeError::Protocol);
         }
         let identity = identity(connection.peer_certificates())?;
-        Ok(ServerStream { stream, peer: Peer { identity, address }, _permit: None })
+        Ok(ServerStream { stream, peer: Peer { identity, address }, _place: None })
     }
 }
 
@@ -125,7 +125,7 @@ pub struct ServerStream {
     stream: TlsStream<TcpStream>,
     peer: Peer,
     /// Counts the connection as long as it is open.
-    _permit: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
 }
 
 impl ServerStream {
@@ -135,8 +135,8 @@ impl ServerStream {
         &self.peer
     }
 
-    pub(crate) fn counted_by(self, permit: OwnedSemaphorePermit) -> Self {
-        Self { _permit: Some(permit), ..self }
+    pub(crate) fn keeping(self, place: Place) -> Self {
+        Self { _place: Some(place), ..self }
     }
 }
 

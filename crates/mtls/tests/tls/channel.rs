@@ -10,11 +10,11 @@ use std::{
 
 use crate::support::{BOUND, Pki, bounded, host, listen};
 use mtls::{ConnectError, Limits, Peer, Role, incoming};
-use tokio::{net::TcpListener, sync::oneshot, time::sleep};
+use tokio::{io::AsyncReadExt, net::TcpListener, sync::oneshot, time::sleep};
 use tonic::{Request, Status, service::interceptor::InterceptedService, transport::Server};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-const LIMITS: Limits = Limits { handshakes: 8, connections: 8 };
+const LIMITS: Limits = Limits { handshakes: 8, connections: 8, connections_per_identity: 8 };
 
 /// Serves gRPC health to everybody whom the handshake lets in, and checks who that is.
 /// Until the result is dropped.
@@ -117,7 +117,11 @@ async fn many_callers_of_a_dead_dpu_share_few_attempts() {
 async fn connections_beyond_the_limit_are_closed_and_the_client_learns_it() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
-    let _server = serve(&pki, listener, Limits { handshakes: 8, connections: 1 });
+    let _server = serve(
+        &pki,
+        listener,
+        Limits { handshakes: 8, connections: 1, connections_per_identity: 1 },
+    );
     let first = bounded(pki.connector(&address, "dpu-1").connect()).await.unwrap();
     assert!(bounded(pki.connector(&address, "dpu-1").connect()).await.is_err());
 
@@ -139,4 +143,39 @@ async fn a_silent_peer_does_not_hold_up_the_others() {
     let viewer = pki.live(Role::Host, "node-1");
     let connector = mtls::Connector::new(viewer, &address, "dpu-1", BOUND).unwrap();
     bounded(call(connector.channel())).await.unwrap();
+}
+
+#[tokio::test]
+async fn silent_peers_keep_nobody_out_even_if_they_fill_the_listener() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let mut silent = Vec::new();
+    for _ in 0..LIMITS.handshakes * 4 {
+        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    // Those that came first were dropped, long before their time was over.
+    let dropped = bounded(silent[0].read(&mut [0; 1])).await;
+    assert!(matches!(dropped, Ok(0) | Err(_)), "{dropped:?}");
+    bounded(call(pki.connector(&address, "dpu-1").channel())).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_identity_cannot_take_all_connections() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, Limits { connections_per_identity: 1, ..LIMITS });
+    let first = bounded(pki.connector(&address, "dpu-1").connect()).await.unwrap();
+    assert!(bounded(pki.connector(&address, "dpu-1").connect()).await.is_err());
+    let other = pki.live(Role::Viewer, "eve");
+    let other = mtls::Connector::new(other, &address, "dpu-1", BOUND).unwrap();
+    bounded(other.connect()).await.unwrap();
+
+    drop(first);
+    bounded(async {
+        while pki.connector(&address, "dpu-1").connect().await.is_err() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }
