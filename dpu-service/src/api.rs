@@ -12,10 +12,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use offload_proto::Failure;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::Status;
 
 pub(crate) use authorise::Authorise;
 pub(crate) use operator::OperatorApi;
@@ -38,25 +36,13 @@ pub(crate) struct Shared {
     pub(crate) watchers: Arc<Semaphore>,
     /// Why the configuration file, as it is now, is not in force.
     pub(crate) configuration_problem: Mutex<Option<String>>,
-    /// All flows under way. They finish even when their caller has gone: a saga that stopped in the
-    /// middle would leave its work half done.
-    pub(crate) flows: TaskTracker,
+    /// The tasks of open sessions.
+    pub(crate) sessions: TaskTracker,
     /// The service stops: long streams end.
     pub(crate) stopping: CancellationToken,
 }
 
 impl Shared {
-    /// Runs a flow to its end, whether its caller waits for it or not.
-    pub(crate) async fn flow<T: Send + 'static>(
-        &self,
-        flow: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> Result<T, Status> {
-        match self.flows.spawn(flow).await {
-            Ok(result) => result.map_err(Status::from),
-            Err(error) => Err(Status::internal(format!("the call's task ended early: {error}"))),
-        }
-    }
-
     /// Why the configuration file, as it is now, is not in force. `None`: it is.
     pub(crate) fn set_configuration_problem(&self, problem: Option<String>) {
         *self.configuration_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use netlink_packet_core::{DefaultNla, Nla};
+use netlink_packet_core::{DefaultNla, Nla, NlasIterator};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcHandle, TcMessage, TcOption},
@@ -102,34 +102,44 @@ impl Request<'_> {
     }
 }
 
-/// Asks for the queue of a link.
-pub(crate) fn query(index: u32) -> RouteNetlinkMessage {
-    RouteNetlinkMessage::GetQueueDiscipline(root_queue(index))
+/// Asks for the queues of all links.
+pub(crate) fn list_message() -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default())
 }
 
-/// The rate of a token bucket, in bits per second. `None`: the queue is of another kind.
-pub(crate) fn rate(message: &TcMessage) -> Option<u64> {
-    let options = message.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    })?;
-    let is_bucket =
-        |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if kind == "tbf");
+/// The rate in bits per second, if `message` describes the token bucket of link `index`.
+pub(crate) fn rate_of(message: &TcMessage, index: u32) -> Option<u64> {
+    let header = &message.header;
+    if header.index != index.cast_signed() || header.parent != TcHandle::ROOT {
+        return None;
+    }
+    let mut is_bucket = false;
+    let mut bytes_per_second = None;
+    for attribute in &message.attributes {
+        match attribute {
+            TcAttribute::Kind(kind) => is_bucket = kind == "tbf",
+            TcAttribute::Options(options) => bytes_per_second = rate(options),
+            _ => {}
+        }
+    }
+    bytes_per_second.filter(|_| is_bucket).map(|bytes| bytes.saturating_mul(8))
+}
+
+/// The rate in bytes per second; the narrow one is full where there is a wide one. The options of a
+/// queue whose kind the codec does not know come as one attribute that holds them all.
+fn rate(options: &[TcOption]) -> Option<u64> {
+    let option = options.first()?;
+    let mut nest = vec![0; option.value_len()];
+    option.emit_value(&mut nest);
     let value = |kind: u16| {
-        options.iter().find(|option| option.kind() == kind).map(|option| {
-            let mut bytes = vec![0; option.value_len()];
-            option.emit_value(&mut bytes);
-            bytes
-        })
+        let mut nested = NlasIterator::new(&nest).filter_map(Result::ok);
+        nested.find(|nested| nested.kind() == kind).map(|nested| nested.value().to_vec())
     };
-    let wide =
-        value(TCA_TBF_RATE64).and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?)));
-    let narrow = || {
-        let bytes = value(TCA_TBF_PARMS)?.get(RATE)?.try_into().ok()?;
-        Some(u64::from(u32::from_ne_bytes(bytes)))
-    };
-    let rate = message.attributes.iter().any(is_bucket).then(|| wide.or_else(narrow))??;
-    Some(rate.saturating_mul(8))
+    if let Some(wide) = value(TCA_TBF_RATE64) {
+        return Some(u64::from_ne_bytes(wide.try_into().ok()?));
+    }
+    let narrow = value(TCA_TBF_PARMS)?.get(RATE)?.try_into().ok()?;
+    Some(u32::from_ne_bytes(narrow).into())
 }
 
 fn root_queue(index: u32) -> TcMessage {

@@ -401,13 +401,13 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn egress_rate(&mut self, index: u32) -> Result<Option<u64>, Error> {
-        let operation = || format!("read the limit of link {index}");
-        match self.socket.get(limit::query(index)) {
-            Ok(RouteNetlinkMessage::NewQueueDiscipline(message)) => Ok(limit::rate(&message)),
-            Ok(_) => Err(Error::answer(operation(), "an answer about something else")),
-            Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
-            Err(cause) => Err(cause.told_as(operation())),
-        }
+        // Asked for a single queue that has no handle, the kernel gives no answer at all.
+        let objects = self.list("list the queues", &limit::list_message())?;
+        let of_link = |object: &RouteNetlinkMessage| match object {
+            RouteNetlinkMessage::NewQueueDiscipline(message) => limit::rate_of(message, index),
+            _ => None,
+        };
+        Ok(objects.iter().find_map(of_link))
     }
 
     fn list(

@@ -66,7 +66,7 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::GetAttachmentRequest>,
     ) -> Result<Response<v1::AttachmentDetail>, Status> {
         let id = read::id_prefix(request.into_inner().id)?;
-        Ok(Response::new(show::detail(&self.0.engine.attachment(id).await?)))
+        Ok(Response::new(show::detail(&self.0.engine.attachment(&id).await?)))
     }
 
     async fn list_networks(
@@ -91,9 +91,8 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
         let v1::ApplyNetworkRequest { network, dry_run } = request.into_inner();
         let network = read::network(network)?;
-        let engine = self.0.engine.clone();
         let (view, applied) =
-            self.0.flow(async move { engine.apply_network(network, dry_run).await }).await?;
+            self.0.engine.apply_network(network, dry_run).await?;
         Ok(Response::new(v1::ApplyNetworkResponse {
             network: Some(show::network_status(&view)),
             outcome: show::outcome(applied),
@@ -106,8 +105,7 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::DeleteNetworkResponse>, Status> {
         let v1::DeleteNetworkRequest { name, force } = request.into_inner();
         let name = read::network_name(name)?;
-        let engine = self.0.engine.clone();
-        self.0.flow(async move { engine.delete_network(name, force).await }).await?;
+        self.0.engine.delete_network(name, force).await?;
         Ok(Response::new(v1::DeleteNetworkResponse {}))
     }
 
@@ -118,8 +116,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let v1::ReleaseAttachmentRequest { id, reason } = request.into_inner();
         let id = read::attachment_id(&id)?;
         let reason = read::reason(reason)?;
-        let engine = self.0.engine.clone();
-        let view = self.0.flow(async move { engine.release(id, reason).await }).await?;
+        let view = self.0.engine.release(id, reason).await?;
         let attachment = Some(show::attachment(&view));
         Ok(Response::new(v1::ReleaseAttachmentResponse { attachment }))
     }
@@ -129,8 +126,7 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::ClearQuarantineRequest>,
     ) -> Result<Response<v1::ClearQuarantineResponse>, Status> {
         let vf = read::vf(request.into_inner().vf)?;
-        let engine = self.0.engine.clone();
-        let view = self.0.flow(async move { engine.clear_quarantine(vf).await }).await?;
+        let view = self.0.engine.clear_quarantine(vf).await?;
         Ok(Response::new(v1::ClearQuarantineResponse { vf: Some(show::vf_status(&view)) }))
     }
 

@@ -30,8 +30,8 @@ pub(crate) fn open(
     incoming: Streaming<v1::HostMessage>,
 ) -> BoxStream<'static, Result<v1::DpuMessage, Status>> {
     let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
-    let flows = shared.flows.clone();
-    flows.spawn(async move {
+    let sessions = shared.sessions.clone();
+    sessions.spawn(async move {
         if let Err(status) = run(&shared, &host, incoming, &outgoing).await {
             tracing::info!(%host, reason = status.message(), "the session ended");
             // A host that has gone needs no reason.
@@ -136,7 +136,7 @@ impl Conversation<'_> {
             }
             Some(host_message::Message::Attached(attached)) => {
                 let id = read::attachment_id(&attached.attachment_id)?;
-                engine.host_attached(host, session, id).await;
+                engine.host_attached(&host, session, id);
             }
             Some(host_message::Message::Inventory(inventory)) => {
                 engine.inventory(host, session, read::inventory(inventory)?).await?;

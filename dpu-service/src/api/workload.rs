@@ -20,8 +20,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
     ) -> Result<Response<v1::AttachResponse>, Status> {
         let host = calling_host(&request)?;
         let (spec, session) = read::attach(&host, request.into_inner())?;
-        let engine = self.0.engine.clone();
-        let view = self.0.flow(async move { engine.attach(spec, session).await }).await?;
+        let view = self.0.engine.attach(spec, session).await?;
         Ok(Response::new(v1::AttachResponse { attachment: Some(show::attachment(&view)) }))
     }
 
@@ -33,8 +32,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let v1::DetachRequest { key, attachment_id, vf_returned } = request.into_inner();
         let key = read::key(&host, key)?;
         let id = read::optional_attachment_id(&attachment_id)?;
-        let engine = self.0.engine.clone();
-        self.0.flow(async move { engine.detach(key, id, vf_returned).await }).await?;
+        self.0.engine.detach(key, id, vf_returned).await?;
         Ok(Response::new(v1::DetachResponse {}))
     }
 
@@ -58,9 +56,8 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let v1::CollectRequest { network, valid } = request.into_inner();
         let network = read::optional_network(network)?;
         let valid = read::keys(&host, valid)?;
-        let engine = self.0.engine.clone();
         let released =
-            self.0.flow(async move { engine.collect(host, network, valid).await }).await?;
+            self.0.engine.collect(host, network, valid).await?;
         let released = released.iter().map(show::attachment).collect();
         Ok(Response::new(v1::CollectResponse { released }))
     }

@@ -1,0 +1,412 @@
+//! The veth eswitch and the bridge fabric against the kernel, looked at with `ip`, `bridge`, `tc` and
+//! `ping`.
+
+#[path = "../../crates/netlink/tests/support/mod.rs"]
+mod support;
+
+use std::process::{Command, Stdio};
+
+use dpu_service::{
+    eswitch::{Eswitch, Refused, Representor, veth::VethEswitch},
+    fabric::{Fabric, Membership, bridge::BridgeFabric},
+    model::{Bandwidth, PortSettings},
+    probe::KernelAbilities,
+};
+use netlink::{LinkChange, MacAddress, VethEnd};
+use serde_json::Value;
+use support::TestNetns;
+use vf_alloc::VfId;
+
+const BRIDGE: &str = "br-offload";
+
+/// A DPU with a virtual card, whose pods' namespaces hold the VFs.
+struct Dpu {
+    netns: TestNetns,
+    abilities: KernelAbilities,
+    eswitch: VethEswitch,
+    fabric: BridgeFabric,
+}
+
+/// A pod with its VF, `eth0`, which has addresses of both families.
+struct Pod {
+    netns: TestNetns,
+    settings: PortSettings,
+}
+
+impl Dpu {
+    fn new() -> Self {
+        Self::with_uplinks(&[])
+    }
+
+    fn with_uplinks(uplinks: &[&str]) -> Self {
+        let netns = TestNetns::new();
+        let abilities = KernelAbilities::probe().unwrap();
+        let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
+        let fabric = open_fabric(&netns, uplinks, &abilities);
+        Self { netns, abilities, eswitch, fabric }
+    }
+
+    /// Plugs VF `number` in, its host end in the namespace of a new pod.
+    fn plug(&self, number: u16) -> Pod {
+        let pod = Pod {
+            netns: TestNetns::new(),
+            settings: PortSettings {
+                vf: VfId::local(0, number),
+                mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
+                mtu: 1500,
+                vlan: None,
+                bandwidth: Bandwidth::default(),
+                anti_spoofing: true,
+            },
+        };
+        self.plug_into(&pod);
+        pod
+    }
+
+    fn plug_into(&self, pod: &Pod) {
+        let name = pod.settings.vf.to_string();
+        let mut rtnl = self.netns.rtnl();
+        let vf = VethEnd::new("eth0").netns(&pod.netns.netns).mac(pod.settings.mac);
+        rtnl.add_veth(&VethEnd::new(&name), &vf).unwrap();
+        let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
+        let alias = format!("virtual-nic representor {name}");
+        rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
+        let host = pod.settings.vf.vf + 1;
+        pod.netns.run("ip link set eth0 up");
+        pod.netns.run(&format!("ip addr add 10.9.0.{host}/24 dev eth0"));
+        pod.netns.run(&format!("ip addr add fd09::{host}/64 dev eth0 nodad"));
+    }
+
+    /// Inside, since a thread sees the sysctls of its own namespace.
+    fn prepare(&self) -> Result<(), Refused> {
+        self.netns.netns.run(|| self.fabric.prepare()).unwrap()
+    }
+
+    fn representor(&self, pod: &Pod) -> Representor {
+        self.eswitch.representor(pod.settings.vf).unwrap().expect("no representor")
+    }
+
+    /// As the programmer does it.
+    fn program(&self, pod: &Pod) {
+        let port = self.representor(pod);
+        let settings = &pod.settings;
+        self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
+        self.eswitch.set_mtu(&port, settings.mtu).unwrap();
+        self.fabric.join(&port, settings).unwrap();
+        match settings.anti_spoofing {
+            true => self.fabric.set_anti_spoofing(&port, settings.mac).unwrap(),
+            false => self.fabric.clear_anti_spoofing(&port).unwrap(),
+        }
+        self.eswitch.set_up(&port, true).unwrap();
+    }
+
+    /// What `bridge` says of the port.
+    fn bridge_port(&self, name: &str) -> Value {
+        self.netns.json(&format!("bridge -d -j link show dev {name}"))[0].clone()
+    }
+
+    /// The stations that were put behind the port.
+    fn stations(&self, name: &str) -> Vec<String> {
+        let entries = self.netns.json(&format!("bridge -j fdb show dev {name}"));
+        let entries = entries.as_array().unwrap().clone();
+        let is_static = |entry: &&Value| entry["state"] == "static";
+        entries
+            .iter()
+            .filter(is_static)
+            .map(|entry| entry["mac"].as_str().unwrap().into())
+            .collect()
+    }
+}
+
+impl Pod {
+    /// Waits until the address answers: a port forwards as soon as the kernel has noticed its carrier.
+    fn reaches(&self, address: &str) {
+        support::eventually(&format!("ping {address}"), || self.pings(address));
+    }
+
+    fn pings(&self, address: &str) -> bool {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
+        self.netns.netns.run(|| ping.status().unwrap().success()).unwrap()
+    }
+}
+
+fn open_fabric(netns: &TestNetns, uplinks: &[&str], abilities: &KernelAbilities) -> BridgeFabric {
+    let uplinks: Vec<String> = uplinks.iter().map(ToString::to_string).collect();
+    netns.netns.run(|| BridgeFabric::open(BRIDGE, &uplinks, abilities)).unwrap().unwrap()
+}
+
+fn can(fabric: &impl Fabric, name: &str) -> bool {
+    fabric.capabilities().iter().any(|capability| capability.name == name && capability.available)
+}
+
+#[test]
+fn pods_reach_each_other_in_both_families() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, two) = (dpu.plug(0), dpu.plug(1));
+    dpu.program(&one);
+    dpu.program(&two);
+    one.reaches("10.9.0.2");
+    one.reaches("fd09::2");
+    assert_eq!(dpu.stations("pf0vf0"), ["02:00:00:00:01:00"]);
+    let port = dpu.bridge_port("pf0vf0");
+    assert_eq!(
+        (&port["learning"], &port["locked"], &port["flood"]),
+        (&false.into(), &true.into(), &false.into())
+    );
+    assert_eq!(port["state"], "forwarding");
+}
+
+#[test]
+fn frames_from_another_mac_are_dropped_unless_allowed() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (mut one, two) = (dpu.plug(0), dpu.plug(1));
+    dpu.program(&one);
+    dpu.program(&two);
+    one.reaches("10.9.0.2");
+    one.netns.run("ip link set eth0 address 02:00:00:00:01:99");
+    two.netns.run("ip neigh flush dev eth0");
+    assert!(!one.pings("10.9.0.2"), "a spoofed MAC address got through");
+
+    one.settings.anti_spoofing = false;
+    dpu.program(&one);
+    one.reaches("10.9.0.2");
+    assert_eq!(dpu.stations("pf0vf0"), [""; 0]);
+}
+
+#[test]
+fn a_pod_cannot_take_its_neighbours_frames() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, two) = (dpu.plug(0), dpu.plug(1));
+    dpu.program(&one);
+    dpu.program(&two);
+    one.reaches("10.9.0.2");
+    let thief = dpu.plug(2);
+    dpu.program(&thief);
+    thief.netns.run("ip link set eth0 address 02:00:00:00:01:01");
+    thief.pings("10.9.0.1");
+    assert_eq!(dpu.stations("pf0vf2"), ["02:00:00:00:01:02"]);
+    one.reaches("10.9.0.2");
+}
+
+#[test]
+fn the_findings_follow_the_kernel() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    assert!(!dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    assert_eq!(dpu.fabric.member(&port).unwrap(), None);
+
+    dpu.program(&pod);
+    assert!(dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    assert!(!dpu.fabric.anti_spoofing(&port, None).unwrap().in_place);
+    let other: MacAddress = "02:00:00:00:01:77".parse().unwrap();
+    assert!(!dpu.fabric.anti_spoofing(&port, Some(other)).unwrap().in_place);
+    assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership { vlan: None }));
+    assert_eq!(Vec::from_iter(dpu.fabric.members().unwrap().into_keys()), [port.index]);
+
+    dpu.netns.run("bridge link set dev pf0vf0 locked off");
+    assert!(!dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    dpu.program(&pod);
+    dpu.netns.run("bridge fdb add 02:00:00:00:01:77 dev pf0vf0 master static");
+    assert!(!dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    dpu.program(&pod);
+    assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
+
+    dpu.fabric.clear_anti_spoofing(&port).unwrap();
+    assert!(dpu.fabric.anti_spoofing(&port, None).unwrap().in_place);
+    dpu.fabric.leave(&port).unwrap();
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], Value::Null);
+    assert_eq!(dpu.fabric.member(&port).unwrap(), None);
+}
+
+#[test]
+fn rates_towards_the_pod_are_limited() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    let limited = Bandwidth { ingress_rate: 10_000_000, ..Bandwidth::default() };
+    for _ in 0..2 {
+        dpu.eswitch.set_rate(&port, &limited).unwrap();
+        let queue = dpu.netns.json("tc -j qdisc show dev pf0vf0")[0].clone();
+        assert_eq!((&queue["kind"], &queue["options"]["rate"]), (&"tbf".into(), &1_250_000.into()));
+    }
+    assert!(dpu.eswitch.rate(&port, &limited).unwrap().in_place);
+    assert!(!dpu.eswitch.rate(&port, &Bandwidth::default()).unwrap().in_place);
+    let fast = Bandwidth { ingress_rate: 100_000_000_000, ..Bandwidth::default() };
+    dpu.eswitch.set_rate(&port, &fast).unwrap();
+    assert!(dpu.eswitch.rate(&port, &fast).unwrap().in_place);
+
+    for _ in 0..2 {
+        dpu.eswitch.clear_rate(&port).unwrap();
+        let queue = dpu.netns.json("tc -j qdisc show dev pf0vf0")[0].clone();
+        assert_ne!(queue["kind"], "tbf");
+    }
+    assert!(dpu.eswitch.rate(&port, &Bandwidth::default()).unwrap().in_place);
+}
+
+#[test]
+fn a_limited_pod_receives_no_faster() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, mut two) = (dpu.plug(0), dpu.plug(1));
+    two.settings.bandwidth =
+        Bandwidth { ingress_rate: 1_000_000, ingress_burst: 16_000, ..Bandwidth::default() };
+    dpu.program(&one);
+    dpu.program(&two);
+    // 40 frames of 1428 bytes are 457 kbit: nearly half a second at 1 Mbit/s, where an unlimited
+    // veth pair takes next to nothing. The queue holds 50 ms, so most of them are dropped.
+    let flood = "ping -q -f -c 40 -s 1400 -W 1 10.9.0.2";
+    let mut words = flood.split(' ');
+    let mut ping = Command::new(words.next().unwrap());
+    let output = one.netns.netns.run(|| ping.args(words).output().unwrap()).unwrap();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    let sent = dpu.netns.json("tc -s -j qdisc show dev pf0vf1")[0].clone();
+    let held_up = sent["overlimits"].as_u64().unwrap();
+    assert!(held_up > 0, "{sent} {report}");
+}
+
+#[test]
+fn limits_of_what_pods_send_are_refused_by_name() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let bandwidth = Bandwidth { egress_rate: 5_000_000, ..Bandwidth::default() };
+    let settings = PortSettings { bandwidth, ..pod.settings };
+    let refused = dpu.eswitch.check(&settings).unwrap_err();
+    assert!(refused.to_string().contains("an egress rate of 5000000 bit/s"), "{refused}");
+}
+
+#[test]
+fn mtu_and_state_are_the_representors() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    dpu.eswitch.set_mtu(&port, 9000).unwrap();
+    dpu.eswitch.set_up(&port, true).unwrap();
+    let found = dpu.representor(&pod);
+    assert_eq!((found.mtu, found.up), (9000, true));
+    let link = dpu.netns.link("pf0vf0");
+    assert_eq!(link["mtu"], 9000);
+    assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
+    dpu.eswitch.set_up(&port, false).unwrap();
+    assert!(!dpu.representor(&pod).up);
+}
+
+#[test]
+fn representors_are_known_by_alias_and_return_under_new_indices() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    dpu.program(&pod);
+    let port = dpu.representor(&pod);
+
+    dpu.netns.run("ip link set pf0vf0 down");
+    dpu.netns.run("ip link set pf0vf0 name elsewhere");
+    dpu.netns.run("ip link add pf0vf0 type veth peer name impostor");
+    assert_eq!(dpu.representor(&pod).index, port.index);
+    dpu.netns.run("ip link delete pf0vf0");
+
+    dpu.netns.run("ip link delete elsewhere");
+    assert_eq!(dpu.eswitch.representor(pod.settings.vf).unwrap(), None);
+    assert_eq!(dpu.eswitch.representors().unwrap(), []);
+    assert!(dpu.eswitch.set_mtu(&port, 1400).is_err());
+    assert!(dpu.fabric.join(&port, &pod.settings).is_err());
+    dpu.eswitch.clear_rate(&port).unwrap();
+    dpu.fabric.clear_anti_spoofing(&port).unwrap();
+    dpu.fabric.leave(&port).unwrap();
+
+    dpu.plug_into(&pod);
+    assert_ne!(dpu.representor(&pod).index, port.index);
+    dpu.program(&pod);
+    assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
+}
+
+#[test]
+fn the_bridge_is_made_once_and_is_no_neighbour_of_the_pods() {
+    let dpu = Dpu::new();
+    assert!(dpu.fabric.members().is_err());
+    dpu.prepare().unwrap();
+    let made = dpu.netns.link(BRIDGE);
+    assert_eq!(made["ifalias"], "dpu-offload fabric");
+    assert_eq!(made["linkinfo"]["info_data"]["mcast_snooping"], 0);
+    assert_eq!(made["linkinfo"]["info_data"]["stp_state"], 0);
+    assert!(made["flags"].as_array().unwrap().contains(&"UP".into()));
+    let pod = dpu.plug(0);
+    dpu.program(&pod);
+    let addresses = dpu.netns.json(&format!("ip -j addr show dev {BRIDGE}"));
+    assert_eq!(addresses[0]["addr_info"], Value::Array(Vec::new()));
+
+    dpu.prepare().unwrap();
+    let again = open_fabric(&dpu.netns, &[], &dpu.abilities);
+    again.prepare().unwrap();
+    assert_eq!(dpu.netns.link(BRIDGE)["ifindex"], made["ifindex"]);
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], BRIDGE);
+}
+
+#[test]
+fn a_link_of_the_bridges_name_that_is_none_is_refused() {
+    let dpu = Dpu::new();
+    dpu.netns.run(&format!("ip link add {BRIDGE} type veth peer name other"));
+    let refused = dpu.prepare().unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "link br-offload is no bridge: name another in fabric.bridge, or delete it"
+    );
+}
+
+#[test]
+fn uplinks_join_and_what_cannot_is_told_by_name() {
+    let dpu = Dpu::with_uplinks(&["gone", "taken", "p0"]);
+    dpu.netns.run("ip link add p0 type veth peer name wire0");
+    dpu.netns.run("ip link add taken type veth peer name wire1");
+    dpu.netns.run("ip link add foreign type bridge");
+    dpu.netns.run("ip link set taken master foreign");
+    let refused = dpu.prepare().unwrap_err();
+    assert_eq!(refused.to_string(), "there is no uplink gone");
+    assert_eq!(dpu.netns.link("p0")["master"], BRIDGE);
+    assert_eq!(dpu.netns.link("taken")["master"], "foreign");
+
+    dpu.netns.run("ip link add gone type veth peer name wire2");
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.starts_with("uplink taken is a port of another bridge"), "{refused}");
+    assert_eq!(dpu.netns.link("gone")["master"], BRIDGE);
+    dpu.netns.run("ip link set taken nomaster");
+    dpu.prepare().unwrap();
+}
+
+/// Where the kernel keeps VLANs apart, pods of different VLANs don't meet, and the uplink carries
+/// each VLAN as long as a pod is in it. Where it can't, a VLAN is refused by name.
+#[test]
+fn vlans_are_kept_apart_or_refused() {
+    let dpu = Dpu::with_uplinks(&["p0"]);
+    dpu.netns.run("ip link add p0 type veth peer name wire0");
+    dpu.prepare().unwrap();
+    let mut pods = [dpu.plug(0), dpu.plug(1), dpu.plug(2)];
+    pods[0].settings.vlan = Some(100);
+    pods[1].settings.vlan = Some(100);
+    if !can(&dpu.fabric, "vlan-filtering") {
+        let refused = dpu.fabric.check(&pods[0].settings).unwrap_err().to_string();
+        assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
+        return;
+    }
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    assert!(!pods[0].pings("10.9.0.3"));
+    let vlans = |name: &str| {
+        let shown = dpu.netns.json(&format!("bridge -j vlan show dev {name}"));
+        let vlans = shown[0]["vlans"].as_array().unwrap().clone();
+        vlans.iter().map(|vlan| vlan["vlan"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((vlans("pf0vf0"), vlans("pf0vf2"), vlans("p0")), (vec![100], vec![1], vec![1, 100]));
+    for pod in &pods[..2] {
+        let port = dpu.representor(pod);
+        assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership { vlan: Some(100) }));
+        assert_eq!(vlans("p0"), [1, 100]);
+        dpu.fabric.leave(&port).unwrap();
+    }
+    assert_eq!(vlans("p0"), [1]);
+}
