@@ -1,2 +1,56 @@
-//! The operators' program.
+//! The operators' program: what a DPU has, what is wrong, and how to change it. Habits are kubectl's.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod apply;
+mod arguments;
+mod change;
+mod client;
+mod completions;
+mod config;
+mod console;
+mod describe;
+mod error;
+mod format;
+mod get;
+mod pki;
+mod rows;
+mod status;
+mod table;
+mod text;
+mod watch;
+
+pub use arguments::{Arguments, Options, Verb};
+pub use config::Config;
+pub use console::Console;
+pub use error::{CallError, report};
+
+use client::Client;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// [`CallError`]; [`report`] shows it and tells the exit code.
+pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), CallError> {
+    let Arguments { options, verb } = arguments;
+    let connect = || Client::connect(&options);
+    match verb {
+        Verb::Status { output } => status::status(&mut connect().await?, output, console).await,
+        Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
+        Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
+        Verb::Watch { output } => watch::watch(&mut connect().await?, output, console).await,
+        Verb::Apply { file, dry_run } => {
+            let networks = apply::read(&file, console)?;
+            apply::apply(&mut connect().await?, networks, dry_run, console).await
+        }
+        Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,
+        Verb::Release { id, reason, yes } => {
+            change::release(&mut connect().await?, &id, reason, yes, console).await
+        }
+        Verb::ClearQuarantine { vf } => {
+            change::clear_quarantine(&mut connect().await?, vf, console).await
+        }
+        Verb::Pki { what } => pki::pki(what, console),
+        Verb::Completions { shell } => completions::completions(shell, console),
+    }
+}

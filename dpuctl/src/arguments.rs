@@ -1,0 +1,321 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use mtls::{IdentityError, Role};
+use vf_alloc::VfId;
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  done
+  1  the DPU refused or failed the call, or there is no such thing
+  2  the command line, the configuration or a file given is wrong
+  3  the DPU can't be reached, or did not answer in time
+  4  a certificate is missing, expired or refused
+
+Configuration: --config, else $DPUCTL_CONFIG, else ~/.config/dpu-offload/dpuctl.toml, else
+/etc/dpu-offload/dpuctl.toml.";
+
+/// Shows and changes what a DPU does for its hosts.
+#[derive(Debug, Parser)]
+#[command(name = "dpuctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub struct Arguments {
+    /// What goes for every verb.
+    #[command(flatten)]
+    pub options: Options,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What goes for every verb.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Configuration file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of the DPU's service, instead of the configuration's
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub endpoint: Option<String>,
+    /// Name of the DPU, as in its certificate, instead of the configuration's
+    #[arg(long, global = true, value_name = "NAME")]
+    pub dpu: Option<String>,
+    /// How long to wait for the DPU, in seconds
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub timeout: u64,
+}
+
+impl Options {
+    /// How long to wait for the DPU.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// How the DPU and its hosts are
+    Status {
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// List VFs, attachments, networks or pools
+    Get {
+        /// Of what.
+        #[command(subcommand)]
+        what: Listed,
+    },
+    /// All about one thing
+    Describe {
+        /// About what.
+        #[command(subcommand)]
+        what: Described,
+    },
+    /// Events as they happen, until interrupted
+    Watch {
+        /// How to print them; yaml is one document per event
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Create or change networks
+    Apply {
+        /// YAML or JSON with one or several networks; `-` reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Only check
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Delete a network
+    Delete {
+        /// Of what.
+        #[command(subcommand)]
+        what: Deleted,
+    },
+    /// Take an attachment away from its pod
+    Release {
+        /// The attachment's id, or a unique beginning of it
+        id: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: String,
+        /// Don't ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Give a quarantined VF back to its pools
+    ClearQuarantine {
+        /// The VF, such as pf0vf3
+        vf: VfId,
+    },
+    /// Certificates for development and tests
+    Pki {
+        /// Do what.
+        #[command(subcommand)]
+        what: Pki,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// How to print an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For people, with more columns
+    Wide,
+    /// Protobuf's JSON form
+    Json,
+    /// The same as YAML
+    Yaml,
+}
+
+/// What can be listed.
+#[derive(Debug, Subcommand)]
+pub enum Listed {
+    /// Virtual functions
+    #[command(visible_alias = "vf")]
+    Vfs {
+        /// Only this one: such as pf0vf3, or by PCI address
+        name: Option<String>,
+        /// Only those of this host
+        #[arg(long)]
+        host: Option<String>,
+        /// How to print them
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Attachments
+    #[command(visible_alias = "attachment")]
+    Attachments {
+        /// Only this one: its id, or a unique beginning of it
+        id: Option<String>,
+        /// Only those of this network
+        #[arg(long)]
+        network: Option<String>,
+        /// Only those of this host
+        #[arg(long)]
+        host: Option<String>,
+        /// How to print them
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Networks
+    #[command(visible_alias = "network")]
+    Networks {
+        /// Only this one
+        name: Option<String>,
+        /// How to print them
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Pools of VFs
+    #[command(visible_alias = "pool")]
+    Pools {
+        /// Only this one
+        name: Option<String>,
+        /// How to print them
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+}
+
+/// What can be described.
+#[derive(Debug, Subcommand)]
+pub enum Described {
+    /// An attachment
+    Attachment {
+        /// Its id, or a unique beginning of it
+        id: String,
+    },
+    /// The DPU itself
+    Dpu,
+    /// A network
+    Network {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be deleted.
+#[derive(Debug, Subcommand)]
+pub enum Deleted {
+    /// A network
+    Network {
+        /// Its name
+        name: String,
+        /// Even while attachments use it; these keep its settings until they end
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// What can be done about certificates.
+#[derive(Debug, Subcommand)]
+pub enum Pki {
+    /// Make a certificate authority
+    Init {
+        /// Its folder
+        #[arg(long, value_name = "FOLDER", default_value = "pki")]
+        dir: PathBuf,
+        /// The realm of the names it certifies
+        #[arg(long, value_name = "NAME", default_value = "dpu-offload.local")]
+        trust_domain: String,
+        /// How long it is valid
+        #[arg(long, default_value_t = 3650, value_parser = days())]
+        days: u64,
+    },
+    /// Make a key and a certificate; earlier ones of the same name are replaced
+    Issue {
+        /// host, dpu, operator or viewer
+        #[arg(value_parser = role)]
+        role: Role,
+        /// The holder's name
+        name: String,
+        /// The authority's folder
+        #[arg(long, value_name = "FOLDER", default_value = "pki")]
+        dir: PathBuf,
+        /// Where to write <role>-<name>.crt and .key, instead of the authority's folder
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// How long it is valid
+        #[arg(long, default_value_t = 90, value_parser = days())]
+        days: u64,
+    },
+}
+
+fn days() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=36500)
+}
+
+fn role(text: &str) -> Result<Role, IdentityError> {
+    text.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        Arguments::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_well_made() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn lines_that_operators_type_are_understood() {
+        let lines = [
+            "dpuctl status",
+            "dpuctl get vfs",
+            "dpuctl get vf pf0vf3 -o yaml",
+            "dpuctl get attachments --network blue --host node-1 -o wide",
+            "dpuctl get networks blue -ojson --timeout 3",
+            "dpuctl --endpoint 10.0.0.1:7443 --dpu dpu-2 get pools",
+            "dpuctl describe attachment 0190",
+            "dpuctl describe dpu",
+            "dpuctl describe network blue",
+            "dpuctl watch -o json",
+            "dpuctl apply -f - --dry-run",
+            "dpuctl delete network blue --force",
+            "dpuctl release 0190 --reason maintenance -y",
+            "dpuctl clear-quarantine c1pf0vf3",
+            "dpuctl pki init --dir /tmp/pki --trust-domain lab.example",
+            "dpuctl pki issue viewer eve --dir /tmp/pki --out /tmp --days 1",
+            "dpuctl completions zsh",
+        ];
+        for line in lines {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_by_name() {
+        let told = [
+            ("dpuctl clear-quarantine vf3", "\"vf3\" does not name a VF, such as pf0vf3"),
+            ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),
+            ("dpuctl get vfs -o xml", "[possible values: table, wide, json, yaml]"),
+            ("dpuctl release 0190", "--reason <REASON>"),
+            ("dpuctl status --timeout 0", "0 is not in 1..=3600"),
+        ];
+        for (line, expected) in told {
+            let error = parse(line).expect_err(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The way to the DPU.
+
+use std::time::Duration;
+
+use mtls::{Connector, LiveCredentials, Role};
+use offload_proto::{MESSAGE_LIMIT, v1::operator_client::OperatorClient};
+use tonic::{Request, Response, Status, transport::Channel};
+
+use crate::{arguments::Options, config::Config, error::CallError};
+
+/// Lists can be longer than what we may send: an attachment takes about a kilobyte.
+const ANSWER_LIMIT: usize = 64 * MESSAGE_LIMIT;
+
+/// A connection to a DPU's `Operator` service.
+#[derive(Debug)]
+pub(crate) struct Client {
+    operator: OperatorClient<Channel>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// Connects as `options` and the configuration say.
+    pub(crate) async fn connect(options: &Options) -> Result<Self, CallError> {
+        let config = Config::load(options.config.as_deref())?;
+        let endpoint = options.endpoint.as_ref().or(config.endpoint.as_ref());
+        let endpoint = endpoint.ok_or(CallError::Unset("endpoint"))?;
+        let dpu = options.dpu.as_ref().or(config.dpu.as_ref()).ok_or(CallError::Unset("dpu"))?;
+        let credentials = LiveCredentials::load(&config.tls, &[Role::Operator, Role::Viewer])?;
+        let connector = Connector::new(credentials, endpoint, dpu, options.timeout())?;
+        let operator =
+            OperatorClient::new(connector.connect().await?).max_decoding_message_size(ANSWER_LIMIT);
+        Ok(Self { operator, timeout: options.timeout() })
+    }
+
+    /// Makes one call, such as `client.call(OperatorClient::get_dpu, GetDpuRequest {})`.
+    pub(crate) async fn call<Q, A>(
+        &mut self,
+        method: impl AsyncFnOnce(
+            &mut OperatorClient<Channel>,
+            Request<Q>,
+        ) -> Result<Response<A>, Status>,
+        question: Q,
+    ) -> Result<A, CallError> {
+        let mut request = Request::new(question);
+        request.set_timeout(self.timeout);
+        let answered = method(&mut self.operator, request).await;
+        answered.map(Response::into_inner).map_err(|status| self.failed(status))
+    }
+
+    /// Opens the stream of events. It has no end, hence no time limit.
+    pub(crate) async fn watch(
+        &mut self,
+    ) -> Result<tonic::Streaming<offload_proto::v1::Event>, CallError> {
+        let watched = self.operator.watch(offload_proto::v1::WatchRequest {}).await;
+        watched.map(Response::into_inner).map_err(|status| self.failed(status))
+    }
+
+    /// What a gRPC status means.
+    pub(crate) fn failed(&self, status: Status) -> CallError {
+        CallError::from_status(status, self.timeout)
+    }
+}

@@ -1,0 +1,285 @@
+//! `dpuctl describe`: all about one thing.
+
+use jiff::Timestamp;
+use offload_proto::v1::{
+    AttachmentDetail, Bandwidth, Capability, Dpu, GetAttachmentRequest, Network, NetworkStatus,
+    Route, StepStatus, Subnet, SubnetUsage,
+};
+
+use crate::{
+    arguments::Described,
+    client::Client,
+    console::Console,
+    error::CallError,
+    get::{network_named, networks},
+    rows::{attachment_state, pod_name, vlan},
+    status::{dpu, host_table},
+    table::table,
+    text::{or_dash, printable, rate, vf_name, yes_or_no},
+    watch::event_line,
+};
+
+pub(crate) async fn describe(
+    client: &mut Client,
+    what: Described,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let text = match what {
+        Described::Attachment { id } => attachment_text(&attachment(client, &id).await?),
+        Described::Dpu => dpu_text(&dpu(client).await?),
+        Described::Network { name } => {
+            network_text(&network_named(networks(client).await?.networks, &name)?)
+        }
+    };
+    console.print(&text)
+}
+
+/// The attachment whose id begins with `id`.
+pub(crate) async fn attachment(
+    client: &mut Client,
+    id: &str,
+) -> Result<AttachmentDetail, CallError> {
+    let question = GetAttachmentRequest { id: id.into() };
+    client.call(async |operator, request| operator.get_attachment(request).await, question).await
+}
+
+/// Labelled values, one below the other, as kubectl describes things.
+#[derive(Debug, Default)]
+pub(crate) struct Description(String);
+
+impl Description {
+    /// Where values begin.
+    const INDENT: usize = 15;
+
+    pub(crate) fn field(&mut self, label: &str, value: &str) {
+        let (label, indent) = (format!("{label}:"), Self::INDENT);
+        let value = or_dash(value).replace('\n', " ");
+        self.0.push_str(&format!("{label:<indent$}{}\n", printable(&value)));
+    }
+
+    /// One line per item, or `none`.
+    pub(crate) fn list(&mut self, label: &str, items: &[String]) {
+        if items.is_empty() {
+            return self.field(label, "none");
+        }
+        self.0.push_str(&format!("{label}:\n"));
+        for item in items {
+            self.0.push_str(&format!("  {}\n", printable(&item.replace('\n', " "))));
+        }
+    }
+
+    /// A table under a heading, set off by an empty line. Without lines it is left out.
+    pub(crate) fn block(&mut self, heading: &str, lines: &str) {
+        if lines.is_empty() {
+            return;
+        }
+        let heading = if heading.is_empty() { String::new() } else { format!("{heading}:\n") };
+        self.0.push_str(&format!("\n{heading}{lines}"));
+    }
+
+    pub(crate) fn finish(self) -> String {
+        self.0
+    }
+}
+
+fn attachment_text(detail: &AttachmentDetail) -> String {
+    let attachment = detail.attachment.clone().unwrap_or_default();
+    let (key, pod) =
+        (attachment.key.clone().unwrap_or_default(), attachment.pod.clone().unwrap_or_default());
+    let mut text = Description::default();
+    text.field("Id", &attachment.id);
+    text.field("State", &attachment_state(&attachment));
+    text.field("Created", &attachment.created_at);
+    text.field("Host", &attachment.host);
+    text.field("Container", &key.container_id);
+    text.field("Interface", &key.interface_name);
+    text.field("Pod", &pod_name(&attachment));
+    text.field("Pod uid", &pod.uid);
+    text.field("Network", &attachment.network);
+    text.field("VF", &vf_name(attachment.vf.as_ref()));
+    text.field("PCI address", attachment.vf.as_ref().map_or("", |vf| &vf.pci_address));
+    text.field("Representor", &detail.representor);
+    text.field("MAC", &attachment.mac);
+    text.field("VLAN", &vlan(attachment.vlan));
+    text.field("MTU", &attachment.mtu.to_string());
+    bandwidth(&mut text, attachment.bandwidth.as_ref());
+    let address =
+        |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
+    text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
+    text.list("Routes", &attachment.routes.iter().map(route).collect::<Vec<_>>());
+    text.block("Steps", &step_table(&detail.steps));
+    text.block("Events", &detail.events.iter().map(|e| event_line(e) + "\n").collect::<String>());
+    text.finish()
+}
+
+fn bandwidth(text: &mut Description, bandwidth: Option<&Bandwidth>) {
+    let bandwidth = bandwidth.copied().unwrap_or_default();
+    text.field("To the pod", &rate(bandwidth.ingress_rate));
+    text.field("From the pod", &rate(bandwidth.egress_rate));
+}
+
+fn route(route: &Route) -> String {
+    format!("{} via {}", route.destination, or_dash(&route.gateway))
+}
+
+fn step_table(steps: &[StepStatus]) -> String {
+    if steps.is_empty() {
+        return String::new();
+    }
+    let row = |step: &StepStatus| {
+        vec![step.name.clone(), yes_or_no(step.in_place).into(), or_dash(&step.detail).into()]
+    };
+    table(&["STEP", "IN PLACE", "DETAIL"], steps.iter().map(row))
+}
+
+fn dpu_text(dpu: &Dpu) -> String {
+    let mut text = Description::default();
+    text.field("Name", &dpu.name);
+    text.field("Version", &dpu.version);
+    text.field("Started", &dpu.started_at);
+    text.field("Eswitch", &dpu.eswitch_driver);
+    text.field("Fabric", &dpu.fabric_driver);
+    text.field("Attachments", &dpu.attachments.to_string());
+    text.list("Problems", &dpu.problems);
+    text.block("Hosts", &host_table(&dpu.hosts, Timestamp::now()));
+    text.block("Capabilities", &capability_table(&dpu.capabilities));
+    text.finish()
+}
+
+fn capability_table(capabilities: &[Capability]) -> String {
+    if capabilities.is_empty() {
+        return String::new();
+    }
+    let row = |capability: &Capability| {
+        let Capability { name, available, detail } = capability;
+        vec![name.clone(), yes_or_no(*available).into(), or_dash(detail).into()]
+    };
+    table(&["NAME", "AVAILABLE", "DETAIL"], capabilities.iter().map(row))
+}
+
+fn network_text(status: &NetworkStatus) -> String {
+    let network = status.network.clone().unwrap_or_default();
+    let mut text = Description::default();
+    text.field("Name", &network.name);
+    text.field("Origin", &status.origin);
+    text.field("Default", yes_or_no(network.default));
+    text.field("VLAN", &vlan(network.vlan));
+    text.field("Pool", &network.pool);
+    text.field("MTU", &network.mtu.to_string());
+    text.field("Interface", &network.interface_name);
+    text.field("Spoofing", if network.allow_mac_spoofing { "allowed" } else { "refused" });
+    bandwidth(&mut text, network.bandwidth.as_ref());
+    text.field("Attachments", &status.attachments.to_string());
+    text.list("Routes", &network.routes.iter().map(route).collect::<Vec<_>>());
+    resolver(&mut text, &network);
+    text.block("Subnets", &subnet_table(&network.subnets, &status.subnets));
+    text.finish()
+}
+
+fn resolver(text: &mut Description, network: &Network) {
+    let dns = network.dns.clone().unwrap_or_default();
+    text.field("Name servers", &dns.nameservers.join(", "));
+    text.field("Search", &dns.search.join(", "));
+}
+
+fn subnet_table(subnets: &[Subnet], usages: &[SubnetUsage]) -> String {
+    if subnets.is_empty() {
+        return String::new();
+    }
+    let row = |subnet: &Subnet| {
+        let usage = usages.iter().find(|usage| usage.cidr == subnet.cidr);
+        let usage = usage.cloned().unwrap_or_default();
+        vec![
+            subnet.cidr.clone(),
+            or_dash(&subnet.gateway).into(),
+            usage.capacity.to_string(),
+            usage.held.to_string(),
+            usage.cooling.to_string(),
+        ]
+    };
+    let headings = ["SUBNET", "GATEWAY", "ADDRESSES", "HELD", "COOLING"];
+    table(&headings, subnets.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::v1::{Address, Attachment, AttachmentKey, AttachmentState, Event, Pod, Vf};
+
+    use super::*;
+
+    #[test]
+    fn an_attachment_is_told_with_its_steps_and_events() {
+        let detail = AttachmentDetail {
+            attachment: Some(Attachment {
+                id: "0190aaaa-bbbb-7000-8000-000000000001".into(),
+                host: "node-1".into(),
+                key: Some(AttachmentKey {
+                    container_id: "c1".into(),
+                    interface_name: "eth0".into(),
+                }),
+                network: "blue".into(),
+                pod: Some(Pod {
+                    namespace: "web".into(),
+                    name: "shop\u{1b}[2J".into(),
+                    uid: "u1".into(),
+                }),
+                vf: Some(Vf { pf: 0, vf: 3, controller: 0, pci_address: "d000:00:00.4".into() }),
+                mac: "02:00:00:00:00:01".into(),
+                vlan: 100,
+                addresses: vec![Address {
+                    address: "10.1.0.5/16".into(),
+                    gateway: "10.1.0.1".into(),
+                }],
+                mtu: 1500,
+                state: AttachmentState::Attached.into(),
+                created_at: "2026-03-01T12:00:00Z".into(),
+                ..Attachment::default()
+            }),
+            representor: "pf0vf3".into(),
+            steps: vec![StepStatus {
+                name: "vlan".into(),
+                in_place: false,
+                detail: "missing".into(),
+            }],
+            events: vec![Event {
+                sequence: 1,
+                time: "2026-03-01T12:00:00Z".into(),
+                kind: "AttachmentReserved".into(),
+                subject: "0190".into(),
+                message: "for web/shop".into(),
+            }],
+        };
+        assert_eq!(
+            attachment_text(&detail),
+            "\
+Id:            0190aaaa-bbbb-7000-8000-000000000001
+State:         Attached
+Created:       2026-03-01T12:00:00Z
+Host:          node-1
+Container:     c1
+Interface:     eth0
+Pod:           web/shop\u{fffd}[2J
+Pod uid:       u1
+Network:       blue
+VF:            pf0vf3
+PCI address:   d000:00:00.4
+Representor:   pf0vf3
+MAC:           02:00:00:00:00:01
+VLAN:          100
+MTU:           1500
+To the pod:    unlimited
+From the pod:  unlimited
+Addresses:
+  10.1.0.5/16 via 10.1.0.1
+Routes:        none
+
+Steps:
+STEP   IN PLACE   DETAIL
+vlan   no         missing
+
+Events:
+2026-03-01T12:00:00Z  AttachmentReserved  0190  for web/shop
+"
+        );
+    }
+}

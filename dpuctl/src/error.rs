@@ -1,0 +1,155 @@
+//! What can go wrong, how it is told, and with which exit code.
+
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+
+use bootstrap::{Chain, ConfigError};
+use mtls::{ConnectError, CredentialsError, EndpointError, authority::AuthorityError};
+use offload_proto::Failure;
+use tonic::{Code, Status};
+
+use crate::{console::Console, text::printable};
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const UNREACHABLE: u8 = 3;
+const CERTIFICATE: u8 = 4;
+
+/// Why the command did not do what it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// There is no configuration.
+    #[error("there is no configuration in {}; name one with --config", list(places))]
+    NoConfig {
+        /// Where it was looked for.
+        places: Vec<PathBuf>,
+    },
+    /// The configuration can't be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A setting is neither in the configuration nor on the command line.
+    #[error("neither the configuration nor the command line says which {0} to use")]
+    Unset(&'static str),
+    /// Address or name of the DPU are malformed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The operator's certificate can't be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The DPU refused or failed the call.
+    #[error(transparent)]
+    Refused(Failure),
+    /// The DPU did not answer.
+    #[error("the DPU did not answer within {0:?}")]
+    TooSlow(Duration),
+    /// The call failed in a way that the DPU does not explain.
+    #[error("the call failed: {} ({:?})", .0.message(), .0.code())]
+    Status(Box<Status>),
+    /// There is no such thing.
+    #[error("there is no {what} {name:?}")]
+    Unknown {
+        /// What kind of thing.
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+    },
+    /// A beginning of an id that several attachments share.
+    #[error("{prefix:?} is the beginning of {count} attachments' ids; give more of it")]
+    Ambiguous {
+        /// What was given.
+        prefix: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// A file with networks can't be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file with networks is malformed.
+    #[error("{}: {message}", path.display())]
+    Document {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        message: String,
+    },
+    /// Nobody was there to confirm.
+    #[error("standard input is no terminal to ask on: confirm with --yes")]
+    Unconfirmed,
+    /// The operator said no.
+    #[error("nothing was changed")]
+    Declined,
+    /// Certificates can't be made.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The answer can't be put into the form asked for.
+    #[error("cannot print the answer: {0}")]
+    Encode(String),
+    /// The answer can't be printed.
+    #[error("cannot print the answer")]
+    Output(#[source] io::Error),
+}
+
+impl CallError {
+    /// Reads what is known out of a gRPC status; `timeout` is what the call was given.
+    pub(crate) fn from_status(status: Status, timeout: Duration) -> Self {
+        if let Some(failure) = Failure::from_status(&status) {
+            return Self::Refused(failure);
+        }
+        if let Some(reason) = ConnectError::find(&status) {
+            return Self::Connect(reason.clone());
+        }
+        match status.code() {
+            Code::DeadlineExceeded => Self::TooSlow(timeout),
+            _ => Self::Status(Box::new(status)),
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(_) | Self::Unknown { .. } | Self::Ambiguous { .. } | Self::Declined => {
+                FAILED
+            }
+            Self::Encode(_) | Self::Output(_) => FAILED,
+            Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
+            Self::File { .. } | Self::Document { .. } | Self::Unconfirmed => USAGE,
+            Self::Authority(_) => USAGE,
+            Self::Credentials(_) => CERTIFICATE,
+            Self::Connect(reason) if reason.is_certificate() => CERTIFICATE,
+            Self::Connect(_) | Self::TooSlow(_) => UNREACHABLE,
+            Self::Status(status) if status.code() == Code::Unavailable => UNREACHABLE,
+            Self::Status(_) => FAILED,
+        }
+    }
+}
+
+/// Tells the error: one sentence, and for a refusal its stable code and what to do about it.
+pub fn report(error: &CallError, console: &mut Console<'_>) -> ExitCode {
+    if is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let mut text = format!("error: {}", printable(&Chain(error).to_string()));
+    if let CallError::Refused(failure) = error {
+        text.push_str(&format!("\ncode: {}\nadvice: {}", failure.reason, failure.reason.advice()));
+    }
+    // Where errors can't be written, nobody can be told so.
+    console.note(&text).ok();
+    ExitCode::from(error.exit_code())
+}
+
+/// Whoever reads the output, such as `head`, has seen enough.
+fn is_closed_pipe(error: &CallError) -> bool {
+    matches!(error, CallError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn list(places: &[PathBuf]) -> String {
+    let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+    places.join(" or ")
+}

@@ -1,0 +1,44 @@
+//! Answers for programs: protobuf's JSON form, and the same as YAML.
+
+use serde::Serialize;
+
+use crate::{arguments::Format, console::Console, error::CallError};
+
+/// Prints `message` if it is asked for in a form for programs; else tells that it is for people.
+pub(crate) fn print_encoded<M: Serialize>(
+    message: &M,
+    format: Format,
+    console: &mut Console<'_>,
+) -> Result<Audience, CallError> {
+    let text = match format {
+        Format::Table => return Ok(Audience::People { wide: false }),
+        Format::Wide => return Ok(Audience::People { wide: true }),
+        Format::Json => json(message)?,
+        Format::Yaml => yaml(message)?,
+    };
+    console.print(&text)?;
+    Ok(Audience::Programs)
+}
+
+/// Whom an answer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Who are still to be told.
+    People { wide: bool },
+    /// Who have been told.
+    Programs,
+}
+
+fn json<M: Serialize>(message: &M) -> Result<String, CallError> {
+    let text = serde_json::to_string_pretty(message);
+    text.map(|text| text + "\n").map_err(|error| CallError::Encode(error.to_string()))
+}
+
+/// JSON on one line.
+pub(crate) fn json_line<M: Serialize>(message: &M) -> Result<String, CallError> {
+    serde_json::to_string(message).map_err(|error| CallError::Encode(error.to_string()))
+}
+
+pub(crate) fn yaml<M: Serialize>(message: &M) -> Result<String, CallError> {
+    serde_norway::to_string(message).map_err(|error| CallError::Encode(error.to_string()))
+}

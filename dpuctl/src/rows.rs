@@ -1,0 +1,175 @@
+//! The tables of `dpuctl get`.
+
+use jiff::Timestamp;
+use offload_proto::v1::{Attachment, NetworkStatus, PoolStatus, SubnetUsage, VfStatus};
+
+use crate::{
+    table::table,
+    text::{age, or_dash, state, vf_name, yes_or_no},
+};
+
+/// Ids begin with the millisecond of their making, 12 digits and a hyphen; fewer would often be
+/// shared.
+const SHORT_ID: usize = 13;
+
+pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
+    let headings = ["NAME", "HOST", "STATE", "POOLS", "ATTACHMENT", "DETAIL", "PCI", "REPRESENTOR"];
+    let row = |vf: &VfStatus| {
+        vec![
+            vf_name(vf.vf.as_ref()),
+            or_dash(&vf.host).into(),
+            vf_state(vf),
+            or_dash(&vf.pools.join(",")).into(),
+            or_dash(vf.attachment_id.get(..SHORT_ID).unwrap_or(&vf.attachment_id)).into(),
+            or_dash(&vf.detail).into(),
+            or_dash(vf.vf.as_ref().map_or("", |vf| &vf.pci_address)).into(),
+            or_dash(&vf.representor).into(),
+        ]
+    };
+    narrow_or_wide(&headings, 6, wide, vfs.iter().map(row))
+}
+
+fn vf_state(vf: &VfStatus) -> String {
+    state(vf.state().as_str_name(), "VF_STATE_")
+}
+
+pub(crate) fn attachment_table(attachments: &[Attachment], wide: bool) -> String {
+    let headings = [
+        "ID",
+        "HOST",
+        "POD",
+        "NETWORK",
+        "VF",
+        "ADDRESSES",
+        "STATE",
+        "AGE",
+        "MAC",
+        "VLAN",
+        "INTERFACE",
+        "CONTAINER",
+    ];
+    let (length, now) = (short_length(attachments), Timestamp::now());
+    let row = |attachment: &Attachment| {
+        let key = attachment.key.clone().unwrap_or_default();
+        vec![
+            attachment.id.get(..length).unwrap_or(&attachment.id).into(),
+            attachment.host.clone(),
+            pod_name(attachment),
+            attachment.network.clone(),
+            vf_name(attachment.vf.as_ref()),
+            or_dash(&addresses(attachment)).into(),
+            attachment_state(attachment),
+            age(&attachment.created_at, now),
+            attachment.mac.clone(),
+            vlan(attachment.vlan),
+            key.interface_name,
+            key.container_id,
+        ]
+    };
+    narrow_or_wide(&headings, 8, wide, attachments.iter().map(row))
+}
+
+/// As long as ids must be shown for each to be the beginning of no other.
+fn short_length(attachments: &[Attachment]) -> usize {
+    let mut ids: Vec<_> = attachments.iter().map(|attachment| attachment.id.as_bytes()).collect();
+    ids.sort_unstable();
+    let shared = |pair: &[&[u8]]| pair[0].iter().zip(pair[1]).take_while(|(a, b)| a == b).count();
+    ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(SHORT_ID)
+}
+
+pub(crate) fn pod_name(attachment: &Attachment) -> String {
+    match &attachment.pod {
+        Some(pod) if !pod.name.is_empty() => format!("{}/{}", or_dash(&pod.namespace), pod.name),
+        _ => "-".into(),
+    }
+}
+
+pub(crate) fn addresses(attachment: &Attachment) -> String {
+    let addresses: Vec<_> = attachment.addresses.iter().map(|a| a.address.as_str()).collect();
+    addresses.join(",")
+}
+
+pub(crate) fn attachment_state(attachment: &Attachment) -> String {
+    state(attachment.state().as_str_name(), "ATTACHMENT_STATE_")
+}
+
+pub(crate) fn vlan(vlan: u32) -> String {
+    if vlan == 0 { "-".into() } else { vlan.to_string() }
+}
+
+pub(crate) fn network_table(networks: &[NetworkStatus], wide: bool) -> String {
+    let headings =
+        ["NAME", "VLAN", "SUBNETS", "FREE", "ATTACHMENTS", "POOL", "ORIGIN", "MTU", "DEFAULT"];
+    let row = |status: &NetworkStatus| {
+        let network = status.network.clone().unwrap_or_default();
+        let cidrs: Vec<_> = network.subnets.iter().map(|subnet| subnet.cidr.as_str()).collect();
+        vec![
+            network.name.clone(),
+            vlan(network.vlan),
+            or_dash(&cidrs.join(",")).into(),
+            or_dash(&free_addresses(status)).into(),
+            status.attachments.to_string(),
+            network.pool.clone(),
+            status.origin.clone(),
+            network.mtu.to_string(),
+            yes_or_no(network.default).into(),
+        ]
+    };
+    narrow_or_wide(&headings, 7, wide, networks.iter().map(row))
+}
+
+/// Free addresses of each subnet.
+fn free_addresses(status: &NetworkStatus) -> String {
+    let free = |usage: &SubnetUsage| {
+        usage.capacity.saturating_sub(usage.held).saturating_sub(usage.cooling).to_string()
+    };
+    let free: Vec<_> = status.subnets.iter().map(free).collect();
+    free.join(",")
+}
+
+pub(crate) fn pool_table(pools: &[PoolStatus], wide: bool) -> String {
+    let headings =
+        ["NAME", "FREE", "IN USE", "COOLING", "QUARANTINED", "ABSENT", "POLICY", "SELECT"];
+    let row = |pool: &PoolStatus| {
+        vec![
+            pool.name.clone(),
+            pool.free.to_string(),
+            pool.in_use.to_string(),
+            pool.cooling.to_string(),
+            pool.quarantined.to_string(),
+            pool.absent.to_string(),
+            pool.policy.clone(),
+            pool.select.join(","),
+        ]
+    };
+    narrow_or_wide(&headings, 7, wide, pools.iter().map(row))
+}
+
+/// Of all columns, the first `narrow` unless wide.
+fn narrow_or_wide(
+    headings: &[&str],
+    narrow: usize,
+    wide: bool,
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
+    let columns = if wide { headings.len() } else { narrow };
+    table(&headings[..columns], rows.map(|row| row.into_iter().take(columns).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(id: &str) -> Attachment {
+        Attachment { id: id.into(), ..Attachment::default() }
+    }
+
+    #[test]
+    fn ids_are_as_long_as_needed_and_no_longer() {
+        let far = [attachment("0190aaaa-bbbb-7000"), attachment("0190aaaa-cccc-7000")];
+        assert_eq!(short_length(&far), SHORT_ID);
+        let near = [attachment("0190aaaa-bbbb-7001"), attachment("0190aaaa-bbbb-7000")];
+        assert_eq!(short_length(&near), "0190aaaa-bbbb-7000".len());
+        assert_eq!(short_length(&[]), SHORT_ID);
+    }
+}

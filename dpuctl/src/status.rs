@@ -1,0 +1,110 @@
+//! `dpuctl status`: how the DPU and its hosts are.
+
+use jiff::Timestamp;
+use offload_proto::v1::{Dpu, GetDpuRequest, HostStatus};
+
+use crate::{
+    arguments::Format,
+    client::Client,
+    console::Console,
+    describe::Description,
+    error::CallError,
+    format::{Audience, print_encoded},
+    table::table,
+    text::{age, or_dash},
+};
+
+pub(crate) async fn status(
+    client: &mut Client,
+    format: Format,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let dpu = dpu(client).await?;
+    match print_encoded(&dpu, format, console)? {
+        Audience::Programs => Ok(()),
+        Audience::People { .. } => console.print(&summary(&dpu, Timestamp::now())),
+    }
+}
+
+pub(crate) async fn dpu(client: &mut Client) -> Result<Dpu, CallError> {
+    let question = GetDpuRequest {};
+    client.call(async |operator, request| operator.get_dpu(request).await, question).await
+}
+
+fn summary(dpu: &Dpu, now: Timestamp) -> String {
+    let connected = dpu.hosts.iter().filter(|host| host.connected).count();
+    let mut text = Description::default();
+    text.field("DPU", &dpu.name);
+    text.field("Version", &dpu.version);
+    text.field("Up for", &age(&dpu.started_at, now));
+    text.field("Attachments", &dpu.attachments.to_string());
+    text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
+    text.list("Problems", &dpu.problems);
+    text.block("", &host_table(&dpu.hosts, now));
+    text.finish()
+}
+
+/// The hosts, with how long they have been as they are.
+pub(crate) fn host_table(hosts: &[HostStatus], now: Timestamp) -> String {
+    if hosts.is_empty() {
+        return String::new();
+    }
+    let row = |host: &HostStatus| {
+        let state = if host.connected { "Connected" } else { "Disconnected" };
+        vec![
+            host.name.clone(),
+            state.into(),
+            age(&host.since, now),
+            or_dash(&host.agent_version).into(),
+        ]
+    };
+    table(&["HOST", "STATE", "SINCE", "AGENT"], hosts.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_tells_what_is_wrong() {
+        let host = |name: &str, connected, agent_version: &str| HostStatus {
+            name: name.into(),
+            connected,
+            agent_version: agent_version.into(),
+            boot_id: String::new(),
+            since: "2026-03-01T11:00:00Z".into(),
+        };
+        let dpu = Dpu {
+            name: "dpu-1".into(),
+            version: "0.1.0".into(),
+            hosts: vec![host("node-1", true, "0.1.0"), host("node-2", false, "")],
+            problems: vec!["the journal's disk is full".into()],
+            attachments: 3,
+            started_at: "2026-03-01T10:58:00Z".into(),
+            ..Dpu::default()
+        };
+        let now = "2026-03-01T12:00:00Z".parse().unwrap();
+        assert_eq!(
+            summary(&dpu, now),
+            "\
+DPU:           dpu-1
+Version:       0.1.0
+Up for:        1h2m
+Attachments:   3
+Hosts:         1 of 2 connected
+Problems:
+  the journal's disk is full
+
+HOST     STATE          SINCE   AGENT
+node-1   Connected      1h0m    0.1.0
+node-2   Disconnected   1h0m    -
+"
+        );
+    }
+
+    #[test]
+    fn a_summary_says_that_nothing_is_wrong() {
+        let text = summary(&Dpu::default(), Timestamp::UNIX_EPOCH);
+        assert!(text.ends_with("Problems:      none\n"), "{text}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Small texts for people.
+
+use jiff::Timestamp;
+use offload_proto::v1::Vf;
+use vf_alloc::{PfId, VfId};
+
+/// Names of pods and hosts come from elsewhere: control characters in them could command the
+/// terminal. Line breaks, which our own texts have, stay.
+pub(crate) fn printable(text: &str) -> String {
+    let visible = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    text.chars().map(visible).collect()
+}
+
+/// What stands where there is nothing.
+pub(crate) fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
+pub(crate) fn yes_or_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+/// The VF's name, such as `pf0vf3`.
+pub(crate) fn vf_name(vf: Option<&Vf>) -> String {
+    vf.and_then(vf_id).map_or_else(|| "-".into(), |id| id.to_string())
+}
+
+fn vf_id(vf: &Vf) -> Option<VfId> {
+    let pf = PfId { controller: vf.controller, pf: vf.pf.try_into().ok()? };
+    Some(VfId { pf, vf: vf.vf.try_into().ok()? })
+}
+
+/// The message that names the VF.
+pub(crate) fn vf_message(id: VfId) -> Vf {
+    Vf {
+        controller: id.pf.controller,
+        pf: id.pf.pf.into(),
+        vf: id.vf.into(),
+        pci_address: String::new(),
+    }
+}
+
+/// How long ago the RFC 3339 time `since` was at `now`, such as `5m12s`, `3h4m` or `12d`.
+pub(crate) fn age(since: &str, now: Timestamp) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    let Ok(since) = since.parse::<Timestamp>() else { return "-".into() };
+    let seconds = now.duration_since(since).as_secs().max(0);
+    match seconds {
+        0..MINUTE => format!("{seconds}s"),
+        MINUTE..HOUR => format!("{}m{}s", seconds / MINUTE, seconds % MINUTE),
+        HOUR..DAY => format!("{}h{}m", seconds / HOUR, seconds % HOUR / MINUTE),
+        _ => format!("{}d", seconds / DAY),
+    }
+}
+
+/// An enum's value as people say it: `ATTACHMENT_STATE_ATTACHED` becomes `Attached`.
+pub(crate) fn state(value: &str, prefix: &str) -> String {
+    let word = value.strip_prefix(prefix).unwrap_or(value);
+    let (first, rest) = word.split_at(word.len().min(1));
+    format!("{first}{}", rest.to_ascii_lowercase())
+}
+
+/// Bits per second, such as `250M`. 0 is no limit.
+pub(crate) fn rate(bits: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
+    if bits == 0 {
+        return "unlimited".into();
+    }
+    let unit = UNITS.iter().find(|(size, _)| bits.is_multiple_of(*size));
+    unit.map_or_else(|| bits.to_string(), |(size, unit)| format!("{}{unit}", bits / size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
+        let ages = [
+            ("2026-03-01T11:59:57Z", "3s"),
+            ("2026-03-01T11:54:48Z", "5m12s"),
+            ("2026-03-01T08:56:00Z", "3h4m"),
+            ("2026-02-17T00:00:00Z", "12d"),
+            ("2026-03-01T12:00:05Z", "0s"),
+            ("", "-"),
+        ];
+        for (since, expected) in ages {
+            assert_eq!(age(since, now), expected, "{since}");
+        }
+    }
+
+    #[test]
+    fn terminals_are_not_commanded_by_names() {
+        assert_eq!(printable("pod\u{1b}[31m\nx\r"), "pod\u{fffd}[31m\nx\u{fffd}");
+    }
+
+    #[test]
+    fn states_and_rates_read_well() {
+        assert_eq!(state("ATTACHMENT_STATE_RELEASING", "ATTACHMENT_STATE_"), "Releasing");
+        assert_eq!(rate(0), "unlimited");
+        assert_eq!(rate(250_000_000), "250M");
+        assert_eq!(rate(1_500), "1500");
+    }
+
+    #[test]
+    fn vfs_are_named_both_ways() {
+        let id: VfId = "c1pf0vf3".parse().unwrap();
+        assert_eq!(vf_name(Some(&vf_message(id))), "c1pf0vf3");
+        assert_eq!(vf_name(None), "-");
+    }
+}

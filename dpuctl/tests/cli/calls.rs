@@ -1,0 +1,217 @@
+//! Verbs, their output, and what failures look like.
+
+use std::fs;
+
+use tokio::net::TcpListener;
+
+use crate::service::{Dut, ID, Outcome, run};
+
+/// What a verb that succeeds prints.
+async fn output_of(dut: &Dut, line: &str) -> String {
+    let Outcome { code, output, notes } = dut.dpuctl(line).await;
+    assert_eq!((code, notes.as_str()), (0, ""), "{line}: {output}");
+    output
+}
+
+#[tokio::test]
+async fn lists_look_like_kubectl_s() {
+    let dut = Dut::start().await;
+    assert_eq!(
+        output_of(&dut, "get pools").await,
+        "\
+NAME      FREE   IN USE   COOLING   QUARANTINED   ABSENT   POLICY
+default   60     4        0         0             0        spread
+gold      60     4        0         0             0        spread
+"
+    );
+    assert_eq!(
+        output_of(&dut, "get vfs").await,
+        "\
+NAME     HOST     STATE         POOLS     ATTACHMENT   DETAIL
+pf0vf3   node-1   Quarantined   default   -            reset failed
+"
+    );
+    assert_eq!(
+        output_of(&dut, "get attachments -o wide").await,
+        "\
+ID              HOST     POD   NETWORK   VF       ADDRESSES   STATE      AGE   MAC                 VLAN   INTERFACE   CONTAINER
+0190aaaa-bbbb   node-1   -     blue      pf0vf3   -           Attached   -     02:00:00:00:00:01   -      eth0        c1
+"
+    );
+}
+
+#[tokio::test]
+async fn one_thing_can_be_asked_for_by_name() {
+    let dut = Dut::start().await;
+    assert_eq!(output_of(&dut, "get pools gold").await.lines().count(), 2);
+    output_of(&dut, "get vfs pf0vf3").await;
+    output_of(&dut, "get vfs d000:00:00.4").await;
+    output_of(&dut, "get attachments 0190aaaa").await;
+    for (line, error) in [
+        ("get pools silver", "error: there is no pool \"silver\"\n"),
+        ("get vfs pf1vf3", "error: there is no VF \"pf1vf3\"\n"),
+        ("get attachments ffff", "error: there is no attachment \"ffff\"\n"),
+        ("describe network blue", "error: there is no network \"blue\"\n"),
+    ] {
+        let outcome = dut.dpuctl(line).await;
+        assert_eq!((outcome.code, outcome.notes.as_str()), (1, error), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn programs_get_json_and_yaml() {
+    let dut = Dut::start().await;
+    let json = output_of(&dut, "get vfs -o json").await;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["vfs"][0]["state"], "VF_STATE_QUARANTINED");
+    assert_eq!(json["vfs"][0]["vf"]["pciAddress"], "d000:00:00.4");
+    let yaml = output_of(&dut, "status -o yaml").await;
+    assert_eq!(yaml, "name: dpu-1\nversion: '9.9'\n");
+    let lines = output_of_watch(&dut, "watch -o json").await;
+    let event: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(event["kind"], "HostConnected");
+}
+
+/// The events printed until the service ends the stream.
+async fn output_of_watch(dut: &Dut, line: &str) -> String {
+    let outcome = dut.dpuctl(line).await;
+    assert_eq!(
+        (outcome.code, outcome.notes.as_str()),
+        (0, "The DPU ended the stream of events.\n")
+    );
+    outcome.output
+}
+
+#[tokio::test]
+async fn events_are_lines() {
+    let dut = Dut::start().await;
+    let line = "2026-03-01T12:00:00Z  HostConnected  node-1  agent 0.1.0\n";
+    assert_eq!(output_of_watch(&dut, "watch").await, line.repeat(2));
+}
+
+#[tokio::test]
+async fn empty_lists_say_so_beside_the_output() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl("get attachments --network empty").await;
+    let expected = Outcome { code: 0, output: String::new(), notes: "No attachments.\n".into() };
+    assert_eq!(outcome, expected);
+    assert_eq!(output_of(&dut, "get attachments --network empty -o json").await, "{}\n");
+}
+
+#[tokio::test]
+async fn a_refusal_tells_reason_code_and_advice() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl("delete network blue").await;
+    assert_eq!(outcome.code, 1);
+    assert_eq!(
+        outcome.notes,
+        "error: 3 attachments use network blue\ncode: NETWORK_IN_USE\n\
+         advice: stop its pods first, or force\n"
+    );
+    assert_eq!(output_of(&dut, "delete network blue --force").await, "network/blue deleted\n");
+}
+
+#[tokio::test]
+async fn networks_are_applied_from_files_and_standard_input() {
+    let dut = Dut::start().await;
+    let path = dut.folder.path().join("networks.yaml");
+    fs::write(&path, "name: blue\nvlan: 7\n---\nname: red\n").unwrap();
+    let applied = output_of(&dut, &format!("apply -f {}", path.display())).await;
+    assert_eq!(applied, "network/blue created\nnetwork/red created\n");
+    let asked = dut.asked();
+    assert!(asked[0].starts_with("alice ApplyNetworkRequest") && asked[0].contains("vlan: 7"));
+
+    let outcome = dut.dpuctl_with_input("apply -f - --dry-run", r#"{"name": "blue"}"#).await;
+    assert_eq!(outcome.output, "network/blue created (dry run)\n");
+    assert!(dut.asked()[0].contains("dry_run: true"));
+}
+
+#[tokio::test]
+async fn a_malformed_file_changes_nothing() {
+    let dut = Dut::start().await;
+    let outcome =
+        dut.dpuctl_with_input("apply -f -", "name: blue\n---\nname: red\nvlam: 1\n").await;
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.notes.starts_with("error: -: document 2: unknown field `vlam`"), "{outcome:?}");
+    assert_eq!(dut.asked(), Vec::<String>::new());
+
+    let outcome = dut.dpuctl("apply -f /nonexistent").await;
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.notes.starts_with("error: cannot read /nonexistent: No such file"));
+}
+
+#[tokio::test]
+async fn a_release_is_confirmed() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl_with_input("release 0190 --reason test", "y\n").await;
+    assert_eq!(outcome.code, 2, "no terminal: {outcome:?}");
+    assert!(!dut.asked().iter().any(|line| line.contains("Release")));
+
+    let output = output_of(&dut, "release 0190 --reason test --yes").await;
+    assert_eq!(output, format!("attachment/{ID} releasing\n"));
+    let asked = dut.asked().pop().unwrap();
+    assert!(asked.contains(ID) && asked.contains("reason: \"test\""), "{asked}");
+}
+
+#[tokio::test]
+async fn a_vf_is_cleared_by_name() {
+    let dut = Dut::start().await;
+    assert_eq!(output_of(&dut, "clear-quarantine c1pf0vf3").await, "vf/c1pf0vf3 cleared\n");
+    assert!(dut.asked()[0].contains("controller: 1, pf: 0, vf: 3"));
+}
+
+#[tokio::test]
+async fn trouble_on_the_way_has_its_own_exit_codes() {
+    let dut = Dut::start().await;
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let outcome = dut.dpuctl(&format!("status --endpoint {unused}")).await;
+    assert_eq!(outcome.code, 3, "{outcome:?}");
+    let refused = format!("error: cannot connect to the DPU at {unused}: Connection refused");
+    assert!(outcome.notes.starts_with(&refused), "{outcome:?}");
+
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = silent.local_addr().map(|address| (silent, address)).unwrap();
+    let outcome = dut.dpuctl(&format!("status --timeout 1 --endpoint {}", silent.1)).await;
+    assert_eq!(outcome.code, 3, "{outcome:?}");
+    assert!(outcome.notes.contains("did not answer within 1s"), "{outcome:?}");
+
+    let outcome = dut.dpuctl("status --dpu dpu-2").await;
+    assert_eq!(outcome.code, 4, "{outcome:?}");
+    assert!(outcome.notes.contains("but spiffe://test.local/dpu/dpu-2 was expected"));
+
+    dut.configure("host");
+    let outcome = dut.dpuctl("status").await;
+    assert_eq!(outcome.code, 4, "{outcome:?}");
+    assert!(outcome.notes.contains("this program needs one of role operator or viewer"));
+}
+
+#[tokio::test]
+async fn configuration_mistakes_are_told_by_place() {
+    let dut = Dut::start().await;
+    fs::write(dut.config(), "endpiont = 'x'\n").unwrap();
+    let outcome = dut.dpuctl("status").await;
+    assert_eq!(outcome.code, 2);
+    assert_eq!(
+        outcome.notes,
+        format!(
+            "error: {}:1:1: unknown key `endpiont`: did you mean `endpoint`?\n",
+            dut.config().display()
+        )
+    );
+    let empty = tempfile::tempdir().unwrap();
+    let outcome = run("status", empty.path(), "").await;
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.notes.starts_with("error: there is no configuration in "), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn version_and_completions_need_no_configuration() {
+    let empty = tempfile::tempdir().unwrap();
+    let outcome = run("--version", empty.path(), "").await;
+    assert_eq!(outcome.output, concat!("dpuctl ", env!("CARGO_PKG_VERSION"), "\n"));
+    for shell in ["bash", "zsh", "fish"] {
+        let outcome = run(&format!("completions {shell}"), empty.path(), "").await;
+        assert!(outcome.code == 0 && outcome.output.contains("clear-quarantine"), "{shell}");
+    }
+    assert_eq!(run("get", empty.path(), "").await.code, 2);
+}

@@ -1,0 +1,280 @@
+//! A DPU that is nothing but its answers.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use mtls::{
+    Limits, LiveCredentials, Peer, Role, Server, TlsSettings,
+    authority::{Authority, Validity},
+    incoming,
+};
+use offload_proto::{
+    Failure, Reason,
+    v1::{
+        ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail, AttachmentKey,
+        AttachmentState, ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
+        DeleteNetworkResponse, Dpu, Event, GetAttachmentRequest, GetDpuRequest,
+        ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
+        ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, PoolStatus,
+        ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfState, VfStatus, WatchRequest,
+        operator_server::{Operator, OperatorServer},
+    },
+};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_stream::Iter;
+use tonic::{Request, Response, Status};
+
+pub(crate) const ID: &str = "0190aaaa-bbbb-7000-8000-000000000001";
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What the service was asked, one line per call.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+pub(crate) struct Dut {
+    pub(crate) folder: TempDir,
+    pub(crate) address: String,
+    asked: Asked,
+}
+
+impl Dut {
+    /// Starts a service and writes the configuration of an operator for it.
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create("test.local", Validity::from_now(HOUR)).unwrap();
+        authority.save(folder.path()).unwrap();
+        let settings = |role: Role, name: &str| {
+            let issued = authority.issue(role, name, Validity::from_now(HOUR)).unwrap();
+            let (certificate, key) = issued.save(folder.path(), &format!("{role}")).unwrap();
+            let ca = folder.path().join("ca.crt");
+            TlsSettings { ca, certificate, key, trust_domain: "test.local".into() }
+        };
+        settings(Role::Operator, "alice");
+        settings(Role::Host, "node-1");
+        let credentials = LiveCredentials::load(&settings(Role::Dpu, "dpu-1"), &[Role::Dpu]);
+        let server = Server::new(credentials.unwrap(), HOUR);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let asked = Asked::default();
+        let service = OperatorServer::new(Canned { asked: Arc::clone(&asked) });
+        let limits = Limits { handshakes: 4, connections: 16, connections_per_identity: 16 };
+        let incoming = incoming(listener, server, limits);
+        let router = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(router.serve_with_incoming(incoming));
+        let dut = Self { folder, address, asked };
+        dut.configure("operator");
+        dut
+    }
+
+    /// Writes the configuration with the certificate of that role.
+    pub(crate) fn configure(&self, role: &str) {
+        let config = format!(
+            "endpoint = '{}'\ndpu = 'dpu-1'\n[tls]\nca = 'ca.crt'\ncertificate = '{role}.crt'\n\
+             key = '{role}.key'\ntrust_domain = 'test.local'\n",
+            self.address
+        );
+        fs::write(self.config(), config).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("dpuctl.toml")
+    }
+
+    /// Runs the program and returns exit code, output and notes.
+    pub(crate) async fn dpuctl(&self, line: &str) -> Outcome {
+        let arguments = format!("--config {} {line}", self.config().display());
+        run(&arguments, Path::new("."), "").await
+    }
+
+    pub(crate) async fn dpuctl_with_input(&self, line: &str, input: &str) -> Outcome {
+        let arguments = format!("--config {} {line}", self.config().display());
+        run(&arguments, Path::new("."), input).await
+    }
+
+    pub(crate) fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) code: i32,
+    pub(crate) output: String,
+    pub(crate) notes: String,
+}
+
+/// Runs the program in `folder`.
+pub(crate) async fn run(line: &str, folder: &Path, input: &str) -> Outcome {
+    use tokio::io::AsyncWriteExt;
+    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_dpuctl"))
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .env_remove("DPUCTL_CONFIG")
+        .env("HOME", folder)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A program that reads no input may be gone already.
+    stdin.write_all(input.as_bytes()).await.ok();
+    drop(stdin);
+    let finished = tokio::time::timeout(Duration::from_secs(30), child.wait_with_output());
+    let Output { status, stdout, stderr } = finished.await.expect("dpuctl hangs").unwrap();
+    Outcome {
+        code: status.code().unwrap(),
+        output: String::from_utf8(stdout).unwrap(),
+        notes: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+struct Canned {
+    asked: Asked,
+}
+
+impl Canned {
+    fn note<T: std::fmt::Debug>(&self, request: &Request<T>) {
+        let peer = &request.extensions().get::<Peer>().unwrap().identity;
+        let line = format!("{} {:?}", peer.name(), request.get_ref());
+        self.asked.lock().unwrap().push(line);
+    }
+}
+
+fn vf() -> Vf {
+    Vf { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() }
+}
+
+fn attachment() -> Attachment {
+    Attachment {
+        id: ID.into(),
+        host: "node-1".into(),
+        key: Some(AttachmentKey { container_id: "c1".into(), interface_name: "eth0".into() }),
+        network: "blue".into(),
+        vf: Some(vf()),
+        mac: "02:00:00:00:00:01".into(),
+        state: AttachmentState::Attached.into(),
+        ..Attachment::default()
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for Canned {
+    type WatchStream = Iter<std::vec::IntoIter<Result<Event, Status>>>;
+
+    async fn get_dpu(&self, request: Request<GetDpuRequest>) -> Result<Response<Dpu>, Status> {
+        self.note(&request);
+        Ok(Response::new(Dpu { name: "dpu-1".into(), version: "9.9".into(), ..Dpu::default() }))
+    }
+
+    async fn list_vfs(
+        &self,
+        request: Request<ListVfsRequest>,
+    ) -> Result<Response<ListVfsResponse>, Status> {
+        self.note(&request);
+        let status = VfStatus {
+            vf: Some(vf()),
+            host: "node-1".into(),
+            pools: vec!["default".into()],
+            state: VfState::Quarantined.into(),
+            detail: "reset failed".into(),
+            ..VfStatus::default()
+        };
+        Ok(Response::new(ListVfsResponse { vfs: vec![status] }))
+    }
+
+    async fn list_attachments(
+        &self,
+        request: Request<ListAttachmentsRequest>,
+    ) -> Result<Response<ListAttachmentsResponse>, Status> {
+        self.note(&request);
+        let attachments = match request.get_ref().network.as_str() {
+            "empty" => Vec::new(),
+            _ => vec![attachment()],
+        };
+        Ok(Response::new(ListAttachmentsResponse { attachments }))
+    }
+
+    async fn get_attachment(
+        &self,
+        request: Request<GetAttachmentRequest>,
+    ) -> Result<Response<AttachmentDetail>, Status> {
+        self.note(&request);
+        let attachment = Some(attachment());
+        Ok(Response::new(AttachmentDetail { attachment, ..AttachmentDetail::default() }))
+    }
+
+    async fn list_networks(
+        &self,
+        _: Request<ListNetworksRequest>,
+    ) -> Result<Response<ListNetworksResponse>, Status> {
+        Ok(Response::new(ListNetworksResponse::default()))
+    }
+
+    async fn list_pools(
+        &self,
+        _: Request<ListPoolsRequest>,
+    ) -> Result<Response<ListPoolsResponse>, Status> {
+        let pool = |name: &str| PoolStatus {
+            name: name.into(),
+            select: vec!["p0#0-63".into()],
+            policy: "spread".into(),
+            free: 60,
+            in_use: 4,
+            ..PoolStatus::default()
+        };
+        Ok(Response::new(ListPoolsResponse { pools: vec![pool("default"), pool("gold")] }))
+    }
+
+    async fn apply_network(
+        &self,
+        request: Request<ApplyNetworkRequest>,
+    ) -> Result<Response<ApplyNetworkResponse>, Status> {
+        self.note(&request);
+        let outcome = "created".into();
+        Ok(Response::new(ApplyNetworkResponse { network: None, outcome }))
+    }
+
+    async fn delete_network(
+        &self,
+        request: Request<DeleteNetworkRequest>,
+    ) -> Result<Response<DeleteNetworkResponse>, Status> {
+        if request.get_ref().force {
+            return Ok(Response::new(DeleteNetworkResponse {}));
+        }
+        let message = format!("3 attachments use network {}", request.get_ref().name);
+        Err(Failure::new(Reason::NetworkInUse, message).into())
+    }
+
+    async fn release_attachment(
+        &self,
+        request: Request<ReleaseAttachmentRequest>,
+    ) -> Result<Response<ReleaseAttachmentResponse>, Status> {
+        self.note(&request);
+        Ok(Response::new(ReleaseAttachmentResponse { attachment: Some(attachment()) }))
+    }
+
+    async fn clear_quarantine(
+        &self,
+        request: Request<ClearQuarantineRequest>,
+    ) -> Result<Response<ClearQuarantineResponse>, Status> {
+        self.note(&request);
+        Ok(Response::new(ClearQuarantineResponse { vf: None }))
+    }
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let event = |sequence| Event {
+            sequence,
+            time: "2026-03-01T12:00:00Z".into(),
+            kind: "HostConnected".into(),
+            subject: "node-1".into(),
+            message: "agent 0.1.0".into(),
+        };
+        Ok(Response::new(tokio_stream::iter(vec![Ok(event(1)), Ok(event(2))])))
+    }
+}
