@@ -1,0 +1,270 @@
+//! A card that is plugged in, and behaves like one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    time::Duration,
+};
+
+use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Rtnl, VethEnd};
+use vf_alloc::VfId;
+
+use crate::{
+    CardError, Namespaces, Plan, RepresentorAlias, VirtualVf,
+    plan::representor_name,
+    plug::{label, make_pair, plug, unplug},
+};
+
+/// How soon what could not be put back is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// A card that is plugged in.
+///
+/// A VF of a real card falls back to the host when the namespace that it is in ends: switched off
+/// and without addresses, but with the name, MAC address and MTU that it had there. A veth end dies
+/// instead, and its other end with it. [`Card::run`] puts both back, so it has to know what the VF
+/// was like when it died. It watches all namespaces that the DPU's has a number for, and makes sure
+/// that those of the VFs have one, but never opens them: that would keep them from ending.
+#[derive(Debug)]
+pub struct Card {
+    namespaces: Namespaces,
+    plan: Plan,
+    host: Rtnl,
+    dpu: Rtnl,
+    vfs: BTreeMap<VfId, Vf>,
+    /// VFs that died and could not be put back yet.
+    lost: BTreeSet<VfId>,
+}
+
+/// What is known of a VF.
+#[derive(Clone, Debug, Default)]
+struct Vf {
+    /// The index of its representor.
+    representor: u32,
+    /// Its index where it was last seen.
+    index: u32,
+    /// Its name there.
+    name: String,
+    mac: Option<MacAddress>,
+    mtu: u32,
+    alternative_names: Vec<String>,
+}
+
+impl Vf {
+    fn learn(&mut self, link: &Link) {
+        self.index = link.index;
+        self.name.clone_from(&link.name);
+        self.mac = link.mac;
+        self.mtu = link.mtu;
+        self.alternative_names.clone_from(&link.alternative_names);
+    }
+}
+
+impl Card {
+    /// Plugs a card in: all of it, or nothing.
+    ///
+    /// # Errors
+    /// When there is one already, a name is taken, or the kernel refuses.
+    pub fn plug(namespaces: Namespaces, plan: Plan) -> Result<Self, CardError> {
+        plug(&namespaces, &plan)?;
+        let mut card = Self {
+            host: Rtnl::open_in(&namespaces.host)?,
+            dpu: Rtnl::open_in(&namespaces.dpu)?,
+            namespaces,
+            plan,
+            vfs: BTreeMap::new(),
+            lost: BTreeSet::new(),
+        };
+        card.learn_all()?;
+        Ok(card)
+    }
+
+    /// Pulls the card out and plugs it in again: all its links die, wherever they are, and are new.
+    ///
+    /// # Errors
+    /// When a name is taken or the kernel refuses; then the card is out.
+    pub fn reset(&mut self) -> Result<(), CardError> {
+        unplug(&self.namespaces)?;
+        plug(&self.namespaces, &self.plan)?;
+        self.learn_all()?;
+        Ok(())
+    }
+
+    /// Pulls the card out.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn unplug(self) -> Result<usize, CardError> {
+        unplug(&self.namespaces)
+    }
+
+    /// Puts back VFs whose namespaces end, for ever. To be called within a Tokio runtime. May be
+    /// dropped and called again.
+    ///
+    /// # Errors
+    /// When the links can't be watched.
+    pub async fn run(&mut self) -> Result<Infallible, CardError> {
+        let mut monitor = LinkMonitor::open_with_neighbours(&self.namespaces.dpu)?;
+        self.look_again()?;
+        loop {
+            tokio::select! {
+                event = monitor.next() => self.take_in_or_warn(event?),
+                () = tokio::time::sleep(RETRY_AFTER), if !self.lost.is_empty() => self.put_back_lost(),
+            }
+        }
+    }
+
+    /// Learns what all VFs are like right after they were made.
+    fn learn_all(&mut self) -> Result<(), Error> {
+        self.vfs.clear();
+        self.lost.clear();
+        for link in self.dpu.links()? {
+            if let Some(RepresentorAlias(id)) = parsed(link.alias.as_deref()) {
+                self.vfs.entry(id).or_default().representor = link.index;
+            }
+        }
+        for link in self.host.links()? {
+            self.learn(&link);
+        }
+        Ok(())
+    }
+
+    /// Learns what the VF, if it is one, is like now.
+    fn learn(&mut self, link: &Link) {
+        if let Some(VirtualVf { id, .. }) = parsed(link.alias.as_deref())
+            && let Some(vf) = self.vfs.get_mut(&id)
+        {
+            vf.learn(link);
+        }
+    }
+
+    /// A look that the kernel refuses is no reason to pull the card out: the next may succeed.
+    fn take_in_or_warn(&mut self, event: LinkEvent) {
+        if let Err(error) = self.take_in(event) {
+            tracing::warn!(%error, "an event was not taken in");
+        }
+    }
+
+    fn take_in(&mut self, event: LinkEvent) -> Result<(), Error> {
+        match event {
+            LinkEvent::Changed(link) => match parsed(link.alias.as_deref()) {
+                Some(RepresentorAlias(id)) => self.look_behind(id, &link)?,
+                None => self.learn(&link),
+            },
+            LinkEvent::Gone { index, alias, .. } => {
+                if let Some(RepresentorAlias(id)) = parsed(alias.as_deref()) {
+                    self.representor_gone(id, index);
+                } else if let Some(VirtualVf { id, .. }) = parsed(alias.as_deref()) {
+                    self.look_for(id)?;
+                }
+            }
+            LinkEvent::Missed => self.look_again()?,
+        }
+        Ok(())
+    }
+
+    /// Learns what the VF behind a representor is like. That gives its namespace a number in the
+    /// DPU's, so that from now on its events come, too.
+    fn look_behind(&mut self, id: VfId, representor: &Link) -> Result<(), Error> {
+        let found = self.dpu.peer_of(representor)?;
+        if let (Some(link), Some(vf)) = (found, self.vfs.get_mut(&id)) {
+            vf.learn(&link);
+        }
+        Ok(())
+    }
+
+    /// Looks where a VF is that went away, if it did not die.
+    fn look_for(&mut self, id: VfId) -> Result<(), Error> {
+        let Some(vf) = self.vfs.get(&id) else { return Ok(()) };
+        match self.dpu.link_by_index(vf.representor)? {
+            Some(representor) => self.look_behind(id, &representor),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at all VFs: any number of events were missed.
+    fn look_again(&mut self) -> Result<(), Error> {
+        let mut present = BTreeSet::new();
+        for link in self.dpu.links()? {
+            if let Some(RepresentorAlias(id)) = parsed(link.alias.as_deref()) {
+                present.insert(id);
+                self.look_behind(id, &link)?;
+            }
+        }
+        self.lost = self.vfs.keys().copied().filter(|id| !present.contains(id)).collect();
+        self.put_back_lost();
+        Ok(())
+    }
+
+    fn representor_gone(&mut self, id: VfId, index: u32) {
+        // An event about the representor before this one may come late.
+        if self.vfs.get(&id).is_some_and(|vf| vf.representor == index) {
+            self.lost.insert(id);
+            self.put_back_lost();
+        }
+    }
+
+    fn put_back_lost(&mut self) {
+        for id in std::mem::take(&mut self.lost) {
+            match self.put_back(id) {
+                Ok(()) => tracing::info!(vf = %id, "put back"),
+                Err(error) => {
+                    tracing::warn!(vf = %id, %error, "not put back yet");
+                    self.lost.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Puts a VF that died back into the host's namespace, as the kernel does with a real one, and
+    /// its representor into the DPU's.
+    fn put_back(&mut self, id: VfId) -> Result<(), Error> {
+        let Some(vf) = self.vfs.get(&id).cloned() else { return Ok(()) };
+        self.make_again(id, &vf)?;
+        let representor = self.dpu.link_by_name(&representor_name(id))?.unwrap_or_default();
+        let Some(link) = self.dpu.peer_of(&representor)? else { return Ok(()) };
+        self.name_again(&link, &vf)?;
+        self.host.change_link(link.index, &label(&VirtualVf::new(id)))?;
+        let vf = self.vfs.entry(id).or_default();
+        vf.representor = representor.index;
+        vf.learn(&link);
+        Ok(())
+    }
+
+    fn make_again(&mut self, id: VfId, vf: &Vf) -> Result<(), Error> {
+        let mut end = VethEnd::new(self.free_name(vf)?).mtu(vf.mtu);
+        if let Some(mac) = vf.mac {
+            end = end.mac(mac);
+        }
+        if self.host.link_by_index(vf.index)?.is_none() {
+            end = end.index(vf.index);
+        }
+        self.dpu.batch(&make_pair(id, end, &self.namespaces))
+    }
+
+    /// The name of a VF that falls back: the one it has, or one made of its index, or any.
+    fn free_name(&mut self, vf: &Vf) -> Result<String, Error> {
+        for name in [vf.name.clone(), format!("dev{}", vf.index)] {
+            if self.host.link_by_name(&name)?.is_none() {
+                return Ok(name);
+            }
+        }
+        Ok("dev%d".to_owned())
+    }
+
+    /// Gives a VF its alternative names again, except those that are taken.
+    fn name_again(&mut self, link: &Link, vf: &Vf) -> Result<(), Error> {
+        for name in &vf.alternative_names {
+            match self.host.add_alternative_name(link.index, name) {
+                Err(error) if !error.is_exists() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The alias as one of this kind.
+fn parsed<A: std::str::FromStr>(alias: Option<&str>) -> Option<A> {
+    alias?.parse().ok()
+}

@@ -1,0 +1,155 @@
+//! Plugging a card in and pulling it out.
+
+use netlink::{IpNetwork, Link, LinkChange, Request, Rtnl, VethEnd};
+use vf_alloc::{PfId, VfId};
+
+use crate::{
+    CardError, MANAGEMENT_ALIAS, Namespaces, Plan, RepresentorAlias, Side, UplinkAlias, VirtualVf,
+    is_of_card,
+    plan::{MANAGEMENT_NAME, first_mac, representor_name, vf_name, wire_name},
+};
+
+/// The queue length of a link that has no alias yet. The kernel does not tell of an alias given to
+/// a link that is down, but of a new queue length it does: so every link gets both at once.
+pub(crate) const UNLABELLED_QUEUE: u32 = 1001;
+const LABELLED_QUEUE: u32 = 1000;
+
+/// Gives a link its alias, for all to see.
+pub(crate) fn label(alias: &impl ToString) -> LinkChange<'static> {
+    LinkChange::new().alias(alias.to_string()).queue_length(LABELLED_QUEUE)
+}
+
+/// The requests, to the DPU's side, that make a VF and its representor. They go in one send, so
+/// that a card that is killed leaves nothing without an alias.
+pub(crate) fn make_pair<'a>(
+    id: VfId,
+    vf: VethEnd<'a>,
+    namespaces: &'a Namespaces,
+) -> [Request<'a>; 2] {
+    let name = representor_name(id);
+    let vf = vf.netns(&namespaces.host).queue_length(UNLABELLED_QUEUE);
+    let representor = VethEnd::new(&name).netns(&namespaces.dpu).queue_length(UNLABELLED_QUEUE);
+    let label = label(&RepresentorAlias(id));
+    [Request::add_veth(&vf, &representor), Request::change_link_named(&name, &label)]
+}
+
+/// Makes all links of a card, or none.
+pub(crate) fn plug(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
+    plan.check()?;
+    if namespaces.host.id() == namespaces.dpu.id() {
+        return Err(CardError::SameNetns(namespaces.host.id()));
+    }
+    check_room(namespaces, plan)?;
+    make_links(namespaces, plan).map_err(|error| match unplug(namespaces) {
+        Ok(_) => error.into(),
+        Err(left) => left,
+    })
+}
+
+/// Whether no card and none of the names is there.
+fn check_room(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
+    let names = plan.names(namespaces);
+    for (side, netns) in namespaces.sides() {
+        for link in Rtnl::open_in(netns)?.links()? {
+            if side != Side::Wire && is_part(&link) {
+                return Err(CardError::PluggedIn { link: link.name, side });
+            }
+            for name in link.alternative_names.into_iter().chain([link.name]) {
+                if names.contains(&(side, name.clone())) {
+                    return Err(CardError::NameTaken { name, side });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error> {
+    let mut dpu = Rtnl::open_in(&namespaces.dpu)?;
+    let mut host = Rtnl::open_in(&namespaces.host)?;
+    let vf = |id| VethEnd::new(vf_name(id)).mac(first_mac(id, namespaces));
+    let pairs = plan.vf_ids().flat_map(|id| make_pair(id, vf(id), namespaces));
+    dpu.batch(&pairs.collect::<Vec<_>>())?;
+    let labels = plan
+        .vf_ids()
+        .map(|id| Request::change_link_named(&vf_name(id), &label(&VirtualVf::new(id))));
+    host.batch(&labels.collect::<Vec<_>>())?;
+    if plan.management {
+        make_management(namespaces, &mut host, &mut dpu)?;
+    }
+    if namespaces.wire.is_some() {
+        let uplinks = plan.pf_ids().flat_map(|id| make_uplink(id, namespaces));
+        dpu.batch(&uplinks.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// Makes the link that a host reaches its DPU by, with its addresses, up.
+fn make_management(
+    namespaces: &Namespaces,
+    host: &mut Rtnl,
+    dpu: &mut Rtnl,
+) -> Result<(), netlink::Error> {
+    let end = VethEnd::new(MANAGEMENT_NAME);
+    let (host_end, dpu_end) = (end.clone().netns(&namespaces.host), end.netns(&namespaces.dpu));
+    let label = label(&MANAGEMENT_ALIAS).up();
+    let labelled = || Request::change_link_named(MANAGEMENT_NAME, &label);
+    dpu.batch(&[Request::add_veth(&host_end, &dpu_end), labelled()])?;
+    host.batch(&[labelled()])?;
+    add_management_address(host, [192, 168, 100, 1])?;
+    add_management_address(dpu, [192, 168, 100, 2])
+}
+
+fn add_management_address(rtnl: &mut Rtnl, address: [u8; 4]) -> Result<(), netlink::Error> {
+    let network = IpNetwork::new(address.into(), 30).ok();
+    match (rtnl.link_by_name(MANAGEMENT_NAME)?, network) {
+        (Some(link), Some(network)) => rtnl.add_address(link.index, network),
+        _ => Ok(()),
+    }
+}
+
+fn make_uplink(id: PfId, namespaces: &Namespaces) -> Vec<Request<'_>> {
+    let Some(wire) = &namespaces.wire else { return Vec::new() };
+    let name = id.to_string();
+    let port = VethEnd::new(&name).netns(&namespaces.dpu).queue_length(UNLABELLED_QUEUE);
+    let far_end = VethEnd::new(wire_name(id)).netns(wire);
+    let label = label(&UplinkAlias(id));
+    vec![Request::add_veth(&far_end, &port), Request::change_link_named(&name, &label)]
+}
+
+/// Removes all links of the card that is or was plugged in, wherever its VFs are, and returns how
+/// many of its links there were in the two namespaces. A pod that had a VF has none any more.
+///
+/// # Errors
+/// The kernel's refusal; what could be removed is.
+pub fn unplug(namespaces: &Namespaces) -> Result<usize, CardError> {
+    // With a representor goes its VF. On the host is left what was never finished.
+    let mut removed = remove_parts(&mut Rtnl::open_in(&namespaces.dpu)?)?;
+    removed += remove_parts(&mut Rtnl::open_in(&namespaces.host)?)?;
+    Ok(removed)
+}
+
+/// Deletes the card's links in one namespace, all at once: one by one, each would wait for the
+/// kernel to be done with it.
+fn remove_parts(rtnl: &mut Rtnl) -> Result<usize, netlink::Error> {
+    let links = rtnl.links()?;
+    let parts: Vec<_> = links.iter().filter(|link| is_part(link)).collect();
+    if parts.is_empty() {
+        return Ok(0);
+    }
+    let group = unused_group(&links);
+    let regroup = LinkChange::new().group(group);
+    let regrouped = parts.iter().map(|link| Request::change_link(link.index, &regroup));
+    rtnl.batch(&regrouped.collect::<Vec<_>>())?;
+    rtnl.batch(&[Request::delete_group(group)])?;
+    Ok(parts.len())
+}
+
+fn unused_group(links: &[Link]) -> u32 {
+    const FIRST: u32 = 0x766e_6963;
+    (FIRST..).find(|group| links.iter().all(|link| link.group != *group)).unwrap_or(FIRST)
+}
+
+pub(crate) fn is_part(link: &Link) -> bool {
+    link.alias.as_deref().is_some_and(is_of_card)
+}
