@@ -12,6 +12,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use mtls::LiveCredentials;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -25,8 +26,8 @@ use crate::attachments::Attachments;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) engine: Attachments,
-    /// This DPU's name, from its certificate.
-    pub(crate) dpu: String,
+    /// This DPU's certificate, and with it its name.
+    pub(crate) credentials: LiveCredentials,
     pub(crate) started_at: Timestamp,
     /// How often an agent sends its heartbeat.
     pub(crate) heartbeat: Duration,
@@ -43,12 +44,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// This DPU's name.
+    pub(crate) fn dpu(&self) -> String {
+        self.credentials.current().identity().name().to_owned()
+    }
+
     /// Why the configuration file, as it is now, is not in force. `None`: it is.
     pub(crate) fn set_configuration_problem(&self, problem: Option<String>) {
         *self.configuration_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
-    pub(crate) fn configuration_problem(&self) -> Option<String> {
-        self.configuration_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What is wrong besides what keeps Attach from being served, one sentence each.
+    pub(crate) fn other_problems(&self) -> Vec<String> {
+        let configuration = self.configuration_problem.lock();
+        let configuration = configuration.unwrap_or_else(PoisonError::into_inner).clone();
+        configuration.into_iter().chain(self.credentials.problem()).collect()
     }
 }

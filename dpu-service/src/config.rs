@@ -7,7 +7,8 @@ mod networks;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 use bootstrap::LogSettings;
@@ -19,7 +20,10 @@ pub use check::Problems;
 pub(crate) use networks::{check_bandwidth, is_interface_name, is_label};
 pub use networks::{check_network, check_networks};
 
-use crate::model::Network;
+use crate::{
+    attachments::{Configuration, Settings},
+    model::{HostName, Network},
+};
 
 /// Where the file is unless `--config` says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/dpu-offload/dpu-service.toml";
@@ -213,6 +217,72 @@ impl Default for Limits {
     }
 }
 
+/// Why a configuration file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It can't be read, or its form is wrong.
+    #[error("{}", bootstrap::Chain(.0))]
+    Form(#[from] bootstrap::ConfigError),
+    /// It makes no sense.
+    #[error("{}: {problems}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// All that is wrong.
+        problems: Problems,
+    },
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        let config: Self = bootstrap::load_config(path)?;
+        let content = |problems| LoadError::Content { path: path.to_owned(), problems };
+        config.check().map_err(content)?;
+        Ok(config)
+    }
+
+    /// What the engine takes over while it runs.
+    pub(crate) fn for_engine(&self) -> Configuration {
+        let host = |host: &Host| (HostName(host.name.as_str().into()), host.pfs.clone());
+        Configuration {
+            hosts: self.hosts.iter().map(host).collect(),
+            pools: self.pools.clone(),
+            networks: self.networks.clone(),
+        }
+    }
+
+    /// What the engine is given once.
+    pub(crate) fn engine_settings(&self) -> Settings {
+        Settings {
+            address_cool_down: Duration::from_secs(self.allocation.address_cool_down_s),
+            mac_prefix: self.allocation.mac_prefix.bytes().to_vec(),
+            quarantine_after: self.allocation.quarantine_after,
+            attachments: self.limits.attachments,
+            networks: self.limits.networks,
+            ..Settings::default()
+        }
+    }
+
+    /// The keys that differ and that only a restart takes over.
+    pub(crate) fn fixed_differences(&self, next: &Self) -> Vec<&'static str> {
+        let keys = [
+            ("listen", self.listen != next.listen),
+            ("state_dir", self.state_dir != next.state_dir),
+            ("tls", self.tls != next.tls),
+            ("log.format", self.log.format != next.log.format),
+            ("eswitch", self.eswitch != next.eswitch),
+            ("fabric", self.fabric != next.fabric),
+            ("allocation", self.allocation != next.allocation),
+            ("limits", self.limits != next.limits),
+        ];
+        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
+}
+
 fn default_listen() -> SocketAddr {
     (Ipv4Addr::UNSPECIFIED, 7443).into()
 }
@@ -268,8 +338,6 @@ fn parse_mac_prefix(text: &str) -> Option<MacPrefix> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn parse(text: &str) -> Result<Config, String> {

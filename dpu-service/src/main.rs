@@ -1,3 +1,75 @@
 //! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
 #![forbid(unsafe_code)]
-fn main() {}
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use bootstrap::init_logs;
+use clap::Parser;
+use dpu_service::{
+    config::{Config, DEFAULT_PATH},
+    programmer::STEPS,
+    service,
+};
+
+/// What a service manager takes for "do not start it again": EX_CONFIG of sysexits.h.
+const BAD_CONFIGURATION: u8 = 78;
+
+/// The DPU's part of dpu-offload: gives pods their network attachments and programs the switch.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    config: PathBuf,
+    /// Checks the configuration file and exits.
+    #[arg(long)]
+    check_config: bool,
+    /// Prints the names of the programming steps, in order, and exits.
+    #[arg(long, conflicts_with = "check_config")]
+    list_steps: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list_steps {
+        STEPS.iter().for_each(|step| print(step.name()));
+        return ExitCode::SUCCESS;
+    }
+    let config = match Config::load(&arguments.config) {
+        Ok(config) => config,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(BAD_CONFIGURATION);
+        }
+    };
+    if arguments.check_config {
+        print(&format!("{} is good", arguments.config.display()));
+        return ExitCode::SUCCESS;
+    }
+    match run(config, &arguments.config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            complain(&format_args!("dpu-service: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn run(config: Config, path: &std::path::Path) -> anyhow::Result<()> {
+    let log = init_logs(&config.log, "dpu-service").context("can't start logging")?;
+    service::run(config, path, log).await?;
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "what it was asked for")]
+fn print(line: &str) {
+    println!("{line}");
+}
+
+#[expect(clippy::print_stderr, reason = "there may be no log yet")]
+fn complain(error: &dyn std::fmt::Display) {
+    eprintln!("{error}");
+}

@@ -13,7 +13,7 @@ mod watch;
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
 pub use diagnosis::nearest;
-pub use logs::{LOG_VARIABLE, LogError, LogFormat, LogSettings, init_logs};
+pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
 pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};
 pub use signals::{reload_signals, shutdown_signal};
 pub use watch::{FileWatch, watch_file};

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
 
 /// The environment variable that overrides [`LogSettings::level`].
@@ -75,13 +75,42 @@ pub enum LogError {
 /// # Errors
 /// [`LogError`], if the level can't be understood, the journal was asked for by name and can't be
 /// reached, or logging was started before.
-pub fn init_logs(settings: &LogSettings, program: &str) -> Result<(), LogError> {
-    let filter = filter(settings)?;
+pub fn init_logs(settings: &LogSettings, program: &str) -> Result<LogControl, LogError> {
+    let (filter, control) = reload::Layer::new(filter(settings)?);
     let layer = layer(settings.format, program)?;
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))
         .try_init()
-        .map_err(LogError::Twice)
+        .map_err(LogError::Twice)?;
+    Ok(LogControl(control))
+}
+
+/// Changes the level of logs while the program runs.
+#[derive(Clone, Debug)]
+pub struct LogControl(reload::Handle<EnvFilter, Registry>);
+
+impl LogControl {
+    /// From now on logs what `settings.level` says, unless [`LOG_VARIABLE`] overrides it. The format
+    /// stays.
+    ///
+    /// # Errors
+    /// [`LogError::Level`], if the level can't be understood; then the earlier one stays.
+    pub fn set_level(&self, settings: &LogSettings) -> Result<(), LogError> {
+        let filter = filter(settings)?;
+        // It fails only after the process's logs have ended.
+        let _ = self.0.reload(filter);
+        Ok(())
+    }
+}
+
+impl LogSettings {
+    /// Whether the level can be understood.
+    ///
+    /// # Errors
+    /// [`LogError::Level`], if not.
+    pub fn check(&self) -> Result<(), LogError> {
+        filter(self).map(drop)
+    }
 }
 
 fn filter(settings: &LogSettings) -> Result<EnvFilter, LogError> {
@@ -153,7 +182,7 @@ mod tests {
     #[test]
     fn a_level_that_is_none_is_refused_by_name() {
         let settings = LogSettings { level: "mtls=loud".into(), ..LogSettings::default() };
-        let error = filter(&settings).unwrap_err().to_string();
+        let error = settings.check().unwrap_err().to_string();
         assert!(error.starts_with("`log.level` holds \"mtls=loud\""), "{error}");
     }
 }

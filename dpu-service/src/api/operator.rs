@@ -26,9 +26,9 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::Dpu>, Status> {
         let engine = &self.0.engine;
         let mut problems = engine.status().await;
-        problems.extend(self.0.configuration_problem());
+        problems.extend(self.0.other_problems());
         Ok(Response::new(v1::Dpu {
-            name: self.0.dpu.clone(),
+            name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),
             eswitch_driver: engine.programmer().eswitch().name().into(),
             fabric_driver: engine.programmer().fabric().name().into(),
@@ -65,7 +65,7 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::GetAttachmentRequest>,
     ) -> Result<Response<v1::AttachmentDetail>, Status> {
-        let id = read::id_prefix(request.into_inner().id)?;
+        let id = read::id_prefix(&request.into_inner().id)?;
         Ok(Response::new(show::detail(&self.0.engine.attachment(&id).await?)))
     }
 
@@ -91,8 +91,7 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
         let v1::ApplyNetworkRequest { network, dry_run } = request.into_inner();
         let network = read::network(network)?;
-        let (view, applied) =
-            self.0.engine.apply_network(network, dry_run).await?;
+        let (view, applied) = self.0.engine.apply_network(network, dry_run).await?;
         Ok(Response::new(v1::ApplyNetworkResponse {
             network: Some(show::network_status(&view)),
             outcome: show::outcome(applied),

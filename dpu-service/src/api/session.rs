@@ -110,9 +110,20 @@ impl Conversation<'_> {
                     let command = command.ok_or_else(|| self.superseded())?;
                     self.send(show::command(command)).await?;
                 }
-                () = self.shared.stopping.cancelled() => return Err(stopping()),
+                () = self.shared.stopping.cancelled() => {
+                    self.say_the_rest().await?;
+                    return Err(stopping());
+                }
             }
         }
+    }
+
+    /// The last commands tell the host why its session ends.
+    async fn say_the_rest(&mut self) -> Result<(), Status> {
+        while let Ok(command) = self.session.commands.try_recv() {
+            self.send(show::command(command)).await?;
+        }
+        Ok(())
     }
 
     fn welcome(&self, protocol: u32) -> dpu_message::Message {
@@ -120,7 +131,7 @@ impl Conversation<'_> {
         dpu_message::Message::Welcome(v1::Welcome {
             protocol,
             service_version: env!("CARGO_PKG_VERSION").into(),
-            dpu: self.shared.dpu.clone(),
+            dpu: self.shared.dpu(),
             capabilities: Vec::new(),
             session_id: self.session.id.to_string(),
             heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),

@@ -56,8 +56,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let v1::CollectRequest { network, valid } = request.into_inner();
         let network = read::optional_network(network)?;
         let valid = read::keys(&host, valid)?;
-        let released =
-            self.0.engine.collect(host, network, valid).await?;
+        let released = self.0.engine.collect(host, network, valid).await?;
         let released = released.iter().map(show::attachment).collect();
         Ok(Response::new(v1::CollectResponse { released }))
     }

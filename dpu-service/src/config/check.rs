@@ -35,6 +35,7 @@ impl Config {
     /// All problems at once.
     pub fn check(&self) -> Result<(), Problems> {
         let mut problems = self.check_paths();
+        problems.extend(self.log.check().err().map(|error| error.to_string()));
         problems.extend(self.check_numbers());
         problems.extend(self.check_fabric());
         problems.extend(self.check_hosts());
@@ -295,6 +296,11 @@ mod tests {
             "tls.key = \"key.pem\" must be an absolute path",
         );
         assert_problem("[tls]\ntrust_domain = \"a/b\"", "tls.trust_domain = \"a/b\" must be");
+    }
+
+    #[test]
+    fn the_log_level_is_one() {
+        assert_problem("[log]\nlevel = \"mtls=loud\"", "`log.level` holds \"mtls=loud\"");
     }
 
     #[test]

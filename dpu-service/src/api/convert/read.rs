@@ -277,7 +277,7 @@ fn physical_function(pf: v1::PhysicalFunction) -> Result<PhysicalFunction, Failu
     if pf.vfs.len() > MOST_VFS {
         return Err(invalid(format!("PF {id} has {} VFs; {MOST_VFS} are the most", pf.vfs.len())));
     }
-    let vfs = pf.vfs.into_iter().map(virtual_function).collect::<Result<Vec<_>, _>>()?;
+    let vfs = pf.vfs.iter().map(virtual_function).collect::<Result<Vec<_>, _>>()?;
     let mut seen = HashSet::new();
     if let Some(twice) = vfs.iter().find(|vf| !seen.insert(vf.number)) {
         return Err(invalid(format!("PF {id} has VF {} twice", twice.number)));
@@ -286,7 +286,7 @@ fn physical_function(pf: v1::PhysicalFunction) -> Result<PhysicalFunction, Failu
     Ok(PhysicalFunction { id, vendor, device: pci_id("device_id", &pf.device_id)?, vfs })
 }
 
-fn virtual_function(vf: v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
+fn virtual_function(vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
     let condition = match vf.condition() {
         v1::VfCondition::Clean => VfCondition::Clean,
         v1::VfCondition::InUse => VfCondition::InUse,
@@ -332,14 +332,14 @@ pub(crate) fn optional_host(name: String) -> Result<Option<HostName>, Failure> {
 }
 
 /// The id, or the beginning of one, that an operator typed.
-pub(crate) fn id_prefix(text: String) -> Result<String, Failure> {
+pub(crate) fn id_prefix(text: &str) -> Result<String, Failure> {
     let is_allowed = |b: u8| b.is_ascii_hexdigit() || b == b'-';
     if (4..=36).contains(&text.len()) && text.bytes().all(is_allowed) {
         return Ok(text.to_ascii_lowercase());
     }
     Err(invalid(format!(
         "{} is not the beginning of an attachment id: give at least 4 of its characters",
-        shortened(&text)
+        shortened(text)
     )))
 }
 
@@ -354,9 +354,9 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         },
         pool: or_default(network.pool, "default"),
         mtu: if network.mtu == 0 { 1500 } else { network.mtu },
-        subnets: collect(network.subnets, subnet)?,
-        routes: collect(network.routes, route)?,
-        rules: collect(network.rules, rule)?,
+        subnets: collect(&network.subnets, subnet)?,
+        routes: collect(&network.routes, route)?,
+        rules: collect(&network.rules, rule)?,
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         interface_name: or_default(network.interface_name, "eth0"),
@@ -371,25 +371,25 @@ fn or_default(text: String, default: &str) -> String {
     if text.is_empty() { default.into() } else { text }
 }
 
-fn collect<A, B>(all: Vec<A>, read: impl Fn(A) -> Result<B, Failure>) -> Result<Vec<B>, Failure> {
-    all.into_iter().map(read).collect()
+fn collect<A, B>(all: &[A], read: impl Fn(&A) -> Result<B, Failure>) -> Result<Vec<B>, Failure> {
+    all.iter().map(read).collect()
 }
 
-fn subnet(subnet: v1::Subnet) -> Result<Subnet, Failure> {
+fn subnet(subnet: &v1::Subnet) -> Result<Subnet, Failure> {
     Ok(Subnet {
         cidr: prefix("subnet", &subnet.cidr)?,
         gateway: optional_address("gateway", &subnet.gateway)?,
-        ranges: collect(subnet.ranges, range)?,
-        exclude: collect(subnet.exclude, |text| prefix("exclude", &text))?,
+        ranges: collect(&subnet.ranges, range)?,
+        exclude: collect(&subnet.exclude, |text| prefix("exclude", text))?,
     })
 }
 
-fn range(range: v1::AddressRange) -> Result<AddressRange, Failure> {
+fn range(range: &v1::AddressRange) -> Result<AddressRange, Failure> {
     let address = |text: &str| parse("range address", text, IP_ADDRESS);
     Ok(AddressRange { start: address(&range.start)?, end: address(&range.end)? })
 }
 
-fn route(route: v1::Route) -> Result<Route, Failure> {
+fn route(route: &v1::Route) -> Result<Route, Failure> {
     Ok(Route {
         destination: prefix("route", &route.destination)?,
         gateway: optional_address("gateway", &route.gateway)?,
@@ -400,15 +400,15 @@ fn route(route: v1::Route) -> Result<Route, Failure> {
     })
 }
 
-fn rule(rule: v1::PolicyRule) -> Result<PolicyRule, Failure> {
+fn rule(rule: &v1::PolicyRule) -> Result<PolicyRule, Failure> {
     let source = prefix("rule source", &rule.source)?;
     Ok(PolicyRule { source, table: rule.table, priority: rule.priority })
 }
 
 fn dns(dns: v1::Dns) -> Result<Dns, Failure> {
-    let nameserver = |text: String| parse("name server", &text, IP_ADDRESS);
+    let nameserver = |text: &String| parse("name server", text, IP_ADDRESS);
     Ok(Dns {
-        nameservers: collect(dns.nameservers, nameserver)?,
+        nameservers: collect(&dns.nameservers, nameserver)?,
         domain: dns.domain,
         search: dns.search,
         options: dns.options,

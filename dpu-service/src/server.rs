@@ -1,0 +1,108 @@
+//! The listener and what is served on it.
+
+use std::{sync::Arc, time::Duration};
+
+use mtls::{LiveCredentials, Server, incoming};
+use offload_proto::{
+    MESSAGE_LIMIT,
+    v1::{
+        DESCRIPTORS, operator_server::OperatorServer,
+        workload_network_server::WorkloadNetworkServer,
+    },
+};
+use tokio::{net::TcpListener, time::interval};
+use tokio_util::sync::CancellationToken;
+use tonic::{service::Routes, transport};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use crate::{
+    api::{Authorise, OperatorApi, Shared, WorkloadApi},
+    config::Limits,
+};
+
+/// How often the health service learns whether Attach can be served.
+const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+
+const WORKLOAD: &str = "offload.v1.WorkloadNetwork";
+const OPERATOR: &str = "offload.v1.Operator";
+
+/// Why serving ended, or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The API's descriptors can't be offered by reflection.
+    #[error("the API's descriptors can't be read")]
+    Descriptors(#[from] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("serving failed")]
+    Transport(#[from] transport::Error),
+}
+
+/// Serves until `stop`, then until all calls and connections have ended.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    credentials: LiveCredentials,
+    shared: Arc<Shared>,
+    limits: Limits,
+    stop: CancellationToken,
+) -> Result<(), ServeError> {
+    let deadline = Duration::from_secs(limits.handshake_timeout_s);
+    let connections = incoming(listener, Server::new(credentials, deadline), door(&limits));
+    let (reporter, health) = tonic_health::server::health_reporter();
+    tokio::spawn(report_health(reporter, shared.clone(), stop.clone()));
+    let workload = WorkloadNetworkServer::new(WorkloadApi(shared.clone()));
+    let operator = OperatorServer::new(OperatorApi(shared.clone()));
+    let routes = Routes::new(workload.max_decoding_message_size(MESSAGE_LIMIT))
+        .add_service(operator.max_decoding_message_size(MESSAGE_LIMIT))
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    transport(&limits)
+        .layer(Authorise::new(shared, limits.in_flight))
+        .serve_with_incoming_shutdown(routes.prepare(), connections, stop.cancelled_owned())
+        .await?;
+    Ok(())
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+/// The whole server and the operators' service are up as long as it runs; the hosts' service, as
+/// long as Attach can be served.
+async fn report_health(reporter: HealthReporter, shared: Arc<Shared>, stop: CancellationToken) {
+    reporter.set_service_status(OPERATOR, ServingStatus::Serving).await;
+    let mut ticks = interval(HEALTH_PERIOD);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => break,
+        }
+        let status = match shared.engine.status().await.is_empty() {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        };
+        reporter.set_service_status(WORKLOAD, status).await;
+    }
+    for service in ["", OPERATOR, WORKLOAD] {
+        reporter.set_service_status(service, ServingStatus::NotServing).await;
+    }
+}
+
+fn door(limits: &Limits) -> mtls::Limits {
+    mtls::Limits {
+        handshakes: limits.handshakes,
+        connections: limits.connections,
+        connections_per_identity: limits.connections_per_identity,
+    }
+}
+
+fn transport(limits: &Limits) -> transport::Server {
+    let keepalive = Duration::from_secs(limits.keepalive_s);
+    transport::Server::builder()
+        .max_concurrent_streams(limits.streams_per_connection)
+        .http2_max_header_list_size(limits.header_bytes)
+        .http2_keepalive_interval(Some(keepalive))
+        .http2_keepalive_timeout(Some(keepalive))
+}

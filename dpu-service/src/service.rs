@@ -1,0 +1,206 @@
+//! The service's life: start, serve, stop.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bootstrap::{
+    LogControl, feed_watchdog, notify_ready, notify_stopping, reload_signals, shutdown_signal,
+};
+use jiff::Timestamp;
+use mtls::{CredentialsError, LiveCredentials, Role};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    api::Shared,
+    attachments::{Attachments, Depth},
+    config::{Config, EswitchDriver, FabricDriver},
+    eswitch::{Capability, Refused, veth::VethEswitch},
+    fabric::bridge::BridgeFabric,
+    links,
+    probe::KernelAbilities,
+    programmer::Programmer,
+    reconcile,
+    records::{OpenError, Records},
+    reload::Reloader,
+    server::{ServeError, serve},
+};
+
+/// The journal's file in the state folder.
+const JOURNAL: &str = "journal.redb";
+
+/// How often the certificate files are looked at.
+const CERTIFICATES_PERIOD: Duration = Duration::from_secs(5);
+
+/// How long connections get to end by themselves when all calls have.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Why the service could not start, or went down.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// A driver can't work here.
+    #[error(transparent)]
+    Driver(#[from] Refused),
+    /// The certificates are not good.
+    #[error("the service's certificate can't be used")]
+    Credentials(#[from] CredentialsError),
+    /// The state folder can't be made.
+    #[error("can't make the folder {}", path.display())]
+    StateDir {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The journal can't be used. Its file is as it was, and so is the traffic of running pods.
+    #[error("the service can't start without its journal, which it leaves as it is")]
+    Journal(#[from] OpenError),
+    /// The address can't be listened on.
+    #[error("can't listen on {address}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The system lets no signal handler be set.
+    #[error("can't wait for signals")]
+    Signals(#[source] io::Error),
+    /// Serving failed.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs the service that the file at `path` describes until SIGTERM or SIGINT. What is programmed
+/// stays programmed: running pods keep their network.
+///
+/// # Errors
+/// See [`ServiceError`].
+pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), ServiceError> {
+    let hangups = reload_signals().map_err(ServiceError::Signals)?;
+    let credentials = LiveCredentials::load(&config.tls, &[Role::Dpu])?;
+    let engine = open_engine(&config)?;
+    let stop = CancellationToken::new();
+    engine.reconcile(Depth::Thorough).await;
+
+    let listener = listen(&config).await?;
+    let shared = Arc::new(share(&config, engine.clone(), credentials.clone(), &stop));
+    let serving = serve(
+        listener,
+        credentials.clone(),
+        shared.clone(),
+        config.limits.clone(),
+        stop.child_token(),
+    );
+    let mut serving = tokio::spawn(serving);
+    tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
+    tokio::spawn(links::follow(engine.clone(), config.fabric.clone()));
+    tokio::spawn(credentials.follow(CERTIFICATES_PERIOD));
+    tokio::spawn(feed_watchdog(|| true));
+    let patience = Duration::from_secs(config.limits.shutdown_s);
+    let reloader = Reloader { path: path.to_owned(), config, shared: shared.clone(), log };
+    tokio::spawn(reloader.run(hangups));
+    notify_ready();
+
+    tokio::select! {
+        signal = shutdown_signal() => signal.map_err(ServiceError::Signals)?,
+        ended = &mut serving => return flatten(ended),
+    }
+    notify_stopping();
+    shut_down(&shared, engine, &stop, patience).await;
+    if timeout(LAST_ANSWERS, serving).await.is_err() {
+        tracing::info!("some peers keep their connections; they are cut");
+    }
+    Ok(())
+}
+
+fn flatten(
+    ended: Result<Result<(), ServeError>, tokio::task::JoinError>,
+) -> Result<(), ServiceError> {
+    match ended {
+        Ok(result) => Ok(result?),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn open_engine(config: &Config) -> Result<Attachments, ServiceError> {
+    let programmer = open_drivers(config)?;
+    programmer.capabilities().iter().for_each(log_capability);
+    let path = &config.state_dir;
+    fs::create_dir_all(path)
+        .map_err(|source| ServiceError::StateDir { path: path.clone(), source })?;
+    let records = Records::open(&path.join(JOURNAL))?;
+    Ok(Attachments::open(records, programmer, config.for_engine(), config.engine_settings())?)
+}
+
+fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
+    let abilities = KernelAbilities::probe()?;
+    let eswitch = match config.eswitch.driver {
+        EswitchDriver::Veth => VethEswitch::open(&abilities)?,
+    };
+    let fabric = match config.fabric.driver {
+        FabricDriver::Bridge => {
+            BridgeFabric::open(&config.fabric.bridge, &config.fabric.uplinks, &abilities)?
+        }
+    };
+    Ok(Programmer::new(Arc::new(eswitch), Arc::new(fabric)))
+}
+
+fn log_capability(capability: &Capability) {
+    let Capability { name, available, detail } = capability;
+    tracing::info!(name, available, detail, "capability");
+}
+
+async fn listen(config: &Config) -> Result<TcpListener, ServiceError> {
+    let address = config.listen;
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| ServiceError::Listen { address, source })?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
+    Ok(listener)
+}
+
+fn share(
+    config: &Config,
+    engine: Attachments,
+    credentials: LiveCredentials,
+    stop: &CancellationToken,
+) -> Shared {
+    Shared {
+        engine,
+        credentials,
+        started_at: Timestamp::now(),
+        heartbeat: Duration::from_millis(config.limits.heartbeat_ms.into()),
+        hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
+        watchers: Arc::new(Semaphore::new(config.limits.watchers)),
+        configuration_problem: Mutex::new(None),
+        sessions: TaskTracker::new(),
+        stopping: stop.child_token(),
+    }
+}
+
+/// Takes nothing new on, tells the hosts, and lets what is under way finish for as long as
+/// `patience` lasts.
+async fn shut_down(
+    shared: &Shared,
+    engine: Attachments,
+    stop: &CancellationToken,
+    patience: Duration,
+) {
+    engine.set_draining(Some("the service is stopping".into()));
+    stop.cancel();
+    shared.sessions.close();
+    let finish = async {
+        shared.sessions.wait().await;
+        engine.close().await;
+    };
+    if timeout(patience, finish).await.is_err() {
+        tracing::warn!(
+            ?patience,
+            "stopping before all calls have finished; they are completed at the next start"
+        );
+    }
+}
