@@ -34,6 +34,10 @@ pub(crate) struct Bitmap {
     by_number: BTreeMap<u128, usize>,
     /// Slots of `chunks` that are out of use.
     spare: Vec<usize>,
+    /// The chunk of the last search or change, which the next one is likely to want too.
+    recent: Option<(u128, usize)>,
+    /// A chunk that became empty. It stays until the next one does, as it may be wanted at once.
+    empty: Option<usize>,
     full: Runs,
     /// How many addresses are taken that are handed out unasked.
     open_taken: u64,
@@ -55,7 +59,7 @@ struct Chunk {
 impl Bitmap {
     /// The place of an address, for as long as it is taken.
     pub(crate) fn taken(&self, address: u128) -> Option<Place> {
-        let &slot = self.by_number.get(&(address >> CHUNK_BITS))?;
+        let slot = self.slot(address >> CHUNK_BITS)?;
         let bit = bit_of(address);
         self.chunks[slot].is_taken(bit).then(|| place(slot, bit))
     }
@@ -74,10 +78,11 @@ impl Bitmap {
     /// Takes a free address.
     pub(crate) fn take(&mut self, subnet: &Subnet, address: u128) -> Place {
         let number = address >> CHUNK_BITS;
-        let slot = match self.by_number.get(&number) {
-            Some(&slot) => slot,
+        let slot = match self.slot(number) {
+            Some(slot) => slot,
             None => self.add_chunk(Chunk::new(number, subnet)),
         };
+        self.recent = Some((number, slot));
         let bit = bit_of(address);
         let chunk = &mut self.chunks[slot];
         chunk.take(bit);
@@ -102,15 +107,33 @@ impl Bitmap {
         }
         chunk.free(bit);
         if chunk.taken_count == 0 {
-            self.drop_chunk(slot);
+            self.drop_earlier(slot);
+        }
+    }
+
+    fn slot(&self, number: u128) -> Option<usize> {
+        match self.recent {
+            Some((recent, slot)) if recent == number => Some(slot),
+            _ => self.by_number.get(&number).copied(),
         }
     }
 
     /// The first free address from `start` on, all around, of those that are handed out unasked.
     pub(crate) fn next_free(&self, subnet: &Subnet, start: u128) -> Option<u128> {
+        if let Some(next) = self.free_nearby(start) {
+            return Some(next);
+        }
         let next = self.free_from(subnet, start).or_else(|| self.free_from(subnet, 0))?;
         let fresh = !self.by_number.contains_key(&(next >> CHUNK_BITS));
         if fresh && self.is_sparse() { self.free_from(subnet, 0) } else { Some(next) }
+    }
+
+    /// The first free address from `start` on, if it is in the chunk of the last change, as it mostly
+    /// is.
+    fn free_nearby(&self, start: u128) -> Option<u128> {
+        let (number, slot) = self.recent.filter(|&(number, _)| number == start >> CHUNK_BITS)?;
+        let bit = self.chunks[slot].free_from(bit_of(start))?;
+        Some(number << CHUNK_BITS | bit as u128)
     }
 
     fn is_sparse(&self) -> bool {
@@ -151,10 +174,17 @@ impl Bitmap {
         slot
     }
 
-    fn drop_chunk(&mut self, slot: usize) {
-        self.by_number.remove(&self.chunks[slot].number);
-        self.chunks[slot].closed = None;
-        self.spare.push(slot);
+    /// Drops the chunk that became empty before the one in `slot` did, if it is empty still.
+    fn drop_earlier(&mut self, slot: usize) {
+        let earlier = self.empty.replace(slot).filter(|&earlier| earlier != slot);
+        let Some(earlier) = earlier else { return };
+        let chunk = &mut self.chunks[earlier];
+        if chunk.taken_count == 0 {
+            chunk.closed = None;
+            self.by_number.remove(&chunk.number);
+            self.spare.push(earlier);
+            self.recent = None;
+        }
     }
 
     /// The places that are taken and that `subnet` would not hand out unasked. `None`: a subnet that

@@ -7,7 +7,7 @@
 //! tells within a few entries where to look. Keys and places lie in arrays of their own, and a place
 //! takes no more bytes than the highest of its segment needs.
 
-use std::hash::Hash;
+use std::{hash::Hash, hint::black_box};
 
 use ahash::RandomState;
 
@@ -175,6 +175,7 @@ impl<K: Eq + Hash> Segment<K> {
     fn find(&self, key: &K, hash: u64, hasher: &RandomState) -> Result<usize, usize> {
         let hash_at = |position: usize| hasher.hash_one(&self.keys[position]);
         let mut position = expected_position(hash, self.keys.len());
+        black_box(self.places.get(position * self.width()));
         while position < self.keys.len() && hash_at(position) < hash {
             position += 1;
         }
@@ -307,4 +308,64 @@ fn read(bytes: &[u8]) -> Place {
     let mut place = [0; size_of::<Place>()];
     place[..bytes.len()].copy_from_slice(bytes);
     Place::from_le_bytes(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn put(index: &mut Index<u64>, key: u64, place: Place) {
+        let gap = index.find(&key).unwrap_err();
+        index.insert(&gap, key, place);
+    }
+
+    /// Many segments, several rows, places of all widths: up, and down again.
+    #[test]
+    fn it_grows_and_shrinks_by_segments() {
+        let mut index = Index::new();
+        let count = 3 * (SEGMENTS_PER_ROW * ENTRIES_PER_SEGMENT) as u64 / 2;
+        let place = |key: u64| key.wrapping_mul(key) >> (key % 40);
+        for key in 0..count {
+            put(&mut index, key, place(key));
+        }
+        assert_eq!(index.rows.len(), 2);
+        for key in 0..count {
+            assert_eq!(index.get(&key), Some(place(key)));
+            assert_eq!(index.get(&(key + count)), None);
+        }
+        for key in 0..count {
+            assert_eq!(index.remove(&key), Some(place(key)));
+            assert_eq!(index.remove(&key), None);
+        }
+        assert_eq!((index.len(), index.iter().count()), (0, 0));
+        assert!(index.segments <= 2);
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_map_does(
+            operations in prop::collection::vec((any::<bool>(), 0..2000_u64, any::<u32>()), 0..4000),
+        ) {
+            let (mut index, mut map) = (Index::new(), HashMap::new());
+            for (add, key, place) in operations {
+                let place = Place::from(place);
+                if add && !map.contains_key(&key) {
+                    put(&mut index, key, place);
+                    map.insert(key, place);
+                } else {
+                    prop_assert_eq!(index.remove(&key), map.remove(&key));
+                }
+                prop_assert_eq!(index.len(), map.len());
+            }
+            let entries: HashMap<u64, Place> = index.iter().map(|(&key, place)| (key, place)).collect();
+            prop_assert_eq!(&entries, &map);
+            for (key, place) in map {
+                prop_assert_eq!(index.get(&key), Some(place));
+            }
+        }
+    }
 }
