@@ -7,3 +7,4 @@ pub mod agent;
 pub mod cni;
 pub mod mover;
 pub mod protocol;
+pub mod vf_source;

@@ -16,11 +16,11 @@ use tokio::task::spawn_blocking;
 use super::{
     Agent, defect, device_info,
     records::{Phase, PodNetns, Record},
-    vf_source::{self, VfIdentity},
 };
 use crate::{
     mover::{Cargo, Durations, Failed, Original, Plan, Scene, open_netns},
     protocol::{AddRequest, Timings},
+    vf_source::{self, VfIdentity},
 };
 
 impl Agent {

@@ -18,8 +18,8 @@ use super::{
     defect,
     records::{Phase, Record},
     session::protocol_versions,
-    vf_source::{VfIdentity, VfSource},
 };
+use crate::vf_source::{VfIdentity, VfSource};
 
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
@@ -153,7 +153,7 @@ mod tests {
     use offload_proto::v1;
 
     use super::*;
-    use crate::agent::{records::tests::record, vf_source::VirtualCard};
+    use crate::{agent::records::tests::record, vf_source::VirtualCard};
 
     fn link(name: &str, alias: &str) -> Link {
         let mut link = Link::default();

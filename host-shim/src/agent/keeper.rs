@@ -15,8 +15,8 @@ use super::{
     attach::living_netns,
     defect,
     records::{Phase, Record},
-    vf_source,
 };
+use crate::vf_source;
 
 /// Links change in swarms: the inventory is sent once for a swarm.
 const SWARM: Duration = Duration::from_millis(100);

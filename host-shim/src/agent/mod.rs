@@ -19,7 +19,6 @@ mod run;
 mod server;
 mod session;
 mod status;
-pub mod vf_source;
 
 use std::{
     collections::HashSet,
@@ -40,11 +39,11 @@ pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
 pub use server::ListenError;
 
+use crate::vf_source::VfSource;
 use locks::Locks;
 use pending::Pending;
 use records::Records;
 use session::Session;
-use vf_source::VfSource;
 
 use crate::protocol::Key;
 

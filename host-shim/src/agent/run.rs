@@ -19,9 +19,11 @@ use super::{
     config::{Config, RangeError, VfSourceKind},
     records::{Records, RecordsError},
     server::{ListenError, listen, serve},
+};
+use crate::{
+    mover::{INWARD_STEPS, OUTWARD_STEPS},
     vf_source::{VfSource, VirtualCard},
 };
-use crate::mover::{INWARD_STEPS, OUTWARD_STEPS};
 
 /// Threads for the tasks. Moves have threads of their own.
 const TASK_THREADS: usize = 2;

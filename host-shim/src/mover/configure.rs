@@ -39,9 +39,17 @@ pub(super) fn configure(
     is_fresh: bool,
 ) -> Result<(), Error> {
     netns.run(|| set_sysctls(link, plan))??;
+    let differs = link.mac != Some(plan.mac) || link.mtu != plan.mtu;
+    if differs && link.is_up {
+        // Some drivers refuse a MAC address while up. This loses routes, so it comes first.
+        rtnl.change_link(link.index, &LinkChange::new().down())?;
+    }
     let present = if is_fresh { Present::default() } else { present(rtnl, link)? };
     let mut requests = vec![Request::change_link(LOOPBACK, &LinkChange::new().up())];
-    requests.extend(identity(link, plan));
+    if differs {
+        let change = LinkChange::new().mac(plan.mac).mtu(plan.mtu);
+        requests.push(Request::change_link(link.index, &change));
+    }
     let missing = plan.addresses.iter().filter(|address| !present.addresses.contains(address));
     requests.extend(missing.map(|address| Request::add_address(link.index, *address)));
     requests.push(Request::change_link(link.index, &LinkChange::new().up()));
@@ -54,20 +62,6 @@ pub(super) fn configure(
         requests.extend(missing.map(Request::add_rule));
     }
     rtnl.batch(&requests)
-}
-
-/// MAC address and MTU, where they differ. Some drivers refuse a MAC address while up.
-fn identity(link: &Link, plan: &Plan) -> Vec<Request<'static>> {
-    if link.mac == Some(plan.mac) && link.mtu == plan.mtu {
-        return Vec::new();
-    }
-    let mut requests = Vec::new();
-    if link.is_up {
-        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
-    }
-    let change = LinkChange::new().mac(plan.mac).mtu(plan.mtu);
-    requests.push(Request::change_link(link.index, &change));
-    requests
 }
 
 fn present(rtnl: &mut Rtnl, link: &Link) -> Result<Present, Error> {

@@ -6,7 +6,7 @@ use super::{
     Cargo, MoveError, Plan,
     configure::{has_route, has_rule},
 };
-use crate::agent::vf_source;
+use crate::vf_source;
 
 /// Compares the pod's interface with the plan. What others added is no difference. `None`: all is
 /// in place.

@@ -22,7 +22,7 @@ pub use inward::STEPS as INWARD_STEPS;
 pub use outward::STEPS as OUTWARD_STEPS;
 pub use plan::{Plan, PlanError};
 
-use crate::agent::vf_source::{self, VfSource};
+use crate::vf_source::{self, VfSource};
 
 /// What a VF is like in the host's namespace, to be restored when it comes back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
