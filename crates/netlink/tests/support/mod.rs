@@ -30,7 +30,7 @@ impl TestNetns {
         let (stop, stopped) = channel::<()>();
         let keeper = std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).expect("these tests need `unshare -rn`");
-            let thread = format!("/proc/self/task/{}", nix::unistd::gettid());
+            let thread = format!("/proc/{}/task/{}", nix::unistd::getpid(), nix::unistd::gettid());
             tell.send((Netns::current().unwrap(), thread)).unwrap();
             // Ends when the other end is dropped.
             let _ended = stopped.recv();
@@ -39,7 +39,7 @@ impl TestNetns {
         Self { netns, thread, keeper: Some((stop, keeper)) }
     }
 
-    /// A path that leads to the namespace from this process.
+    /// A path that leads to the namespace.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("{}/ns/net", self.thread))
     }

@@ -1,0 +1,334 @@
+//! The card as a process: plugged in, pulled out, reset, killed, and with VFs in pods that end.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+#[path = "../../netlink/tests/support/mod.rs"]
+mod support;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Output, Stdio},
+    time::Instant,
+};
+
+use netlink::LinkChange;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use support::{TestNetns, eventually};
+
+/// A host and a DPU, for a card to be plugged between.
+struct Scene {
+    host: TestNetns,
+    dpu: TestNetns,
+}
+
+/// A card that is plugged in.
+struct Card(Child);
+
+impl Scene {
+    fn new() -> Self {
+        Self { host: TestNetns::new(), dpu: TestNetns::new() }
+    }
+
+    fn command(&self, command: &str) -> Command {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_virtual-nic"));
+        process.arg(command);
+        process.arg("--host-netns").arg(self.host.path());
+        process.arg("--dpu-netns").arg(self.dpu.path());
+        process
+    }
+
+    /// Plugs a card in and waits until it is.
+    fn plug(&self, arguments: &str) -> Card {
+        let mut process = self.command("plug");
+        process.args(arguments.split_whitespace()).stdout(Stdio::piped());
+        let mut child = process.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("plugged "), "{line:?}");
+        Card(child)
+    }
+
+    /// Tries to plug a card in, which must fail, and returns what it says.
+    fn refusal(&self, arguments: &str) -> String {
+        let mut process = self.command("plug");
+        let Output { status, stderr, .. } =
+            process.args(arguments.split_whitespace()).output().unwrap();
+        assert_eq!(status.code(), Some(1));
+        String::from_utf8(stderr).unwrap()
+    }
+
+    fn assert_empty(&self) {
+        assert_eq!(self.host.link_names(), Vec::<String>::new());
+        assert_eq!(self.dpu.link_names(), Vec::<String>::new());
+    }
+
+    /// Moves a VF into a pod under another name, and waits until the card has seen it there.
+    fn give(&self, vf: &str, pod: &TestNetns, name: &str) {
+        self.change(vf, &LinkChange::new().netns(&pod.netns).name(name));
+    }
+
+    fn change(&self, vf: &str, change: &LinkChange<'_>) {
+        let mut host = self.host.rtnl();
+        let index = host.link_by_name(vf).unwrap().unwrap().index;
+        // The card's look at the VF gives the pod's namespace a number in the DPU's.
+        let numbers = || self.dpu.run("ip netns list-id").lines().count();
+        let before = numbers();
+        host.change_link(index, change).unwrap();
+        eventually("the card sees the VF in the pod", || numbers() > before);
+    }
+
+    /// The VF of this PCI address on the host, once it is there.
+    fn vf(&self, pci: &str) -> Value {
+        let mut found = Value::Null;
+        let alias = format!("virtual-nic {pci} ");
+        eventually("the VF is back", || {
+            let links = self.host.json("ip -j -d addr show");
+            let is_it = |link: &&Value| {
+                link["ifalias"].as_str().is_some_and(|shown| shown.starts_with(&alias))
+            };
+            found = links.as_array().unwrap().iter().find(is_it).cloned().unwrap_or_default();
+            !found.is_null()
+        });
+        found
+    }
+}
+
+impl Card {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    fn pull(mut self) {
+        self.signal(Signal::SIGTERM);
+        assert_eq!(self.0.wait().unwrap().code(), Some(0));
+    }
+
+    fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn flags(link: &Value) -> String {
+    link["flags"].to_string()
+}
+
+#[test]
+fn a_card_is_plugged_in_and_leaves_nothing() {
+    let scene = Scene::new();
+    let card = scene.plug("--vfs 3");
+    assert_eq!(scene.host.link_names(), ["mgmt0", "p0v0", "p0v1", "p0v2"]);
+    assert_eq!(scene.dpu.link_names(), ["mgmt0", "pf0vf0", "pf0vf1", "pf0vf2"]);
+    let vf = scene.host.link("p0v2");
+    assert_eq!(vf["ifalias"], "virtual-nic d000:00:00.3 pf0vf2");
+    let representor = scene.dpu.link("pf0vf2");
+    assert_eq!(representor["ifalias"], "virtual-nic representor pf0vf2");
+    for link in [vf, representor] {
+        assert!(!flags(&link).contains("UP"), "{link}");
+        assert_eq!(link["mtu"], 1500);
+    }
+    scene.host.run("ping -c 1 -W 5 192.168.100.2");
+    card.pull();
+    scene.assert_empty();
+}
+
+#[test]
+fn several_pfs_with_uplinks_and_without_management() {
+    let scene = Scene::new();
+    let wire = TestNetns::new();
+    let path = wire.path();
+    let few = "--pfs 2 --vfs 1 --no-management --uplink --wire-netns";
+    let card = scene.plug(&format!("{few} {}", path.display()));
+    assert_eq!(scene.host.link_names(), ["p0v0", "p1v0"]);
+    assert_eq!(scene.dpu.link_names(), ["p0", "p1", "pf0vf0", "pf1vf0"]);
+    assert_eq!(wire.link_names(), ["wire0", "wire1"]);
+    assert_eq!(scene.host.link("p1v0")["ifalias"], "virtual-nic d001:00:00.1 pf1vf0");
+    assert_eq!(scene.dpu.link("p1")["ifalias"], "virtual-nic uplink p1");
+    card.pull();
+    scene.assert_empty();
+    assert_eq!(wire.link_names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_vf_comes_back_as_the_pod_left_it() {
+    let scene = Scene::new();
+    let pod = TestNetns::new();
+    let card = scene.plug("--vfs 2");
+    scene.dpu.run("ip link add name br type bridge");
+    scene.dpu.run("ip link set dev pf0vf1 master br up mtu 1400");
+    scene.give("p0v1", &pod, "net1");
+    pod.run("ip link set dev net1 mtu 1400 address 02:00:00:00:00:07 up");
+    pod.run("ip link property add dev net1 altname other");
+    pod.run("ip addr add 192.0.2.7/24 dev net1");
+    // Alternative names are no event, but this is one.
+    pod.run("ip link set dev net1 txqueuelen 900");
+    drop(pod);
+
+    let vf = scene.vf("d000:00:00.2");
+    assert_eq!((&vf["ifname"], &vf["mtu"]), (&json!("net1"), &json!(1400)));
+    assert_eq!((&vf["address"], &vf["altnames"]), (&json!("02:00:00:00:00:07"), &json!(["other"])));
+    assert!(!flags(&vf).contains("UP") && vf["addr_info"] == json!([]), "{vf}");
+    let representor = scene.dpu.link("pf0vf1");
+    assert_eq!(representor["ifalias"], "virtual-nic representor pf0vf1");
+    assert!(!flags(&representor).contains("UP") && representor["master"].is_null());
+
+    // It works as before, and again.
+    let pod = TestNetns::new();
+    scene.give("net1", &pod, "eth0");
+    drop(pod);
+    assert_eq!(scene.vf("d000:00:00.2")["ifname"], "eth0");
+    card.pull();
+    assert_eq!(scene.dpu.link_names(), ["br"]);
+    assert_eq!(scene.host.link_names(), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_pod_does_to_an_idle_vf_is_known_too() {
+    let scene = Scene::new();
+    let pod = TestNetns::new();
+    let card = scene.plug("--vfs 1");
+    // The representor stays down and unchanged: none of this is an event of its own.
+    scene.give("p0v0", &pod, "first");
+    pod.run("ip link set dev first name second");
+    pod.run("ip link set dev second mtu 1300");
+    pod.run("ip link set dev second address 02:00:00:00:00:08");
+    drop(pod);
+    let vf = scene.vf("d000:00:00.1");
+    assert_eq!((&vf["ifname"], &vf["mtu"]), (&json!("second"), &json!(1300)));
+    assert_eq!(vf["address"], "02:00:00:00:00:08");
+    card.pull();
+    scene.assert_empty();
+}
+
+#[test]
+fn a_vf_whose_name_is_taken_is_called_by_its_index() {
+    let scene = Scene::new();
+    let (pod, another) = (TestNetns::new(), TestNetns::new());
+    let card = scene.plug("--vfs 2");
+    for name in ["eth0", "dev4321"] {
+        scene.host.run(&format!("ip link add name {name} type bridge"));
+    }
+    scene.give("p0v0", &pod, "eth0");
+    let index = pod.link("eth0")["ifindex"].clone();
+    drop(pod);
+    let vf = scene.vf("d000:00:00.1");
+    assert_eq!(vf["ifname"], format!("dev{index}"));
+    assert_eq!(vf["ifindex"], index);
+
+    // That name is taken as well.
+    let change = LinkChange::new().netns(&another.netns).name("eth0").new_index(4321);
+    scene.change("p0v1", &change);
+    drop(another);
+    let vf = scene.vf("d000:00:00.2");
+    assert_eq!((&vf["ifname"], &vf["ifindex"]), (&json!("dev0"), &json!(4321)));
+    card.pull();
+    assert_eq!(scene.host.link_names(), ["dev4321", "eth0"]);
+}
+
+#[test]
+fn many_pods_end_at_once() {
+    let scene = Scene::new();
+    let card = scene.plug("--vfs 24");
+    let pods: Vec<_> = (0..24).map(|_| TestNetns::new()).collect();
+    for (number, pod) in pods.iter().enumerate() {
+        scene.give(&format!("p0v{number}"), pod, &format!("net{number}"));
+    }
+    assert_eq!(scene.host.link_names(), ["mgmt0"]);
+    drop(pods);
+    eventually("all VFs are back", || scene.host.link_names().len() == 25);
+    let names = scene.host.link_names();
+    assert!((0..24).all(|number| names.contains(&format!("net{number}"))), "{names:?}");
+    card.pull();
+    scene.assert_empty();
+}
+
+#[test]
+fn a_reset_makes_all_links_anew_wherever_they_were() {
+    let scene = Scene::new();
+    let pod = TestNetns::new();
+    let card = scene.plug("--vfs 2");
+    let before = scene.dpu.link("pf0vf0")["ifindex"].clone();
+    scene.give("p0v1", &pod, "net1");
+    card.signal(Signal::SIGHUP);
+    eventually("the VF is back", || scene.host.link_names() == ["mgmt0", "p0v0", "p0v1"]);
+    assert_eq!(pod.link_names(), Vec::<String>::new());
+    assert_ne!(scene.dpu.link("pf0vf0")["ifindex"], before);
+    scene.host.run("ping -c 1 -W 5 192.168.100.2");
+    // And it is watched again.
+    let another = TestNetns::new();
+    scene.vf("d000:00:00.2");
+    scene.give("p0v1", &another, "net1");
+    drop(another);
+    assert_eq!(scene.vf("d000:00:00.2")["ifname"], "net1");
+    card.pull();
+    scene.assert_empty();
+}
+
+#[test]
+fn a_taken_name_is_told_and_nothing_is_left() {
+    let scene = Scene::new();
+    scene.host.run("ip link add name p0v7 type bridge");
+    let told = scene.refusal("--vfs 8");
+    let wanted = "virtual-nic: the card needs the name p0v7, but the host's namespace has a link";
+    assert!(told.starts_with(wanted), "{told}");
+    assert_eq!(scene.host.link_names(), ["p0v7"]);
+    assert_eq!(scene.dpu.link_names(), Vec::<String>::new());
+}
+
+#[test]
+fn what_can_t_be_is_told() {
+    let scene = Scene::new();
+    let told = scene.refusal("--vfs 5000");
+    assert_eq!(told, "virtual-nic: a card has at most 4096 VFs for each PF, not 5000\n");
+    let missing = Command::new(env!("CARGO_BIN_EXE_virtual-nic"))
+        .args(["plug", "--dpu-netns", "no-such-netns", "--host-netns"])
+        .arg(scene.host.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(missing.stderr).unwrap();
+    let wanted = "virtual-nic: there is no network namespace /run/netns/no-such-netns";
+    assert!(told.starts_with(wanted), "{told}");
+}
+
+#[test]
+fn what_a_killed_card_left_is_found_and_removed() {
+    let scene = Scene::new();
+    let pod = TestNetns::new();
+    let card = scene.plug("--vfs 2");
+    scene.give("p0v0", &pod, "net1");
+    card.kill();
+    let told = scene.refusal("--vfs 2");
+    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(scene.command("unplug").output().unwrap().status.success());
+    scene.assert_empty();
+    assert_eq!(pod.link_names(), Vec::<String>::new());
+    scene.plug("--vfs 2").pull();
+}
+
+#[test]
+fn a_large_card_is_plugged_in_at_once() {
+    let scene = Scene::new();
+    let start = Instant::now();
+    let card = scene.plug("--vfs 256");
+    let plugged = start.elapsed();
+    let start = Instant::now();
+    card.pull();
+    println!("256 VFs: plugged in {plugged:?}, pulled out in {:?}", start.elapsed());
+    assert!(plugged.as_secs() < 30);
+    scene.assert_empty();
+}
