@@ -29,7 +29,7 @@ impl Engine {
         if id.is_some_and(|id| id != record.id) {
             return Ok(());
         }
-        self.give_back(&record, vf_returned, "the host detaches it").await
+        self.give_back(&record, vf_returned, "the host detaches it").await.map(drop)
     }
 
     /// Takes an attachment away from its pod, for an operator.
@@ -43,13 +43,13 @@ impl Engine {
         let _key = self.keys.lock(&key).await;
         let record = self.record_of(&key).filter(|record| record.id == id);
         let record = record.ok_or_else(|| super::unknown(&id))?;
-        self.give_back(&record, false, &reason).await?;
+        let view = self.give_back(&record, false, &reason).await?;
         self.tell_release(&record, reason);
-        self.view(&record)
+        Ok(view)
     }
 
-    /// Unprograms an attachment and, once its VF is back and clean, frees all that it holds. The
-    /// caller holds the lock of its key.
+    /// Unprograms an attachment and, once its VF is back and clean, frees all that it holds. Returns
+    /// the attachment as it was while it was given back. The caller holds the lock of its key.
     ///
     /// Should the journal fail, all that the kernel can give back is given back; the rest stays as
     /// releasing, and the reconciler and the host's repetitions go on trying.
@@ -58,21 +58,34 @@ impl Engine {
         record: &Arc<Record>,
         vf_returned: bool,
         reason: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<AttachmentView, Failure> {
         let was_held = self.registry().get(record.id).is_some_and(Entry::is_held);
         if was_held {
             self.events.record(EventKind::AttachmentReleasing, record.id, reason);
         }
-        let returned = {
-            let mut registry = self.registry();
-            registry.set_releasing(record.id, vf_returned);
-            registry.get(record.id).is_some_and(|entry| entry.returned)
-        };
+        let (view, returned) = self.set_releasing(record.id, vf_returned)?;
         {
             let _vf = self.vfs.lock(&record.vf).await;
             self.unprogram(record.vf).await;
         }
-        if returned { self.free(record).await } else { self.persist_releasing(record.id).await }
+        if returned {
+            self.free(record).await?;
+        } else {
+            self.records.commit(Changes::default().put_attachment(&view.record)).await?;
+        }
+        Ok(view)
+    }
+
+    /// The attachment as it is then, and whether its VF is back and clean.
+    fn set_releasing(
+        &self,
+        id: AttachmentId,
+        vf_returned: bool,
+    ) -> Result<(AttachmentView, bool), Failure> {
+        let mut registry = self.registry();
+        registry.set_releasing(id, vf_returned);
+        let entry = registry.get(id).ok_or_else(|| super::unknown(&id))?;
+        Ok((entry.view(), entry.returned))
     }
 
     /// Deletes the record and frees what it holds, in one transaction.
@@ -86,12 +99,6 @@ impl Engine {
         let message = format!("{} and its addresses are given back", record.vf);
         self.events.record(EventKind::AttachmentReleased, record.id, message);
         Ok(())
-    }
-
-    async fn persist_releasing(&self, id: AttachmentId) -> Result<(), Failure> {
-        let record = self.registry().get(id).map(|entry| Arc::clone(&entry.record));
-        let Some(record) = record else { return Ok(()) };
-        self.records.commit(Changes::default().put_attachment(&record)).await
     }
 
     /// Tells the host to give an attachment's VF back.

@@ -1,0 +1,385 @@
+//! Attach, detach, and what is refused.
+
+use std::net::IpAddr;
+
+use dpu_service::{attachments::AttachmentState, model::AttachSpec, programmer::STEPS};
+use offload_proto::Reason;
+use vf_alloc::VfId;
+
+use crate::{
+    fake_kernel::DOING,
+    world::{World, configuration, host, inventory, key, network, settings, spec},
+};
+
+#[tokio::test]
+async fn a_pod_gets_a_programmed_vf_with_addresses_and_default_routes() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.check();
+    assert_eq!(world.state("pod"), Some(AttachmentState::Attached));
+    let leases: Vec<_> = view.record.leases.iter().map(|l| l.address.to_string()).collect();
+    assert_eq!(leases, ["10.1.0.2/24", "fd00:1::2/64"]);
+    let routes: Vec<_> = view.record.routes().iter().map(|r| r.destination.to_string()).collect();
+    assert_eq!(routes, ["0.0.0.0/0", "::/0"]);
+    assert!(view.record.mac.to_string().starts_with("02:00:00:"));
+    assert!(view.record.pci_address.starts_with("d000:"));
+    world.detach("pod").await;
+    world.check();
+    assert!(world.list().is_empty());
+}
+
+#[tokio::test]
+async fn attach_and_detach_may_be_repeated() {
+    let world = World::new().await;
+    let first = world.attach(spec("pod")).await.unwrap();
+    let again = world.attach(spec("pod")).await.unwrap();
+    assert_eq!(first, again);
+    world.detach("pod").await;
+    world.detach("pod").await;
+    world.engine.detach(key("never seen"), None, true).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn a_step_that_fails_leaves_a_clean_slate_and_the_next_attach_works() {
+    assert_eq!(STEPS.len(), DOING.len());
+    for (step, method) in STEPS.iter().zip(DOING) {
+        let world = World::new().await;
+        world.kernel.refuse(method, 1);
+        let failure = world.attach(spec("pod")).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::ProgrammingFailed);
+        assert!(failure.message.contains(step.name()), "{failure}");
+        assert!(failure.message.contains("Device or resource busy"), "{failure}");
+        world.check();
+        assert!(world.list().is_empty());
+        let view = world.attach(spec("pod")).await.unwrap();
+        assert_eq!(view.record.leases[0].address.ip().to_string(), "10.1.0.3");
+        world.check();
+    }
+}
+
+#[tokio::test]
+async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
+    let world = World::new().await;
+    world.kernel.refuse("set_anti_spoofing", 1);
+    world.kernel.refuse("leave", 1);
+    world.attach(spec("pod")).await.unwrap_err();
+    let vfs = world.engine.vfs().await.unwrap();
+    let quarantined: Vec<_> =
+        vfs.iter().filter(|vf| vf.state.to_string().contains("leave")).collect();
+    let [quarantined] = quarantined[..] else { panic!("{vfs:#?}") };
+
+    // The reconciler mends what is left; giving the VF out again is the operator's choice.
+    world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
+    world.check();
+    let cleared = world.engine.clear_quarantine(quarantined.vf).await.unwrap();
+    assert_eq!(cleared.state, vf_alloc::VfState::Free);
+    let again = world.engine.clear_quarantine(quarantined.vf).await.unwrap_err();
+    assert_eq!(again.reason, Reason::VfNotQuarantined);
+}
+
+#[tokio::test]
+async fn a_vf_that_fails_again_and_again_is_quarantined() {
+    let world = World::with(configuration(), settings(), 1).await;
+    for _ in 0..3 {
+        world.kernel.refuse("join", 1);
+        assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
+    }
+    assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
+    assert_eq!(world.engine.pools()[0].usage.quarantined, 1);
+    assert!(world.engine.status().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_representor_that_is_late_is_waited_for() {
+    let patient = dpu_service::attachments::Settings {
+        representor_wait: std::time::Duration::from_secs(60),
+        ..settings()
+    };
+    let world = World::with(configuration(), patient, 1).await;
+    world.kernel.take_away(VfId::local(0, 0));
+    let attach = world.attach(spec("pod"));
+    let card = async {
+        tokio::task::yield_now().await;
+        world.kernel.make(VfId::local(0, 0));
+        world.engine.kernel_changed();
+    };
+    let (attached, ()) = tokio::join!(attach, card);
+    attached.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn without_a_representor_attach_fails_by_name() {
+    let world = World::with(configuration(), settings(), 1).await;
+    world.kernel.take_away(VfId::local(0, 0));
+    let failure = world.attach(spec("pod")).await.unwrap_err();
+    assert!(failure.message.contains("pf0vf0 has no representor"), "{failure}");
+    world.check();
+}
+
+#[tokio::test]
+async fn pools_run_dry_by_name_and_status_stays_good() {
+    let world = World::with(configuration(), settings(), 2).await;
+    world.attached("a").await;
+    world.attached("b").await;
+    let failure = world.attach(spec("c")).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::VfsExhausted);
+    assert!(failure.message.contains("\"default\""), "{failure}");
+    assert!(world.engine.status().await.is_empty());
+    world.check();
+    world.detach("a").await;
+    world.attached("c").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn subnets_of_a_family_extend_each_other_and_run_dry_by_name() {
+    let mut configuration = configuration();
+    configuration.networks = vec![network(
+        "name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n\
+         [[subnet]]\ncidr = '10.9.1.0/31'\n",
+    )];
+    let world = World::with(configuration, settings(), 8).await;
+    let mut addresses = Vec::new();
+    for number in 0..4 {
+        let view = world.attached(&number.to_string()).await;
+        addresses.extend(view.record.leases.iter().map(|lease| lease.address.to_string()));
+    }
+    assert_eq!(addresses, ["10.9.0.0/31", "10.9.0.1/31", "10.9.1.0/31", "10.9.1.1/31"]);
+    let failure = world.attach(spec("more")).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::AddressesExhausted);
+    assert!(failure.message.contains("network tiny: 10.9.0.0/31"), "{failure}");
+    world.check();
+    assert_eq!(world.engine.pools()[0].usage.in_use, 4);
+}
+
+fn asking_for(container: &str, addresses: &[&str]) -> AttachSpec {
+    let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    AttachSpec { addresses, ..spec(container) }
+}
+
+#[tokio::test]
+async fn addresses_asked_for_are_given_or_refused_by_name() {
+    let world = World::new().await;
+    let view = world.attach(asking_for("a", &["10.1.0.77"])).await.unwrap();
+    let leases: Vec<_> = view.record.leases.iter().map(|l| l.address.ip().to_string()).collect();
+    assert_eq!(leases, ["10.1.0.77", "fd00:1::2"]);
+    for (addresses, reason) in [
+        (&["10.1.0.77"][..], Reason::AddressInUse),
+        (&["10.1.0.1"], Reason::AddressNotAllowed),
+        (&["10.2.0.1"], Reason::AddressNotAllowed),
+        (&["10.1.0.5", "10.1.0.6"], Reason::InvalidRequest),
+    ] {
+        assert_eq!(world.refused(asking_for("b", addresses)).await, reason, "{addresses:?}");
+        world.check();
+    }
+    assert_eq!(world.engine.pools()[0].usage.free, 3);
+}
+
+#[tokio::test]
+async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
+    let world = World::new().await;
+    let mac = |text: &str| Some(text.parse().unwrap());
+    let pci = |text: &str| Some(text.to_owned());
+    let wanted =
+        AttachSpec { mac: mac("02:5e:00:00:00:01"), pci_address: pci("d000:00:00.3"), ..spec("a") };
+    let view = world.attach(wanted.clone()).await.unwrap();
+    assert_eq!(view.record.vf, VfId::local(0, 2));
+    for (spec, reason) in [
+        (AttachSpec { mac: mac("02:5e:00:00:00:01"), ..spec("b") }, Reason::MacInUse),
+        (AttachSpec { mac: mac("03:00:00:00:00:01"), ..spec("b") }, Reason::InvalidRequest),
+        (AttachSpec { pci_address: pci("d000:00:00.3"), ..spec("b") }, Reason::VfNotFree),
+        (AttachSpec { pci_address: pci("0000:03:00.1"), ..spec("b") }, Reason::VfUnknown),
+        (AttachSpec { network: Some("blue".into()), ..spec("b") }, Reason::NetworkUnknown),
+        (AttachSpec { mac: mac("02:5e:00:00:00:02"), ..wanted }, Reason::AttachmentDiffers),
+    ] {
+        assert_eq!(world.refused(spec).await, reason);
+        world.check();
+    }
+}
+
+#[tokio::test]
+async fn what_the_card_cant_do_is_refused_by_name() {
+    let world = World::new().await;
+    world.kernel.forbid_vlans();
+    let failure = world.attach(spec("pod")).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::Unsupported);
+    assert!(failure.message.contains("VLAN 100"), "{failure}");
+    world.check();
+    assert_eq!(world.engine.pools()[0].usage.free, usize::from(crate::world::VFS));
+}
+
+#[tokio::test]
+async fn the_tighter_rate_wins() {
+    let mut configuration = configuration();
+    configuration.networks[0].bandwidth.ingress_rate = 1000;
+    let world = World::with(configuration, settings(), 4).await;
+    let mut asking = spec("pod");
+    asking.bandwidth.ingress_rate = 2000;
+    asking.bandwidth.egress_rate = 500;
+    let view = world.attach(asking).await.unwrap();
+    assert_eq!(view.record.bandwidth.ingress_rate, 1000);
+    assert_eq!(view.record.bandwidth.egress_rate, 500);
+    world.check();
+}
+
+#[tokio::test]
+async fn only_the_session_in_force_may_attach() {
+    let mut world = World::new().await;
+    let old = world.session_id();
+    world.hello(&[]).await;
+    let failure = world.engine.attach(spec("pod"), old).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::StaleSession);
+    world.attached("pod").await;
+}
+
+#[tokio::test]
+async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
+    let mut world = World::new().await;
+    let view = world.attach(spec("old")).await.unwrap();
+    world.engine.set_draining(Some("maintenance".into()));
+    assert!(matches!(
+        world.command(),
+        Some(dpu_service::sessions::HostCommand::Draining { reason }) if reason == "maintenance"
+    ));
+    assert_eq!(world.refused(spec("new")).await, Reason::Draining);
+    assert_eq!(world.attach(spec("old")).await.unwrap().record, view.record);
+    assert_eq!(world.engine.status().await.len(), 1);
+    world.engine.set_draining(None);
+    world.attach(spec("new")).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn a_late_detach_leaves_a_newer_attachment_alone() {
+    let world = World::new().await;
+    let old = world.attach(spec("pod")).await.unwrap();
+    world.detach("pod").await;
+    let new = world.attach(spec("pod")).await.unwrap();
+    assert_ne!(old.record.id, new.record.id);
+    world.engine.detach(key("pod"), Some(old.record.id), true).await.unwrap();
+    assert_eq!(world.list(), [new]);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_vf_that_is_not_back_is_held() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let view = world.attached("pod").await;
+    world.engine.detach(key("pod"), None, false).await.unwrap();
+    world.check();
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);
+    assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
+    // Still in the pod, then back.
+    let tell = |in_use: &[VfId]| {
+        world.engine.inventory(host(), world.session_id(), inventory(&world.kernel, in_use))
+    };
+    tell(&[view.record.vf]).await.unwrap();
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    tell(&[]).await.unwrap();
+    assert_eq!(world.state("pod"), None);
+    world.attached("other").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn addresses_rest_before_they_are_given_again() {
+    let mut configuration = configuration();
+    configuration.networks =
+        vec![network("name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n")];
+    let resting = dpu_service::attachments::Settings {
+        address_cool_down: std::time::Duration::from_secs(600),
+        ..settings()
+    };
+    let mut world = World::with(configuration, resting, 4).await;
+    world.attached("a").await;
+    world.attached("b").await;
+    world.detach("a").await;
+    assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
+    world.restart().await;
+    world.hello(&[]).await;
+    assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
+    assert_eq!(world.engine.networks()[0].subnets[0].cooling, 2);
+}
+
+#[tokio::test]
+async fn check_tells_what_is_not_in_place() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    let check = || world.engine.check(key("pod"), Some(view.record.id));
+    assert_eq!(check().await.unwrap().record, view.record);
+    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    let failure = check().await.unwrap_err();
+    assert_eq!(failure.reason, Reason::CheckFailed);
+    assert!(failure.message.contains("fabric-join"), "{failure}");
+    let unknown = world.engine.check(key("other"), None).await.unwrap_err();
+    assert_eq!(unknown.reason, Reason::AttachmentUnknown);
+}
+
+#[tokio::test]
+async fn collection_releases_what_is_not_valid() {
+    let world = World::new().await;
+    world.attached("kept").await;
+    let stale = world.attached("stale").await;
+    let collect = || world.engine.collect(host(), None, vec![key("kept")]);
+    for _ in 0..2 {
+        let released = collect().await.unwrap();
+        assert_eq!(released.len(), 1);
+        assert_eq!(released[0].record.id, stale.record.id);
+        assert_eq!(released[0].state, AttachmentState::Releasing);
+        world.check();
+    }
+    world.detach("stale").await;
+    assert_eq!(collect().await.unwrap(), []);
+    assert_eq!(world.state("kept"), Some(AttachmentState::Attached));
+}
+
+#[tokio::test]
+async fn an_operator_takes_an_attachment_away() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    let released = world.engine.release(view.record.id, "it floods".into()).await.unwrap();
+    assert_eq!(released.state, AttachmentState::Releasing);
+    world.check();
+    let command = world.command();
+    assert!(matches!(
+        command,
+        Some(dpu_service::sessions::HostCommand::Release { id, reason, .. })
+            if id == view.record.id && reason == "it floods"
+    ));
+    world.detach("pod").await;
+    world.check();
+    let gone = world.engine.release(view.record.id, String::new()).await.unwrap_err();
+    assert_eq!(gone.reason, Reason::AttachmentUnknown);
+}
+
+#[tokio::test]
+async fn an_attachment_is_found_by_the_beginning_of_its_id() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    let id = view.record.id.to_string();
+    for beginning in [&id[..], &id[..13], &id[..4]] {
+        let detail = world.engine.attachment(beginning).await.unwrap();
+        assert_eq!(detail.view.record, view.record);
+        assert_eq!(detail.representor, view.record.vf.to_string());
+        assert!(detail.steps.iter().all(|step| step.in_place), "{:?}", detail.steps);
+        let kinds: Vec<_> = detail.events.iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(kinds, ["AttachmentReserved", "AttachmentProgrammed", "AttachmentAttached"]);
+    }
+    world.attached("other").await;
+    let reason = |failure: offload_proto::Failure| failure.reason;
+    let find = async |id: &str| world.engine.attachment(id).await.map_err(reason).unwrap_err();
+    assert_eq!(find(&id[..4]).await, Reason::InvalidRequest);
+    assert_eq!(find(&id[..3]).await, Reason::InvalidRequest);
+    assert_eq!(find("ffff").await, Reason::AttachmentUnknown);
+}
+
+#[tokio::test]
+async fn a_host_that_is_not_served_gets_nothing() {
+    let world = World::new().await;
+    let mut stranger = spec("pod");
+    stranger.key.host = dpu_service::model::HostName("node-9".into());
+    assert_eq!(world.refused(stranger).await, Reason::HostUnknown);
+}

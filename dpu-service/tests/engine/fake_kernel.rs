@@ -1,0 +1,271 @@
+//! A card and a kernel in memory, which can be made to refuse.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use dpu_service::{
+    eswitch::{Capability, Eswitch, Finding, Refused, Representor, Unsupported},
+    fabric::{Fabric, Membership},
+    model::{Bandwidth, PortSettings},
+};
+use netlink::MacAddress;
+use vf_alloc::VfId;
+
+/// The methods that do a step, in the steps' order.
+pub(crate) const DOING: [&str; 6] =
+    ["set_port_mac", "set_rate", "set_mtu", "join", "set_anti_spoofing", "set_up"];
+
+/// Cloning it gives the same one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakeKernel(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    ports: BTreeMap<VfId, Port>,
+    last_index: u32,
+    /// How many calls of a method are refused yet.
+    refusals: HashMap<&'static str, u32>,
+    /// Whether VLANs can be done.
+    without_vlan: bool,
+}
+
+/// A representor and what is programmed of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Port {
+    pub(crate) representor: Representor,
+    pub(crate) mac: Option<MacAddress>,
+    pub(crate) rate: Bandwidth,
+    pub(crate) membership: Option<Membership>,
+    pub(crate) anti_spoofing: Option<MacAddress>,
+}
+
+impl Port {
+    fn new(vf: VfId, index: u32) -> Self {
+        let representor =
+            Representor { vf, index, name: vf.to_string(), mtu: 1500, up: false, mac: None };
+        Self {
+            representor,
+            mac: None,
+            rate: Bandwidth::default(),
+            membership: None,
+            anti_spoofing: None,
+        }
+    }
+
+    /// Whether nothing at all is programmed.
+    pub(crate) fn is_idle(&self) -> bool {
+        *self == Self::new(self.representor.vf, self.representor.index)
+    }
+
+    /// Whether all that `settings` want is programmed.
+    pub(crate) fn serves(&self, settings: &PortSettings) -> bool {
+        self.representor.up
+            && self.representor.mtu == settings.mtu
+            && self.mac == Some(settings.mac)
+            && self.rate == settings.bandwidth
+            && self.membership == Some(Membership { vlan: settings.vlan })
+            && self.anti_spoofing == settings.anti_spoofing.then_some(settings.mac)
+    }
+}
+
+impl FakeKernel {
+    /// With VFs 0 to `count` - 1 of PF 0.
+    pub(crate) fn with_vfs(count: u16) -> Self {
+        let kernel = Self::default();
+        for vf in 0..count {
+            kernel.make(VfId::local(0, vf));
+        }
+        kernel
+    }
+
+    /// Makes a representor, or makes it anew.
+    pub(crate) fn make(&self, vf: VfId) {
+        let mut state = self.lock();
+        state.last_index += 1;
+        let port = Port::new(vf, state.last_index);
+        state.ports.insert(vf, port);
+    }
+
+    /// Takes a representor away.
+    pub(crate) fn take_away(&self, vf: VfId) {
+        self.lock().ports.remove(&vf);
+    }
+
+    /// Refuses the next `times` calls of `method`.
+    pub(crate) fn refuse(&self, method: &'static str, times: u32) {
+        self.lock().refusals.insert(method, times);
+    }
+
+    pub(crate) fn forbid_vlans(&self) {
+        self.lock().without_vlan = true;
+    }
+
+    pub(crate) fn port(&self, vf: VfId) -> Port {
+        self.lock().ports[&vf].clone()
+    }
+
+    pub(crate) fn ports(&self) -> Vec<Port> {
+        self.lock().ports.values().cloned().collect()
+    }
+
+    /// Somebody else meddles with a representor.
+    pub(crate) fn meddle(&self, vf: VfId, meddle: impl Fn(&mut Port)) {
+        meddle(self.lock().ports.get_mut(&vf).unwrap());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn call(
+        &self,
+        method: &'static str,
+        port: &Representor,
+        change: impl FnOnce(&mut Port),
+    ) -> Result<(), Refused> {
+        let mut state = self.lock();
+        if let Some(times) = state.refusals.get_mut(method).filter(|times| **times > 0) {
+            *times -= 1;
+            return Err(Refused::new(format!("{method} {}", port.name), "Device or resource busy"));
+        }
+        let found = state.ports.values_mut().find(|found| found.representor.index == port.index);
+        let is_clearing = matches!(method, "clear_port_mac" | "clear_rate" | "leave");
+        match found {
+            Some(found) => change(found),
+            None if is_clearing => {}
+            None => return Err(Refused::because(format!("{} is gone", port.name))),
+        }
+        Ok(())
+    }
+
+    fn find<T>(&self, port: &Representor, find: impl Fn(&Port) -> T) -> Result<T, Refused> {
+        let state = self.lock();
+        let found = state.ports.values().find(|found| found.representor.index == port.index);
+        found.map(find).ok_or_else(|| Refused::because(format!("{} is gone", port.name)))
+    }
+}
+
+fn finding(in_place: bool) -> Finding {
+    if in_place { Finding::in_place("as wanted") } else { Finding::missing("otherwise") }
+}
+
+impl Eswitch for FakeKernel {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Vec<Capability> {
+        Vec::new()
+    }
+
+    fn check(&self, _: &PortSettings) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    fn representors(&self) -> Result<Vec<Representor>, Refused> {
+        Ok(self.lock().ports.values().map(|port| port.representor.clone()).collect())
+    }
+
+    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+        Ok(self.lock().ports.get(&vf).map(|port| port.representor.clone()))
+    }
+
+    fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
+        self.call("set_port_mac", port, |port| port.mac = Some(mac))
+    }
+
+    fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused> {
+        self.call("clear_port_mac", port, |port| port.mac = None)
+    }
+
+    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Finding, Refused> {
+        self.find(port, |port| finding(port.mac == Some(mac)))
+    }
+
+    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
+        self.call("set_rate", port, |port| port.rate = *bandwidth)
+    }
+
+    fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
+        self.call("clear_rate", port, |port| port.rate = Bandwidth::default())
+    }
+
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused> {
+        self.find(port, |port| finding(port.rate == *bandwidth))
+    }
+
+    fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
+        self.call("set_mtu", port, |port| port.representor.mtu = mtu)
+    }
+
+    fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {
+        self.call("set_up", port, |port| port.representor.up = up)
+    }
+}
+
+impl Fabric for FakeKernel {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Vec<Capability> {
+        Vec::new()
+    }
+
+    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        match settings.vlan {
+            Some(vlan) if self.lock().without_vlan => Err(Unsupported {
+                setting: format!("VLAN {vlan}"),
+                why: "the kernel has no VLAN filtering".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Refused> {
+        let mut state = self.lock();
+        match state.refusals.get_mut("prepare").filter(|times| **times > 0) {
+            Some(times) => {
+                *times -= 1;
+                Err(Refused::new("make bridge br-offload", "Operation not permitted"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        let membership = Membership { vlan: settings.vlan };
+        self.call("join", port, |port| port.membership = Some(membership))
+    }
+
+    fn leave(&self, port: &Representor) -> Result<(), Refused> {
+        self.call("leave", port, |port| port.membership = None)
+    }
+
+    fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
+        self.find(port, |port| port.membership)
+    }
+
+    fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
+        let member = |port: &Port| Some((port.representor.index, port.membership?));
+        Ok(self.lock().ports.values().filter_map(member).collect())
+    }
+
+    fn set_anti_spoofing(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
+        self.call("set_anti_spoofing", port, |port| port.anti_spoofing = Some(mac))
+    }
+
+    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
+        self.call("clear_anti_spoofing", port, |port| port.anti_spoofing = None)
+    }
+
+    fn anti_spoofing(
+        &self,
+        port: &Representor,
+        mac: Option<MacAddress>,
+    ) -> Result<Finding, Refused> {
+        self.find(port, |port| finding(port.anti_spoofing == mac))
+    }
+}

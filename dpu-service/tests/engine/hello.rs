@@ -1,0 +1,170 @@
+//! What a host's first words settle.
+
+use dpu_service::{
+    attachments::{AttachmentState, Hello, LiveAttachment},
+    model::{AttachmentId, HostName},
+    sessions::HostCommand,
+};
+use offload_proto::Reason;
+use vf_alloc::VfState;
+
+use crate::world::{World, hello, host, inventory, key, live, spec};
+
+#[tokio::test]
+async fn attachments_of_an_earlier_boot_are_released() {
+    let mut world = World::new().await;
+    world.attached("a").await;
+    world.attached("b").await;
+    world.boot_id = "boot-2".into();
+    world.hello(&[]).await;
+    assert!(world.list().is_empty());
+    world.check();
+    world.attached("a").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn attachments_that_the_host_does_not_know_are_released() {
+    let mut world = World::new().await;
+    let known = world.attached("known").await;
+    world.attached("unknown").await;
+    world.hello(&[live(&known, true)]).await;
+    assert_eq!(world.state("unknown"), None);
+    assert_eq!(world.state("known"), Some(AttachmentState::Attached));
+    world.check();
+}
+
+#[tokio::test]
+async fn a_vf_that_an_unknown_attachment_left_somewhere_is_held_until_it_is_back() {
+    let mut world = World::new().await;
+    let lost = world.attached("lost").await;
+    world.say(hello(&world.kernel, "boot-1", &[lost.record.vf])).await;
+    assert_eq!(world.state("lost"), Some(AttachmentState::Releasing));
+    world.check();
+    let inventory = inventory(&world.kernel, &[]);
+    world.engine.inventory(host(), world.session_id(), inventory).await.unwrap();
+    assert_eq!(world.state("lost"), None);
+    world.check();
+}
+
+#[tokio::test]
+async fn calls_under_way_are_left_to_be_repeated() {
+    let mut world = World::new().await;
+    let view = world.attach(spec("pending")).await.unwrap();
+    let pending = vec![key("pending")];
+    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    assert_eq!(world.attach(spec("pending")).await.unwrap().record, view.record);
+    world.check();
+    // The next session has it neither live nor pending.
+    world.hello(&[]).await;
+    assert_eq!(world.state("pending"), None);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_vf_that_fell_out_of_its_pod_is_moved_back() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.hello(&[live(&view, false)]).await;
+    let command = world.command();
+    assert!(
+        matches!(&command, Some(HostCommand::Reattach(again)) if again.record == view.record),
+        "{command:?}"
+    );
+    world.check();
+}
+
+#[tokio::test]
+async fn what_was_released_meanwhile_is_told() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.goodbye(&host(), world.session_id());
+    world.engine.release(view.record.id, "it floods".into()).await.unwrap();
+    world.hello(&[live(&view, true)]).await;
+    let command = world.command();
+    assert!(
+        matches!(command, Some(HostCommand::Release { id, .. }) if id == view.record.id),
+        "{command:?}"
+    );
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    world.check();
+}
+
+#[tokio::test]
+async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined() {
+    let mut world = World::new().await;
+    let known = world.attached("known").await;
+    let strange = world.attached("strange").await;
+    world.detach("strange").await;
+    let live = vec![live(&known, true), live(&strange, true)];
+    let in_use = [known.record.vf, strange.record.vf];
+    world.say(Hello { live, ..hello(&world.kernel, "boot-1", &in_use) }).await;
+    let state = |vfs: Vec<dpu_service::attachments::VfView>| {
+        vfs.into_iter().find(|vf| vf.vf == strange.record.vf).unwrap().state
+    };
+    let quarantined = state(world.engine.vfs().await.unwrap());
+    assert!(
+        matches!(&quarantined, VfState::Quarantined { reason } if reason.contains("journal")),
+        "{quarantined}"
+    );
+    assert_eq!(world.state("known"), Some(AttachmentState::Attached));
+    world.check();
+    // The host gives it back after all.
+    let clean = inventory(&world.kernel, &[known.record.vf]);
+    world.engine.inventory(host(), world.session_id(), clean).await.unwrap();
+    assert_eq!(state(world.engine.vfs().await.unwrap()), VfState::Free);
+}
+
+#[tokio::test]
+async fn a_strange_attachment_without_a_vf_harms_nobody() {
+    let mut world = World::new().await;
+    let known = world.attached("known").await;
+    let strange = LiveAttachment {
+        id: AttachmentId(uuid::Uuid::now_v7()),
+        key: key("strange"),
+        in_pod: true,
+    };
+    world.hello(&[live(&known, true), strange]).await;
+    assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
+    assert_eq!(world.list().len(), 1);
+}
+
+#[tokio::test]
+async fn vfs_that_the_host_no_longer_offers_are_not_given_out() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.say(Hello { live: vec![live(&view, true)], ..bare_hello() }).await;
+    assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
+    assert_eq!(world.engine.pools()[0].usage.absent, 3);
+    assert_eq!(world.state("pod"), Some(AttachmentState::Attached));
+}
+
+fn bare_hello() -> Hello {
+    hello(&crate::fake_kernel::FakeKernel::default(), "boot-1", &[])
+}
+
+#[tokio::test]
+async fn pfs_of_another_host_are_refused_by_name() {
+    let world = World::new().await;
+    let other = HostName("node-2".into());
+    let claim = hello(&world.kernel, "boot-1", &[]);
+    let failure = world.engine.hello(other, claim).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::NotAuthorised);
+    assert!(failure.message.contains("p0") && failure.message.contains("node-1"), "{failure}");
+    let stranger = HostName("node-9".into());
+    let failure = world.engine.hello(stranger, bare_hello()).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::HostUnknown);
+}
+
+#[tokio::test]
+async fn words_of_an_old_session_are_ignored() {
+    let mut world = World::new().await;
+    let old = world.session_id();
+    let view = world.attach(spec("pod")).await.unwrap();
+    let pending = vec![key("pod")];
+    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.engine.host_attached(&host(), old, view.record.id);
+    world.engine.goodbye(&host(), old);
+    assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));
+    assert!(world.engine.hosts()[0].connected);
+}

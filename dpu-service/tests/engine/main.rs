@@ -1,0 +1,12 @@
+//! The engine of attachments on a real journal and a card in memory.
+#![allow(clippy::unwrap_used)]
+
+mod attach;
+mod disk;
+mod fake_kernel;
+mod hello;
+mod networks;
+mod random;
+mod records;
+mod upkeep;
+mod world;

@@ -1,0 +1,168 @@
+//! Networks come, change and go while attachments run.
+
+use dpu_service::{
+    attachments::{Applied, Origin},
+    model::{AttachSpec, Network},
+};
+use offload_proto::Reason;
+
+use crate::world::{World, configuration, key, network, pool, red, settings, spec};
+
+fn blue(cidr: &str, vlan: u16) -> Network {
+    network(&format!("name = 'blue'\nvlan = {vlan}\n[[subnet]]\ncidr = '{cidr}'\n"))
+}
+
+fn on_blue(container: &str) -> AttachSpec {
+    AttachSpec { network: Some("blue".into()), ..spec(container) }
+}
+
+async fn apply(world: &World, network: Network) -> Result<Applied, Reason> {
+    let applied = world.engine.apply_network(network, false).await;
+    applied.map(|(_, applied)| applied).map_err(|failure| failure.reason)
+}
+
+#[tokio::test]
+async fn a_network_is_created_changed_and_left_unchanged() {
+    let mut world = World::new().await;
+    let tried = world.engine.apply_network(blue("10.2.0.0/24", 200), true).await.unwrap();
+    assert_eq!(tried.1, Applied::Created);
+    assert_eq!(world.refused(on_blue("pod")).await, Reason::NetworkUnknown);
+    assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Created));
+    assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Unchanged));
+    let old = world.attach(on_blue("old")).await.unwrap();
+    assert_eq!(apply(&world, blue("10.2.0.0/16", 300)).await, Ok(Applied::Changed));
+
+    // What runs keeps its snapshot.
+    let new = world.attach(on_blue("new")).await.unwrap();
+    assert_eq!(old.record.network.vlan, Some(200));
+    assert_eq!(new.record.network.vlan, Some(300));
+    world.check();
+
+    world.restart().await;
+    let views = world.engine.networks();
+    let blue = views.iter().find(|view| view.network.name == "blue").unwrap();
+    assert_eq!((blue.origin, blue.attachments), (Origin::Api, 2));
+    assert_eq!(blue.subnets[0].held, 2);
+}
+
+#[tokio::test]
+async fn shrinking_over_a_lease_is_refused_by_its_address() {
+    let world = World::new().await;
+    apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
+    let asking = AttachSpec { addresses: vec!["10.2.0.200".parse().unwrap()], ..on_blue("pod") };
+    let view = world.attach(asking).await.unwrap();
+    let failure = world.engine.apply_network(blue("10.2.0.0/25", 200), false).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::LeaseInTheWay);
+    assert!(failure.message.contains("10.2.0.200"), "{failure}");
+    assert!(failure.message.contains(&view.record.id.to_string()), "{failure}");
+    assert_eq!(apply(&world, blue("10.3.0.0/24", 200)).await, Err(Reason::LeaseInTheWay));
+    world.detach("pod").await;
+    assert_eq!(apply(&world, blue("10.2.0.0/25", 200)).await, Ok(Applied::Changed));
+}
+
+#[tokio::test]
+async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_their_snapshot() {
+    let mut world = World::new().await;
+    apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
+    let view = world.attach(on_blue("pod")).await.unwrap();
+    let delete = |force| world.engine.delete_network("blue".into(), force);
+    assert_eq!(delete(false).await.unwrap_err().reason, Reason::NetworkInUse);
+    delete(true).await.unwrap();
+    assert_eq!(delete(true).await.unwrap_err().reason, Reason::NetworkUnknown);
+    assert_eq!(world.refused(on_blue("other")).await, Reason::NetworkUnknown);
+    assert_eq!(world.attach(on_blue("pod")).await.unwrap().record, view.record);
+    world.check();
+
+    // Made again, it does not give out what still is held.
+    world.restart().await;
+    let pending = vec![key("pod")];
+    let hello = crate::world::hello(&world.kernel, "boot-1", &[]);
+    world.say(dpu_service::attachments::Hello { pending, ..hello }).await;
+    apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
+    let other = world.attach(on_blue("other")).await.unwrap();
+    assert_ne!(view.record.leases, other.record.leases);
+    assert_eq!(world.refused(on_blue("third")).await, Reason::AddressesExhausted);
+    world.detach("pod").await;
+    world.attach(on_blue("third")).await.unwrap();
+    world.detach("other").await;
+    world.detach("third").await;
+    delete_for_good(&world).await;
+}
+
+async fn delete_for_good(world: &World) {
+    world.engine.delete_network("blue".into(), false).await.unwrap();
+    world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
+    world.check();
+}
+
+#[tokio::test]
+async fn a_network_that_cant_be_journalled_is_not_in_force() {
+    let world = World::new().await;
+    world.full.set(true);
+    assert_eq!(apply(&world, blue("10.2.0.0/24", 1)).await, Err(Reason::JournalUnavailable));
+    assert_eq!(world.refused(on_blue("pod")).await, Reason::NetworkUnknown);
+    world.full.set(false);
+    apply(&world, blue("10.2.0.0/24", 1)).await.unwrap();
+    world.full.set(true);
+    let failure = world.engine.delete_network("blue".into(), false).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::JournalUnavailable);
+    world.full.set(false);
+    world.attach(on_blue("pod")).await.unwrap();
+}
+
+#[tokio::test]
+async fn networks_that_cant_be_are_refused() {
+    let world = World::new().await;
+    assert_eq!(apply(&world, red()).await, Err(Reason::NetworkFixed));
+    let failure = world.engine.delete_network("red".into(), true).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::NetworkFixed);
+    let second_default = Network { default: true, ..blue("10.2.0.0/24", 1) };
+    assert_eq!(apply(&world, second_default).await, Err(Reason::InvalidRequest));
+    let no_pool = Network { pool: "fast".into(), ..blue("10.2.0.0/24", 1) };
+    assert_eq!(apply(&world, no_pool).await, Err(Reason::InvalidRequest));
+}
+
+#[tokio::test]
+async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
+    let world = World::new().await;
+    world.attached("pod").await;
+    let load = async |change: &dyn Fn(&mut dpu_service::attachments::Configuration)| {
+        let mut configuration = configuration();
+        change(&mut configuration);
+        let loaded = world.engine.load_configuration(configuration).await;
+        loaded.map_err(|failure| failure.reason)
+    };
+    let names = || -> Vec<_> {
+        world.engine.networks().iter().map(|view| view.network.name.clone()).collect()
+    };
+    let green = || network("name = 'green'\n[[subnet]]\ncidr = '10.3.0.0/24'\n");
+
+    let removed = load(&|new| new.networks = vec![green()]).await;
+    assert_eq!(removed, Err(Reason::NetworkInUse));
+    let shrunk = load(&|new| {
+        new.networks[0].subnets.remove(0);
+        new.networks.push(green());
+    })
+    .await;
+    assert_eq!(shrunk, Err(Reason::LeaseInTheWay));
+    let without_pool = load(&|new| new.pools = vec![pool("other", "p0")]).await;
+    assert_eq!(without_pool, Err(Reason::InvalidRequest));
+    assert_eq!(names(), ["red"]);
+
+    load(&|new| new.networks.push(green())).await.unwrap();
+    assert_eq!(names(), ["green", "red"]);
+    load(&|new| new.pools.push(pool("other", "p0#3"))).await.unwrap();
+    assert_eq!(names(), ["red"]);
+    assert_eq!(world.engine.pools().len(), 2);
+    world.attached("another").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn the_number_of_attachments_and_networks_is_limited() {
+    let limited = dpu_service::attachments::Settings { attachments: 1, networks: 1, ..settings() };
+    let world = World::with(configuration(), limited, 4).await;
+    world.attached("a").await;
+    assert_eq!(world.refused(spec("b")).await, Reason::Overloaded);
+    assert_eq!(apply(&world, blue("10.2.0.0/24", 1)).await, Err(Reason::Overloaded));
+}

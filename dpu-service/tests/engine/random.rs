@@ -1,0 +1,168 @@
+//! Random histories: whatever happens in whatever order, the invariants hold after each step.
+
+use dpu_service::{
+    attachments::{Depth, LiveAttachment},
+    model::AttachSpec,
+};
+use proptest::prelude::*;
+
+use crate::{
+    fake_kernel::DOING,
+    world::{VFS, World, host, inventory, key, live, spec},
+};
+
+#[derive(Clone, Debug)]
+enum Action {
+    Attach { container: u8 },
+    AttachAddress { container: u8, last: u8 },
+    AttachFailing { container: u8, step: usize },
+    AttachOnFullDisk { container: u8 },
+    Attached { container: u8 },
+    Detach { container: u8, returned: bool },
+    DetachOnFullDisk { container: u8 },
+    Release { container: u8 },
+    Collect { valid: u8 },
+    Inventory,
+    Meddle { vf: u16 },
+    MakeAnew { vf: u16 },
+    Hello { lost: u8 },
+    HostReboots,
+    Restart,
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let container = || 0..6u8;
+    prop_oneof![
+        6 => container().prop_map(|container| Action::Attach { container }),
+        2 => (container(), 2..6u8)
+            .prop_map(|(container, last)| Action::AttachAddress { container, last }),
+        2 => (container(), 0..DOING.len())
+            .prop_map(|(container, step)| Action::AttachFailing { container, step }),
+        1 => container().prop_map(|container| Action::AttachOnFullDisk { container }),
+        3 => container().prop_map(|container| Action::Attached { container }),
+        4 => (container(), any::<bool>())
+            .prop_map(|(container, returned)| Action::Detach { container, returned }),
+        1 => container().prop_map(|container| Action::DetachOnFullDisk { container }),
+        1 => container().prop_map(|container| Action::Release { container }),
+        1 => container().prop_map(|valid| Action::Collect { valid }),
+        2 => Just(Action::Inventory),
+        1 => (0..VFS).prop_map(|vf| Action::Meddle { vf }),
+        1 => (0..VFS).prop_map(|vf| Action::MakeAnew { vf }),
+        1 => container().prop_map(|lost| Action::Hello { lost }),
+        1 => Just(Action::HostReboots),
+        1 => Just(Action::Restart),
+    ]
+}
+
+fn name(container: u8) -> String {
+    container.to_string()
+}
+
+/// What the host holds, but for the attachment that it has lost.
+fn live_but(world: &World, lost: Option<u8>) -> Vec<LiveAttachment> {
+    let lost = lost.map(|lost| key(&name(lost)));
+    let views = world.list();
+    let known = views.iter().filter(|view| Some(&view.record.key) != lost.as_ref());
+    known.map(|view| live(view, true)).collect()
+}
+
+async fn act(world: &mut World, action: Action) {
+    match action {
+        Action::Attach { container } => {
+            let _ = world.attach(spec(&name(container))).await;
+        }
+        Action::AttachAddress { container, last } => {
+            let addresses = vec![format!("10.1.0.{last}").parse().unwrap()];
+            let _ = world.attach(AttachSpec { addresses, ..spec(&name(container)) }).await;
+        }
+        Action::AttachFailing { container, step } => {
+            world.kernel.refuse(DOING[step], 1);
+            let _ = world.attach(spec(&name(container))).await;
+            world.kernel.refuse(DOING[step], 0);
+        }
+        Action::AttachOnFullDisk { container } => {
+            world.full.set(true);
+            let _ = world.attach(spec(&name(container))).await;
+            world.full.set(false);
+        }
+        Action::Attached { container } => {
+            let views = world.list();
+            let view = views.iter().find(|view| view.record.key == key(&name(container)));
+            if let Some(view) = view {
+                world.engine.host_attached(&host(), world.session_id(), view.record.id);
+            }
+        }
+        Action::Detach { container, returned } => {
+            world.engine.detach(key(&name(container)), None, returned).await.unwrap();
+        }
+        Action::DetachOnFullDisk { container } => {
+            world.full.set(true);
+            let _ = world.engine.detach(key(&name(container)), None, true).await;
+            world.full.set(false);
+        }
+        Action::Release { container } => {
+            let views = world.list();
+            let view = views.iter().find(|view| view.record.key == key(&name(container)));
+            if let Some(view) = view {
+                world.engine.release(view.record.id, "random".into()).await.unwrap();
+            }
+        }
+        Action::Collect { valid } => {
+            world.engine.collect(host(), None, vec![key(&name(valid))]).await.unwrap();
+        }
+        Action::Inventory => {
+            let clean = inventory(&world.kernel, &[]);
+            world.engine.inventory(host(), world.session_id(), clean).await.unwrap();
+        }
+        Action::Meddle { vf } => {
+            world.kernel.meddle(vf_alloc::VfId::local(0, vf), |port| {
+                port.membership = Some(dpu_service::fabric::Membership { vlan: None });
+            });
+            world.engine.reconcile(Depth::Thorough).await;
+        }
+        Action::MakeAnew { vf } => {
+            world.kernel.make(vf_alloc::VfId::local(0, vf));
+            world.engine.reconcile(Depth::Quick).await;
+        }
+        Action::Hello { lost } => {
+            let live = live_but(world, Some(lost));
+            world.hello(&live).await;
+        }
+        Action::HostReboots => {
+            world.boot_id.push('+');
+            world.hello(&[]).await;
+        }
+        Action::Restart => {
+            world.restart().await;
+            world.engine.reconcile(Depth::Thorough).await;
+            let live = live_but(world, None);
+            world.hello(&live).await;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn the_invariants_hold_after_each_step(actions in proptest::collection::vec(action(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut world = World::new().await;
+            for action in actions {
+                act(&mut world, action).await;
+                world.check();
+            }
+            // In the end everything can be given back.
+            for container in 0..6 {
+                world.detach(&name(container)).await;
+            }
+            world.check();
+            assert!(world.list().is_empty());
+        });
+    }
+}

@@ -1,0 +1,138 @@
+//! Restarts, full disks, and commits that share transactions.
+
+use std::sync::Arc;
+
+use dpu_service::attachments::{AttachmentState, Depth};
+use futures::future::join_all;
+use offload_proto::Reason;
+
+use crate::world::{World, configuration, key, live, settings, spec};
+
+#[tokio::test]
+async fn a_restart_gives_the_same_view() {
+    let mut world = World::new().await;
+    let held = world.attached("held").await;
+    world.attached("releasing").await;
+    world.engine.detach(key("releasing"), None, false).await.unwrap();
+    let before = world.list();
+
+    world.restart().await;
+    let after = world.list();
+    let records = |views: &[dpu_service::attachments::AttachmentView]| -> Vec<_> {
+        views.iter().map(|view| view.record.clone()).collect()
+    };
+    assert_eq!(records(&before), records(&after));
+    world.engine.reconcile(Depth::Thorough).await;
+    world.check();
+    assert_eq!(world.state("held"), Some(AttachmentState::Programmed));
+
+    world.hello(&[live(&held, true)]).await;
+    assert_eq!(world.state("held"), Some(AttachmentState::Attached));
+    assert_eq!(world.state("releasing"), None);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
+    let mut world = World::new().await;
+    let running = world.attached("running").await;
+    world.full.set(true);
+    let failure = world.attach(spec("pod")).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::JournalUnavailable);
+    assert!(failure.message.contains("No space left"), "{failure}");
+    assert_eq!(world.engine.status().await.len(), 1);
+    world.check();
+    assert_eq!(world.engine.pools()[0].usage.free, 3);
+
+    world.full.set(false);
+    assert!(world.engine.status().await.is_empty());
+    world.attached("pod").await;
+    world.restart().await;
+    assert_eq!(world.list().len(), 2);
+    assert_eq!(world.list()[0].record, running.record);
+}
+
+#[tokio::test]
+async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.full.set(true);
+    let failure = world.engine.detach(key("pod"), None, true).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::JournalUnavailable);
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    assert!(world.kernel.port(view.record.vf).is_idle());
+
+    world.full.set(false);
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.state("pod"), None);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
+    let mut world = World::new().await;
+    let attach = world.attach(spec("pod"));
+    world.kernel.refuse("join", 1);
+    // The disk fills up once the record is written.
+    let full = world.full.clone();
+    let mut feed = world.engine.events().watch();
+    let fill = async {
+        feed.recv().await.unwrap();
+        full.set(true);
+    };
+    let (failure, ()) = tokio::join!(attach, fill);
+    assert_eq!(failure.unwrap_err().reason, Reason::ProgrammingFailed);
+    world.full.set(false);
+    world.engine.reconcile(Depth::Quick).await;
+    assert!(world.list().is_empty());
+    world.restart().await;
+    assert!(world.list().is_empty());
+    world.engine.reconcile(Depth::Thorough).await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_attaches_share_transactions() {
+    let world = Arc::new(World::with(configuration(), settings(), 64).await);
+    let before = world.engine.journal_statistics();
+    let attach = |number: u32| {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { world.attach(spec(&number.to_string())).await })
+    };
+    let attached = join_all((0..64).map(attach)).await;
+    assert!(attached.into_iter().all(|attached| attached.unwrap().is_ok()));
+    let after = world.engine.journal_statistics();
+    assert_eq!(after.commits - before.commits, 64);
+    assert!(after.transactions - before.transactions < 64, "{after:?}");
+    world.check();
+    let detached = join_all((0..64).map(|n| world.engine.detach(key(&n.to_string()), None, true)));
+    assert!(detached.await.into_iter().all(|detached| detached.is_ok()));
+    world.check();
+    assert!(world.list().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_attaches_of_one_key_give_one_attachment() {
+    let world = Arc::new(World::new().await);
+    let attach = |_| {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { world.attach(spec("pod")).await.unwrap().record.id })
+    };
+    let ids = join_all((0..16).map(attach)).await;
+    let first = ids[0].as_ref().unwrap();
+    assert!(ids.iter().all(|id| id.as_ref().unwrap() == first));
+    assert_eq!(world.list().len(), 1);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_nothing_half_made() {
+    let world = World::new().await;
+    let mut attach = Box::pin(world.attach(spec("pod")));
+    assert!(futures::poll!(&mut attach).is_pending());
+    drop(attach);
+    // The flow goes on by itself; the next one of the same key waits for it.
+    let view = world.attach(spec("pod")).await.unwrap();
+    assert_eq!(world.list(), [view]);
+    world.check();
+}

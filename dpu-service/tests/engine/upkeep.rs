@@ -1,0 +1,125 @@
+//! The kernel is made to agree with the records, whatever was done to it.
+
+use std::time::Duration;
+
+use dpu_service::{
+    attachments::{AttachmentState, Depth},
+    events::EventKind,
+    reconcile,
+    sessions::HostCommand,
+};
+use tokio_util::sync::CancellationToken;
+use vf_alloc::VfId;
+
+use crate::{
+    fake_kernel::Port,
+    world::{World, hello, host, spec},
+};
+
+#[tokio::test]
+async fn whatever_was_meddled_with_is_mended() {
+    let meddlings: [fn(&mut Port); 6] = [
+        |port| port.mac = None,
+        |port| port.rate.egress_rate = 1,
+        |port| port.representor.mtu = 1280,
+        |port| port.membership = None,
+        |port| port.anti_spoofing = None,
+        |port| port.representor.up = false,
+    ];
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    for meddle in meddlings {
+        world.kernel.meddle(view.record.vf, meddle);
+        world.engine.reconcile(Depth::Thorough).await;
+        world.check();
+    }
+    let events = world.engine.events().about(&view.record.id.to_string());
+    let repairs = events.iter().filter(|event| event.kind == EventKind::Repaired).count();
+    assert_eq!(repairs, meddlings.len());
+}
+
+#[tokio::test]
+async fn a_representor_that_serves_nobody_is_unprogrammed() {
+    let world = World::new().await;
+    world.kernel.meddle(VfId::local(0, 3), |port| {
+        port.membership = Some(dpu_service::fabric::Membership { vlan: Some(100) });
+        port.representor.up = true;
+    });
+    world.engine.reconcile(Depth::Quick).await;
+    world.check();
+}
+
+#[tokio::test]
+async fn representors_made_anew_are_programmed_and_the_host_moves_the_vfs_back() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.take_away(view.record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.state("pod"), Some(AttachmentState::Attached));
+    world.kernel.make(view.record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    world.check();
+    let command = world.command();
+    assert!(
+        matches!(&command, Some(HostCommand::Reattach(again)) if again.record == view.record),
+        "{command:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    world.kernel.refuse("join", 2);
+    world.engine.reconcile(Depth::Thorough).await;
+    world.engine.reconcile(Depth::Quick).await;
+    world.engine.reconcile(Depth::Thorough).await;
+    let count = |kind| {
+        let events = world.engine.events().about(&view.record.id.to_string());
+        events.iter().filter(|event| event.kind == kind).count()
+    };
+    assert_eq!(count(EventKind::RepairFailed), 1);
+    world.engine.reconcile(Depth::Thorough).await;
+    assert_eq!(count(EventKind::Repaired), 1);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
+    let world = World::new().await;
+    world.kernel.refuse("prepare", 1);
+    world.engine.reconcile(Depth::Thorough).await;
+    let problems = world.engine.status().await;
+    assert!(problems[0].contains("br-offload"), "{problems:?}");
+    world.engine.reconcile(Depth::Thorough).await;
+    assert!(world.engine.status().await.is_empty());
+}
+
+#[tokio::test]
+async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
+    let mut world = World::new().await;
+    let view = world.attach(spec("pod")).await.unwrap();
+    let mut feed = world.engine.events().watch();
+    let mut repaired = async || {
+        let wait = async { while feed.recv().await.unwrap().kind != EventKind::Repaired {} };
+        tokio::time::timeout(Duration::from_secs(10), wait).await.unwrap();
+    };
+    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(reconcile::run(world.engine.clone(), stop.clone()));
+    repaired().await;
+
+    world.kernel.meddle(view.record.vf, |port| port.representor.up = false);
+    world.engine.kernel_changed();
+    repaired().await;
+
+    world.kernel.meddle(view.record.vf, |port| port.anti_spoofing = None);
+    let mut words = hello(&world.kernel, "boot-1", &[view.record.vf]);
+    words.live = vec![crate::world::live(&view, true)];
+    world.session = world.engine.hello(host(), words).await.unwrap();
+    repaired().await;
+    world.check();
+    stop.cancel();
+    running.await.unwrap();
+}

@@ -1,0 +1,241 @@
+//! An engine with a journal on a real disk, a card in memory, and one host that speaks.
+
+use std::{collections::HashSet, time::Duration};
+
+use dpu_service::{
+    attachments::{
+        AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration, Hello,
+        Inventory, LiveAttachment, PhysicalFunction, Settings, VfCondition, VirtualFunction,
+    },
+    model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
+    programmer::Programmer,
+    records::Records,
+    sessions::{HostCommand, Session, SessionId},
+};
+use offload_proto::{Failure, Reason};
+use tempfile::TempDir;
+use vf_alloc::{PfId, PoolSpec, VfId};
+
+use crate::{
+    disk::{Disk, Full},
+    fake_kernel::FakeKernel,
+};
+
+pub(crate) const VFS: u16 = 4;
+
+pub(crate) struct World {
+    directory: TempDir,
+    pub(crate) configuration: Configuration,
+    pub(crate) settings: Settings,
+    pub(crate) kernel: FakeKernel,
+    pub(crate) full: Full,
+    pub(crate) engine: Attachments,
+    pub(crate) session: Session,
+    pub(crate) boot_id: String,
+}
+
+pub(crate) fn host() -> HostName {
+    HostName("node-1".into())
+}
+
+pub(crate) fn key(container: &str) -> AttachmentKey {
+    AttachmentKey { host: host(), container_id: container.into(), interface_name: "eth0".into() }
+}
+
+pub(crate) fn spec(container: &str) -> AttachSpec {
+    AttachSpec {
+        key: key(container),
+        network: None,
+        pod: Pod::default(),
+        pci_address: None,
+        mac: None,
+        addresses: Vec::new(),
+        bandwidth: Bandwidth::default(),
+    }
+}
+
+/// `red`, the default network, with VLAN 100 and both families.
+pub(crate) fn red() -> Network {
+    network(
+        "name = 'red'\nvlan = 100\nmtu = 9000\ndefault = true\n\
+         [[subnet]]\ncidr = '10.1.0.0/24'\ngateway = '10.1.0.1'\n\
+         [[subnet]]\ncidr = 'fd00:1::/64'\ngateway = 'fd00:1::1'\n",
+    )
+}
+
+pub(crate) fn network(toml: &str) -> Network {
+    toml::from_str(toml).unwrap()
+}
+
+pub(crate) fn pool(name: &str, select: &str) -> PoolSpec {
+    toml::from_str(&format!("name = '{name}'\nselect = ['{select}']")).unwrap()
+}
+
+pub(crate) fn configuration() -> Configuration {
+    Configuration {
+        hosts: vec![
+            (host(), vec![PfId::local(0)]),
+            (HostName("node-2".into()), vec![PfId::local(1)]),
+        ],
+        pools: vec![pool("default", "p0")],
+        networks: vec![red()],
+    }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        address_cool_down: Duration::ZERO,
+        representor_wait: Duration::from_millis(1),
+        ..Settings::default()
+    }
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        Self::with(configuration(), settings(), VFS).await
+    }
+
+    pub(crate) async fn with(configuration: Configuration, settings: Settings, vfs: u16) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let kernel = FakeKernel::with_vfs(vfs);
+        let full = Full::default();
+        let engine = open(&directory, &configuration, &settings, &kernel, &full);
+        let boot_id = "boot-1".to_owned();
+        let hello = hello(&kernel, &boot_id, &[]);
+        let session = engine.hello(host(), hello).await.unwrap();
+        Self { directory, configuration, settings, kernel, full, engine, session, boot_id }
+    }
+
+    /// The service dies and starts again; the host has not spoken yet.
+    pub(crate) async fn restart(&mut self) {
+        let spare = tempfile::tempdir().unwrap();
+        let placeholder = open(
+            &spare,
+            &self.configuration,
+            &self.settings,
+            &FakeKernel::default(),
+            &Full::default(),
+        );
+        // The file is locked until the last of the engine is gone.
+        std::mem::replace(&mut self.engine, placeholder).close().await;
+        let Self { directory, configuration, settings, kernel, full, .. } = &*self;
+        self.engine = open(directory, configuration, settings, kernel, full);
+    }
+
+    /// The host opens a new session. Those of `live` that it holds are in use.
+    pub(crate) async fn hello(&mut self, live: &[LiveAttachment]) {
+        let in_use = self.vfs_of(live);
+        let hello = Hello { live: live.to_vec(), ..hello(&self.kernel, &self.boot_id, &in_use) };
+        self.say(hello).await;
+    }
+
+    pub(crate) async fn say(&mut self, hello: Hello) {
+        self.session = self.engine.hello(host(), hello).await.unwrap();
+    }
+
+    fn vfs_of(&self, live: &[LiveAttachment]) -> Vec<VfId> {
+        let views = self.list();
+        let is_live = |view: &&AttachmentView| live.iter().any(|live| live.id == view.record.id);
+        views.iter().filter(is_live).map(|view| view.record.vf).collect()
+    }
+
+    pub(crate) fn session_id(&self) -> SessionId {
+        self.session.id
+    }
+
+    pub(crate) async fn attach(&self, spec: AttachSpec) -> Result<AttachmentView, Failure> {
+        self.engine.attach(spec, self.session.id).await
+    }
+
+    pub(crate) async fn attached(&self, container: &str) -> AttachmentView {
+        let view = self.attach(spec(container)).await.unwrap();
+        self.engine.host_attached(&host(), self.session.id, view.record.id);
+        view
+    }
+
+    pub(crate) async fn refused(&self, spec: AttachSpec) -> Reason {
+        self.attach(spec).await.unwrap_err().reason
+    }
+
+    pub(crate) async fn detach(&self, container: &str) {
+        self.engine.detach(key(container), None, true).await.unwrap();
+    }
+
+    pub(crate) fn list(&self) -> Vec<AttachmentView> {
+        self.engine.attachments(&AttachmentFilter::default())
+    }
+
+    pub(crate) fn state(&self, container: &str) -> Option<AttachmentState> {
+        let views = self.list();
+        let view = views.into_iter().find(|view| view.record.key == key(container));
+        view.map(|view| view.state)
+    }
+
+    pub(crate) fn command(&mut self) -> Option<HostCommand> {
+        self.session.commands.try_recv().ok()
+    }
+
+    /// What must be so after every step of every test.
+    pub(crate) fn check(&self) {
+        let views = self.list();
+        assert_eq!(views.len(), self.engine.attachment_count(), "no reservation is left over");
+        let is_unique = |what: Vec<String>| what.iter().collect::<HashSet<_>>().len() == what.len();
+        assert!(is_unique(views.iter().map(|view| view.record.vf.to_string()).collect()));
+        assert!(is_unique(views.iter().map(|view| view.record.mac.to_string()).collect()));
+        let leases = views.iter().flat_map(|view| {
+            let Record { leases, network, .. } = &*view.record;
+            leases.iter().map(|lease| format!("{} {}", network.name, lease.address))
+        });
+        assert!(is_unique(leases.collect()));
+        for port in self.kernel.ports() {
+            let held = views.iter().find(|view| {
+                view.record.vf == port.representor.vf && view.state != AttachmentState::Releasing
+            });
+            match held {
+                Some(view) => assert!(port.serves(&view.record.port_settings()), "{port:?}"),
+                None => assert!(port.is_idle(), "{port:?}"),
+            }
+        }
+    }
+}
+
+fn open(
+    directory: &TempDir,
+    configuration: &Configuration,
+    settings: &Settings,
+    kernel: &FakeKernel,
+    full: &Full,
+) -> Attachments {
+    let full = full.clone();
+    let wrap = move |file| Disk { file, full: full.clone() };
+    let records = Records::open_with(&directory.path().join("journal"), wrap).unwrap();
+    let programmer =
+        Programmer::new(std::sync::Arc::new(kernel.clone()), std::sync::Arc::new(kernel.clone()));
+    Attachments::open(records, programmer, configuration.clone(), settings.clone()).unwrap()
+}
+
+/// A hello that offers all of PF 0's VFs that have a representor, but for those in use.
+pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hello {
+    Hello {
+        agent_version: "1".into(),
+        boot_id: boot_id.into(),
+        inventory: inventory(kernel, in_use),
+        live: Vec::new(),
+        pending: Vec::new(),
+    }
+}
+
+pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[VfId]) -> Inventory {
+    let function = |vf: VfId| VirtualFunction {
+        number: vf.vf,
+        pci_address: format!("d000:00:00.{}", vf.vf + 1),
+        condition: if in_use.contains(&vf) { VfCondition::InUse } else { VfCondition::Clean },
+    };
+    let vfs = kernel.ports().into_iter().map(|port| function(port.representor.vf)).collect();
+    let pf = PhysicalFunction { id: PfId::local(0), vendor: 0x1d0f, device: 1, vfs };
+    Inventory { pfs: vec![pf] }
+}
+
+pub(crate) fn live(view: &AttachmentView, in_pod: bool) -> LiveAttachment {
+    LiveAttachment { id: view.record.id, key: view.record.key.clone(), in_pod }
+}
