@@ -49,3 +49,31 @@ impl Console<'_> {
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_is_yes() {
+        for (answer, expected) in [
+            ("y\n", true),
+            ("YES\n", true),
+            ("n\n", false),
+            ("\n", false),
+            ("", false),
+            ("yep\n", false),
+        ] {
+            let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), answer.as_bytes());
+            let mut console = Console {
+                output: &mut output,
+                notes: &mut notes,
+                input: &mut input,
+                interactive: true,
+            };
+            assert_eq!(console.confirm("Really?").unwrap(), expected, "{answer:?}");
+            assert_eq!(notes, b"Really? [y/N] ");
+            assert!(output.is_empty());
+        }
+    }
+}

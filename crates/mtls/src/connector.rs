@@ -41,7 +41,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pauses after failed attempts: the first, and the longest. They double in between.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// An address or name that no DPU can have.
 #[derive(Debug, thiserror::Error)]
