@@ -6,6 +6,8 @@ use std::{
     hash::Hash,
 };
 
+use ahash::RandomState;
+
 use crate::{
     ClearError, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Settings, SpecError,
     Usage, VfFacts, VfId, VfState, VfView,
@@ -29,10 +31,10 @@ pub struct Request<'a> {
 pub struct Allocator<K> {
     settings: Settings,
     pools: Vec<Pool>,
-    pool_numbers: HashMap<String, usize>,
+    pool_numbers: HashMap<String, usize, RandomState>,
     slots: Vec<Slot<K>>,
     by_vf: BTreeMap<VfId, usize>,
-    by_key: HashMap<K, usize>,
+    by_key: HashMap<K, usize, RandomState>,
     by_pci: HashMap<HostId, HashMap<String, usize>>,
     /// When rests end.
     rests: BinaryHeap<Reverse<(u64, usize)>>,
@@ -138,10 +140,10 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let mut allocator = Self {
             settings,
             pools: Vec::new(),
-            pool_numbers: HashMap::new(),
+            pool_numbers: HashMap::default(),
             slots: Vec::new(),
             by_vf: BTreeMap::new(),
-            by_key: HashMap::new(),
+            by_key: HashMap::default(),
             by_pci: HashMap::new(),
             rests: BinaryHeap::new(),
             last_stamp: 0,

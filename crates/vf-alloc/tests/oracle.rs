@@ -1,0 +1,426 @@
+//! Random operations on an allocator, each compared with a plain one.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use vf_alloc::{
+    Allocator, ClearError, HostId, Policy, PoolSpec, Request, ReserveError, RestoreError,
+    RestoredState, Settings, Usage, VfFacts, VfId, VfState, parse_selectors,
+};
+
+const SETTINGS: Settings = Settings { quarantine_after: 2, cool_down: 5 };
+const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
+
+/// What is known of a VF.
+#[derive(Clone, Default)]
+struct Known {
+    facts: Option<VfFacts>,
+    holder: Option<(u8, Stage)>,
+    absent: bool,
+    quarantined: bool,
+    rests_until: u64,
+    failures: u32,
+    /// When it became free.
+    free_since: u64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Reserved,
+    Attached,
+    Releasing,
+}
+
+#[derive(Default)]
+struct Oracle {
+    vfs: BTreeMap<VfId, Known>,
+    second_set: bool,
+}
+
+impl Oracle {
+    fn known(&mut self, vf: VfId) -> &mut Known {
+        self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
+    }
+
+    fn state(known: &Known, now: u64) -> &'static str {
+        match known.holder {
+            Some((_, Stage::Reserved)) => "reserved",
+            Some((_, Stage::Attached)) => "attached",
+            Some((_, Stage::Releasing)) => "releasing",
+            None if known.quarantined => "quarantined",
+            None if known.absent => "absent",
+            None if known.rests_until > now => "cooling",
+            None => "free",
+        }
+    }
+
+    fn is_in(&self, pool: &str, vf: VfId) -> bool {
+        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
+        match pool {
+            "low" => vf.vf < if self.second_set { 5 } else { 3 },
+            "cards" => facts.is_some_and(|facts| facts.device == 1),
+            "all" => !self.second_set || vf.pf.pf == 0,
+            _ => false,
+        }
+    }
+
+    fn held_by(&self, key: u8) -> Option<VfId> {
+        let holds = |known: &Known| known.holder.is_some_and(|(holder, _)| holder == key);
+        self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
+    }
+
+    fn free(&self, pool: &str, host: HostId, pf: Option<u16>, now: u64) -> Vec<VfId> {
+        let free = |(vf, known): &(&VfId, &Known)| {
+            Self::state(known, now) == "free"
+                && self.is_in(pool, **vf)
+                && known.facts.as_ref().is_some_and(|facts| facts.host == host)
+                && pf.is_none_or(|pf| vf.pf.pf == pf)
+        };
+        self.vfs.iter().filter(free).map(|(&vf, _)| vf).collect()
+    }
+
+    fn usage(&self, pool: &str, now: u64) -> Usage {
+        let mut usage = Usage::default();
+        for (_, known) in self.vfs.iter().filter(|(vf, _)| self.is_in(pool, **vf)) {
+            *match Self::state(known, now) {
+                "free" => &mut usage.free,
+                "cooling" => &mut usage.cooling,
+                "quarantined" => &mut usage.quarantined,
+                "absent" => &mut usage.absent,
+                _ => &mut usage.in_use,
+            } += 1;
+        }
+        usage
+    }
+}
+
+fn pools(second_set: bool) -> Vec<PoolSpec> {
+    let pool = |name: &str, select: &[&str], policy| PoolSpec {
+        name: name.into(),
+        select: select.iter().flat_map(|text| parse_selectors(text).unwrap()).collect(),
+        policy,
+    };
+    let (low, all): (&[&str], &[&str]) = if second_set {
+        (&["p0#0-4", "p1#0-4"], &["p0"])
+    } else {
+        (&["p0#0-2", "p1#0,1,2"], &["p0", "p1"])
+    };
+    vec![
+        pool("low", low, Policy::Pack),
+        pool("all", all, Policy::Spread),
+        pool("cards", &["15b3:0001"], Policy::Spread),
+        pool("none", &["p9"], Policy::Pack),
+    ]
+}
+
+/// Each PF serves a host of its own, but one of its VFs is the other host's.
+fn facts(vf: VfId, moved: bool) -> VfFacts {
+    let foreign = vf.vf == 7;
+    VfFacts {
+        host: HostId(u32::from(vf.pf.pf == 1 && !foreign)),
+        pci_address: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf),
+        vendor: 0x15b3,
+        device: vf.vf % 2,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Offer(VfId, bool),
+    Withdraw(VfId),
+    Reserve(u8, usize, u32),
+    Pin(u8, usize, u32, VfId),
+    Attached(u8),
+    Releasing(u8),
+    Release(u8),
+    Fail(u8),
+    Quarantine(VfId),
+    Clear(VfId),
+    Restore(VfId, u8, bool),
+    Reload(bool),
+    Wait(u64),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let vf = || (0..2_u16, 0..8_u16).prop_map(|(pf, vf)| VfId::local(pf, vf));
+    let key = || 0..12_u8;
+    let (pool, host) = (|| 0..POOLS.len(), || 0..2_u32);
+    prop_oneof![
+        8 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Offer(vf, moved)),
+        2 => vf().prop_map(Operation::Withdraw),
+        8 => (key(), pool(), host()).prop_map(|(key, pool, host)| Operation::Reserve(key, pool, host)),
+        3 => (key(), pool(), host(), vf()).prop_map(|(key, pool, host, vf)| Operation::Pin(key, pool, host, vf)),
+        2 => key().prop_map(Operation::Attached),
+        2 => key().prop_map(Operation::Releasing),
+        5 => key().prop_map(Operation::Release),
+        3 => key().prop_map(Operation::Fail),
+        1 => vf().prop_map(Operation::Quarantine),
+        1 => vf().prop_map(Operation::Clear),
+        1 => (vf(), key(), any::<bool>()).prop_map(|(vf, key, held)| Operation::Restore(vf, key, held)),
+        1 => any::<bool>().prop_map(Operation::Reload),
+        3 => (0..4_u64).prop_map(Operation::Wait),
+    ]
+}
+
+struct Both {
+    allocator: Allocator<u8>,
+    oracle: Oracle,
+    now: u64,
+    step: u64,
+}
+
+impl Both {
+    fn new() -> Self {
+        let allocator = Allocator::new(pools(false), SETTINGS).unwrap();
+        Self { allocator, oracle: Oracle::default(), now: 100, step: 0 }
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        let Self { allocator, oracle, now, .. } = self;
+        let now = *now;
+        match *operation {
+            Operation::Offer(vf, moved) => {
+                allocator.offer(vf, facts(vf, moved), now);
+                let known = oracle.known(vf);
+                if known.facts.replace(facts(vf, moved)) != known.facts {
+                    known.free_since = 0;
+                }
+                known.absent = false;
+            }
+            Operation::Withdraw(vf) => {
+                allocator.withdraw(vf, "gone");
+                oracle.known(vf).absent = true;
+            }
+            Operation::Reserve(key, pool, host) => {
+                self.reserve(key, POOLS[pool], HostId(host), None);
+            }
+            Operation::Pin(key, pool, host, vf) => {
+                self.reserve(key, POOLS[pool], HostId(host), Some(vf));
+            }
+            Operation::Attached(key) => {
+                allocator.attached(&key);
+                if let Some(vf) = oracle.held_by(key) {
+                    let known = oracle.known(vf);
+                    if known.holder != Some((key, Stage::Releasing)) {
+                        known.holder = Some((key, Stage::Attached));
+                        known.failures = 0;
+                    }
+                }
+            }
+            Operation::Releasing(key) => {
+                allocator.releasing(&key);
+                if let Some(vf) = oracle.held_by(key) {
+                    oracle.known(vf).holder = Some((key, Stage::Releasing));
+                }
+            }
+            Operation::Release(key) => {
+                let vf = oracle.held_by(key);
+                assert_eq!(allocator.release(&key, now), vf);
+                if let Some(vf) = vf {
+                    let known = oracle.known(vf);
+                    known.holder = None;
+                    known.rests_until = now + SETTINGS.cool_down;
+                    known.absent = known.facts.is_none();
+                }
+            }
+            Operation::Fail(key) => {
+                let vf = oracle.held_by(key);
+                assert_eq!(allocator.fail(&key, "no carrier", now), vf);
+                if let Some(vf) = vf {
+                    let known = oracle.known(vf);
+                    known.holder = None;
+                    known.rests_until = now + SETTINGS.cool_down;
+                    known.failures += 1;
+                    known.quarantined |= known.failures >= SETTINGS.quarantine_after;
+                }
+            }
+            Operation::Quarantine(vf) => {
+                allocator.quarantine(vf, "odd");
+                oracle.known(vf).quarantined = true;
+            }
+            Operation::Clear(vf) => {
+                let expected = match oracle.vfs.get_mut(&vf) {
+                    None => Err("unknown"),
+                    Some(known) if !known.quarantined => Err("not quarantined"),
+                    Some(known) => {
+                        known.quarantined = false;
+                        known.failures = 0;
+                        Ok(())
+                    }
+                };
+                let cleared = allocator.clear(vf).map_err(|error| match error {
+                    ClearError::Unknown { .. } => "unknown",
+                    ClearError::NotQuarantined { .. } => "not quarantined",
+                });
+                assert_eq!(cleared, expected);
+            }
+            Operation::Restore(vf, key, held) => self.restore(vf, key, held),
+            Operation::Reload(second_set) => {
+                allocator.replace_pools(pools(second_set)).unwrap();
+                oracle.second_set = second_set;
+            }
+            Operation::Wait(seconds) => self.now += seconds,
+        }
+        self.allocator.advance(self.now);
+        self.note_free();
+    }
+
+    /// Notes which VFs have just become free.
+    fn note_free(&mut self) {
+        self.step += 1;
+        for known in self.oracle.vfs.values_mut() {
+            if Oracle::state(known, self.now) != "free" {
+                known.free_since = 0;
+            } else if known.free_since == 0 {
+                known.free_since = self.step;
+            }
+        }
+    }
+
+    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<VfId>) {
+        let pci = pin.map(|vf| facts(vf, false).pci_address);
+        let request = Request { host, pool, pinned: pci.as_deref() };
+        let given = self.allocator.reserve(&request, key, self.now);
+        if let Some(held) = self.oracle.held_by(key) {
+            self.check_again(held, &request, &given);
+            return;
+        }
+        match (given, pin) {
+            (Ok(vf), None) => self.check_choice(vf, pool, host),
+            (Ok(vf), Some(pin)) => {
+                assert_eq!(vf, pin);
+                assert!(self.oracle.free(pool, host, None, self.now).contains(&vf));
+            }
+            (Err(error), _) => self.check_refusal(&error, pool, host, pin),
+        }
+        if let Some(vf) = self.allocator.vf_of(&key) {
+            self.oracle.known(vf).holder = Some((key, Stage::Reserved));
+        }
+    }
+
+    fn check_again(&self, held: VfId, request: &Request<'_>, given: &Result<VfId, ReserveError>) {
+        let known = &self.oracle.vfs[&held];
+        let pci = || request.pinned.unwrap_or_default().to_owned();
+        let elsewhere = known.facts.as_ref().is_some_and(|facts| facts.host != request.host);
+        let other = |facts: &VfFacts| request.pinned.is_some_and(|pci| pci != facts.pci_address);
+        let expected = if matches!(known.holder, Some((_, Stage::Releasing))) {
+            Err(ReserveError::KeyReleasing { held })
+        } else if elsewhere {
+            Err(ReserveError::OtherHost { held })
+        } else if known.facts.as_ref().is_some_and(other) {
+            Err(ReserveError::KeyHoldsAnother { held, pci: pci() })
+        } else {
+            Ok(held)
+        };
+        assert_eq!(*given, expected);
+    }
+
+    /// The VF is of the PF that the policy prefers, and is the longest rested of it.
+    fn check_choice(&self, vf: VfId, pool: &str, host: HostId) {
+        let free = |pf| self.oracle.free(pool, host, Some(pf), self.now);
+        let here = free(vf.pf.pf);
+        assert!(here.contains(&vf), "{vf} is not free");
+        let there = free(1 - vf.pf.pf).len();
+        if pool == "low" {
+            assert!(there == 0 || here.len() <= there);
+        } else {
+            assert!(here.len() >= there);
+        }
+        let since = |vf: &VfId| self.oracle.vfs[vf].free_since;
+        assert!(here.iter().all(|other| since(other) >= since(&vf)), "{vf} has rested less");
+    }
+
+    fn check_refusal(&self, error: &ReserveError, pool: &str, host: HostId, pin: Option<VfId>) {
+        let free = self.oracle.free(pool, host, None, self.now);
+        match error {
+            ReserveError::Exhausted { .. } => assert!(pin.is_none() && free.is_empty()),
+            ReserveError::PinnedUnknown { .. } => {
+                let pci = facts(pin.unwrap(), false).pci_address;
+                let known =
+                    self.oracle.vfs.get(&pin.unwrap()).and_then(|known| known.facts.as_ref());
+                assert!(!known.is_some_and(|facts| facts.host == host && facts.pci_address == pci));
+            }
+            ReserveError::PinnedNotFree { vf, state, .. } => {
+                assert_eq!(Some(*vf), pin);
+                assert_ne!(*state, VfState::Free);
+                assert!(!free.contains(vf));
+            }
+            ReserveError::PinnedNotInPool { vf, .. } => assert!(!self.oracle.is_in(pool, *vf)),
+            other => unreachable!("{other}"),
+        }
+    }
+
+    fn restore(&mut self, vf: VfId, key: u8, held: bool) {
+        let state = if held { RestoredState::Held } else { RestoredState::Releasing };
+        let restored = self.allocator.restore(vf, key, state);
+        let holder = self.oracle.vfs.get(&vf).and_then(|known| known.holder);
+        match (self.oracle.held_by(key), holder) {
+            (Some(other), _) if other != vf => {
+                let error = RestoreError::KeyHoldsAnother { key, held: other, claimed: vf };
+                assert_eq!(restored, Err(error));
+            }
+            (_, Some((holder, _))) if holder != key => {
+                assert_eq!(restored, Err(RestoreError::VfHeld { vf, holder, claimant: key }));
+            }
+            _ => {
+                assert_eq!(restored, Ok(()));
+                let stage = if held { Stage::Reserved } else { Stage::Releasing };
+                self.oracle.known(vf).holder = Some((key, stage));
+            }
+        }
+    }
+
+    /// All that can be read agrees.
+    fn check(&self) {
+        let Self { allocator, oracle, now, .. } = self;
+        assert!(allocator.vfs().map(|view| view.vf).eq(oracle.vfs.keys().copied()));
+        for (&vf, known) in &oracle.vfs {
+            let state = match allocator.state(vf).unwrap() {
+                VfState::Free => "free",
+                VfState::Reserved => "reserved",
+                VfState::Attached => "attached",
+                VfState::Releasing => "releasing",
+                VfState::Cooling { until } => {
+                    assert_eq!(until, known.rests_until);
+                    "cooling"
+                }
+                VfState::Quarantined { .. } => "quarantined",
+                VfState::Absent { .. } => "absent",
+            };
+            assert_eq!(state, Oracle::state(known, *now), "{vf}");
+            let holder = known.holder.map(|(key, _)| key);
+            assert_eq!(allocator.holder(vf).copied(), holder);
+            let pools: Vec<&str> = allocator.pools_of(vf).collect();
+            let expected: Vec<&str> =
+                POOLS.into_iter().filter(|pool| oracle.is_in(pool, vf)).collect();
+            assert_eq!(pools, expected);
+        }
+        for view in allocator.vfs() {
+            let known = &oracle.vfs[&view.vf];
+            assert_eq!((view.facts, view.failures), (known.facts.as_ref(), known.failures));
+            assert_eq!(view.quarantine.is_some(), known.quarantined);
+        }
+        for key in 0..12 {
+            assert_eq!(allocator.vf_of(&key), oracle.held_by(key));
+        }
+        for pool in POOLS {
+            assert_eq!(allocator.usage(pool), Some(oracle.usage(pool, *now)), "{pool}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn an_allocator_does_what_the_oracle_does(
+        operations in prop::collection::vec(operation(), 0..300),
+    ) {
+        let mut both = Both::new();
+        for operation in &operations {
+            both.apply(operation);
+            both.check();
+        }
+    }
+}

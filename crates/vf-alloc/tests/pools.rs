@@ -1,0 +1,254 @@
+//! Selectors, pools and refusals, one by one.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use vf_alloc::{
+    Allocator, ClearError, HostId, ParseSelectorError, PfId, Policy, PoolSpec, Request,
+    ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError, Usage, VfFacts, VfId,
+    VfState, parse_selectors,
+};
+
+const HOST: HostId = HostId(1);
+
+fn functions(pf: u16, first: u16, last: u16) -> Selector {
+    Selector::Functions { pf: PfId::local(pf), first, last }
+}
+
+fn pool(name: &str, select: &str) -> PoolSpec {
+    let select = parse_selectors(select).unwrap();
+    PoolSpec { name: name.into(), select, policy: Policy::Spread }
+}
+
+fn pci(vf: VfId) -> String {
+    format!("0000:0{}:00.{}", vf.pf.pf, vf.vf)
+}
+
+fn facts(vf: VfId) -> VfFacts {
+    VfFacts { host: HOST, pci_address: pci(vf), vendor: 0x15b3, device: 0x101e }
+}
+
+/// Two VFs of PF 0 in pool `default`, and one that is in no pool.
+fn allocator(settings: Settings) -> Allocator<u32> {
+    let mut allocator = Allocator::new(vec![pool("default", "p0#0-1")], settings).unwrap();
+    for vf in 0..3 {
+        allocator.offer(VfId::local(0, vf), facts(VfId::local(0, vf)), 0);
+    }
+    allocator
+}
+
+fn request(pinned: Option<&str>) -> Request<'_> {
+    Request { host: HOST, pool: "default", pinned }
+}
+
+#[test]
+fn selectors_read_back_as_shown() {
+    let cases = [
+        ("p0#2-45", functions(0, 2, 45)),
+        ("p0#3", functions(0, 3, 3)),
+        ("p0", functions(0, 0, u16::MAX)),
+        ("15b3:101e", Selector::Device { vendor: 0x15b3, device: 0x101e }),
+    ];
+    for (text, selector) in cases {
+        assert_eq!(text.parse(), Ok(selector));
+        assert_eq!(selector.to_string(), text);
+    }
+    let several = vec![functions(1, 0, 3), functions(1, 8, 9), functions(1, 12, 12)];
+    assert_eq!(parse_selectors("p1#0-3,8-9,12"), Ok(several));
+}
+
+#[test]
+fn texts_that_select_nothing() {
+    for text in
+        ["", "p", "p0#", "p0#-", "p0#1-", "p0#+1", "p0#1,", "pf0vf1", "p0#70000", "p0#1-2-3"]
+    {
+        assert_eq!(parse_selectors(text), Err(ParseSelectorError::Form { text: text.into() }));
+    }
+    for text in ["15b3:", ":101e", "15b3:xyz", "15b30:101e", "+5b3:101e"] {
+        assert!(matches!(parse_selectors(text), Err(ParseSelectorError::PciId { .. })), "{text}");
+    }
+    let text = "p0#9-3".to_owned();
+    assert_eq!(
+        parse_selectors("p0#9-3"),
+        Err(ParseSelectorError::Reversed { text, first: 9, last: 3 })
+    );
+    let text = "p0#1,3".to_owned();
+    assert_eq!("p0#1,3".parse::<Selector>(), Err(ParseSelectorError::Several { text }));
+}
+
+#[test]
+fn pools_read_from_configuration() {
+    let read = |text: &str| toml::from_str::<PoolSpec>(text);
+    let device = Selector::Device { vendor: 0x15b3, device: 0x101e };
+    let table = "{ vendor = \"15b3\", device = \"0x101e\" }";
+    let listed =
+        read(&format!("name = 'a'\nselect = ['p0#0-3,8', {table}]\npolicy = 'pack'")).unwrap();
+    assert_eq!(listed.select, [functions(0, 0, 3), functions(0, 8, 8), device]);
+    assert_eq!(listed.policy, Policy::Pack);
+    assert_eq!(read(&format!("name = 'a'\nselect = {table}")).unwrap().select, [device]);
+    assert_eq!(read("name = 'a'\nselect = 'p0'").unwrap().policy, Policy::Spread);
+    let json = serde_json::to_string(&listed).unwrap();
+    assert_eq!(serde_json::from_str::<PoolSpec>(&json).unwrap(), listed);
+
+    let refused = [
+        ("name = 'a'\nselect = ['p0']\nsize = 3", "unknown field `size`"),
+        ("name = 'a'\nselect = ['p0#9-3']", "write 3-9"),
+        ("name = 'a'\nselect = [7]", "expected VFs such as"),
+        ("name = 'a'\nselect = [{ vendor = '15b3' }]", "missing field `device`"),
+        ("name = 'a'\nselect = [{ vendor = '15b3', device = 'x' }]", "not a PCI id"),
+        ("name = 'a'\nselect = ['p0']\npolicy = 'random'", "unknown variant `random`"),
+    ];
+    for (text, message) in refused {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn pools_that_cannot_stand_side_by_side() {
+    let new = |pools| Allocator::<u32>::new(pools, Settings::default()).err();
+    let name = || "a".to_owned();
+    let twice = vec![pool("a", "p0"), pool("a", "p1")];
+    assert_eq!(new(twice), Some(SpecError::Duplicate { name: name() }));
+    assert_eq!(new(vec![pool("", "p0")]), Some(SpecError::NoName));
+    let empty = PoolSpec { select: Vec::new(), ..pool("a", "p0") };
+    assert_eq!(new(vec![empty]), Some(SpecError::SelectsNothing { name: name() }));
+    let selector = functions(0, 9, 3);
+    let reversed = PoolSpec { select: vec![selector], ..pool("a", "p0") };
+    assert_eq!(new(vec![reversed]), Some(SpecError::Reversed { name: name(), selector }));
+    assert_eq!(new(vec![pool("a", "p0#1-5,3-9"), pool("b", "p0#4")]), None);
+}
+
+#[test]
+fn requests_that_are_refused() {
+    let mut allocator = allocator(Settings::default());
+    let [first, second, other] = [0, 1, 2].map(|vf| VfId::local(0, vf));
+    let unknown = Request { pool: "fast", ..request(None) };
+    let error = ReserveError::PoolUnknown { pool: "fast".into() };
+    assert_eq!(allocator.reserve(&unknown, 1, 0), Err(error));
+
+    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 1, 0), Ok(second));
+    assert_eq!(allocator.reserve(&request(None), 1, 0), Ok(second), "the same key, the same VF");
+    let error = ReserveError::KeyHoldsAnother { held: second, pci: pci(first) };
+    assert_eq!(allocator.reserve(&request(Some(&pci(first))), 1, 0), Err(error));
+    let abroad = Request { host: HostId(2), ..request(None) };
+    assert_eq!(allocator.reserve(&abroad, 1, 0), Err(ReserveError::OtherHost { held: second }));
+    assert!(matches!(allocator.reserve(&abroad, 2, 0), Err(ReserveError::Exhausted { .. })));
+
+    let error =
+        ReserveError::PinnedNotFree { pci: pci(second), vf: second, state: VfState::Reserved };
+    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 2, 0), Err(error));
+    let error = ReserveError::PinnedUnknown { pci: "0000:ff:00.0".into() };
+    assert_eq!(allocator.reserve(&request(Some("0000:ff:00.0")), 2, 0), Err(error));
+    let error =
+        ReserveError::PinnedNotInPool { pci: pci(other), vf: other, pool: "default".into() };
+    assert_eq!(allocator.reserve(&request(Some(&pci(other))), 2, 0), Err(error));
+
+    assert_eq!(allocator.reserve(&request(None), 2, 0), Ok(first));
+    let usage = Usage { in_use: 2, ..Usage::default() };
+    let error = ReserveError::Exhausted { pool: "default".into(), usage };
+    assert_eq!(
+        error.to_string(),
+        "VF pool \"default\" has no free VF for this host \
+         (0 free, 2 in use, 0 cooling down, 0 quarantined, 0 absent)"
+    );
+    assert_eq!(allocator.reserve(&request(None), 3, 0), Err(error));
+    allocator.releasing(&1);
+    allocator.attached(&1);
+    assert_eq!(
+        allocator.reserve(&request(None), 1, 0),
+        Err(ReserveError::KeyReleasing { held: second })
+    );
+}
+
+#[test]
+fn failures_in_a_row_lead_to_quarantine() {
+    let mut allocator = allocator(Settings { quarantine_after: 2, cool_down: 0 });
+    let vf = VfId::local(0, 0);
+    let pci = pci(vf);
+    let request = request(Some(&pci));
+    let mut attach_fails = |after_success: bool| {
+        allocator.reserve(&request, 1, 0).unwrap();
+        if after_success {
+            allocator.attached(&1);
+        }
+        assert_eq!(allocator.fail(&1, "no carrier", 0), Some(vf));
+        assert_eq!(allocator.fail(&1, "no carrier", 0), None);
+        allocator.state(vf).unwrap()
+    };
+    assert_eq!(attach_fails(false), VfState::Free);
+    assert_eq!(attach_fails(true), VfState::Free, "a success starts the count again");
+    let quarantined = attach_fails(false);
+    let reason = "2 attaches in a row failed, lastly: no carrier".to_owned();
+    assert_eq!(quarantined, VfState::Quarantined { reason });
+    allocator.offer(vf, facts(vf), 0);
+    assert!(matches!(allocator.reserve(&request, 1, 0), Err(ReserveError::PinnedNotFree { .. })));
+    assert_eq!(allocator.clear(vf), Ok(()));
+    let error = ClearError::NotQuarantined { vf, state: VfState::Free };
+    assert_eq!(error.to_string(), "VF pf0vf0 is not quarantined; it is free");
+    assert_eq!(allocator.clear(vf), Err(error));
+    let unknown = VfId::local(7, 7);
+    assert_eq!(allocator.clear(unknown), Err(ClearError::Unknown { vf: unknown }));
+    assert_eq!(allocator.reserve(&request, 1, 0), Ok(vf));
+}
+
+/// A VF that vanished while it was held must not be tried again until it is back.
+#[test]
+fn a_vf_withdrawn_while_held_is_absent_after_a_failure() {
+    let mut allocator = allocator(Settings::default());
+    let vf = allocator.reserve(&request(None), 1, 0).unwrap();
+    allocator.withdraw(vf, "its PF is gone");
+    assert_eq!(allocator.state(vf), Some(VfState::Reserved));
+    allocator.fail(&1, "no such device", 0).unwrap();
+    assert_eq!(allocator.state(vf), Some(VfState::Absent { reason: "its PF is gone".into() }));
+    allocator.offer(vf, facts(vf), 0);
+    assert_eq!(allocator.state(vf), Some(VfState::Free));
+
+    allocator.reserve(&request(Some(&pci(vf))), 1, 0).unwrap();
+    allocator.withdraw(vf, "in use");
+    allocator.release(&1, 0).unwrap();
+    assert_eq!(allocator.state(vf), Some(VfState::Free), "its host said that it is back and clean");
+}
+
+#[test]
+fn a_journal_that_contradicts_itself() {
+    let mut allocator = Allocator::new(vec![pool("default", "p0")], Settings::default()).unwrap();
+    let (vf, other) = (VfId::local(0, 0), VfId::local(0, 1));
+    assert_eq!(allocator.restore(vf, 1, RestoredState::Held), Ok(()));
+    assert_eq!(allocator.restore(vf, 1, RestoredState::Releasing), Ok(()));
+    assert_eq!(allocator.state(vf), Some(VfState::Releasing));
+    let error = RestoreError::VfHeld { vf, holder: 1, claimant: 2 };
+    assert_eq!(error.to_string(), "VF pf0vf0 is held by 1 and claimed by 2");
+    assert_eq!(allocator.restore(vf, 2, RestoredState::Held), Err(error));
+    let error = RestoreError::KeyHoldsAnother { key: 1, held: vf, claimed: other };
+    assert_eq!(allocator.restore(other, 1, RestoredState::Held), Err(error));
+
+    assert_eq!(allocator.release(&1, 0), Some(vf));
+    assert!(matches!(allocator.state(vf), Some(VfState::Absent { .. })), "no host has offered it");
+    allocator.offer(vf, facts(vf), 0);
+    assert_eq!(allocator.reserve(&request(None), 2, 0), Ok(vf));
+}
+
+#[test]
+fn vfs_take_turns() {
+    let mut allocator = allocator(Settings { quarantine_after: 0, cool_down: 10 });
+    let [first, second] = [0, 1].map(|vf| VfId::local(0, vf));
+    for (key, vf, now) in [(1, first, 0), (2, second, 1), (3, first, 12), (4, second, 13)] {
+        assert_eq!(allocator.reserve(&request(None), key, now), Ok(vf));
+        assert_eq!(allocator.release(&key, now), Some(vf));
+        assert_eq!(allocator.state(vf), Some(VfState::Cooling { until: now + 10 }));
+    }
+    assert!(allocator.reserve(&request(None), 5, 21).is_err());
+    assert_eq!(allocator.reserve(&request(None), 5, 22), Ok(first));
+}
+
+#[test]
+fn reservations_outlive_their_pool() {
+    let mut allocator = allocator(Settings::default());
+    let vf = allocator.reserve(&request(None), 1, 0).unwrap();
+    allocator.replace_pools(vec![pool("other", "p0#1-9")]).unwrap();
+    assert_eq!(allocator.reserve(&request(None), 1, 0), Ok(vf));
+    assert_eq!(allocator.usage("default"), None);
+    assert_eq!(allocator.pools_of(VfId::local(0, 2)).collect::<Vec<_>>(), ["other"]);
+    let bad = vec![pool("a", "p0"), pool("a", "p0")];
+    assert!(allocator.replace_pools(bad).is_err());
+    assert_eq!(allocator.usage("other").unwrap().free, 2, "nothing has changed");
+}
