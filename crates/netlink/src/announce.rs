@@ -3,6 +3,7 @@
 use std::{
     mem::size_of,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::AsRawFd,
 };
 
 use nix::{
@@ -106,7 +107,7 @@ fn send(
     // Protocol 0: the socket receives nothing.
     let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let address = frame_address(interface, ethertype, destination)?;
-    sendto(std::os::fd::AsRawFd::as_raw_fd(&socket), packet, &address, MsgFlags::empty()).map(drop)
+    sendto(socket.as_raw_fd(), packet, &address, MsgFlags::empty()).map(drop)
 }
 
 #[expect(unsafe_code, reason = "there is no safe constructor of a packet socket's address")]
@@ -130,4 +131,24 @@ fn frame_address(
     // address is copied out of it before it goes out of scope.
     let address = unsafe { LinkAddr::from_raw((&raw const raw).cast(), length) };
     address.ok_or(Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_over_an_advertisement_with_its_checksum_is_zero() {
+        let address = "2001:db8::7".parse().unwrap();
+        let packet = neighbour_advertisement(MacAddress([2, 0, 0, 0, 0, 7]), address);
+        assert_eq!(packet.len(), 40 + usize::from(packet[5]));
+        assert_eq!(icmpv6_checksum(address, ALL_NODES, &packet[40..]), 0);
+    }
+
+    #[test]
+    fn an_arp_request_asks_for_its_own_sender() {
+        let packet = arp_request(MacAddress([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(192, 0, 2, 7));
+        assert_eq!(packet.len(), 28);
+        assert_eq!(packet[14..18], packet[24..28]);
+    }
 }

@@ -85,51 +85,45 @@ impl RouteSocket {
     /// Sends requests, and waits until all have been answered.
     ///
     /// # Errors
-    /// The first refusal. The requests after it have been carried out or refused, too.
+    /// The first refusal. The requests after it have been carried out or refused, too, unless the
+    /// socket failed.
     pub(crate) fn carry_out(&mut self, requests: &[Request<'_>]) -> Result<(), Refusal> {
         let mut first_refusal = None;
         for (chunk, requests) in requests.chunks(REQUESTS_PER_SEND).enumerate() {
-            if let Err(mut refusal) = self.carry_out_chunk(requests) {
-                refusal.position += chunk * REQUESTS_PER_SEND;
-                first_refusal.get_or_insert(refusal);
+            let start = chunk * REQUESTS_PER_SEND;
+            let refusal = self
+                .carry_out_chunk(requests)
+                .map_err(|error| Refusal { position: start, cause: error.into() })?;
+            if let Some((position, cause)) = refusal {
+                first_refusal.get_or_insert(Refusal { position: start + position, cause });
             }
         }
         first_refusal.map_or(Ok(()), Err)
     }
 
-    fn carry_out_chunk(&mut self, requests: &[Request<'_>]) -> Result<(), Refusal> {
+    /// Returns the first refusal with its position. An error means that the socket failed.
+    fn carry_out_chunk(
+        &mut self,
+        requests: &[Request<'_>],
+    ) -> io::Result<Option<(usize, RefusalCause)>> {
         let base = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
         for request in requests {
             self.sequence = self.sequence.wrapping_add(1);
             request.append_to(&mut datagram, self.sequence);
         }
-        let at_first = |cause| Refusal { position: 0, cause };
-        self.socket.send(&datagram, 0).map_err(|error| at_first(error.into()))?;
+        self.socket.send(&datagram, 0)?;
 
-        let mut refusal: Option<Refusal> = None;
+        let mut first_refusal = None;
         let mut unanswered = requests.len();
         while unanswered > 0 {
-            self.receive().map_err(|error| at_first(error.into()))?;
-            for message in messages(&self.buffer) {
-                let Some(position) = position(message.sequence, base, requests.len()) else {
-                    continue;
-                };
-                let cause = match message.meaning() {
-                    Ok(Meaning::Done) => None,
-                    Ok(Meaning::Refused { errno, sentence }) => {
-                        Some(RefusalCause::Kernel { errno, sentence })
-                    }
-                    Ok(Meaning::Object(_) | Meaning::Nothing) => continue,
-                    Err(why) => Some(RefusalCause::Answer(why)),
-                };
+            self.receive()?;
+            for (position, refusal) in answers(&self.buffer, base, requests.len()) {
                 unanswered = unanswered.saturating_sub(1);
-                if let Some(cause) = cause {
-                    refusal.get_or_insert(Refusal { position, cause });
-                }
+                first_refusal = first_refusal.or(refusal.map(|cause| (position, cause)));
             }
         }
-        refusal.map_or(Ok(()), Err)
+        Ok(first_refusal)
     }
 
     /// Asks for one object.
@@ -221,7 +215,23 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     }
 }
 
-/// Which of the `count` requests from number `base` on a message answers.
-fn position(sequence: u32, base: u32, count: usize) -> Option<usize> {
-    usize::try_from(sequence.wrapping_sub(base)).ok().filter(|position| *position < count)
+/// The answers in a datagram to the `count` requests from number `base` on: which of them it is,
+/// and why it was refused if it was. An answer to an earlier request, given up since, is none.
+fn answers(
+    datagram: &[u8],
+    base: u32,
+    count: usize,
+) -> impl Iterator<Item = (usize, Option<RefusalCause>)> {
+    messages(datagram).filter_map(move |message| {
+        let position = usize::try_from(message.sequence.wrapping_sub(base)).ok()?;
+        let refusal = match message.meaning() {
+            Ok(Meaning::Done) => None,
+            Ok(Meaning::Refused { errno, sentence }) => {
+                Some(RefusalCause::Kernel { errno, sentence })
+            }
+            Ok(Meaning::Object(_) | Meaning::Nothing) => return None,
+            Err(why) => Some(RefusalCause::Answer(why)),
+        };
+        (position < count).then_some((position, refusal))
+    })
 }

@@ -24,7 +24,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// and without addresses, but with the name, MAC address and MTU that it had there. A veth end dies
 /// instead, and its other end with it. [`Card::run`] puts both back, so it has to know what the VF
 /// was like when it died. It watches all namespaces that the DPU's has a number for, and makes sure
-/// that those of the VFs have one, but never opens them: that would keep them from ending.
+/// that those of the VFs have one, but never opens them: that would keep them from ending. A VF
+/// that is in a namespace for less than the card's look at it takes comes back as it was before.
 #[derive(Debug)]
 pub struct Card {
     namespaces: Namespaces,

@@ -4,8 +4,8 @@ use netlink::{IpNetwork, Link, LinkChange, Request, Rtnl, VethEnd};
 use vf_alloc::{PfId, VfId};
 
 use crate::{
-    CardError, MANAGEMENT_ALIAS, Namespaces, Plan, RepresentorAlias, Side, UplinkAlias, VirtualVf,
-    is_of_card,
+    CardError, Kind, MANAGEMENT_ALIAS, Namespaces, Plan, RepresentorAlias, Side, UplinkAlias,
+    VirtualVf, is_of_card,
     plan::{MANAGEMENT_NAME, first_mac, representor_name, vf_name, wire_name},
 };
 
@@ -40,7 +40,10 @@ pub(crate) fn plug(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError
         return Err(CardError::SameNetns(namespaces.host.id()));
     }
     check_room(namespaces, plan)?;
-    make_links(namespaces, plan).map_err(|error| match unplug(namespaces) {
+    let made = match plan.kind {
+        Kind::Veth => make_links(namespaces, plan),
+    };
+    made.map_err(|error| match unplug(namespaces) {
         Ok(_) => error.into(),
         Err(left) => left,
     })
