@@ -46,7 +46,7 @@ impl Engine {
         }
         for (vf, surveyed) in &survey {
             if surveyed.membership.is_some() {
-                self.clear_orphan(*vf).await;
+                self.clear_orphan(*vf, depth).await;
             }
         }
         self.finish_returned().await;
@@ -138,8 +138,9 @@ impl Engine {
     }
 
     /// Unprograms a representor that serves nobody.
-    async fn clear_orphan(&self, vf: VfId) {
-        if self.serves_somebody(vf) {
+    async fn clear_orphan(&self, vf: VfId, depth: Depth) {
+        let is_left_alone = depth == Depth::Quick && self.registry().stuck.contains(&vf);
+        if is_left_alone || self.serves_somebody(vf) {
             return;
         }
         let _vf = self.vfs.lock(&vf).await;
@@ -149,10 +150,15 @@ impl Engine {
         }
         let programmer = self.programmer.clone();
         match on_blocking_thread(move || programmer.unprogram(vf)).await {
-            Ok(()) => self.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed"),
+            Ok(()) => {
+                self.registry().stuck.remove(&vf);
+                self.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed");
+            }
             Err(leftover) => {
-                let message = Chain(&leftover).to_string();
-                self.events.record(EventKind::RepairFailed, vf, message);
+                let is_news = self.registry().stuck.insert(vf);
+                if is_news {
+                    self.events.record(EventKind::RepairFailed, vf, leftover.to_string());
+                }
             }
         }
     }

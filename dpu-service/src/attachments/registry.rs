@@ -35,6 +35,8 @@ pub(super) struct Registry {
     pub(super) cooling: Vec<Cooling>,
     /// VFs in quarantine because a host holds them for attachments that the journal does not know.
     pub(super) strange: BTreeSet<VfId>,
+    /// VFs whose representors serve nobody and can't be unprogrammed; that was told.
+    pub(super) stuck: BTreeSet<VfId>,
     /// Why no new attachments are taken. `None`: they are.
     pub(super) draining: Option<String>,
     entries: HashMap<AttachmentId, Entry>,
@@ -111,6 +113,7 @@ impl Registry {
             macs: HashMap::new(),
             cooling: loaded.cooling,
             strange: BTreeSet::new(),
+            stuck: BTreeSet::new(),
             draining: None,
             entries: HashMap::new(),
             by_key: HashMap::new(),

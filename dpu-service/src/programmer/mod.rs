@@ -142,10 +142,13 @@ impl Programmer {
     /// # Errors
     /// See [`ProgramError`]; all steps were undone.
     pub fn program(&self, settings: &PortSettings) -> Result<u32, ProgramError> {
+        let vf = settings.vf;
         let mut port = self.port(settings)?;
-        saga::run(STEPS, &mut port)
-            .map_err(|source| ProgramError::Step { vf: settings.vf, source })?;
-        Ok(port.index())
+        let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
+        if self.is_gone(vf, port.index()) {
+            source.left.clear();
+        }
+        Err(ProgramError::Step { vf, source })
     }
 
     /// Undoes all steps, going on past failures. A VF without a representor has nothing to undo.
@@ -153,11 +156,13 @@ impl Programmer {
     /// # Errors
     /// What is left.
     pub fn unprogram(&self, vf: VfId) -> Result<(), Leftover> {
-        match self.port(&idle(vf)) {
-            Ok(mut port) => leftover(vf, &saga::undo(STEPS, &mut port)),
-            Err(ProgramError::NoRepresentor(_)) => Ok(()),
-            Err(error) => Err(Leftover { vf, what: Chain(&error).to_string() }),
-        }
+        let mut port = match self.port(&idle(vf)) {
+            Ok(port) => port,
+            Err(ProgramError::NoRepresentor(_)) => return Ok(()),
+            Err(error) => return Err(Leftover { vf, what: Chain(&error).to_string() }),
+        };
+        let left = saga::undo(STEPS, &mut port);
+        if self.is_gone(vf, port.index()) { Ok(()) } else { leftover(vf, &left) }
     }
 
     /// Each step and what the kernel has of it.
@@ -193,6 +198,12 @@ impl Programmer {
             (representor.vf, Surveyed { representor, membership })
         };
         Ok(self.eswitch.representors()?.into_iter().map(survey).collect())
+    }
+
+    /// Whether that representor was taken away, with all that was programmed of it.
+    fn is_gone(&self, vf: VfId, index: u32) -> bool {
+        let found = self.eswitch.representor(vf);
+        found.is_ok_and(|found| found.is_none_or(|found| found.index != index))
     }
 
     fn port(&self, settings: &PortSettings) -> Result<Port, ProgramError> {

@@ -27,8 +27,10 @@ struct State {
     last_index: u32,
     /// How many calls of a method are refused yet.
     refusals: HashMap<&'static str, u32>,
-    /// Whether VLANs can be done.
+    /// Whether VLANs can't be done.
     without_vlan: bool,
+    /// The method whose next call finds the representor gone.
+    vanishing: Option<&'static str>,
 }
 
 /// A representor and what is programmed of it.
@@ -98,6 +100,11 @@ impl FakeKernel {
         self.lock().refusals.insert(method, times);
     }
 
+    /// The representor of the next call of `method` vanishes before it.
+    pub(crate) fn vanish_at(&self, method: &'static str) {
+        self.lock().vanishing = Some(method);
+    }
+
     pub(crate) fn forbid_vlans(&self) {
         self.lock().without_vlan = true;
     }
@@ -130,8 +137,12 @@ impl FakeKernel {
             *times -= 1;
             return Err(Refused::new(format!("{method} {}", port.name), "Device or resource busy"));
         }
+        if state.vanishing == Some(method) {
+            state.vanishing = None;
+            state.ports.remove(&port.vf);
+        }
         let found = state.ports.values_mut().find(|found| found.representor.index == port.index);
-        let is_clearing = matches!(method, "clear_port_mac" | "clear_rate" | "leave");
+        let is_clearing = method.starts_with("clear") || method == "leave";
         match found {
             Some(found) => change(found),
             None if is_clearing => {}

@@ -86,6 +86,36 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
 }
 
 #[tokio::test]
+async fn a_representor_that_vanishes_during_a_detach_harms_nobody() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.vanish_at("set_up");
+    world.detach("pod").await;
+    assert!(world.list().is_empty());
+    let usage = world.engine.pools()[0].usage;
+    assert_eq!((usage.free, usage.quarantined), (4, 0));
+    world.kernel.make(view.record.vf);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_representor_that_cant_be_unprogrammed_is_told_once_and_left_to_the_timer() {
+    let world = World::new().await;
+    let vf = VfId::local(0, 3);
+    world.kernel.meddle(vf, |port| {
+        port.membership = Some(dpu_service::fabric::Membership { vlan: Some(100) });
+    });
+    world.kernel.refuse("leave", 2);
+    for depth in [Depth::Quick, Depth::Quick, Depth::Thorough, Depth::Thorough] {
+        world.engine.reconcile(depth).await;
+    }
+    world.check();
+    let events = world.engine.events().about(&vf.to_string());
+    let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::RepairFailed, EventKind::Repaired]);
+}
+
+#[tokio::test]
 async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
     let world = World::new().await;
     world.kernel.refuse("prepare", 1);
