@@ -224,7 +224,7 @@ pub enum LoadError {
     #[error("{}", bootstrap::Chain(.0))]
     Form(#[from] bootstrap::ConfigError),
     /// It makes no sense.
-    #[error("{}: {problems}", path.display())]
+    #[error("{}", problems.told_of(path))]
     Content {
         /// The file.
         path: PathBuf,

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
@@ -12,7 +13,12 @@ use bootstrap::{
 };
 use jiff::Timestamp;
 use mtls::{CredentialsError, LiveCredentials, Role};
-use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::Semaphore,
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -63,7 +69,7 @@ pub enum ServiceError {
     #[error("can't listen on {address}")]
     Listen {
         /// The address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// Why not.
         source: io::Error,
     },
@@ -81,13 +87,14 @@ pub enum ServiceError {
 /// # Errors
 /// See [`ServiceError`].
 pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), ServiceError> {
+    raise_file_limit();
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let credentials = LiveCredentials::load(&config.tls, &[Role::Dpu])?;
     let engine = open_engine(&config)?;
     let stop = CancellationToken::new();
     engine.reconcile(Depth::Thorough).await;
 
-    let listener = listen(&config).await?;
+    let listener = listen(&config)?;
     let shared = Arc::new(share(&config, engine.clone(), credentials.clone(), &stop));
     let serving = serve(
         listener,
@@ -116,6 +123,15 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
         tracing::info!("some peers keep their connections; they are cut");
     }
     Ok(())
+}
+
+/// Each connection is an open file, and the usual limit is there for programs that use `select`.
+fn raise_file_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn flatten(
@@ -155,12 +171,22 @@ fn log_capability(capability: &Capability) {
     tracing::info!(name, available, detail, "capability");
 }
 
-async fn listen(config: &Config) -> Result<TcpListener, ServiceError> {
+fn listen(config: &Config) -> Result<TcpListener, ServiceError> {
     let address = config.listen;
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|source| ServiceError::Listen { address, source })?;
+    let listener = bind(address).map_err(|source| ServiceError::Listen { address, source })?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     Ok(listener)
+}
+
+/// When more connections than these wait to be accepted, the kernel drops newcomers, which then try
+/// again after a second. The usual 128 are nothing in a crowd.
+const BACKLOG: u32 = 4096;
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn share(

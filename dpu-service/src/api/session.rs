@@ -150,7 +150,7 @@ impl Conversation<'_> {
                 engine.host_attached(&host, session, id);
             }
             Some(host_message::Message::Inventory(inventory)) => {
-                engine.inventory(host, session, read::inventory(inventory)?).await?;
+                engine.inventory(host, session, read::inventory(&inventory)?).await?;
             }
             Some(host_message::Message::Hello(_)) => {
                 return Err(refuse(format!("host {host} said hello twice in one session")));

@@ -2,8 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    error::Error,
-    fmt,
     ops::RangeInclusive,
     path::Path,
 };
@@ -20,13 +18,13 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(pub Vec<String>);
 
-impl fmt::Display for Problems {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0.join("\n"))
+impl Problems {
+    /// One line for each, with the file.
+    pub(super) fn told_of(&self, path: &Path) -> String {
+        let line = |problem: &String| format!("{}: {problem}", path.display());
+        self.0.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 }
-
-impl Error for Problems {}
 
 impl Config {
     /// Checks what the file's form alone does not tell.

@@ -227,7 +227,7 @@ pub(crate) fn hello(host: &HostName, hello: v1::Hello) -> Result<(Hello, u32), F
     let hello = Hello {
         agent_version: label("agent_version", hello.agent_version)?,
         boot_id: boot_id(hello.boot_id)?,
-        inventory: inventory(hello.inventory.unwrap_or_default())?,
+        inventory: inventory(&hello.inventory.unwrap_or_default())?,
         live: hello.live.into_iter().map(live).collect::<Result<_, Failure>>()?,
         pending: keys(host, hello.pending)?,
     };
@@ -257,14 +257,14 @@ fn boot_id(text: String) -> Result<String, Failure> {
 }
 
 /// What a host has.
-pub(crate) fn inventory(inventory: v1::Inventory) -> Result<Inventory, Failure> {
+pub(crate) fn inventory(inventory: &v1::Inventory) -> Result<Inventory, Failure> {
     if inventory.pfs.len() > MOST_PFS {
         return Err(invalid(format!(
             "the inventory has {} PFs; {MOST_PFS} are the most",
             inventory.pfs.len()
         )));
     }
-    let pfs = inventory.pfs.into_iter().map(physical_function).collect::<Result<Vec<_>, _>>()?;
+    let pfs = inventory.pfs.iter().map(physical_function).collect::<Result<Vec<_>, _>>()?;
     let mut seen = HashSet::new();
     match pfs.iter().find(|pf| !seen.insert(pf.id)) {
         Some(twice) => Err(invalid(format!("the inventory has PF {} twice", twice.id))),
@@ -272,7 +272,7 @@ pub(crate) fn inventory(inventory: v1::Inventory) -> Result<Inventory, Failure> 
     }
 }
 
-fn physical_function(pf: v1::PhysicalFunction) -> Result<PhysicalFunction, Failure> {
+fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Failure> {
     let id = pf_id(pf.controller, pf.pf)?;
     if pf.vfs.len() > MOST_VFS {
         return Err(invalid(format!("PF {id} has {} VFs; {MOST_VFS} are the most", pf.vfs.len())));
