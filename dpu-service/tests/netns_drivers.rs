@@ -1,5 +1,6 @@
 //! The veth eswitch and the bridge fabric against the kernel, looked at with `ip`, `bridge`, `tc` and
 //! `ping`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../crates/netlink/tests/support/mod.rs"]
 mod support;

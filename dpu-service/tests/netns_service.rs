@@ -1,5 +1,6 @@
 //! The real service over real mutual TLS: who may do what, and what strangers, crowds and mistakes
 //! get.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
 
 mod service_support;
 #[path = "../../crates/netlink/tests/support/mod.rs"]
