@@ -41,7 +41,7 @@ impl Engine {
         let mut registry = self.registry();
         let host = &spec.key.host;
         registry.host_id(host)?;
-        let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
+        let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| super::stale(session))?;
         if let Some(entry) = registry.by_key(&spec.key) {
             check_same(entry, spec, &registry)?;
             let record = Arc::clone(&entry.record);
@@ -157,8 +157,4 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
         Some(address) => differs(format!("addresses other than {address}")),
         None => Ok(()),
     }
-}
-
-fn stale(session: SessionId) -> Failure {
-    Failure::new(Reason::StaleSession, format!("session {session} is not the host's session"))
 }

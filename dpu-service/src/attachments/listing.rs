@@ -163,9 +163,16 @@ impl Registry {
         }
     }
 
+    /// As the host offers it, or as its holder's record has it: a host offers no VF that is in use.
+    fn pci_address(&self, known: &vf_alloc::VfView<'_, AttachmentId>) -> String {
+        let offered = known.facts.map(|facts| facts.pci_address.clone());
+        let held = || Some(self.get(*known.holder?)?.record.pci_address.clone());
+        offered.or_else(held).unwrap_or_default()
+    }
+
     fn vf_view(&self, known: &vf_alloc::VfView<'_, AttachmentId>) -> VfView {
         VfView {
-            pci_address: known.facts.map(|facts| facts.pci_address.clone()).unwrap_or_default(),
+            pci_address: self.pci_address(known),
             state: known.state.clone(),
             attachment: known.holder.copied(),
             ..self.unoffered_view(known.vf)

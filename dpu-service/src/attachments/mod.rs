@@ -137,7 +137,7 @@ impl Attachments {
     /// The host said what it has now.
     ///
     /// # Errors
-    /// It names a PF of another host.
+    /// It names a PF of another host, or the session is over.
     pub async fn inventory(
         &self,
         host: HostName,
@@ -341,6 +341,10 @@ impl Attachments {
 
 fn unknown(what: &dyn fmt::Display) -> Failure {
     Failure::new(Reason::AttachmentUnknown, format!("there is no attachment {what}"))
+}
+
+fn stale(session: SessionId) -> Failure {
+    Failure::new(Reason::StaleSession, format!("session {session} is not the host's session"))
 }
 
 fn releasing(record: &Record) -> Failure {

@@ -46,7 +46,7 @@ impl Engine {
         let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
         self.events.record(EventKind::HostConnected, &host, message);
 
-        let conditions = self.take_inventory(&host, &hello.inventory)?;
+        let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
         self.quarantine_strange(&hello.live, &conditions);
         let verdicts = self.judge(&host, session.id, &hello, &conditions);
         let carried_out = verdicts.into_iter().map(|(record, verdict)| {
@@ -60,7 +60,7 @@ impl Engine {
         Ok(session)
     }
 
-    /// The host said what it has now.
+    /// The host said what it has now. Words of an earlier session are refused.
     pub(super) async fn inventory(
         &self,
         host: HostName,
@@ -68,10 +68,7 @@ impl Engine {
         inventory: Inventory,
     ) -> Result<(), Failure> {
         self.check_owner(&host, &inventory)?;
-        if !self.sessions.is_current(&host, session) {
-            return Ok(());
-        }
-        let conditions = self.take_inventory(&host, &inventory)?;
+        let conditions = self.take_inventory(&host, session, &inventory)?;
         let returned: Vec<_> = {
             let registry = self.registry();
             let is_returned = |entry: &&Entry| {
@@ -123,13 +120,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the pools which VFs there are to be had.
+    /// Tells the pools which VFs there are to be had, unless a newer session has told it already.
     fn take_inventory(
         &self,
         host: &HostName,
+        session: SessionId,
         inventory: &Inventory,
     ) -> Result<Conditions, Failure> {
         let mut registry = self.registry();
+        if !self.sessions.is_current(host, session) {
+            return Err(super::stale(session));
+        }
         let number = registry.host_id(host)?;
         let mut conditions = Conditions::new();
         let mut cleared = Vec::new();

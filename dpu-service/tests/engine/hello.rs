@@ -165,6 +165,10 @@ async fn words_of_an_old_session_are_ignored() {
     world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     world.engine.host_attached(&host(), old, view.record.id);
     world.engine.goodbye(&host(), old);
+    let nothing = dpu_service::attachments::Inventory::default();
+    let failure = world.engine.inventory(host(), old, nothing).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::StaleSession);
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));
+    assert_eq!(world.engine.pools()[0].usage.absent, 0);
     assert!(world.engine.hosts()[0].connected);
 }
