@@ -11,7 +11,7 @@ use vf_alloc::VfId;
 
 use crate::{
     CardError, Namespaces, Plan, RepresentorAlias, VirtualVf,
-    plan::representor_name,
+    plan::{FIRST_MTU, first_mac, representor_name, vf_name},
     plug::{label, make_pair, plug, unplug},
 };
 
@@ -38,12 +38,12 @@ pub struct Card {
 }
 
 /// What is known of a VF.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Vf {
     /// The index of its representor.
     representor: u32,
-    /// Its index where it was last seen.
-    index: u32,
+    /// Its index where it was last seen, if it ever was.
+    index: Option<u32>,
     /// Its name there.
     name: String,
     mac: Option<MacAddress>,
@@ -52,8 +52,20 @@ struct Vf {
 }
 
 impl Vf {
+    /// What a VF is like when it is made.
+    fn new(id: VfId, representor: u32, namespaces: &Namespaces) -> Self {
+        Self {
+            representor,
+            index: None,
+            name: vf_name(id),
+            mac: Some(first_mac(id, namespaces)),
+            mtu: FIRST_MTU,
+            alternative_names: Vec::new(),
+        }
+    }
+
     fn learn(&mut self, link: &Link) {
-        self.index = link.index;
+        self.index = Some(link.index);
         self.name.clone_from(&link.name);
         self.mac = link.mac;
         self.mtu = link.mtu;
@@ -121,7 +133,7 @@ impl Card {
         self.lost.clear();
         for link in self.dpu.links()? {
             if let Some(RepresentorAlias(id)) = parsed(link.alias.as_deref()) {
-                self.vfs.entry(id).or_default().representor = link.index;
+                self.vfs.insert(id, Vf::new(id, link.index, &self.namespaces));
             }
         }
         for link in self.host.links()? {
@@ -218,17 +230,20 @@ impl Card {
     }
 
     /// Puts a VF that died back into the host's namespace, as the kernel does with a real one, and
-    /// its representor into the DPU's.
+    /// its representor into the DPU's. May be tried again after it failed half-way.
     fn put_back(&mut self, id: VfId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id).cloned() else { return Ok(()) };
-        self.make_again(id, &vf)?;
-        let representor = self.dpu.link_by_name(&representor_name(id))?.unwrap_or_default();
+        let name = representor_name(id);
+        if self.dpu.link_by_name(&name)?.is_none() {
+            self.make_again(id, &vf)?;
+        }
+        let Some(representor) = self.dpu.link_by_name(&name)? else { return Ok(()) };
         let Some(link) = self.dpu.peer_of(&representor)? else { return Ok(()) };
         self.name_again(&link, &vf)?;
         self.host.change_link(link.index, &label(&VirtualVf::new(id)))?;
-        let vf = self.vfs.entry(id).or_default();
-        vf.representor = representor.index;
+        let mut vf = Vf { representor: representor.index, ..vf };
         vf.learn(&link);
+        self.vfs.insert(id, vf);
         Ok(())
     }
 
@@ -237,15 +252,18 @@ impl Card {
         if let Some(mac) = vf.mac {
             end = end.mac(mac);
         }
-        if self.host.link_by_index(vf.index)?.is_none() {
-            end = end.index(vf.index);
+        if let Some(index) = vf.index
+            && self.host.link_by_index(index)?.is_none()
+        {
+            end = end.index(index);
         }
         self.dpu.batch(&make_pair(id, end, &self.namespaces))
     }
 
     /// The name of a VF that falls back: the one it has, or one made of its index, or any.
     fn free_name(&mut self, vf: &Vf) -> Result<String, Error> {
-        for name in [vf.name.clone(), format!("dev{}", vf.index)] {
+        let by_index = vf.index.map(|index| format!("dev{index}"));
+        for name in [Some(vf.name.clone()), by_index].into_iter().flatten() {
             if self.host.link_by_name(&name)?.is_none() {
                 return Ok(name);
             }

@@ -8,6 +8,9 @@ use crate::{CardError, Namespaces, Side};
 const PF_LIMIT: u16 = 16;
 const VF_LIMIT: u16 = 4096;
 
+/// A VF's first MTU, in bytes.
+pub(crate) const FIRST_MTU: u32 = 1500;
+
 /// The name of both ends of the management link.
 pub(crate) const MANAGEMENT_NAME: &str = "mgmt0";
 

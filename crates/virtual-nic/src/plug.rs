@@ -6,7 +6,7 @@ use vf_alloc::{PfId, VfId};
 use crate::{
     CardError, Kind, MANAGEMENT_ALIAS, Namespaces, Plan, RepresentorAlias, Side, UplinkAlias,
     VirtualVf, is_of_card,
-    plan::{MANAGEMENT_NAME, first_mac, representor_name, vf_name, wire_name},
+    plan::{FIRST_MTU, MANAGEMENT_NAME, first_mac, representor_name, vf_name, wire_name},
 };
 
 /// The queue length of a link that has no alias yet. The kernel does not tell of an alias given to
@@ -70,7 +70,7 @@ fn check_room(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
 fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error> {
     let mut dpu = Rtnl::open_in(&namespaces.dpu)?;
     let mut host = Rtnl::open_in(&namespaces.host)?;
-    let vf = |id| VethEnd::new(vf_name(id)).mac(first_mac(id, namespaces));
+    let vf = |id| VethEnd::new(vf_name(id)).mac(first_mac(id, namespaces)).mtu(FIRST_MTU);
     let pairs = plan.vf_ids().flat_map(|id| make_pair(id, vf(id), namespaces));
     dpu.batch(&pairs.collect::<Vec<_>>())?;
     let labels = plan

@@ -269,9 +269,10 @@ fn a_reset_makes_all_links_anew_wherever_they_were() {
     assert_eq!(pod.link_names(), Vec::<String>::new());
     assert_ne!(scene.dpu.link("pf0vf0")["ifindex"], before);
     scene.host.run("ping -c 1 -W 5 192.168.100.2");
-    // And it is watched again.
+    // It is watched again: even a representor that somebody deletes is put back.
+    scene.dpu.run("ip link del dev pf0vf0");
+    eventually("the deleted pair is back", || scene.host.link_names().contains(&"p0v0".to_owned()));
     let another = TestNetns::new();
-    scene.vf("d000:00:00.2");
     scene.give("p0v1", &another, "net1");
     drop(another);
     assert_eq!(scene.vf("d000:00:00.2")["ifname"], "net1");
