@@ -1,6 +1,12 @@
 //! The real service over real mutual TLS: who may do what, and what strangers, crowds and mistakes
 //! get.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests"
+)]
 
 mod service_support;
 #[path = "../../crates/netlink/tests/support/mod.rs"]
@@ -306,6 +312,21 @@ fn operators_see_events_and_watchers_are_bounded() {
             operator.watch(v1::WatchRequest {}).await.is_ok()
         })
         .await;
+    });
+}
+
+#[test]
+fn calls_beyond_the_limit_are_refused_at_once() {
+    let setup = Setup::new();
+    setup.configure("in_flight = 1", NETWORKS);
+    let _service = setup.start();
+    setup.client(async || {
+        let operator = setup.operator();
+        let call = async || operator.clone().list_vfs(v1::ListVfsRequest {}).await.map(drop);
+        let results = futures::future::join_all((0..64).map(|_| call())).await;
+        let (served, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert!(!served.is_empty() && !refused.is_empty(), "{} served", served.len());
+        refused.into_iter().for_each(|result| assert_eq!(reason(result), Reason::Overloaded));
     });
 }
 

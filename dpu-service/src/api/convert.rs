@@ -5,3 +5,5 @@
 
 pub(crate) mod read;
 pub(crate) mod show;
+#[cfg(test)]
+mod tests;

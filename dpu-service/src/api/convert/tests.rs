@@ -1,0 +1,247 @@
+//! What is read back as it was shown, and what is refused.
+
+use std::sync::Arc;
+
+use offload_proto::{Failure, Reason, v1};
+use proptest::prelude::*;
+
+use super::{read, show};
+use crate::{
+    attachments::{NetworkView, Origin},
+    model::{HostName, Network},
+};
+
+const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
+
+fn host() -> HostName {
+    HostName("node-1".into())
+}
+
+fn key() -> v1::AttachmentKey {
+    v1::AttachmentKey { container_id: "c1".into(), interface_name: "eth0".into() }
+}
+
+fn request() -> v1::AttachRequest {
+    v1::AttachRequest { session_id: SESSION.into(), key: Some(key()), ..Default::default() }
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, Failure>, reason: Reason, words: &str) {
+    let failure = result.unwrap_err();
+    assert_eq!(failure.reason, reason, "{failure:?}");
+    assert!(failure.message.contains(words), "{failure:?} does not tell {words:?}");
+    assert!(failure.message.len() < 400, "{failure:?} is too long");
+}
+
+#[test]
+fn a_small_request_is_enough() {
+    let (spec, session) = read::attach(&host(), request()).unwrap();
+    assert_eq!(spec.key.to_string(), "node-1/c1/eth0");
+    assert_eq!(session.to_string(), SESSION);
+    assert_eq!((spec.network, spec.mac, spec.pci_address), (None, None, None));
+    assert!(spec.addresses.is_empty() && spec.bandwidth.is_unlimited());
+}
+
+#[test]
+fn a_full_request_is_read() {
+    let full = v1::AttachRequest {
+        network: "blue".into(),
+        pod: Some(v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() }),
+        pci_address: "D000:00:00.1".into(),
+        mac: "02:00:00:00:00:0A".into(),
+        addresses: vec!["10.1.0.5".into(), "fd00::5/64".into()],
+        bandwidth: Some(v1::Bandwidth { ingress_rate: 1_000_000, ..Default::default() }),
+        ..request()
+    };
+    let (spec, _) = read::attach(&host(), full).unwrap();
+    assert_eq!(spec.network.as_deref(), Some("blue"));
+    assert_eq!(spec.pci_address.as_deref(), Some("d000:00:00.1"));
+    assert_eq!(spec.mac.unwrap().to_string(), "02:00:00:00:00:0a");
+    let addresses: Vec<_> = spec.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.1.0.5", "fd00::5"]);
+    assert_eq!(spec.bandwidth.ingress_rate, 1_000_000);
+}
+
+#[test]
+fn malformed_requests_are_refused_by_field_and_value() {
+    let attach = |change: fn(&mut v1::AttachRequest)| {
+        let mut changed = request();
+        change(&mut changed);
+        read::attach(&host(), changed)
+    };
+    let cases: [(fn(&mut v1::AttachRequest), &str); 14] = [
+        (|it| it.key = None, "names no attachment"),
+        (|it| it.network = "Blue!".into(), "network \"Blue!\""),
+        (|it| it.network = "x".repeat(64), "network \"xxx"),
+        (|it| it.pci_address = "03:00.2".into(), "pci_address \"03:00.2\""),
+        (|it| it.pci_address = "0000.03.00:2".into(), "pci_address"),
+        (|it| it.pci_address = "/sys/bus/pci".into(), "pci_address"),
+        (|it| it.mac = "02:00".into(), "mac: \"02:00\" is not a MAC address"),
+        (|it| it.mac = "01:00:5e:00:00:01".into(), "is a multicast or zero address"),
+        (|it| it.mac = "00:00:00:00:00:00".into(), "is a multicast or zero address"),
+        (|it| it.addresses = vec!["10.1.0.256".into()], "address \"10.1.0.256\""),
+        (|it| it.addresses = vec!["10.1.0.1".into(); 17], "17 addresses are asked for"),
+        (
+            |it| it.pod = Some(v1::Pod { name: "a\u{1b}[2J".into(), ..Default::default() }),
+            "pod name",
+        ),
+        (|it| it.pod = Some(v1::Pod { uid: "x".repeat(254), ..Default::default() }), "pod uid"),
+        (
+            |it| it.bandwidth = Some(v1::Bandwidth { egress_rate: 1, ..Default::default() }),
+            "bandwidth.egress_rate 1 must be at least 8000",
+        ),
+    ];
+    for (change, words) in cases {
+        assert_refused(attach(change), Reason::InvalidRequest, words);
+    }
+    assert_refused(attach(|it| it.session_id.clear()), Reason::StaleSession, "no session \"\"");
+}
+
+fn hello() -> v1::Hello {
+    v1::Hello {
+        protocol: Some(v1::ProtocolVersions { lowest: 1, highest: 1 }),
+        boot_id: "boot-1".into(),
+        inventory: Some(v1::Inventory { pfs: vec![pf(0, 2)] }),
+        live: vec![v1::LiveAttachment {
+            attachment_id: SESSION.into(),
+            key: Some(key()),
+            in_pod: true,
+        }],
+        pending: vec![key()],
+        ..v1::Hello::default()
+    }
+}
+
+fn pf(number: u32, vfs: u32) -> v1::PhysicalFunction {
+    let vf = |vf| v1::VirtualFunction {
+        vf,
+        pci_address: format!("0000:03:00.{}", vf % 8),
+        condition: v1::VfCondition::Clean.into(),
+        netdev: String::new(),
+    };
+    v1::PhysicalFunction {
+        pf: number,
+        vendor_id: "15b3".into(),
+        device_id: "101E".into(),
+        vfs: (0..vfs).map(vf).collect(),
+        ..v1::PhysicalFunction::default()
+    }
+}
+
+#[test]
+fn a_hello_is_read() {
+    let (read, protocol) = read::hello(&host(), hello()).unwrap();
+    assert_eq!(protocol, 1);
+    let pf = &read.inventory.pfs[0];
+    assert_eq!((pf.id.to_string().as_str(), pf.vendor, pf.device), ("p0", 0x15b3, 0x101e));
+    assert_eq!((pf.vfs.len(), read.live.len(), read.pending.len()), (2, 1, 1));
+}
+
+#[test]
+fn malformed_hellos_are_refused() {
+    let cases: [(fn(&mut v1::Hello), Reason, &str); 8] = [
+        (|it| it.protocol = None, Reason::Unsupported, "protocol versions 0 to 0"),
+        (|it| it.boot_id.clear(), Reason::InvalidRequest, "boot_id is empty"),
+        (|it| it.live[0].attachment_id = "x".into(), Reason::InvalidRequest, "attachment id \"x\""),
+        (|it| it.pending[0].container_id.clear(), Reason::InvalidRequest, "container_id \"\""),
+        (
+            |it| it.inventory = Some(v1::Inventory { pfs: vec![pf(0, 1), pf(0, 1)] }),
+            Reason::InvalidRequest,
+            "the inventory has PF p0 twice",
+        ),
+        (
+            |it| it.inventory = Some(v1::Inventory { pfs: vec![pf(70_000, 0)] }),
+            Reason::InvalidRequest,
+            "there is no PF 70000",
+        ),
+        (
+            |it| it.inventory = Some(v1::Inventory { pfs: vec![pf(0, 4097)] }),
+            Reason::InvalidRequest,
+            "PF p0 has 4097 VFs",
+        ),
+        (
+            |it| {
+                let mut pf = pf(0, 1);
+                pf.vfs[0].condition = 99;
+                it.inventory = Some(v1::Inventory { pfs: vec![pf] });
+            },
+            Reason::InvalidRequest,
+            "VF 0 has no condition",
+        ),
+    ];
+    for (change, reason, words) in cases {
+        let mut changed = hello();
+        change(&mut changed);
+        assert_refused(read::hello(&host(), changed), reason, words);
+    }
+}
+
+#[test]
+fn a_network_reads_back_as_shown() {
+    let network: Network = toml::from_str(
+        r#"
+        name = "blue"
+        vlan = 100
+        mtu = 9000
+        allow_mac_spoofing = true
+        bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
+        subnet = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
+                    ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] }, { cidr = "fd00::/64" }]
+        route = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 }]
+        rule = [{ source = "10.1.0.0/16", table = 7 }]
+        dns = { nameservers = ["10.1.0.1"], search = ["svc"], options = ["ndots:2"] }
+        "#,
+    )
+    .unwrap();
+    let view = NetworkView {
+        network: Arc::new(network.clone()),
+        origin: Origin::Api,
+        attachments: 0,
+        subnets: Vec::new(),
+    };
+    assert_eq!(read::network(show::network_status(&view).network).unwrap(), network);
+}
+
+#[test]
+fn a_network_gets_the_files_defaults_and_rules() {
+    let small = v1::Network { name: "a".into(), ..v1::Network::default() };
+    let expected: Network = toml::from_str("name = 'a'").unwrap();
+    assert_eq!(read::network(Some(small.clone())).unwrap(), expected);
+    let wide = v1::Network { vlan: 70_000, mtu: 1, ..small };
+    assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "vlan");
+}
+
+#[test]
+fn an_id_may_be_begun() {
+    assert_eq!(read::id_prefix("0199AB").unwrap(), "0199ab");
+    for text in ["", "019", "xyz1", &"0".repeat(37)] {
+        assert_refused(read::id_prefix(text), Reason::InvalidRequest, "beginning of an attachment");
+    }
+}
+
+proptest! {
+    /// Whatever a peer sends gets an answer, and never a long one.
+    #[test]
+    fn any_text_is_read_or_refused(text in ".{0,300}") {
+        let attach = v1::AttachRequest {
+            network: text.clone(),
+            pci_address: text.clone(),
+            mac: text.clone(),
+            addresses: vec![text.clone()],
+            ..request()
+        };
+        let subnet = v1::Subnet { cidr: text.clone(), ..v1::Subnet::default() };
+        let network = v1::Network { name: text.clone(), subnets: vec![subnet], ..Default::default() };
+        let key = v1::AttachmentKey { container_id: text.clone(), interface_name: text.clone() };
+        let refusals = [
+            read::attach(&host(), attach).err(),
+            read::network(Some(network)).err(),
+            read::key(&host(), Some(key)).err(),
+            read::attachment_id(&text).err(),
+            read::id_prefix(&text).err(),
+        ];
+        for failure in refusals.into_iter().flatten() {
+            prop_assert!(failure.message.len() < 1200, "{}", failure.message);
+        }
+    }
+}
