@@ -13,6 +13,9 @@ use crate::{
 
 const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
 
+/// Spoils a good message.
+type Change<T> = fn(&mut T);
+
 fn host() -> HostName {
     HostName("node-1".into())
 }
@@ -64,12 +67,12 @@ fn a_full_request_is_read() {
 
 #[test]
 fn malformed_requests_are_refused_by_field_and_value() {
-    let attach = |change: fn(&mut v1::AttachRequest)| {
+    let attach = |change: Change<v1::AttachRequest>| {
         let mut changed = request();
         change(&mut changed);
         read::attach(&host(), changed)
     };
-    let cases: [(fn(&mut v1::AttachRequest), &str); 14] = [
+    let cases: [(Change<v1::AttachRequest>, &str); 14] = [
         (|it| it.key = None, "names no attachment"),
         (|it| it.network = "Blue!".into(), "network \"Blue!\""),
         (|it| it.network = "x".repeat(64), "network \"xxx"),
@@ -139,7 +142,7 @@ fn a_hello_is_read() {
 
 #[test]
 fn malformed_hellos_are_refused() {
-    let cases: [(fn(&mut v1::Hello), Reason, &str); 8] = [
+    let cases: [(Change<v1::Hello>, Reason, &str); 8] = [
         (|it| it.protocol = None, Reason::Unsupported, "protocol versions 0 to 0"),
         (|it| it.boot_id.clear(), Reason::InvalidRequest, "boot_id is empty"),
         (|it| it.live[0].attachment_id = "x".into(), Reason::InvalidRequest, "attachment id \"x\""),
