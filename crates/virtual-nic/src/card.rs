@@ -65,6 +65,7 @@ impl Vf {
     }
 
     fn learn(&mut self, link: &Link) {
+        tracing::debug!(name = link.name, index = link.index, "seen");
         self.index = Some(link.index);
         self.name.clone_from(&link.name);
         self.mac = link.mac;

@@ -12,6 +12,8 @@ mod support;
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    thread,
     time::Instant,
 };
 
@@ -29,8 +31,11 @@ struct Scene {
     dpu: TestNetns,
 }
 
-/// A card that is plugged in.
-struct Card(Child);
+/// A card that is plugged in, and its log.
+struct Card {
+    process: Child,
+    log: Arc<Mutex<String>>,
+}
 
 impl Scene {
     fn new() -> Self {
@@ -48,12 +53,19 @@ impl Scene {
     /// Plugs a card in and waits until it is.
     fn plug(&self, arguments: &str) -> Card {
         let mut process = self.command("plug");
-        process.args(arguments.split_whitespace()).stdout(Stdio::piped());
-        let mut child = process.spawn().unwrap();
+        process.args(arguments.split_whitespace()).env("DPU_OFFLOAD_LOG", "debug");
+        let mut child = process.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (errors, kept) = (child.stderr.take().unwrap(), Arc::clone(&log));
+        thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                kept.lock().unwrap().push_str(&line);
+            }
+        });
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("plugged "), "{line:?}");
-        Card(child)
+        Card { process: child, log }
     }
 
     /// Tries to plug a card in, which must fail, and returns what it says.
@@ -71,18 +83,13 @@ impl Scene {
     }
 
     /// Moves a VF into a pod under another name, and waits until the card has seen it there.
-    fn give(&self, vf: &str, pod: &TestNetns, name: &str) {
-        self.change(vf, &LinkChange::new().netns(&pod.netns).name(name));
-    }
-
-    fn change(&self, vf: &str, change: &LinkChange<'_>) {
+    fn give(&self, card: &Card, vf: &str, pod: &TestNetns, name: &str) {
+        card.log.lock().unwrap().clear();
         let mut host = self.host.rtnl();
         let index = host.link_by_name(vf).unwrap().unwrap().index;
-        // The card's look at the VF gives the pod's namespace a number in the DPU's.
-        let numbers = || self.dpu.run("ip netns list-id").lines().count();
-        let before = numbers();
-        host.change_link(index, change).unwrap();
-        eventually("the card sees the VF in the pod", || numbers() > before);
+        host.change_link(index, &LinkChange::new().netns(&pod.netns).name(name)).unwrap();
+        let seen = format!("\"name\":\"{name}\"");
+        eventually("the card sees the VF in the pod", || card.log.lock().unwrap().contains(&seen));
     }
 
     /// The VF of this PCI address on the host, once it is there.
@@ -103,24 +110,24 @@ impl Scene {
 
 impl Card {
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
     fn pull(mut self) {
         self.signal(Signal::SIGTERM);
-        assert_eq!(self.0.wait().unwrap().code(), Some(0));
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
     }
 
     fn kill(mut self) {
         self.signal(Signal::SIGKILL);
-        self.0.wait().unwrap();
+        self.process.wait().unwrap();
     }
 }
 
 impl Drop for Card {
     fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
+        drop(self.process.kill());
+        drop(self.process.wait());
     }
 }
 
@@ -171,7 +178,7 @@ fn a_vf_comes_back_as_the_pod_left_it() {
     let card = scene.plug("--vfs 2");
     scene.dpu.run("ip link add name br type bridge");
     scene.dpu.run("ip link set dev pf0vf1 master br up mtu 1400");
-    scene.give("p0v1", &pod, "net1");
+    scene.give(&card, "p0v1", &pod, "net1");
     pod.run("ip link set dev net1 mtu 1400 address 02:00:00:00:00:07 up");
     pod.run("ip link property add dev net1 altname other");
     pod.run("ip addr add 192.0.2.7/24 dev net1");
@@ -189,7 +196,7 @@ fn a_vf_comes_back_as_the_pod_left_it() {
 
     // It works as before, and again.
     let pod = TestNetns::new();
-    scene.give("net1", &pod, "eth0");
+    scene.give(&card, "net1", &pod, "eth0");
     drop(pod);
     assert_eq!(scene.vf("d000:00:00.2")["ifname"], "eth0");
     card.pull();
@@ -203,7 +210,7 @@ fn what_a_pod_does_to_an_idle_vf_is_known_too() {
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 1");
     // The representor stays down and unchanged: none of this is an event of its own.
-    scene.give("p0v0", &pod, "first");
+    scene.give(&card, "p0v0", &pod, "first");
     pod.run("ip link set dev first name second");
     pod.run("ip link set dev second mtu 1300");
     pod.run("ip link set dev second address 02:00:00:00:00:08");
@@ -220,10 +227,8 @@ fn a_vf_whose_name_is_taken_is_called_by_its_index() {
     let scene = Scene::new();
     let (pod, another) = (TestNetns::new(), TestNetns::new());
     let card = scene.plug("--vfs 2");
-    for name in ["eth0", "dev4321"] {
-        scene.host.run(&format!("ip link add name {name} type bridge"));
-    }
-    scene.give("p0v0", &pod, "eth0");
+    scene.host.run("ip link add name eth0 type bridge");
+    scene.give(&card, "p0v0", &pod, "eth0");
     let index = pod.link("eth0")["ifindex"].clone();
     drop(pod);
     let vf = scene.vf("d000:00:00.1");
@@ -231,13 +236,14 @@ fn a_vf_whose_name_is_taken_is_called_by_its_index() {
     assert_eq!(vf["ifindex"], index);
 
     // That name is taken as well.
-    let change = LinkChange::new().netns(&another.netns).name("eth0").new_index(4321);
-    scene.change("p0v1", &change);
+    let index = scene.host.link("p0v1")["ifindex"].clone();
+    scene.host.run(&format!("ip link add name dev{index} type bridge"));
+    scene.give(&card, "p0v1", &another, "eth0");
     drop(another);
     let vf = scene.vf("d000:00:00.2");
-    assert_eq!((&vf["ifname"], &vf["ifindex"]), (&json!("dev0"), &json!(4321)));
+    assert_eq!((&vf["ifname"], &vf["ifindex"]), (&json!("dev0"), &index));
     card.pull();
-    assert_eq!(scene.host.link_names(), ["dev4321", "eth0"]);
+    assert_eq!(scene.host.link_names(), [format!("dev{index}"), "eth0".to_owned()]);
 }
 
 #[test]
@@ -246,7 +252,7 @@ fn many_pods_end_at_once() {
     let card = scene.plug("--vfs 24");
     let pods: Vec<_> = (0..24).map(|_| TestNetns::new()).collect();
     for (number, pod) in pods.iter().enumerate() {
-        scene.give(&format!("p0v{number}"), pod, &format!("net{number}"));
+        scene.give(&card, &format!("p0v{number}"), pod, &format!("net{number}"));
     }
     assert_eq!(scene.host.link_names(), ["mgmt0"]);
     drop(pods);
@@ -263,9 +269,11 @@ fn a_reset_makes_all_links_anew_wherever_they_were() {
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 2");
     let before = scene.dpu.link("pf0vf0")["ifindex"].clone();
-    scene.give("p0v1", &pod, "net1");
+    scene.give(&card, "p0v1", &pod, "net1");
     card.signal(Signal::SIGHUP);
     eventually("the VF is back", || scene.host.link_names() == ["mgmt0", "p0v0", "p0v1"]);
+    let address = || scene.dpu.run("ip addr show").contains("192.168.100.2/30");
+    eventually("the management link, the last that is made, has its addresses", address);
     assert_eq!(pod.link_names(), Vec::<String>::new());
     assert_ne!(scene.dpu.link("pf0vf0")["ifindex"], before);
     scene.host.run("ping -c 1 -W 5 192.168.100.2");
@@ -273,7 +281,7 @@ fn a_reset_makes_all_links_anew_wherever_they_were() {
     scene.dpu.run("ip link del dev pf0vf0");
     eventually("the deleted pair is back", || scene.host.link_names().contains(&"p0v0".to_owned()));
     let another = TestNetns::new();
-    scene.give("p0v1", &another, "net1");
+    scene.give(&card, "p0v1", &another, "net1");
     drop(another);
     assert_eq!(scene.vf("d000:00:00.2")["ifname"], "net1");
     card.pull();
@@ -311,7 +319,7 @@ fn what_a_killed_card_left_is_found_and_removed() {
     let scene = Scene::new();
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 2");
-    scene.give("p0v0", &pod, "net1");
+    scene.give(&card, "p0v0", &pod, "net1");
     card.kill();
     let told = scene.refusal("--vfs 2");
     assert!(told.contains("a card is plugged in already"), "{told}");
