@@ -25,6 +25,8 @@ const SWARM: Duration = Duration::from_millis(100);
 enum Place {
     Host,
     Pod,
+    /// In its pod, but a crash kept it from being configured.
+    Unfinished,
     /// Nowhere yet: its pod's namespace is being cleaned up, or its card is being reset.
     Nowhere,
 }
@@ -67,7 +69,7 @@ impl Agent {
                 self.broken().remove(record.id());
                 Ok(())
             }
-            (Place::Host, true) => self.put_back(&record).await,
+            (Place::Host | Place::Unfinished, true) => self.put_back(&record).await,
             (Place::Host, false) => {
                 tracing::info!(attachment = record.id(), "its pod's namespace has ended");
                 self.release(record, Duration::ZERO).await;
@@ -77,7 +79,7 @@ impl Agent {
                 self.broken().insert(record.id().to_owned());
                 Ok(())
             }
-            (Place::Nowhere, false) => Ok(()),
+            (Place::Unfinished | Place::Nowhere, false) => Ok(()),
         }
     }
 
@@ -91,8 +93,12 @@ impl Agent {
         }
         let Some(pod) = pod else { return Ok((Place::Nowhere, false)) };
         let links = Rtnl::open_in(&pod)?.links()?;
-        let is_there = vf_source::link_of(&*self.source, &links, record.pci_address()).is_some();
-        Ok((if is_there { Place::Pod } else { Place::Nowhere }, true))
+        let place = match vf_source::link_of(&*self.source, &links, record.pci_address()) {
+            Some(link) if link.is_up && link.name == record.key().interface_name => Place::Pod,
+            Some(_) => Place::Unfinished,
+            None => Place::Nowhere,
+        };
+        Ok((place, true))
     }
 
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from

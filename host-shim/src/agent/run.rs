@@ -9,7 +9,8 @@ use std::{
 };
 
 use bootstrap::{
-    ConfigError, LogError, init_logs, load_config, notify_ready, notify_stopping, shutdown_signal,
+    ConfigError, LogError, init_logs, load_config, notify_ready, notify_stopping, reload_signals,
+    shutdown_signal,
 };
 use netlink::{LinkMonitor, Netns, NetnsError};
 use tokio::{runtime::Builder, time::timeout};
@@ -141,6 +142,7 @@ async fn keep(config: Config) -> Result<(), AgentError> {
         error = agent.keep(monitor) => Err(error.into()),
         () = agent.session.keep(&agent) => Ok(()),
         () = agent.keep_inventory() => Ok(()),
+        error = reconcile_on_hangup(&agent) => Err(cannot("wait for signals")(error)),
         () = bootstrap::feed_watchdog(|| true) => Ok(()),
     };
     notify_stopping();
@@ -148,6 +150,18 @@ async fn keep(config: Config) -> Result<(), AgentError> {
     let _ = fs::remove_file(&socket);
     finish(&agent).await;
     ended
+}
+
+/// SIGHUP compares records and kernel at once. Certificates are followed without it.
+async fn reconcile_on_hangup(agent: &Agent) -> io::Error {
+    let mut hangups = match reload_signals() {
+        Ok(hangups) => hangups,
+        Err(error) => return error,
+    };
+    while hangups.recv().await.is_some() {
+        agent.poke.notify_one();
+    }
+    std::future::pending().await
 }
 
 /// Opens all that the agent works on.

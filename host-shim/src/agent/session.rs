@@ -43,6 +43,8 @@ pub(super) enum Standing {
     Down {
         /// Since when.
         since: Instant,
+        /// Whether there has been one since the agent started.
+        was_up: bool,
         /// Why the latest attempt failed.
         failure: Failure,
     },
@@ -84,7 +86,7 @@ pub(super) struct Session {
 impl Default for Session {
     fn default() -> Self {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
-        let standing = Standing::Down { since: Instant::now(), failure };
+        let standing = Standing::Down { since: Instant::now(), was_up: false, failure };
         Self {
             standing: watch::Sender::new(standing),
             restart: Notify::new(),
@@ -124,7 +126,7 @@ impl Session {
             let (since, failure) = match &*standing.borrow_and_update() {
                 Standing::Up(session) if session.id != id => return Ok(Arc::clone(session)),
                 Standing::Up(_) => (asked, lost("its session is over")),
-                Standing::Down { since, failure } => (*since, failure.clone()),
+                Standing::Down { since, failure, .. } => (*since, failure.clone()),
             };
             let deadline = tokio::time::Instant::from_std(since + patience);
             match timeout_at(deadline, standing.changed()).await {
@@ -168,11 +170,11 @@ impl Session {
             tracing::info!(%reason, "no session with the DPU: {failure}");
         }
         self.standing.send_modify(|standing| {
-            let since = match standing {
-                Standing::Up(_) => Instant::now(),
-                Standing::Down { since, .. } => *since,
+            let (since, was_up) = match standing {
+                Standing::Up(_) => (Instant::now(), true),
+                Standing::Down { since, was_up, .. } => (*since, *was_up),
             };
-            *standing = Standing::Down { since, failure };
+            *standing = Standing::Down { since, was_up, failure };
         });
     }
 

@@ -26,9 +26,10 @@ impl Agent {
     async fn trouble(&self) -> Option<Failure> {
         let session = match self.session.standing() {
             Standing::Up(session) => session,
-            Standing::Down { since, failure } => {
+            // The grace is for what has worked: an agent that never had a session is not ready.
+            Standing::Down { since, was_up, failure } => {
                 let grace = self.config.timeouts.unreachable_grace();
-                return (since.elapsed() >= grace).then_some(failure);
+                return (!was_up || since.elapsed() >= grace).then_some(failure);
             }
         };
         match self.call_status(&session, Instant::now() + PATIENCE).await {
