@@ -48,12 +48,20 @@ impl Lab {
         lab
     }
 
-    /// Waits until STATUS is good.
+    /// Waits until agent and service have a session and STATUS is good.
     ///
     /// # Panics
     /// When it stays bad.
     pub fn wait_until_good(&self) {
+        wait_for("a session of the host", LIMIT, || self.is_connected().then_some(()));
         wait_for("a good STATUS", LIMIT, || self.status().status.success().then_some(()));
+    }
+
+    /// Whether the DPU has a session with the host. The agent's STATUS forgives short outages.
+    fn is_connected(&self) -> bool {
+        let output = self.operator().dpuctl(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        status["hosts"][0]["connected"] == true
     }
 
     /// The folder of configuration, logs and state.

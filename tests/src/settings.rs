@@ -55,6 +55,8 @@ pub struct Settings {
     pub networks: String,
     /// Seconds that a given back address rests.
     pub cool_down: u32,
+    /// Failed attaches in a row until a VF is quarantined.
+    pub quarantine_after: u32,
     /// Seconds that STATUS stays good without the DPU.
     pub grace: u32,
     /// Further sections of the service's configuration.
@@ -69,6 +71,7 @@ impl Default for Settings {
             pool: 4,
             networks: NETWORKS.into(),
             cool_down: 60,
+            quarantine_after: 100,
             grace: 10,
             service: String::new(),
         }
@@ -97,6 +100,7 @@ driver = "bridge"
 bridge = "br-offload"
 [allocation]
 address_cool_down_s = {cool_down}
+quarantine_after = {quarantine_after}
 [[host]]
 name = "node-1"
 pfs = ["p0"]
@@ -107,6 +111,7 @@ select = ["p0#0-{last}"]
 {networks}"#,
             tls = pki.section("dpu", "dpu-1"),
             cool_down = self.cool_down,
+            quarantine_after = self.quarantine_after,
             last = self.pool - 1,
             service = self.service,
             networks = self.networks,

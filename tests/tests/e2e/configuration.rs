@@ -84,7 +84,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         (red("cidr = \"10.1.128.0/17\""), ["red", "10.1.0.0/16"]),
         (red("cidr = \"10.9.0.0/24\"\ngateway = \"10.8.0.1\""), ["red", "10.8.0.1"]),
         (red("cidr = \"10.9.0.1/24\""), ["red", "10.9.0.0/24"]),
-        (with("[[network]]\nname = \"blue\""), ["blue", "twice"]),
+        (with("[[network]]\nname = \"blue\""), ["blue", "rename one"]),
         (with("[[network]]\nname = \"red\"\npool = \"defualt\""), ["red", "defualt"]),
         (with("[[network]]\nname = \"red\"\nvlan = 4095"), ["red", "4095"]),
         (with("[[host]]\nname = \"node-2\"\npfs = [\"p0\"]"), ["node-2", "p0"]),

@@ -117,16 +117,19 @@ fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     assert!(output.status.success() || only_certificates, "{place}: {said}");
 }
 
+/// A word of a command line that names what to do, rather than an option or a thing.
+fn is_verb(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_lowercase())
+        && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+}
+
 #[test]
 fn dpuctl_commands_shown_in_documents_are_known() {
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
         let lines = blocks(&text, "sh").join("\n");
         for line in lines.lines().filter_map(|line| line.trim().strip_prefix("dpuctl ")) {
-            let words: Vec<_> = line
-                .split_whitespace()
-                .take_while(|word| word.bytes().all(|b| b.is_ascii_lowercase()))
-                .collect();
+            let words: Vec<_> = line.split_whitespace().take_while(|word| is_verb(word)).collect();
             let known = (1..=words.len()).rev().any(|count| {
                 let output =
                     run(Command::new(program("dpuctl")).args(&words[..count]).arg("--help"));

@@ -98,3 +98,21 @@ fn the_service_killed_after_every_step_recovers() {
 fn the_agent_killed_after_every_step_recovers() {
     every_step_kills_in_turn("host-shim");
 }
+
+#[test]
+fn a_vf_that_fails_again_and_again_is_set_aside_until_an_operator_clears_it() {
+    let lab = Lab::start(&Settings { quarantine_after: 2, ..Settings::with_vfs(1) });
+    let pod = Netns::new("pod");
+    for _ in 0..2 {
+        lab.arm("dpu-service", "fail", "fabric-join");
+        lab.add("blue", &pod, "eth0").fails(115, &["fabric-join"]);
+    }
+    let vf = &lab.operator().get("vfs")[0];
+    assert_eq!(vf["state"], "VF_STATE_QUARANTINED", "{vf}");
+    assert!(vf["detail"].as_str().unwrap().contains("fabric-join"), "{vf}");
+    lab.add("blue", &pod, "eth0").fails(102, &["default"]);
+    lab.status().nothing();
+    let _ = lab.operator().says(&["clear-quarantine", "pf0vf0"]);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.assert_invariants();
+}

@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpStream, path::Path, time::Duration};
 
-use e2e::{Lab, Netns, Pki, Settings, run};
+use e2e::{Lab, Netns, Pki, Settings, run, wait_for};
 use mtls::{Connector, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use offload_proto::{
@@ -17,7 +17,7 @@ const DPU: &str = "192.168.100.2:7443";
 /// A second host, with a PF of its own.
 fn with_two_hosts() -> Settings {
     let service = "[[host]]\nname = \"node-2\"\npfs = [\"p1\"]\n".into();
-    Settings { pfs: 2, service, ..Settings::default() }
+    Settings { service, ..Settings::default() }
 }
 
 /// Calls the DPU as host `name`, from the host's namespace.
@@ -209,13 +209,16 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn an_agent_without_a_good_certificate_says_so_and_ends() {
+fn an_agent_without_a_certificate_says_so_and_goes_on_once_there_is_one() {
     let mut lab = Lab::start(&Settings::default());
     lab.agent.stop();
     fs::remove_file(lab.pki.certificate("host", "node-1")).unwrap();
     lab.start_agent();
-    assert!(!lab.agent_ends().success());
-    assert!(lab.agent.log().contains("host-node-1.crt"), "{}", lab.agent.log());
-    let status = lab.status();
-    status.fails(50, &[]);
+    wait_for("the agent's socket", Duration::from_secs(10), || lab.socket().exists().then_some(()));
+    lab.status().fails(50, &["host-node-1.crt"]);
+    lab.add("blue", &Netns::new("pod"), "eth0").fails(126, &["host-node-1.crt"]);
+    lab.pki.issue("host", "node-1");
+    lab.wait_until_good();
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    lab.assert_invariants();
 }
