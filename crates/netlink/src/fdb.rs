@@ -54,10 +54,11 @@ fn message(port: u32, mac: MacAddress, vlan: Option<u16>) -> NeighbourMessage {
     message
 }
 
-/// Asks for all entries of all bridges.
-pub(crate) fn list_message() -> RouteNetlinkMessage {
+/// Asks for all entries of all bridges, or for those of one port.
+pub(crate) fn list_message(port: Option<u32>) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
+    message.header.ifindex = port.unwrap_or_default();
     RouteNetlinkMessage::GetNeighbour(message)
 }
 

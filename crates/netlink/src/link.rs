@@ -46,6 +46,8 @@ pub struct Link {
     pub parent_device: Option<String>,
     /// Which port of its card it is, such as `pf0vf3` for a representor.
     pub phys_port_name: Option<String>,
+    /// The kind of the queue that it sends from, such as `noqueue` or `tbf`.
+    pub queue: Option<String>,
     /// Its group; 0 unless set.
     pub group: u32,
 }
@@ -80,6 +82,7 @@ impl Link {
             LinkAttribute::ParentDevBusName(bus) => self.parent_bus = Some(bus),
             LinkAttribute::ParentDevName(device) => self.parent_device = Some(device),
             LinkAttribute::PhysPortName(name) => self.phys_port_name = Some(name),
+            LinkAttribute::Qdisc(kind) => self.queue = Some(kind),
             LinkAttribute::Group(group) => self.group = group,
             LinkAttribute::PropList(properties) => {
                 self.alternative_names =

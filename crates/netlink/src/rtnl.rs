@@ -259,7 +259,19 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn fdb(&mut self) -> Result<Vec<FdbEntry>, Error> {
-        let objects = self.list("list the forwarding tables", &fdb::list_message())?;
+        self.stations(None)
+    }
+
+    /// The entries of one port in the forwarding table of its bridge.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`Error::is_not_found`] if there is no such link.
+    pub fn fdb_of(&mut self, port: u32) -> Result<Vec<FdbEntry>, Error> {
+        self.stations(Some(port))
+    }
+
+    fn stations(&mut self, port: Option<u32>) -> Result<Vec<FdbEntry>, Error> {
+        let objects = self.list("list the forwarding tables", &fdb::list_message(port))?;
         let entry = |object: &RouteNetlinkMessage| match object {
             RouteNetlinkMessage::NewNeighbour(message) => fdb::described_by(message),
             _ => None,
@@ -401,7 +413,11 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn egress_rate(&mut self, index: u32) -> Result<Option<u64>, Error> {
-        // Asked for a single queue that has no handle, the kernel gives no answer at all.
+        let link = self.link_by_index(index)?;
+        if link.and_then(|link| link.queue).as_deref() != Some("tbf") {
+            return Ok(None);
+        }
+        // The kernel tells no single queue without its handle, so all are listed.
         let objects = self.list("list the queues", &limit::list_message())?;
         let of_link = |object: &RouteNetlinkMessage| match object {
             RouteNetlinkMessage::NewQueueDiscipline(message) => limit::rate_of(message, index),

@@ -272,8 +272,8 @@ const fn access(vlan: u16) -> BridgeVlan {
 
 /// The stations that were put behind a port.
 fn stations(rtnl: &mut Rtnl, port: u32) -> Result<Vec<FdbEntry>, Error> {
-    let all = rtnl.fdb()?;
-    Ok(all.into_iter().filter(|entry| entry.port == port && entry.is_static).collect())
+    let all = rtnl.fdb_of(port)?;
+    Ok(all.into_iter().filter(|entry| entry.is_static).collect())
 }
 
 fn is_settled(port: Option<BridgePort>, wanted: &BridgePort) -> bool {
