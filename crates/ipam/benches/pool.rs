@@ -2,11 +2,13 @@
 //!
 //! `cargo bench -p ipam`. The pair is an allocation for a new key and the release of the oldest
 //! lease, while some 60,000 addresses cool down; the undo is an allocation that is forgotten
-//! again. The longest call is that of the filling up to the row.
+//! again. The longest call is that of the filling up to the row; on a busy machine it is the
+//! scheduler's. The map pair is the yardstick for the pair.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 
 use std::{
     alloc::System,
+    collections::HashMap,
     hash::Hash,
     hint::black_box,
     time::{Duration, Instant},
@@ -97,6 +99,23 @@ impl<K: Clone + Eq + Hash> Bench<K> {
     }
 }
 
+/// Nanoseconds for an insertion and a removal in the standard library's map of keys to numbers, which
+/// neither chooses addresses nor lets them rest: what the memory and the machine's load allow.
+fn map_pair<K: Eq + Hash>(key: fn(u64) -> K, level: u64) -> f64 {
+    let mut map: HashMap<K, u32> = (0..level).map(|number| (key(number), 0)).collect();
+    let mut next = level;
+    let round = |_| {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            map.insert(key(next), 0);
+            black_box(map.remove(&key(next - level)));
+            next += 1;
+        }
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+    };
+    (0..ROUNDS).map(round).fold(f64::INFINITY, f64::min)
+}
+
 /// A bijection whose values look random (splitmix64).
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -107,8 +126,8 @@ fn mixed(number: u64) -> u64 {
 
 fn run<K: Clone + Eq + Hash>(cidr: &str, name: &str, key: fn(u64) -> K) {
     println!("\n{cidr}, keys: {name}");
-    println!("     leases    pair    undo     get  longest call  room a lease");
-    println!("                 ns      ns      ns            us   bytes + key");
+    println!("     leases    pair    undo     get  map pair  longest call  room a lease");
+    println!("                 ns      ns      ns        ns            us   bytes + key");
     let region = Region::new(ALLOCATOR);
     let mut bench = Bench::new(cidr, key);
     for level in LEVELS {
@@ -122,8 +141,11 @@ fn run<K: Clone + Eq + Hash>(cidr: &str, name: &str, key: fn(u64) -> K) {
         });
         let undo = bench.time(Bench::undo);
         let get = bench.time(Bench::get);
+        let map = map_pair(key, level);
         let longest = longest.as_secs_f64() * 1e6;
-        println!("{level:>11} {pair:>7.0} {undo:>7.0} {get:>7.0} {longest:>13.1} {room:>13.2}");
+        println!(
+            "{level:>11} {pair:>7.0} {undo:>7.0} {get:>7.0} {map:>9.0} {longest:>13.1} {room:>13.2}"
+        );
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
 use ahash::RandomState;
 
 use crate::{
-    ClearError, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Settings, SpecError,
-    Usage, VfFacts, VfId, VfState, VfView,
+    ClearError, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Selector, Settings,
+    SpecError, Usage, VfFacts, VfId, VfState, VfView,
     pool::{Pool, Stamp},
     spec,
 };
@@ -362,7 +362,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     #[must_use]
     pub fn usage(&self, pool: &str) -> Option<Usage> {
         let &pool = self.pool_numbers.get(pool)?;
-        Some(self.count(pool, |_| true))
+        let mut usage = self.count(pool, |_| true);
+        usage.absent += self.never_offered(&self.pools[pool].spec);
+        Some(usage)
+    }
+
+    /// VFs that a pool has by number and that are not known: the card may have fewer.
+    fn never_offered(&self, spec: &PoolSpec) -> usize {
+        let numbered = spec.select.iter().flat_map(Selector::numbered);
+        numbered.filter(|vf| !self.by_vf.contains_key(vf)).count()
     }
 
     /// The pools that `vf` is in.

@@ -42,6 +42,15 @@ impl Selector {
             Self::Device { vendor, device } => ids == Some((vendor, device)),
         }
     }
+
+    /// The VFs that it names by number. None where it takes all of a PF's, or a kind of card.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = VfId> {
+        let named = match *self {
+            Self::Functions { pf, first, last } if last < u16::MAX => Some((pf, first..=last)),
+            Self::Functions { .. } | Self::Device { .. } => None,
+        };
+        named.into_iter().flat_map(|(pf, numbers)| numbers.map(move |vf| VfId { pf, vf }))
+    }
 }
 
 impl fmt::Display for Selector {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use vf_alloc::{
-    Allocator, ClearError, HostId, Policy, PoolSpec, Request, ReserveError, RestoreError,
+    Allocator, ClearError, HostId, PfId, Policy, PoolSpec, Request, ReserveError, RestoreError,
     RestoredState, Settings, Usage, VfFacts, VfId, VfState, parse_selectors,
 };
 
@@ -91,7 +91,17 @@ impl Oracle {
                 _ => &mut usage.in_use,
             } += 1;
         }
+        usage.absent += self.never_offered(pool);
         usage
+    }
+
+    /// Only the pool "low" names its VFs by number.
+    fn never_offered(&self, pool: &str) -> usize {
+        let named =
+            (0..2).flat_map(|pf| (0..5).map(move |vf| VfId { pf: PfId { controller: 0, pf }, vf }));
+        named
+            .filter(|vf| pool == "low" && self.is_in(pool, *vf) && !self.vfs.contains_key(vf))
+            .count()
     }
 }
 
