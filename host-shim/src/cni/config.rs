@@ -95,12 +95,17 @@ impl Configuration {
     /// # Errors
     /// [`code::IO_FAILURE`], [`code::UNDECODABLE`] or [`code::INVALID_CONFIGURATION`].
     pub fn read(input: impl Read) -> Result<Self, CniError> {
+        let undecodable = |why: &dyn std::fmt::Display| {
+            let message = format!("the network configuration on stdin can't be decoded: {why}");
+            CniError::new(code::UNDECODABLE, message)
+        };
+        let document = read_limited(input)?;
+        // A list would be taken for the fields in their order.
+        if document.trim_ascii_start().first() == Some(&b'[') {
+            return Err(undecodable(&"it is a list, not an object"));
+        }
         let configuration: Self =
-            serde_json::from_slice(&read_limited(input)?).map_err(|error| {
-                let message =
-                    format!("the network configuration on stdin can't be decoded: {error}");
-                CniError::new(code::UNDECODABLE, message)
-            })?;
+            serde_json::from_slice(&document).map_err(|error| undecodable(&error))?;
         configuration.check_name()?;
         Ok(configuration)
     }
