@@ -31,11 +31,19 @@ const ICMPV6: u8 = 58;
 /// The first failure; the other addresses are announced all the same.
 pub fn announce(interface: u32, mac: MacAddress, addresses: &[IpAddr]) -> Result<(), Error> {
     let mut first_failure = Ok(());
+    // Protocol 0: the socket receives nothing. One for all, for closing it takes the kernel some
+    // 20 ms.
+    let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(|errno| Error::errno_of("open a socket for announcements", errno))?;
+    let send = |ethertype, destination, packet: &[u8]| {
+        let address = frame_address(interface, ethertype, destination)?;
+        sendto(socket.as_raw_fd(), packet, &address, MsgFlags::empty()).map(drop)
+    };
     for address in addresses {
         let sent = match address {
-            IpAddr::V4(v4) => send(interface, ETHERTYPE_ARP, BROADCAST, &arp_request(mac, *v4)),
+            IpAddr::V4(v4) => send(ETHERTYPE_ARP, BROADCAST, &arp_request(mac, *v4)),
             IpAddr::V6(v6) => {
-                send(interface, ETHERTYPE_IPV6, ALL_NODES_MAC, &neighbour_advertisement(mac, *v6))
+                send(ETHERTYPE_IPV6, ALL_NODES_MAC, &neighbour_advertisement(mac, *v6))
             }
         };
         let told = sent.map_err(|errno| {
@@ -95,19 +103,6 @@ fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u
     #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits just above")]
     let folded = sum as u16;
     !folded
-}
-
-/// Sends a packet in an Ethernet frame.
-fn send(
-    interface: u32,
-    ethertype: u16,
-    destination: MacAddress,
-    packet: &[u8],
-) -> Result<(), Errno> {
-    // Protocol 0: the socket receives nothing.
-    let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let address = frame_address(interface, ethertype, destination)?;
-    sendto(socket.as_raw_fd(), packet, &address, MsgFlags::empty()).map(drop)
 }
 
 #[expect(unsafe_code, reason = "there is no safe constructor of a packet socket's address")]

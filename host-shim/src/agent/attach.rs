@@ -207,13 +207,7 @@ impl Agent {
         let agent = Arc::clone(self);
         let moved = Arc::clone(record);
         let work = move || agent.move_in_now(&moved);
-        let moved = spawn_blocking(work).await.map_err(|error| defect(&error))?;
-        if let Ok(durations) = &moved
-            && durations.without_carrier
-        {
-            tracing::warn!(attachment = record.id(), "the VF has no carrier yet");
-        }
-        moved
+        spawn_blocking(work).await.map_err(|error| defect(&error))?
     }
 
     fn move_in_now(&self, record: &Record) -> Result<Durations, Failure> {
@@ -299,7 +293,7 @@ fn log(record: &Record, timings: &Timings, durations: &Durations) {
         configure_us = timings.configure_us,
         carrier_us = timings.carrier_us,
         total_us = timings.total_us,
-        announced = !durations.unannounced,
+        carrier = !durations.without_carrier,
         "attached"
     );
 }

@@ -1,6 +1,6 @@
 //! The steps into the pod.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, thread, time::Instant};
 
 use netlink::{Link, LinkChange, Request};
 use saga::{Step, Steps};
@@ -175,7 +175,8 @@ impl Step<Scene> for AwaitCarrier {
     }
 }
 
-/// Tells the neighbours where the addresses are now. Best effort: they find out by themselves.
+/// Tells the neighbours where the addresses are now. Best effort: they find out by themselves. On a
+/// thread of its own, because the kernel takes some 20 ms to close the socket that this needs.
 struct Announce;
 
 impl Step<Scene> for Announce {
@@ -186,17 +187,20 @@ impl Step<Scene> for Announce {
     }
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let started = Instant::now();
-        let link = scene.arrived()?;
+        let index = scene.arrived()?.index;
         let mac = scene.plan.mac;
         let addresses: Vec<_> = scene.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
-        let netns = &scene.pod()?.netns;
-        let announced = netns.run(|| netlink::announce(link.index, mac, &addresses))?;
-        if let Err(error) = announced {
-            tracing::debug!(%error, "addresses are not announced");
-            scene.durations.unannounced = true;
+        if addresses.is_empty() {
+            return Ok(());
         }
-        scene.durations.configure += started.elapsed();
+        let netns = Arc::clone(&scene.pod()?.netns);
+        let announce = move || match netns.run(|| netlink::announce(index, mac, &addresses)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) | Err(error) => tracing::warn!(%error, "addresses are not announced"),
+        };
+        if let Err(error) = thread::Builder::new().name("announce".into()).spawn(announce) {
+            tracing::warn!(%error, "addresses are not announced");
+        }
         Ok(())
     }
 

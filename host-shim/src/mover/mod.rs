@@ -97,8 +97,6 @@ pub struct Durations {
     pub carrier: Duration,
     /// The carrier did not come in time.
     pub without_carrier: bool,
-    /// The addresses could not be announced.
-    pub unannounced: bool,
 }
 
 /// The scene of a move, open only while it lasts.
