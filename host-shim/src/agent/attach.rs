@@ -39,6 +39,8 @@ impl Agent {
         let netns = self.pod_netns(&request.netns)?;
         self.make_way(&request, netns.id).await?;
 
+        // Until it is recorded, a hello lists it as under way.
+        let pending = self.pending.enter(&request.key);
         let asked = Instant::now();
         let attachment = self.call_attach(&request, deadline).await?;
         let rpc = asked.elapsed();
@@ -53,6 +55,7 @@ impl Agent {
             }
         };
         let record_time = recorded.elapsed();
+        drop(pending);
 
         let durations = match self.move_in(&record).await {
             Ok(durations) => durations,

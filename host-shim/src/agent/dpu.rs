@@ -29,7 +29,6 @@ impl Agent {
         request: &AddRequest,
         deadline: Instant,
     ) -> Result<Attachment, Failure> {
-        let _pending = self.pending.enter(&request.key);
         let patience = self.config.timeouts.reconnect();
         let mut session = self.session.current(patience).await?;
         loop {
@@ -43,11 +42,15 @@ impl Agent {
             if is_answer(&status) && failure.reason != Reason::StaleSession {
                 return Err(failure);
             }
-            if deadline <= Instant::now() {
-                self.disown(&request.key, &session).await;
-                return Err(failure);
-            }
-            session = self.session.other_than(&session.id, patience).await?;
+            // Whether the DPU has made the attachment is not known, unless a later session tells.
+            let next = self.session.other_than(&session.id, patience).await;
+            session = match next {
+                Ok(next) if Instant::now() < deadline => next,
+                _ => {
+                    self.disown(&request.key, &session).await;
+                    return Err(failure);
+                }
+            };
         }
     }
 
