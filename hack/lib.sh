@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PROGRAMS=(virtual-nic dpu-service host-shim dpuctl)
+PROGRAMS=(virtual-nic dpu-service host-shim host-shim-agent dpuctl)
 
 say() { printf '%s\n' "$*"; }
 warn() { printf '%s\n' "$*" >&2; }
@@ -20,7 +20,7 @@ bin_dir() {
     fi
 }
 
-# Builds the four programs in release, unless OFFLOAD_BIN_DIR names a folder that has them.
+# build_programs PROFILE: builds the programs, unless OFFLOAD_BIN_DIR names a folder that has them.
 build_programs() {
     local program packages=()
     if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then
@@ -30,8 +30,8 @@ build_programs() {
         return
     fi
     command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
-    for program in "${PROGRAMS[@]}"; do packages+=(-p "$program"); done
-    (cd "$ROOT" && cargo build --release --locked --bins "${packages[@]}") || die "the build failed"
+    for program in "${PROGRAMS[@]}"; do packages+=(--bin "$program"); done
+    (cd "$ROOT" && cargo build --profile "$1" --locked "${packages[@]}") || die "the build failed"
 }
 
 # need COMMAND=PACKAGE...: installs the missing commands as root with apt-get, else says which.

@@ -1,32 +1,31 @@
-//! `host-shim`: without arguments a CNI plugin, with `agent` the agent behind it.
+//! `host-shim`: the CNI plugin. A runtime starts it for every call, so it is a program of its own:
+//! the agent's code would double its memory and its time to start.
 
 use std::{
     env,
-    ffi::OsString,
     io::{self, Write},
     process::ExitCode,
 };
 
-use bootstrap::Chain;
-use clap::Parser;
-use host_shim::{agent, cni::plugin};
+use host_shim::cni::plugin;
 
 /// `EX_USAGE` of sysexits.h
 const USAGE: u8 = 64;
 
+const HELP: &str = "\
+Usage: host-shim             the CNI plugin: CNI_COMMAND and a configuration on stdin
+       host-shim --version
+The agent behind it is the program host-shim-agent.
+";
+
 fn main() -> ExitCode {
-    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    match arguments.first().map(|first| first.to_string_lossy()).as_deref() {
+    let argument = env::args_os().nth(1);
+    match argument.as_ref().map(|argument| argument.to_string_lossy()).as_deref() {
         None => plugin::run(),
-        Some("agent") => run_agent(arguments),
         Some("--version" | "-V") => {
-            tell(&mut io::stdout(), concat!("host-shim ", env!("CARGO_PKG_VERSION"), "\n"));
-            ExitCode::SUCCESS
+            tell(&mut io::stdout(), concat!("host-shim ", env!("CARGO_PKG_VERSION"), "\n"))
         }
-        Some("--help" | "-h") => {
-            tell(&mut io::stdout(), HELP);
-            ExitCode::SUCCESS
-        }
+        Some("--help" | "-h") => tell(&mut io::stdout(), HELP),
         Some(_) => {
             tell(&mut io::stderr(), HELP);
             ExitCode::from(USAGE)
@@ -34,30 +33,8 @@ fn main() -> ExitCode {
     }
 }
 
-const HELP: &str = "\
-Usage: host-shim                    the CNI plugin: CNI_COMMAND and a configuration on stdin
-       host-shim agent [OPTIONS]    the agent; see `host-shim agent --help`
-       host-shim --version
-";
-
 /// Nobody is left to be told if the stream is closed.
-fn tell(out: &mut dyn Write, text: &str) {
+fn tell(out: &mut dyn Write, text: &str) -> ExitCode {
     let _ = out.write_all(text.as_bytes());
-}
-
-fn run_agent(arguments: Vec<OsString>) -> ExitCode {
-    let parsed = match agent::Arguments::try_parse_from(arguments) {
-        Ok(parsed) => parsed,
-        Err(shown) => {
-            let _ = shown.print();
-            return ExitCode::from(if shown.use_stderr() { USAGE } else { 0 });
-        }
-    };
-    match agent::run(&parsed) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell(&mut io::stderr(), &format!("host-shim agent: {}\n", Chain(&error)));
-            ExitCode::FAILURE
-        }
-    }
+    ExitCode::SUCCESS
 }

@@ -155,7 +155,7 @@ impl Lab {
         fs::write(self.path().join("boot-id"), id).unwrap();
     }
 
-    /// Makes the named step of `dpu-service` or `host-shim` fail (`fail`) or kill its program (`kill`)
+    /// Makes the named step of `dpu-service` or `host-shim-agent` fail (`fail`) or kill its program (`kill`)
     /// once, after its work.
     ///
     /// # Panics
@@ -196,7 +196,7 @@ fn write_files(settings: &Settings, folder: &Path, pki: &Pki) {
     fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
     fs::write(folder.join("dpu-service.toml"), settings.service_file(folder, pki)).unwrap();
     fs::write(folder.join("host-shim.toml"), settings.agent_file(folder, pki)).unwrap();
-    for program in ["dpu-service", "host-shim"] {
+    for program in ["dpu-service", "host-shim-agent"] {
         fs::create_dir(faults(folder, program)).unwrap();
     }
 }
@@ -214,7 +214,7 @@ fn start_service(card: &Card, folder: &Path) -> Program {
 
 fn start_agent(card: &Card, folder: &Path) -> Program {
     let configuration = folder.join("host-shim.toml");
-    let arguments = ["agent".as_ref(), "--config".as_ref(), configuration.as_os_str()];
-    let faults = faults(folder, "host-shim");
-    Program::start("host-shim", &card.host, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
+    let arguments = ["--config".as_ref(), configuration.as_os_str()];
+    let faults = faults(folder, "host-shim-agent");
+    Program::start("host-shim-agent", &card.host, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
 }

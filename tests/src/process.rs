@@ -18,6 +18,9 @@ use crate::{Netns, wait_for};
 /// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(15);
 
+/// Lines of a program's log that a failed test shows.
+const LINES_SHOWN: usize = 60;
+
 /// The path of one of our programs: in `OFFLOAD_BIN_DIR`, or beside the test's own binary.
 ///
 /// # Panics
@@ -132,7 +135,10 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- {} said:\n{}", self.name, self.log());
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
+            eprintln!("--- {} said last:\n{}", self.name, last.join("\n"));
         }
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();

@@ -30,15 +30,15 @@ pub enum Depth {
 impl Engine {
     /// Compares the records with what the kernel has and makes the kernel agree.
     pub(super) async fn reconcile(&self, depth: Depth) {
-        if !self.prepare_fabric().await {
-            return;
-        }
+        // Whatever the fabric lacks, such as an uplink, what runs is looked after.
+        self.prepare_fabric().await;
         // Before the survey, so that what is attached meanwhile is not taken for missing.
         let held = self.held();
         let survey = match self.survey().await {
             Ok(survey) => survey,
             Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
         };
+        self.registry().match_representors(survey.keys().copied().collect());
         for record in held {
             if depth == Depth::Thorough || self.looks_wrong(&record, &survey) {
                 self.mend(&record).await;
@@ -53,16 +53,14 @@ impl Engine {
         self.forget_rested();
     }
 
-    async fn prepare_fabric(&self) -> bool {
+    async fn prepare_fabric(&self) {
         let programmer = self.programmer.clone();
         let prepared = on_blocking_thread(move || programmer.prepare()).await;
         let problem = prepared.err().map(|refused| Chain(&refused).to_string());
         if let Some(problem) = &problem {
             tracing::error!(problem, "the fabric can't be prepared");
         }
-        let is_prepared = problem.is_none();
         self.set_fabric_problem(problem);
-        is_prepared
     }
 
     /// As far as one look tells. A representor that is missing is none to mend, and one that could

@@ -58,7 +58,10 @@ impl Attachments {
         configuration: Configuration,
         settings: Settings,
     ) -> Result<Self, OpenError> {
-        let registry = Registry::restore(records.load()?, configuration, settings)?;
+        let mut registry = Registry::restore(records.load()?, configuration, settings)?;
+        // Where the kernel can't be asked yet, the reconciler's first good look tells.
+        let survey = programmer.survey().unwrap_or_default();
+        registry.match_representors(survey.into_keys().collect());
         Ok(Self(Arc::new(Engine::new(registry, records, programmer))))
     }
 

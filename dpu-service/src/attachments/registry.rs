@@ -35,6 +35,8 @@ pub(super) struct Registry {
     pub(super) cooling: Vec<Cooling>,
     /// VFs in quarantine because a host holds them for attachments that the journal does not know.
     pub(super) strange: BTreeSet<VfId>,
+    /// The VFs that have representors, as of the reconciler's latest look.
+    pub(super) representors: BTreeSet<VfId>,
     /// VFs whose representors serve nobody and can't be unprogrammed; that was told.
     pub(super) stuck: BTreeSet<VfId>,
     /// Why no new attachments are taken. `None`: they are.
@@ -113,6 +115,7 @@ impl Registry {
             macs: HashMap::new(),
             cooling: loaded.cooling,
             strange: BTreeSet::new(),
+            representors: BTreeSet::new(),
             stuck: BTreeSet::new(),
             draining: None,
             entries: HashMap::new(),

@@ -1,13 +1,13 @@
 //! What the service makes of a host's hello, its inventories and its word that a pod has its VF.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use futures::future::join_all;
 use offload_proto::{Failure, Reason};
-use vf_alloc::{HostId, VfFacts, VfId};
+use vf_alloc::{HostId, VfFacts, VfId, VfState};
 
 use super::{
     engine::{Engine, now},
@@ -138,7 +138,7 @@ impl Engine {
             conditions.insert(vf, condition);
             match condition {
                 VfCondition::Clean => {
-                    registry.vfs.offer(vf, facts, now());
+                    registry.offer(vf, facts, now());
                     if registry.strange.remove(&vf) && registry.vfs.clear(vf).is_ok() {
                         cleared.push(vf);
                     }
@@ -254,7 +254,42 @@ impl Engine {
     }
 }
 
+/// Why a VF that its host offers is not to be had.
+const NO_REPRESENTOR: &str = "it has no representor on this DPU";
+
 impl Registry {
+    /// Its host has the VF, clean. It is to be had if this DPU has its port.
+    fn offer(&mut self, vf: VfId, facts: VfFacts, now: u64) {
+        self.vfs.offer(vf, facts, now);
+        if !self.representors.contains(&vf) {
+            self.vfs.withdraw(vf, NO_REPRESENTOR);
+        }
+    }
+
+    /// Takes over which VFs have representors now.
+    pub(super) fn match_representors(&mut self, representors: BTreeSet<VfId>) {
+        self.representors = representors;
+        let (mut came, mut went) = (Vec::new(), Vec::new());
+        for view in self.vfs.vfs() {
+            let is_there = self.representors.contains(&view.vf);
+            match (view.state, view.facts) {
+                (VfState::Free, _) if !is_there => went.push(view.vf),
+                (VfState::Absent { reason }, Some(facts))
+                    if is_there && reason == NO_REPRESENTOR =>
+                {
+                    came.push((view.vf, facts.clone()));
+                }
+                _ => {}
+            }
+        }
+        for vf in went {
+            self.vfs.withdraw(vf, NO_REPRESENTOR);
+        }
+        for (vf, facts) in came {
+            self.vfs.offer(vf, facts, now());
+        }
+    }
+
     /// VFs that the host no longer lists are no longer to be had.
     fn withdraw_unlisted(&mut self, host: &HostName, listed: &Conditions) {
         let Some(pfs) = self.hosts.get(host) else { return };

@@ -1,4 +1,4 @@
-//! `host-shim agent`: from the command line to the tasks.
+//! `host-shim-agent`: from the command line to the tasks.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ const LAST_WORK: Duration = Duration::from_secs(20);
 
 /// The agent: keeps the connection to the DPU and moves VFs in and out of pods.
 #[derive(Debug, clap::Parser)]
-#[command(name = "host-shim agent", version)]
+#[command(name = "host-shim-agent", version)]
 pub struct Arguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]

@@ -38,8 +38,7 @@ pub(crate) fn print(lab: &Lab, adds: &Sample) {
 /// The fields of each line that says "attached".
 fn logged(log: &str) -> Vec<Value> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let fields = lines.map(|line| line["fields"].clone());
-    fields.filter(|fields| fields["message"] == "attached").collect()
+    lines.filter(|line| line["message"] == "attached").collect()
 }
 
 fn microseconds(fields: &Value, key: &str) -> Duration {

@@ -49,9 +49,6 @@ impl Files {
 
 fn check_config(name: &str, path: &Path) -> (bool, String) {
     let mut command = Command::new(program(name));
-    if name == "host-shim" {
-        command.arg("agent");
-    }
     let output = run(command.arg("--config").arg(path).arg("--check-config"));
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -59,7 +56,7 @@ fn check_config(name: &str, path: &Path) -> (bool, String) {
 #[test]
 fn good_files_pass() {
     let files = Files::new();
-    for (name, text) in [("dpu-service", files.service()), ("host-shim", files.agent())] {
+    for (name, text) in [("dpu-service", files.service()), ("host-shim-agent", files.agent())] {
         let (content, said) = files.check(name, &text);
         assert!(content, "{name}: {said}");
     }
@@ -71,7 +68,7 @@ fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
     let service = files.service().replace("state_dir", "state_dri");
     files.refused("dpu-service", &service, &["checked.toml:2", "state_dri", "`state_dir`"]);
     let agent = files.agent().replace("endpoint", "endpiont");
-    files.refused("host-shim", &agent, &["checked.toml:5", "endpiont", "`endpoint`"]);
+    files.refused("host-shim-agent", &agent, &["checked.toml:5", "endpiont", "`endpoint`"]);
 }
 
 #[test]
@@ -96,7 +93,7 @@ fn what_makes_no_sense_is_refused_by_name() {
 
 #[test]
 fn a_missing_file_is_named() {
-    for name in ["dpu-service", "host-shim"] {
+    for name in ["dpu-service", "host-shim-agent"] {
         let (content, said) = check_config(name, Path::new("/nowhere/file.toml"));
         assert!(!content && said.contains("/nowhere/file.toml"), "{said}");
     }

@@ -99,7 +99,7 @@ fn configuration_shown_in_documents_is_good() {
 fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     let (name, role, owner) = match text.lines().next().unwrap_or_default() {
         "# dpu-service.toml" => ("dpu-service", "dpu", "dpu-1"),
-        "# host-shim.toml" => ("host-shim", "host", "node-1"),
+        "# host-shim.toml" => ("host-shim-agent", "host", "node-1"),
         "# dpuctl.toml" => return,
         other => panic!("{place}: the first line {other:?} does not say whose file it is"),
     };
@@ -107,9 +107,6 @@ fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     let tls = if text.contains("[tls]") { String::new() } else { lab.pki.section(role, owner) };
     fs::write(&file, format!("{text}\n{tls}")).unwrap();
     let mut command = Command::new(program(name));
-    if name == "host-shim" {
-        command.arg("agent");
-    }
     let output = run(command.arg("--config").arg(&file).arg("--check-config"));
     let said = String::from_utf8_lossy(&output.stderr);
     // Files of a production set-up are not here; everything else has to be right.

@@ -9,9 +9,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The steps that a program names itself, so that none is forgotten.
 fn steps(name: &str) -> Vec<String> {
     let mut command = Command::new(program(name));
-    if name == "host-shim" {
-        command.arg("agent");
-    }
     let output = run(command.arg("--list-steps"));
     assert!(output.status.success(), "{output:?}");
     let steps: Vec<_> =
@@ -53,7 +50,7 @@ fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
 
 #[test]
 fn every_step_of_the_agent_fails_in_turn_and_leaves_a_clean_slate() {
-    every_step_fails_in_turn("host-shim");
+    every_step_fails_in_turn("host-shim-agent");
 }
 
 /// A program dies after each of its steps; started again, it completes or releases what was under way.
@@ -96,7 +93,7 @@ fn the_service_killed_after_every_step_recovers() {
 
 #[test]
 fn the_agent_killed_after_every_step_recovers() {
-    every_step_kills_in_turn("host-shim");
+    every_step_kills_in_turn("host-shim-agent");
 }
 
 #[test]
