@@ -8,6 +8,7 @@ use dpu_service::{
     reconcile,
     sessions::HostCommand,
 };
+use offload_proto::Reason;
 use tokio_util::sync::CancellationToken;
 use vf_alloc::VfId;
 
@@ -152,4 +153,36 @@ async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
     world.check();
     stop.cancel();
     running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_vf_without_a_representor_is_not_given_out() {
+    let mut world = World::new().await;
+    let absent = VfId::local(0, 0);
+    let inventory = hello(&world.kernel, "boot-1", &[]);
+    world.kernel.take_away(absent);
+    world.engine.reconcile(Depth::Quick).await;
+    world.say(inventory).await;
+    let usage = world.engine.pools()[0].usage;
+    assert_eq!((usage.free, usage.absent), (3, 1));
+    for pod in ["a", "b", "c"] {
+        assert_ne!(world.attached(pod).await.record.vf, absent);
+    }
+    assert_eq!(world.refused(spec("d")).await, Reason::VfsExhausted);
+
+    world.kernel.make(absent);
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.attached("d").await.record.vf, absent);
+    world.check();
+}
+
+#[tokio::test]
+async fn what_runs_is_mended_though_the_fabric_lacks_something() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.refuse("prepare", 1);
+    world.kernel.meddle(view.record.vf, |port| port.representor.up = false);
+    world.engine.reconcile(Depth::Thorough).await;
+    assert!(world.kernel.port(view.record.vf).representor.up);
+    assert_eq!(world.engine.status().await.len(), 1, "and it is told");
 }
