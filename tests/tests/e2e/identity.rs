@@ -120,7 +120,8 @@ fn a_host_certificate_makes_no_operator_calls() {
 #[test]
 fn a_viewer_looks_and_changes_nothing() {
     let lab = Lab::start(&Settings::default());
-    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
     let guest = lab.dpuctl_as("viewer", "guest");
     let attachments = guest.get("attachments");
     assert_eq!(attachments.len(), 1);
