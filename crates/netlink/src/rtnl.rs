@@ -90,12 +90,11 @@ impl Rtnl {
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(brief());
-        let objects = self.list("list the links", &RouteNetlinkMessage::GetLink(message))?;
         let link = |object| match object {
             RouteNetlinkMessage::NewLink(message) => Some(Link::from(message)),
             _ => None,
         };
-        Ok(objects.into_iter().filter_map(link).collect())
+        self.list("list the links", &RouteNetlinkMessage::GetLink(message), link)
     }
 
     /// The link of this name or alternative name.
@@ -227,12 +226,16 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn bridge_vlans(&mut self) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
-        let objects = self.list("list the VLANs", &bridge::list_vlans_message())?;
-        let mut vlans: BTreeMap<u32, Vec<BridgeVlan>> = BTreeMap::new();
-        for object in &objects {
-            if let RouteNetlinkMessage::NewLink(message) = object {
-                vlans.entry(message.header.index).or_default().extend(bridge::vlans_of(message));
+        let of_link = |object| match object {
+            RouteNetlinkMessage::NewLink(message) => {
+                Some((message.header.index, bridge::vlans_of(&message)))
             }
+            _ => None,
+        };
+        let listed = self.list("list the VLANs", &bridge::list_vlans_message(), of_link)?;
+        let mut vlans: BTreeMap<u32, Vec<BridgeVlan>> = BTreeMap::new();
+        for (index, some) in listed {
+            vlans.entry(index).or_default().extend(some);
         }
         vlans.retain(|_, vlans| !vlans.is_empty());
         Ok(vlans)
@@ -271,12 +274,11 @@ impl Rtnl {
     }
 
     fn stations(&mut self, port: Option<u32>) -> Result<Vec<FdbEntry>, Error> {
-        let objects = self.list("list the forwarding tables", &fdb::list_message(port))?;
-        let entry = |object: &RouteNetlinkMessage| match object {
-            RouteNetlinkMessage::NewNeighbour(message) => fdb::described_by(message),
+        let entry = |object| match object {
+            RouteNetlinkMessage::NewNeighbour(message) => fdb::described_by(&message),
             _ => None,
         };
-        Ok(objects.iter().filter_map(entry).collect())
+        self.list("list the forwarding tables", &fdb::list_message(port), entry)
     }
 
     /// Puts a station behind a port of a bridge, for good.
@@ -305,14 +307,13 @@ impl Rtnl {
         let mut message = AddressMessage::default();
         message.header.index = index;
         let message = RouteNetlinkMessage::GetAddress(message);
-        let objects = self.list("list the addresses", &message)?;
-        let of_link = |object: &RouteNetlinkMessage| match object {
+        let of_link = |object| match object {
             RouteNetlinkMessage::NewAddress(message) if message.header.index == index => {
-                address::described_by(message)
+                address::described_by(&message)
             }
             _ => None,
         };
-        Ok(objects.iter().filter_map(of_link).collect())
+        self.list("list the addresses", &message, of_link)
     }
 
     /// Adds an address to a link; an IPv6 address is usable at once.
@@ -337,12 +338,11 @@ impl Rtnl {
     /// The kernel's refusal.
     pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
         let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
-        let objects = self.list("list the routes", &message)?;
-        let route = |object: &RouteNetlinkMessage| match object {
-            RouteNetlinkMessage::NewRoute(message) => route::described_by(message),
+        let route = |object| match object {
+            RouteNetlinkMessage::NewRoute(message) => route::described_by(&message),
             _ => None,
         };
-        Ok(objects.iter().filter_map(route).collect())
+        self.list("list the routes", &message, route)
     }
 
     /// Adds a route. Its link must be up, and its gateway reachable.
@@ -366,15 +366,16 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn rules(&mut self) -> Result<Vec<Rule>, Error> {
+        let rule = |object| match object {
+            RouteNetlinkMessage::NewRule(message) => rule::described_by(&message),
+            _ => None,
+        };
         let mut rules = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut message = RuleMessage::default();
             message.header.family = family;
-            let objects = self.list("list the rules", &RouteNetlinkMessage::GetRule(message))?;
-            rules.extend(objects.iter().filter_map(|object| match object {
-                RouteNetlinkMessage::NewRule(message) => rule::described_by(message),
-                _ => None,
-            }));
+            let message = RouteNetlinkMessage::GetRule(message);
+            rules.extend(self.list("list the rules", &message, rule)?);
         }
         Ok(rules)
     }
@@ -418,20 +419,21 @@ impl Rtnl {
             return Ok(None);
         }
         // The kernel tells no single queue without its handle, so all are listed.
-        let objects = self.list("list the queues", &limit::list_message())?;
-        let of_link = |object: &RouteNetlinkMessage| match object {
-            RouteNetlinkMessage::NewQueueDiscipline(message) => limit::rate_of(message, index),
+        let of_link = |object| match object {
+            RouteNetlinkMessage::NewQueueDiscipline(message) => limit::rate_of(&message, index),
             _ => None,
         };
-        Ok(objects.iter().find_map(of_link))
+        let listed = self.list("list the queues", &limit::list_message(), of_link)?;
+        Ok(listed.into_iter().next())
     }
 
-    fn list(
+    fn list<T>(
         &mut self,
         operation: &str,
         message: &RouteNetlinkMessage,
-    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
-        self.socket.list(message).map_err(|cause| cause.told_as(operation.to_owned()))
+        read: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
+        self.socket.list(message, read).map_err(|cause| cause.told_as(operation.to_owned()))
     }
 }
 

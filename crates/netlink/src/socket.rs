@@ -23,8 +23,10 @@ use crate::{
 /// others may hold for seconds, for instance while a thousand links are deleted.
 const ANSWER_WITHIN_S: i64 = 60;
 
-/// The kernel sends no datagram of a listing that is longer.
-const BUFFER_BYTES: usize = 256 * 1024;
+/// The kernel sends no datagram of a listing that is longer than 32 KiB (netlink_dump in
+/// net/netlink/af_netlink.c), unless one object alone is. A buffer that malloc maps by itself, from
+/// 128 KiB on, would cost a page fault for each page of each socket.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Requests in one send. Each acknowledgement waits in the socket's buffer until all have been
 /// carried out, so there must be room for all.
@@ -149,13 +151,15 @@ impl RouteSocket {
         }
     }
 
-    /// Asks for all objects of a kind, again if they changed meanwhile.
-    pub(crate) fn list(
+    /// Asks for all objects of a kind, again if they changed meanwhile. Each is read as it comes:
+    /// the kernel's description of a link is many times what anybody wants of it.
+    pub(crate) fn list<T>(
         &mut self,
         message: &RouteNetlinkMessage,
-    ) -> Result<Vec<RouteNetlinkMessage>, RefusalCause> {
+        read: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, RefusalCause> {
         for _ in 0..DUMP_ATTEMPTS {
-            if let Some(objects) = self.list_once(message.clone())? {
+            if let Some(objects) = self.list_once(message.clone(), &read)? {
                 return Ok(objects);
             }
         }
@@ -163,10 +167,11 @@ impl RouteSocket {
     }
 
     /// `None`: the listing changed while it was made.
-    fn list_once(
+    fn list_once<T>(
         &mut self,
         message: RouteNetlinkMessage,
-    ) -> Result<Option<Vec<RouteNetlinkMessage>>, RefusalCause> {
+        read: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, RefusalCause> {
         let sequence = self.send_query(message, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut objects = Vec::new();
         let mut is_interrupted = false;
@@ -175,7 +180,7 @@ impl RouteSocket {
             for message in messages(&self.buffer).filter(|message| message.sequence == sequence) {
                 is_interrupted |= message.is_interrupted;
                 match message.meaning().map_err(RefusalCause::Answer)? {
-                    Meaning::Object(object) => objects.push(*object),
+                    Meaning::Object(object) => objects.extend(read(*object)),
                     Meaning::Done => return Ok((!is_interrupted).then_some(objects)),
                     Meaning::Refused { errno, sentence } => {
                         return Err(RefusalCause::Kernel { errno, sentence });

@@ -1,19 +1,46 @@
-//! The kernel's floor: what any program has to ask of the kernel to attach and detach a netdev, and
-//! nothing else. One request moves and renames it, one batch configures it.
+//! The kernel's floor: what any program has to ask of the kernel to attach and detach a netdev with
+//! a representor, and nothing else. On the DPU's side one batch joins the representor to a bridge
+//! and confines it to the netdev's MAC address; on the host's side one request moves and renames the
+//! netdev, and one batch configures it.
 
 use std::net::IpAddr;
 
-use netlink::{IpNetwork, LinkChange, Netns, Request, Route, Rtnl, VethEnd};
+use netlink::{
+    Bridge, BridgePort, IpNetwork, LinkChange, MacAddress, Netns, Request, Route, Rtnl, VethEnd,
+};
 
 /// Index of every moved netdev in its pod, so that the batch needs no look-up.
 const INDEX: u32 = 1000;
 
+/// Index of `lo` in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// Nothing is learnt on the port, and nobody but the known station may send.
+const CONFINED: BridgePort = BridgePort {
+    learning: Some(false),
+    locked: Some(true),
+    isolated: None,
+    unicast_flood: Some(false),
+    multicast_flood: None,
+    broadcast_flood: None,
+    hairpin: None,
+};
+
 /// Veth ends in a namespace of their own, and pods for them.
 pub(crate) struct Floor {
     host: e2e::Netns,
-    _dpu: e2e::Netns,
+    dpu: e2e::Netns,
+    bridge: u32,
     pods: Vec<e2e::Netns>,
-    links: Vec<u32>,
+    pairs: Vec<Pair>,
+}
+
+/// A netdev and its representor.
+#[derive(Clone, Copy)]
+struct Pair {
+    link: u32,
+    mac: MacAddress,
+    representor: u32,
 }
 
 impl Floor {
@@ -22,24 +49,36 @@ impl Floor {
         let (here, there) = (open(&host), open(&dpu));
         let mut rtnl = Rtnl::open_in(&here).unwrap();
         let mut representors = Rtnl::open_in(&there).unwrap();
-        let links = (0..count).map(|number| {
+        representors.add_bridge("bridge", &Bridge::default()).unwrap();
+        let bridge = representors.link_by_name("bridge").unwrap().unwrap().index;
+        representors.change_link(bridge, &LinkChange::new().up()).unwrap();
+        let pairs = (0..count).map(|number| {
             let (name, other) = (format!("f{number}"), format!("r{number}"));
             let (end, peer) = (VethEnd::new(&name), VethEnd::new(&other).netns(&there));
             rtnl.add_veth(&end, &peer).unwrap();
-            let index = representors.link_by_name(&other).unwrap().unwrap().index;
-            representors.change_link(index, &LinkChange::new().up()).unwrap();
-            rtnl.link_by_name(&name).unwrap().unwrap().index
+            let link = rtnl.link_by_name(&name).unwrap().unwrap();
+            let representor = representors.link_by_name(&other).unwrap().unwrap().index;
+            Pair { link: link.index, mac: link.mac.unwrap(), representor }
         });
-        let links = links.collect();
+        let pairs = pairs.collect();
         let pods = (0..count).map(|_| e2e::Netns::new("floor-pod")).collect();
-        Self { host, _dpu: dpu, pods, links }
+        Self { host, dpu, bridge, pods, pairs }
     }
 
     pub(crate) fn attach(&self, number: usize) {
+        let Pair { link, mac, representor } = self.pairs[number];
+        let mut dpu = Rtnl::open_in(&open(&self.dpu)).unwrap();
+        dpu.batch(&[
+            Request::change_link(representor, &LinkChange::new().master(Some(self.bridge))),
+            Request::add_fdb(representor, mac, None),
+            Request::set_bridge_port(representor, &CONFINED),
+            Request::change_link(representor, &LinkChange::new().up()),
+        ])
+        .unwrap();
         let mut host = Rtnl::open_in(&open(&self.host)).unwrap();
         let pod = open(&self.pods[number]);
         let change = LinkChange::new().netns(&pod).name("eth0").new_index(INDEX);
-        host.change_link(self.links[number], &change).unwrap();
+        host.change_link(link, &change).unwrap();
         let mut inside = Rtnl::open_in(&pod).unwrap();
         inside.batch(&configuration(number)).unwrap();
     }
@@ -47,9 +86,16 @@ impl Floor {
     pub(crate) fn detach(&self, number: usize) {
         let host = open(&self.host);
         let mut inside = Rtnl::open_in(&open(&self.pods[number])).unwrap();
+        let Pair { link, representor, .. } = self.pairs[number];
         let name = format!("f{number}");
-        let change = LinkChange::new().netns(&host).name(name).new_index(self.links[number]).down();
+        let change = LinkChange::new().netns(&host).name(name).new_index(link).down();
         inside.change_link(INDEX, &change).unwrap();
+        let mut dpu = Rtnl::open_in(&open(&self.dpu)).unwrap();
+        dpu.batch(&[
+            Request::change_link(representor, &LinkChange::new().down()),
+            Request::change_link(representor, &LinkChange::new().master(None)),
+        ])
+        .unwrap();
     }
 }
 
@@ -57,7 +103,7 @@ fn open(netns: &e2e::Netns) -> Netns {
     Netns::open(&netns.path()).unwrap()
 }
 
-/// Up, one address of each family, one default route of each.
+/// Both links up, one address of each family, one default route of each.
 fn configuration(number: usize) -> Vec<Request<'static>> {
     let host = number + 2;
     let v4: IpNetwork = format!("10.9.{}.{}/16", host / 250, host % 250).parse().unwrap();
@@ -67,6 +113,7 @@ fn configuration(number: usize) -> Vec<Request<'static>> {
         Request::add_route(&Route::new(destination.parse().unwrap(), INDEX).via(gateway).on_link())
     };
     vec![
+        Request::change_link(LOOPBACK, &LinkChange::new().up()),
         Request::change_link(INDEX, &LinkChange::new().up()),
         Request::add_address(INDEX, v4),
         Request::add_address(INDEX, v6),
