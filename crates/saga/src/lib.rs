@@ -25,11 +25,14 @@ pub trait Step<C>: Sync {
     /// When the effect is not in place afterwards. Whatever was done of it, `undo` takes back.
     fn run(&self, context: &mut C) -> Result<(), Self::Error>;
 
-    /// Takes the step's effect back, wholly or partly done.
+    /// Takes the step's effect back, wholly or partly done. Without one of its own, a step leaves
+    /// nothing that has to be taken back.
     ///
     /// # Errors
     /// When some of the effect is left.
-    fn undo(&self, context: &mut C) -> Result<(), Self::Error>;
+    fn undo(&self, _context: &mut C) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 /// A saga's list of steps.
@@ -87,6 +90,26 @@ pub fn run<C, E: Error + Send + Sync + 'static>(
             let left = undo(&steps[..=position], context);
             return Err(Failed { step: step.name(), source, left });
         }
+    }
+    Ok(())
+}
+
+/// Runs those of the steps that are `wanted` by name, in order, up to the first that fails, and
+/// undoes none: whatever works goes on working.
+///
+/// # Errors
+/// The first step that failed.
+pub fn repair<C, E: Error + Send + Sync + 'static>(
+    steps: &Steps<C, E>,
+    wanted: impl Fn(&str) -> bool,
+    context: &mut C,
+) -> Result<(), Failed<E>> {
+    for step in steps.iter().filter(|step| wanted(step.name())) {
+        attempt(*step, context).map_err(|source| Failed {
+            step: step.name(),
+            source,
+            left: Vec::new(),
+        })?;
     }
     Ok(())
 }
@@ -170,6 +193,16 @@ mod tests {
         let mut log = Log { fail: "b", ..Log::default() };
         let failed = run(STEPS, &mut log).unwrap_err();
         assert_eq!(log.lines, ["+a", "+b", "-b", "-a"]);
+        assert_eq!(failed.to_string(), "step b failed");
+    }
+
+    #[test]
+    fn a_repair_runs_what_is_wanted_and_undoes_nothing() {
+        let mut log = Log { fail: "b", ..Log::default() };
+        repair(STEPS, |name| name != "b", &mut log).unwrap();
+        assert_eq!(log.lines, ["+a", "+c"]);
+        let failed = repair(STEPS, |name| name != "a", &mut log).unwrap_err();
+        assert_eq!(log.lines, ["+a", "+c", "+b"]);
         assert_eq!(failed.to_string(), "step b failed");
     }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     events::EventKind,
     model::{AttachSpec, Record},
-    programmer::{self, ProgramError},
+    programmer::{self, ProgramError, Programmer},
     records::Changes,
     sessions::SessionId,
 };
@@ -30,8 +30,10 @@ impl Engine {
         let _vf = self.vfs.lock(&record.vf).await;
         if is_new {
             self.record(&record).await?;
+            self.bring_up(&record).await?;
+        } else {
+            self.bring_up_again(&record).await?;
         }
-        self.bring_up(&record).await?;
         self.view(&record)
     }
 
@@ -85,29 +87,41 @@ impl Engine {
         Ok(())
     }
 
-    /// Programs the representor, unless that is done, or takes the attachment back. The caller holds
-    /// the VF's lock.
+    /// Programs the representor, or takes the attachment back. The caller holds the VF's lock.
     async fn bring_up(&self, record: &Arc<Record>) -> Result<(), Failure> {
-        let is_up = |entry: &Entry| entry.programmed.is_some() || entry.attached;
-        if self.registry().get(record.id).is_some_and(is_up) {
-            return Ok(());
-        }
-        match self.program(record.port_settings()).await {
+        match self.program(record.port_settings(), Programmer::program).await {
             Ok(index) => {
-                if let Some(entry) = self.registry().get_mut(record.id) {
-                    entry.programmed = Some(index);
-                }
-                let message = format!("{} forwards for {}", record.vf, record.key);
-                self.events.record(EventKind::AttachmentProgrammed, record.id, message);
+                self.note_programmed(record, index);
                 Ok(())
             }
             Err(error) => Err(self.abandon(record, &error).await),
         }
     }
 
+    /// Programs what is not yet programmed for an earlier call. Pods may use the attachment, so it
+    /// stays whatever happens. The caller holds the VF's lock.
+    async fn bring_up_again(&self, record: &Record) -> Result<(), Failure> {
+        let is_up = |entry: &Entry| entry.programmed.is_some() || entry.attached;
+        if self.registry().get(record.id).is_some_and(is_up) {
+            return Ok(());
+        }
+        let repaired = self.program(record.port_settings(), Programmer::repair).await;
+        let repaired = repaired.map_err(|error| failure_of(&error))?;
+        self.note_programmed(record, repaired.index);
+        Ok(())
+    }
+
+    fn note_programmed(&self, record: &Record, index: u32) {
+        if let Some(entry) = self.registry().get_mut(record.id) {
+            entry.programmed = Some(index);
+        }
+        let message = format!("{} forwards for {}", record.vf, record.key);
+        self.events.record(EventKind::AttachmentProgrammed, record.id, message);
+    }
+
     /// Takes an attachment back that could not be programmed; nobody has used it yet.
     async fn abandon(&self, record: &Arc<Record>, error: &ProgramError) -> Failure {
-        let failure = Failure::new(Reason::ProgrammingFailed, Chain(error).to_string());
+        let failure = failure_of(error);
         if let Some(leftover) = programmer::leftover_of(error) {
             self.quarantine(record.vf, &leftover.to_string());
         }
@@ -126,6 +140,10 @@ impl Engine {
         let entry = registry.get(record.id);
         entry.map(Entry::view).ok_or_else(|| super::unknown(&record.id))
     }
+}
+
+fn failure_of(error: &ProgramError) -> Failure {
+    Failure::new(Reason::ProgrammingFailed, Chain(error).to_string())
 }
 
 /// Whether `spec` asks for what `entry` is.

@@ -93,14 +93,18 @@ impl Engine {
         *self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
-    /// Programs the representor and returns its index. A card may be late with it: it is waited for,
-    /// within bounds. The caller holds the VF's lock.
-    pub(super) async fn program(&self, settings: PortSettings) -> Result<u32, ProgramError> {
+    /// Lets the programmer do `work` on the representor. A card may be late with it: it is waited
+    /// for, within bounds. The caller holds the VF's lock.
+    pub(super) async fn program<T: Send + 'static>(
+        &self,
+        settings: PortSettings,
+        work: fn(&Programmer, &PortSettings) -> Result<T, ProgramError>,
+    ) -> Result<T, ProgramError> {
         let until = Instant::now() + self.registry().settings.representor_wait;
         let mut reports = self.kernel_reports.subscribe();
         loop {
             let (programmer, settings) = (self.programmer.clone(), settings.clone());
-            match on_blocking_thread(move || programmer.program(&settings)).await {
+            match on_blocking_thread(move || work(&programmer, &settings)).await {
                 Err(ProgramError::NoRepresentor(_)) if Instant::now() < until => {
                     // Whether the kernel reported something or time went by: look again.
                     let _ = timeout(LOOK_AGAIN, reports.changed()).await;

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     events::EventKind,
     model::{AttachmentId, Record},
-    programmer::{Inspection, ProgramError},
+    programmer::{ProgramError, Repaired},
     records::Changes,
     sessions::HostCommand,
 };
@@ -82,11 +82,8 @@ impl Engine {
         // Whoever had the lock may have ended the attachment.
         let Some(before) = self.still_held(record.id) else { return };
         let (programmer, settings) = (self.programmer.clone(), record.port_settings());
-        match on_blocking_thread(move || programmer.inspect(&settings)).await {
-            Ok(inspection) if inspection.missing().is_empty() => {
-                self.set_programmed(record, before, inspection.representor.index);
-            }
-            Ok(inspection) => self.repair(record, before, &inspection).await,
+        match on_blocking_thread(move || programmer.repair(&settings)).await {
+            Ok(repaired) => self.note_repaired(record, before, &repaired),
             Err(error) => self.note_repair_failed(record, &error),
         }
     }
@@ -97,16 +94,11 @@ impl Engine {
         self.registry().get(id).filter(|entry| entry.is_held()).map(|entry| entry.programmed)
     }
 
-    async fn repair(&self, record: &Arc<Record>, before: Option<u32>, inspection: &Inspection) {
-        let (programmer, settings) = (self.programmer.clone(), record.port_settings());
-        match on_blocking_thread(move || programmer.program(&settings)).await {
-            Ok(index) => {
-                self.set_programmed(record, before, index);
-                let missing = inspection.missing().join(", ");
-                let message = format!("{}: programmed again: {missing}", record.vf);
-                self.events.record(EventKind::Repaired, record.id, message);
-            }
-            Err(error) => self.note_repair_failed(record, &error),
+    fn note_repaired(&self, record: &Record, before: Option<u32>, repaired: &Repaired) {
+        self.set_programmed(record, before, repaired.index);
+        if !repaired.steps.is_empty() {
+            let message = format!("{}: programmed again: {}", record.vf, repaired.steps.join(", "));
+            self.events.record(EventKind::Repaired, record.id, message);
         }
     }
 

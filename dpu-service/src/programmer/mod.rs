@@ -37,12 +37,13 @@ pub struct Inspection {
     pub steps: Vec<StepStatus>,
 }
 
-impl Inspection {
-    /// The steps that are not in place, by name.
-    #[must_use]
-    pub fn missing(&self) -> Vec<&'static str> {
-        self.steps.iter().filter(|step| !step.in_place).map(|step| step.name).collect()
-    }
+/// A representor that is as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// Its index.
+    pub index: u32,
+    /// The steps that were not in place and now are, by name.
+    pub steps: Vec<&'static str>,
 }
 
 /// Why a representor could not be programmed.
@@ -59,7 +60,7 @@ pub enum ProgramError {
         /// Why not.
         source: Refused,
     },
-    /// A step failed; all steps were undone, but for what `source.left` tells.
+    /// A step failed. Of a first programming all steps were undone, but for what `source.left` tells.
     #[error("VF {vf} can't be programmed")]
     Step {
         /// The VF.
@@ -149,6 +150,22 @@ impl Programmer {
             source.left.clear();
         }
         Err(ProgramError::Step { vf, source })
+    }
+
+    /// Runs the steps that are not in place. None is undone, not even when one fails: a pod that runs
+    /// keeps what it has.
+    ///
+    /// # Errors
+    /// See [`ProgramError`].
+    pub fn repair(&self, settings: &PortSettings) -> Result<Repaired, ProgramError> {
+        let vf = settings.vf;
+        let mut port = self.port(settings)?;
+        let found = port.inspect().map_err(|source| ProgramError::Unreadable { vf, source })?;
+        let steps: Vec<_> =
+            found.iter().filter(|step| !step.in_place).map(|step| step.name).collect();
+        saga::repair(STEPS, |step| steps.contains(&step), &mut port)
+            .map_err(|source| ProgramError::Step { vf, source })?;
+        Ok(Repaired { index: port.index(), steps })
     }
 
     /// Undoes all steps, going on past failures. A VF without a representor has nothing to undo.

@@ -16,17 +16,7 @@ use crate::{
 const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
-pub const STEPS: &Steps<Port, Refused> = &[
-    &PortStep::Mac,
-    &PortStep::Rate,
-    &PortStep::Mtu,
-    &PortStep::Join,
-    &PortStep::AntiSpoofing,
-    &PortStep::Up,
-];
-
-/// [`STEPS`], to be asked what is in place of them.
-const INSPECTED: &[PortStep] = &[
+const ALL: [PortStep; 6] = [
     PortStep::Mac,
     PortStep::Rate,
     PortStep::Mtu,
@@ -34,6 +24,12 @@ const INSPECTED: &[PortStep] = &[
     PortStep::AntiSpoofing,
     PortStep::Up,
 ];
+
+/// All steps, in order, as a saga.
+pub const STEPS: &Steps<Port, Refused> = &{
+    let [a, b, c, d, e, f] = &ALL;
+    [a, b, c, d, e, f]
+};
 
 /// One programming step.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +76,7 @@ impl Port {
             let Finding { in_place, detail } = step.find(self)?;
             Ok(StepStatus { name: step.name(), in_place, detail })
         };
-        INSPECTED.iter().map(inspect).collect()
+        ALL.iter().map(inspect).collect()
     }
 }
 

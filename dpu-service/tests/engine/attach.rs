@@ -2,13 +2,17 @@
 
 use std::net::IpAddr;
 
-use dpu_service::{attachments::AttachmentState, model::AttachSpec, programmer::STEPS};
+use dpu_service::{
+    attachments::{AttachmentState, Hello},
+    model::AttachSpec,
+    programmer::STEPS,
+};
 use offload_proto::Reason;
 use vf_alloc::VfId;
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, host, inventory, key, network, settings, spec},
+    world::{World, configuration, hello, host, inventory, key, network, settings, spec},
 };
 
 #[tokio::test]
@@ -56,6 +60,21 @@ async fn a_step_that_fails_leaves_a_clean_slate_and_the_next_attach_works() {
         assert_eq!(view.record.leases[0].address.ip().to_string(), "10.1.0.3");
         world.check();
     }
+}
+
+#[tokio::test]
+async fn a_repeated_attach_that_fails_leaves_the_attachment() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.restart().await;
+    let pending = vec![key("pod")];
+    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.kernel.meddle(view.record.vf, |port| port.representor.mtu = 1280);
+    world.kernel.refuse("set_mtu", 1);
+    assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
+    assert!(world.kernel.port(view.record.vf).membership.is_some(), "it goes on working");
+    assert_eq!(world.attach(spec("pod")).await.unwrap().record, view.record);
+    world.check();
 }
 
 #[tokio::test]

@@ -87,6 +87,20 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
 }
 
 #[tokio::test]
+async fn a_repair_that_fails_leaves_what_works() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    let limited = |port: &mut Port| port.rate.ingress_rate = 1;
+    world.kernel.meddle(view.record.vf, limited);
+    world.kernel.refuse("set_rate", 1);
+    let before = world.kernel.port(view.record.vf);
+    world.engine.reconcile(Depth::Thorough).await;
+    assert_eq!(world.kernel.port(view.record.vf), before);
+    world.engine.reconcile(Depth::Thorough).await;
+    world.check();
+}
+
+#[tokio::test]
 async fn a_representor_that_vanishes_during_a_detach_harms_nobody() {
     let world = World::new().await;
     let view = world.attached("pod").await;
