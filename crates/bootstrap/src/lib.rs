@@ -1,10 +1,12 @@
-//! What every program does before its work: configuration, logs, signals, and word to systemd.
+//! What every program does before its work: configuration, logs, limits, signals, and word to
+//! systemd.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod chain;
 mod config;
 mod diagnosis;
+mod limits;
 mod logs;
 mod service_manager;
 mod signals;
@@ -13,6 +15,7 @@ mod watch;
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
 pub use diagnosis::nearest;
+pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
 pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};
 pub use signals::{reload_signals, shutdown_signal};

@@ -1,6 +1,6 @@
 //! Word to systemd (`Type=notify-reload`). Without systemd all of this does nothing.
 
-use std::{future::pending, io};
+use std::{convert::Infallible, future::pending, io};
 
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::time::{MissedTickBehavior, interval};
@@ -25,7 +25,7 @@ pub fn notify_stopping() {
 
 /// Tells systemd's watchdog at half its period that the program is alive, as long as `healthy` says
 /// so. Never returns; waits for ever if there is no watchdog.
-pub async fn feed_watchdog(healthy: impl Fn() -> bool) {
+pub async fn feed_watchdog(healthy: impl Fn() -> bool) -> Infallible {
     let Some(period) = watchdog_enabled() else { return pending().await };
     let mut ticks = interval(period / 2);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
