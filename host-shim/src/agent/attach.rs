@@ -48,10 +48,9 @@ impl Agent {
         let recorded = Instant::now();
         let record = match self.record(&request, netns, attachment.clone()).await {
             Ok(record) => record,
-            Err(failure) => {
-                let is_intact = failure.reason == Reason::RecordsUnavailable;
-                self.give_back_unused(&attachment, is_intact).await;
-                return Err(failure);
+            Err(unrecorded) => {
+                self.give_back_unused(&attachment, unrecorded.found_vf).await;
+                return Err(unrecorded.failure);
             }
         };
         let record_time = recorded.elapsed();
@@ -111,11 +110,13 @@ impl Agent {
         request: &AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
-    ) -> Result<Arc<Record>, Failure> {
+    ) -> Result<Arc<Record>, Unrecorded> {
         let original = match self.records.by_id(&attachment.id) {
-            Some(same) => same.original.clone(),
-            None => self.original_of(&attachment).await?,
+            Some(same) => Ok(same.original.clone()),
+            None => self.original_of(&attachment).await,
         };
+        let original = original.map_err(|failure| Unrecorded { failure, found_vf: false })?;
+        let found = |failure| Unrecorded { failure, found_vf: true };
         let record = Arc::new(Record {
             attachment,
             configuration: request.configuration.clone(),
@@ -125,8 +126,8 @@ impl Agent {
             phase: Phase::Live,
             device_info_file: request.device_info_file.clone(),
         });
-        self.cargo(&record)?;
-        self.records.put(Arc::clone(&record)).await?;
+        self.cargo(&record).map_err(found)?;
+        self.records.put(Arc::clone(&record)).await.map_err(found)?;
         Ok(record)
     }
 
@@ -181,22 +182,22 @@ impl Agent {
         Err(Failure::new(Reason::VfNotFree, message))
     }
 
-    /// Gives back an attachment whose VF was not touched, and which has no record. Where the DPU
-    /// can't be told, the next session's hello does, which does not list it.
-    async fn give_back_unused(&self, attachment: &v1::Attachment, vf_returned: bool) {
+    /// Gives back an attachment whose VF was not touched, and which has no record. A VF that was
+    /// not found either is the DPU's again when the inventory shows it.
+    async fn give_back_unused(&self, attachment: &v1::Attachment, found_vf: bool) {
         if self.records.by_id(&attachment.id).is_some() {
             return;
         }
         let request = v1::DetachRequest {
             key: attachment.key.clone(),
             attachment_id: attachment.id.clone(),
-            vf_returned,
+            vf_returned: found_vf,
         };
-        if let Err(failure) = self.call_detach(request).await {
+        if let Err(failure) = self.call_detach(request.clone()).await {
             tracing::warn!(attachment = attachment.id, "not given back yet: {failure}");
-            self.session.restart();
+            self.orphans.note(request);
         }
-        self.inventory_changed();
+        self.inventory_wanted();
     }
 
     /// Moves the VF of a record into its pod.
@@ -246,8 +247,25 @@ impl Agent {
     /// Tells the DPU that the pod has its VF.
     pub(super) fn tell_attached(&self, record: &Record) {
         let attached = v1::Attached { attachment_id: record.id().to_owned() };
-        self.session.send(host_message::Message::Attached(attached));
+        if !self.session.send(host_message::Message::Attached(attached)) {
+            self.untold().insert(record.id().to_owned());
+        }
     }
+
+    /// Tells the DPU what it could not be told before its present session.
+    pub(super) fn tell_untold(&self) {
+        let untold = std::mem::take(&mut *self.untold());
+        for record in untold.iter().filter_map(|id| self.records.by_id(id)) {
+            self.tell_attached(&record);
+        }
+    }
+}
+
+/// An attachment of the DPU's that could not be recorded. Its VF has not been touched.
+struct Unrecorded {
+    failure: Failure,
+    /// The VF is in the host's namespace, and nobody else's.
+    found_vf: bool,
 }
 
 /// The namespace that a record means, if it is still there.

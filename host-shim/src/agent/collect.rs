@@ -4,7 +4,10 @@ use std::{collections::HashSet, sync::Arc};
 
 use offload_proto::{Failure, Reason, v1};
 
-use super::{Agent, records::Record};
+use super::{
+    Agent,
+    records::{Phase, Record},
+};
 use crate::protocol::{GcRequest, Key};
 
 impl Agent {
@@ -33,14 +36,17 @@ impl Agent {
     }
 
     /// What the DPU must leave alone: besides the valid attachments those of other configurations,
-    /// which may be of the same network, and those under way.
+    /// which may be of the same network, and those that were made since or are under way. What is
+    /// under way is listed before what is recorded, so that an attach in between is in one of both.
     fn kept(&self, request: &GcRequest, valid: HashSet<Key>) -> Vec<Key> {
+        let pending = self.pending.keys();
         let records = self.records.all().into_iter();
         let others = records
-            .filter(|record| record.configuration != request.configuration)
+            .filter(|record| {
+                record.configuration != request.configuration || record.phase == Phase::Live
+            })
             .map(|record| record.key());
-        let kept: HashSet<Key> =
-            valid.into_iter().chain(others).chain(self.pending.keys()).collect();
+        let kept: HashSet<Key> = valid.into_iter().chain(others).chain(pending).collect();
         kept.into_iter().collect()
     }
 
@@ -65,6 +71,27 @@ impl Agent {
         if let Err(failure) = self.call_detach(detach).await {
             tracing::info!("a collected attachment is settled later: {failure}");
         }
-        self.inventory_changed();
+        self.inventory_wanted();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{records::tests::record, tests::agent};
+
+    #[tokio::test]
+    async fn what_was_attached_meanwhile_is_kept() {
+        let (agent, _folder) = agent();
+        let releasing = Record { phase: Phase::Releasing, ..record("b", "stale") };
+        agent.records.keep(Arc::new(record("a", "recorded")));
+        agent.records.keep(Arc::new(releasing));
+        let _pending = agent.pending.enter(&record("c", "under-way").key());
+        let request =
+            GcRequest { configuration: "blue".into(), network: "blue".into(), valid: Vec::new() };
+        let mut kept = agent.kept(&request, HashSet::new());
+        kept.sort();
+        let kept: Vec<_> = kept.iter().map(|key| key.container_id.as_str()).collect();
+        assert_eq!(kept, ["recorded", "under-way"]);
     }
 }

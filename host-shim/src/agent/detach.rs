@@ -40,7 +40,7 @@ impl Agent {
             vf_returned: false,
         };
         match self.call_detach(detach).await {
-            Ok(()) => self.inventory_changed(),
+            Ok(()) => self.inventory_wanted(),
             Err(failure) => tracing::info!(key = %request.key, "nothing to detach: {failure}"),
         }
     }

@@ -32,7 +32,7 @@ impl Agent {
         let patience = self.config.timeouts.reconnect();
         let mut session = self.session.current(patience).await?;
         loop {
-            let message = attach_request(request, &session.id);
+            let message = timed(attach_request(request, &session.id), deadline);
             let mut client = session.client();
             let status = match bounded(deadline, client.attach(message)).await {
                 Ok(answer) => return complete(answer.attachment),
@@ -54,8 +54,7 @@ impl Agent {
         }
     }
 
-    /// Takes back what a call whose answer never came may have left. Where that fails too, the next
-    /// session's hello does it.
+    /// Takes back what a call whose answer never came may have left: at once, or else later.
     async fn disown(&self, key: &Key, session: &Established) {
         if self.records.by_key(key).is_some() {
             return;
@@ -66,8 +65,10 @@ impl Agent {
             vf_returned: true,
         };
         let deadline = Instant::now() + self.config.timeouts.reconnect();
-        if bounded(deadline, session.client().detach(request)).await.is_err() {
-            self.session.restart();
+        let call = timed(request.clone(), deadline);
+        if bounded(deadline, session.client().detach(call)).await.is_err() {
+            self.orphans.note(request);
+            self.poke.notify_one();
         }
     }
 
@@ -78,7 +79,7 @@ impl Agent {
     pub(super) async fn call_detach(&self, request: DetachRequest) -> Result<(), Failure> {
         let session = self.session.current(self.config.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.config.timeouts.detach();
-        match bounded(deadline, session.client().detach(request)).await {
+        match bounded(deadline, session.client().detach(timed(request, deadline))).await {
             Ok(_) => Ok(()),
             Err(status) => match failure_of(&status) {
                 failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
@@ -95,7 +96,7 @@ impl Agent {
         let session = self.session.current(self.config.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.config.timeouts.detach();
         let request = CheckRequest { key: Some(key.clone().into()), attachment_id: id.to_owned() };
-        let checked = bounded(deadline, session.client().check(request)).await;
+        let checked = bounded(deadline, session.client().check(timed(request, deadline))).await;
         checked.map(drop).map_err(|status| failure_of(&status))
     }
 
@@ -114,7 +115,7 @@ impl Agent {
             network: request.network.clone(),
             valid: valid.into_iter().map(Into::into).collect(),
         };
-        let collected = bounded(deadline, session.client().collect(request)).await;
+        let collected = bounded(deadline, session.client().collect(timed(request, deadline))).await;
         collected.map(|answer| answer.released).map_err(|status| failure_of(&status))
     }
 
@@ -127,12 +128,20 @@ impl Agent {
         session: &Arc<Established>,
         deadline: Instant,
     ) -> Result<Vec<String>, Failure> {
-        let answer = bounded(deadline, session.client().status(StatusRequest {})).await;
+        let answer =
+            bounded(deadline, session.client().status(timed(StatusRequest {}, deadline))).await;
         answer.map(|answer| answer.problems).map_err(|status| failure_of(&status))
     }
 }
 
-/// Makes a call that ends at `deadline`, which the DPU is told.
+/// A call that tells the DPU when it will be given up.
+fn timed<M>(message: M, deadline: Instant) -> Request<M> {
+    let mut request = Request::new(message);
+    request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+    request
+}
+
+/// Makes a call, and gives it up at `deadline`.
 async fn bounded<T>(
     deadline: Instant,
     call: impl Future<Output = Result<Response<T>, Status>>,
@@ -143,9 +152,9 @@ async fn bounded<T>(
     }
 }
 
-fn attach_request(request: &AddRequest, session_id: &str) -> Request<AttachRequest> {
+fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
     let AddRequest { key, pod, bandwidth, .. } = request.clone();
-    Request::new(AttachRequest {
+    AttachRequest {
         session_id: session_id.to_owned(),
         key: Some(key.into()),
         network: request.network.clone(),
@@ -159,7 +168,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> Request<AttachReque
             egress_rate: bandwidth.egress_rate,
             egress_burst: bandwidth.egress_burst,
         }),
-    })
+    }
 }
 
 /// An attachment with all that the agent relies on.
@@ -170,4 +179,18 @@ fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
         return Ok(attachment);
     }
     Err(Failure::new(Reason::Internal, "the DPU answered Attach without id, key or VF"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_dpu_is_told_the_deadline() {
+        let request = timed((), Instant::now() + Duration::from_secs(30));
+        let told = request.metadata().get("grpc-timeout").unwrap().to_str().unwrap();
+        assert!(told.starts_with("29") || told.starts_with("30"), "{told}");
+    }
 }

@@ -28,6 +28,8 @@ impl Agent {
     /// # Errors
     /// When the host's links can't be listed.
     pub(super) async fn hello(self: &Arc<Self>) -> Result<Hello, Failure> {
+        // What is in its pod by now is listed as such.
+        self.untold().clear();
         let pending = self.pending.keys().into_iter().map(Into::into).collect();
         let (inventory, live) = self.survey().await?;
         *self.sent_inventory() = Some(inventory.clone());
@@ -49,9 +51,10 @@ impl Agent {
     pub(super) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
         let (inventory, _) = self.survey().await?;
         let mut sent = self.sent_inventory();
-        if sent.as_ref() != Some(&inventory) {
-            *sent = Some(inventory.clone());
-            self.session.send(host_message::Message::Inventory(inventory));
+        if sent.as_ref() != Some(&inventory)
+            && self.session.send(host_message::Message::Inventory(inventory.clone()))
+        {
+            *sent = Some(inventory);
         }
         Ok(())
     }

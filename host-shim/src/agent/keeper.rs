@@ -1,12 +1,12 @@
 //! Keeps records and kernel in agreement, without being told what happened: at start, whenever a VF
 //! shows up in the host's namespace, when the DPU comes back, and on a timer.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use netlink::{Error, Link, LinkEvent, LinkMonitor, Rtnl};
 use offload_proto::Failure;
 use tokio::{
-    task::{JoinSet, spawn_blocking},
+    task::spawn_blocking,
     time::{MissedTickBehavior, interval, sleep},
 };
 
@@ -34,12 +34,16 @@ enum Place {
 impl Agent {
     /// Compares every record with the kernel, and waits for all.
     pub(super) async fn reconcile_all(self: &Arc<Self>) {
-        let mut all = JoinSet::new();
-        for record in self.records.all() {
+        let begin = |record: Arc<Record>| {
             let agent = Arc::clone(self);
-            all.spawn(async move { agent.reconcile(record.id()).await });
+            self.tasks.spawn(async move { agent.reconcile(record.id()).await })
+        };
+        let begun: Vec<_> = self.records.all().into_iter().map(begin).collect();
+        for comparison in begun {
+            if let Err(error) = comparison.await {
+                tracing::error!(%error, "comparing a record with the kernel failed");
+            }
         }
-        all.join_all().await;
     }
 
     /// Compares one record with the kernel, and makes the kernel agree.
@@ -112,8 +116,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Watches, for ever.
-    pub(super) async fn keep(self: &Arc<Self>, mut monitor: LinkMonitor) -> Error {
+    /// Watches the VFs in the host's namespace, for ever.
+    pub(super) async fn watch_vfs(self: &Arc<Self>, mut monitor: LinkMonitor) -> Error {
         let mut ticks = interval(self.config.timeouts.reconcile());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -123,23 +127,23 @@ impl Agent {
                     Ok(LinkEvent::Gone { alias, index, name }) => {
                         self.vf_gone(index, name, alias);
                     }
-                    Ok(LinkEvent::Missed) => self.reconcile_soon(),
+                    Ok(LinkEvent::Missed) => self.poke.notify_one(),
                     Err(error) => return error,
                 },
-                _ = ticks.tick() => self.reconcile_soon(),
-                () = self.poke.notified() => self.reconcile_soon(),
+                _ = ticks.tick() => self.poke.notify_one(),
             }
         }
     }
 
-    fn reconcile_soon(self: &Arc<Self>) {
-        let agent = Arc::clone(self);
-        self.tasks.spawn(async move {
-            // One pass at a time; a poke during a pass is followed by another.
-            let _pass = agent.pass.lock().await;
-            agent.reconcile_all().await;
-            agent.inventory_changed();
-        });
+    /// Compares all with the kernel whenever somebody asks for it, for ever. Whoever asks during a
+    /// pass is served by one more, however many they are.
+    pub(super) async fn keep_agreement(self: &Arc<Self>) -> Infallible {
+        loop {
+            self.poke.notified().await;
+            self.reconcile_all().await;
+            self.settle_orphans().await;
+            self.inventory_changed();
+        }
     }
 
     /// A VF showed up in the host's namespace, or changed there.
@@ -177,8 +181,14 @@ impl Agent {
         self.inventory_poke.notify_one();
     }
 
+    /// Sends the inventory soon, even as it was: the DPU waits for it to learn of a VF.
+    pub(super) fn inventory_wanted(&self) {
+        self.sent_inventory().take();
+        self.inventory_changed();
+    }
+
     /// Sends the inventory whenever it changed, for ever.
-    pub(super) async fn keep_inventory(self: &Arc<Self>) {
+    pub(super) async fn keep_inventory(self: &Arc<Self>) -> Infallible {
         loop {
             self.inventory_poke.notified().await;
             sleep(SWARM).await;

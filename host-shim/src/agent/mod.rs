@@ -13,6 +13,7 @@ mod dpu;
 mod inventory;
 mod keeper;
 mod locks;
+mod orphans;
 mod pending;
 mod records;
 mod run;
@@ -41,6 +42,7 @@ pub use server::ListenError;
 
 use crate::vf_source::VfSource;
 use locks::Locks;
+use orphans::Orphans;
 use pending::Pending;
 use records::Records;
 use session::Session;
@@ -64,14 +66,16 @@ struct Agent {
     vf_events: watch::Sender<u64>,
     /// Asks for a comparison of all records with the kernel.
     poke: Notify,
-    /// Held during such a comparison.
-    pass: tokio::sync::Mutex<()>,
     inventory_poke: Notify,
     sent_inventory: Mutex<Option<Inventory>>,
     /// The records that are about to be looked at, by attachment id.
     looked_for: Mutex<HashSet<String>>,
     /// The attachments whose pods have lost their VF, by id.
     broken: Mutex<HashSet<String>>,
+    /// The attachments that came into their pods while nobody could be told, by id.
+    untold: Mutex<HashSet<String>>,
+    /// What calls whose answers never came may have left on the DPU.
+    orphans: Orphans,
     /// Work that is finished before the agent ends.
     tasks: TaskTracker,
 }
@@ -95,17 +99,22 @@ impl Agent {
             pending: Pending::default(),
             vf_events: watch::Sender::new(0),
             poke: Notify::new(),
-            pass: tokio::sync::Mutex::default(),
             inventory_poke: Notify::new(),
             sent_inventory: Mutex::default(),
             looked_for: Mutex::default(),
             broken: Mutex::default(),
+            untold: Mutex::default(),
+            orphans: Orphans::default(),
             tasks: TaskTracker::new(),
         }
     }
 
     fn broken(&self) -> MutexGuard<'_, HashSet<String>> {
         locked(&self.broken)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, HashSet<String>> {
+        locked(&self.untold)
     }
 
     fn looked_for(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -118,6 +127,7 @@ impl Agent {
 
     /// A session began: what waits for the DPU is delivered.
     fn session_began(&self) {
+        self.tell_untold();
         self.poke.notify_one();
         self.inventory_changed();
     }
@@ -155,7 +165,9 @@ impl Agent {
 
     /// An operator took the attachment away from its pod, or the DPU gave it up.
     async fn release_on_request(self: &Arc<Self>, release: Release) {
-        let key: Key = release.key.clone().unwrap_or_default().into();
+        let told: Key = release.key.clone().unwrap_or_default().into();
+        let recorded = self.records.by_id(&release.attachment_id);
+        let key = recorded.map_or(told, |record| record.key());
         let _key = self.keys.lock(&key).await;
         match self.records.by_id(&release.attachment_id) {
             Some(record) => {
@@ -175,7 +187,7 @@ impl Agent {
         if let Err(failure) = self.call_detach(detach).await {
             tracing::info!("a release of the DPU is settled later: {failure}");
         }
-        self.inventory_changed();
+        self.inventory_wanted();
     }
 }
 
@@ -186,4 +198,58 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A failure that no input should be able to cause.
 fn defect(error: &dyn fmt::Display) -> Failure {
     Failure::new(Reason::Internal, format!("the agent failed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vf_source::VirtualCard;
+
+    const CONFIGURATION: &str = "
+        [dpu]
+        endpoint = '192.168.100.2:7443'
+        name = 'dpu-1'
+        [tls]
+        ca = '/ca.pem'
+        certificate = '/host.pem'
+        key = '/host.key'
+        [timeouts]
+        reconnect_ms = 0
+    ";
+
+    /// An agent without a session, and the folder of its records.
+    pub(super) fn agent() -> (Arc<Agent>, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let config = bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap();
+        let records = Records::open(folder.path()).unwrap();
+        let host = Netns::current().unwrap();
+        let agent = Agent::new(config, Arc::new(VirtualCard), host, "boot".into(), records);
+        (Arc::new(agent), folder)
+    }
+
+    #[tokio::test]
+    async fn what_nobody_hears_is_remembered() {
+        let (agent, _folder) = agent();
+        let record = Arc::new(records::tests::record("a", "c"));
+        agent.records.keep(Arc::clone(&record));
+        agent.tell_attached(&record);
+        assert!(agent.untold().contains("a"));
+        agent.tell_untold();
+        assert!(agent.untold().contains("a"), "there is no session yet");
+    }
+
+    #[tokio::test]
+    async fn orphans_wait_for_the_dpu_unless_their_key_is_attached_again() {
+        let (agent, _folder) = agent();
+        let orphan = |container: &str| offload_proto::v1::DetachRequest {
+            key: records::tests::record("a", container).attachment.key,
+            ..Default::default()
+        };
+        agent.orphans.note(orphan("alone"));
+        agent.settle_orphans().await;
+        assert_eq!(agent.orphans.keys().len(), 1);
+        agent.records.keep(Arc::new(records::tests::record("a", "alone")));
+        agent.settle_orphans().await;
+        assert!(agent.orphans.keys().is_empty());
+    }
 }

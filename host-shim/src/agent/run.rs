@@ -4,13 +4,14 @@ use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
 use bootstrap::{
-    ConfigError, LogError, init_logs, load_config, notify_ready, notify_stopping, reload_signals,
-    shutdown_signal,
+    ConfigError, LogError, feed_watchdog, init_logs, load_config, notify_ready, notify_stopping,
+    raise_file_limit, reload_signals, shutdown_signal,
 };
 use netlink::{LinkMonitor, Netns, NetnsError};
 use tokio::{runtime::Builder, time::timeout};
@@ -129,27 +130,37 @@ fn step_names() -> String {
 }
 
 async fn keep(config: Config) -> Result<(), AgentError> {
-    let listener = listen(&config.socket)?;
-    let socket = config.socket.clone();
+    raise_file_limit();
+    let socket = listen(&config.socket)?;
     let agent = Arc::new(begin(config)?);
     let monitor = LinkMonitor::open(&agent.host)?;
     agent.reconcile_all().await;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "ready");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
-    let ended = tokio::select! {
-        signal = shutdown_signal() => signal.map_err(cannot("wait for signals")),
-        error = serve(Arc::clone(&agent), listener) => Err(cannot("serve the socket")(error)),
-        error = agent.keep(monitor) => Err(error.into()),
-        () = agent.session.keep(&agent) => Ok(()),
-        () = agent.keep_inventory() => Ok(()),
-        error = reconcile_on_hangup(&agent) => Err(cannot("wait for signals")(error)),
-        () = bootstrap::feed_watchdog(|| true) => Ok(()),
-    };
+    let mut keepers = pin!(run_keepers(&agent, monitor));
+    tokio::select! {
+        never = serve(Arc::clone(&agent), socket) => match never {},
+        signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
+        error = &mut keepers => return Err(error),
+    }
     notify_stopping();
-    // Nobody is to find a socket that nobody listens on. A socket that stays is replaced.
-    let _ = fs::remove_file(&socket);
-    finish(&agent).await;
-    ended
+    // The work under way still needs the session, and events of the kernel.
+    tokio::select! {
+        () = finish(&agent) => Ok(()),
+        error = keepers => Err(error),
+    }
+}
+
+/// All that the agent does unasked, for ever.
+async fn run_keepers(agent: &Arc<Agent>, monitor: LinkMonitor) -> AgentError {
+    tokio::select! {
+        error = agent.watch_vfs(monitor) => error.into(),
+        error = reconcile_on_hangup(agent) => cannot("wait for signals")(error),
+        never = agent.session.keep(agent) => match never {},
+        never = agent.keep_agreement() => match never {},
+        never = agent.keep_inventory() => match never {},
+        never = feed_watchdog(|| true) => match never {},
+    }
 }
 
 /// SIGHUP compares records and kernel at once. Certificates are followed without it.

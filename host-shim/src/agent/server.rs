@@ -1,6 +1,7 @@
 //! The agent's socket: one call per connection, from root or the agent's own user alone.
 
 use std::{
+    convert::Infallible,
     fs::{self, DirBuilder, Permissions},
     io,
     os::unix::{
@@ -18,7 +19,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
     sync::Semaphore,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::{Agent, defect};
@@ -29,6 +30,8 @@ use crate::{
 
 /// How long a caller may take to say what it wants.
 const READ_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait when the system refuses to accept, as it does when files run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long before its caller gives up a call is given up, so that the answer still arrives.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -52,12 +55,25 @@ pub enum ListenError {
     },
 }
 
+/// A socket that is listened on.
+pub(super) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    /// Nobody is to find a socket that nobody listens on. One that stays all the same is replaced.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// Listens on `path`: in a folder that only the agent's user can enter, in place of a socket that
 /// nobody listens on any more.
 ///
 /// # Errors
 /// [`ListenError`].
-pub(super) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
+pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -66,7 +82,7 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, ListenError> {
     remove_stale(path)?;
     let listener = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(listener)
+    Ok(Socket { listener, path: path.to_owned() })
 }
 
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
@@ -84,14 +100,17 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
 }
 
 /// Serves the plugin, for ever. Beyond the limit, callers wait in the socket's queue.
-pub(super) async fn serve(agent: Arc<Agent>, listener: UnixListener) -> io::Error {
+pub(super) async fn serve(agent: Arc<Agent>, socket: Socket) -> Infallible {
     let permits = Arc::new(Semaphore::new(agent.config.limits.connections));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await;
-        let stream = match listener.accept().await {
+        let stream = match socket.listener.accept().await {
             Ok((stream, _)) => stream,
-            Err(error) if is_of_one_connection(&error) => continue,
-            Err(error) => return error,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept calls");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
         let agent = Arc::clone(&agent);
         let tasks = agent.tasks.clone();
@@ -102,10 +121,6 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: UnixListener) -> io::Erro
             drop(permit);
         });
     }
-}
-
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }
 
 async fn converse(agent: Arc<Agent>, mut stream: UnixStream) -> io::Result<()> {
@@ -160,6 +175,8 @@ fn failed(failure: Failure) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener as StdListener;
+
     use super::*;
 
     #[tokio::test]
@@ -176,10 +193,18 @@ mod tests {
     async fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
-        drop(listen(&path).unwrap());
-        assert!(path.exists(), "the first agent left its socket");
+        drop(StdListener::bind(&path).unwrap());
+        assert!(path.exists(), "a killed agent leaves its socket");
         let _second = listen(&path).unwrap();
         assert!(matches!(listen(&path), Err(ListenError::InUse(_))));
+    }
+
+    #[tokio::test]
+    async fn a_socket_ends_with_its_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        drop(listen(&path).unwrap());
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The one session with the DPU: opened, kept, and opened again when it breaks.
 
 use std::{
+    convert::Infallible,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -15,7 +16,11 @@ use offload_proto::{
     },
 };
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{
+        Notify,
+        mpsc::{self, error::TrySendError},
+        watch,
+    },
     time::{MissedTickBehavior, interval, sleep, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
@@ -57,6 +62,8 @@ pub(super) struct Established {
     pub id: String,
     client: WorkloadNetworkClient<Channel>,
     outbox: mpsc::Sender<HostMessage>,
+    /// A message found the outbox full.
+    overflow: Notify,
 }
 
 impl Established {
@@ -66,11 +73,16 @@ impl Established {
         self.client.clone()
     }
 
-    /// Sends a message. One that can't be sent is lost with the session, whose successor's hello
-    /// says the same and more.
-    pub(super) fn send(&self, message: host_message::Message) {
-        if self.outbox.try_send(HostMessage { message: Some(message) }).is_err() {
-            tracing::debug!("a message to the DPU is dropped");
+    /// Sends a message, and tells whether it is on its way. A DPU that takes none ends the session,
+    /// so that what could not be sent is in its successor's hello.
+    pub(super) fn send(&self, message: host_message::Message) -> bool {
+        match self.outbox.try_send(HostMessage { message: Some(message) }) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                self.overflow.notify_one();
+                false
+            }
+            Err(TrySendError::Closed(_)) => false,
         }
     }
 }
@@ -79,7 +91,6 @@ impl Established {
 #[derive(Debug)]
 pub(super) struct Session {
     standing: watch::Sender<Standing>,
-    restart: Notify,
     connector: OnceLock<Connector>,
 }
 
@@ -87,11 +98,7 @@ impl Default for Session {
     fn default() -> Self {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
         let standing = Standing::Down { since: Instant::now(), was_up: false, failure };
-        Self {
-            standing: watch::Sender::new(standing),
-            restart: Notify::new(),
-            connector: OnceLock::new(),
-        }
+        Self { standing: watch::Sender::new(standing), connector: OnceLock::new() }
     }
 }
 
@@ -136,20 +143,16 @@ impl Session {
         }
     }
 
-    /// Ends the session so that a new hello settles what a call left unsettled.
-    pub(super) fn restart(&self) {
-        self.restart.notify_one();
-    }
-
-    /// Sends a message, if there is a session.
-    pub(super) fn send(&self, message: host_message::Message) {
-        if let Standing::Up(session) = &*self.standing.borrow() {
-            session.send(message);
+    /// Sends a message, if there is a session, and tells whether it is on its way.
+    pub(super) fn send(&self, message: host_message::Message) -> bool {
+        match &*self.standing.borrow() {
+            Standing::Up(session) => session.send(message),
+            Standing::Down { .. } => false,
         }
     }
 
     /// Keeps a session, for ever.
-    pub(super) async fn keep(&self, agent: &Arc<Agent>) {
+    pub(super) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
         let mut pause = FIRST_PAUSE;
         loop {
             let (failure, was_up) = match self.hold_one(agent).await {
@@ -218,7 +221,9 @@ impl Session {
             "the DPU welcomed this host"
         );
         let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-        Ok((Established { id: welcome.session_id, client, outbox }, inbox, period))
+        let session =
+            Established { id: welcome.session_id, client, outbox, overflow: Notify::new() };
+        Ok((session, inbox, period))
     }
 
     /// The connector, made when the certificates can be read for the first time.
@@ -273,7 +278,7 @@ impl Session {
                     Ok(None) => return lost("it closed the session"),
                     Err(status) => return failure_of(&status),
                 },
-                () = self.restart.notified() => return lost("the agent starts its session anew"),
+                () = session.overflow.notified() => return lost("it takes no messages"),
             }
         }
     }
@@ -341,4 +346,24 @@ pub(super) fn failure_of(status: &Status) -> Failure {
 /// Whether the DPU itself refused, so that nothing is left undecided.
 pub(super) fn is_answer(status: &Status) -> bool {
     Failure::from_status(status).is_some_and(|failure| failure.reason != Reason::DeadlineExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dpu_that_takes_no_messages_ends_the_session() {
+        let (outbox, _messages) = mpsc::channel(1);
+        let channel = Endpoint::from_static("http://[::1]:1").connect_lazy();
+        let client = WorkloadNetworkClient::new(channel);
+        let overflow = Notify::new();
+        let session = Established { id: "1".into(), client, outbox, overflow };
+        let beat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
+        assert!(session.send(beat()));
+        assert!(!session.send(beat()), "what does not fit is not on its way");
+        timeout(Duration::from_secs(5), session.overflow.notified()).await.unwrap();
+    }
 }

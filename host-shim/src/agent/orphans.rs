@@ -1,0 +1,54 @@
+//! What calls whose answers never came may have left on the DPU.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use offload_proto::v1::DetachRequest;
+
+use super::{Agent, locked};
+use crate::protocol::Key;
+
+/// The calls of Detach that are still to be made for attachments without a record here. They need
+/// not survive a restart: the next session's hello does not list those attachments.
+#[derive(Debug, Default)]
+pub(super) struct Orphans(Mutex<HashMap<Key, DetachRequest>>);
+
+impl Orphans {
+    /// Notes what is to be given back later.
+    pub(super) fn note(&self, request: DetachRequest) {
+        let key = request.key.clone().unwrap_or_default().into();
+        locked(&self.0).insert(key, request);
+    }
+
+    pub(super) fn keys(&self) -> Vec<Key> {
+        locked(&self.0).keys().cloned().collect()
+    }
+
+    fn get(&self, key: &Key) -> Option<DetachRequest> {
+        locked(&self.0).get(key).cloned()
+    }
+
+    fn forget(&self, key: &Key) {
+        locked(&self.0).remove(key);
+    }
+}
+
+impl Agent {
+    /// Gives back what could not be given back before, as far as the DPU answers.
+    pub(super) async fn settle_orphans(self: &Arc<Self>) {
+        for key in self.orphans.keys() {
+            let _key = self.keys.lock(&key).await;
+            let Some(request) = self.orphans.get(&key) else { continue };
+            // The same attach was tried again, and has a record now.
+            if self.records.by_key(&key).is_none()
+                && let Err(failure) = self.call_detach(request).await
+            {
+                tracing::info!(%key, "not given back yet: {failure}");
+                return;
+            }
+            self.orphans.forget(&key);
+        }
+    }
+}
