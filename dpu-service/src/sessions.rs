@@ -148,6 +148,12 @@ impl Sessions {
         self.lock().get(host).is_some_and(|entry| entry.is_in(id))
     }
 
+    /// The host's session in force. `None`: it has none.
+    #[must_use]
+    pub fn current(&self, host: &HostName) -> Option<SessionId> {
+        self.lock().get(host)?.open.as_ref().map(|open| open.id)
+    }
+
     /// The boot id that the host told when it opened session `id`. `None`: that is not the session
     /// in force.
     #[must_use]

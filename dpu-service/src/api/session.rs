@@ -140,20 +140,21 @@ impl Conversation<'_> {
 
     async fn hear(&self, received: v1::HostMessage) -> Result<(), Status> {
         let engine = &self.shared.engine;
-        let (host, session) = (self.host.clone(), self.session.id);
+        let session = self.session.id;
         match received.message {
             Some(host_message::Message::Heartbeat(heartbeat)) => {
                 self.send(dpu_message::Message::Heartbeat(heartbeat)).await?;
             }
             Some(host_message::Message::Attached(attached)) => {
                 let id = read::attachment_id(&attached.attachment_id)?;
-                engine.host_attached(&host, session, id);
+                engine.host_attached(self.host, session, id);
             }
             Some(host_message::Message::Inventory(inventory)) => {
-                engine.inventory(host, session, read::inventory(&inventory)?).await?;
+                // Heartbeats don't wait for what follows from it.
+                drop(engine.inventory(self.host, session, &read::inventory(&inventory)?)?);
             }
             Some(host_message::Message::Hello(_)) => {
-                return Err(refuse(format!("host {host} said hello twice in one session")));
+                return Err(refuse(format!("host {} said hello twice in one session", self.host)));
             }
             // A message of a later protocol: nothing that this version has to know.
             None => {}

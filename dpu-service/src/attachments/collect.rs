@@ -54,8 +54,12 @@ impl Engine {
         let valid: HashSet<_> = valid.into_iter().collect();
         let stale: Vec<_> = {
             let registry = self.registry();
+            let session = self.sessions.current(&host);
+            // The runtime's list may be older than an Attach that is under way.
             let is_stale = |entry: &&Entry| {
-                entry.record.network.name == network && !valid.contains(&entry.record.key)
+                entry.record.network.name == network
+                    && !valid.contains(&entry.record.key)
+                    && !(entry.is_held() && entry.is_under_way(session))
             };
             registry
                 .of_host(&host)

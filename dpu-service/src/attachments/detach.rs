@@ -29,7 +29,15 @@ impl Engine {
         if id.is_some_and(|id| id != record.id) {
             return Ok(());
         }
+        self.end_attach(record.id);
         self.give_back(&record, vf_returned, "the host detaches it").await.map(drop)
+    }
+
+    /// The host itself gives the attachment back: none of its calls will move the VF any more.
+    fn end_attach(&self, id: AttachmentId) {
+        if let Some(entry) = self.registry().get_mut(id) {
+            entry.session = None;
+        }
     }
 
     /// Takes an attachment away from its pod, for an operator.

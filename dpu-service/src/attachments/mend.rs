@@ -180,19 +180,24 @@ impl Engine {
         }
     }
 
-    /// Deletes the journal's rows of addresses that have rested.
+    /// Deletes the journal's rows of addresses that have rested. Those that are held again stay: they
+    /// may be about to be freed, by a commit that writes the same rows anew.
     fn forget_rested(&self) {
         let mut registry = self.registry();
         let now = now();
-        let (resting, rested): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut registry.cooling).into_iter().partition(|row| row.until > now);
-        let again: HashSet<_> = resting.iter().map(|row| (&row.network, row.address)).collect();
-        let over = rested.iter().filter(|row| !again.contains(&(&row.network, row.address)));
-        let changes = over.fold(Changes::default(), Changes::delete_cooling);
-        registry.cooling = resting;
-        drop(registry);
-        if !rested.is_empty() {
-            self.records.commit_lazily(changes);
+        if registry.cooling.iter().all(|row| row.until > now) {
+            return;
         }
+        let held = registry.held_addresses();
+        let (kept, rested): (Vec<_>, Vec<_>) = std::mem::take(&mut registry.cooling)
+            .into_iter()
+            .partition(|row| row.until > now || held.contains(&(row.network.clone(), row.address)));
+        let again: HashSet<_> = kept.iter().map(|row| (&row.network, row.address)).collect();
+        let over = rested.iter().filter(|row| !again.contains(&(&row.network, row.address)));
+        if !rested.is_empty() {
+            // In the same hold, so that no commit of an address's next rest comes before.
+            self.records.commit_lazily(over.fold(Changes::default(), Changes::delete_cooling));
+        }
+        registry.cooling = kept;
     }
 }

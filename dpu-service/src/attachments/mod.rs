@@ -19,7 +19,7 @@ mod welcome;
 use std::{fmt, sync::Arc};
 
 use offload_proto::{Failure, Reason};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
 
 pub use hello::{Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction};
@@ -137,18 +137,21 @@ impl Attachments {
         self.0.host_attached(host, session, id);
     }
 
-    /// The host said what it has now.
+    /// The host said what it has now. The pools know at once; freeing what is back goes on in a task
+    /// of its own, which the caller may wait for.
     ///
     /// # Errors
     /// It names a PF of another host, or the session is over.
-    pub async fn inventory(
+    pub fn inventory(
         &self,
-        host: HostName,
+        host: &HostName,
         session: SessionId,
-        inventory: Inventory,
-    ) -> Result<(), Failure> {
-        self.flow(async move |engine: Arc<Engine>| engine.inventory(host, session, inventory).await)
-            .await
+        inventory: &Inventory,
+    ) -> Result<JoinHandle<()>, Failure> {
+        let returned = self.0.inventory(host, session, inventory)?;
+        let engine = Arc::clone(&self.0);
+        let free = async move { engine.free_returned(session, returned).await };
+        Ok(self.0.flows.spawn(free))
     }
 
     /// The host's session ended.

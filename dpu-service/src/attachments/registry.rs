@@ -3,7 +3,8 @@
 //! again after a restart.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -59,7 +60,8 @@ pub(super) struct Entry {
     pub(super) attached: bool,
     /// It said so at some time, whatever happened since.
     pub(super) was_attached: bool,
-    /// The session of its latest Attach. `None`: that was before the service started.
+    /// The session of its latest Attach. `None`: that was before the service started, or the host
+    /// has detached it since.
     pub(super) session: Option<SessionId>,
     /// Being given back, and the VF is known to be back and clean: all that is missing is the
     /// journal.
@@ -80,6 +82,12 @@ impl Entry {
             returned: false,
             repair_failed: false,
         }
+    }
+
+    /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
+    /// session: an inventory or a list of what is valid may be older than the move.
+    pub(super) fn is_under_way(&self, session: Option<SessionId>) -> bool {
+        session.is_some() && self.session == session && !self.was_attached
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -240,6 +248,16 @@ impl Registry {
 
     pub(super) fn users_of(&self, network: &str) -> impl Iterator<Item = &Entry> {
         self.entries.values().filter(move |entry| entry.record.network.name == network)
+    }
+
+    /// All addresses that attachments hold, each with its network's name.
+    pub(super) fn held_addresses(&self) -> HashSet<(String, IpAddr)> {
+        let of_record = |record: &Arc<Record>| {
+            let network = record.network.name.clone();
+            let leases = record.leases.iter();
+            leases.map(move |lease| (network.clone(), lease.address.ip())).collect::<Vec<_>>()
+        };
+        self.entries.values().flat_map(|entry| of_record(&entry.record)).collect()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -48,7 +48,7 @@ impl Engine {
 
         let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
         self.quarantine_strange(&hello.live, &conditions);
-        let verdicts = self.judge(&host, session.id, &hello, &conditions);
+        let verdicts = self.judge(&host, &hello, &conditions);
         let carried_out = verdicts.into_iter().map(|(record, verdict)| {
             self.carry_out(session.id, record, verdict, hello.live.as_slice())
         });
@@ -60,29 +60,38 @@ impl Engine {
         Ok(session)
     }
 
-    /// The host said what it has now. Words of an earlier session are refused.
-    pub(super) async fn inventory(
+    /// The host said what it has now. Returns the attachments that can be freed, now that their VFs
+    /// are back, each of them once. Words of an earlier session are refused.
+    pub(super) fn inventory(
         &self,
-        host: HostName,
+        host: &HostName,
         session: SessionId,
-        inventory: Inventory,
-    ) -> Result<(), Failure> {
-        self.check_owner(&host, &inventory)?;
-        let conditions = self.take_inventory(&host, session, &inventory)?;
-        let returned: Vec<_> = {
-            let registry = self.registry();
-            let is_returned = |entry: &&Entry| {
-                !entry.is_held() && !entry.is_under_way(session) && is_clean(entry, &conditions)
-            };
-            let returned = registry.of_host(&host).filter(is_returned);
-            returned.map(|entry| Arc::clone(&entry.record)).collect()
+        inventory: &Inventory,
+    ) -> Result<Vec<Arc<Record>>, Failure> {
+        self.check_owner(host, inventory)?;
+        let conditions = self.take_inventory(host, session, inventory)?;
+        let mut registry = self.registry();
+        let is_back = |entry: &&Entry| {
+            !entry.is_held()
+                && !entry.returned
+                && !entry.is_under_way(Some(session))
+                && is_clean(entry, &conditions)
         };
+        let back = registry.of_host(host).filter(is_back);
+        let back: Vec<_> = back.map(|entry| Arc::clone(&entry.record)).collect();
+        for record in &back {
+            registry.set_releasing(record.id, true);
+        }
+        Ok(back)
+    }
+
+    /// Frees attachments whose VFs are back. What the journal refuses, the reconciler tries again.
+    pub(super) async fn free_returned(&self, session: SessionId, returned: Vec<Arc<Record>>) {
         let freed = returned.into_iter().map(|record| {
             let verdict = Verdict::Release { returned: true, reason: "its VF is back" };
             self.carry_out(session, record, verdict, &[])
         });
         join_all(freed).await;
-        Ok(())
     }
 
     /// The host said that the pod has the VF.
@@ -184,7 +193,6 @@ impl Engine {
     fn judge(
         &self,
         host: &HostName,
-        session: SessionId,
         hello: &Hello,
         conditions: &Conditions,
     ) -> Vec<(Arc<Record>, Verdict)> {
@@ -206,9 +214,7 @@ impl Engine {
                 match live.get(&record.id) {
                     Some(true) => Verdict::Attached,
                     Some(false) => Verdict::Reattach,
-                    None if pending.contains(&record.key) || entry.session == Some(session) => {
-                        Verdict::Wait
-                    }
+                    None if pending.contains(&record.key) => Verdict::Wait,
                     None => Verdict::Release { returned, reason: "its host does not know it" },
                 }
             };
@@ -299,14 +305,6 @@ impl Registry {
         for vf in unlisted {
             self.vfs.withdraw(vf, "the host has no such VF");
         }
-    }
-}
-
-impl Entry {
-    /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
-    /// session: an inventory that says that the VF is clean may be older than the move.
-    fn is_under_way(&self, session: SessionId) -> bool {
-        self.session == Some(session) && !self.was_attached
     }
 }
 

@@ -12,7 +12,7 @@ use vf_alloc::VfId;
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, hello, host, inventory, key, network, settings, spec},
+    world::{World, configuration, hello, host, inventory, key, live, network, settings, spec},
 };
 
 #[tokio::test]
@@ -292,12 +292,12 @@ async fn a_vf_that_is_not_back_is_held() {
     assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);
     assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
     // Still in the pod, then back.
-    let tell = |in_use: &[VfId]| {
-        world.engine.inventory(host(), world.session_id(), inventory(&world.kernel, in_use))
+    let tell = async |in_use: &[VfId]| {
+        world.say_inventory(&inventory(&world.kernel, in_use)).await;
     };
-    tell(&[view.record.vf]).await.unwrap();
+    tell(&[view.record.vf]).await;
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
-    tell(&[]).await.unwrap();
+    tell(&[]).await;
     assert_eq!(world.state("pod"), None);
     world.attached("other").await;
     world.check();
@@ -353,6 +353,16 @@ async fn collection_releases_what_is_not_valid() {
     world.detach("stale").await;
     assert_eq!(collect().await.unwrap(), []);
     assert_eq!(world.state("kept"), Some(AttachmentState::Attached));
+}
+
+#[tokio::test]
+async fn collection_leaves_calls_under_way_alone() {
+    let mut world = World::new().await;
+    let view = world.attach(spec("pod")).await.unwrap();
+    let collect = async |world: &World| world.engine.collect(host(), None, vec![]).await.unwrap();
+    assert_eq!(collect(&world).await, []);
+    world.hello(&[live(&view, false)]).await;
+    assert_eq!(collect(&world).await.len(), 1, "that call is over");
 }
 
 #[tokio::test]

@@ -42,8 +42,22 @@ async fn a_vf_that_an_unknown_attachment_left_somewhere_is_held_until_it_is_back
     assert_eq!(world.state("lost"), Some(AttachmentState::Releasing));
     world.check();
     let inventory = inventory(&world.kernel, &[]);
-    world.engine.inventory(host(), world.session_id(), inventory).await.unwrap();
+    world.say_inventory(&inventory).await;
     assert_eq!(world.state("lost"), None);
+    world.check();
+}
+
+#[tokio::test]
+async fn what_the_host_detaches_itself_is_freed_by_its_next_inventory() {
+    let world = World::new().await;
+    world.attach(spec("pod")).await.unwrap();
+    let clean = inventory(&world.kernel, &[]);
+    world.say_inventory(&clean).await;
+    assert_eq!(world.state("pod"), Some(AttachmentState::Programmed), "its call is under way");
+    world.engine.detach(key("pod"), None, false).await.unwrap();
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    world.say_inventory(&clean).await;
+    assert_eq!(world.state("pod"), None);
     world.check();
 }
 
@@ -111,7 +125,7 @@ async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined()
     world.check();
     // The host gives it back after all.
     let clean = inventory(&world.kernel, &[known.record.vf]);
-    world.engine.inventory(host(), world.session_id(), clean).await.unwrap();
+    world.say_inventory(&clean).await;
     assert_eq!(state(world.engine.vfs().await.unwrap()), VfState::Free);
 }
 
@@ -166,7 +180,7 @@ async fn words_of_an_old_session_are_ignored() {
     world.engine.host_attached(&host(), old, view.record.id);
     world.engine.goodbye(&host(), old);
     let nothing = dpu_service::attachments::Inventory::default();
-    let failure = world.engine.inventory(host(), old, nothing).await.unwrap_err();
+    let failure = world.engine.inventory(&host(), old, &nothing).unwrap_err();
     assert_eq!(failure.reason, Reason::StaleSession);
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));
     assert_eq!(world.engine.pools()[0].usage.absent, 0);

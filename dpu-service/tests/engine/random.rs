@@ -112,7 +112,7 @@ async fn act(world: &mut World, action: Action) {
         }
         Action::Inventory => {
             let clean = inventory(&world.kernel, &[]);
-            world.engine.inventory(host(), world.session_id(), clean).await.unwrap();
+            world.say_inventory(&clean).await;
         }
         Action::Meddle { vf } => {
             world.kernel.meddle(vf_alloc::VfId::local(0, vf), |port| {

@@ -133,6 +133,12 @@ impl World {
         self.session = self.engine.hello(host(), hello).await.unwrap();
     }
 
+    /// Returns once all that follows from it is done.
+    pub(crate) async fn say_inventory(&self, inventory: &Inventory) {
+        let session = self.session_id();
+        self.engine.inventory(&host(), session, inventory).unwrap().await.unwrap();
+    }
+
     fn vfs_of(&self, live: &[LiveAttachment]) -> Vec<VfId> {
         let views = self.list();
         let is_live = |view: &&AttachmentView| live.iter().any(|live| live.id == view.record.id);
