@@ -3,6 +3,7 @@
 mod authorise;
 mod convert;
 mod operator;
+mod room;
 mod session;
 mod workload;
 

@@ -7,20 +7,23 @@ use std::{
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use mtls::{Peer, Role};
+use mtls::{Identity, Peer, Role};
 use offload_proto::{Failure, Reason};
-use tokio::sync::Semaphore;
 use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
-use super::Shared;
+use super::{
+    Shared,
+    room::{Place, Room},
+};
 use crate::model::HostName;
 
 const HOSTS: &[Role] = &[Role::Host];
 const OPERATORS: &[Role] = &[Role::Operator];
 const OPERATORS_AND_VIEWERS: &[Role] = &[Role::Operator, Role::Viewer];
 
-/// The roles that may make the call of that gRPC path. `None`: there is no such service.
+/// The roles that may make the call of that gRPC path. `None`: there is no such service, and nobody
+/// may.
 fn roles(path: &str) -> Option<&'static [Role]> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
     match service {
@@ -41,21 +44,26 @@ fn roles(path: &str) -> Option<&'static [Role]> {
 #[derive(Clone, Debug)]
 pub(crate) struct Authorise {
     shared: Arc<Shared>,
-    /// One permit for each call under way.
-    room: Arc<Semaphore>,
+    room: Arc<Room>,
 }
 
 impl Authorise {
     /// For all connections together: at most `in_flight` calls at a time.
     pub(crate) fn new(shared: Arc<Shared>, in_flight: usize) -> Self {
-        Self { shared, room: Arc::new(Semaphore::new(in_flight)) }
+        Self { shared, room: Arc::new(Room::new(in_flight)) }
     }
 
-    fn check<B>(&self, request: &Request<B>) -> Result<(), Failure> {
-        let path = request.uri().path();
+    fn admit<B>(&self, request: &Request<B>) -> Result<Place, Status> {
         let peer = request.extensions().get::<Peer>().ok_or_else(unidentified)?;
-        let identity = &peer.identity;
-        let Some(roles) = roles(path) else { return Ok(()) };
+        let path = request.uri().path();
+        let Some(roles) = roles(path) else {
+            return Err(Status::unimplemented(format!("there is no call {path}")));
+        };
+        self.check(&peer.identity, path, roles)?;
+        Ok(self.room.enter(&peer.identity)?)
+    }
+
+    fn check(&self, identity: &Identity, path: &str, roles: &[Role]) -> Result<(), Failure> {
         if !roles.contains(&identity.role()) {
             let allowed: Vec<_> = roles.iter().map(|role| role.as_str()).collect();
             return Err(Failure::new(
@@ -125,24 +133,16 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let admitted = self.rules.check(&request).and_then(|()| {
-            self.rules.room.clone().try_acquire_owned().map_err(|_| {
-                Failure::new(
-                    Reason::Overloaded,
-                    "as many calls are under way as limits.in_flight allows",
-                )
-            })
-        });
-        match admitted {
-            Err(failure) => {
-                let refusal = Status::from(failure).into_http();
+        match self.rules.admit(&request) {
+            Err(status) => {
+                let refusal = status.into_http();
                 Box::pin(async move { Ok(refusal) })
             }
-            Ok(permit) => {
+            Ok(place) => {
                 let answer = self.inner.call(request);
                 // A stream counts until its call has begun to answer.
                 Box::pin(async move {
-                    let _permit = permit;
+                    let _place = place;
                     answer.await
                 })
             }

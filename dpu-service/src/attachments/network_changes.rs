@@ -2,6 +2,7 @@
 //! attachments keep the snapshot of the network that they were made with.
 
 use offload_proto::{Failure, Reason};
+use vf_alloc::PfId;
 
 use super::{
     engine::{Engine, now},
@@ -9,7 +10,12 @@ use super::{
     settings::Configuration,
     views::{Applied, NetworkView, Origin},
 };
-use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
+use crate::{
+    events::EventKind,
+    model::{HostName, Network, Record},
+    records::Changes,
+    sessions::HostCommand,
+};
 
 impl Engine {
     /// Creates a network or replaces it; with `dry_run`, only says what that would do.
@@ -160,11 +166,12 @@ impl Registry {
             check_pool_of(&entry.network, pool_names.iter().map(String::as_str))?;
         }
         self.check_defaults(&networks)?;
+        self.check_hosts(&hosts)?;
         // From here on nothing is refused any more.
         self.vfs
             .replace_pools(pools)
             .map_err(|error| Failure::new(Reason::InvalidRequest, error.to_string()))?;
-        self.set_hosts(hosts);
+        self.replace_hosts(hosts);
         let mut changed: Vec<_> = gone.iter().map(|name| (name.clone(), true)).collect();
         for name in gone {
             self.networks.remove(&name);
@@ -177,6 +184,38 @@ impl Registry {
             }
         }
         Ok(changed)
+    }
+
+    /// A host with attachments stays, and so do its PFs: nobody else could give their VFs back.
+    fn check_hosts(&self, hosts: &[(HostName, Vec<PfId>)]) -> Result<(), Failure> {
+        for entry in self.entries() {
+            let Record { key, vf, .. } = &*entry.record;
+            let pfs = hosts.iter().find(|(host, _)| *host == key.host).map(|(_, pfs)| pfs);
+            let problem = match pfs {
+                None => format!("host {} can't be removed", key.host),
+                Some(pfs) if !pfs.contains(&vf.pf) => {
+                    format!("PF {} can't be taken from host {}", vf.pf, key.host)
+                }
+                Some(_) => continue,
+            };
+            return Err(Failure::new(
+                Reason::InvalidRequest,
+                format!("{problem}: attachment {} holds {vf}; detach it first", entry.record.id),
+            ));
+        }
+        Ok(())
+    }
+
+    /// VFs of PFs that change hands are not to be had until their new host offers them.
+    fn replace_hosts(&mut self, hosts: Vec<(HostName, Vec<PfId>)>) {
+        let before: Vec<_> =
+            self.vfs.vfs().map(|view| (view.vf, self.owner(view.vf.pf).cloned())).collect();
+        self.set_hosts(hosts);
+        for (vf, owner) in before {
+            if self.owner(vf.pf) != owner.as_ref() {
+                self.vfs.withdraw(vf, "its host has not offered it");
+            }
+        }
     }
 
     fn configured_but_not_in(&self, networks: &[Network]) -> Vec<String> {

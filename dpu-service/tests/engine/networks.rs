@@ -2,11 +2,12 @@
 
 use dpu_service::{
     attachments::{Applied, Origin},
-    model::{AttachSpec, Network},
+    model::{AttachSpec, HostName, Network},
 };
 use offload_proto::Reason;
+use vf_alloc::PfId;
 
-use crate::world::{World, configuration, key, network, pool, red, settings, spec};
+use crate::world::{World, configuration, hello, key, network, pool, red, settings, spec};
 
 fn blue(cidr: &str, vlan: u16) -> Network {
     network(&format!("name = 'blue'\nvlan = {vlan}\n[[subnet]]\ncidr = '{cidr}'\n"))
@@ -76,7 +77,7 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     // Made again, it does not give out what still is held.
     world.restart().await;
     let pending = vec![key("pod")];
-    let hello = crate::world::hello(&world.kernel, "boot-1", &[]);
+    let hello = hello(&world.kernel, "boot-1", &[]);
     world.say(dpu_service::attachments::Hello { pending, ..hello }).await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let other = world.attach(on_blue("other")).await.unwrap();
@@ -156,6 +157,34 @@ async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
     assert_eq!(world.engine.pools().len(), 2);
     world.attached("another").await;
     world.check();
+}
+
+#[tokio::test]
+async fn hosts_and_pfs_in_use_stay_where_they_are() {
+    let mut world = World::new().await;
+    world.attached("pod").await;
+    let load = async |world: &World, change: &dyn Fn(&mut Vec<(HostName, Vec<PfId>)>)| {
+        let mut configuration = configuration();
+        change(&mut configuration.hosts);
+        world.engine.load_configuration(configuration).await.map_err(|failure| failure.message)
+    };
+    let moved = |hosts: &mut Vec<(HostName, Vec<PfId>)>| {
+        hosts[0].1.clear();
+        hosts[1].1.push(PfId::local(0));
+    };
+    let removed = load(&world, &|hosts| drop(hosts.remove(0))).await.unwrap_err();
+    assert!(removed.contains("node-1"), "{removed}");
+    let refused = load(&world, &moved).await.unwrap_err();
+    assert!(refused.contains("PF p0"), "{refused}");
+
+    world.detach("pod").await;
+    load(&world, &moved).await.unwrap();
+    assert_eq!(world.engine.pools()[0].usage.free, 0, "the new host has offered none");
+    assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
+    let node_2 = HostName("node-2".into());
+    let words = hello(&world.kernel, "boot-1", &[]);
+    world.session = world.engine.hello(node_2, words).await.unwrap();
+    assert_eq!(world.engine.pools()[0].usage.free, 4);
 }
 
 #[tokio::test]
