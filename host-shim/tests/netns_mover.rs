@@ -16,8 +16,10 @@ use std::{
 };
 
 use host_shim::{
-    mover::{Cargo, INWARD_STEPS, MoveError, OUTWARD_STEPS, Original, Plan, Scene, inspect},
-    vf_source::VirtualCard,
+    mover::{
+        Cargo, INWARD_STEPS, MoveError, OUTWARD_STEPS, Original, Plan, Scene, inspect, make_clean,
+    },
+    vf_source::{OWN_MTU, VirtualCard},
 };
 use netlink::{LinkChange, Netns, Rtnl, VethEnd};
 use offload_proto::v1;
@@ -464,4 +466,17 @@ mod faults {
             assert_clean(&stage, &before);
         }
     }
+}
+
+#[test]
+fn a_vf_without_a_record_is_made_fit_to_be_given_out() {
+    let stage = Stage::new();
+    stage.host.ip(&format!("link set {OWN_NAME} name eth7 mtu 9000 up"));
+    stage.host.ip("address add 10.9.9.9/24 dev eth7");
+    let mut host = stage.host.rtnl();
+    let stray = host.link_by_name("eth7").unwrap().unwrap();
+    make_clean(&mut host, &stray, OWN_NAME).unwrap();
+    let clean = host.link_by_name(OWN_NAME).unwrap().unwrap();
+    assert_eq!((clean.index, clean.mtu, clean.is_up), (stray.index, OWN_MTU, false));
+    assert_eq!(host.addresses(stray.index).unwrap(), []);
 }

@@ -127,7 +127,7 @@ impl Agent {
             device_info_file: request.device_info_file.clone(),
         });
         self.cargo(&record).map_err(found)?;
-        self.records.put(Arc::clone(&record)).await.map_err(found)?;
+        self.records.put(&record).await.map_err(found)?;
         Ok(record)
     }
 

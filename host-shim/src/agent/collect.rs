@@ -84,8 +84,8 @@ mod tests {
     async fn what_was_attached_meanwhile_is_kept() {
         let (agent, _folder) = agent();
         let releasing = Record { phase: Phase::Releasing, ..record("b", "stale") };
-        agent.records.keep(Arc::new(record("a", "recorded")));
-        agent.records.keep(Arc::new(releasing));
+        agent.records.keep(&Arc::new(record("a", "recorded")));
+        agent.records.keep(&Arc::new(releasing));
         let _pending = agent.pending.enter(&record("c", "under-way").key());
         let request =
             GcRequest { configuration: "blue".into(), network: "blue".into(), valid: Vec::new() };

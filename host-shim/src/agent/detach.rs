@@ -75,9 +75,9 @@ impl Agent {
             return record;
         }
         let releasing = Arc::new(Record { phase: Phase::Releasing, ..(*record).clone() });
-        if let Err(failure) = self.records.put(Arc::clone(&releasing)).await {
+        if let Err(failure) = self.records.put(&releasing).await {
             tracing::error!(attachment = record.id(), "{failure}");
-            self.records.keep(Arc::clone(&releasing));
+            self.records.keep(&releasing);
         }
         releasing
     }

@@ -1,6 +1,9 @@
 //! What the host tells its DPU that it has.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use netlink::{Link, Rtnl};
 use offload_proto::{
@@ -13,13 +16,11 @@ use offload_proto::{
 use tokio::task::spawn_blocking;
 
 use super::{
-    Agent,
-    attach::living_netns,
-    defect,
+    Agent, defect, place,
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::vf_source::{VfIdentity, VfSource};
+use crate::vf_source::{self, VfIdentity, VfSource};
 
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
@@ -31,7 +32,16 @@ impl Agent {
         // What is in its pod by now is listed as such.
         self.untold().clear();
         let pending = self.pending.keys().into_iter().map(Into::into).collect();
-        let (inventory, live) = self.survey().await?;
+        let agent = Arc::clone(self);
+        let list = move || {
+            let links = agent.host_links()?;
+            let records = agent.records.all();
+            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
+            let inventory = inventory(&*agent.source, &vfs, &records);
+            let live = live(&*agent.source, &vfs, &records);
+            Ok((inventory, live))
+        };
+        let (inventory, live) = listed(list).await?;
         *self.sent_inventory() = Some(inventory.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
@@ -49,7 +59,13 @@ impl Agent {
     /// # Errors
     /// When the host's links can't be listed.
     pub(super) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
-        let (inventory, _) = self.survey().await?;
+        let agent = Arc::clone(self);
+        let list = move || {
+            let links = agent.host_links()?;
+            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
+            Ok(inventory(&*agent.source, &vfs, &agent.records.all()))
+        };
+        let inventory = listed(list).await?;
         let mut sent = self.sent_inventory();
         if sent.as_ref() != Some(&inventory)
             && self.session.send(host_message::Message::Inventory(inventory.clone()))
@@ -59,23 +75,26 @@ impl Agent {
         Ok(())
     }
 
-    async fn survey(self: &Arc<Self>) -> Result<(Inventory, Vec<LiveAttachment>), Failure> {
-        let agent = Arc::clone(self);
-        let list = move || {
-            let links = Rtnl::open_in(&agent.host)?.links()?;
-            // Records after links: a VF that is about to leave the host's namespace has one.
-            let records = agent.records.all();
-            let inventory = inventory(&*agent.source, &links, &records);
-            let live = live(&*agent.source, &links, &records);
-            Ok::<_, netlink::Error>((inventory, live))
-        };
-        let listed = spawn_blocking(list).await.map_err(|error| defect(&error))?;
-        listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
+    /// The links of the host's namespace. Records are to be listed after them: a VF that leaves
+    /// has one.
+    fn host_links(&self) -> Result<Vec<Link>, netlink::Error> {
+        Rtnl::open_in(&self.host)?.links()
     }
 }
 
+async fn listed<T: Send + 'static>(
+    list: impl FnOnce() -> Result<T, netlink::Error> + Send + 'static,
+) -> Result<T, Failure> {
+    let listed = spawn_blocking(list).await.map_err(|error| defect(&error))?;
+    listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
+}
+
 /// All VFs: those in the host's namespace, and those that records hold elsewhere.
-fn inventory(source: &dyn VfSource, links: &[Link], records: &[Arc<Record>]) -> Inventory {
+fn inventory(
+    source: &dyn VfSource,
+    present: &[(VfIdentity, &Link)],
+    records: &[Arc<Record>],
+) -> Inventory {
     let mut vfs = BTreeMap::new();
     for record in records {
         let vf = record.attachment.vf.clone().unwrap_or_default();
@@ -87,13 +106,14 @@ fn inventory(source: &dyn VfSource, links: &[Link], records: &[Arc<Record>]) -> 
         };
         vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
     }
-    for (identity, link) in links.iter().filter_map(|link| Some((source.vf_of(link)?, link))) {
-        let condition = match vfs.get(&order(&identity)) {
+    for (identity, link) in present {
+        let condition = match vfs.get(&order(identity)) {
             Some(_) => VfCondition::InUse,
-            None if link.name == source.own_name(&identity) => VfCondition::Clean,
+            None if vf_source::is_clean(source, identity, link) => VfCondition::Clean,
+            // Until it is restored.
             None => VfCondition::Missing,
         };
-        vfs.insert(order(&identity), (identity, condition, link.name.clone()));
+        vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
     for (identity, condition, netdev) in vfs.into_values() {
@@ -133,20 +153,18 @@ fn physical_function(
     }
 }
 
-/// The attachments that are being kept. A VF that has left the host's namespace while its pod's
-/// lives is in the pod.
-fn live(source: &dyn VfSource, links: &[Link], records: &[Arc<Record>]) -> Vec<LiveAttachment> {
-    let is_in_host = |record: &Record| {
-        links
-            .iter()
-            .filter_map(|link| source.vf_of(link))
-            .any(|vf| vf.pci_address == record.pci_address())
-    };
+/// The attachments that are being kept, and whether their VFs are in their pods.
+fn live(
+    source: &dyn VfSource,
+    present: &[(VfIdentity, &Link)],
+    records: &[Arc<Record>],
+) -> Vec<LiveAttachment> {
+    let in_host: HashSet<_> = present.iter().map(|(vf, _)| vf.pci_address.as_str()).collect();
     let kept = records.iter().filter(|record| record.phase == Phase::Live);
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !is_in_host(record) && living_netns(&record.netns).is_some(),
+        in_pod: !in_host.contains(record.pci_address()) && place::is_in_pod(source, record),
     })
     .collect()
 }
@@ -161,21 +179,25 @@ mod tests {
     fn link(name: &str, alias: &str) -> Link {
         let mut link = Link::default();
         (link.name, link.alias) = (name.into(), Some(alias.into()));
+        link.mtu = vf_source::OWN_MTU;
         link
     }
 
     #[test]
     fn vfs_are_clean_in_use_or_missing() {
-        let links = [
+        let mut links = [
             link("p0v1", "virtual-nic d000:00:00.2 pf0vf1"),
             link("eth0", "virtual-nic d000:00:00.3 pf0vf2"),
             link("p1v0", "virtual-nic d001:00:00.1 pf1vf0"),
+            link("p1v1", "virtual-nic d001:00:00.2 pf1vf1"),
             link("lo", ""),
         ];
         let mut held = record("a", "c");
         held.attachment.vf =
             Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
-        let inventory = inventory(&VirtualCard, &links, &[Arc::new(held)]);
+        links[3].mtu = 9000;
+        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &links).collect();
+        let inventory = inventory(&VirtualCard, &vfs, &[Arc::new(held)]);
         let told: Vec<_> = inventory
             .pfs
             .iter()
@@ -188,6 +210,7 @@ mod tests {
                 (0, 1, VfCondition::Clean),
                 (0, 2, VfCondition::Missing),
                 (1, 0, VfCondition::Clean),
+                (1, 1, VfCondition::Missing),
             ]
         );
         assert_eq!(inventory.pfs[1].pci_address, "d001:00:00.0");

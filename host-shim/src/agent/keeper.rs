@@ -14,22 +14,13 @@ use super::{
     Agent,
     attach::living_netns,
     defect,
+    place::{Place, place_in},
     records::{Phase, Record},
 };
 use crate::vf_source;
 
 /// Links change in swarms: the inventory is sent once for a swarm.
 const SWARM: Duration = Duration::from_millis(100);
-
-/// Where a record's VF is.
-enum Place {
-    Host,
-    Pod,
-    /// In its pod, but a crash kept it from being configured.
-    Unfinished,
-    /// Nowhere yet: its pod's namespace is being cleaned up, or its card is being reset.
-    Nowhere,
-}
 
 impl Agent {
     /// Compares every record with the kernel, and waits for all.
@@ -95,14 +86,10 @@ impl Agent {
         if vf_source::find(&*self.source, &mut host, record.pci_address(), name)?.is_some() {
             return Ok((Place::Host, pod.is_some()));
         }
-        let Some(pod) = pod else { return Ok((Place::Nowhere, false)) };
-        let links = Rtnl::open_in(&pod)?.links()?;
-        let place = match vf_source::link_of(&*self.source, &links, record.pci_address()) {
-            Some(link) if link.is_up && link.name == record.key().interface_name => Place::Pod,
-            Some(_) => Place::Unfinished,
-            None => Place::Nowhere,
-        };
-        Ok((place, true))
+        match pod {
+            Some(pod) => Ok((place_in(&*self.source, &pod, record)?, true)),
+            None => Ok((Place::Nowhere, false)),
+        }
     }
 
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from
@@ -141,6 +128,7 @@ impl Agent {
         loop {
             self.poke.notified().await;
             self.reconcile_all().await;
+            self.restore_strays().await;
             self.settle_orphans().await;
             self.inventory_changed();
         }
@@ -151,6 +139,9 @@ impl Agent {
         let Some(vf) = self.source.vf_of(link) else { return };
         self.vf_events.send_modify(|count| *count = count.wrapping_add(1));
         let Some(record) = self.records.by_pci_address(&vf.pci_address) else {
+            if !vf_source::is_clean(&*self.source, &vf, link) {
+                self.poke.notify_one();
+            }
             return self.inventory_changed();
         };
         let agent = Arc::clone(self);

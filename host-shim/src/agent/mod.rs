@@ -15,11 +15,13 @@ mod keeper;
 mod locks;
 mod orphans;
 mod pending;
+mod place;
 mod records;
 mod run;
 mod server;
 mod session;
 mod status;
+mod strays;
 
 use std::{
     collections::HashSet,
@@ -231,7 +233,7 @@ mod tests {
     async fn what_nobody_hears_is_remembered() {
         let (agent, _folder) = agent();
         let record = Arc::new(records::tests::record("a", "c"));
-        agent.records.keep(Arc::clone(&record));
+        agent.records.keep(&record);
         agent.tell_attached(&record);
         assert!(agent.untold().contains("a"));
         agent.tell_untold();
@@ -248,7 +250,7 @@ mod tests {
         agent.orphans.note(orphan("alone"));
         agent.settle_orphans().await;
         assert_eq!(agent.orphans.keys().len(), 1);
-        agent.records.keep(Arc::new(records::tests::record("a", "alone")));
+        agent.records.keep(&Arc::new(records::tests::record("a", "alone")));
         agent.settle_orphans().await;
         assert!(agent.orphans.keys().is_empty());
     }

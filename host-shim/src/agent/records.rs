@@ -100,7 +100,29 @@ pub enum RecordsError {
 #[derive(Debug)]
 pub(super) struct Records {
     journal: Journal,
-    by_id: Mutex<HashMap<String, Arc<Record>>>,
+    index: Mutex<Index>,
+}
+
+/// The records by all that they are looked for. A key or VF is in one record at most.
+#[derive(Debug, Default)]
+struct Index {
+    by_id: HashMap<String, Arc<Record>>,
+    by_key: HashMap<Key, Arc<Record>>,
+    by_pci_address: HashMap<String, Arc<Record>>,
+}
+
+impl Index {
+    fn insert(&mut self, record: &Arc<Record>) {
+        self.by_id.insert(record.id().to_owned(), Arc::clone(record));
+        self.by_key.insert(record.key(), Arc::clone(record));
+        self.by_pci_address.insert(record.pci_address().to_owned(), Arc::clone(record));
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(record) = self.by_id.remove(id) else { return };
+        self.by_key.remove(&record.key());
+        self.by_pci_address.remove(record.pci_address());
+    }
 }
 
 impl Records {
@@ -111,16 +133,19 @@ impl Records {
     pub(super) fn open(folder: &Path) -> Result<Self, RecordsError> {
         let journal = Journal::open(&folder.join("records.redb"), SCHEMA)?;
         let rows = journal.read_all(TABLE)?.into_iter();
-        let by_id = rows.map(|(id, row)| read(&id, &row)).collect::<Result<_, _>>()?;
-        Ok(Self { journal, by_id: Mutex::new(by_id) })
+        let mut index = Index::default();
+        for (id, row) in rows {
+            index.insert(&read(&id, &row)?);
+        }
+        Ok(Self { journal, index: Mutex::new(index) })
     }
 
     /// Writes a record durably.
     ///
     /// # Errors
     /// [`Reason::RecordsUnavailable`]: nothing has changed.
-    pub(super) async fn put(&self, record: Arc<Record>) -> Result<(), Failure> {
-        let row = serde_json::to_vec(&*record).map_err(|error| unavailable(&error))?;
+    pub(super) async fn put(&self, record: &Arc<Record>) -> Result<(), Failure> {
+        let row = serde_json::to_vec(&**record).map_err(|error| unavailable(&error))?;
         let change = Change::put(TABLE, record.id(), row);
         self.journal.commit(vec![change]).await.map_err(|error| unavailable(&error))?;
         self.keep(record);
@@ -129,8 +154,8 @@ impl Records {
 
     /// Changes a record in memory alone, where the disk refuses: what is in the journal is done
     /// again after a restart.
-    pub(super) fn keep(&self, record: Arc<Record>) {
-        self.lock().insert(record.id().to_owned(), record);
+    pub(super) fn keep(&self, record: &Arc<Record>) {
+        self.lock().insert(record);
     }
 
     /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
@@ -143,39 +168,38 @@ impl Records {
     /// All records.
     #[must_use]
     pub(super) fn all(&self) -> Vec<Arc<Record>> {
-        self.lock().values().cloned().collect()
+        self.lock().by_id.values().cloned().collect()
     }
 
     /// The record of this attachment id.
     #[must_use]
     pub(super) fn by_id(&self, id: &str) -> Option<Arc<Record>> {
-        self.lock().get(id).cloned()
+        self.lock().by_id.get(id).cloned()
     }
 
     /// The record of this key. There is one at most: a second attach of a key is the same, or
     /// refused.
     #[must_use]
     pub(super) fn by_key(&self, key: &Key) -> Option<Arc<Record>> {
-        self.lock().values().find(|record| record.key() == *key).cloned()
+        self.lock().by_key.get(key).cloned()
     }
 
     /// The record that holds this VF.
     #[must_use]
     pub(super) fn by_pci_address(&self, pci_address: &str) -> Option<Arc<Record>> {
-        self.lock().values().find(|record| record.pci_address() == pci_address).cloned()
+        self.lock().by_pci_address.get(pci_address).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Record>>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn read(id: &[u8], row: &[u8]) -> Result<(String, Arc<Record>), RecordsError> {
-    let id = String::from_utf8_lossy(id).into_owned();
-    match serde_json::from_slice(row) {
-        Ok(record) => Ok((id, Arc::new(record))),
-        Err(source) => Err(RecordsError::Damaged { id, source }),
-    }
+fn read(id: &[u8], row: &[u8]) -> Result<Arc<Record>, RecordsError> {
+    serde_json::from_slice(row).map(Arc::new).map_err(|source| {
+        let id = String::from_utf8_lossy(id).into_owned();
+        RecordsError::Damaged { id, source }
+    })
 }
 
 fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
@@ -218,11 +242,11 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         {
             let records = Records::open(folder.path()).unwrap();
-            records.put(Arc::new(record("a", "c1"))).await.unwrap();
-            records.put(Arc::new(record("b", "c2"))).await.unwrap();
+            records.put(&Arc::new(record("a", "c1"))).await.unwrap();
+            records.put(&Arc::new(record("b", "c2"))).await.unwrap();
             let releasing = Record { phase: Phase::Releasing, ..record("b", "c2") };
-            records.put(Arc::new(releasing)).await.unwrap();
-            records.put(Arc::new(record("c", "c3"))).await.unwrap();
+            records.put(&Arc::new(releasing)).await.unwrap();
+            records.put(&Arc::new(record("c", "c3"))).await.unwrap();
             records.remove("c");
         }
         let records = Records::open(folder.path()).unwrap();
@@ -233,6 +257,8 @@ pub(crate) mod tests {
         assert_eq!(records.by_key(&record("b", "c2").key()).unwrap().phase, Phase::Releasing);
         assert_eq!(records.by_pci_address("pci-b").unwrap().id(), "b");
         assert!(records.by_id("c").is_none());
+        assert!(records.by_key(&record("c", "c3").key()).is_none());
+        assert!(records.by_pci_address("pci-c").is_none());
     }
 
     #[tokio::test]

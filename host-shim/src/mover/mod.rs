@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
-pub use outward::STEPS as OUTWARD_STEPS;
+pub use outward::{STEPS as OUTWARD_STEPS, make_clean};
 pub use plan::{Plan, PlanError};
 
 use crate::vf_source::{self, VfSource};

@@ -1,9 +1,10 @@
 //! The steps out of the pod. None is undone: when one fails, the way is forward again.
 
-use netlink::{Link, LinkChange, Request};
+use netlink::{Link, LinkChange, Request, Rtnl};
 use saga::{Step, Steps};
 
 use super::{MoveError, Original, Scene, configure, differs};
+use crate::vf_source::OWN_MTU;
 
 /// Takes a VF out of its pod and restores it.
 pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
@@ -93,6 +94,28 @@ pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
         None => Ok(()),
         Some(what) => Err(MoveError::NotClean { pci_address: scene.pci_address.clone(), what }),
     }
+}
+
+/// Makes a VF of which no record tells what it was like fit to be given out: switched off, without
+/// addresses, with its own name and MTU. Where nothing is to be done, nothing is asked of the
+/// kernel.
+///
+/// # Errors
+/// The kernel's refusal, such as that another link has the name.
+pub fn make_clean(host: &mut Rtnl, link: &Link, own_name: &str) -> Result<(), netlink::Error> {
+    let addresses = host.addresses(link.index)?.into_iter();
+    let mut requests: Vec<_> =
+        addresses.map(|address| Request::delete_address(link.index, address)).collect();
+    if link.is_up {
+        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+    }
+    if link.mtu != OWN_MTU {
+        requests.push(Request::change_link(link.index, &LinkChange::new().mtu(OWN_MTU)));
+    }
+    if link.name != own_name {
+        requests.push(Request::change_link(link.index, &LinkChange::new().name(own_name)));
+    }
+    host.batch(&requests)
 }
 
 fn restoring_requests(link: &Link, original: &Original) -> Vec<Request<'static>> {

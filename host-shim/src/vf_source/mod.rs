@@ -44,6 +44,23 @@ pub trait VfSource: Debug + Send + Sync {
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
 }
 
+/// The MTU of a VF that nobody uses, in bytes.
+pub const OWN_MTU: u32 = 1500;
+
+/// The VFs among links.
+pub fn vfs<'a>(
+    source: &dyn VfSource,
+    links: &'a [Link],
+) -> impl Iterator<Item = (VfIdentity, &'a Link)> {
+    links.iter().filter_map(|link| Some((source.vf_of(link)?, link)))
+}
+
+/// Whether the link of a VF that nobody uses is called and sized as it should be.
+#[must_use]
+pub fn is_clean(source: &dyn VfSource, vf: &VfIdentity, link: &Link) -> bool {
+    link.name == source.own_name(vf) && link.mtu == OWN_MTU
+}
+
 /// The link of the VF among others.
 #[must_use]
 pub fn link_of<'a>(
