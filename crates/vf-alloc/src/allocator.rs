@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
     hash::Hash,
 };
 
@@ -36,6 +36,8 @@ pub struct Allocator<K> {
     by_vf: BTreeMap<VfId, usize>,
     by_key: HashMap<K, usize, RandomState>,
     by_pci: HashMap<HostId, HashMap<String, usize>>,
+    /// The VFs that have ports on this DPU. `None`: nobody has told, and all are taken to have one.
+    ports: Option<BTreeSet<VfId>>,
     /// When rests end.
     rests: BinaryHeap<Reverse<(u64, usize)>>,
     last_stamp: Stamp,
@@ -48,7 +50,9 @@ struct Slot<K> {
     facts: Option<VfFacts>,
     hold: Option<Hold<K>>,
     /// Why its host does not offer it.
-    absent: Option<String>,
+    withdrawn: Option<String>,
+    /// Whether this DPU has its port.
+    has_port: bool,
     quarantine: Option<String>,
     resting_until: Option<u64>,
     failures: u32,
@@ -72,12 +76,13 @@ enum Stage {
 }
 
 impl<K> Slot<K> {
-    fn new(vf: VfId) -> Self {
+    fn new(vf: VfId, has_port: bool) -> Self {
         Self {
             vf,
             facts: None,
             hold: None,
-            absent: Some("its host has not offered it".into()),
+            withdrawn: Some("its host has not offered it".into()),
+            has_port,
             quarantine: None,
             resting_until: None,
             failures: 0,
@@ -89,7 +94,8 @@ impl<K> Slot<K> {
     fn is_free(&self) -> bool {
         self.hold.is_none()
             && self.quarantine.is_none()
-            && self.absent.is_none()
+            && self.withdrawn.is_none()
+            && self.has_port
             && self.resting_until.is_none()
     }
 
@@ -104,8 +110,11 @@ impl<K> Slot<K> {
         if let Some(reason) = &self.quarantine {
             return VfState::Quarantined { reason: reason.clone() };
         }
-        if let Some(reason) = &self.absent {
+        if let Some(reason) = &self.withdrawn {
             return VfState::Absent { reason: reason.clone() };
+        }
+        if !self.has_port {
+            return VfState::Absent { reason: "it has no representor on this DPU".into() };
         }
         self.resting_until.map_or(VfState::Free, |until| VfState::Cooling { until })
     }
@@ -145,6 +154,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             by_vf: BTreeMap::new(),
             by_key: HashMap::default(),
             by_pci: HashMap::new(),
+            ports: None,
             rests: BinaryHeap::new(),
             last_stamp: 0,
         };
@@ -176,7 +186,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     pub fn offer(&mut self, vf: VfId, facts: VfFacts, now: u64) {
         let slot = self.slot(vf);
         self.learn(slot, facts);
-        self.slots[slot].absent = None;
+        self.slots[slot].withdrawn = None;
         self.settle(slot);
         self.advance(now);
     }
@@ -184,8 +194,18 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Notes that its host does not offer `vf` now. A VF that is held stays held.
     pub fn withdraw(&mut self, vf: VfId, why: &str) {
         let slot = self.slot(vf);
-        self.slots[slot].absent = Some(why.into());
+        self.slots[slot].withdrawn = Some(why.into());
         self.settle(slot);
+    }
+
+    /// Notes which VFs have ports on this DPU now; others are not given out, whoever offers them. A VF
+    /// that is held stays held.
+    pub fn set_ports(&mut self, ports: BTreeSet<VfId>) {
+        for number in 0..self.slots.len() {
+            self.slots[number].has_port = ports.contains(&self.slots[number].vf);
+            self.settle(number);
+        }
+        self.ports = Some(ports);
     }
 
     /// Ends the rests that are over at `now`. Calls that are told the time do this by themselves; it
@@ -252,7 +272,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     pub fn release(&mut self, key: &K, now: u64) -> Option<VfId> {
         let slot = self.let_go(key, now)?;
         if self.slots[slot].facts.is_some() {
-            self.slots[slot].absent = None;
+            self.slots[slot].withdrawn = None;
         }
         self.settle(slot);
         Some(self.slots[slot].vf)
@@ -395,7 +415,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             return slot;
         }
         let slot = self.slots.len();
-        self.slots.push(Slot::new(vf));
+        let has_port = self.ports.as_ref().is_none_or(|ports| ports.contains(&vf));
+        self.slots.push(Slot::new(vf, has_port));
         self.by_vf.insert(vf, slot);
         slot
     }

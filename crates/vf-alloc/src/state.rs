@@ -24,7 +24,7 @@ pub struct VfFacts {
 /// Where a VF is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VfState {
-    /// Offered by its host and held by nobody.
+    /// Offered by its host, with a port on this DPU, and held by nobody.
     Free,
     /// Held; not yet in the pod.
     Reserved,
@@ -42,7 +42,7 @@ pub enum VfState {
         /// Why.
         reason: String,
     },
-    /// Not offered by its host.
+    /// Not offered by its host, or without a port on this DPU.
     Absent {
         /// Why.
         reason: String,
@@ -100,7 +100,7 @@ pub struct Usage {
     pub cooling: usize,
     /// Quarantined.
     pub quarantined: usize,
-    /// Known, but not offered by their host.
+    /// Known, but not offered by their host or without a port on this DPU.
     pub absent: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Random operations on an allocator, each compared with a plain one.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use vf_alloc::{
@@ -36,6 +36,8 @@ enum Stage {
 struct Oracle {
     vfs: BTreeMap<VfId, Known>,
     second_set: bool,
+    /// VFs of higher numbers have no ports.
+    ports: Option<u16>,
 }
 
 impl Oracle {
@@ -43,13 +45,14 @@ impl Oracle {
         self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
     }
 
-    fn state(known: &Known, now: u64) -> &'static str {
+    fn state(&self, vf: VfId, known: &Known, now: u64) -> &'static str {
+        let has_port = self.ports.is_none_or(|ports| vf.vf < ports);
         match known.holder {
             Some((_, Stage::Reserved)) => "reserved",
             Some((_, Stage::Attached)) => "attached",
             Some((_, Stage::Releasing)) => "releasing",
             None if known.quarantined => "quarantined",
-            None if known.absent => "absent",
+            None if known.absent || !has_port => "absent",
             None if known.rests_until > now => "cooling",
             None => "free",
         }
@@ -72,7 +75,7 @@ impl Oracle {
 
     fn free(&self, pool: &str, host: HostId, pf: Option<u16>, now: u64) -> Vec<VfId> {
         let free = |(vf, known): &(&VfId, &Known)| {
-            Self::state(known, now) == "free"
+            self.state(**vf, known, now) == "free"
                 && self.is_in(pool, **vf)
                 && known.facts.as_ref().is_some_and(|facts| facts.host == host)
                 && pf.is_none_or(|pf| vf.pf.pf == pf)
@@ -82,8 +85,8 @@ impl Oracle {
 
     fn usage(&self, pool: &str, now: u64) -> Usage {
         let mut usage = Usage::default();
-        for (_, known) in self.vfs.iter().filter(|(vf, _)| self.is_in(pool, **vf)) {
-            *match Self::state(known, now) {
+        for (vf, known) in self.vfs.iter().filter(|(vf, _)| self.is_in(pool, **vf)) {
+            *match self.state(*vf, known, now) {
                 "free" => &mut usage.free,
                 "cooling" => &mut usage.cooling,
                 "quarantined" => &mut usage.quarantined,
@@ -149,6 +152,7 @@ enum Operation {
     Clear(VfId),
     Restore(VfId, u8, bool),
     Reload(bool),
+    Ports(u16),
     Wait(u64),
 }
 
@@ -169,6 +173,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => vf().prop_map(Operation::Clear),
         1 => (vf(), key(), any::<bool>()).prop_map(|(vf, key, held)| Operation::Restore(vf, key, held)),
         1 => any::<bool>().prop_map(Operation::Reload),
+        1 => (0..9_u16).prop_map(Operation::Ports),
         3 => (0..4_u64).prop_map(Operation::Wait),
     ]
 }
@@ -270,6 +275,11 @@ impl Both {
                 allocator.replace_pools(pools(second_set)).unwrap();
                 oracle.second_set = second_set;
             }
+            Operation::Ports(count) => {
+                let of_pf = |pf| (0..count).map(move |vf| VfId::local(pf, vf));
+                allocator.set_ports((0..2).flat_map(of_pf).collect());
+                oracle.ports = Some(count);
+            }
             Operation::Wait(seconds) => self.now += seconds,
         }
         self.allocator.advance(self.now);
@@ -279,8 +289,14 @@ impl Both {
     /// Notes which VFs have just become free.
     fn note_free(&mut self) {
         self.step += 1;
-        for known in self.oracle.vfs.values_mut() {
-            if Oracle::state(known, self.now) != "free" {
+        let is_free: BTreeSet<_> = {
+            let Self { oracle, now, .. } = &*self;
+            let free =
+                oracle.vfs.iter().filter(|(vf, known)| oracle.state(**vf, known, *now) == "free");
+            free.map(|(vf, _)| *vf).collect()
+        };
+        for (vf, known) in &mut self.oracle.vfs {
+            if !is_free.contains(vf) {
                 known.free_since = 0;
             } else if known.free_since == 0 {
                 known.free_since = self.step;
@@ -398,7 +414,7 @@ impl Both {
                 VfState::Quarantined { .. } => "quarantined",
                 VfState::Absent { .. } => "absent",
             };
-            assert_eq!(state, Oracle::state(known, *now), "{vf}");
+            assert_eq!(state, oracle.state(vf, known, *now), "{vf}");
             let holder = known.holder.map(|(key, _)| key);
             assert_eq!(allocator.holder(vf).copied(), holder);
             let pools: Vec<&str> = allocator.pools_of(vf).collect();

@@ -252,3 +252,17 @@ fn reservations_outlive_their_pool() {
     assert!(allocator.replace_pools(bad).is_err());
     assert_eq!(allocator.usage("other").unwrap().free, 2, "nothing has changed");
 }
+
+#[test]
+fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
+    let mut allocator = allocator(Settings { quarantine_after: 0, cool_down: 0 });
+    let ports = |vfs: &[u16]| vfs.iter().map(|vf| VfId::local(0, *vf)).collect();
+    allocator.set_ports(ports(&[1]));
+    assert_eq!(allocator.reserve(&request(None), 1, 0), Ok(VfId::local(0, 1)));
+    allocator.set_ports(ports(&[]));
+    allocator.release(&1, 0);
+    assert_eq!(allocator.usage("default").unwrap().absent, 2);
+    allocator.withdraw(VfId::local(0, 0), "the host holds it");
+    allocator.set_ports(ports(&[0, 1]));
+    assert_eq!(allocator.usage("default").unwrap().free, 1, "both must hold");
+}

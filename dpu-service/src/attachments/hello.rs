@@ -24,8 +24,6 @@ pub struct Hello {
 pub struct LiveAttachment {
     /// Its id.
     pub id: AttachmentId,
-    /// Its key.
-    pub key: AttachmentKey,
     /// Whether the VF is in the pod.
     pub in_pod: bool,
 }

@@ -140,12 +140,8 @@ impl Registry {
             survey.keys().map(|vf| (*vf, self.unoffered_view(*vf))).collect();
         views.extend(self.vfs.vfs().map(|view| (view.vf, self.vf_view(&view))));
         for (vf, view) in &mut views {
-            match survey.get(vf) {
-                Some(surveyed) => view.representor.clone_from(&surveyed.representor.name),
-                None if view.state == VfState::Free => {
-                    view.state = VfState::Absent { reason: "it has no representor".into() };
-                }
-                None => {}
+            if let Some(surveyed) = survey.get(vf) {
+                view.representor.clone_from(&surveyed.representor.name);
             }
         }
         views.into_values().collect()

@@ -38,7 +38,7 @@ impl Engine {
             Ok(survey) => survey,
             Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
         };
-        self.registry().match_representors(survey.keys().copied().collect());
+        self.registry().vfs.set_ports(survey.keys().copied().collect());
         for record in held {
             if depth == Depth::Thorough || self.looks_wrong(&record, &survey) {
                 self.mend(&record).await;

@@ -61,7 +61,7 @@ impl Attachments {
         let mut registry = Registry::restore(records.load()?, configuration, settings)?;
         // Where the kernel can't be asked yet, the reconciler's first good look tells.
         let survey = programmer.survey().unwrap_or_default();
-        registry.match_representors(survey.into_keys().collect());
+        registry.vfs.set_ports(survey.into_keys().collect());
         Ok(Self(Arc::new(Engine::new(registry, records, programmer))))
     }
 

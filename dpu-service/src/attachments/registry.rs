@@ -34,10 +34,8 @@ pub(super) struct Registry {
     pub(super) macs: HashMap<MacAddress, AttachmentId>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
-    /// VFs in quarantine because a host holds them for attachments that the journal does not know.
-    pub(super) strange: BTreeSet<VfId>,
-    /// The VFs that have representors, as of the reconciler's latest look.
-    pub(super) representors: BTreeSet<VfId>,
+    /// VFs in quarantine because their host holds them for nobody that the journal knows.
+    pub(super) unaccounted: BTreeSet<VfId>,
     /// VFs whose representors serve nobody and can't be unprogrammed; that was told.
     pub(super) stuck: BTreeSet<VfId>,
     /// Why no new attachments are taken. `None`: they are.
@@ -122,8 +120,7 @@ impl Registry {
             hosts: BTreeMap::new(),
             macs: HashMap::new(),
             cooling: loaded.cooling,
-            strange: BTreeSet::new(),
-            representors: BTreeSet::new(),
+            unaccounted: BTreeSet::new(),
             stuck: BTreeSet::new(),
             draining: None,
             entries: HashMap::new(),

@@ -1,13 +1,13 @@
 //! What the service makes of a host's hello, its inventories and its word that a pod has its VF.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
 use futures::future::join_all;
 use offload_proto::{Failure, Reason};
-use vf_alloc::{HostId, VfFacts, VfId, VfState};
+use vf_alloc::{HostId, VfFacts, VfId};
 
 use super::{
     engine::{Engine, now},
@@ -47,7 +47,7 @@ impl Engine {
         self.events.record(EventKind::HostConnected, &host, message);
 
         let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
-        self.quarantine_strange(&hello.live, &conditions);
+        self.quarantine_unaccounted(&hello.live, &conditions);
         let verdicts = self.judge(&host, &hello, &conditions);
         let carried_out = verdicts.into_iter().map(|(record, verdict)| {
             self.carry_out(session.id, record, verdict, hello.live.as_slice())
@@ -147,8 +147,8 @@ impl Engine {
             conditions.insert(vf, condition);
             match condition {
                 VfCondition::Clean => {
-                    registry.offer(vf, facts, now());
-                    if registry.strange.remove(&vf) && registry.vfs.clear(vf).is_ok() {
+                    registry.vfs.offer(vf, facts, now());
+                    if registry.unaccounted.remove(&vf) && registry.vfs.clear(vf).is_ok() {
                         cleared.push(vf);
                     }
                 }
@@ -164,28 +164,26 @@ impl Engine {
         Ok(conditions)
     }
 
-    /// Puts the VFs that the host holds for attachments that the journal does not know into
-    /// quarantine, until the host says that they are clean. Nothing else of the host is touched.
-    fn quarantine_strange(&self, live: &[LiveAttachment], conditions: &Conditions) {
-        let strange: Vec<_> = {
-            let mut registry = self.registry();
-            let unknown: Vec<_> =
-                live.iter().filter(|live| registry.get(live.id).is_none()).collect();
-            if unknown.is_empty() {
-                return;
-            }
-            let ids: Vec<_> = unknown.iter().map(|live| live.id.to_string()).collect();
-            let reason = format!(
-                "the host holds it for an attachment that the journal does not know ({})",
-                ids.join(", ")
-            );
-            let is_strange = |vf: &VfId| registry.vfs.holder(*vf).is_none();
-            let in_use = conditions.iter().filter(|(_, how)| **how == VfCondition::InUse);
-            let strange: Vec<_> = in_use.map(|(vf, _)| *vf).filter(is_strange).collect();
-            registry.strange.extend(&strange);
-            strange.into_iter().map(|vf| (vf, reason.clone())).collect()
-        };
-        for (vf, reason) in strange {
+    /// Puts the VFs into quarantine that the host holds for nobody here, while it has attachments that
+    /// the journal does not know, until the host says that they are clean. A host does not tell which
+    /// VF is which attachment's. Nothing else of the host is touched.
+    fn quarantine_unaccounted(&self, live: &[LiveAttachment], conditions: &Conditions) {
+        let mut registry = self.registry();
+        let unknown = live.iter().filter(|live| registry.get(live.id).is_none());
+        let unknown: Vec<_> = unknown.map(|live| live.id.to_string()).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let in_use = conditions.iter().filter(|(_, how)| **how == VfCondition::InUse);
+        let held_for_nobody = in_use.filter(|(vf, _)| registry.vfs.holder(**vf).is_none());
+        let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
+        registry.unaccounted.extend(&unaccounted);
+        drop(registry);
+        let reason = format!(
+            "the host holds it, and has attachments that the journal does not know: {}",
+            unknown.join(", ")
+        );
+        for vf in unaccounted {
             self.quarantine(vf, &reason);
         }
     }
@@ -260,42 +258,7 @@ impl Engine {
     }
 }
 
-/// Why a VF that its host offers is not to be had.
-const NO_REPRESENTOR: &str = "it has no representor on this DPU";
-
 impl Registry {
-    /// Its host has the VF, clean. It is to be had if this DPU has its port.
-    fn offer(&mut self, vf: VfId, facts: VfFacts, now: u64) {
-        self.vfs.offer(vf, facts, now);
-        if !self.representors.contains(&vf) {
-            self.vfs.withdraw(vf, NO_REPRESENTOR);
-        }
-    }
-
-    /// Takes over which VFs have representors now.
-    pub(super) fn match_representors(&mut self, representors: BTreeSet<VfId>) {
-        self.representors = representors;
-        let (mut came, mut went) = (Vec::new(), Vec::new());
-        for view in self.vfs.vfs() {
-            let is_there = self.representors.contains(&view.vf);
-            match (view.state, view.facts) {
-                (VfState::Free, _) if !is_there => went.push(view.vf),
-                (VfState::Absent { reason }, Some(facts))
-                    if is_there && reason == NO_REPRESENTOR =>
-                {
-                    came.push((view.vf, facts.clone()));
-                }
-                _ => {}
-            }
-        }
-        for vf in went {
-            self.vfs.withdraw(vf, NO_REPRESENTOR);
-        }
-        for (vf, facts) in came {
-            self.vfs.offer(vf, facts, now());
-        }
-    }
-
     /// VFs that the host no longer lists are no longer to be had.
     fn withdraw_unlisted(&mut self, host: &HostName, listed: &Conditions) {
         let Some(pfs) = self.hosts.get(host) else { return };

@@ -133,11 +133,7 @@ async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined()
 async fn a_strange_attachment_without_a_vf_harms_nobody() {
     let mut world = World::new().await;
     let known = world.attached("known").await;
-    let strange = LiveAttachment {
-        id: AttachmentId(uuid::Uuid::now_v7()),
-        key: key("strange"),
-        in_pod: true,
-    };
+    let strange = LiveAttachment { id: AttachmentId(uuid::Uuid::now_v7()), in_pod: true };
     world.hello(&[live(&known, true), strange]).await;
     assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
     assert_eq!(world.list().len(), 1);

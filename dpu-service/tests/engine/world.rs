@@ -243,5 +243,5 @@ pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[VfId]) -> Inventory {
 }
 
 pub(crate) fn live(view: &AttachmentView, in_pod: bool) -> LiveAttachment {
-    LiveAttachment { id: view.record.id, key: view.record.key.clone(), in_pod }
+    LiveAttachment { id: view.record.id, in_pod }
 }

@@ -218,11 +218,7 @@ fn bandwidth(bandwidth: v1::Bandwidth) -> Bandwidth {
 pub(crate) fn hello(host: &HostName, hello: v1::Hello) -> Result<(Hello, u32), Failure> {
     let protocol = negotiate(hello.protocol.unwrap_or_default())?;
     let live = |one: v1::LiveAttachment| {
-        Ok(LiveAttachment {
-            id: attachment_id(&one.attachment_id)?,
-            key: key(host, one.key)?,
-            in_pod: one.in_pod,
-        })
+        Ok(LiveAttachment { id: attachment_id(&one.attachment_id)?, in_pod: one.in_pod })
     };
     let hello = Hello {
         agent_version: label("agent_version", hello.agent_version)?,
