@@ -1,7 +1,10 @@
 //! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
 #![forbid(unsafe_code)]
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Context;
 use bootstrap::init_logs;
@@ -14,6 +17,9 @@ use dpu_service::{
 
 /// What a service manager takes for "do not start it again": EX_CONFIG of sysexits.h.
 const BAD_CONFIGURATION: u8 = 78;
+
+/// What blocks waits for the kernel's one lock of all links: more threads would only take memory.
+const BLOCKING_THREADS: usize = 8;
 
 /// The DPU's part of dpu-offload: gives pods their network attachments and programs the switch.
 #[derive(Debug, Parser)]
@@ -47,7 +53,7 @@ fn main() -> ExitCode {
         print(&format!("{} is good", arguments.config.display()));
         return ExitCode::SUCCESS;
     }
-    match run(config, &arguments.config) {
+    match start(config, &arguments.config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -57,8 +63,16 @@ fn main() -> ExitCode {
     }
 }
 
-#[tokio::main]
-async fn run(config: Config, path: &std::path::Path) -> anyhow::Result<()> {
+fn start(config: Config, path: &Path) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()
+        .context("can't start")?
+        .block_on(run(config, path))
+}
+
+async fn run(config: Config, path: &Path) -> anyhow::Result<()> {
     let log = init_logs(&config.log, "dpu-service").context("can't start logging")?;
     service::run(config, path, log).await?;
     Ok(())

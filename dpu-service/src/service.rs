@@ -9,11 +9,11 @@ use std::{
 };
 
 use bootstrap::{
-    LogControl, feed_watchdog, notify_ready, notify_stopping, reload_signals, shutdown_signal,
+    LogControl, feed_watchdog, notify_ready, notify_stopping, raise_file_limit, reload_signals,
+    shutdown_signal,
 };
 use jiff::Timestamp;
 use mtls::{CredentialsError, LiveCredentials, Role};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::{TcpListener, TcpSocket},
     sync::Semaphore,
@@ -41,6 +41,9 @@ const JOURNAL: &str = "journal.redb";
 
 /// How often the certificate files are looked at.
 const CERTIFICATES_PERIOD: Duration = Duration::from_secs(5);
+
+/// When the reconciler, which runs every minute and waits for the kernel as long at most, is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
 
 /// How long connections get to end by themselves when all calls have.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -107,7 +110,7 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone(), config.fabric.clone()));
     tokio::spawn(credentials.follow(CERTIFICATES_PERIOD));
-    tokio::spawn(feed_watchdog(|| true));
+    tokio::spawn(feed_watchdog(is_well(engine.clone())));
     let patience = Duration::from_secs(config.limits.shutdown_s);
     let reloader = Reloader { path: path.to_owned(), config, shared: shared.clone(), log };
     tokio::spawn(reloader.run(hangups));
@@ -125,12 +128,15 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     Ok(())
 }
 
-/// Each connection is an open file, and the usual limit is there for programs that use `select`.
-fn raise_file_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+/// Whether the kernel and the records were compared lately. What hangs, be it a lock, the journal or
+/// the kernel, keeps the reconciler from that too.
+fn is_well(engine: Attachments) -> impl Fn() -> bool {
+    move || {
+        let is_well = engine.since_reconciled() < STUCK_AFTER;
+        if !is_well {
+            tracing::error!("the reconciler is stuck: the watchdog gets no word");
+        }
+        is_well
     }
 }
 

@@ -57,6 +57,8 @@ pub(super) struct Engine {
     pub(super) flows: TaskTracker,
     /// Why the fabric can't be prepared. `None`: it is.
     fabric_problem: Mutex<Option<String>>,
+    /// When the reconciler's latest pass ended.
+    reconciled_at: Mutex<Instant>,
     /// A host said something that the reconciler should look at.
     pub(super) host_spoke: Notify,
     /// Counts the kernel's reports.
@@ -76,6 +78,7 @@ impl Engine {
             networks: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
             fabric_problem: Mutex::default(),
+            reconciled_at: Mutex::new(Instant::now()),
             host_spoke: Notify::new(),
             kernel_reports: watch::Sender::new(0),
         }
@@ -91,6 +94,14 @@ impl Engine {
 
     pub(super) fn set_fabric_problem(&self, problem: Option<String>) {
         *self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    pub(super) fn note_reconciled(&self) {
+        *self.reconciled_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(super) fn since_reconciled(&self) -> Duration {
+        self.reconciled_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
     /// Lets the programmer do `work` on the representor. A card may be late with it: it is waited

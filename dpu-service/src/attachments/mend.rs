@@ -30,6 +30,11 @@ pub enum Depth {
 impl Engine {
     /// Compares the records with what the kernel has and makes the kernel agree.
     pub(super) async fn reconcile(&self, depth: Depth) {
+        self.compare(depth).await;
+        self.note_reconciled();
+    }
+
+    async fn compare(&self, depth: Depth) {
         // Whatever the fabric lacks, such as an uplink, what runs is looked after.
         self.prepare_fabric().await;
         // Before the survey, so that what is attached meanwhile is not taken for missing.

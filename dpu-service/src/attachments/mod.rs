@@ -16,7 +16,7 @@ mod settings;
 mod views;
 mod welcome;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason};
 use tokio::{sync::watch, task::JoinHandle};
@@ -319,6 +319,12 @@ impl Attachments {
         if let Err(failure) = reconciled.await {
             tracing::error!(%failure, "the reconciler broke off");
         }
+    }
+
+    /// How long ago the latest comparison ended.
+    #[must_use]
+    pub fn since_reconciled(&self) -> Duration {
+        self.0.since_reconciled()
     }
 
     /// The kernel reported a change of links: the reconciler will look into it.

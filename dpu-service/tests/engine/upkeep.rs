@@ -1,6 +1,6 @@
 //! The kernel is made to agree with the records, whatever was done to it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dpu_service::{
     attachments::{AttachmentState, Depth},
@@ -139,6 +139,15 @@ async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
     assert!(problems[0].contains("br-offload"), "{problems:?}");
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.engine.status().await.is_empty());
+}
+
+#[tokio::test]
+async fn the_watchdog_can_see_that_the_reconciler_works() {
+    let world = World::new().await;
+    let before = Instant::now();
+    assert!(world.engine.since_reconciled() > before.elapsed());
+    world.engine.reconcile(Depth::Quick).await;
+    assert!(world.engine.since_reconciled() < before.elapsed());
 }
 
 #[tokio::test]
