@@ -17,7 +17,8 @@ use std::{
 
 use host_shim::{
     mover::{
-        Cargo, INWARD_STEPS, MoveError, OUTWARD_STEPS, Original, Plan, Scene, inspect, make_clean,
+        Announcer, Cargo, INWARD_STEPS, MoveError, OUTWARD_STEPS, Original, Plan, Scene, inspect,
+        make_clean,
     },
     vf_source::{OWN_MTU, VirtualCard},
 };
@@ -168,6 +169,7 @@ fn cargo(stage: &Stage) -> Cargo {
         pci_address: PCI_ADDRESS.into(),
         original: stage.original(),
         plan: plan(),
+        announcer: Announcer::start().unwrap(),
     }
 }
 

@@ -241,6 +241,7 @@ impl Agent {
             pci_address: record.pci_address().to_owned(),
             original: record.original.clone(),
             plan,
+            announcer: self.announcer.clone(),
         })
     }
 

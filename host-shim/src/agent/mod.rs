@@ -42,14 +42,12 @@ pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
 pub use server::ListenError;
 
-use crate::vf_source::VfSource;
+use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
 use locks::Locks;
 use orphans::Orphans;
 use pending::Pending;
 use records::Records;
 use session::Session;
-
-use crate::protocol::Key;
 
 /// All that the agent's tasks share.
 #[derive(Debug)]
@@ -60,6 +58,7 @@ struct Agent {
     host: Arc<Netns>,
     boot_id: String,
     records: Records,
+    announcer: Announcer,
     keys: Locks<Key>,
     session: Session,
     /// The keys of attaches whose answer from the DPU is awaited.
@@ -89,6 +88,7 @@ impl Agent {
         host: Netns,
         boot_id: String,
         records: Records,
+        announcer: Announcer,
     ) -> Self {
         Self {
             config,
@@ -96,6 +96,7 @@ impl Agent {
             host: Arc::new(host),
             boot_id,
             records,
+            announcer,
             keys: Locks::default(),
             session: Session::default(),
             pending: Pending::default(),
@@ -225,7 +226,9 @@ mod tests {
         let config = bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap();
         let records = Records::open(folder.path()).unwrap();
         let host = Netns::current().unwrap();
-        let agent = Agent::new(config, Arc::new(VirtualCard), host, "boot".into(), records);
+        let announcer = Announcer::start().unwrap();
+        let source = Arc::new(VirtualCard);
+        let agent = Agent::new(config, source, host, "boot".into(), records, announcer);
         (Arc::new(agent), folder)
     }
 

@@ -23,7 +23,7 @@ use super::{
     server::{ListenError, listen, serve},
 };
 use crate::{
-    mover::{INWARD_STEPS, OUTWARD_STEPS},
+    mover::{Announcer, INWARD_STEPS, OUTWARD_STEPS},
     vf_source::{VfSource, VirtualCard},
 };
 
@@ -182,10 +182,11 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
         .map_err(cannot(format!("create {}", config.state_dir.display())))?;
     let records = Records::open(&config.state_dir)?;
     let host = Netns::current()?;
+    let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
     let source: Arc<dyn VfSource> = match config.vf_source.kind {
         VfSourceKind::Virtual => Arc::new(VirtualCard),
     };
-    Ok(Agent::new(config, source, host, boot_id, records))
+    Ok(Agent::new(config, source, host, boot_id, records, announcer))
 }
 
 fn boot_id(path: &Path) -> Result<String, AgentError> {

@@ -1,11 +1,11 @@
 //! The steps into the pod.
 
-use std::{sync::Arc, thread, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use netlink::{Link, LinkChange, Request};
 use saga::{Step, Steps};
 
-use super::{MoveError, Namespace, Scene, configure, outward};
+use super::{MoveError, Namespace, Scene, announcer::Announcement, configure, outward};
 
 /// Moves a VF into its pod.
 pub const STEPS: &Steps<Scene, MoveError> =
@@ -33,10 +33,6 @@ impl Step<Scene> for CheckNames {
         if names(&links).any(|name| *name == scene.plan.name) {
             return Err(MoveError::InterfaceExists(scene.plan.name.clone()));
         }
-        Ok(())
-    }
-
-    fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
         Ok(())
     }
 }
@@ -169,14 +165,9 @@ impl Step<Scene> for AwaitCarrier {
         scene.durations.carrier = started.elapsed();
         Ok(())
     }
-
-    fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
-        Ok(())
-    }
 }
 
-/// Tells the neighbours where the addresses are now. Best effort: they find out by themselves. On a
-/// thread of its own, because the kernel takes some 20 ms to close the socket that this needs.
+/// Tells the neighbours where the addresses are now.
 struct Announce;
 
 impl Step<Scene> for Announce {
@@ -187,24 +178,13 @@ impl Step<Scene> for Announce {
     }
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let index = scene.arrived()?.index;
-        let mac = scene.plan.mac;
         let addresses: Vec<_> = scene.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
         if addresses.is_empty() {
             return Ok(());
         }
+        let (interface, mac) = (scene.arrived()?.index, scene.plan.mac);
         let netns = Arc::clone(&scene.pod()?.netns);
-        let announce = move || match netns.run(|| netlink::announce(index, mac, &addresses)) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) | Err(error) => tracing::warn!(%error, "addresses are not announced"),
-        };
-        if let Err(error) = thread::Builder::new().name("announce".into()).spawn(announce) {
-            tracing::warn!(%error, "addresses are not announced");
-        }
-        Ok(())
-    }
-
-    fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
+        scene.announcer.announce(Announcement { netns, interface, mac, addresses });
         Ok(())
     }
 }

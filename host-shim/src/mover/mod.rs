@@ -2,9 +2,11 @@
 //!
 //! The kernel's move is the one expensive part: some 16 ms, one at a time for the whole machine. So
 //! there is exactly one in either direction, and all the rest happens before and after it, in few
-//! requests. Nothing of a pod's namespace is kept open afterwards: an open socket would keep the
-//! namespace alive, and with it the VF away from the host.
+//! requests. Nothing of a pod's namespace is kept open afterwards, but for the moment that announcing
+//! its addresses takes: an open socket would keep the namespace alive, and with it the VF away from
+//! the host.
 
+mod announcer;
 mod configure;
 mod inspect;
 mod inward;
@@ -17,6 +19,7 @@ use netlink::{Link, MacAddress, Netns, NetnsError, Rtnl};
 use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize};
 
+pub use announcer::Announcer;
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean};
@@ -106,6 +109,7 @@ pub struct Scene {
     pci_address: String,
     original: Original,
     plan: Plan,
+    announcer: Announcer,
     host: Namespace,
     /// `None`: the pod's namespace has ended.
     pod: Option<Namespace>,
@@ -141,6 +145,8 @@ pub struct Cargo {
     pub original: Original,
     /// How it is to be in the pod.
     pub plan: Plan,
+    /// Who announces its addresses.
+    pub announcer: Announcer,
 }
 
 /// A move that failed, after all of it was undone as far as possible.
@@ -157,6 +163,7 @@ impl Scene {
             pci_address: cargo.pci_address,
             original: cargo.original,
             plan: cargo.plan,
+            announcer: cargo.announcer,
             host: Namespace::open(host)?,
             pod: pod.map(Arc::new).map(Namespace::open).transpose()?,
             arrived: None,

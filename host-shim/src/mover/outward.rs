@@ -9,47 +9,50 @@ use crate::vf_source::OWN_MTU;
 /// Takes a VF out of its pod and restores it.
 pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
 
-macro_rules! forward_step {
-    ($(#[$doc:meta])* $type:ident, $name:literal, $work:path) => {
-        $(#[$doc])*
-        struct $type;
+/// Switches the VF off and gives it a name that is free in the host's namespace.
+struct TakeDown;
 
-        impl Step<Scene> for $type {
-            type Error = MoveError;
+impl Step<Scene> for TakeDown {
+    type Error = MoveError;
 
-            fn name(&self) -> &'static str {
-                $name
-            }
+    fn name(&self) -> &'static str {
+        "take-down"
+    }
 
-            fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-                $work(scene)
-            }
-
-            fn undo(&self, _: &mut Scene) -> Result<(), MoveError> {
-                Ok(())
-            }
-        }
-    };
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        take_down(scene)
+    }
 }
 
-forward_step!(
-    /// Switches the VF off and gives it a name that is free in the host's namespace.
-    TakeDown,
-    "take-down",
-    take_down
-);
-forward_step!(
-    /// The one move back.
-    MoveOut,
-    "move-out",
-    move_out
-);
-forward_step!(
-    /// Name, MAC address, MTU and other names as they were, and a look whether they are.
-    Restore,
-    "restore",
-    restore
-);
+/// The one move back.
+struct MoveOut;
+
+impl Step<Scene> for MoveOut {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "move-out"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        move_out(scene)
+    }
+}
+
+/// Name, MAC address, MTU and other names as they were, and a look whether they are.
+struct Restore;
+
+impl Step<Scene> for Restore {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "restore"
+    }
+
+    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        restore(scene)
+    }
+}
 
 pub(super) fn take_down(scene: &mut Scene) -> Result<(), MoveError> {
     let Some(link) = scene.in_pod()? else { return Ok(()) };
