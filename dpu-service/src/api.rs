@@ -55,6 +55,14 @@ impl Shared {
         *self.configuration_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
+    /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
+    /// new ones don't.
+    pub(crate) async fn status(&self) -> Vec<String> {
+        let mut problems = self.engine.status().await;
+        problems.extend(self.credentials.expired());
+        problems
+    }
+
     /// What is wrong besides what keeps Attach from being served, one sentence each.
     pub(crate) fn other_problems(&self) -> Vec<String> {
         let configuration = self.configuration_problem.lock();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    io,
+    fmt, io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -13,7 +13,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::{AbortHandle, Id, JoinError, JoinSet},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -24,6 +24,9 @@ use crate::{
 
 /// How long to wait when the system refuses to accept, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a refused connection is logged, at most.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// How many good connections may wait to be taken.
 const WAITING: usize = 64;
@@ -53,7 +56,7 @@ pub fn incoming(
         per_identity: limits.connections_per_identity,
         present: Mutex::default(),
     });
-    let door = Door { server, guests, accepted };
+    let door = Door { server, guests, refusals: Arc::default(), accepted };
     let handshakes = Handshakes { limit: limits.handshakes.max(1), ..Handshakes::default() };
     tokio::spawn(door.stand(listener, handshakes));
     ReceiverStream::new(receiver)
@@ -63,6 +66,7 @@ pub fn incoming(
 struct Door {
     server: Server,
     guests: Arc<Guests>,
+    refusals: Arc<Refusals>,
     accepted: mpsc::Sender<io::Result<ServerStream>>,
 }
 
@@ -90,8 +94,7 @@ impl Door {
         let stream = match self.server.accept(stream).await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%address, reason = %Chain(&error), "connection refused");
-                return;
+                return self.refusals.tell(address, &Chain(&error));
             }
         };
         match self.guests.admit(&stream.peer().identity) {
@@ -99,9 +102,41 @@ impl Door {
             Ok(place) => drop(self.accepted.send(Ok(stream.keeping(place))).await),
             Err(limit) => {
                 let identity = &stream.peer().identity;
-                tracing::warn!(%address, %identity, "connection closed: {limit}");
+                self.refusals.tell(address, &format_args!("{identity}: {limit}"));
             }
         }
+    }
+}
+
+/// Tells of refused connections, one in a second: whoever is refused may come again at once.
+#[derive(Default)]
+struct Refusals(Mutex<Untold>);
+
+#[derive(Default)]
+struct Untold {
+    told_at: Option<Instant>,
+    /// Refused since then.
+    count: u64,
+}
+
+impl Refusals {
+    fn tell(&self, address: SocketAddr, reason: &dyn fmt::Display) {
+        let untold = self.0.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
+        if let Some(untold) = untold {
+            tracing::warn!(%address, %reason, untold, "connection refused");
+        }
+    }
+}
+
+impl Untold {
+    /// Whether this refusal is told, and then how many before it were not.
+    fn take_turn(&mut self) -> Option<u64> {
+        if self.told_at.is_some_and(|told_at| told_at.elapsed() < TELL_EVERY) {
+            self.count += 1;
+            return None;
+        }
+        self.told_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.count))
     }
 }
 
@@ -175,8 +210,8 @@ pub(crate) struct Place {
     _room: OwnedSemaphorePermit,
 }
 
-impl std::fmt::Debug for Place {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Place({})", self.identity)
     }
 }
@@ -190,5 +225,20 @@ impl Drop for Place {
                 present.remove(&self.identity);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_refusal_in_a_second_is_told_with_the_number_of_the_others() {
+        let mut untold = Untold::default();
+        assert_eq!(untold.take_turn(), Some(0));
+        assert_eq!((untold.take_turn(), untold.take_turn()), (None, None));
+        untold.told_at = untold.told_at.and_then(|told_at| told_at.checked_sub(TELL_EVERY));
+        assert_eq!(untold.take_turn(), Some(2));
+        assert_eq!(untold.take_turn(), None);
     }
 }

@@ -105,7 +105,9 @@ impl LiveCredentials {
         *self.0.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
-    fn expired(&self) -> Option<String> {
+    /// That the certificate in force has expired, one sentence. `None`: it has not.
+    #[must_use]
+    pub fn expired(&self) -> Option<String> {
         let current = self.current();
         let path = self.0.settings.certificate.display();
         (SystemTime::now() > current.expires_at()).then(|| {

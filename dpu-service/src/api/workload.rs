@@ -65,7 +65,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         &self,
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        Ok(Response::new(v1::StatusResponse { problems: self.0.engine.status().await }))
+        Ok(Response::new(v1::StatusResponse { problems: self.0.status().await }))
     }
 
     type SessionStream = BoxStream<'static, Result<v1::DpuMessage, Status>>;
