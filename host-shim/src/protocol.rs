@@ -114,8 +114,6 @@ pub struct Bandwidth {
 pub struct DelRequest {
     /// The attachment's key.
     pub key: Key,
-    /// `CNI_NETNS`; may be empty, or the path of something that is gone.
-    pub netns: String,
 }
 
 /// A CHECK.

@@ -8,10 +8,19 @@ use serde::Deserialize;
 
 use crate::protocol::DEFAULT_SOCKET;
 
-/// Longest of all timeouts, in seconds.
+/// Longest of the timeouts that no caller waits for, in seconds.
 const LONGEST_S: u64 = 3600;
+/// Longest call of Attach, in seconds. With the next four a call of the plugin is answered before
+/// the plugin gives up, also where an attach has to be taken back.
+const LONGEST_ATTACH_S: u64 = 60;
+/// Longest call of Detach, Check or Collect, in seconds.
+const LONGEST_DETACH_S: u64 = 15;
+/// Longest wait for a VF that comes back, in seconds.
+const LONGEST_VF_RETURN_S: u64 = 30;
+/// Longest wait for a session, in milliseconds.
+const LONGEST_RECONNECT_MS: u64 = 3000;
 /// Longest wait for a carrier, in milliseconds.
-const LONGEST_CARRIER_MS: u64 = 10_000;
+const LONGEST_CARRIER_MS: u64 = 5000;
 
 /// The agent's configuration. configs/host-shim.toml documents every key.
 #[derive(Clone, Debug, Deserialize)]
@@ -152,11 +161,11 @@ impl Config {
     pub fn check(&self) -> Result<(), RangeError> {
         let timeouts = &self.timeouts;
         for (key, value, lowest, highest) in [
-            ("timeouts.attach_s", timeouts.attach_s, 1, LONGEST_S),
-            ("timeouts.detach_s", timeouts.detach_s, 1, LONGEST_S),
-            ("timeouts.vf_return_s", timeouts.vf_return_s, 0, LONGEST_S),
+            ("timeouts.attach_s", timeouts.attach_s, 1, LONGEST_ATTACH_S),
+            ("timeouts.detach_s", timeouts.detach_s, 1, LONGEST_DETACH_S),
+            ("timeouts.vf_return_s", timeouts.vf_return_s, 0, LONGEST_VF_RETURN_S),
             ("timeouts.unreachable_grace_s", timeouts.unreachable_grace_s, 0, LONGEST_S),
-            ("timeouts.reconnect_ms", timeouts.reconnect_ms, 0, LONGEST_S * 1000),
+            ("timeouts.reconnect_ms", timeouts.reconnect_ms, 0, LONGEST_RECONNECT_MS),
             ("timeouts.carrier_ms", timeouts.carrier_ms, 0, LONGEST_CARRIER_MS),
             ("timeouts.connect_s", timeouts.connect_s, 1, LONGEST_S),
             ("timeouts.reconcile_s", timeouts.reconcile_s, 1, LONGEST_S),
@@ -232,6 +241,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::cni::{environment::Verb, request::patience};
 
     const LEAST: &str = "
         [dpu]
@@ -268,9 +278,20 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_call_ends_before_the_plugin_gives_up() {
+        let seconds = |verb| patience(verb).as_secs();
+        let waits = LONGEST_DETACH_S + LONGEST_RECONNECT_MS / 1000;
+        let take_back = LONGEST_CARRIER_MS / 1000 + waits;
+        assert!(LONGEST_RECONNECT_MS / 1000 + LONGEST_ATTACH_S + take_back < seconds(Verb::Add));
+        assert!(LONGEST_VF_RETURN_S + waits < seconds(Verb::Del));
+        assert!(waits < seconds(Verb::Check));
+        assert!(waits < seconds(Verb::Gc));
+    }
+
+    #[test]
     fn values_out_of_range_are_refused_by_key() {
         let error = config("timeouts.attach_s = 0").check().unwrap_err();
-        assert_eq!(error.to_string(), "`timeouts.attach_s` is 0, but must be 1 to 3600");
+        assert_eq!(error.to_string(), "`timeouts.attach_s` is 0, but must be 1 to 60");
         let error = config("socket = 'agent.sock'").check().unwrap_err();
         assert!(error.to_string().contains("`socket` is agent.sock"));
     }

@@ -14,12 +14,12 @@ use std::{
 };
 
 use nix::unistd::geteuid;
-use offload_proto::Failure;
+use offload_proto::{Failure, Reason};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::{sleep, timeout, timeout_at},
 };
 
 use super::{Agent, defect};
@@ -115,15 +115,19 @@ pub(super) async fn serve(agent: Arc<Agent>, socket: Socket) -> Infallible {
         let agent = Arc::clone(&agent);
         let tasks = agent.tasks.clone();
         tasks.spawn(async move {
-            if let Err(error) = converse(agent, stream).await {
+            if let Err(error) = converse(agent, stream, permit).await {
                 tracing::debug!(%error, "a call was broken off");
             }
-            drop(permit);
         });
     }
 }
 
-async fn converse(agent: Arc<Agent>, mut stream: UnixStream) -> io::Result<()> {
+/// Answers one call, which counts as open until its work is done.
+async fn converse(
+    agent: Arc<Agent>,
+    mut stream: UnixStream,
+    permit: impl Send + 'static,
+) -> io::Result<()> {
     let arrived = Instant::now();
     let caller = stream.peer_cred()?.uid();
     if caller != 0 && caller != geteuid().as_raw() {
@@ -132,9 +136,16 @@ async fn converse(agent: Arc<Agent>, mut stream: UnixStream) -> io::Result<()> {
     }
     let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
     let deadline = arrived + Duration::from_millis(call.deadline_ms).saturating_sub(MARGIN);
-    // A task of its own: a caller that is killed does not stop the work in the middle.
-    let work = tokio::spawn(async move { answer(&agent, call.request, deadline).await });
-    let reply = work.await.unwrap_or_else(|error| failed(defect(&error)));
+    // A task of its own: a caller that is killed or gives up does not stop the work in the middle.
+    let tasks = agent.tasks.clone();
+    let work = tasks.spawn(async move {
+        let _permit = permit;
+        answer(&agent, call.request, deadline).await
+    });
+    let reply = match timeout_at(deadline.into(), work).await {
+        Ok(reply) => reply.unwrap_or_else(|error| failed(defect(&error))),
+        Err(_) => failed(late()),
+    };
     stream.write_all(&serde_json::to_vec(&reply)?).await?;
     stream.shutdown().await
 }
@@ -167,6 +178,10 @@ async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Repl
     }
 }
 
+fn late() -> Failure {
+    Failure::new(Reason::DeadlineExceeded, "the agent is still at work on the call")
+}
+
 fn failed(failure: Failure) -> Reply {
     tracing::info!(reason = %failure.reason, "refused: {failure}");
     let CniError { code, message, details } = failure.into();
@@ -178,6 +193,10 @@ mod tests {
     use std::os::unix::net::UnixListener as StdListener;
 
     use super::*;
+    use crate::{
+        agent::{records::tests::record, tests::agent},
+        protocol::DelRequest,
+    };
 
     #[tokio::test]
     async fn the_socket_is_closed_to_others() {
@@ -197,6 +216,26 @@ mod tests {
         assert!(path.exists(), "a killed agent leaves its socket");
         let _second = listen(&path).unwrap();
         assert!(matches!(listen(&path), Err(ListenError::InUse(_))));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_too_long_is_told_so() {
+        let (agent, _folder) = agent();
+        let key = record("a", "c").key();
+        let _held = agent.keys.lock(&key).await;
+        let request = Request::Del(DelRequest { key });
+        let call = Call { deadline_ms: 520, request };
+        let (mut caller, stream) = UnixStream::pair().unwrap();
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
+        tokio::spawn(converse(agent, stream, permit));
+        caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
+        caller.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        caller.read_to_end(&mut answer).await.unwrap();
+        let Reply::Failed { details, .. } = decode(&answer).unwrap() else { panic!("no failure") };
+        assert!(details.starts_with("DEADLINE_EXCEEDED"), "{details}");
+        assert_eq!(permits.available_permits(), 0, "the work goes on");
     }
 
     #[tokio::test]

@@ -34,7 +34,7 @@ impl Agent {
         };
         match self.call_status(&session, Instant::now() + PATIENCE).await {
             Ok(problems) if problems.is_empty() => None,
-            Ok(problems) => Some(Failure::new(Reason::DpuUnreachable, problems.join("; "))),
+            Ok(problems) => Some(Failure::new(Reason::Draining, problems.join("; "))),
             // The session itself finds out whether the DPU is gone, and since when.
             Err(failure) if is_of_transport(&failure) => None,
             Err(failure) => Some(failure),

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     environment::{Environment, Verb},
     error::{CniError, code},
-    request::{Chain, Document, Prepared, prepare},
+    request::{Document, Prepared, ResultBase, prepare},
     version::{self, Version},
 };
 use crate::protocol::{self, Call, Reply, Timings};
@@ -96,14 +96,14 @@ fn answer_prepared(
     version: Version,
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
-    let Prepared { socket, patience, request, chain } = prepared;
+    let Prepared { socket, patience, request, base } = prepared;
     let deadline_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     let reply = protocol::call(&socket, &Call { deadline_ms, request })
         .map_err(|error| unreachable_agent(verb, &socket, &error))?;
     match reply {
         Reply::Attached { attachment, timings } => {
             keep_timings(&timings);
-            let Chain { previous, sandbox, dns } = chain;
+            let ResultBase { previous, sandbox, dns } = base;
             Ok(Some(previous.with_attachment(&attachment, &sandbox, dns).render(version)))
         }
         Reply::Done => Ok(None),

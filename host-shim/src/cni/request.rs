@@ -22,17 +22,17 @@ use offload_proto::Reason;
 pub struct Prepared {
     /// The agent's socket.
     pub socket: PathBuf,
-    /// How long the agent may take: less than the shortest limit of a runtime that is known.
+    /// How long the agent may take.
     pub patience: Duration,
     /// What the agent is asked.
     pub request: Request,
     /// What the answer to an ADD is made of besides the attachment.
-    pub chain: Chain,
+    pub base: ResultBase,
 }
 
 /// What an ADD's result is made of besides the attachment.
 #[derive(Debug, Default)]
-pub struct Chain {
+pub struct ResultBase {
     /// The result of the plugin before.
     pub previous: CniResult,
     /// `CNI_NETNS`
@@ -73,19 +73,32 @@ pub fn prepare(
     check_verb_allowed(verb, document.version)?;
     let configuration = document.configuration;
     let socket = PathBuf::from(configuration.agent_socket.as_deref().unwrap_or(DEFAULT_SOCKET));
-    let mut chain = Chain::default();
-    let (seconds, request) = match verb {
+    let mut base = ResultBase::default();
+    let request = match verb {
         Verb::Add => {
-            let (request, its_chain) = add(environment, &configuration)?;
-            chain = its_chain;
-            (90, Request::Add(request))
+            let (request, its_base) = add(environment, &configuration)?;
+            base = its_base;
+            Request::Add(request)
         }
-        Verb::Del => (50, Request::Del(del(environment))),
-        Verb::Check => (20, Request::Check(check(environment, &configuration)?)),
-        Verb::Gc => (25, Request::Gc(gc(configuration)?)),
-        Verb::Status | Verb::Version => (2, Request::Status),
+        // Nothing but the key: a DEL must succeed whatever became of the rest.
+        Verb::Del => Request::Del(DelRequest { key: key(environment) }),
+        Verb::Check => Request::Check(check(environment, &configuration)?),
+        Verb::Gc => Request::Gc(gc(configuration)?),
+        Verb::Status | Verb::Version => Request::Status,
     };
-    Ok(Prepared { socket, patience: Duration::from_secs(seconds), request, chain })
+    Ok(Prepared { socket, patience: patience(verb), request, base })
+}
+
+/// How long the agent may take: less than the shortest limit of a runtime that is known.
+#[must_use]
+pub const fn patience(verb: Verb) -> Duration {
+    Duration::from_secs(match verb {
+        Verb::Add => 90,
+        Verb::Del => 50,
+        Verb::Check => 20,
+        Verb::Gc => 25,
+        Verb::Status | Verb::Version => 2,
+    })
 }
 
 fn check_verb_allowed(verb: Verb, version: Version) -> Result<(), CniError> {
@@ -115,11 +128,11 @@ fn key(environment: &Environment) -> Key {
 fn add(
     environment: &Environment,
     configuration: &Configuration,
-) -> Result<(AddRequest, Chain), CniError> {
+) -> Result<(AddRequest, ResultBase), CniError> {
     refuse_own_netns(environment)?;
     let wishes = Wishes::gather(environment, configuration)?;
     let previous = configuration.prev_result.as_ref().map(CniResult::read).transpose()?;
-    let chain = Chain {
+    let base = ResultBase {
         previous: previous.unwrap_or_default(),
         sandbox: environment.netns.clone(),
         dns: wishes.dns,
@@ -136,7 +149,7 @@ fn add(
         bandwidth: wishes.bandwidth,
         device_info_file: wishes.device_info_file,
     };
-    Ok((request, chain))
+    Ok((request, base))
 }
 
 fn refuse_own_netns(environment: &Environment) -> Result<(), CniError> {
@@ -147,11 +160,6 @@ fn refuse_own_netns(environment: &Environment) -> Result<(), CniError> {
     }
     let message = "plugin's netns and netns from CNI_NETNS should not be the same";
     Err(CniError::new(code::INVALID_NETNS, message))
-}
-
-/// A DEL looks at nothing but the key: it must succeed whatever became of the rest.
-fn del(environment: &Environment) -> DelRequest {
-    DelRequest { key: key(environment), netns: environment.netns.clone() }
 }
 
 fn check(
