@@ -211,7 +211,7 @@ impl Agent {
         let agent = Arc::clone(self);
         let moved = Arc::clone(record);
         let work = move || agent.move_in_now(&moved);
-        spawn_blocking(work).await.map_err(|error| defect(&error))?
+        self.when_its_turn(work).await
     }
 
     fn move_in_now(&self, record: &Record) -> Result<Durations, Failure> {

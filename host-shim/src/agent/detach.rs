@@ -3,15 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason, v1};
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Agent,
     attach::{failure_of_move, living_netns},
-    defect, device_info,
+    device_info,
     records::{Phase, Record},
 };
 use crate::{
@@ -125,7 +122,7 @@ impl Agent {
         let agent = Arc::clone(self);
         let record = Arc::clone(record);
         let work = move || agent.bring_home_now(&record);
-        spawn_blocking(work).await.map_err(|error| defect(&error))?
+        self.when_its_turn(work).await
     }
 
     fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {

@@ -1,7 +1,11 @@
 //! Keeps records and kernel in agreement, without being told what happened: at start, whenever a VF
 //! shows up in the host's namespace, when the DPU comes back, and on a timer.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use netlink::{Error, Link, LinkEvent, LinkMonitor, Rtnl};
 use offload_proto::Failure;
@@ -13,12 +17,15 @@ use tokio::{
 use super::{
     Agent,
     attach::living_netns,
-    defect,
+    defect, locked,
     place::{Place, place_in},
     records::{Phase, Record},
 };
 use crate::vf_source;
 
+/// Longest comparison of all records with the kernel: it waits for attaches that are under way,
+/// and for the DPU.
+const LONGEST_PASS: Duration = Duration::from_secs(120);
 /// Links change in swarms: the inventory is sent once for a swarm.
 const SWARM: Duration = Duration::from_millis(100);
 
@@ -131,7 +138,15 @@ impl Agent {
             self.restore_strays().await;
             self.settle_orphans().await;
             self.inventory_changed();
+            *locked(&self.last_pass) = Instant::now();
         }
+    }
+
+    /// Whether comparisons with the kernel still come to an end. One that doesn't means that the
+    /// kernel, the disk or the agent hangs.
+    pub(super) fn is_healthy(&self, now: Instant) -> bool {
+        now.saturating_duration_since(*locked(&self.last_pass))
+            < self.config.timeouts.reconcile() * 3 + LONGEST_PASS
     }
 
     /// A VF showed up in the host's namespace, or changed there.
@@ -187,5 +202,18 @@ impl Agent {
                 tracing::warn!("the VFs can't be listed: {failure}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::tests::agent;
+
+    #[tokio::test]
+    async fn an_agent_whose_passes_hang_is_not_healthy() {
+        let (agent, _folder) = agent();
+        assert!(agent.is_healthy(Instant::now()));
+        assert!(!agent.is_healthy(Instant::now() + Duration::from_secs(3600)));
     }
 }

@@ -27,6 +27,7 @@ use std::{
     collections::HashSet,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use netlink::Netns;
@@ -34,7 +35,8 @@ use offload_proto::{
     Failure, Reason,
     v1::{Inventory, Release, dpu_message::Message},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, RangeError};
@@ -49,6 +51,10 @@ use pending::Pending;
 use records::Records;
 use session::Session;
 
+/// Moves under way at the same time. The kernel does them one by one, so that more would only wait,
+/// each on a thread with memory of its own.
+const MOVES: usize = 8;
+
 /// All that the agent's tasks share.
 #[derive(Debug)]
 struct Agent {
@@ -59,6 +65,8 @@ struct Agent {
     boot_id: String,
     records: Records,
     announcer: Announcer,
+    /// The moves that may be under way.
+    moves: Semaphore,
     keys: Locks<Key>,
     session: Session,
     /// The keys of attaches whose answer from the DPU is awaited.
@@ -67,6 +75,8 @@ struct Agent {
     vf_events: watch::Sender<u64>,
     /// Asks for a comparison of all records with the kernel.
     poke: Notify,
+    /// When such a comparison last came to its end.
+    last_pass: Mutex<Instant>,
     inventory_poke: Notify,
     sent_inventory: Mutex<Option<Inventory>>,
     /// The records that are about to be looked at, by attachment id.
@@ -97,11 +107,13 @@ impl Agent {
             boot_id,
             records,
             announcer,
+            moves: Semaphore::new(MOVES),
             keys: Locks::default(),
             session: Session::default(),
             pending: Pending::default(),
             vf_events: watch::Sender::new(0),
             poke: Notify::new(),
+            last_pass: Mutex::new(Instant::now()),
             inventory_poke: Notify::new(),
             sent_inventory: Mutex::default(),
             looked_for: Mutex::default(),
@@ -110,6 +122,15 @@ impl Agent {
             orphans: Orphans::default(),
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Does a move on a thread of its own, when it is its turn.
+    async fn when_its_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let _turn = self.moves.acquire().await.map_err(|error| defect(&error))?;
+        spawn_blocking(work).await.map_err(|error| defect(&error))?
     }
 
     fn broken(&self) -> MutexGuard<'_, HashSet<String>> {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bootstrap::{
@@ -17,7 +17,7 @@ use netlink::{LinkMonitor, Netns, NetnsError};
 use tokio::{runtime::Builder, time::timeout};
 
 use super::{
-    Agent,
+    Agent, MOVES,
     config::{Config, RangeError, VfSourceKind},
     records::{Records, RecordsError},
     server::{ListenError, listen, serve},
@@ -27,10 +27,10 @@ use crate::{
     vf_source::{VfSource, VirtualCard},
 };
 
-/// Threads for the tasks. Moves have threads of their own.
+/// Threads for the tasks. What waits for the kernel has threads of its own.
 const TASK_THREADS: usize = 2;
-/// Moves at the same time. The kernel does them one by one; more would only wait.
-const MOVES: usize = 64;
+/// Threads for looking at the kernel while all moves are under way.
+const LOOKS: usize = 4;
 /// How long the work under way has to finish when the agent is told to stop.
 const LAST_WORK: Duration = Duration::from_secs(20);
 
@@ -114,7 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     init_logs(&config.log, "host-shim")?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(TASK_THREADS)
-        .max_blocking_threads(MOVES)
+        .max_blocking_threads(MOVES + LOOKS)
         .enable_all()
         .build()
         .map_err(cannot("start the agent's threads"))?;
@@ -159,7 +159,7 @@ async fn run_keepers(agent: &Arc<Agent>, monitor: LinkMonitor) -> AgentError {
         never = agent.session.keep(agent) => match never {},
         never = agent.keep_agreement() => match never {},
         never = agent.keep_inventory() => match never {},
-        never = feed_watchdog(|| true) => match never {},
+        never = feed_watchdog(|| agent.is_healthy(Instant::now())) => match never {},
     }
 }
 
