@@ -95,7 +95,7 @@ impl Dpu {
         self.eswitch.set_mtu(&port, settings.mtu).unwrap();
         self.fabric.join(&port, settings).unwrap();
         match settings.anti_spoofing {
-            true => self.fabric.set_anti_spoofing(&port, settings.mac).unwrap(),
+            true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
             false => self.fabric.clear_anti_spoofing(&port).unwrap(),
         }
         self.eswitch.set_up(&port, true).unwrap();
@@ -403,6 +403,9 @@ fn vlans_are_kept_apart_or_refused() {
         vlans.iter().map(|vlan| vlan["vlan"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!((vlans("pf0vf0"), vlans("pf0vf2"), vlans("p0")), (vec![100], vec![1], vec![1, 100]));
+    dpu.netns.run("ip link set p0 nomaster");
+    dpu.prepare().unwrap();
+    assert_eq!(vlans("p0"), [1, 100], "an uplink that returns carries all");
     for pod in &pods[..2] {
         let port = dpu.representor(pod);
         assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership { vlan: Some(100) }));

@@ -220,19 +220,20 @@ impl Rtnl {
         self.change(Request::set_bridge_port(index, port))
     }
 
-    /// The VLANs of all ports of bridges, and of the bridges themselves, by index. Links without
-    /// any are left out.
+    /// The VLANs of the ports of a bridge, and of the bridge itself, by index. Links without any are
+    /// left out.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn bridge_vlans(&mut self) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
-        let of_link = |object| match object {
-            RouteNetlinkMessage::NewLink(message) => {
+    pub fn bridge_vlans(&mut self, bridge: u32) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
+        let is_of_bridge = LinkAttribute::Controller(bridge);
+        let of_port = |object| match object {
+            RouteNetlinkMessage::NewLink(message) if message.attributes.contains(&is_of_bridge) => {
                 Some((message.header.index, bridge::vlans_of(&message)))
             }
             _ => None,
         };
-        let listed = self.list("list the VLANs", &bridge::list_vlans_message(), of_link)?;
+        let listed = self.list("list the VLANs", &bridge::list_vlans_message(), of_port)?;
         let mut vlans: BTreeMap<u32, Vec<BridgeVlan>> = BTreeMap::new();
         for (index, some) in listed {
             vlans.entry(index).or_default().extend(some);

@@ -99,7 +99,7 @@ fn vlans_work_or_are_said_to_be_unsupported() {
         Err(error) => {
             assert!(error.is_unsupported(), "{error}");
             assert!(error.to_string().starts_with("cannot add VLAN 42 to link rep (51): "));
-            assert!(rtnl.bridge_vlans().unwrap().is_empty());
+            assert!(rtnl.bridge_vlans(bridge).unwrap().is_empty());
             let filtering = Bridge { vlan_filtering: true, ..Bridge::default() };
             let refused = rtnl.add_bridge("filtering", &filtering).unwrap_err();
             assert!(refused.is_unsupported(), "{refused}");
@@ -107,9 +107,9 @@ fn vlans_work_or_are_said_to_be_unsupported() {
         Ok(()) => {
             let shown = netns.json("bridge -j vlan show dev rep");
             assert!(shown.to_string().contains("42"), "{shown}");
-            assert!(rtnl.bridge_vlans().unwrap()[&PORT].contains(&vlan));
+            assert!(rtnl.bridge_vlans(bridge).unwrap()[&PORT].contains(&vlan));
             rtnl.delete_bridge_vlan(PORT, 42).unwrap();
-            assert!(!rtnl.bridge_vlans().unwrap()[&PORT].contains(&vlan));
+            assert!(!rtnl.bridge_vlans(bridge).unwrap()[&PORT].contains(&vlan));
         }
     }
     rtnl.change_link(bridge, &LinkChange::new().up()).unwrap();

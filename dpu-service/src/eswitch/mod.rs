@@ -24,6 +24,10 @@ pub struct Representor {
     pub up: bool,
     /// Its own MAC address, if it has one; not the VF's.
     pub mac: Option<MacAddress>,
+    /// The index of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
+    /// Whether a rate limit of any kind is on it.
+    pub is_limited: bool,
 }
 
 /// Something that a kernel or a card may or may not be able to do, as probed.

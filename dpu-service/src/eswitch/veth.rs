@@ -17,6 +17,9 @@ use crate::{
 const BURST_PARTS_PER_SECOND: u64 = 100;
 const SMALLEST_BURST: u64 = 64 * 1024 * 8;
 
+/// The kind of queue of a link whose rate is limited.
+const LIMITED: &str = "tbf";
+
 const NO_EGRESS_RATE: &str =
     "the virtual card polices nothing that pods send; limit ingress only, or use a real card";
 
@@ -61,6 +64,8 @@ fn representor(link: Link) -> Option<Representor> {
         mtu: link.mtu,
         up: link.is_up,
         mac: link.mac,
+        master: link.master,
+        is_limited: link.queue.as_deref() == Some(LIMITED),
     })
 }
 

@@ -5,15 +5,18 @@
 //! networks with a VLAN are refused. The bridge stays when the service stops: it carries the traffic
 //! of running pods.
 
+mod vlans;
+
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use netlink::{
-    Bridge, BridgePort, BridgeVlan, Error, Family, FdbEntry, Link, LinkChange, MacAddress, Request,
-    Rtnl, set_sysctl,
+    Bridge, BridgePort, Error, Family, FdbEntry, Link, LinkChange, MacAddress, Request, Rtnl,
+    set_sysctl,
 };
+use vlans::{UNTAGGED, access_vlan, uplink_changes};
 
 use super::{Fabric, Membership};
 use crate::{
@@ -25,17 +28,21 @@ use crate::{
 /// Marks a bridge that this service made.
 const ALIAS: &str = "dpu-offload fabric";
 
-/// The bridge's own number for what is untagged on the wire.
-const UNTAGGED: u16 = 1;
-
 /// The driver.
 #[derive(Debug)]
 pub struct BridgeFabric {
-    rtnl: Mutex<Rtnl>,
+    kernel: Mutex<Kernel>,
     name: String,
     uplinks: Vec<String>,
     vlan_filtering: Ability,
     locked_ports: Ability,
+}
+
+#[derive(Debug)]
+struct Kernel {
+    rtnl: Rtnl,
+    /// The bridge's index when it was last looked up, so that not every port has to.
+    bridge: Option<u32>,
 }
 
 impl BridgeFabric {
@@ -56,7 +63,7 @@ impl BridgeFabric {
             Some(link) => abilities.vlan_filtering.clone().and(has_vlan_filtering(&link)),
         };
         Ok(Self {
-            rtnl: Mutex::new(rtnl),
+            kernel: Mutex::new(Kernel { rtnl, bridge: None }),
             name: name.to_owned(),
             uplinks: uplinks.to_vec(),
             vlan_filtering,
@@ -64,8 +71,8 @@ impl BridgeFabric {
         })
     }
 
-    fn rtnl(&self) -> MutexGuard<'_, Rtnl> {
-        self.rtnl.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn filters_vlans(&self) -> bool {
@@ -77,12 +84,14 @@ impl BridgeFabric {
     }
 
     /// The bridge, which must be there.
-    fn bridge(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
-        let found = rtnl.link_by_name(&self.name);
+    fn bridge(&self, kernel: &mut Kernel) -> Result<Link, Refused> {
+        kernel.bridge = None;
+        let found = kernel.rtnl.link_by_name(&self.name);
         let found = found.map_err(|error| self.refused("find", error))?;
         let missing = || Refused::because(format!("there is no bridge {}", self.name));
         let link = found.ok_or_else(missing)?;
         if link.bridge.is_some() {
+            kernel.bridge = Some(link.index);
             return Ok(link);
         }
         Err(Refused::because(format!(
@@ -91,18 +100,25 @@ impl BridgeFabric {
         )))
     }
 
-    /// Makes the bridge unless there is one. One that somebody else made is used as it is.
-    fn ensure_bridge(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
-        let found = rtnl.link_by_name(&self.name);
-        if found.map_err(|error| self.refused("find", error))?.is_none() {
-            self.make_bridge(rtnl).map_err(|error| self.refused("make", error))?;
+    fn bridge_index(&self, kernel: &mut Kernel) -> Result<u32, Refused> {
+        match kernel.bridge {
+            Some(index) => Ok(index),
+            None => Ok(self.bridge(kernel)?.index),
         }
-        let bridge = self.bridge(rtnl)?;
+    }
+
+    /// Makes the bridge unless there is one. One that somebody else made is used as it is.
+    fn ensure_bridge(&self, kernel: &mut Kernel) -> Result<u32, Refused> {
+        let found = kernel.rtnl.link_by_name(&self.name);
+        if found.map_err(|error| self.refused("find", error))?.is_none() {
+            self.make_bridge(&mut kernel.rtnl).map_err(|error| self.refused("make", error))?;
+        }
+        let bridge = self.bridge(kernel)?;
         if !bridge.is_up {
-            let up = rtnl.change_link(bridge.index, &LinkChange::new().up());
+            let up = kernel.rtnl.change_link(bridge.index, &LinkChange::new().up());
             up.map_err(|error| self.refused("switch on", error))?;
         }
-        Ok(bridge)
+        Ok(bridge.index)
     }
 
     /// Without multicast snooping: with it, and no querier, IPv6 neighbours would stop to find each
@@ -129,99 +145,86 @@ impl BridgeFabric {
         }
     }
 
-    fn join_uplink(&self, rtnl: &mut Rtnl, bridge: &Link, name: &str) -> Result<(), Refused> {
+    fn join_uplink(&self, rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<(), Refused> {
         let refused = |error| Refused::new(format!("join uplink {name}"), error);
         let missing = || Refused::because(format!("there is no uplink {name}"));
         let uplink = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
         match uplink.master {
-            Some(master) if master == bridge.index => {}
+            Some(master) if master == bridge => {}
             Some(_) => {
                 return Err(Refused::because(format!(
                     "uplink {name} is a port of another bridge or bond: take it out first"
                 )));
             }
-            None => rtnl.set_master(uplink.index, Some(bridge.index)).map_err(refused)?,
+            None => rtnl.set_master(uplink.index, Some(bridge)).map_err(refused)?,
         }
-        if self.filters_vlans() {
-            rtnl.add_bridge_vlan(uplink.index, access(UNTAGGED)).map_err(refused)?;
+        if uplink.is_up {
+            return Ok(());
         }
         rtnl.change_link(uplink.index, &LinkChange::new().up()).map_err(refused)
     }
 
-    /// Puts the port into its VLAN and no other, and the VLAN onto the uplinks.
-    fn set_vlan(&self, rtnl: &mut Rtnl, port: u32, vlan: u16) -> Result<(), Error> {
-        let vlans = rtnl.bridge_vlans()?;
+    /// Puts the port into its VLAN and no other.
+    fn set_vlan(rtnl: &mut Rtnl, bridge: u32, port: u32, vlan: u16) -> Result<(), Error> {
+        let vlans = rtnl.bridge_vlans(bridge)?;
         let others = vlans.get(&port).into_iter().flatten().filter(|other| other.id != vlan);
         let mut requests: Vec<Request<'_>> =
             others.map(|other| Request::delete_bridge_vlan(port, other.id)).collect();
-        requests.push(Request::add_bridge_vlan(port, access(vlan)));
-        rtnl.batch(&requests)?;
-        if vlan == UNTAGGED { Ok(()) } else { self.add_to_uplinks(rtnl, &vlans, vlan) }
+        requests.push(Request::add_bridge_vlan(port, vlans::access(vlan)));
+        rtnl.batch(&requests)
     }
 
-    fn add_to_uplinks(
-        &self,
-        rtnl: &mut Rtnl,
-        vlans: &BTreeMap<u32, Vec<BridgeVlan>>,
-        vlan: u16,
-    ) -> Result<(), Error> {
-        let tagged = BridgeVlan { id: vlan, ..BridgeVlan::default() };
-        for uplink in self.uplink_indices(rtnl)? {
-            if !vlans.get(&uplink).is_some_and(|has| has.contains(&tagged)) {
-                rtnl.add_bridge_vlan(uplink, tagged)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a VLAN that no pod is in any more off the uplinks.
-    fn prune_uplinks(&self, rtnl: &mut Rtnl, vlan: u16) -> Result<(), Error> {
-        let vlans = rtnl.bridge_vlans()?;
-        let uplinks = self.uplink_indices(rtnl)?;
-        let has =
-            |index: &u32| vlans.get(index).is_some_and(|all| all.iter().any(|v| v.id == vlan));
-        if vlans.keys().any(|index| !uplinks.contains(index) && has(index)) {
+    /// Gives the uplinks the VLANs that pods are in, and no other.
+    fn sync_uplinks(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Error> {
+        if self.uplinks.is_empty() || !self.filters_vlans() {
             return Ok(());
         }
-        for uplink in uplinks.iter().filter(|uplink| has(uplink)) {
-            rtnl.delete_bridge_vlan(*uplink, vlan)?;
-        }
-        Ok(())
-    }
-
-    fn uplink_indices(&self, rtnl: &mut Rtnl) -> Result<Vec<u32>, Error> {
-        let mut indices = Vec::new();
+        let mut uplinks = Vec::new();
         for name in &self.uplinks {
-            indices.extend(rtnl.link_by_name(name)?.map(|link| link.index));
+            let link = rtnl.link_by_name(name)?.filter(|link| link.master == Some(bridge));
+            uplinks.extend(link.map(|link| link.index));
         }
-        Ok(indices)
+        let vlans = rtnl.bridge_vlans(bridge)?;
+        rtnl.batch(&uplink_changes(bridge, &uplinks, &vlans))
     }
 
-    /// The port's access VLAN inside the bridge.
-    fn access_vlan(&self, rtnl: &mut Rtnl, port: u32) -> Result<Option<u16>, Error> {
+    fn enslave(&self, rtnl: &mut Rtnl, bridge: u32, port: u32, vlan: u16) -> Result<(), Error> {
+        rtnl.set_master(port, Some(bridge))?;
         if !self.filters_vlans() {
-            return Ok(None);
+            return Ok(());
         }
-        let vlans = rtnl.bridge_vlans()?;
-        Ok(vlans.get(&port).and_then(|all| all.iter().find(|vlan| vlan.pvid)).map(|vlan| vlan.id))
+        Self::set_vlan(rtnl, bridge, port, vlan)?;
+        self.sync_uplinks(rtnl, bridge)
     }
 
     /// The port as a member of this bridge. `None`: it is not, or not any more.
-    fn member_link(&self, rtnl: &mut Rtnl, port: &Representor) -> Result<Option<Link>, Refused> {
-        let refused = |error| Refused::new(format!("look at {}", port.name), error);
-        let Some(bridge) = rtnl.link_by_name(&self.name).map_err(refused)? else { return Ok(None) };
-        let link = rtnl.link_by_index(port.index).map_err(refused)?;
-        Ok(link.filter(|link| link.master == Some(bridge.index)))
+    fn member_link(
+        &self,
+        kernel: &mut Kernel,
+        port: &Representor,
+    ) -> Result<Option<Link>, Refused> {
+        let Ok(bridge) = self.bridge_index(kernel) else { return Ok(None) };
+        let link = kernel.rtnl.link_by_index(port.index);
+        let link = link.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
+        Ok(link.filter(|link| link.master == Some(bridge)))
     }
 
-    fn confine(&self, rtnl: &mut Rtnl, port: u32, mac: MacAddress) -> Result<(), Error> {
-        let vlan = self.access_vlan(rtnl, port)?;
-        let stations = stations(rtnl, port)?;
+    fn confine(
+        rtnl: &mut Rtnl,
+        port: &Representor,
+        mac: MacAddress,
+        vlan: Option<u16>,
+    ) -> Result<(), Error> {
+        // Nobody has put a station behind a port that has just joined.
+        let stations = match port.master {
+            None => Vec::new(),
+            Some(_) => stations(rtnl, port.index)?,
+        };
         let others = stations.iter().filter(|entry| entry.mac != mac || entry.vlan != vlan);
         let mut requests: Vec<Request<'_>> =
-            others.map(|other| Request::delete_fdb(port, other.mac, other.vlan)).collect();
-        requests.push(Request::add_fdb(port, mac, vlan));
-        requests.push(Request::set_bridge_port(port, &CONFINED));
+            others.map(|other| Request::delete_fdb(port.index, other.mac, other.vlan)).collect();
+        requests.push(Request::add_fdb(port.index, mac, vlan));
+        requests.push(Request::set_bridge_port(port.index, &CONFINED));
         rtnl.batch(&requests)
     }
 
@@ -264,10 +267,6 @@ fn has_vlan_filtering(link: &Link) -> Ability {
         )),
         _ => Ok(()),
     }
-}
-
-const fn access(vlan: u16) -> BridgeVlan {
-    BridgeVlan { id: vlan, pvid: true, untagged: true }
 }
 
 /// The stations that were put behind a port.
@@ -324,83 +323,81 @@ impl Fabric for BridgeFabric {
 
     /// Does all that can be done, then tells the first thing that could not.
     fn prepare(&self) -> Result<(), Refused> {
-        let mut rtnl = self.rtnl();
-        let bridge = self.ensure_bridge(&mut rtnl)?;
-        let joined: Vec<_> = self
-            .uplinks
-            .iter()
-            .map(|uplink| self.join_uplink(&mut rtnl, &bridge, uplink))
-            .collect();
-        joined.into_iter().collect()
+        let mut kernel = self.kernel();
+        let bridge = self.ensure_bridge(&mut kernel)?;
+        let rtnl = &mut kernel.rtnl;
+        let joined: Vec<_> =
+            self.uplinks.iter().map(|uplink| self.join_uplink(rtnl, bridge, uplink)).collect();
+        let synced = self.sync_uplinks(rtnl, bridge);
+        let synced = synced.map_err(|error| self.refused("set the VLANs of the uplinks of", error));
+        joined.into_iter().chain([synced]).collect()
     }
 
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
-        let mut rtnl = self.rtnl();
-        let bridge = self.bridge(&mut rtnl)?;
-        let refused =
-            |error| Refused::new(format!("join {} to bridge {}", port.name, self.name), error);
-        rtnl.set_master(port.index, Some(bridge.index)).map_err(refused)?;
-        if !self.filters_vlans() {
-            return Ok(());
-        }
+        let mut kernel = self.kernel();
+        let bridge = self.bridge_index(&mut kernel)?;
         let vlan = settings.vlan.unwrap_or(UNTAGGED);
-        self.set_vlan(&mut rtnl, port.index, vlan).map_err(refused)
+        self.enslave(&mut kernel.rtnl, bridge, port.index, vlan).map_err(|error| {
+            // Perhaps the bridge is another one now.
+            kernel.bridge = None;
+            Refused::new(format!("join {} to bridge {}", port.name, self.name), error)
+        })
     }
 
     fn leave(&self, port: &Representor) -> Result<(), Refused> {
-        let mut rtnl = self.rtnl();
-        if self.member_link(&mut rtnl, port)?.is_none() {
-            return Ok(());
-        }
-        let refused =
-            |error| Refused::new(format!("take {} out of bridge {}", port.name, self.name), error);
-        let vlan = self.access_vlan(&mut rtnl, port.index).map_err(refused)?;
-        gone_is_done(rtnl.set_master(port.index, None)).map_err(refused)?;
-        match vlan {
-            Some(vlan) if vlan != UNTAGGED => self.prune_uplinks(&mut rtnl, vlan).map_err(refused),
-            _ => Ok(()),
-        }
+        let mut kernel = self.kernel();
+        let Some(member) = self.member_link(&mut kernel, port)? else { return Ok(()) };
+        let rtnl = &mut kernel.rtnl;
+        let left = gone_is_done(rtnl.set_master(port.index, None));
+        let bridge = member.master.unwrap_or_default();
+        left.and_then(|()| self.sync_uplinks(rtnl, bridge)).map_err(|error| {
+            Refused::new(format!("take {} out of bridge {}", port.name, self.name), error)
+        })
     }
 
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
-        let mut rtnl = self.rtnl();
-        if self.member_link(&mut rtnl, port)?.is_none() {
-            return Ok(None);
+        let mut kernel = self.kernel();
+        let Some(member) = self.member_link(&mut kernel, port)? else { return Ok(None) };
+        if !self.filters_vlans() {
+            return Ok(Some(Membership { vlan: None }));
         }
-        let vlan = self.access_vlan(&mut rtnl, port.index);
-        let vlan = vlan.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
-        Ok(Some(Membership { vlan: vlan.filter(|vlan| *vlan != UNTAGGED) }))
+        let vlans = kernel.rtnl.bridge_vlans(member.master.unwrap_or_default());
+        let vlans = vlans.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
+        Ok(Some(Membership { vlan: access_vlan(&vlans, port.index) }))
     }
 
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
-        let mut rtnl = self.rtnl();
-        let bridge = self.bridge(&mut rtnl)?.index;
+        let mut kernel = self.kernel();
+        let bridge = self.bridge(&mut kernel)?.index;
+        let rtnl = &mut kernel.rtnl;
         let refused = |error| self.refused("list the ports of", error);
         let links = rtnl.links().map_err(refused)?;
-        let vlans = if self.filters_vlans() {
-            rtnl.bridge_vlans().map_err(refused)?
-        } else {
-            BTreeMap::new()
-        };
-        let access = |index: &u32| {
-            let tagged = |vlan: &&BridgeVlan| vlan.pvid && vlan.id != UNTAGGED;
-            vlans.get(index)?.iter().find(tagged).map(|vlan| vlan.id)
+        let vlans = match self.filters_vlans() {
+            true => rtnl.bridge_vlans(bridge).map_err(refused)?,
+            false => BTreeMap::new(),
         };
         let ports = links.iter().filter(|link| link.master == Some(bridge));
-        Ok(ports.map(|link| (link.index, Membership { vlan: access(&link.index) })).collect())
+        let membership = |link: &Link| Membership { vlan: access_vlan(&vlans, link.index) };
+        Ok(ports.map(|link| (link.index, membership(link))).collect())
     }
 
-    fn set_anti_spoofing(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
-        let confined = self.confine(&mut self.rtnl(), port.index, mac);
-        confined.map_err(|error| Refused::new(format!("confine {} to {mac}", port.name), error))
+    fn set_anti_spoofing(
+        &self,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<(), Refused> {
+        let vlan = self.filters_vlans().then(|| settings.vlan.unwrap_or(UNTAGGED));
+        let mac = settings.mac;
+        Self::confine(&mut self.kernel().rtnl, port, mac, vlan)
+            .map_err(|error| Refused::new(format!("confine {} to {mac}", port.name), error))
     }
 
     fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
-        let mut rtnl = self.rtnl();
-        if self.member_link(&mut rtnl, port)?.is_none() {
+        let mut kernel = self.kernel();
+        if self.member_link(&mut kernel, port)?.is_none() {
             return Ok(());
         }
-        gone_is_done(Self::release(&mut rtnl, port.index))
+        gone_is_done(Self::release(&mut kernel.rtnl, port.index))
             .map_err(|error| Refused::new(format!("let {} send from any MAC", port.name), error))
     }
 
@@ -409,11 +406,11 @@ impl Fabric for BridgeFabric {
         port: &Representor,
         mac: Option<MacAddress>,
     ) -> Result<Finding, Refused> {
-        let mut rtnl = self.rtnl();
-        let Some(link) = self.member_link(&mut rtnl, port)? else {
+        let mut kernel = self.kernel();
+        let Some(link) = self.member_link(&mut kernel, port)? else {
             return Ok(Finding::missing("the port is not in the bridge"));
         };
-        let stations = stations(&mut rtnl, port.index);
+        let stations = stations(&mut kernel.rtnl, port.index);
         let stations =
             stations.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
         let known: Vec<MacAddress> = stations.iter().map(|station| station.mac).collect();

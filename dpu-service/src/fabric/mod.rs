@@ -45,7 +45,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses.
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
-    /// Takes the representor out.
+    /// Takes the representor out, and its anti-spoofing off.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -63,11 +63,13 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused>;
 
-    /// Drops what the representor's VF sends from other MAC addresses than `mac`.
+    /// Drops what the representor's VF sends from other MAC addresses than its own. The representor
+    /// has joined with these settings.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn set_anti_spoofing(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused>;
+    fn set_anti_spoofing(&self, port: &Representor, settings: &PortSettings)
+    -> Result<(), Refused>;
 
     /// Lets the representor's VF send from any MAC address.
     ///

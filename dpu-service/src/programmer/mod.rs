@@ -146,7 +146,7 @@ impl Programmer {
         let vf = settings.vf;
         let mut port = self.port(settings)?;
         let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
-        if self.is_gone(vf, port.index()) {
+        if !source.left.is_empty() && self.is_gone(vf, port.index()) {
             source.left.clear();
         }
         Err(ProgramError::Step { vf, source })
@@ -179,7 +179,10 @@ impl Programmer {
             Err(error) => return Err(Leftover { vf, what: Chain(&error).to_string() }),
         };
         let left = saga::undo(STEPS, &mut port);
-        if self.is_gone(vf, port.index()) { Ok(()) } else { leftover(vf, &left) }
+        if left.is_empty() || self.is_gone(vf, port.index()) {
+            return Ok(());
+        }
+        leftover(vf, &left)
     }
 
     /// Each step and what the kernel has of it.

@@ -9,7 +9,7 @@ use super::StepStatus;
 use crate::{
     eswitch::{Eswitch, Finding, Refused, Representor},
     fabric::{Fabric, Membership},
-    model::PortSettings,
+    model::{Bandwidth, PortSettings},
 };
 
 /// The MTU of a representor that serves nobody, in bytes.
@@ -98,14 +98,16 @@ impl Step<Port> for PortStep {
         let Port { eswitch, fabric, representor, settings } = port;
         match self {
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
-            Self::Rate => eswitch.set_rate(representor, &settings.bandwidth),
-            Self::Mtu => eswitch.set_mtu(representor, settings.mtu),
+            Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
+            Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
             Self::Join => fabric.join(representor, settings),
             Self::AntiSpoofing if settings.anti_spoofing => {
-                fabric.set_anti_spoofing(representor, settings.mac)
+                fabric.set_anti_spoofing(representor, settings)
             }
+            // A port that has just joined may send from any address.
+            Self::AntiSpoofing if representor.master.is_none() => Ok(()),
             Self::AntiSpoofing => fabric.clear_anti_spoofing(representor),
-            Self::Up => eswitch.set_up(representor, true),
+            Self::Up => set_up(&**eswitch, representor, true),
         }
     }
 
@@ -113,13 +115,45 @@ impl Step<Port> for PortStep {
         let Port { eswitch, fabric, representor, .. } = port;
         match self {
             Self::Mac => eswitch.clear_port_mac(representor),
-            Self::Rate => eswitch.clear_rate(representor),
-            Self::Mtu => eswitch.set_mtu(representor, IDLE_MTU),
+            Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
+            Self::Mtu => set_mtu(&**eswitch, representor, IDLE_MTU),
             Self::Join => fabric.leave(representor),
-            Self::AntiSpoofing => fabric.clear_anti_spoofing(representor),
-            Self::Up => eswitch.set_up(representor, false),
+            // It goes when the port leaves.
+            Self::Rate | Self::AntiSpoofing => Ok(()),
+            Self::Up => set_up(&**eswitch, representor, false),
         }
     }
+}
+
+// What the look at the representor found as wanted is left alone. Whatever is tried from then on
+// counts as done, so that an undo takes it back.
+
+fn set_rate(
+    eswitch: &dyn Eswitch,
+    representor: &mut Representor,
+    bandwidth: &Bandwidth,
+) -> Result<(), Refused> {
+    if *bandwidth == Bandwidth::default() && !representor.is_limited {
+        return Ok(());
+    }
+    representor.is_limited = true;
+    eswitch.set_rate(representor, bandwidth)
+}
+
+fn set_mtu(eswitch: &dyn Eswitch, representor: &mut Representor, mtu: u32) -> Result<(), Refused> {
+    if representor.mtu == mtu {
+        return Ok(());
+    }
+    representor.mtu = mtu;
+    eswitch.set_mtu(representor, mtu)
+}
+
+fn set_up(eswitch: &dyn Eswitch, representor: &mut Representor, up: bool) -> Result<(), Refused> {
+    if representor.up == up {
+        return Ok(());
+    }
+    representor.up = up;
+    eswitch.set_up(representor, up)
 }
 
 impl PortStep {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use dpu_service::{
     attachments::{AttachmentState, Hello},
-    model::AttachSpec,
+    model::{AttachSpec, Bandwidth},
     programmer::STEPS,
 };
 use offload_proto::Reason;
@@ -50,7 +50,8 @@ async fn a_step_that_fails_leaves_a_clean_slate_and_the_next_attach_works() {
     for (step, method) in STEPS.iter().zip(DOING) {
         let world = World::new().await;
         world.kernel.refuse(method, 1);
-        let failure = world.attach(spec("pod")).await.unwrap_err();
+        let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+        let failure = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap_err();
         assert_eq!(failure.reason, Reason::ProgrammingFailed);
         assert!(failure.message.contains(step.name()), "{failure}");
         assert!(failure.message.contains("Device or resource busy"), "{failure}");

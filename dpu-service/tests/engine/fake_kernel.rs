@@ -45,14 +45,31 @@ pub(crate) struct Port {
 
 impl Port {
     fn new(vf: VfId, index: u32) -> Self {
-        let representor =
-            Representor { vf, index, name: vf.to_string(), mtu: 1500, up: false, mac: None };
+        let representor = Representor {
+            vf,
+            index,
+            name: vf.to_string(),
+            mtu: 1500,
+            up: false,
+            mac: None,
+            master: None,
+            is_limited: false,
+        };
         Self {
             representor,
             mac: None,
             rate: Bandwidth::default(),
             membership: None,
             anti_spoofing: None,
+        }
+    }
+
+    /// What a look at it finds.
+    fn look(&self) -> Representor {
+        Representor {
+            master: self.membership.map(|_| 1),
+            is_limited: self.rate != Bandwidth::default(),
+            ..self.representor.clone()
         }
     }
 
@@ -176,11 +193,11 @@ impl Eswitch for FakeKernel {
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
-        Ok(self.lock().ports.values().map(|port| port.representor.clone()).collect())
+        Ok(self.lock().ports.values().map(Port::look).collect())
     }
 
     fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
-        Ok(self.lock().ports.get(&vf).map(|port| port.representor.clone()))
+        Ok(self.lock().ports.get(&vf).map(Port::look))
     }
 
     fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
@@ -252,7 +269,10 @@ impl Fabric for FakeKernel {
     }
 
     fn leave(&self, port: &Representor) -> Result<(), Refused> {
-        self.call("leave", port, |port| port.membership = None)
+        self.call("leave", port, |port| {
+            port.membership = None;
+            port.anti_spoofing = None;
+        })
     }
 
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
@@ -264,8 +284,12 @@ impl Fabric for FakeKernel {
         Ok(self.lock().ports.values().filter_map(member).collect())
     }
 
-    fn set_anti_spoofing(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
-        self.call("set_anti_spoofing", port, |port| port.anti_spoofing = Some(mac))
+    fn set_anti_spoofing(
+        &self,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<(), Refused> {
+        self.call("set_anti_spoofing", port, |port| port.anti_spoofing = Some(settings.mac))
     }
 
     fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
