@@ -11,6 +11,18 @@ die() { warn "${0##*/}: $*"; exit 1; }
 # Prints the script's leading comment, which is its help text.
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 
+# wants_help ARGUMENT...: whether one of them asks for help, wherever it stands.
+wants_help() {
+    local argument
+    for argument in "$@"; do
+        case $argument in -h | --help) return 0 ;; esac
+    done
+    return 1
+}
+
+# no_more ARGUMENT...: ends the script if there is one.
+no_more() { (($# == 0)) || die "unknown argument $1; see hack/${0##*/} --help"; }
+
 # The folder of the built programs: OFFLOAD_BIN_DIR, or where cargo puts a build of that profile.
 bin_dir() {
     if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then

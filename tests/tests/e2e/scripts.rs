@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -40,6 +41,22 @@ fn every_script_explains_itself() {
     for script in ["demo", "test", "bench", "lab", "certs"] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
+    }
+    for command in ["up", "down", "env", "restart"] {
+        let output = run(hack("lab").args([command, "--help"]));
+        assert!(output.status.success() && text(&output).contains("hack/lab"), "{command}");
+    }
+}
+
+#[test]
+fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
+    for line in ["demo x", "bench --write x", "certs /tmp/a b", "lab down x", "lab restart agent x"]
+    {
+        let words: Vec<_> = line.split(' ').collect();
+        let output = run(hack(words[0]).args(&words[1..]));
+        let said = text(&output);
+        let last = words[words.len() - 1];
+        assert!(!output.status.success() && said.contains(&format!("argument {last};")), "{said}");
     }
 }
 
@@ -130,6 +147,24 @@ fn the_lab_can_be_driven_and_leaves_nothing_behind() {
     lab.succeeds(&["down"]);
     assert_eq!(lab.left(), "");
     lab.succeeds(&["down"]);
+}
+
+#[test]
+fn a_program_that_ends_at_its_start_is_told_with_its_last_words() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "2"]);
+    let folder = PathBuf::from(&lab.environment()["STATE_DIR"]).parent().unwrap().to_owned();
+    for (what, file) in [("agent", "host-shim.toml"), ("service", "dpu-service.toml")] {
+        let path = folder.join(file);
+        let good = fs::read_to_string(&path).unwrap();
+        fs::write(&path, good.replacen("state_dir", "state_dri", 1)).unwrap();
+        let output = lab.run(&["restart", what]);
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains("`state_dir`"), "{said}");
+        assert!(text(&lab.run(&["env"])).contains(&format!("the {what} has ended")));
+        fs::write(&path, good).unwrap();
+        lab.succeeds(&["restart", what]);
+    }
 }
 
 #[test]
