@@ -35,6 +35,7 @@ mod rule;
 mod socket;
 mod sysctl;
 mod veth;
+mod xdp;
 
 pub use address::AddAddress;
 pub use announce::announce;
@@ -55,3 +56,4 @@ pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use sysctl::{Family, read_sysctl, set_sysctl};
 pub use veth::VethEnd;
+pub use xdp::XdpMode;

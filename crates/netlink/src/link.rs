@@ -4,7 +4,7 @@ use netlink_packet_route::link::{
     InfoData, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
 };
 
-use crate::{Bridge, BridgePort, MacAddress};
+use crate::{Bridge, BridgePort, MacAddress, XdpMode, xdp};
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,10 @@ pub struct Link {
     pub is_up: bool,
     /// Switched on and with a carrier (`IFF_RUNNING`).
     pub is_running: bool,
+    /// Told to receive frames for every address (`IFF_PROMISC`), other than by being a port.
+    pub is_promiscuous: bool,
+    /// Told to receive all multicast frames (`IFF_ALLMULTI`).
+    pub is_all_multicast: bool,
     /// The kind of software link, such as `veth`; `None` for hardware and for `lo`.
     pub kind: Option<String>,
     /// A text that stays with the link through moves and renames.
@@ -48,8 +52,12 @@ pub struct Link {
     pub phys_port_name: Option<String>,
     /// The kind of the queue that it sends from, such as `noqueue` or `tbf`.
     pub queue: Option<String>,
+    /// How many frames may wait to be sent.
+    pub queue_length: u32,
     /// Its group; 0 unless set.
     pub group: u32,
+    /// The modes in which XDP programs are attached to it.
+    pub xdp: Vec<XdpMode>,
 }
 
 impl From<LinkMessage> for Link {
@@ -59,6 +67,8 @@ impl From<LinkMessage> for Link {
             index: message.header.index,
             is_up: flags.contains(LinkFlags::Up),
             is_running: flags.contains(LinkFlags::Running),
+            is_promiscuous: flags.contains(LinkFlags::Promisc),
+            is_all_multicast: flags.contains(LinkFlags::Allmulti),
             ..Self::default()
         };
         for attribute in message.attributes {
@@ -83,7 +93,9 @@ impl Link {
             LinkAttribute::ParentDevName(device) => self.parent_device = Some(device),
             LinkAttribute::PhysPortName(name) => self.phys_port_name = Some(name),
             LinkAttribute::Qdisc(kind) => self.queue = Some(kind),
+            LinkAttribute::TxQueueLen(frames) => self.queue_length = frames,
             LinkAttribute::Group(group) => self.group = group,
+            LinkAttribute::Xdp(attributes) => self.xdp = xdp::attached(&attributes),
             LinkAttribute::PropList(properties) => {
                 self.alternative_names =
                     properties.into_iter().filter_map(alternative_name).collect();

@@ -9,23 +9,24 @@ use netlink_packet_route::{
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::{
-    MacAddress, Netns, Request,
+    MacAddress, Netns, Request, XdpMode,
     request::{Existing, LINK},
+    xdp,
 };
 
 /// What to change of a link, in one request.
 ///
 /// The kernel makes the changes in an order of its own, whatever the order of these calls: first
-/// the move to another namespace, then MAC address, MTU, group, name, alias, and up or down, and
-/// last the master. **It does not take back what it did when a later one fails.** So a move that
+/// the move to another namespace, then MAC address, MTU, group, name, alias, and up or down, then
+/// the master, and last the XDP program. **It does not take back what it did when a later one fails.** So a move that
 /// is refused for a MTU out of range or for an illegal name leaves the link *in the other
 /// namespace, under its old name*. Two failures leave it where it was: its present name is
 /// taken in the other namespace while no new name, or a taken one, is asked for; and an
 /// alternative name of it or the wanted index is taken there.
 ///
 /// A move loses the link's addresses, routes, queueing discipline, master and `up`, and resets its
-/// sysctls. MAC address, MTU, group, alias and alternative names go with it, and so does its index
-/// if it is free in the other namespace.
+/// sysctls. All else goes with it: MAC address, MTU, group, queue length, alias, alternative names,
+/// the flags of what it receives, XDP programs, and its index if it is free in the other namespace.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct LinkChange<'a> {
@@ -37,8 +38,11 @@ pub struct LinkChange<'a> {
     name: Option<String>,
     alias: Option<String>,
     up: Option<bool>,
+    promiscuous: Option<bool>,
+    all_multicast: Option<bool>,
     queue_length: Option<u32>,
     master: Option<u32>,
+    without_xdp: Option<XdpMode>,
 }
 
 impl<'a> LinkChange<'a> {
@@ -104,6 +108,22 @@ impl<'a> LinkChange<'a> {
         Self { master: Some(bridge.unwrap_or(0)), ..self }
     }
 
+    /// Whether it receives frames for every address.
+    pub fn promiscuous(self, on: bool) -> Self {
+        Self { promiscuous: Some(on), ..self }
+    }
+
+    /// Whether it receives all multicast frames.
+    pub fn all_multicast(self, on: bool) -> Self {
+        Self { all_multicast: Some(on), ..self }
+    }
+
+    /// Detaches its XDP program of that mode, if there is one. Refused with `EBUSY` while a process
+    /// holds the attachment itself (a BPF link).
+    pub fn without_xdp(self, mode: XdpMode) -> Self {
+        Self { without_xdp: Some(mode), ..self }
+    }
+
     fn describe(&self, mut message: LinkMessageBuilder<LinkUnspec>) -> LinkMessage {
         if let Some(netns) = self.netns {
             message = message.setns_by_fd(netns.as_fd().as_raw_fd());
@@ -132,6 +152,15 @@ impl<'a> LinkChange<'a> {
         if let Some(master) = self.master {
             message = message.controller(master);
         }
+        if let Some(on) = self.promiscuous {
+            message = message.promiscuous(on);
+        }
+        if let Some(on) = self.all_multicast {
+            message = message.allmulticast(on);
+        }
+        if let Some(mode) = self.without_xdp {
+            message = message.append_extra_attribute(xdp::detachment(mode));
+        }
         switch(message, self.up).build()
     }
 
@@ -148,9 +177,16 @@ impl<'a> LinkChange<'a> {
             self.queue_length.map(|frames| format!("queue length {frames}")),
             self.master.map(|master| format!("master {master}")),
             self.up.map(|up| format!("state {}", if up { "up" } else { "down" })),
+            self.promiscuous.map(|on| format!("promiscuity {}", on_or_off(on))),
+            self.all_multicast.map(|on| format!("reception of all multicast {}", on_or_off(on))),
+            self.without_xdp.map(|mode| format!("no XDP program in mode {mode:?}")),
         ];
         words.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
+}
+
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 /// The kernel takes an alias without the closing zero, and removes it when it is empty.

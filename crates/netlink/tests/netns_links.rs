@@ -46,11 +46,13 @@ fn a_pair_is_made_as_told_in_two_namespaces() {
 fn all_that_ip_sets_is_read() {
     let netns = with_pair();
     netns.run("ip link set dev one mtu 1300 alias hello address 02:00:00:00:00:01 group 7");
+    netns.run("ip link set dev one promisc on allmulticast on txqueuelen 77");
     netns.run("ip link property add dev one altname another-name-of-more-than-15-bytes");
     let mut rtnl = netns.rtnl();
     let link = rtnl.link_by_name("another-name-of-more-than-15-bytes").unwrap().unwrap();
     assert_eq!(link.name, "one");
-    assert_eq!((link.mtu, link.group), (1300, 7));
+    assert_eq!((link.mtu, link.group, link.queue_length), (1300, 7, 77));
+    assert!(link.is_promiscuous && link.is_all_multicast);
     assert_eq!(link.alias.as_deref(), Some("hello"));
     assert_eq!(link.mac, Some(mac("02:00:00:00:00:01")));
     assert_eq!(link.kind.as_deref(), Some("veth"));
@@ -75,6 +77,17 @@ fn all_that_is_set_is_seen_by_ip() {
     assert_eq!((&link["ifalias"], &link["group"]), (&json!("hello"), &json!("7")));
     assert_eq!(link["altnames"], json!(["other"]));
     assert!(link["flags"].as_array().unwrap().contains(&json!("UP")));
+
+    let change = LinkChange::new().promiscuous(true).all_multicast(true).queue_length(77);
+    rtnl.change_link(index, &change).unwrap();
+    let link = netns.link("c");
+    let flags = link["flags"].as_array().unwrap();
+    assert!(["PROMISC", "ALLMULTI", "UP"].iter().all(|flag| flags.contains(&json!(flag))));
+    assert_eq!(link["txqlen"], 77);
+    rtnl.change_link(index, &LinkChange::new().promiscuous(false).all_multicast(false)).unwrap();
+    let link = netns.link("c");
+    let flags = link["flags"].as_array().unwrap();
+    assert!(!["PROMISC", "ALLMULTI"].iter().any(|flag| flags.contains(&json!(flag))));
 
     rtnl.delete_alternative_name(index, "other").unwrap();
     rtnl.change_link(index, &LinkChange::new().alias("").down()).unwrap();

@@ -1,0 +1,40 @@
+//! XDP programs: what a link hands every frame to before the kernel sees it.
+
+use netlink_packet_route::link::{LinkAttribute, LinkXdp};
+
+/// Where an XDP program of a link runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the kernel, whatever the driver.
+    Generic,
+    /// In the driver.
+    Driver,
+    /// On the card.
+    Hardware,
+}
+
+impl XdpMode {
+    fn flag(self) -> u32 {
+        match self {
+            Self::Generic => 1 << 1,
+            Self::Driver => 1 << 2,
+            Self::Hardware => 1 << 3,
+        }
+    }
+}
+
+/// The modes in which programs are attached.
+pub(crate) fn attached(attributes: &[LinkXdp]) -> Vec<XdpMode> {
+    let mode = |attribute: &LinkXdp| match attribute {
+        LinkXdp::SkbProgId(_) => Some(XdpMode::Generic),
+        LinkXdp::DrvProgId(_) => Some(XdpMode::Driver),
+        LinkXdp::HwProgId(_) => Some(XdpMode::Hardware),
+        _ => None,
+    };
+    attributes.iter().filter_map(mode).collect()
+}
+
+/// The kernel detaches in one mode at a time; no file stands for no program.
+pub(crate) fn detachment(mode: XdpMode) -> LinkAttribute {
+    LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(mode.flag())])
+}
