@@ -22,6 +22,11 @@ pub struct Configuration {
     pub cni_version: String,
     /// The configuration's name.
     pub name: String,
+    /// The plugin that the configuration is for.
+    #[serde(rename = "type")]
+    pub plugin: String,
+    /// A list's plugins: a plugin is passed one of them, never the list.
+    pub plugins: Option<Value>,
     /// The DPU's network. Absent: `name`. Empty: the DPU's default one.
     pub network: Option<String>,
     /// The agent's socket.
@@ -107,7 +112,21 @@ impl Configuration {
         let configuration: Self =
             serde_json::from_slice(&document).map_err(|error| undecodable(&error))?;
         configuration.check_name()?;
+        configuration.check_type()?;
         Ok(configuration)
+    }
+
+    fn check_type(&self) -> Result<(), CniError> {
+        if !self.plugin.is_empty() {
+            return Ok(());
+        }
+        let message = if self.plugins.is_some() {
+            "this is a configuration list: pass one of its `plugins` with the list's `name` and \
+             `cniVersion`"
+        } else {
+            "missing `type`: the configuration does not say which plugin it is for"
+        };
+        Err(CniError::new(code::INVALID_CONFIGURATION, message))
     }
 
     fn check_name(&self) -> Result<(), CniError> {
@@ -181,7 +200,7 @@ mod tests {
     #[test]
     fn the_network_may_differ_from_the_name_and_be_the_default_one() {
         let of = |network: &str| {
-            let text = format!(r#"{{"cniVersion":"1.1.0","name":"n","network":"{network}"}}"#);
+            let text = format!(r#"{{"name":"n","type":"host-shim","network":"{network}"}}"#);
             Configuration::read(text.as_bytes()).unwrap().network()
         };
         assert_eq!(of("red"), "red");
@@ -207,9 +226,19 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_no_configuration_of_a_plugin() {
+        let list = r#"{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"host-shim"}]}"#;
+        for (text, words) in [(list, "one of its `plugins`"), (r#"{"name":"n"}"#, "`type`")] {
+            let error = refusal(text);
+            assert_eq!(error.code, code::INVALID_CONFIGURATION);
+            assert!(error.message.contains(words), "{error:?}");
+        }
+    }
+
+    #[test]
     fn versions_are_checked() {
         for version in ["", "0.1.0", "0.2.0", "2.0.0", "1.1", "x"] {
-            let text = format!(r#"{{"cniVersion":"{version}","name":"n"}}"#);
+            let text = format!(r#"{{"cniVersion":"{version}","name":"n","type":"host-shim"}}"#);
             let error = Configuration::read(text.as_bytes()).unwrap().version().unwrap_err();
             assert_eq!(error.code, code::INCOMPATIBLE_VERSION);
             assert!(error.details.contains("1.1.0"));

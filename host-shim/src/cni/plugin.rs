@@ -112,7 +112,8 @@ fn answer_prepared(
 }
 
 fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
-    let what = match error.kind() {
+    let kind = error.kind();
+    let what = match kind {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "did not answer in time".into(),
         io::ErrorKind::NotFound => "is not running: there is no such socket".into(),
         io::ErrorKind::ConnectionRefused => "is not running: nobody listens".into(),
@@ -120,6 +121,13 @@ fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
     };
     let message = format!("the agent on {} {what}", socket.display());
     let error = CniError::from(Failure::new(Reason::AgentUnreachable, message));
+    let error = match kind {
+        io::ErrorKind::PermissionDenied => error.with_details(format!(
+            "{}: run the plugin as root, to whom the socket belongs",
+            Reason::AgentUnreachable
+        )),
+        _ => error,
+    };
     match verb {
         Verb::Status => CniError { code: code::NOT_AVAILABLE, ..error },
         _ => error,

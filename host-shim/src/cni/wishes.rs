@@ -181,7 +181,13 @@ fn pod(environment: &Environment) -> Pod {
 fn refuse_port_mappings(key: &str, value: &Value) -> Result<(), CniError> {
     let mappings: Vec<PortMapping> = decode(key, value)?;
     let maps_a_port = mappings.iter().any(|mapping| mapping.host_port != 0);
-    if maps_a_port { Err(unsupported(key, value)) } else { Ok(()) }
+    if !maps_a_port {
+        return Ok(());
+    }
+    Err(unsupported(key, value).with_details(
+        "UNSUPPORTED: chain the portmap plugin after host-shim, and let it alone have the \
+         capability portMappings",
+    ))
 }
 
 /// Annotations are the pod's, for whom it may concern; only ours ask something of us, and none is
@@ -243,7 +249,7 @@ mod tests {
     use super::*;
 
     fn gather(args: &str, fields: &Value) -> Result<Wishes, CniError> {
-        let mut document = json!({"cniVersion": "1.1.0", "name": "n"});
+        let mut document = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
         document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let environment = Environment { args: args.into(), ..Environment::default() };
         let configuration = Configuration::read(document.to_string().as_bytes()).unwrap();
@@ -330,6 +336,12 @@ mod tests {
             assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{key}");
             assert!(error.message.contains(key) && error.message.contains(shown), "{error:?}");
         }
+    }
+
+    #[test]
+    fn who_asks_for_host_ports_is_told_of_the_plugin_for_them() {
+        let error = of_runtime("portMappings", &json!([{"hostPort": 80}])).unwrap_err();
+        assert!(error.details.contains("portmap"), "{error:?}");
     }
 
     #[test]
