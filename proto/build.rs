@@ -14,6 +14,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("offload.v1.descriptors"), &encoded)?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
-    pbjson_build::Builder::new().register_descriptors(&encoded)?.build(&[".offload.v1"])?;
+    serialisation(&encoded)
+}
+
+/// Protobuf's JSON form, with zeros and empty lists: a program that reads it looks for `vf: 0`, too.
+fn serialisation(descriptors: &[u8]) -> Result<(), Box<dyn Error>> {
+    let mut builder = pbjson_build::Builder::new();
+    builder.register_descriptors(descriptors)?.emit_fields().build(&[".offload.v1"])?;
     Ok(())
 }

@@ -34,3 +34,17 @@ pub const PROTOCOL_HIGHEST: u32 = 1;
 pub const PROTOCOL_LOWEST: u32 = 1;
 /// Longest gRPC message either side accepts, in bytes.
 pub const MESSAGE_LIMIT: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::v1::Attachment;
+
+    #[test]
+    fn what_is_empty_is_written_and_need_not_be_there_to_be_read() {
+        let written = serde_json::to_value(Attachment::default()).unwrap();
+        assert_eq!(written["vlan"], 0);
+        assert_eq!(written["addresses"], serde_json::json!([]));
+        assert_eq!(serde_json::from_value::<Attachment>(written).unwrap(), Attachment::default());
+        assert_eq!(serde_json::from_str::<Attachment>("{}").unwrap(), Attachment::default());
+    }
+}

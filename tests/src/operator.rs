@@ -56,10 +56,7 @@ impl Operator<'_> {
     pub fn get(&self, kind: &str) -> Vec<Value> {
         let text = self.says(&["get", kind, "-o", "json"]);
         let list: Value = serde_json::from_str(&text).expect("JSON");
-        match &list[kind] {
-            Value::Null => Vec::new(),
-            items => items.as_array().unwrap_or_else(|| panic!("no list: {text}")).clone(),
-        }
+        list[kind].as_array().unwrap_or_else(|| panic!("no list: {text}")).clone()
     }
 
     /// A `dpuctl` command to be given arguments.

@@ -139,5 +139,5 @@ fn the_health_service_and_reflection_answer_by_name() {
     let status: Value =
         serde_json::from_str(&lab.operator().says(&["status", "-o", "json"])).unwrap();
     assert_eq!(status["hosts"][0]["connected"], true, "{status}");
-    assert!(status["problems"].as_array().is_none_or(Vec::is_empty), "{status}");
+    assert!(status["problems"].as_array().is_some_and(Vec::is_empty), "{status}");
 }
