@@ -48,8 +48,9 @@ impl Agent {
         let record = self.begin_release(record).await;
         device_info::remove(&record);
         let home = self.bring_home(&record, patience).await;
-        if let Err(failure) = &home {
-            tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
+        match &home {
+            Ok(()) => self.pauses.succeeded(record.id()),
+            Err(failure) => self.note_absence(&record, failure),
         }
         let detach = v1::DetachRequest {
             key: record.attachment.key.clone(),
@@ -89,6 +90,14 @@ impl Agent {
             vf = record.pci_address(),
             "detached"
         );
+    }
+
+    /// A VF that is still away is worked at as soon as it shows up, and any other only after a pause.
+    fn note_absence(&self, record: &Record, failure: &Failure) {
+        if failure.reason != Reason::VfMissing {
+            self.pauses.failed(record.id());
+        }
+        tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
     }
 
     /// Gets the VF into the host's namespace as it was before.

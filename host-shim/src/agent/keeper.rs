@@ -68,6 +68,7 @@ impl Agent {
             .map_err(|error| Failure::new(offload_proto::Reason::MoveFailed, error.to_string()))?;
         match (place, has_pod) {
             (Place::Pod, _) => {
+                self.pauses.succeeded(record.id());
                 self.broken().remove(record.id());
                 Ok(())
             }
@@ -103,7 +104,11 @@ impl Agent {
     /// getting there.
     async fn put_back(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
         self.broken().insert(record.id().to_owned());
-        self.move_in(record).await?;
+        if let Err(failure) = self.move_in(record).await {
+            self.pauses.failed(record.id());
+            return Err(failure);
+        }
+        self.pauses.succeeded(record.id());
         self.broken().remove(record.id());
         tracing::info!(attachment = record.id(), "the VF is in its pod again");
         self.tell_attached(record);
@@ -159,15 +164,21 @@ impl Agent {
             }
             return self.inventory_changed();
         };
-        let agent = Arc::clone(self);
         if self.looked_for().insert(record.id().to_owned()) {
-            self.tasks.spawn(async move {
-                let key = agent.keys.lock(&record.key()).await;
-                agent.looked_for().remove(record.id());
-                drop(key);
-                agent.reconcile(record.id()).await;
-            });
+            // Not among the work that is finished before the agent ends: mostly it waits.
+            tokio::spawn(Arc::clone(self).look_after_pause(record));
         }
+    }
+
+    /// Compares a record with the kernel after what is under way with it, and after its pause.
+    async fn look_after_pause(self: Arc<Self>, record: Arc<Record>) {
+        drop(self.keys.lock(&record.key()).await);
+        sleep(self.pauses.of(record.id())).await;
+        let key = self.keys.lock(&record.key()).await;
+        self.looked_for().remove(record.id());
+        drop(key);
+        let agent = Arc::clone(&self);
+        self.tasks.spawn(async move { agent.reconcile(record.id()).await });
     }
 
     fn vf_gone(&self, index: u32, name: String, alias: Option<String>) {

@@ -14,6 +14,7 @@ mod inventory;
 mod keeper;
 mod locks;
 mod orphans;
+mod pauses;
 mod pending;
 mod place;
 mod records;
@@ -47,6 +48,7 @@ pub use server::ListenError;
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
 use locks::Locks;
 use orphans::Orphans;
+use pauses::Pauses;
 use pending::Pending;
 use records::Records;
 use session::Session;
@@ -81,6 +83,8 @@ struct Agent {
     sent_inventory: Mutex<Option<Inventory>>,
     /// The records that are about to be looked at, by attachment id.
     looked_for: Mutex<HashSet<String>>,
+    /// How long to wait before a VF is worked at again.
+    pauses: Pauses,
     /// The attachments whose pods have lost their VF, by id.
     broken: Mutex<HashSet<String>>,
     /// The attachments that came into their pods while nobody could be told, by id.
@@ -117,6 +121,7 @@ impl Agent {
             inventory_poke: Notify::new(),
             sent_inventory: Mutex::default(),
             looked_for: Mutex::default(),
+            pauses: Pauses::default(),
             broken: Mutex::default(),
             untold: Mutex::default(),
             orphans: Orphans::default(),

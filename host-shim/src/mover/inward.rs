@@ -69,7 +69,7 @@ impl Step<Scene> for Prepare {
     }
 
     fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        outward::restore(scene)
+        if scene.was_in_pod()? { Ok(()) } else { outward::restore(scene) }
     }
 }
 
@@ -88,15 +88,19 @@ impl Step<Scene> for MoveIn {
         if let Some(link) = scene.in_host()? {
             let netns = Arc::clone(&scene.pod()?.netns);
             let change = LinkChange::new().netns(&netns).name(&scene.plan.name);
-            scene.host.rtnl.change_link(link.index, &change)?;
             scene.is_fresh = true;
+            scene.host.rtnl.change_link(link.index, &change)?;
         }
         scene.arrived = Some(arrival(scene)?);
         scene.durations.relocate = started.elapsed();
         Ok(())
     }
 
+    /// What was in its pod before stays there, where it may still serve.
     fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
+        if scene.was_in_pod()? {
+            return Ok(());
+        }
         outward::take_down(scene)?;
         outward::move_out(scene)
     }
@@ -138,8 +142,8 @@ impl Step<Scene> for Configure {
 
     fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
         match &mut scene.pod {
-            Some(pod) => Ok(configure::remove_rules(&mut pod.rtnl, &scene.plan)?),
-            None => Ok(()),
+            Some(pod) if scene.is_fresh => Ok(configure::remove_rules(&mut pod.rtnl, &scene.plan)?),
+            _ => Ok(()),
         }
     }
 }

@@ -196,6 +196,11 @@ impl Scene {
         Ok(vf_source::link_of(&*self.source, &links, &self.pci_address).cloned())
     }
 
+    /// Whether the VF is in the pod without having been moved there just now.
+    fn was_in_pod(&mut self) -> Result<bool, MoveError> {
+        Ok(!self.is_fresh && self.in_pod()?.is_some())
+    }
+
     /// The VF in the host's namespace, under whatever name. `None`: it is not there.
     fn in_host(&mut self) -> Result<Option<Link>, MoveError> {
         let name = &self.original.name;

@@ -203,3 +203,30 @@ fn a_running_pod_keeps_its_network_while_the_agent_reloads_on_sighup() {
     pair.assert_reach();
     lab.assert_invariants();
 }
+
+/// A tenant that may change its own network: its link is down, and the default route is its own.
+#[test]
+fn a_pod_that_is_in_its_own_way_keeps_its_vf_and_costs_the_agent_little() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    pod.ip(&["link", "set", "eth0", "down"]);
+    pod.ip(&["route", "add", "default", "dev", "lo"]);
+    let index = pod.json("ip", &["link", "show", "eth0"])[0]["ifindex"].clone();
+    let logged = || lab.agent.log().lines().count();
+    let before = logged();
+    for tries in 1..=3 {
+        lab.agent.signal(Signal::SIGHUP);
+        let told = || lab.agent.log().matches("not in order").count() >= tries;
+        wait_for("a failed try", LIMIT, || told().then_some(()));
+        pod.ip(&["link", "set", "eth0", "down"]);
+    }
+    let told = logged() - before;
+    assert!(told <= 12, "{told} lines:\n{}", lab.agent.log());
+    assert_eq!(pod.json("ip", &["link", "show", "eth0"])[0]["ifindex"], index);
+    pod.ip(&["route", "del", "default", "dev", "lo"]);
+    lab.agent.signal(Signal::SIGHUP);
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}

@@ -1,0 +1,55 @@
+//! Pauses after failures. An attempt changes the link that it is about, which is what causes the
+//! next attempt; without a pause, one that fails would be repeated as fast as the kernel can.
+
+use std::{collections::HashMap, sync::Mutex, time::Duration};
+
+use super::locked;
+
+/// The pause after the first failure; it doubles with each further one.
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How often in a row the VF of an attachment could not be brought where it belongs, by id.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(Mutex<HashMap<String, u32>>);
+
+impl Pauses {
+    /// How long to wait before the next attempt that an event asks for.
+    pub(super) fn of(&self, id: &str) -> Duration {
+        match locked(&self.0).get(id) {
+            None => Duration::ZERO,
+            Some(failures) => FIRST.saturating_mul(1 << (failures - 1).min(6)).min(LONGEST),
+        }
+    }
+
+    /// An attempt failed.
+    pub(super) fn failed(&self, id: &str) {
+        let mut failures = locked(&self.0);
+        let failures = failures.entry(id.to_owned()).or_default();
+        *failures = failures.saturating_add(1);
+    }
+
+    /// The VF is where it belongs.
+    pub(super) fn succeeded(&self, id: &str) {
+        locked(&self.0).remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_with_each_failure_and_end_with_success() {
+        let pauses = Pauses::default();
+        let mut seconds = Vec::new();
+        for _ in 0..9 {
+            seconds.push(pauses.of("a").as_secs());
+            pauses.failed("a");
+        }
+        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses.of("b"), Duration::ZERO);
+        pauses.succeeded("a");
+        assert_eq!(pauses.of("a"), Duration::ZERO);
+    }
+}
