@@ -67,6 +67,8 @@ impl Shared {
     pub(crate) fn other_problems(&self) -> Vec<String> {
         let configuration = self.configuration_problem.lock();
         let configuration = configuration.unwrap_or_else(PoisonError::into_inner).clone();
-        configuration.into_iter().chain(self.credentials.problem()).collect()
+        let certificate = self.credentials.problem();
+        let warnings = self.engine.warnings();
+        configuration.into_iter().chain(certificate).chain(warnings).collect()
     }
 }

@@ -33,6 +33,15 @@ impl Engine {
         [journal, fabric, draining].into_iter().flatten().collect()
     }
 
+    /// What operators should know of though Attach can be served, one sentence each.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let registry = self.registry();
+        let suspended = registry.suspended.iter().map(|(name, suspended)| {
+            format!("network {name}, made through the API, is not in force: {}", suspended.why)
+        });
+        suspended.collect()
+    }
+
     pub(super) fn attachments(&self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
         let registry = self.registry();
         let is_wanted = |entry: &&Entry| {

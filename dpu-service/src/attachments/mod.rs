@@ -124,6 +124,12 @@ impl Attachments {
         self.0.status().await
     }
 
+    /// What operators should know of though Attach can be served, one sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.0.warnings()
+    }
+
     /// Opens a session for the host. Returns once everything that its words settle is settled.
     ///
     /// # Errors

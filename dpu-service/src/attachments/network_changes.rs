@@ -6,11 +6,13 @@ use vf_alloc::PfId;
 
 use super::{
     engine::{Engine, now},
+    networks::Suspended,
     registry::Registry,
     settings::Configuration,
     views::{Applied, NetworkView, Origin},
 };
 use crate::{
+    config::check_networks,
     events::EventKind,
     model::{HostName, Network, Record},
     records::Changes,
@@ -30,6 +32,7 @@ impl Engine {
         if !dry_run && outcome != Applied::Unchanged {
             self.records.commit(Changes::default().put_network(&network)).await?;
             self.install_network(network)?;
+            self.resume_networks();
             let message = match outcome {
                 Applied::Created => "created",
                 _ => "changed; running attachments keep what they have",
@@ -46,6 +49,9 @@ impl Engine {
     /// Deletes a network that was made through the API.
     pub(super) async fn delete_network(&self, name: String, force: bool) -> Result<(), Failure> {
         let _networks = self.networks.lock().await;
+        if self.registry().suspended.contains_key(&name) {
+            return self.delete_suspended(name).await;
+        }
         self.close_network(&name, force)?;
         let deleted = self.records.commit(Changes::default().delete_network(&name)).await;
         {
@@ -58,7 +64,26 @@ impl Engine {
         deleted?;
         self.events.record(EventKind::NetworkDeleted, &name, "deleted");
         self.sessions.broadcast(&HostCommand::NetworkChanged { network: name, deleted: true });
+        self.resume_networks();
         Ok(())
+    }
+
+    /// Deletes a network of the API that is not in force. The configuration file may have one of its
+    /// name, which stays.
+    async fn delete_suspended(&self, name: String) -> Result<(), Failure> {
+        self.records.commit(Changes::default().delete_network(&name)).await?;
+        self.registry().suspended.remove(&name);
+        self.events.record(EventKind::NetworkDeleted, name, "deleted; it was not in force");
+        Ok(())
+    }
+
+    /// Puts those networks of the API into force that now can be.
+    fn resume_networks(&self) {
+        let resumed = self.registry().resume_networks();
+        for network in resumed {
+            self.events.record(EventKind::NetworkApplied, &network, "in force again");
+            self.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted: false });
+        }
     }
 
     /// Takes a changed configuration file over: all of it or nothing.
@@ -76,19 +101,20 @@ impl Engine {
             self.events.record(kind, &network, message);
             self.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted });
         }
+        self.resume_networks();
         Ok(())
     }
 
     fn check_network(&self, network: &Network) -> Result<Applied, Failure> {
         let registry = self.registry();
         registry.check_pool(network)?;
-        registry.check_default(network)?;
         let outcome = match registry.networks.get(&network.name) {
             Some(entry) if entry.origin == Origin::Configuration => return Err(fixed(network)),
             Some(entry) if *entry.network == *network => Applied::Unchanged,
             Some(_) => Applied::Changed,
             None => Applied::Created,
         };
+        registry.check_beside_others(network)?;
         let limit = registry.settings.networks;
         if outcome == Applied::Created && registry.networks.len() >= limit {
             return Err(Failure::new(
@@ -105,7 +131,11 @@ impl Engine {
     fn install_network(&self, network: Network) -> Result<(), Failure> {
         let mut registry = self.registry();
         let before = registry.networks.get(&network.name).map(|entry| entry.network.clone());
+        let name = network.name.clone();
         let installed = registry.put_network(network, Origin::Api);
+        if installed.is_ok() {
+            registry.suspended.remove(&name);
+        }
         if let (Err(_), Some(before)) = (&installed, before) {
             self.records.commit_lazily(Changes::default().put_network(&before));
         }
@@ -162,10 +192,11 @@ impl Registry {
             self.networks.check(network)?;
         }
         let made = self.networks.iter().filter(|entry| entry.origin == Origin::Api);
-        for entry in made {
-            check_pool_of(&entry.network, pool_names.iter().map(String::as_str))?;
+        let made: Vec<_> = made.map(|entry| &*entry.network).collect();
+        for network in &made {
+            check_pool_of(network, pool_names.iter().map(String::as_str))?;
         }
-        self.check_defaults(&networks)?;
+        check_together(&networks.iter().chain(made).collect::<Vec<_>>())?;
         self.check_hosts(&hosts)?;
         // From here on nothing is refused any more.
         self.vfs
@@ -228,26 +259,43 @@ impl Registry {
         check_pool_of(network, self.vfs.pools().map(|pool| pool.name.as_str()))
     }
 
-    /// At most one network is the default one.
-    fn check_default(&self, network: &Network) -> Result<(), Failure> {
-        let is_other = |other: &&super::networks::Entry| {
-            other.network.default && other.network.name != network.name
-        };
-        match self.networks.iter().find(is_other) {
-            Some(other) if network.default => Err(two_defaults(network, &other.network)),
-            _ => Ok(()),
+    /// Whether `network` can be in force beside those of other names.
+    fn check_beside_others(&self, network: &Network) -> Result<(), Failure> {
+        let all = self.networks.iter().map(|entry| &*entry.network);
+        let others = all.filter(|other| other.name != network.name);
+        check_together(&others.chain([network]).collect::<Vec<_>>())
+    }
+
+    /// Puts a network of the API into force or, where it can't be, aside.
+    pub(super) fn put_or_suspend(&mut self, network: Network) {
+        if let Err(failure) = self.put_made(&network) {
+            let (name, why) = (network.name.clone(), failure.message);
+            tracing::error!(network = name, why, "a network of the API is not in force");
+            self.suspended.insert(name, Suspended { network, why });
         }
     }
 
-    /// Likewise of a whole configuration, and the API's networks.
-    fn check_defaults(&self, networks: &[Network]) -> Result<(), Failure> {
-        let made = self.networks.iter().filter(|entry| entry.origin == Origin::Api);
-        let made = made.map(|entry| &*entry.network);
-        let mut defaults = networks.iter().chain(made).filter(|network| network.default);
-        match (defaults.next(), defaults.next()) {
-            (Some(first), Some(second)) => Err(two_defaults(second, first)),
-            _ => Ok(()),
+    fn put_made(&mut self, network: &Network) -> Result<(), Failure> {
+        if self.networks.get(&network.name).is_some() {
+            return Err(hidden(network));
         }
+        self.check_pool(network)?;
+        self.check_beside_others(network)?;
+        self.put_network(network.clone(), Origin::Api)
+    }
+
+    /// Tries again what is not in force. Returns the names of the networks that now are.
+    fn resume_networks(&mut self) -> Vec<String> {
+        let mut resumed = Vec::new();
+        for (name, Suspended { network, .. }) in std::mem::take(&mut self.suspended) {
+            match self.put_made(&network) {
+                Ok(()) => resumed.push(name),
+                Err(failure) => {
+                    self.suspended.insert(name, Suspended { network, why: failure.message });
+                }
+            }
+        }
+        resumed
     }
 
     fn reopen_network(&mut self, name: &str) {
@@ -282,10 +330,18 @@ fn check_pool_of<'a>(
     ))
 }
 
-fn two_defaults(network: &Network, other: &Network) -> Failure {
+/// Whether these networks can be in force together.
+fn check_together(networks: &[&Network]) -> Result<(), Failure> {
+    match check_networks(networks.iter().copied()).into_iter().next() {
+        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+        None => Ok(()),
+    }
+}
+
+fn hidden(network: &Network) -> Failure {
     Failure::new(
-        Reason::InvalidRequest,
-        format!("network {} can't be the default: {} is", network.name, other.name),
+        Reason::NetworkFixed,
+        format!("the configuration file has a network {}, too", network.name),
     )
 }
 

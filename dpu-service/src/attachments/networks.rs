@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use ipam::{Pool, ResizeError, SubnetSpec};
+use ipam::{Pool, ResizeError, RestoreError, SubnetSpec};
 use offload_proto::{Failure, Reason};
 
 use super::views::{NetworkView, Origin, SubnetUsage};
@@ -29,7 +29,15 @@ pub(super) struct Entry {
     pub(super) closing: bool,
 }
 
-/// A lease in force, or an address that rests.
+/// A network of the API that can't be in force beside the others. The journal keeps it.
+#[derive(Debug)]
+pub(super) struct Suspended {
+    pub(super) network: Network,
+    /// Why, in one sentence.
+    pub(super) why: String,
+}
+
+/// A lease in force, or an address that rests, whichever network it was made for.
 pub(super) enum Claim<'a> {
     Held(AttachmentId, IpAddr),
     Cooling(&'a Cooling),
@@ -69,6 +77,16 @@ impl Networks {
         self.by_name.remove(name);
     }
 
+    /// The pools that `address` lies in, whichever network it was leased for: at most one, as subnets
+    /// are apart.
+    pub(super) fn pools_with(
+        &mut self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = &mut Pool<AttachmentId>> {
+        let pools = self.by_name.values_mut().flat_map(|entry| &mut entry.pools);
+        pools.filter(move |pool| pool.spec().cidr.contains(address))
+    }
+
     /// Whether `network` can be put in the place of the one of its name.
     pub(super) fn check(&self, network: &Network) -> Result<(), Failure> {
         let Some(entry) = self.by_name.get(&network.name) else {
@@ -88,8 +106,8 @@ impl Networks {
         }
     }
 
-    /// Puts `network` in the place of the one of its name. A new one gets `claims`, as far as they
-    /// lie in its subnets.
+    /// Puts `network` in the place of the one of its name. Of `claims`, its pools take note of those
+    /// that lie in its subnets.
     pub(super) fn put<'a>(
         &mut self,
         network: Network,
@@ -97,14 +115,11 @@ impl Networks {
         claims: impl Iterator<Item = Claim<'a>>,
     ) -> Result<(), Failure> {
         self.check(&network)?;
-        let pools = match self.by_name.remove(&network.name) {
+        let mut pools = match self.by_name.remove(&network.name) {
             Some(entry) => change_pools(&network, entry.pools, self.cool_down)?,
-            None => {
-                let mut pools = make_pools(&network, self.cool_down)?;
-                claims.for_each(|claim| restore(&mut pools, &claim));
-                pools
-            }
+            None => make_pools(&network, self.cool_down)?,
         };
+        claims.for_each(|claim| restore(&mut pools, &claim));
         let name = network.name.clone();
         let entry = Entry { network: Arc::new(network), origin, pools, closing: false };
         self.by_name.insert(name, entry);
@@ -142,11 +157,12 @@ fn restore(pools: &mut [Pool<AttachmentId>], claim: &Claim<'_>) {
         return;
     };
     match claim {
-        Claim::Held(id, _) => {
-            if let Err(error) = pool.restore(*id, address) {
-                tracing::error!(%error, "the journal contradicts itself");
-            }
-        }
+        Claim::Held(id, _) => match pool.restore(*id, address) {
+            Ok(()) => {}
+            // A subnet that was two has two addresses of one attachment, and keeps one for it.
+            Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
+            Err(error) => tracing::error!(%error, "the journal contradicts itself"),
+        },
         Claim::Cooling(cooling) => pool.rest(address, cooling.until),
     }
 }

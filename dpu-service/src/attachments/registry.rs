@@ -14,7 +14,7 @@ use offload_proto::{Failure, Reason};
 use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
-    networks::{Claim, Networks},
+    networks::{Claim, Networks, Suspended},
     settings::{Configuration, Settings},
     views::{AttachmentState, AttachmentView, Origin},
 };
@@ -29,6 +29,8 @@ pub(super) struct Registry {
     pub(super) settings: Settings,
     pub(super) vfs: Allocator<AttachmentId>,
     pub(super) networks: Networks,
+    /// Networks of the API that are not in force.
+    pub(super) suspended: BTreeMap<String, Suspended>,
     /// The PFs of each host that is served.
     pub(super) hosts: BTreeMap<HostName, BTreeSet<PfId>>,
     pub(super) macs: HashMap<MacAddress, AttachmentId>,
@@ -117,6 +119,7 @@ impl Registry {
         let mut registry = Self {
             vfs,
             networks: Networks::new(settings.address_cool_down.as_secs()),
+            suspended: BTreeMap::new(),
             hosts: BTreeMap::new(),
             macs: HashMap::new(),
             cooling: loaded.cooling,
@@ -158,30 +161,22 @@ impl Registry {
                 .map_err(|failure| OpenError::Configuration(failure.message))?;
         }
         for network in made {
-            let name = network.name.clone();
-            if self.networks.get(&name).is_some() {
-                tracing::warn!(network = name, "the configuration file's network hides the API's");
-            } else if let Err(failure) = self.put_network(network, Origin::Api) {
-                tracing::error!(network = name, %failure, "the network can't be used");
-            }
+            self.put_or_suspend(network);
         }
         Ok(())
     }
 
-    /// Puts `network` in the place of the one of its name; a new one takes over the leases that
-    /// attachments hold of an earlier one of its name.
+    /// Puts `network` in the place of the one of its name. It takes over all leases and rests that
+    /// lie in its subnets, also those of networks that have gone or were renamed.
     pub(super) fn put_network(&mut self, network: Network, origin: Origin) -> Result<(), Failure> {
         let Self { networks, entries, cooling, .. } = self;
-        let of_network = |entry: &&Entry| entry.record.network.name == network.name;
-        let leases = |entry: &Entry| -> Vec<_> {
+        let leases = |entry: &'_ Entry| -> Vec<_> {
             let id = entry.record.id;
             let held = |lease: &crate::model::Lease| Claim::Held(id, lease.address.ip());
             entry.record.leases.iter().map(held).collect()
         };
-        let held: Vec<_> = entries.values().filter(of_network).flat_map(leases).collect();
-        let name = network.name.clone();
-        let resting = cooling.iter().filter(|row| row.network == name).map(Claim::Cooling);
-        networks.put(network, origin, held.into_iter().chain(resting))
+        let held = entries.values().flat_map(leases);
+        networks.put(network, origin, held.chain(cooling.iter().map(Claim::Cooling)))
     }
 
     pub(super) fn set_hosts(&mut self, hosts: Vec<(HostName, Vec<PfId>)>) {
@@ -304,8 +299,8 @@ impl Registry {
         give_back: impl Fn(&mut ipam::Pool<AttachmentId>),
     ) {
         let Some(entry) = self.entries.get(&id) else { return };
-        if let Some(network) = self.networks.get_mut(&entry.record.network.name) {
-            network.pools.iter_mut().for_each(give_back);
+        for lease in &entry.record.leases {
+            self.networks.pools_with(lease.address.ip()).for_each(&give_back);
         }
     }
 

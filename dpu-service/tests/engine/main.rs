@@ -8,5 +8,6 @@ mod hello;
 mod networks;
 mod random;
 mod records;
+mod together;
 mod upkeep;
 mod world;

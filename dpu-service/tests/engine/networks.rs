@@ -9,6 +9,8 @@ use vf_alloc::PfId;
 
 use crate::world::{World, configuration, hello, key, network, pool, red, settings, spec};
 
+type Hosts = Vec<(HostName, Vec<PfId>)>;
+
 fn blue(cidr: &str, vlan: u16) -> Network {
     network(&format!("name = 'blue'\nvlan = {vlan}\n[[subnet]]\ncidr = '{cidr}'\n"))
 }
@@ -163,12 +165,12 @@ async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
 async fn hosts_and_pfs_in_use_stay_where_they_are() {
     let mut world = World::new().await;
     world.attached("pod").await;
-    let load = async |world: &World, change: &dyn Fn(&mut Vec<(HostName, Vec<PfId>)>)| {
+    let load = async |world: &World, change: &dyn Fn(&mut Hosts)| {
         let mut configuration = configuration();
         change(&mut configuration.hosts);
         world.engine.load_configuration(configuration).await.map_err(|failure| failure.message)
     };
-    let moved = |hosts: &mut Vec<(HostName, Vec<PfId>)>| {
+    let moved = |hosts: &mut Hosts| {
         hosts[0].1.clear();
         hosts[1].1.push(PfId::local(0));
     };

@@ -189,8 +189,8 @@ impl World {
         assert!(is_unique(views.iter().map(|view| view.record.vf.to_string()).collect()));
         assert!(is_unique(views.iter().map(|view| view.record.mac.to_string()).collect()));
         let leases = views.iter().flat_map(|view| {
-            let Record { leases, network, .. } = &*view.record;
-            leases.iter().map(|lease| format!("{} {}", network.name, lease.address))
+            let Record { leases, .. } = &*view.record;
+            leases.iter().map(|lease| lease.address.ip().to_string())
         });
         assert!(is_unique(leases.collect()));
         for port in self.kernel.ports() {

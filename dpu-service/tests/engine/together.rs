@@ -1,0 +1,205 @@
+//! Networks beside each other, from the configuration file and the API: no address is held twice,
+//! and what can't be in force is told.
+
+use dpu_service::{
+    attachments::{Origin, Settings},
+    model::{AttachSpec, Network, Record},
+};
+use ipnetwork::IpNetwork;
+use offload_proto::{Failure, Reason};
+
+use crate::world::{World, configuration, key, network, pool, red, settings, spec};
+
+fn named(name: &str, cidr: &str) -> Network {
+    network(&format!("name = '{name}'\n[[subnet]]\ncidr = '{cidr}'\n"))
+}
+
+fn on(network: &str, container: &str) -> AttachSpec {
+    AttachSpec { network: Some(network.into()), ..spec(container) }
+}
+
+async fn apply(world: &World, network: Network) -> Result<(), Failure> {
+    world.engine.apply_network(network, false).await.map(drop)
+}
+
+fn addresses(record: &Record) -> Vec<IpNetwork> {
+    record.leases.iter().map(|lease| lease.address).collect()
+}
+
+/// Fails unless there is exactly one, which has all of `words`.
+fn assert_warning(world: &World, words: &[&str]) {
+    let warnings = world.engine.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(words.iter().all(|word| warnings[0].contains(word)), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn subnets_that_overlap_are_refused_wherever_they_come_from() {
+    let world = World::new().await;
+    apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
+    let twice =
+        "name = 'green'\n[[subnet]]\ncidr = '10.3.0.0/16'\n[[subnet]]\ncidr = '10.3.1.0/24'";
+    let refused = [
+        (named("green", "10.2.0.0/24"), "blue"),
+        (named("green", "10.2.0.0/30"), "blue"),
+        (named("green", "10.2.0.0/15"), "blue"),
+        (named("green", "10.1.0.0/16"), "red"),
+        (network(twice), "green"),
+    ];
+    for (refused, other) in refused {
+        let failure = apply(&world, refused.clone()).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::InvalidRequest, "{refused:?}");
+        assert!(failure.message.contains(other), "{failure}");
+    }
+    let mut file = configuration();
+    file.networks.push(named("green", "10.2.0.0/16"));
+    let failure = world.engine.load_configuration(file).await.unwrap_err();
+    assert!(failure.message.contains("blue") && failure.message.contains("green"), "{failure}");
+    // Its own subnet is in nobody's way.
+    apply(&world, named("blue", "10.2.0.0/16")).await.unwrap();
+}
+
+#[tokio::test]
+async fn addresses_of_a_network_that_was_renamed_are_not_given_out_again() {
+    let mut world = World::new().await;
+    let old = world.attached("old").await;
+    world.configuration.networks = vec![Network { name: "rouge".into(), ..red() }];
+    world.restart().await;
+    world.say(pending("old", &world)).await;
+    let new = world.attach(spec("new")).await.unwrap();
+    assert_eq!(new.record.network.name, "rouge");
+    world.check();
+    let asked = AttachSpec { addresses: vec![addresses(&old.record)[0].ip()], ..spec("third") };
+    assert_eq!(world.refused(asked.clone()).await, Reason::AddressInUse);
+    // Given back, they are to be had.
+    world.detach("old").await;
+    world.attach(asked).await.unwrap();
+    world.check();
+}
+
+fn pending(container: &str, world: &World) -> dpu_service::attachments::Hello {
+    let pending = vec![key(container)];
+    dpu_service::attachments::Hello {
+        pending,
+        ..crate::world::hello(&world.kernel, &world.boot_id, &[])
+    }
+}
+
+#[tokio::test]
+async fn addresses_of_a_deleted_network_are_not_given_out_under_another_name() {
+    let world = World::new().await;
+    apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
+    world.attach(on("blue", "old")).await.unwrap();
+    world.engine.delete_network("blue".into(), true).await.unwrap();
+    apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
+    apply(&world, named("violet", "10.4.0.0/24")).await.unwrap();
+    for container in ["a", "b"] {
+        world.attach(on("green", container)).await.unwrap();
+    }
+    world.check();
+    // Nor by a network that grows over them.
+    let world = World::new().await;
+    apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
+    world.attach(on("blue", "old")).await.unwrap();
+    world.engine.delete_network("blue".into(), true).await.unwrap();
+    apply(&world, named("green", "10.2.0.4/30")).await.unwrap();
+    apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
+    for container in ["a", "b", "c"] {
+        world.attach(on("green", container)).await.unwrap();
+    }
+    world.check();
+}
+
+#[tokio::test]
+async fn addresses_of_a_deleted_network_rest_under_another_name() {
+    let resting = Settings { address_cool_down: std::time::Duration::from_secs(600), ..settings() };
+    let world = World::with(configuration(), resting, 4).await;
+    apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
+    for container in ["a", "b"] {
+        world.attach(on("blue", container)).await.unwrap();
+    }
+    world.detach("a").await;
+    world.engine.delete_network("blue".into(), true).await.unwrap();
+    apply(&world, named("green", "10.2.0.0/30")).await.unwrap();
+    world.detach("b").await;
+    assert_eq!(world.refused(on("green", "c")).await, Reason::AddressesExhausted);
+}
+
+#[tokio::test]
+async fn two_addresses_of_one_attachment_in_a_subnet_that_was_two_both_stay_held() {
+    let mut world = World::new().await;
+    let halves =
+        "name = 'blue'\n[[subnet]]\ncidr = '10.2.0.0/30'\n[[subnet]]\ncidr = '10.2.0.4/30'";
+    apply(&world, network(halves)).await.unwrap();
+    let addresses = ["10.2.0.1", "10.2.0.5"].map(|address| address.parse().unwrap()).to_vec();
+    world.attach(AttachSpec { addresses, ..on("blue", "old") }).await.unwrap();
+    world.engine.delete_network("blue".into(), true).await.unwrap();
+    apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
+    for address in ["10.2.0.1", "10.2.0.5"] {
+        let addresses = vec![address.parse().unwrap()];
+        let failure = world.attach(AttachSpec { addresses, ..on("green", "new") }).await;
+        assert_eq!(failure.unwrap_err().reason, Reason::AddressInUse);
+    }
+    world.detach("old").await;
+    world.restart().await;
+    assert_eq!(world.engine.networks()[0].subnets[0].held, 0);
+}
+
+#[tokio::test]
+async fn a_network_that_the_file_now_hinders_is_told_and_comes_back() {
+    let mut world = World::new().await;
+    apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
+    let running = world.attach(on("blue", "running")).await.unwrap();
+    world.configuration.networks.push(named("green", "10.2.0.0/16"));
+    world.restart().await;
+    assert_warning(&world, &["blue", "not in force", "green"]);
+    assert!(world.engine.status().await.is_empty(), "Attach is served");
+    world.say(pending("running", &world)).await;
+    assert_eq!(world.refused(on("blue", "pod")).await, Reason::NetworkUnknown);
+    // What runs keeps what it has, and nobody else gets it.
+    assert_eq!(world.attach(on("blue", "running")).await.unwrap().record, running.record);
+    world.attach(on("green", "pod")).await.unwrap();
+    world.check();
+
+    world.detach("pod").await;
+    world.engine.load_configuration(configuration()).await.unwrap();
+    assert_eq!(world.engine.warnings(), [""; 0]);
+    world.attach(on("blue", "pod")).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn start_refuses_what_reading_again_refuses() {
+    let mut world = World::new().await;
+    world.configuration.networks[0].default = false;
+    world.configuration.pools.push(pool("other", "p0#3"));
+    world.engine.load_configuration(world.configuration.clone()).await.unwrap();
+    let default = Network { default: true, ..named("blue", "10.2.0.0/24") };
+    apply(&world, default).await.unwrap();
+    apply(&world, Network { pool: "other".into(), ..named("green", "10.3.0.0/24") }).await.unwrap();
+    apply(&world, named("violet", "10.4.0.0/24")).await.unwrap();
+
+    world.configuration = configuration();
+    world.configuration.networks.push(named("violet", "10.5.0.0/24"));
+    world.restart().await;
+    let warnings = world.engine.warnings();
+    let expected = [("blue", "default"), ("green", "other"), ("violet", "configuration file")];
+    assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+    for (warning, (name, why)) in warnings.iter().zip(expected) {
+        assert!(warning.contains(name) && warning.contains(why), "{warning}");
+    }
+    let views = world.engine.networks();
+    let names: Vec<_> = views.iter().map(|view| (&*view.network.name, view.origin)).collect();
+    assert_eq!(names, [("red", Origin::Configuration), ("violet", Origin::Configuration)]);
+
+    // Each can be deleted, or made one that can be; the file's own network stays.
+    world.engine.delete_network("violet".into(), false).await.unwrap();
+    let failure = world.engine.delete_network("violet".into(), false).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::NetworkFixed);
+    world.engine.delete_network("green".into(), false).await.unwrap();
+    apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
+    assert_eq!(world.engine.warnings(), [""; 0]);
+    world.restart().await;
+    assert_eq!(world.engine.warnings(), [""; 0]);
+    assert_eq!(world.engine.networks().len(), 3);
+}
