@@ -67,11 +67,11 @@ reasons! {
     /// The requested MAC address is held by another attachment.
     MacInUse = "MAC_IN_USE", AlreadyExists, 106, "ask for another MAC address or stop its holder";
     /// The host offers no VF of that PCI address.
-    VfUnknown = "VF_UNKNOWN", NotFound, 107, "compare the device plugin's list with `dpuctl get vfs`";
+    VfUnknown = "VF_UNKNOWN", NotFound, 107, "ask for one of those that `dpuctl get vfs` lists";
     /// The requested VF is not free.
     VfNotFree = "VF_NOT_FREE", FailedPrecondition, 108, "see `dpuctl get vfs` for who holds it";
     /// Something asked for, or required by the network, that kernel, card or this version can't do.
-    Unsupported = "UNSUPPORTED", FailedPrecondition, 109, "leave it out, or see `dpuctl status` for what the DPU can do";
+    Unsupported = "UNSUPPORTED", FailedPrecondition, 109, "leave it out, or see `dpuctl describe dpu` for what the DPU can do";
     /// The key names an attachment that differs from the request.
     AttachmentDiffers = "ATTACHMENT_DIFFERS", AlreadyExists, 110, "detach it first";
     /// The certificate's host is not one that this DPU serves.
@@ -89,7 +89,7 @@ reasons! {
     /// Too many calls are under way.
     Overloaded = "OVERLOADED", ResourceExhausted, CNI_TRY_AGAIN, "try again later";
     /// Attachments use the network.
-    NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first, or force";
+    NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first, or use --force";
     /// A lease lies outside the changed range.
     LeaseInTheWay = "LEASE_IN_THE_WAY", FailedPrecondition, 119, "stop the pod that holds the address first";
     /// No attachment of that id or key.

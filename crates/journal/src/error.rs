@@ -48,8 +48,9 @@ pub enum OpenError {
     },
     /// It can't be read. It is never overwritten.
     #[error(
-        "{} is damaged: restore it from a backup, or move it away to begin without its records",
-        path.display()
+        "{} is damaged. Without its records, what they describe is given up: running pods lose \
+         their network and others get their addresses. So drain the host first, then move the file \
+         away", path.display()
     )]
     Damaged {
         /// The file.

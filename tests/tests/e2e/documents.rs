@@ -94,6 +94,22 @@ fn configuration_shown_in_documents_is_good() {
     }
 }
 
+#[test]
+fn networks_shown_in_documents_can_be_applied() {
+    let lab = Lab::start(&Settings::default());
+    let mut examples = vec![read("configs/network.yaml")];
+    for path in documents() {
+        examples.extend(blocks(&fs::read_to_string(&path).unwrap(), "yaml"));
+    }
+    assert!(examples.len() > 1);
+    let file = lab.path().join("network.yaml");
+    for example in examples {
+        fs::write(&file, example).unwrap();
+        let said = lab.operator().says(&["apply", "--dry-run", "-f", file.to_str().unwrap()]);
+        assert!(said.contains("created (dry run)"), "{said}");
+    }
+}
+
 /// An example says in its first line which program's it is: `# dpu-service.toml`. Certificates are
 /// those of the lab.
 fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
