@@ -7,6 +7,9 @@
     reason = "tests fail by panicking"
 )]
 
+#[path = "../../crates/netlink/tests/support/xdp.rs"]
+mod xdp;
+
 use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
@@ -328,12 +331,33 @@ fn whatever_the_pod_did_to_the_vf_is_undone() {
         "link set mine mtu 1300",
         "link property add dev mine altname p0v3",
         "link property add dev mine altname another",
+        "link set mine promisc on",
+        "link set mine allmulticast on",
+        "link set mine txqueuelen 77",
+        "link set mine group 7",
         "link set mine up",
     ] {
         stage.pod.ip(change);
     }
     stage.scene(&cargo).move_out().unwrap();
     assert_clean(&stage, &before);
+}
+
+#[test]
+fn no_xdp_program_of_a_pod_comes_home_with_the_vf() {
+    if !xdp::may_be_attached() {
+        return;
+    }
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let cargo = cargo(&stage);
+    let (_folder, program) = xdp::dropping_program();
+    for mode in ["xdpgeneric", "xdpdrv"] {
+        stage.scene(&cargo).move_in().unwrap();
+        stage.pod.ip(&format!("link set eth0 {mode} object {} section xdp", program.display()));
+        stage.scene(&cargo).move_out().unwrap();
+        assert_clean(&stage, &before);
+    }
 }
 
 #[test]
@@ -474,11 +498,13 @@ mod faults {
 fn a_vf_without_a_record_is_made_fit_to_be_given_out() {
     let stage = Stage::new();
     stage.host.ip(&format!("link set {OWN_NAME} name eth7 mtu 9000 up"));
+    stage.host.ip("link set eth7 promisc on allmulticast on group 7");
     stage.host.ip("address add 10.9.9.9/24 dev eth7");
     let mut host = stage.host.rtnl();
     let stray = host.link_by_name("eth7").unwrap().unwrap();
     make_clean(&mut host, &stray, OWN_NAME).unwrap();
     let clean = host.link_by_name(OWN_NAME).unwrap().unwrap();
     assert_eq!((clean.index, clean.mtu, clean.is_up), (stray.index, OWN_MTU, false));
+    assert!(!clean.is_promiscuous && !clean.is_all_multicast && clean.group == 0);
     assert_eq!(host.addresses(stray.index).unwrap(), []);
 }

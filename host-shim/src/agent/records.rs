@@ -229,7 +229,7 @@ pub(crate) mod tests {
                 mac: Some("02:00:00:00:00:01".parse().unwrap()),
                 mtu: 1500,
                 alternative_names: vec!["enp3s0v0".into()],
-                alias: None,
+                ..Original::default()
             },
             boot_id: "boot".into(),
             phase: Phase::Live,

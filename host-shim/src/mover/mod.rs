@@ -10,49 +10,23 @@ mod announcer;
 mod configure;
 mod inspect;
 mod inward;
+mod original;
 mod outward;
 mod plan;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use netlink::{Link, MacAddress, Netns, NetnsError, Rtnl};
+use netlink::{Link, Netns, NetnsError, Rtnl};
 use offload_proto::{Failure, Reason};
-use serde::{Deserialize, Serialize};
 
 pub use announcer::Announcer;
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
+pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean};
 pub use plan::{Plan, PlanError};
 
 use crate::vf_source::{self, VfSource};
-
-/// What a VF is like in the host's namespace, to be restored when it comes back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Original {
-    /// Its name.
-    pub name: String,
-    /// Its MAC address.
-    pub mac: Option<MacAddress>,
-    /// Its MTU in bytes.
-    pub mtu: u32,
-    /// Its other names.
-    pub alternative_names: Vec<String>,
-    /// Its alias.
-    pub alias: Option<String>,
-}
-
-impl From<&Link> for Original {
-    fn from(link: &Link) -> Self {
-        Self {
-            name: link.name.clone(),
-            mac: link.mac,
-            mtu: link.mtu,
-            alternative_names: link.alternative_names.clone(),
-            alias: link.alias.clone(),
-        }
-    }
-}
 
 /// Why a VF could not be moved.
 #[derive(Debug, thiserror::Error)]
@@ -223,25 +197,6 @@ impl Scene {
 
     fn missing(&self) -> MoveError {
         MoveError::Missing(self.pci_address.clone())
-    }
-}
-
-/// Whether the VF's link is as it was, and switched off. Tells what is not.
-fn differs(link: &Link, original: &Original) -> Option<String> {
-    let mut names = [link.alternative_names.clone(), original.alternative_names.clone()];
-    names.iter_mut().for_each(|names| names.sort_unstable());
-    if link.name != original.name {
-        Some(format!("its name is {} instead of {}", link.name, original.name))
-    } else if link.is_up {
-        Some("it is up".into())
-    } else if link.mac != original.mac {
-        Some("its MAC address is not restored".into())
-    } else if link.mtu != original.mtu {
-        Some(format!("its MTU is {} instead of {}", link.mtu, original.mtu))
-    } else if names[0] != names[1] {
-        Some("its alternative names are not restored".into())
-    } else {
-        None
     }
 }
 

@@ -3,8 +3,7 @@
 use netlink::{Link, LinkChange, Request, Rtnl};
 use saga::{Step, Steps};
 
-use super::{MoveError, Original, Scene, configure, differs};
-use crate::vf_source::OWN_MTU;
+use super::{MoveError, Original, Scene, configure};
 
 /// Takes a VF out of its pod and restores it.
 pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
@@ -39,7 +38,7 @@ impl Step<Scene> for MoveOut {
     }
 }
 
-/// Name, MAC address, MTU and other names as they were, and a look whether they are.
+/// All that the record tells, as it was, and a look whether it is.
 struct Restore;
 
 impl Step<Scene> for Restore {
@@ -87,21 +86,21 @@ pub(super) fn move_out(scene: &mut Scene) -> Result<(), MoveError> {
 /// Makes the VF in the host's namespace what it was, from whatever it is now.
 pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
     let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
-    if differs(&link, &scene.original).is_none() {
+    if scene.original.difference(&link).is_none() {
         return Ok(());
     }
-    let outcome = scene.host.rtnl.batch(&restoring_requests(&link, &scene.original));
+    let outcome = scene.host.rtnl.batch(&scene.original.restoring_requests(&link));
     let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
     outcome?;
-    match differs(&link, &scene.original) {
+    match scene.original.difference(&link) {
         None => Ok(()),
         Some(what) => Err(MoveError::NotClean { pci_address: scene.pci_address.clone(), what }),
     }
 }
 
 /// Makes a VF of which no record tells what it was like fit to be given out: switched off, without
-/// addresses, with its own name and MTU. Where nothing is to be done, nothing is asked of the
-/// kernel.
+/// addresses and XDP programs, with its own name, MTU and MAC address. Where nothing is to be done,
+/// nothing is asked of the kernel.
 ///
 /// # Errors
 /// The kernel's refusal, such as that another link has the name.
@@ -109,40 +108,6 @@ pub fn make_clean(host: &mut Rtnl, link: &Link, own_name: &str) -> Result<(), ne
     let addresses = host.addresses(link.index)?.into_iter();
     let mut requests: Vec<_> =
         addresses.map(|address| Request::delete_address(link.index, address)).collect();
-    if link.is_up {
-        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
-    }
-    if link.mtu != OWN_MTU {
-        requests.push(Request::change_link(link.index, &LinkChange::new().mtu(OWN_MTU)));
-    }
-    if link.name != own_name {
-        requests.push(Request::change_link(link.index, &LinkChange::new().name(own_name)));
-    }
+    requests.extend(Original::unrecorded(link, own_name).restoring_requests(link));
     host.batch(&requests)
-}
-
-fn restoring_requests(link: &Link, original: &Original) -> Vec<Request<'static>> {
-    let mut requests = Vec::new();
-    if link.is_up {
-        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
-    }
-    let strange =
-        link.alternative_names.iter().filter(|name| !original.alternative_names.contains(name));
-    requests.extend(strange.map(|name| Request::delete_alternative_name(link.index, name)));
-    let mut change = LinkChange::new().mtu(original.mtu);
-    if let Some(mac) = original.mac {
-        change = change.mac(mac);
-    }
-    if link.alias != original.alias {
-        change = change.alias(original.alias.clone().unwrap_or_default());
-    }
-    requests.push(Request::change_link(link.index, &change));
-    if link.name != original.name {
-        let rename = LinkChange::new().name(&original.name);
-        requests.push(Request::change_link(link.index, &rename));
-    }
-    let lost =
-        original.alternative_names.iter().filter(|name| !link.alternative_names.contains(name));
-    requests.extend(lost.map(|name| Request::add_alternative_name(link.index, name)));
-    requests
 }
