@@ -1,6 +1,6 @@
 //! What can go wrong, how it is told, and with which exit code.
 
-use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use bootstrap::{Chain, ConfigError};
 use mtls::{ConnectError, CredentialsError, EndpointError, authority::AuthorityError};
@@ -48,21 +48,16 @@ pub enum CallError {
     /// The call failed in a way that the DPU does not explain.
     #[error("the call failed: {} ({:?})", .0.message(), .0.code())]
     Status(Box<Status>),
+    /// There are no more events.
+    #[error("the stream of events ended: {0}")]
+    StreamEnded(String),
     /// There is no such thing.
-    #[error("there is no {what} {name:?}")]
+    #[error("there is no {kind} {name:?}")]
     Unknown {
         /// What kind of thing.
-        what: &'static str,
+        kind: Kind,
         /// What was asked for.
         name: String,
-    },
-    /// A beginning of an id that several attachments share.
-    #[error("{prefix:?} is the beginning of {count} attachments' ids; give more of it")]
-    Ambiguous {
-        /// What was given.
-        prefix: String,
-        /// How many there are.
-        count: usize,
     },
     /// A file with networks can't be read.
     #[error("cannot read {}", path.display())]
@@ -97,6 +92,30 @@ pub enum CallError {
     Output(#[source] io::Error),
 }
 
+/// What can be asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An attachment.
+    Attachment,
+    /// A network.
+    Network,
+    /// A pool of VFs.
+    Pool,
+    /// A virtual function.
+    Vf,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Attachment => "attachment",
+            Self::Network => "network",
+            Self::Pool => "pool",
+            Self::Vf => "VF",
+        })
+    }
+}
+
 impl CallError {
     /// Reads what is known out of a gRPC status; `timeout` is what the call was given.
     pub(crate) fn from_status(status: Status, timeout: Duration) -> Self {
@@ -114,31 +133,28 @@ impl CallError {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused(_) | Self::Unknown { .. } | Self::Ambiguous { .. } | Self::Declined => {
-                FAILED
-            }
+            Self::Refused(_) | Self::Unknown { .. } | Self::Declined => FAILED,
             Self::Encode(_) | Self::Output(_) => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. } | Self::Document { .. } | Self::Unconfirmed => USAGE,
             Self::Authority(_) => USAGE,
             Self::Credentials(_) => CERTIFICATE,
             Self::Connect(reason) if reason.is_certificate() => CERTIFICATE,
-            Self::Connect(_) | Self::TooSlow(_) => UNREACHABLE,
+            Self::Connect(_) | Self::TooSlow(_) | Self::StreamEnded(_) => UNREACHABLE,
             Self::Status(status) if status.code() == Code::Unavailable => UNREACHABLE,
             Self::Status(_) => FAILED,
         }
     }
 }
 
-/// Tells the error: one sentence, and for a refusal its stable code and what to do about it.
+/// Tells the error: one sentence, its stable code if it has one, and what to do about it.
 pub fn report(error: &CallError, console: &mut Console<'_>) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
     let mut text = format!("error: {}", printable(&Chain(error).to_string()));
-    if let CallError::Refused(failure) = error {
-        text.push_str(&format!("\ncode: {}\nadvice: {}", failure.reason, failure.reason.advice()));
-    }
+    text.extend(error.reason().map(|reason| format!("\ncode: {reason}")));
+    text.extend(error.advice().map(|advice| format!("\nadvice: {advice}")));
     // Where errors can't be written, nobody can be told so.
     console.note(&text).ok();
     ExitCode::from(error.exit_code())

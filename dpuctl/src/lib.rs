@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod advice;
 mod apply;
 mod arguments;
 mod change;
@@ -23,7 +24,7 @@ mod watch;
 pub use arguments::{Arguments, Options, Verb};
 pub use config::Config;
 pub use console::Console;
-pub use error::{CallError, report};
+pub use error::{CallError, Kind, report};
 
 use client::Client;
 
@@ -38,7 +39,9 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         Verb::Status { output } => status::status(&mut connect().await?, output, console).await,
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
-        Verb::Watch { output } => watch::watch(&mut connect().await?, output, console).await,
+        Verb::Watch { output } => {
+            match watch::watch(&mut connect().await?, output, console).await? {}
+        }
         Verb::Apply { file, dry_run } => {
             let networks = apply::read(&file, console)?;
             apply::apply(&mut connect().await?, networks, dry_run, console).await

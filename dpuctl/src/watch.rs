@@ -1,5 +1,7 @@
 //! `dpuctl watch`: events as they happen.
 
+use std::convert::Infallible;
+
 use offload_proto::v1::Event;
 
 use crate::{
@@ -11,16 +13,25 @@ use crate::{
     text::printable,
 };
 
+/// Only an interrupt ends it well: who watches has to know that events are missed from now on.
 pub(crate) async fn watch(
     client: &mut Client,
     format: Format,
     console: &mut Console<'_>,
-) -> Result<(), CallError> {
+) -> Result<Infallible, CallError> {
     let mut events = client.watch().await?;
-    while let Some(event) = events.message().await.map_err(|status| client.failed(status))? {
+    while let Some(event) = events.message().await.map_err(|status| ended(client.failed(status)))? {
         console.line(&line(&event, format)?)?;
     }
-    console.note("The DPU ended the stream of events.")
+    Err(CallError::StreamEnded("the DPU closed it".into()))
+}
+
+/// What the DPU did not say itself is the connection's end.
+fn ended(error: CallError) -> CallError {
+    match error {
+        CallError::Status(status) => CallError::StreamEnded(status.message().into()),
+        told => told,
+    }
 }
 
 fn line(event: &Event, format: Format) -> Result<String, CallError> {

@@ -48,14 +48,40 @@ async fn one_thing_can_be_asked_for_by_name() {
     output_of(&dut, "get vfs pf0vf3").await;
     output_of(&dut, "get vfs d000:00:00.4").await;
     output_of(&dut, "get attachments 0190aaaa").await;
-    for (line, error) in [
-        ("get pools silver", "error: there is no pool \"silver\"\n"),
-        ("get vfs pf1vf3", "error: there is no VF \"pf1vf3\"\n"),
-        ("get attachments ffff", "error: there is no attachment \"ffff\"\n"),
-        ("describe network blue", "error: there is no network \"blue\"\n"),
+    output_of(&dut, "get attachments 0190aaaa --network blue --host node-1").await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told_with_code_and_advice() {
+    let dut = Dut::start().await;
+    for (line, error, code, list) in [
+        ("get pools silver", "there is no pool \"silver\"", "", "pools"),
+        ("get vfs pf1vf3", "there is no VF \"pf1vf3\"", "code: VF_UNKNOWN\n", "vfs"),
+        (
+            "get attachments ffff",
+            "there is no such attachment",
+            "code: ATTACHMENT_UNKNOWN\n",
+            "attachments",
+        ),
+        (
+            "get attachments 0190 --network red",
+            "there is no attachment \"0190\"",
+            "code: ATTACHMENT_UNKNOWN\n",
+            "attachments",
+        ),
+        (
+            "describe network blue",
+            "there is no network \"blue\"",
+            "code: NETWORK_UNKNOWN\n",
+            "networks",
+        ),
+        ("clear-quarantine pf9vf3", "there is no VF pf9vf3", "code: VF_UNKNOWN\n", "vfs"),
     ] {
         let outcome = dut.dpuctl(line).await;
-        assert_eq!((outcome.code, outcome.notes.as_str()), (1, error), "{line}");
+        let plural = if list == "vfs" { "VFs" } else { list };
+        let advice = format!("advice: list the {plural} with `dpuctl get {list}`\n");
+        assert_eq!(outcome.notes, format!("error: {error}\n{code}{advice}"), "{line}");
+        assert_eq!(outcome.code, 1, "{line}");
     }
 }
 
@@ -78,9 +104,11 @@ async fn programs_get_json_and_yaml() {
 /// The events printed until the service ends the stream.
 async fn output_of_watch(dut: &Dut, line: &str) -> String {
     let outcome = dut.dpuctl(line).await;
+    assert_eq!(outcome.code, 3);
     assert_eq!(
-        (outcome.code, outcome.notes.as_str()),
-        (0, "The DPU ended the stream of events.\n")
+        outcome.notes,
+        "error: the stream of events ended: the DPU closed it\ncode: DPU_UNREACHABLE\n\
+         advice: watch again once `dpuctl status` answers\n"
     );
     outcome.output
 }
@@ -172,6 +200,7 @@ async fn trouble_on_the_way_has_its_own_exit_codes() {
     assert_eq!(outcome.code, 3, "{outcome:?}");
     let refused = format!("error: cannot connect to the DPU at {unused}: Connection refused");
     assert!(outcome.notes.starts_with(&refused), "{outcome:?}");
+    assert!(outcome.notes.contains("\ncode: DPU_UNREACHABLE\nadvice: check "), "{outcome:?}");
 
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = silent.local_addr().map(|address| (silent, address)).unwrap();
@@ -182,11 +211,19 @@ async fn trouble_on_the_way_has_its_own_exit_codes() {
     let outcome = dut.dpuctl("status --dpu dpu-2").await;
     assert_eq!(outcome.code, 4, "{outcome:?}");
     assert!(outcome.notes.contains("but spiffe://test.local/dpu/dpu-2 was expected"));
+    let told = "\ncode: CERTIFICATE_REFUSED\nadvice: check which DPU `dpu` names, ";
+    assert!(outcome.notes.contains(told), "{outcome:?}");
 
     dut.configure("host");
     let outcome = dut.dpuctl("status").await;
     assert_eq!(outcome.code, 4, "{outcome:?}");
     assert!(outcome.notes.contains("this program needs one of role operator or viewer"));
+
+    dut.configure("missing");
+    let outcome = dut.dpuctl("status").await;
+    assert_eq!(outcome.code, 4, "{outcome:?}");
+    let told = "\ncode: CERTIFICATE_REFUSED\nadvice: correct the path under [tls] ";
+    assert!(outcome.notes.contains(told), "{outcome:?}");
 }
 
 #[tokio::test]

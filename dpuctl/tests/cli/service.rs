@@ -205,6 +205,11 @@ impl Operator for Canned {
         request: Request<GetAttachmentRequest>,
     ) -> Result<Response<AttachmentDetail>, Status> {
         self.note(&request);
+        if !ID.starts_with(&request.get_ref().id) {
+            return Err(
+                Failure::new(Reason::AttachmentUnknown, "there is no such attachment").into()
+            );
+        }
         let attachment = Some(attachment());
         Ok(Response::new(AttachmentDetail { attachment, ..AttachmentDetail::default() }))
     }
@@ -264,6 +269,9 @@ impl Operator for Canned {
         request: Request<ClearQuarantineRequest>,
     ) -> Result<Response<ClearQuarantineResponse>, Status> {
         self.note(&request);
+        if request.get_ref().vf.as_ref().is_some_and(|vf| vf.pf == 9) {
+            return Err(Failure::new(Reason::VfUnknown, "there is no VF pf9vf3").into());
+        }
         Ok(Response::new(ClearQuarantineResponse { vf: None }))
     }
 
