@@ -42,6 +42,8 @@ pub enum EventKind {
     AttachmentReleased,
     /// An attach failed and was undone.
     AttachmentFailed,
+    /// Its host does not know it and does not have its VF back: it is kept until the VF is.
+    AttachmentUnclaimed,
     /// The kernel had lost, or kept, something that it should not have; it was mended.
     Repaired,
     /// The kernel differs from the journal and could not be mended.
@@ -73,6 +75,7 @@ impl EventKind {
             Self::AttachmentReleasing => "AttachmentReleasing",
             Self::AttachmentReleased => "AttachmentReleased",
             Self::AttachmentFailed => "AttachmentFailed",
+            Self::AttachmentUnclaimed => "AttachmentUnclaimed",
             Self::Repaired => "Repaired",
             Self::RepairFailed => "RepairFailed",
             Self::VfQuarantined => "VfQuarantined",

@@ -49,6 +49,7 @@ impl Engine {
             let record = Arc::clone(&entry.record);
             if let Some(entry) = registry.get_mut(record.id) {
                 entry.session = Some(session);
+                entry.unclaimed = false;
             }
             return Ok((record, false));
         }

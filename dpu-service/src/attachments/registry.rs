@@ -68,6 +68,8 @@ pub(super) struct Entry {
     pub(super) returned: bool,
     /// The latest repair failed, and that was told.
     pub(super) repair_failed: bool,
+    /// The host's hello did not know it, nor had the host its VF back.
+    pub(super) unclaimed: bool,
 }
 
 impl Entry {
@@ -81,6 +83,7 @@ impl Entry {
             session,
             returned: false,
             repair_failed: false,
+            unclaimed: false,
         }
     }
 
@@ -263,6 +266,7 @@ impl Registry {
             entry.returned |= returned;
             entry.programmed = None;
             entry.attached = false;
+            entry.unclaimed = false;
             if entry.record.phase == Phase::Held {
                 let releasing = Record { phase: Phase::Releasing, ..(*entry.record).clone() };
                 entry.record = Arc::new(releasing);

@@ -31,6 +31,9 @@ enum Verdict {
     Reattach,
     /// It is being given back, and the host does not know that.
     TellRelease,
+    /// The host does not know it, and does not have its VF back either: a pod may run on it, of an
+    /// agent that has lost its records. It goes on until the VF is back.
+    Keep,
     /// It is over.
     Release { returned: bool, reason: &'static str },
     /// The host will say more.
@@ -49,6 +52,7 @@ impl Engine {
         let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
         self.quarantine_unaccounted(&hello.live, &conditions);
         let verdicts = self.judge(&host, &hello, &conditions);
+        self.note_unclaimed(&verdicts);
         let carried_out = verdicts.into_iter().map(|(record, verdict)| {
             self.carry_out(session.id, record, verdict, hello.live.as_slice())
         });
@@ -72,7 +76,7 @@ impl Engine {
         let conditions = self.take_inventory(host, session, inventory)?;
         let mut registry = self.registry();
         let is_back = |entry: &&Entry| {
-            !entry.is_held()
+            (!entry.is_held() || entry.unclaimed)
                 && !entry.returned
                 && !entry.is_under_way(Some(session))
                 && is_clean(entry, &conditions)
@@ -101,7 +105,11 @@ impl Engine {
         }
         let mut registry = self.registry();
         let entry = registry.get_mut(id).filter(|entry| entry.record.key.host == *host);
-        let Some(entry) = entry.filter(|entry| entry.is_held() && !entry.attached) else { return };
+        let Some(entry) = entry.filter(|entry| entry.is_held()) else { return };
+        entry.unclaimed = false;
+        if entry.attached {
+            return;
+        }
         entry.attached = true;
         entry.was_attached = true;
         let message = format!("the pod of {} has {}", entry.record.key, entry.record.vf);
@@ -213,12 +221,34 @@ impl Engine {
                     Some(true) => Verdict::Attached,
                     Some(false) => Verdict::Reattach,
                     None if pending.contains(&record.key) => Verdict::Wait,
+                    None if !returned => Verdict::Keep,
                     None => Verdict::Release { returned, reason: "its host does not know it" },
                 }
             };
             (Arc::clone(record), verdict)
         };
         registry.of_host(host).map(judge).collect()
+    }
+
+    /// Notes which attachments the host does not know though it lacks their VFs, and tells of new ones.
+    fn note_unclaimed(&self, verdicts: &[(Arc<Record>, Verdict)]) {
+        let mut registry = self.registry();
+        let mut news = Vec::new();
+        for (record, verdict) in verdicts {
+            let Some(entry) = registry.get_mut(record.id) else { continue };
+            let is_unclaimed = matches!(verdict, Verdict::Keep) && entry.is_held();
+            if is_unclaimed && !entry.unclaimed {
+                news.push(record);
+            }
+            entry.unclaimed = is_unclaimed;
+        }
+        drop(registry);
+        for record in news {
+            let Record { id, key, vf, .. } = &**record;
+            let message = format!("the host does not know {key}, and {vf} is not back: kept");
+            tracing::warn!(%id, "{message}");
+            self.events.record(EventKind::AttachmentUnclaimed, id, message);
+        }
     }
 
     async fn carry_out(
@@ -229,7 +259,7 @@ impl Engine {
         live: &[LiveAttachment],
     ) {
         match verdict {
-            Verdict::Wait => {}
+            Verdict::Wait | Verdict::Keep => {}
             Verdict::Attached => self.host_attached(&record.key.host, session, record.id),
             Verdict::Reattach => {
                 if let Ok(view) = self.view(&record) {

@@ -1,12 +1,13 @@
 //! What a host's first words settle.
 
 use dpu_service::{
-    attachments::{AttachmentState, Hello, LiveAttachment},
+    attachments::{AttachmentState, Hello, LiveAttachment, VfCondition},
+    events::EventKind,
     model::{AttachmentId, HostName},
     sessions::HostCommand,
 };
 use offload_proto::Reason;
-use vf_alloc::VfState;
+use vf_alloc::{VfId, VfState};
 
 use crate::world::{World, hello, host, inventory, key, live, spec};
 
@@ -35,16 +36,67 @@ async fn attachments_that_the_host_does_not_know_are_released() {
 }
 
 #[tokio::test]
-async fn a_vf_that_an_unknown_attachment_left_somewhere_is_held_until_it_is_back() {
-    let mut world = World::new().await;
-    let lost = world.attached("lost").await;
-    world.say(hello(&world.kernel, "boot-1", &[lost.record.vf])).await;
-    assert_eq!(world.state("lost"), Some(AttachmentState::Releasing));
-    world.check();
-    let inventory = inventory(&world.kernel, &[]);
-    world.say_inventory(&inventory).await;
-    assert_eq!(world.state("lost"), None);
-    world.check();
+async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
+    for condition in [VfCondition::InUse, VfCondition::Missing] {
+        let mut world = World::new().await;
+        let lost = world.attached("lost").await;
+        let mut events = world.engine.events().watch();
+        let without_records = hello_where(&world, lost.record.vf, condition);
+        world.say(without_records.clone()).await;
+        assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
+        assert!(world.engine.warnings()[0].contains(&lost.record.id.to_string()));
+        world.say_inventory(&without_records.inventory).await;
+        world.say(without_records).await;
+        assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
+        world.check();
+        let told = std::iter::from_fn(|| events.try_recv().ok());
+        let told = told.filter(|event| event.kind == EventKind::AttachmentUnclaimed);
+        assert_eq!(told.count(), 1);
+
+        let inventory = inventory(&world.kernel, &[]);
+        world.say_inventory(&inventory).await;
+        assert_eq!(world.state("lost"), None);
+        assert_eq!(world.engine.warnings(), [""; 0]);
+        world.check();
+    }
+}
+
+/// No records, all VFs clean but for one.
+fn hello_where(world: &World, vf: VfId, condition: VfCondition) -> Hello {
+    let mut hello = hello(&world.kernel, &world.boot_id, &[vf]);
+    let vfs = hello.inventory.pfs.iter_mut().flat_map(|pf| &mut pf.vfs);
+    vfs.filter(|vf| vf.condition == VfCondition::InUse).for_each(|vf| vf.condition = condition);
+    hello
+}
+
+#[tokio::test]
+async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
+    for ending in 0..4 {
+        let mut world = World::new().await;
+        let lost = world.attached("lost").await;
+        world.say(hello_where(&world, lost.record.vf, VfCondition::Missing)).await;
+        match ending {
+            0 => world.detach("lost").await,
+            1 => drop(world.engine.release(lost.record.id, "lost".into()).await.unwrap()),
+            2 => {
+                let boot_id = "boot-2".into();
+                let lost = hello_where(&world, lost.record.vf, VfCondition::Missing);
+                world.say(Hello { boot_id, ..lost }).await;
+            }
+            _ => {
+                // Known again, clean or not, it stays.
+                assert_eq!(world.attach(spec("lost")).await.unwrap().record, lost.record);
+                assert_eq!(world.engine.warnings(), [""; 0]);
+                let clean = inventory(&world.kernel, &[]);
+                world.say_inventory(&clean).await;
+                assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
+                world.detach("lost").await;
+            }
+        }
+        assert_ne!(world.state("lost"), Some(AttachmentState::Attached));
+        assert_eq!(world.engine.warnings(), [""; 0]);
+        world.check();
+    }
 }
 
 #[tokio::test]

@@ -1,14 +1,14 @@
 //! Random histories: whatever happens in whatever order, the invariants hold after each step.
 
 use dpu_service::{
-    attachments::{Depth, LiveAttachment},
+    attachments::{Depth, Hello, LiveAttachment},
     model::AttachSpec,
 };
 use proptest::prelude::*;
 
 use crate::{
     fake_kernel::DOING,
-    world::{VFS, World, host, inventory, key, live, spec},
+    world::{VFS, World, hello, host, inventory, key, live, spec},
 };
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ enum Action {
     Inventory,
     Meddle { vf: u16 },
     MakeAnew { vf: u16 },
-    Hello { lost: u8 },
+    Hello { lost: u8, in_pod: bool },
     HostReboots,
     Restart,
 }
@@ -48,7 +48,8 @@ fn action() -> impl Strategy<Value = Action> {
         2 => Just(Action::Inventory),
         1 => (0..VFS).prop_map(|vf| Action::Meddle { vf }),
         1 => (0..VFS).prop_map(|vf| Action::MakeAnew { vf }),
-        1 => container().prop_map(|lost| Action::Hello { lost }),
+        1 => (container(), any::<bool>())
+            .prop_map(|(lost, in_pod)| Action::Hello { lost, in_pod }),
         1 => Just(Action::HostReboots),
         1 => Just(Action::Restart),
     ]
@@ -124,9 +125,15 @@ async fn act(world: &mut World, action: Action) {
             world.kernel.make(vf_alloc::VfId::local(0, vf));
             world.engine.reconcile(Depth::Quick).await;
         }
-        Action::Hello { lost } => {
+        Action::Hello { lost, in_pod } => {
             let live = live_but(world, Some(lost));
-            world.hello(&live).await;
+            if in_pod {
+                let in_use: Vec<_> = world.list().iter().map(|view| view.record.vf).collect();
+                let hello = hello(&world.kernel, &world.boot_id, &in_use);
+                world.say(Hello { live, ..hello }).await;
+            } else {
+                world.hello(&live).await;
+            }
         }
         Action::HostReboots => {
             world.boot_id.push('+');
