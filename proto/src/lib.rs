@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod failure;
+pub mod form;
 
 pub use failure::{Failure, Reason};
 

@@ -2,12 +2,12 @@
 
 use std::env;
 
+use offload_proto::form::is_interface_name;
+
 use super::error::{CniError, code};
 
 /// Longest container id, in bytes: it names files of runtimes and agents.
 const CONTAINER_ID_LIMIT: usize = 253;
-/// Longest interface name, in bytes: the kernel's `IFNAMSIZ` less the final zero.
-const INTERFACE_NAME_LIMIT: usize = 15;
 
 /// What the runtime asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,26 +202,15 @@ pub fn check_container_id(id: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks an interface's name: what the kernel refuses, and `%`, which it takes for a pattern.
-///
-/// # Errors
-/// One sentence on what is wrong with it.
-pub fn check_interface_name(name: &str) -> Result<(), String> {
-    let shown = quoted(name);
-    if name.is_empty() {
-        return Err("interface name is empty".into());
+fn check_interface_name(name: &str) -> Result<(), String> {
+    if is_interface_name(name) {
+        return Ok(());
     }
-    if name.len() > INTERFACE_NAME_LIMIT {
-        return Err(format!("interface name {shown} is longer than {INTERFACE_NAME_LIMIT} bytes"));
-    }
-    if matches!(name, "." | "..") {
-        return Err(format!("interface name {shown} is a folder's"));
-    }
-    let is_refused = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
-    if let Some(refused) = name.chars().find(|c| is_refused(*c)) {
-        return Err(format!("interface name {shown} contains {refused:?}"));
-    }
-    Ok(())
+    Err(format!(
+        "interface name {} can't name an interface: use 1 to 15 visible characters without / : \
+         and %",
+        quoted(name)
+    ))
 }
 
 #[cfg(test)]

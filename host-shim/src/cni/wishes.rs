@@ -3,6 +3,7 @@
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
+use offload_proto::form::pci_address;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -146,7 +147,7 @@ impl Wishes {
 
     fn take_pci_address(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
         let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
-        let address = pci_address(text).ok_or_else(|| unsupported(key, &Value::from(text)))?;
+        let address = full_pci_address(text).ok_or_else(|| unsupported(key, &Value::from(text)))?;
         self.pci_address = Some(address);
         Ok(())
     }
@@ -212,18 +213,11 @@ fn is_blank(value: &Value) -> bool {
 }
 
 /// A PCI address in full, lower case, such as `0000:03:00.2`; the domain may be left out.
-fn pci_address(text: &str) -> Option<String> {
-    let text = text.to_ascii_lowercase();
-    let full = if text.matches(':').count() == 1 { format!("0000:{text}") } else { text };
-    let mut parts = full.split([':', '.']);
-    let mut is_hex = |lengths: std::ops::RangeInclusive<usize>| {
-        parts.next().is_some_and(|part| {
-            lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-        })
-    };
-    let is_address = is_hex(4..=8) && is_hex(2..=2) && is_hex(2..=2) && is_hex(1..=1);
-    let separators: String = full.chars().filter(|c| matches!(c, ':' | '.')).collect();
-    (is_address && separators == "::.").then_some(full)
+fn full_pci_address(text: &str) -> Option<String> {
+    match text.matches(':').count() {
+        1 => pci_address(&format!("0000:{text}")),
+        _ => pci_address(text),
+    }
 }
 
 fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
@@ -300,12 +294,12 @@ mod tests {
 
     #[test]
     fn pci_addresses_are_completed_and_checked() {
-        assert_eq!(pci_address("03:00.2").as_deref(), Some("0000:03:00.2"));
-        assert_eq!(pci_address("10000:e1:00.0").as_deref(), Some("10000:e1:00.0"));
+        assert_eq!(full_pci_address("03:00.2").as_deref(), Some("0000:03:00.2"));
+        assert_eq!(full_pci_address("10000:e1:00.0").as_deref(), Some("10000:e1:00.0"));
         for text in
             ["", "mlx5_core.sf.2", "0000:03:00", "0000.03.00.2", "0000:03:00.2/x", "g000:00:00.0"]
         {
-            assert_eq!(pci_address(text), None, "{text}");
+            assert_eq!(full_pci_address(text), None, "{text}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use ipnetwork::IpNetwork;
 use netlink::{MacAddress, Route, Rule};
-use offload_proto::v1;
+use offload_proto::{form::is_interface_name, v1};
 
 /// How a VF is to be in its pod.
 #[derive(Clone, Debug)]
@@ -46,8 +46,9 @@ impl Plan {
     /// If the attachment holds what is no address or name.
     pub fn new(attachment: &v1::Attachment, carrier_limit: Duration) -> Result<Self, PlanError> {
         let name = attachment.key.as_ref().map_or("", |key| &key.interface_name);
-        crate::cni::environment::check_interface_name(name)
-            .map_err(|_| PlanError { what: "interface name", value: name.into() })?;
+        if !is_interface_name(name) {
+            return Err(PlanError { what: "interface name", value: name.into() });
+        }
         let addresses = attachment
             .addresses
             .iter()

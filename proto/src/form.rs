@@ -1,0 +1,55 @@
+//! Forms of text that both sides check by the same rule.
+
+use std::ops::RangeInclusive;
+
+/// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern.
+/// 1 to 15 visible ASCII characters without `/`, `:` and `%`, and neither `.` nor `..`.
+#[must_use]
+pub fn is_interface_name(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%');
+    (1..=15).contains(&text.len()) && text.bytes().all(is_allowed) && text != "." && text != ".."
+}
+
+/// `domain:bus:device.function` in hexadecimal, such as `0000:03:00.2`, given back in lower case.
+/// Domains of more than four digits exist.
+#[must_use]
+pub fn pci_address(text: &str) -> Option<String> {
+    let (domain, rest) = text.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let is_address = is_hexadecimal(domain, 4..=8)
+        && is_hexadecimal(bus, 2..=2)
+        && is_hexadecimal(device, 2..=2)
+        && is_hexadecimal(function, 1..=1);
+    is_address.then(|| text.to_ascii_lowercase())
+}
+
+fn is_hexadecimal(part: &str, lengths: RangeInclusive<usize>) -> bool {
+    lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_names_are_the_kernels() {
+        for name in ["eth0", "net1.100", "0123456789abcde"] {
+            assert!(is_interface_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "a:b", "a b", "eth%d", "a\u{1}", "\u{e0}"] {
+            assert!(!is_interface_name(name), "{name:?}");
+        }
+        assert!(!is_interface_name("0123456789abcdef"));
+    }
+
+    #[test]
+    fn pci_addresses_are_whole() {
+        assert_eq!(pci_address("0000:03:00.2").as_deref(), Some("0000:03:00.2"));
+        assert_eq!(pci_address("10000:E1:00.0").as_deref(), Some("10000:e1:00.0"));
+        for text in ["", "03:00.2", "0000:03:00", "0000.03.00.2", "0000:03:00.2/x", "g000:00:00.0"]
+        {
+            assert_eq!(pci_address(text), None, "{text}");
+        }
+    }
+}
