@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
 use mtls::{IdentityError, Role};
 use vf_alloc::VfId;
@@ -85,7 +85,7 @@ pub enum Verb {
     },
     /// Create or change networks
     Apply {
-        /// YAML or JSON with one or several networks; `-` reads standard input
+        /// YAML or JSON with networks, or what `get networks` prints so; `-` reads standard input
         #[arg(short, long, value_name = "FILE")]
         file: PathBuf,
         /// Only check
@@ -101,9 +101,10 @@ pub enum Verb {
     /// Take an attachment away from its pod
     Release {
         /// The attachment's id, or a unique beginning of it
+        #[arg(value_parser = name())]
         id: String,
         /// Why, for the log
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
         /// Don't ask
         #[arg(short, long)]
@@ -148,9 +149,10 @@ pub enum Listed {
     #[command(visible_alias = "vf")]
     Vfs {
         /// Only this one: such as pf0vf3, or by PCI address
+        #[arg(value_parser = name())]
         name: Option<String>,
         /// Only those of this host
-        #[arg(long)]
+        #[arg(long, value_parser = name())]
         host: Option<String>,
         /// How to print them
         #[arg(short, long, value_enum, default_value_t)]
@@ -160,12 +162,13 @@ pub enum Listed {
     #[command(visible_alias = "attachment")]
     Attachments {
         /// Only this one: its id, or a unique beginning of it
+        #[arg(value_parser = name())]
         id: Option<String>,
         /// Only those of this network
-        #[arg(long)]
+        #[arg(long, value_parser = name())]
         network: Option<String>,
         /// Only those of this host
-        #[arg(long)]
+        #[arg(long, value_parser = name())]
         host: Option<String>,
         /// How to print them
         #[arg(short, long, value_enum, default_value_t)]
@@ -175,6 +178,7 @@ pub enum Listed {
     #[command(visible_alias = "network")]
     Networks {
         /// Only this one
+        #[arg(value_parser = name())]
         name: Option<String>,
         /// How to print them
         #[arg(short, long, value_enum, default_value_t)]
@@ -184,6 +188,7 @@ pub enum Listed {
     #[command(visible_alias = "pool")]
     Pools {
         /// Only this one
+        #[arg(value_parser = name())]
         name: Option<String>,
         /// How to print them
         #[arg(short, long, value_enum, default_value_t)]
@@ -197,6 +202,7 @@ pub enum Described {
     /// An attachment
     Attachment {
         /// Its id, or a unique beginning of it
+        #[arg(value_parser = name())]
         id: String,
     },
     /// The DPU itself
@@ -204,6 +210,7 @@ pub enum Described {
     /// A network
     Network {
         /// Its name
+        #[arg(value_parser = name())]
         name: String,
     },
 }
@@ -214,6 +221,7 @@ pub enum Deleted {
     /// A network
     Network {
         /// Its name
+        #[arg(value_parser = name())]
         name: String,
         /// Even while attachments use it; these keep its settings until they end
         #[arg(long)]
@@ -242,6 +250,7 @@ pub enum Pki {
         #[arg(value_parser = role)]
         role: Role,
         /// The holder's name
+        #[arg(value_parser = name())]
         name: String,
         /// The authority's folder
         #[arg(long, value_name = "FOLDER", default_value = "pki")]
@@ -257,6 +266,19 @@ pub enum Pki {
 
 fn days() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=36500)
+}
+
+/// A name or id. Empty ones, such as of an unset variable of a script, would mean all or none.
+fn name() -> NonEmptyStringValueParser {
+    NonEmptyStringValueParser::new()
+}
+
+fn reason(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() {
+        Err("say why: the log and the event show it")
+    } else {
+        Ok(text.into())
+    }
 }
 
 fn role(text: &str) -> Result<Role, IdentityError> {
@@ -311,6 +333,10 @@ mod tests {
             ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),
             ("dpuctl get vfs -o xml", "[possible values: table, wide, json, yaml]"),
             ("dpuctl release 0190", "--reason <REASON>"),
+            ("dpuctl release 0190 --reason ", "say why: the log and the event show it"),
+            ("dpuctl get attachments ", "a value is required for '[ID]'"),
+            ("dpuctl describe network ", "a value is required for '<NAME>'"),
+            ("dpuctl get vfs --host ", "a value is required for '--host <HOST>'"),
             ("dpuctl status --timeout 0", "0 is not in 1..=3600"),
         ];
         for (line, expected) in told {
