@@ -1,6 +1,7 @@
 //! `dpuctl apply`: networks from files.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, Read},
     path::Path,
@@ -8,14 +9,29 @@ use std::{
 
 use offload_proto::{
     MESSAGE_LIMIT,
-    v1::{ApplyNetworkRequest, Network},
+    v1::{ApplyNetworkRequest, ListNetworksResponse, Network, NetworkStatus},
+};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
 };
 use serde_norway::Deserializer;
 
 use crate::{client::Client, console::Console, error::CallError};
 
+/// The origin of networks that only the service's configuration file changes.
+const CONFIGURATION: &str = "configuration";
+
+/// A network in a file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    network: Network,
+    /// The list that it stands in says that it comes from the service's configuration file.
+    fixed: bool,
+}
+
 /// Reads the networks in the file at `path`, or on standard input if that is `-`. JSON is YAML, too.
-pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Vec<Network>, CallError> {
+pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Vec<Found>, CallError> {
     let unreadable = |source| CallError::File { path: path.into(), source };
     let text = if path == Path::new("-") {
         read_text(&mut *console.input)
@@ -34,24 +50,64 @@ fn read_text(input: impl Read) -> io::Result<String> {
 }
 
 /// All documents are read before the first is applied.
-fn parse(text: &str) -> Result<Vec<Network>, String> {
-    let mut networks = Vec::new();
-    for (index, document) in Deserializer::from_str(text).enumerate() {
+fn parse(text: &str) -> Result<Vec<Found>, String> {
+    let mut found = Vec::new();
+    // A document can be read once; the first reading only tells of what kind it is.
+    let documents = Deserializer::from_str(text).zip(Deserializer::from_str(text));
+    for (index, (kind, document)) in documents.enumerate() {
         let number = index + 1;
-        let network = network(document).map_err(|error| format!("document {number}: {error}"))?;
-        networks.extend(network);
+        let read = if is_list(kind) { listed(document) } else { single(document) };
+        found.extend(read.map_err(|error| match looks_like_toml(text) {
+            true => "this looks like TOML: networks are written as YAML or JSON".into(),
+            false => format!("document {number}: {error}"),
+        })?);
     }
-    if networks.is_empty() { Err("it holds no network".into()) } else { Ok(networks) }
+    if found.is_empty() { Err("it holds no network".into()) } else { Ok(found) }
 }
 
-/// The network in a document. `None`: the document is empty, as after a closing `---`.
-fn network(document: Deserializer<'_>) -> Result<Option<Network>, String> {
-    match serde_path_to_error::deserialize::<_, Option<Network>>(document)
-        .map_err(|e| locate(&e))?
-    {
-        Some(network) if network.name.is_empty() => Err("the network has no `name`".into()),
-        network => Ok(network),
-    }
+/// Whether a document is what `dpuctl get networks` prints.
+fn is_list(document: Deserializer<'_>) -> bool {
+    BTreeMap::<String, IgnoredAny>::deserialize(document)
+        .is_ok_and(|keys| keys.contains_key("networks"))
+}
+
+fn listed(document: Deserializer<'_>) -> Result<Vec<Found>, String> {
+    let list: ListNetworksResponse = deserialize(document)?;
+    list.networks.into_iter().map(found).collect()
+}
+
+fn found(status: NetworkStatus) -> Result<Found, String> {
+    let fixed = status.origin == CONFIGURATION;
+    let network = status.network.ok_or("an item of `networks` has no `network`")?;
+    Ok(Found { network: named(network)?, fixed })
+}
+
+/// None is in an empty document, as after a closing `---`.
+fn single(document: Deserializer<'_>) -> Result<Vec<Found>, String> {
+    let network: Option<Network> = deserialize(document)?;
+    let found = |network| Ok(Found { network: named(network)?, fixed: false });
+    network.into_iter().map(found).collect()
+}
+
+fn named(network: Network) -> Result<Network, String> {
+    if network.name.is_empty() { Err("the network has no `name`".into()) } else { Ok(network) }
+}
+
+fn deserialize<T: DeserializeOwned>(document: Deserializer<'_>) -> Result<T, String> {
+    serde_path_to_error::deserialize(document).map_err(|error| locate(&error))
+}
+
+/// Whether the first line that says something is a heading or a setting of TOML.
+fn looks_like_toml(text: &str) -> bool {
+    let says_something = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let Some(line) = text.lines().map(str::trim).find(says_something) else { return false };
+    let heading = line.strip_prefix('[').map(|rest| rest.trim_matches(['[', ']']));
+    let setting = line.split_once('=').map(|(key, _)| key.trim_end());
+    heading.or(setting).is_some_and(is_toml_key)
+}
+
+fn is_toml_key(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
 /// Names the key, which the parser's own words do not always do.
@@ -61,15 +117,20 @@ fn locate(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
     if named { message } else { format!("{path}: {message}") }
 }
 
-/// Applies the networks in order and stops at the first that is refused.
+/// Applies the networks in order and stops at the first that is refused. Those that a list names as
+/// fixed are left out, so that what was printed can be edited and applied as a whole.
 pub(crate) async fn apply(
     client: &mut Client,
-    networks: Vec<Network>,
+    networks: Vec<Found>,
     dry_run: bool,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    for network in networks {
+    for Found { network, fixed } in networks {
         let name = network.name.clone();
+        if fixed {
+            console.note(&format!("network/{name} skipped: it is the configuration file's"))?;
+            continue;
+        }
         let question = ApplyNetworkRequest { network: Some(network), dry_run };
         let answer = client
             .call(async |operator, request| operator.apply_network(request).await, question)
@@ -84,13 +145,16 @@ pub(crate) async fn apply(
 mod tests {
     use super::*;
 
+    fn networks(text: &str) -> Vec<Network> {
+        parse(text).unwrap().into_iter().map(|found| found.network).collect()
+    }
+
     #[test]
     fn yaml_with_several_documents_is_read() {
-        let networks = parse(
+        let networks = networks(
             "---\n# blue\nname: blue\nvlan: 100\nsubnets:\n- cidr: 10.1.0.0/16\n  gateway: 10.1.0.1\n\
              ---\nname: red\nbandwidth: {ingressRate: 250000000}\nallow_mac_spoofing: true\n---\n",
-        )
-        .unwrap();
+        );
         assert_eq!(networks.len(), 2);
         assert_eq!((networks[0].name.as_str(), networks[0].vlan), ("blue", 100));
         assert_eq!(networks[0].subnets[0].gateway, "10.1.0.1");
@@ -102,18 +166,26 @@ mod tests {
     fn json_is_read() {
         let text =
             r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "interfaceName": "net0"}"#;
-        let networks = parse(text).unwrap();
+        let networks = networks(text);
         assert_eq!(networks[0].bandwidth.unwrap().egress_rate, 5000);
         assert_eq!(networks[0].interface_name, "net0");
     }
 
     #[test]
     fn what_is_printed_can_be_applied() {
-        let networks = parse("name: blue\nvlan: 7\nsubnets: [{cidr: fd00::/64}]").unwrap();
-        let yaml = serde_norway::to_string(&networks[0]).unwrap();
-        assert_eq!(parse(&yaml).unwrap(), networks);
-        let json = serde_json::to_string_pretty(&networks[0]).unwrap();
-        assert_eq!(parse(&json).unwrap(), networks);
+        let blue = networks("name: blue\nvlan: 7\nsubnets: [{cidr: fd00::/64}]").remove(0);
+        let status = |origin: &str| NetworkStatus {
+            network: Some(blue.clone()),
+            origin: origin.into(),
+            ..NetworkStatus::default()
+        };
+        let list = ListNetworksResponse { networks: vec![status("api"), status("configuration")] };
+        let expected = [false, true].map(|fixed| Found { network: blue.clone(), fixed });
+        let yaml = serde_norway::to_string(&list).unwrap();
+        assert_eq!(parse(&yaml).unwrap(), expected);
+        let json = serde_json::to_string_pretty(&list).unwrap();
+        assert_eq!(parse(&json).unwrap(), expected);
+        assert_eq!(networks(&serde_norway::to_string(&blue).unwrap()), [blue]);
     }
 
     #[test]
@@ -126,6 +198,12 @@ mod tests {
             ("name: a\nvlan: many\n", "document 1: vlan: "),
             ("name: a\nsubnets:\n- cidrr: x\n", "document 1: subnets[0]: unknown field `cidrr`"),
             ("name: [\n", "document 1: "),
+            ("networks: []\n", "it holds no network"),
+            ("networks:\n- origin: api\n", "document 1: an item of `networks` has no `network`"),
+            ("networks:\n- nam: a\n", "document 1: networks[0]: unknown field `nam`"),
+            ("# blue\nname = \"blue\"\nvlan = 3\n", "this looks like TOML: "),
+            ("[[network]]\nname = \"blue\"\n", "this looks like TOML: "),
+            ("[\n{\"name\": \"a\"}]\n", "document 1: invalid type: sequence"),
             ("- name: a\n", "document 1: invalid type: sequence"),
         ];
         for (text, expected) in told {

@@ -156,6 +156,11 @@ async fn networks_are_applied_from_files_and_standard_input() {
     let outcome = dut.dpuctl_with_input("apply -f - --dry-run", r#"{"name": "blue"}"#).await;
     assert_eq!(outcome.output, "network/blue created (dry run)\n");
     assert!(dut.asked()[0].contains("dry_run: true"));
+
+    let printed = "networks: [{network: {name: a}, origin: api}, {network: {name: b}, origin: configuration}]";
+    let outcome = dut.dpuctl_with_input("apply -f -", printed).await;
+    assert_eq!(outcome.output, "network/a created\n");
+    assert_eq!(outcome.notes, "network/b skipped: it is the configuration file's\n");
 }
 
 #[tokio::test]
