@@ -210,7 +210,7 @@ impl Default for Limits {
             watchers: 64,
             attachments: 4096,
             networks: 1024,
-            heartbeat_ms: 5000,
+            heartbeat_ms: 2000,
             keepalive_s: 20,
             shutdown_s: 10,
         }

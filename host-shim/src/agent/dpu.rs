@@ -1,6 +1,6 @@
 //! The calls that the agent makes to its DPU.
 
-use std::{future::Future, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use offload_proto::{
     Failure, Reason,
@@ -9,8 +9,7 @@ use offload_proto::{
         StatusRequest,
     },
 };
-use tokio::time::timeout_at;
-use tonic::{Request, Response, Status};
+use tonic::Request;
 
 use super::{
     Agent,
@@ -34,7 +33,7 @@ impl Agent {
         loop {
             let message = timed(attach_request(request, &session.id), deadline);
             let mut client = session.client();
-            let status = match bounded(deadline, client.attach(message)).await {
+            let status = match session.bounded(deadline, client.attach(message)).await {
                 Ok(answer) => return complete(answer.attachment),
                 Err(status) => status,
             };
@@ -66,7 +65,7 @@ impl Agent {
         };
         let deadline = Instant::now() + self.config.timeouts.reconnect();
         let call = timed(request.clone(), deadline);
-        if bounded(deadline, session.client().detach(call)).await.is_err() {
+        if session.bounded(deadline, session.client().detach(call)).await.is_err() {
             self.orphans.note(request);
             self.poke.notify_one();
         }
@@ -79,7 +78,7 @@ impl Agent {
     pub(super) async fn call_detach(&self, request: DetachRequest) -> Result<(), Failure> {
         let session = self.session.current(self.config.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.config.timeouts.detach();
-        match bounded(deadline, session.client().detach(timed(request, deadline))).await {
+        match session.bounded(deadline, session.client().detach(timed(request, deadline))).await {
             Ok(_) => Ok(()),
             Err(status) => match failure_of(&status) {
                 failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
@@ -96,7 +95,8 @@ impl Agent {
         let session = self.session.current(self.config.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.config.timeouts.detach();
         let request = CheckRequest { key: Some(key.clone().into()), attachment_id: id.to_owned() };
-        let checked = bounded(deadline, session.client().check(timed(request, deadline))).await;
+        let checked =
+            session.bounded(deadline, session.client().check(timed(request, deadline))).await;
         checked.map(drop).map_err(|status| failure_of(&status))
     }
 
@@ -115,7 +115,8 @@ impl Agent {
             network: request.network.clone(),
             valid: valid.into_iter().map(Into::into).collect(),
         };
-        let collected = bounded(deadline, session.client().collect(timed(request, deadline))).await;
+        let collected =
+            session.bounded(deadline, session.client().collect(timed(request, deadline))).await;
         collected.map(|answer| answer.released).map_err(|status| failure_of(&status))
     }
 
@@ -128,8 +129,9 @@ impl Agent {
         session: &Arc<Established>,
         deadline: Instant,
     ) -> Result<Vec<String>, Failure> {
-        let answer =
-            bounded(deadline, session.client().status(timed(StatusRequest {}, deadline))).await;
+        let answer = session
+            .bounded(deadline, session.client().status(timed(StatusRequest {}, deadline)))
+            .await;
         answer.map(|answer| answer.problems).map_err(|status| failure_of(&status))
     }
 }
@@ -139,17 +141,6 @@ fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(deadline.saturating_duration_since(Instant::now()));
     request
-}
-
-/// Makes a call, and gives it up at `deadline`.
-async fn bounded<T>(
-    deadline: Instant,
-    call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, Status> {
-    match timeout_at(deadline.into(), call).await {
-        Ok(answer) => answer.map(Response::into_inner),
-        Err(_) => Err(Status::deadline_exceeded("its deadline has passed")),
-    }
 }
 
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {

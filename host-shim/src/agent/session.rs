@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    future::Future,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -21,10 +22,11 @@ use tokio::{
         mpsc::{self, error::TrySendError},
         watch,
     },
-    time::{MissedTickBehavior, interval, sleep, timeout, timeout_at},
+    time::{MissedTickBehavior, interval, sleep, sleep_until, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming, transport::Channel};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Response, Status, Streaming, transport::Channel};
 
 use super::{Agent, config::Config};
 
@@ -34,8 +36,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Messages to the DPU that may wait to be sent.
 const OUTBOX: usize = 256;
-/// A session without an answer for so many heartbeats is over.
-const MISSED_HEARTBEATS: u32 = 3;
+/// The pause of an agent whose session was ended by another's: two agents of one identity are not
+/// to spend their time ending each other's sessions.
+const RIVAL_PAUSE: Duration = Duration::from_secs(10);
+/// A heartbeat is waited for as long as it takes until the next, and this long at least.
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
+/// What a DPU that does not answer heartbeats is told as.
+const SILENCE: &str = "it does not answer heartbeats";
 /// How often the certificate files are looked at.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
 
@@ -64,6 +71,8 @@ pub(super) struct Established {
     outbox: mpsc::Sender<HostMessage>,
     /// A message found the outbox full.
     overflow: Notify,
+    /// The DPU is silent: nothing is to be waited for.
+    silent: CancellationToken,
 }
 
 impl Established {
@@ -71,6 +80,25 @@ impl Established {
     #[must_use]
     pub(super) fn client(&self) -> WorkloadNetworkClient<Channel> {
         self.client.clone()
+    }
+
+    /// Makes a call, and gives it up at `deadline`, or as soon as the DPU is known to be silent.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or that there is no answer.
+    pub(super) async fn bounded<T>(
+        &self,
+        deadline: Instant,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Status> {
+        tokio::select! {
+            biased;
+            () = self.silent.cancelled() => Err(Status::unavailable(SILENCE)),
+            answer = timeout_at(deadline.into(), call) => match answer {
+                Ok(answer) => answer.map(Response::into_inner),
+                Err(_) => Err(Status::deadline_exceeded("its deadline has passed")),
+            },
+        }
     }
 
     /// Sends a message, and tells whether it is on its way. A DPU that takes none ends the session,
@@ -155,26 +183,27 @@ impl Session {
     pub(super) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
         let mut pause = FIRST_PAUSE;
         loop {
-            let (failure, was_up) = match self.hold_one(agent).await {
-                Ended::BeforeWelcome(failure) => (failure, false),
-                Ended::AfterWelcome(failure) => (failure, true),
-            };
-            self.went_down(failure, was_up);
-            pause = if was_up { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            match self.hold_one(agent).await {
+                Ended::BeforeWelcome(failure) => {
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tracing::info!(reason = %failure.reason, "no session with the DPU: {failure}");
+                    self.went_down(failure, Instant::now());
+                }
+                Ended::AfterWelcome(Loss { failure, since, pause: first }) => {
+                    pause = first;
+                    let reason = failure.reason;
+                    tracing::warn!(%reason, "the session with the DPU is over: {failure}");
+                    self.went_down(failure, since);
+                }
+            }
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
         }
     }
 
-    fn went_down(&self, failure: Failure, was_up: bool) {
-        let reason = failure.reason;
-        if was_up {
-            tracing::warn!(%reason, "the session with the DPU is over: {failure}");
-        } else {
-            tracing::info!(%reason, "no session with the DPU: {failure}");
-        }
+    fn went_down(&self, failure: Failure, lost_at: Instant) {
         self.standing.send_modify(|standing| {
             let (since, was_up) = match standing {
-                Standing::Up(_) => (Instant::now(), true),
+                Standing::Up(_) => (lost_at, true),
                 Standing::Down { since, was_up, .. } => (*since, *was_up),
             };
             *standing = Standing::Down { since, was_up, failure };
@@ -195,7 +224,7 @@ impl Session {
         let session = Arc::new(session);
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
         agent.session_began();
-        Ended::AfterWelcome(self.attend(agent, &session, inbox, period).await)
+        Ended::AfterWelcome(attend(agent, &session, inbox, period).await)
     }
 
     async fn open(
@@ -221,8 +250,13 @@ impl Session {
             "the DPU welcomed this host"
         );
         let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-        let session =
-            Established { id: welcome.session_id, client, outbox, overflow: Notify::new() };
+        let session = Established {
+            id: welcome.session_id,
+            client,
+            outbox,
+            overflow: Notify::new(),
+            silent: CancellationToken::new(),
+        };
         Ok((session, inbox, period))
     }
 
@@ -247,47 +281,87 @@ impl Session {
         tokio::spawn(credentials.follow(CERTIFICATE_PERIOD));
         Ok(self.connector.get_or_init(|| connector))
     }
-
-    /// Heartbeats out, messages in. Returns why the session is over.
-    async fn attend(
-        &self,
-        agent: &Arc<Agent>,
-        session: &Established,
-        mut inbox: Streaming<DpuMessage>,
-        period: Duration,
-    ) -> Failure {
-        let mut ticks = interval(period);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut sequence = 0;
-        let mut unanswered = 0;
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {
-                    if unanswered >= MISSED_HEARTBEATS {
-                        return lost(format!("it answered none of {unanswered} heartbeats"));
-                    }
-                    unanswered += 1;
-                    sequence += 1;
-                    session.send(host_message::Message::Heartbeat(Heartbeat { sequence }));
-                }
-                received = inbox.message() => match received {
-                    Ok(Some(DpuMessage { message: Some(dpu_message::Message::Heartbeat(_)) })) => {
-                        unanswered = 0;
-                    }
-                    Ok(Some(DpuMessage { message })) => agent.hear(message),
-                    Ok(None) => return lost("it closed the session"),
-                    Err(status) => return failure_of(&status),
-                },
-                () = session.overflow.notified() => return lost("it takes no messages"),
-            }
-        }
-    }
 }
 
 /// How a session ended.
 enum Ended {
     BeforeWelcome(Failure),
-    AfterWelcome(Failure),
+    AfterWelcome(Loss),
+}
+
+/// How a session was lost.
+struct Loss {
+    failure: Failure,
+    /// When the DPU last gave a sign of life.
+    since: Instant,
+    /// How long to wait before the next attempt.
+    pause: Duration,
+}
+
+impl From<Failure> for Loss {
+    fn from(failure: Failure) -> Self {
+        Self { failure, since: Instant::now(), pause: FIRST_PAUSE }
+    }
+}
+
+impl From<Status> for Loss {
+    /// Of all ends, only that by a newer session is `Aborted`. This agent did not open it.
+    fn from(status: Status) -> Self {
+        let failure = failure_of(&status);
+        if status.code() != Code::Aborted {
+            return failure.into();
+        }
+        let message = format!("{failure}; does another agent use this host's certificate?");
+        let failure = Failure::new(failure.reason, message);
+        Self { pause: RIVAL_PAUSE, ..failure.into() }
+    }
+}
+
+/// Heartbeats out, messages in, until the session is over.
+async fn attend(
+    agent: &Arc<Agent>,
+    session: &Established,
+    mut inbox: Streaming<DpuMessage>,
+    period: Duration,
+) -> Loss {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let patience = period.max(SHORTEST_PATIENCE);
+    let mut sequence = 0;
+    let mut heard = Instant::now();
+    let mut unanswered_since = None;
+    loop {
+        tokio::select! {
+            // What has arrived counts first: perhaps it was the agent that stood still.
+            biased;
+            received = inbox.message() => match received {
+                Ok(Some(DpuMessage { message })) => {
+                    heard = Instant::now();
+                    unanswered_since = None;
+                    agent.hear(message);
+                }
+                Ok(None) => return lost("it closed the session").into(),
+                Err(status) => return status.into(),
+            },
+            () = end_of_patience(unanswered_since, patience) => {
+                session.silent.cancel();
+                return Loss { since: heard, ..lost(SILENCE).into() };
+            }
+            () = session.overflow.notified() => return lost("it takes no messages").into(),
+            _ = ticks.tick() => {
+                sequence += 1;
+                unanswered_since.get_or_insert_with(Instant::now);
+                session.send(host_message::Message::Heartbeat(Heartbeat { sequence }));
+            }
+        }
+    }
+}
+
+async fn end_of_patience(unanswered_since: Option<Instant>, patience: Duration) {
+    match unanswered_since {
+        Some(since) => sleep_until((since + patience).into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
@@ -354,16 +428,41 @@ mod tests {
 
     use super::*;
 
+    fn session() -> (Established, mpsc::Receiver<HostMessage>) {
+        let (outbox, messages) = mpsc::channel(1);
+        let channel = Endpoint::from_static("http://[::1]:1").connect_lazy();
+        let session = Established {
+            id: "1".into(),
+            client: WorkloadNetworkClient::new(channel),
+            outbox,
+            overflow: Notify::new(),
+            silent: CancellationToken::new(),
+        };
+        (session, messages)
+    }
+
     #[tokio::test]
     async fn a_dpu_that_takes_no_messages_ends_the_session() {
-        let (outbox, _messages) = mpsc::channel(1);
-        let channel = Endpoint::from_static("http://[::1]:1").connect_lazy();
-        let client = WorkloadNetworkClient::new(channel);
-        let overflow = Notify::new();
-        let session = Established { id: "1".into(), client, outbox, overflow };
+        let (session, _messages) = session();
         let beat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
         assert!(session.send(beat()));
         assert!(!session.send(beat()), "what does not fit is not on its way");
         timeout(Duration::from_secs(5), session.overflow.notified()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn calls_to_a_silent_dpu_are_given_up() {
+        let (session, _messages) = session();
+        session.silent.cancel();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let call = std::future::pending::<Result<Response<()>, Status>>();
+        let failure = failure_of(&session.bounded(deadline, call).await.unwrap_err());
+        assert_eq!(failure.reason, Reason::DpuUnreachable);
+    }
+
+    #[test]
+    fn only_the_end_by_a_rival_is_followed_by_a_long_pause() {
+        assert_eq!(Loss::from(Status::aborted("newer")).pause, RIVAL_PAUSE);
+        assert_eq!(Loss::from(Status::unavailable("stopping")).pause, FIRST_PAUSE);
     }
 }

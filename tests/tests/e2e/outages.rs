@@ -230,3 +230,26 @@ fn a_pod_that_is_in_its_own_way_keeps_its_vf_and_costs_the_agent_little() {
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
 }
+
+#[test]
+fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
+    let grace = 6;
+    let lab = Lab::start(&Settings { grace, ..Settings::default() });
+    let pair = Pair::attach(&lab);
+    lab.service.signal(Signal::SIGSTOP);
+    let silent = Instant::now();
+    lab.add("blue", &Netns::new("other"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
+    assert!(silent.elapsed() < FAST, "{:?}", silent.elapsed());
+    let start = Instant::now();
+    lab.add("blue", &Netns::new("another"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    pair.assert_reach();
+    wait_for("a STATUS of 50", LIMIT, || (!lab.status().status.success()).then_some(()));
+    let limit = Duration::from_secs(u64::from(grace)) + FAST;
+    assert!(silent.elapsed() < limit, "{:?}", silent.elapsed());
+    lab.status().fails(50, &["DPU_UNREACHABLE"]);
+    lab.service.signal(Signal::SIGCONT);
+    lab.wait_until_good();
+    lab.assert_invariants();
+    pair.detach(&lab);
+}
