@@ -1,6 +1,10 @@
 //! What makes sense in a network: the same rules for the configuration file and for the API.
 
-use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
+    ops::RangeInclusive,
+};
 
 use ipnetwork::IpNetwork;
 
@@ -105,7 +109,8 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
 fn check_subnet(subnet: &Subnet) -> Vec<String> {
     let mut problems: Vec<String> = check_prefix(subnet.cidr).into_iter().collect();
     if !is_ordinary(subnet.cidr) {
-        problems.push("pods can't have loopback, multicast or unspecified addresses".into());
+        problems
+            .push("pods can't have loopback, multicast, broadcast or unspecified addresses".into());
     }
     problems.extend(subnet.gateway.and_then(|gateway| check_gateway(subnet, gateway)));
     problems.extend(subnet.ranges.iter().filter_map(|range| check_range(subnet, range)));
@@ -122,11 +127,14 @@ fn check_prefix(prefix: IpNetwork) -> Option<String> {
 fn is_ordinary(prefix: IpNetwork) -> bool {
     let address = prefix.network();
     let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    // A wider subnet's own broadcast address is never handed out.
+    let is_broadcast = prefix.contains(Ipv4Addr::BROADCAST.into()) && !has_broadcast(prefix);
     prefix.prefix() > 0
         && !address.is_loopback()
         && !address.is_multicast()
         && !address.is_unspecified()
         && !is_mapped
+        && !is_broadcast
 }
 
 fn check_gateway(subnet: &Subnet, gateway: IpAddr) -> Option<String> {
@@ -358,9 +366,11 @@ mod tests {
         let cases = [
             (r#"cidr = "10.1.0.5/16""#, "has host bits set: write 10.1.0.0/16"),
             (r#"cidr = "fd00::1/64""#, "has host bits set: write fd00::/64"),
-            (r#"cidr = "224.1.0.0/16""#, "loopback, multicast or unspecified"),
-            (r#"cidr = "0.0.0.0/0""#, "loopback, multicast or unspecified"),
-            (r#"cidr = "::ffff:10.1.0.0/112""#, "loopback, multicast or unspecified"),
+            (r#"cidr = "224.1.0.0/16""#, "loopback, multicast, broadcast or unspecified"),
+            (r#"cidr = "255.255.255.255/32""#, "loopback, multicast, broadcast or unspecified"),
+            (r#"cidr = "255.255.255.254/31""#, "loopback, multicast, broadcast or unspecified"),
+            (r#"cidr = "0.0.0.0/0""#, "loopback, multicast, broadcast or unspecified"),
+            (r#"cidr = "::ffff:10.1.0.0/112""#, "loopback, multicast, broadcast or unspecified"),
             (r#"cidr = "10.1.0.0/16", gateway = "10.2.0.1""#, "gateway 10.2.0.1 is outside"),
             (r#"cidr = "10.1.0.0/16", gateway = "fd00::1""#, "gateway fd00::1 is outside"),
             (r#"cidr = "10.1.0.0/16", gateway = "10.1.0.0""#, "is the network's or the broadcast"),
