@@ -48,9 +48,8 @@ pub enum OpenError {
     },
     /// It can't be read. It is never overwritten.
     #[error(
-        "{} is damaged. Without its records, what they describe is given up: running pods lose \
-         their network and others get their addresses. So drain the host first, then move the file \
-         away", path.display()
+        "{} is damaged (drain the host before you move it away: without its records running pods \
+         are cut off, and others get their addresses)", path.display()
     )]
     Damaged {
         /// The file.
