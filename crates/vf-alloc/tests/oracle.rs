@@ -73,6 +73,11 @@ impl Oracle {
         self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
     }
 
+    fn is_at(&self, vf: VfId, host: HostId, pci: &str) -> bool {
+        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
+        facts.is_some_and(|facts| facts.host == host && facts.pci_address == pci)
+    }
+
     fn free(&self, pool: &str, host: HostId, pf: Option<u16>, now: u64) -> Vec<VfId> {
         let free = |(vf, known): &(&VfId, &Known)| {
             self.state(**vf, known, now) == "free"
@@ -143,7 +148,7 @@ enum Operation {
     Offer(VfId, bool),
     Withdraw(VfId),
     Reserve(u8, usize, u32),
-    Pin(u8, usize, u32, VfId),
+    Pin(u8, usize, u32, VfId, bool),
     Attached(u8),
     Releasing(u8),
     Release(u8),
@@ -164,7 +169,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Offer(vf, moved)),
         2 => vf().prop_map(Operation::Withdraw),
         8 => (key(), pool(), host()).prop_map(|(key, pool, host)| Operation::Reserve(key, pool, host)),
-        3 => (key(), pool(), host(), vf()).prop_map(|(key, pool, host, vf)| Operation::Pin(key, pool, host, vf)),
+        3 => (key(), pool(), host(), vf(), prop::bool::weighted(0.3)).prop_map(
+            |(key, pool, host, vf, moved)| Operation::Pin(key, pool, host, vf, moved)
+        ),
         2 => key().prop_map(Operation::Attached),
         2 => key().prop_map(Operation::Releasing),
         5 => key().prop_map(Operation::Release),
@@ -210,8 +217,9 @@ impl Both {
             Operation::Reserve(key, pool, host) => {
                 self.reserve(key, POOLS[pool], HostId(host), None);
             }
-            Operation::Pin(key, pool, host, vf) => {
-                self.reserve(key, POOLS[pool], HostId(host), Some(vf));
+            Operation::Pin(key, pool, host, vf, moved) => {
+                let pci = facts(vf, moved).pci_address;
+                self.reserve(key, POOLS[pool], HostId(host), Some((vf, &pci)));
             }
             Operation::Attached(key) => {
                 allocator.attached(&key);
@@ -304,9 +312,9 @@ impl Both {
         }
     }
 
-    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<VfId>) {
-        let pci = pin.map(|vf| facts(vf, false).pci_address);
-        let request = Request { host, pool, pinned: pci.as_deref() };
+    /// With a pin: the VF, and the PCI address that it may have been at or is at now.
+    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(VfId, &str)>) {
+        let request = Request { host, pool, pinned: pin.map(|(_, pci)| pci) };
         let given = self.allocator.reserve(&request, key, self.now);
         if let Some(held) = self.oracle.held_by(key) {
             self.check_again(held, &request, &given);
@@ -314,8 +322,9 @@ impl Both {
         }
         match (given, pin) {
             (Ok(vf), None) => self.check_choice(vf, pool, host),
-            (Ok(vf), Some(pin)) => {
-                assert_eq!(vf, pin);
+            (Ok(vf), Some((pinned, pci))) => {
+                assert_eq!(vf, pinned);
+                assert!(self.oracle.is_at(vf, host, pci), "{vf} is no longer at {pci}");
                 assert!(self.oracle.free(pool, host, None, self.now).contains(&vf));
             }
             (Err(error), _) => self.check_refusal(&error, pool, host, pin),
@@ -357,18 +366,24 @@ impl Both {
         assert!(here.iter().all(|other| since(other) >= since(&vf)), "{vf} has rested less");
     }
 
-    fn check_refusal(&self, error: &ReserveError, pool: &str, host: HostId, pin: Option<VfId>) {
+    fn check_refusal(
+        &self,
+        error: &ReserveError,
+        pool: &str,
+        host: HostId,
+        pin: Option<(VfId, &str)>,
+    ) {
         let free = self.oracle.free(pool, host, None, self.now);
         match error {
             ReserveError::Exhausted { .. } => assert!(pin.is_none() && free.is_empty()),
             ReserveError::PinnedUnknown { .. } => {
-                let pci = facts(pin.unwrap(), false).pci_address;
-                let known =
-                    self.oracle.vfs.get(&pin.unwrap()).and_then(|known| known.facts.as_ref());
-                assert!(!known.is_some_and(|facts| facts.host == host && facts.pci_address == pci));
+                let (vf, pci) = pin.unwrap();
+                assert!(!self.oracle.is_at(vf, host, pci));
             }
             ReserveError::PinnedNotFree { vf, state, .. } => {
-                assert_eq!(Some(*vf), pin);
+                let (pinned, pci) = pin.unwrap();
+                assert_eq!(*vf, pinned);
+                assert!(self.oracle.is_at(*vf, host, pci), "{vf} is no longer at {pci}");
                 assert_ne!(*state, VfState::Free);
                 assert!(!free.contains(vf));
             }
