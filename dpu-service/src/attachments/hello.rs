@@ -62,10 +62,10 @@ pub struct VirtualFunction {
 /// How a VF is on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfCondition {
-    /// In the host's namespace under its own name, MAC and MTU, and in no record.
+    /// In the host's namespace under its own name and MTU, and in no record.
     Clean,
     /// Held by a record of the agent.
     InUse,
-    /// Nowhere to be found.
+    /// Nowhere to be found, or not restored yet.
     Missing,
 }
