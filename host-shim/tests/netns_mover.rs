@@ -288,6 +288,21 @@ fn a_taken_interface_name_is_refused_before_anything_is_moved() {
 }
 
 #[test]
+fn an_interface_name_that_is_taken_at_the_last_moment_is_refused_as_such() {
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let mut scene = stage.scene(&cargo(&stage));
+    let (checks, others) = INWARD_STEPS.split_at(2);
+    saga::run(checks, &mut scene).unwrap();
+    stage.pod.ip("link add eth0 type veth peer name other");
+    let failed = saga::run(others, &mut scene).unwrap_err();
+    assert_eq!(failed.step, "move-in");
+    assert!(matches!(&failed.source, Some(MoveError::InterfaceExists(_))), "{failed}");
+    assert!(saga::undo(checks, &mut scene).is_empty());
+    assert_eq!(stage.host.links(), before);
+}
+
+#[test]
 fn alternative_names_in_the_way_are_taken_off_and_restored() {
     let stage = Stage::new();
     let mut host = stage.host.rtnl();

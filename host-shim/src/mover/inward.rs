@@ -27,13 +27,26 @@ impl Step<Scene> for CheckNames {
     }
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let mut links = scene.pod()?.rtnl.links()?;
-        let (source, pci_address) = (&scene.source, &scene.pci_address);
-        links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.pci_address != *pci_address));
-        if names(&links).any(|name| *name == scene.plan.name) {
-            return Err(MoveError::InterfaceExists(scene.plan.name.clone()));
-        }
-        Ok(())
+        if is_name_taken(scene)? { Err(interface_exists(scene)) } else { Ok(()) }
+    }
+}
+
+fn is_name_taken(scene: &mut Scene) -> Result<bool, MoveError> {
+    let mut links = scene.pod()?.rtnl.links()?;
+    let (source, pci_address) = (&scene.source, &scene.pci_address);
+    links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.pci_address != *pci_address));
+    Ok(names(&links).any(|name| *name == scene.plan.name))
+}
+
+fn interface_exists(scene: &Scene) -> MoveError {
+    MoveError::InterfaceExists(scene.plan.name.clone())
+}
+
+/// Another may have taken the name after the look at it.
+fn why_refused(scene: &mut Scene, error: netlink::Error) -> MoveError {
+    match error.is_exists().then(|| is_name_taken(scene)) {
+        Some(Ok(true)) => interface_exists(scene),
+        _ => error.into(),
     }
 }
 
@@ -89,7 +102,8 @@ impl Step<Scene> for MoveIn {
             let netns = Arc::clone(&scene.pod()?.netns);
             let change = LinkChange::new().netns(&netns).name(&scene.plan.name);
             scene.is_fresh = true;
-            scene.host.rtnl.change_link(link.index, &change)?;
+            let moved = scene.host.rtnl.change_link(link.index, &change);
+            moved.map_err(|error| why_refused(scene, error))?;
         }
         scene.arrived = Some(arrival(scene)?);
         scene.durations.relocate = started.elapsed();
@@ -116,7 +130,8 @@ fn arrival(scene: &mut Scene) -> Result<Link, MoveError> {
     let down = Request::change_link(link.index, &LinkChange::new().down());
     let name = LinkChange::new().name(&scene.plan.name);
     let rename = Request::change_link(link.index, &name);
-    scene.pod()?.rtnl.batch(&[down, rename])?;
+    let renamed = scene.pod()?.rtnl.batch(&[down, rename]);
+    renamed.map_err(|error| why_refused(scene, error))?;
     scene.in_pod()?.ok_or_else(|| scene.missing())
 }
 
