@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AttachmentDetail, Bandwidth, Capability, Dpu, GetAttachmentRequest, Network, NetworkStatus,
-    Route, StepStatus, Subnet, SubnetUsage,
+    AttachmentDetail, Bandwidth, Capability, Dpu, Event, GetAttachmentRequest, Network,
+    NetworkStatus, Route, StepStatus, Subnet, SubnetUsage,
 };
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     rows::{attachment_state, pod_name, vlan},
     status::{dpu, host_table},
     table::table,
-    text::{or_dash, printable, rate, vf_name, yes_or_no},
+    text::{or_dash, printable, rate, short_id, vf_name, yes_or_no},
     watch::event_line,
 };
 
@@ -108,7 +108,7 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
     text.list("Routes", &attachment.routes.iter().map(route).collect::<Vec<_>>());
     text.block("Steps", &step_table(&detail.steps));
-    text.block("Events", &detail.events.iter().map(|e| event_line(e) + "\n").collect::<String>());
+    text.block("Events", &event_lines(&detail.events));
     text.finish()
 }
 
@@ -120,6 +120,10 @@ fn bandwidth(text: &mut Description, bandwidth: Option<&Bandwidth>) {
 
 fn route(route: &Route) -> String {
     format!("{} via {}", route.destination, or_dash(&route.gateway))
+}
+
+fn event_lines(events: &[Event]) -> String {
+    events.iter().map(|event| event_line(event, short_id(&event.subject)) + "\n").collect()
 }
 
 fn step_table(steps: &[StepStatus]) -> String {
@@ -141,7 +145,7 @@ fn dpu_text(dpu: &Dpu) -> String {
     text.field("Fabric", &dpu.fabric_driver);
     text.field("Attachments", &dpu.attachments.to_string());
     text.list("Problems", &dpu.problems);
-    text.block("Hosts", &host_table(&dpu.hosts, Timestamp::now()));
+    text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(&dpu.capabilities));
     text.finish()
 }
@@ -203,7 +207,7 @@ fn subnet_table(subnets: &[Subnet], usages: &[SubnetUsage]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::v1::{Address, Attachment, AttachmentKey, AttachmentState, Event, Pod, Vf};
+    use offload_proto::v1::{Address, Attachment, AttachmentKey, AttachmentState, Pod, Vf};
 
     use super::*;
 

@@ -4,13 +4,9 @@ use jiff::Timestamp;
 use offload_proto::v1::{Attachment, NetworkStatus, PoolStatus, SubnetUsage, VfStatus};
 
 use crate::{
-    table::table,
-    text::{age, or_dash, state, vf_name, yes_or_no},
+    table::narrow_or_wide,
+    text::{SHORT_ID, age, or_dash, short_id, state, vf_name, yes_or_no},
 };
-
-/// Ids begin with the millisecond of their making, 12 digits and a hyphen; fewer would often be
-/// shared.
-const SHORT_ID: usize = 13;
 
 pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
     let headings = ["NAME", "HOST", "STATE", "POOLS", "ATTACHMENT", "DETAIL", "PCI", "REPRESENTOR"];
@@ -20,7 +16,7 @@ pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
             or_dash(&vf.host).into(),
             vf_state(vf),
             or_dash(&vf.pools.join(",")).into(),
-            or_dash(vf.attachment_id.get(..SHORT_ID).unwrap_or(&vf.attachment_id)).into(),
+            or_dash(short_id(&vf.attachment_id)).into(),
             or_dash(&vf.detail).into(),
             or_dash(vf.vf.as_ref().map_or("", |vf| &vf.pci_address)).into(),
             or_dash(&vf.representor).into(),
@@ -143,17 +139,6 @@ pub(crate) fn pool_table(pools: &[PoolStatus], wide: bool) -> String {
         ]
     };
     narrow_or_wide(&headings, 7, wide, pools.iter().map(row))
-}
-
-/// Of all columns, the first `narrow` unless wide.
-fn narrow_or_wide(
-    headings: &[&str],
-    narrow: usize,
-    wide: bool,
-    rows: impl Iterator<Item = Vec<String>>,
-) -> String {
-    let columns = if wide { headings.len() } else { narrow };
-    table(&headings[..columns], rows.map(|row| row.into_iter().take(columns).collect()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::{
     describe::Description,
     error::CallError,
     format::{Audience, print_encoded},
-    table::table,
+    table::narrow_or_wide,
     text::{age, or_dash},
 };
 
@@ -22,7 +22,7 @@ pub(crate) async fn status(
     let dpu = dpu(client).await?;
     match print_encoded(&dpu, format, console)? {
         Audience::Programs => Ok(()),
-        Audience::People { .. } => console.print(&summary(&dpu, Timestamp::now())),
+        Audience::People { wide } => console.print(&summary(&dpu, wide, Timestamp::now())),
     }
 }
 
@@ -31,7 +31,7 @@ pub(crate) async fn dpu(client: &mut Client) -> Result<Dpu, CallError> {
     client.call(async |operator, request| operator.get_dpu(request).await, question).await
 }
 
-fn summary(dpu: &Dpu, now: Timestamp) -> String {
+fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     let connected = dpu.hosts.iter().filter(|host| host.connected).count();
     let mut text = Description::default();
     text.field("DPU", &dpu.name);
@@ -40,12 +40,12 @@ fn summary(dpu: &Dpu, now: Timestamp) -> String {
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
     text.list("Problems", &dpu.problems);
-    text.block("", &host_table(&dpu.hosts, now));
+    text.block("", &host_table(&dpu.hosts, wide, now));
     text.finish()
 }
 
 /// The hosts, with how long they have been as they are.
-pub(crate) fn host_table(hosts: &[HostStatus], now: Timestamp) -> String {
+pub(crate) fn host_table(hosts: &[HostStatus], wide: bool, now: Timestamp) -> String {
     if hosts.is_empty() {
         return String::new();
     }
@@ -56,9 +56,11 @@ pub(crate) fn host_table(hosts: &[HostStatus], now: Timestamp) -> String {
             state.into(),
             age(&host.since, now),
             or_dash(&host.agent_version).into(),
+            or_dash(&host.boot_id).into(),
         ]
     };
-    table(&["HOST", "STATE", "SINCE", "AGENT"], hosts.iter().map(row))
+    let headings = ["HOST", "STATE", "SINCE", "AGENT", "BOOT ID"];
+    narrow_or_wide(&headings, 4, wide, hosts.iter().map(row))
 }
 
 #[cfg(test)]
@@ -71,7 +73,7 @@ mod tests {
             name: name.into(),
             connected,
             agent_version: agent_version.into(),
-            boot_id: String::new(),
+            boot_id: "b007".into(),
             since: "2026-03-01T11:00:00Z".into(),
         };
         let dpu = Dpu {
@@ -85,7 +87,7 @@ mod tests {
         };
         let now = "2026-03-01T12:00:00Z".parse().unwrap();
         assert_eq!(
-            summary(&dpu, now),
+            summary(&dpu, false, now),
             "\
 DPU:           dpu-1
 Version:       0.1.0
@@ -103,8 +105,16 @@ node-2   Disconnected   1h0m    -
     }
 
     #[test]
+    fn a_wide_summary_tells_the_boot() {
+        let host = HostStatus { boot_id: "b007".into(), ..HostStatus::default() };
+        let dpu = Dpu { hosts: vec![host], ..Dpu::default() };
+        let boot = |wide| summary(&dpu, wide, Timestamp::UNIX_EPOCH).contains("b007");
+        assert!(boot(true) && !boot(false));
+    }
+
+    #[test]
     fn a_summary_says_that_nothing_is_wrong() {
-        let text = summary(&Dpu::default(), Timestamp::UNIX_EPOCH);
+        let text = summary(&Dpu::default(), false, Timestamp::UNIX_EPOCH);
         assert!(text.ends_with("Problems:      none\n"), "{text}");
     }
 }

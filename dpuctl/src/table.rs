@@ -21,6 +21,17 @@ pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
+/// Of all columns, the first `narrow` unless wide.
+pub(crate) fn narrow_or_wide(
+    headings: &[&str],
+    narrow: usize,
+    wide: bool,
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
+    let columns = if wide { headings.len() } else { narrow };
+    table(&headings[..columns], rows.map(|row| row.into_iter().take(columns).collect()))
+}
+
 fn one_line(cell: &str) -> String {
     printable(&cell.replace('\n', " "))
 }

@@ -20,6 +20,17 @@ pub(crate) fn yes_or_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 
+/// How much of an attachment's id tells it from most others. Ids begin with the millisecond of their
+/// making, 12 digits and a hyphen.
+pub(crate) const SHORT_ID: usize = 13;
+
+/// An attachment's id, shortened; another thing's name as it is.
+pub(crate) fn short_id(name: &str) -> &str {
+    const LENGTH: usize = 36;
+    let is_id = name.len() == LENGTH && name.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    if is_id { name.get(..SHORT_ID).unwrap_or(name) } else { name }
+}
+
 /// The VF's name, such as `pf0vf3`.
 pub(crate) fn vf_name(vf: Option<&Vf>) -> String {
     vf.and_then(vf_id).map_or_else(|| "-".into(), |id| id.to_string())
@@ -103,6 +114,16 @@ mod tests {
         assert_eq!(rate(0), "unlimited");
         assert_eq!(rate(250_000_000), "250M");
         assert_eq!(rate(1_500), "1500");
+    }
+
+    #[test]
+    fn only_ids_are_shortened() {
+        assert_eq!(short_id("0190aaaa-bbbb-7000-8000-000000000001"), "0190aaaa-bbbb");
+        assert_eq!(short_id("pf0vf3"), "pf0vf3");
+        assert_eq!(
+            short_id("a-host-whose-name-is-as-long-as-an-i"),
+            "a-host-whose-name-is-as-long-as-an-i"
+        );
     }
 
     #[test]

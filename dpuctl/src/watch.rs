@@ -10,7 +10,7 @@ use crate::{
     console::Console,
     error::CallError,
     format::{json_line, yaml},
-    text::printable,
+    text::{printable, short_id},
 };
 
 /// Only an interrupt ends it well: who watches has to know that events are missed from now on.
@@ -36,14 +36,15 @@ fn ended(error: CallError) -> CallError {
 
 fn line(event: &Event, format: Format) -> Result<String, CallError> {
     match format {
-        Format::Table | Format::Wide => Ok(event_line(event)),
+        Format::Table => Ok(event_line(event, short_id(&event.subject))),
+        Format::Wide => Ok(event_line(event, &event.subject)),
         Format::Json => json_line(event),
         Format::Yaml => Ok(format!("---\n{}", yaml(event)?.trim_end())),
     }
 }
 
-/// One event for people.
-pub(crate) fn event_line(event: &Event) -> String {
-    let Event { time, kind, subject, message, .. } = event;
+/// One event for people, about what they know as `subject`.
+pub(crate) fn event_line(event: &Event, subject: &str) -> String {
+    let Event { time, kind, message, .. } = event;
     printable(&format!("{time}  {kind}  {subject}  {message}").replace('\n', " "))
 }

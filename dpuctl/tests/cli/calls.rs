@@ -98,7 +98,7 @@ async fn programs_get_json_and_yaml() {
     assert!(yaml.contains("problems: []\nattachments: '0'\n"), "{yaml}");
     let lines = output_of_watch(&dut, "watch -o json").await;
     let event: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
-    assert_eq!(event["kind"], "HostConnected");
+    assert_eq!(event["kind"], "AttachmentReserved");
 }
 
 /// The events printed until the service ends the stream.
@@ -116,8 +116,9 @@ async fn output_of_watch(dut: &Dut, line: &str) -> String {
 #[tokio::test]
 async fn events_are_lines() {
     let dut = Dut::start().await;
-    let line = "2026-03-01T12:00:00Z  HostConnected  node-1  agent 0.1.0\n";
-    assert_eq!(output_of_watch(&dut, "watch").await, line.repeat(2));
+    let line = |id: &str| format!("2026-03-01T12:00:00Z  AttachmentReserved  {id}  for web/shop\n");
+    assert_eq!(output_of_watch(&dut, "watch").await, line("0190aaaa-bbbb").repeat(2));
+    assert_eq!(output_of_watch(&dut, "watch -o wide").await, line(ID).repeat(2));
 }
 
 #[tokio::test]

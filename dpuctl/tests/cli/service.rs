@@ -279,9 +279,9 @@ impl Operator for Canned {
         let event = |sequence| Event {
             sequence,
             time: "2026-03-01T12:00:00Z".into(),
-            kind: "HostConnected".into(),
-            subject: "node-1".into(),
-            message: "agent 0.1.0".into(),
+            kind: "AttachmentReserved".into(),
+            subject: ID.into(),
+            message: "for web/shop".into(),
         };
         Ok(Response::new(tokio_stream::iter(vec![Ok(event(1)), Ok(event(2))])))
     }
