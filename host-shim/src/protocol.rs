@@ -114,6 +114,9 @@ pub struct Bandwidth {
 pub struct DelRequest {
     /// The attachment's key.
     pub key: Key,
+    /// `CNI_NETNS`; empty: not given.
+    #[serde(default)]
+    pub netns: String,
 }
 
 /// A CHECK.

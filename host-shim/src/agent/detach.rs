@@ -27,14 +27,19 @@ impl Agent {
         }
     }
 
-    /// There is nothing here to give back. The DPU may have something: of an attach whose answer
-    /// never came, or of records that were lost. If it can't be asked now, its next session's hello
-    /// does not list the attachment, and so it is released.
-    async fn detach_unrecorded(&self, request: &DelRequest) {
+    /// There is no record of what to give back: perhaps records were lost, and the pod has its VF
+    /// all the same. The DPU may have something too, as of an attach whose answer never came. If it
+    /// can't be asked now, its next session's hello does not list the attachment, and so it is
+    /// released.
+    async fn detach_unrecorded(self: &Arc<Self>, request: &DelRequest) {
+        let fetched = self.fetch_stray(request).await.unwrap_or_else(|failure| {
+            tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
+            false
+        });
         let detach = v1::DetachRequest {
             key: Some(request.key.clone().into()),
             attachment_id: String::new(),
-            vf_returned: false,
+            vf_returned: fetched,
         };
         match self.call_detach(detach).await {
             Ok(()) => self.inventory_wanted(),

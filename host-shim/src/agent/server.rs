@@ -223,7 +223,7 @@ mod tests {
         let (agent, _folder) = agent();
         let key = record("a", "c").key();
         let _held = agent.keys.lock(&key).await;
-        let request = Request::Del(DelRequest { key });
+        let request = Request::Del(DelRequest { key, netns: String::new() });
         let call = Call { deadline_ms: 520, request };
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let permits = Arc::new(Semaphore::new(1));

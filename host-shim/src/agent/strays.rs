@@ -1,12 +1,17 @@
-//! VFs that came back while no record held them, as when the records were lost.
+//! VFs that no record holds, as when the records were lost.
 
 use std::sync::Arc;
 
-use netlink::{Error, Rtnl};
+use netlink::{Error, Netns, Rtnl};
+use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
 use super::Agent;
-use crate::{mover::make_clean, vf_source};
+use crate::{
+    mover::{make_clean, open_netns, take_out},
+    protocol::DelRequest,
+    vf_source,
+};
 
 impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
@@ -18,6 +23,46 @@ impl Agent {
             Ok(Err(error)) => tracing::warn!(%error, "the VFs can't be listed"),
             Err(error) => tracing::error!(%error, "restoring VFs failed"),
         }
+    }
+
+    /// Brings the VF that a pod has as its interface home, and tells whether there was one.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(super) async fn fetch_stray(
+        self: &Arc<Self>,
+        request: &DelRequest,
+    ) -> Result<bool, Failure> {
+        // A DEL may come long after its pod's namespace has ended.
+        let Ok(pod) = open_netns(&request.netns) else { return Ok(false) };
+        if pod.id() == self.host.id() {
+            return Ok(false);
+        }
+        let agent = Arc::clone(self);
+        let interface = request.key.interface_name.clone();
+        let work = move || {
+            let fetched = agent.fetch_stray_now(&pod, &interface);
+            fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
+        };
+        self.when_its_turn(work).await
+    }
+
+    fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<bool, Error> {
+        let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
+        let Some(link) = inside.link_by_name(interface)? else { return Ok(false) };
+        let Some(vf) = self.source.vf_of(&link) else { return Ok(false) };
+        let name = self.source.own_name(&vf);
+        let find =
+            |host: &mut Rtnl| vf_source::find(&*self.source, host, &vf.pci_address, Some(&name));
+        // A link that only looks like a VF which is elsewhere stays where it is.
+        if self.records.by_pci_address(&vf.pci_address).is_some() || find(&mut host)?.is_some() {
+            return Ok(false);
+        }
+        take_out(&mut inside, &link, (&self.host, &mut host), &name)?;
+        let Some(link) = find(&mut host)? else { return Ok(false) };
+        make_clean(&mut host, &link, &name)?;
+        tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
+        Ok(true)
     }
 
     fn restore_strays_now(&self) -> Result<(), Error> {

@@ -80,8 +80,10 @@ pub fn prepare(
             base = its_base;
             Request::Add(request)
         }
-        // Nothing but the key: a DEL must succeed whatever became of the rest.
-        Verb::Del => Request::Del(DelRequest { key: key(environment) }),
+        // Nothing of the configuration: a DEL must succeed whatever became of it.
+        Verb::Del => {
+            Request::Del(DelRequest { key: key(environment), netns: environment.netns.clone() })
+        }
         Verb::Check => Request::Check(check(environment, &configuration)?),
         Verb::Gc => Request::Gc(gc(configuration)?),
         Verb::Status | Verb::Version => Request::Status,

@@ -23,7 +23,7 @@ pub use announcer::Announcer;
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
-pub use outward::{STEPS as OUTWARD_STEPS, make_clean};
+pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub use plan::{Plan, PlanError};
 
 use crate::vf_source::{self, VfSource};

@@ -1,6 +1,6 @@
 //! The steps out of the pod. None is undone: when one fails, the way is forward again.
 
-use netlink::{Link, LinkChange, Request, Rtnl};
+use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
 use super::{MoveError, Original, Scene, configure};
@@ -55,7 +55,7 @@ impl Step<Scene> for Restore {
 
 pub(super) fn take_down(scene: &mut Scene) -> Result<(), MoveError> {
     let Some(link) = scene.in_pod()? else { return Ok(()) };
-    let name = homecoming_name(scene, &link)?;
+    let name = homecoming_name(&mut scene.host.rtnl, &link, &scene.original.name)?;
     let Some(pod) = &mut scene.pod else { return Ok(()) };
     let mut requests = Vec::new();
     if link.is_up {
@@ -71,10 +71,9 @@ pub(super) fn take_down(scene: &mut Scene) -> Result<(), MoveError> {
 }
 
 /// The VF's own name, or, while somebody else has it, one that nobody has.
-fn homecoming_name(scene: &mut Scene, link: &Link) -> Result<String, MoveError> {
-    let own = &scene.original.name;
-    let is_free = scene.host.rtnl.link_by_name(own)?.is_none();
-    Ok(if is_free { own.clone() } else { format!("returned{}", link.index) })
+fn homecoming_name(host: &mut Rtnl, link: &Link, own: &str) -> Result<String, netlink::Error> {
+    let is_free = host.link_by_name(own)?.is_none();
+    Ok(if is_free { own.into() } else { format!("returned{}", link.index) })
 }
 
 pub(super) fn move_out(scene: &mut Scene) -> Result<(), MoveError> {
@@ -96,6 +95,27 @@ pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
         None => Ok(()),
         Some(what) => Err(MoveError::NotClean { pci_address: scene.pci_address.clone(), what }),
     }
+}
+
+/// Moves the link of a VF out of a pod of which there is no record. [`make_clean`] is to follow.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn take_out(
+    pod: &mut Rtnl,
+    link: &Link,
+    host: (&Netns, &mut Rtnl),
+    own_name: &str,
+) -> Result<(), netlink::Error> {
+    let (netns, host) = host;
+    let name = homecoming_name(host, link, own_name)?;
+    let names = link.alternative_names.iter();
+    let mut requests: Vec<_> =
+        names.map(|name| Request::delete_alternative_name(link.index, name)).collect();
+    requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+    let home = LinkChange::new().netns(netns).name(&name);
+    requests.push(Request::change_link(link.index, &home));
+    pod.batch(&requests)
 }
 
 /// Makes a VF of which no record tells what it was like fit to be given out: switched off, without

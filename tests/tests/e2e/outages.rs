@@ -1,8 +1,12 @@
 //! Programs that are down, killed and started again; hosts and cards that are reset.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    fs,
+    time::{Duration, Instant},
+};
 
-use e2e::{Call, Lab, Netns, Settings, eventually, wait_for};
+use e2e::{Call, Card, HostEnd, Lab, Netns, Settings, eventually, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -252,4 +256,27 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
     lab.wait_until_good();
     lab.assert_invariants();
     pair.detach(&lab);
+}
+
+#[test]
+fn pods_outlive_the_agents_records_and_a_del_brings_their_vf_home() {
+    let mut lab = Lab::start(&Settings::with_vfs(2));
+    let pair = Pair::attach(&lab);
+    lab.agent.crash();
+    let state = lab.path().join("agent");
+    fs::rename(&state, lab.path().join("moved-away")).unwrap();
+    lab.start_agent();
+    lab.wait_until_good();
+    pair.assert_reach();
+    assert_eq!(ids(&lab).len(), 2);
+    for pod in [&pair.a, &pair.b] {
+        lab.del("blue", pod, "eth0").nothing();
+    }
+    wait_for("nothing attached", LIMIT, || ids(&lab).is_empty().then_some(()));
+    // What their MAC addresses were nobody knows any more: these cards have no permanent ones.
+    let ends = |ends: &BTreeMap<String, HostEnd>| -> Vec<_> {
+        ends.values().map(|end| (end.name.clone(), end.mtu, end.up)).collect()
+    };
+    assert_eq!(ends(&Card::ends_in(&lab.card.host)), ends(lab.card.clean()));
+    let _ = Pair::attach(&lab);
 }
