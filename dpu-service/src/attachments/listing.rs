@@ -155,10 +155,10 @@ impl Registry {
         let mut found = self.entries().map(|entry| entry.record.id).filter(matches);
         match (found.next(), found.next()) {
             (Some(id), None) => Ok(id),
-            (None, _) => Err(super::unknown(&beginning)),
+            (None, _) => Err(super::unknown(&format_args!("{beginning:?}"))),
             (Some(first), Some(second)) => Err(Failure::new(
                 Reason::InvalidRequest,
-                format!("{beginning} is ambiguous: {first}, {second}"),
+                format!("several ids begin with {beginning:?}, such as {first} and {second}"),
             )),
         }
     }

@@ -330,13 +330,11 @@ pub(crate) fn optional_host(name: String) -> Result<Option<HostName>, Failure> {
 /// The id, or the beginning of one, that an operator typed.
 pub(crate) fn id_prefix(text: &str) -> Result<String, Failure> {
     let is_allowed = |b: u8| b.is_ascii_hexdigit() || b == b'-';
-    if (4..=36).contains(&text.len()) && text.bytes().all(is_allowed) {
-        return Ok(text.to_ascii_lowercase());
+    if text.len() > 36 || !text.bytes().all(is_allowed) {
+        let message = format!("there is no attachment {}", shortened(text));
+        return Err(Failure::new(Reason::AttachmentUnknown, message));
     }
-    Err(invalid(format!(
-        "{} is not the beginning of an attachment id: give at least 4 of its characters",
-        shortened(text)
-    )))
+    Ok(text.to_ascii_lowercase())
 }
 
 /// A network, with the defaults of the configuration file, checked by its rules.

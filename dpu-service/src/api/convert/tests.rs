@@ -217,8 +217,8 @@ fn a_network_gets_the_files_defaults_and_rules() {
 #[test]
 fn an_id_may_be_begun() {
     assert_eq!(read::id_prefix("0199AB").unwrap(), "0199ab");
-    for text in ["", "019", "xyz1", &"0".repeat(37)] {
-        assert_refused(read::id_prefix(text), Reason::InvalidRequest, "beginning of an attachment");
+    for text in ["xyz1", &"0".repeat(37)] {
+        assert_refused(read::id_prefix(text), Reason::AttachmentUnknown, "there is no attachment");
     }
 }
 
