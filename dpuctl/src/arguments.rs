@@ -12,7 +12,7 @@ Exit codes:
   0  done
   1  the DPU refused or failed the call, or there is no such thing
   2  the command line, the configuration or a file given is wrong
-  3  the DPU can't be reached, or did not answer in time
+  3  the DPU can't be reached, did not answer in time, or ended a watch
   4  a certificate is missing, expired or refused
 
 Configuration: --config, else $DPUCTL_CONFIG, else ~/.config/dpu-offload/dpuctl.toml, else
