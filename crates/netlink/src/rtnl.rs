@@ -317,6 +317,21 @@ impl Rtnl {
         self.list("list the addresses", &message, of_link)
     }
 
+    /// The addresses of all links, each with its link's index.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn all_addresses(&mut self) -> Result<Vec<(u32, IpNetwork)>, Error> {
+        let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let described = |object| match object {
+            RouteNetlinkMessage::NewAddress(message) => {
+                Some((message.header.index, address::described_by(&message)?))
+            }
+            _ => None,
+        };
+        self.list("list all addresses", &message, described)
+    }
+
     /// Adds an address to a link; an IPv6 address is usable at once.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{Netns, NetnsId, Rtnl};
+use netlink::{Link, Netns, NetnsId, Rtnl};
 use offload_proto::{
     Failure, Reason,
     v1::{self, host_message},
@@ -111,12 +111,15 @@ impl Agent {
         netns: PodNetns,
         attachment: v1::Attachment,
     ) -> Result<Arc<Record>, Unrecorded> {
-        let original = match self.records.by_id(&attachment.id) {
-            Some(same) => Ok(same.original.clone()),
-            None => self.original_of(&attachment).await,
-        };
-        let original = original.map_err(|failure| Unrecorded { failure, found_vf: false })?;
         let found = |failure| Unrecorded { failure, found_vf: true };
+        let original = match self.records.by_id(&attachment.id) {
+            Some(same) => same.original.clone(),
+            None => {
+                let vf = self.vf_of(&attachment).await;
+                let vf = vf.map_err(|failure| Unrecorded { failure, found_vf: false })?;
+                vf.unused().map_err(found)?
+            }
+        };
         let record = Arc::new(Record {
             attachment,
             configuration: request.configuration.clone(),
@@ -132,10 +135,7 @@ impl Agent {
     }
 
     /// What the VF of a new attachment is like now.
-    async fn original_of(
-        self: &Arc<Self>,
-        attachment: &v1::Attachment,
-    ) -> Result<Original, Failure> {
+    async fn vf_of(self: &Arc<Self>, attachment: &v1::Attachment) -> Result<FoundVf, Failure> {
         let vf = attachment.vf.clone().unwrap_or_default();
         self.settle_earlier_holder(&vf.pci_address).await?;
         let (source, host) = (Arc::clone(&self.source), Arc::clone(&self.host));
@@ -149,12 +149,16 @@ impl Agent {
             let name = source.own_name(&identity);
             let mut rtnl = Rtnl::open_in(&host)?;
             let found = vf_source::find(&*source, &mut rtnl, &identity.pci_address, Some(&name))?;
-            Ok::<_, netlink::Error>((found, identity.pci_address))
+            let Some(link) = found else { return Ok((None, identity.pci_address)) };
+            let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
+            let pci_address = identity.pci_address.clone();
+            let found = FoundVf { link, used, pci_address };
+            Ok::<_, netlink::Error>((Some(found), identity.pci_address))
         };
         let looked = spawn_blocking(look).await.map_err(|error| defect(&error))?;
         let (found, pci_address) =
             looked.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))?;
-        found.as_ref().map(Original::from).ok_or_else(|| {
+        found.ok_or_else(|| {
             let message =
                 format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
             Failure::new(Reason::VfMissing, message)
@@ -267,6 +271,23 @@ struct Unrecorded {
     failure: Failure,
     /// The VF is in the host's namespace, and nobody else's.
     found_vf: bool,
+}
+
+/// A VF in the host's namespace that no record holds.
+struct FoundVf {
+    link: Link,
+    /// What the host itself uses it for.
+    used: Option<String>,
+    pci_address: String,
+}
+
+impl FoundVf {
+    /// What it is like, unless the host has taken it since it was offered.
+    fn unused(self) -> Result<Original, Failure> {
+        let Some(used) = self.used else { return Ok(Original::from(&self.link)) };
+        let message = format!("VF {} is used by the host itself: {used}", self.pci_address);
+        Err(Failure::new(Reason::VfNotFree, message))
+    }
 }
 
 /// The namespace that a record means, if it is still there.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use netlink::{Link, Rtnl};
+use netlink::{IpNetwork, Link, Rtnl};
 use offload_proto::{
     Failure, Reason,
     v1::{
@@ -34,14 +34,15 @@ impl Agent {
         let pending = self.pending.keys().into_iter().map(Into::into).collect();
         let agent = Arc::clone(self);
         let list = move || {
-            let links = agent.host_links()?;
+            let HostLinks { links, addresses } = agent.host_links()?;
             let records = agent.records.all();
             let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
-            let inventory = inventory(&*agent.source, &vfs, &records);
+            let inventory = inventory(&*agent.source, &vfs, &addresses, &records);
             let live = live(&*agent.source, &vfs, &records);
-            Ok((inventory, live))
+            Ok((inventory, live, uses_by_host(&vfs, &addresses)))
         };
-        let (inventory, live) = listed(list).await?;
+        let (inventory, live, uses) = listed(list).await?;
+        log_uses(&uses);
         *self.sent_inventory() = Some(inventory.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
@@ -61,25 +62,35 @@ impl Agent {
     pub(super) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
         let agent = Arc::clone(self);
         let list = move || {
-            let links = agent.host_links()?;
+            let HostLinks { links, addresses } = agent.host_links()?;
             let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
-            Ok(inventory(&*agent.source, &vfs, &agent.records.all()))
+            let inventory = inventory(&*agent.source, &vfs, &addresses, &agent.records.all());
+            Ok((inventory, uses_by_host(&vfs, &addresses)))
         };
-        let inventory = listed(list).await?;
+        let (inventory, uses) = listed(list).await?;
         let mut sent = self.sent_inventory();
         if sent.as_ref() != Some(&inventory)
             && self.session.send(host_message::Message::Inventory(inventory.clone()))
         {
+            log_uses(&uses);
             *sent = Some(inventory);
         }
         Ok(())
     }
 
-    /// The links of the host's namespace. Records are to be listed after them: a VF that leaves
-    /// has one.
-    fn host_links(&self) -> Result<Vec<Link>, netlink::Error> {
-        Rtnl::open_in(&self.host)?.links()
+    /// The links of the host's namespace. Records are to be listed after them:
+    /// a VF that leaves has one.
+    fn host_links(&self) -> Result<HostLinks, netlink::Error> {
+        let mut host = Rtnl::open_in(&self.host)?;
+        Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
     }
+}
+
+/// What is in the host's namespace.
+struct HostLinks {
+    links: Vec<Link>,
+    /// Each with its link's index.
+    addresses: Vec<(u32, IpNetwork)>,
 }
 
 async fn listed<T: Send + 'static>(
@@ -93,6 +104,7 @@ async fn listed<T: Send + 'static>(
 fn inventory(
     source: &dyn VfSource,
     present: &[(VfIdentity, &Link)],
+    addresses: &[(u32, IpNetwork)],
     records: &[Arc<Record>],
 ) -> Inventory {
     let mut vfs = BTreeMap::new();
@@ -109,6 +121,7 @@ fn inventory(
     for (identity, link) in present {
         let condition = match vfs.get(&order(identity)) {
             Some(_) => VfCondition::InUse,
+            None if vf_source::use_by_host(link, addresses).is_some() => VfCondition::InUse,
             None if vf_source::is_clean(source, identity, link) => VfCondition::Clean,
             // Until it is restored.
             None => VfCondition::Missing,
@@ -131,6 +144,23 @@ fn inventory(
         }
     }
     Inventory { pfs }
+}
+
+/// The VFs that the host uses itself, by PCI address, and what for.
+fn uses_by_host(
+    present: &[(VfIdentity, &Link)],
+    addresses: &[(u32, IpNetwork)],
+) -> Vec<(String, String)> {
+    let used = |(vf, link): &(VfIdentity, &Link)| {
+        Some((vf.pci_address.clone(), vf_source::use_by_host(link, addresses)?))
+    };
+    present.iter().filter_map(used).collect()
+}
+
+fn log_uses(uses: &[(String, String)]) {
+    for (vf, used) in uses {
+        tracing::info!(vf, "not offered, for the host uses it itself: {used}");
+    }
 }
 
 fn order(identity: &VfIdentity) -> (u32, u32, u32) {
@@ -184,20 +214,25 @@ mod tests {
     }
 
     #[test]
-    fn vfs_are_clean_in_use_or_missing() {
+    fn vfs_are_clean_or_in_use_or_missing() {
         let mut links = [
             link("p0v1", "virtual-nic d000:00:00.2 pf0vf1"),
             link("eth0", "virtual-nic d000:00:00.3 pf0vf2"),
             link("p1v0", "virtual-nic d001:00:00.1 pf1vf0"),
             link("p1v1", "virtual-nic d001:00:00.2 pf1vf1"),
+            link("p1v2", "virtual-nic d001:00:00.3 pf1vf2"),
+            link("p1v3", "virtual-nic d001:00:00.4 pf1vf3"),
             link("lo", ""),
         ];
         let mut held = record("a", "c");
         held.attachment.vf =
             Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
         links[3].mtu = 9000;
+        links[4].index = 5;
+        links[5].is_up = true;
+        let addresses = [(5, "10.0.0.1/24".parse().unwrap())];
         let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &links).collect();
-        let inventory = inventory(&VirtualCard, &vfs, &[Arc::new(held)]);
+        let inventory = inventory(&VirtualCard, &vfs, &addresses, &[Arc::new(held)]);
         let told: Vec<_> = inventory
             .pfs
             .iter()
@@ -211,6 +246,8 @@ mod tests {
                 (0, 2, VfCondition::Missing),
                 (1, 0, VfCondition::Clean),
                 (1, 1, VfCondition::Missing),
+                (1, 2, VfCondition::InUse),
+                (1, 3, VfCondition::Missing),
             ]
         );
         assert_eq!(inventory.pfs[1].pci_address, "d001:00:00.0");

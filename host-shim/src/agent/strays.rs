@@ -15,7 +15,7 @@ use crate::{
 
 impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
-    /// again. What a VF's MAC address was nobody knows any more; each attach sets its own.
+    /// again. Those that the host itself uses are left alone.
     pub(super) async fn restore_strays(self: &Arc<Self>) {
         let agent = Arc::clone(self);
         match spawn_blocking(move || agent.restore_strays_now()).await {
@@ -68,10 +68,12 @@ impl Agent {
     fn restore_strays_now(&self) -> Result<(), Error> {
         let mut host = Rtnl::open_in(&self.host)?;
         let links = host.links()?;
+        let addresses = host.all_addresses()?;
         for (vf, link) in vf_source::vfs(&*self.source, &links) {
-            let is_in_order = !link.is_up && vf_source::is_clean(&*self.source, &vf, link);
+            let is_let_alone = vf_source::is_clean(&*self.source, &vf, link)
+                || vf_source::use_by_host(link, &addresses).is_some();
             // Looked for after the listing: a VF that is being attached has a record by now.
-            if is_in_order || self.records.by_pci_address(&vf.pci_address).is_some() {
+            if is_let_alone || self.records.by_pci_address(&vf.pci_address).is_some() {
                 continue;
             }
             let name = self.source.own_name(&vf);

@@ -2,9 +2,9 @@
 
 mod virtual_card;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, net::IpAddr};
 
-use netlink::{Error, Link, Rtnl};
+use netlink::{Error, IpNetwork, Link, Rtnl};
 
 pub use virtual_card::VirtualCard;
 
@@ -55,10 +55,30 @@ pub fn vfs<'a>(
     links.iter().filter_map(|link| Some((source.vf_of(link)?, link)))
 }
 
-/// Whether the link of a VF that nobody uses is called and sized as it should be.
+/// Whether the link of a VF is as it should be while nobody uses it.
 #[must_use]
 pub fn is_clean(source: &dyn VfSource, vf: &VfIdentity, link: &Link) -> bool {
-    link.name == source.own_name(vf) && link.mtu == OWN_MTU
+    link.name == source.own_name(vf) && link.mtu == OWN_MTU && !link.is_up && !link.is_promiscuous
+}
+
+/// What the host itself uses the link of a VF for, of all addresses in the link's namespace.
+/// `None`: for nothing. A VF that comes back from a pod has neither a bridge nor addresses.
+#[must_use]
+pub fn use_by_host(link: &Link, addresses: &[(u32, IpNetwork)]) -> Option<String> {
+    if let Some(master) = link.master {
+        return Some(format!("it is a port of link {master}"));
+    }
+    let mut own = addresses.iter().filter(|(index, _)| *index == link.index);
+    let (_, address) = own.find(|(_, address)| !is_link_local(address.ip()))?;
+    Some(format!("it has the address {address}"))
+}
+
+/// The kernel gives such an address to each link that is switched on.
+const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
 }
 
 /// The link of the VF among others.
@@ -91,4 +111,22 @@ pub fn find(
 
 fn is(source: &dyn VfSource, link: &Link, pci_address: &str) -> bool {
     source.vf_of(link).is_some_and(|vf| vf.pci_address == pci_address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vf_with_a_master_or_an_address_is_the_hosts_own() {
+        let mut link = Link::default();
+        link.index = 7;
+        let of = |index, address: &str| (index, address.parse::<IpNetwork>().unwrap());
+        let addresses = [of(6, "10.0.0.1/24"), of(7, "fe80::1/64")];
+        assert_eq!(use_by_host(&link, &addresses), None);
+        let used = use_by_host(&link, &[of(7, "fe80::1/64"), of(7, "10.0.0.2/24")]);
+        assert_eq!(used.unwrap(), "it has the address 10.0.0.2/24");
+        link.master = Some(3);
+        assert_eq!(use_by_host(&link, &[]).unwrap(), "it is a port of link 3");
+    }
 }

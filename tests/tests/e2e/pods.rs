@@ -1,6 +1,7 @@
 //! The main job: pods get their network from the DPU and give it back.
 
 use e2e::{Call, Lab, Netns, Settings};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 /// The addresses of a result, without prefix length.
@@ -167,5 +168,28 @@ fn gc_keeps_what_is_listed_and_without_a_list_keeps_all() {
     configuration["cni.dev/valid-attachments"] = json!([]);
     lab.execute(&Call::new("GC", &configuration)).nothing();
     assert_eq!(lab.operator().get("attachments").len(), 1);
+    lab.assert_invariants();
+}
+
+#[test]
+fn vfs_that_the_host_uses_itself_are_left_to_it() {
+    let lab = Lab::start(&Settings::with_vfs(2));
+    let host = &lab.card.host;
+    host.ip(&["addr", "add", "192.0.2.1/24", "dev", "p0v0"]);
+    host.ip(&["link", "add", "br0", "type", "bridge"]);
+    host.ip(&["link", "set", "p0v1", "up", "master", "br0"]);
+    for interface in ["eth0", "eth1"] {
+        // The first attach may come before the DPU has heard of it.
+        assert!(!lab.add("blue", &Netns::new("pod"), interface).status.success());
+    }
+    assert_eq!(host.json("ip", &["addr", "show", "p0v0"])[0]["addr_info"][0]["local"], "192.0.2.1");
+    assert_eq!(host.json("ip", &["link", "show", "p0v1"])[0]["master"], "br0");
+
+    host.ip(&["link", "set", "p0v1", "nomaster"]);
+    host.ip(&["addr", "del", "192.0.2.1/24", "dev", "p0v0"]);
+    lab.agent.signal(Signal::SIGHUP);
+    lab.assert_clean_slate();
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
     lab.assert_invariants();
 }
