@@ -39,7 +39,7 @@ name = "wire"
 [[network]]
 name = "tiny"
 [[network.subnet]]
-cidr = "10.3.0.0/30"
+cidr = "10.4.0.0/30"
 "#;
 
 /// What a lab is set up with.

@@ -284,7 +284,7 @@ fn exhausted_addresses_fail_by_subnet_and_cost_no_vf() {
     let pods: Vec<_> = (0..3).map(|_| Netns::new("pod")).collect();
     let _ = lab.add("tiny", &pods[0], "eth0").result();
     let _ = lab.add("tiny", &pods[1], "eth0").result();
-    lab.add("tiny", &pods[2], "eth0").fails(103, &["10.3.0.0/30"]);
+    lab.add("tiny", &pods[2], "eth0").fails(103, &["10.4.0.0/30"]);
     lab.status().nothing();
     lab.assert_invariants();
     lab.del("tiny", &pods[0], "eth0").nothing();
