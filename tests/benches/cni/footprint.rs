@@ -9,8 +9,10 @@ use crate::{pods::Pods, sample::Sample};
 
 const CALLS: usize = 50;
 const LARGE_VFS: u32 = 1024;
+/// Attachments of the large service: a Linux bridge has room for 1,023 ports.
+const LARGE_ATTACHMENTS: usize = 1000;
 /// Of the large service's network: as many addresses of each attachment.
-const LARGE_SUBNETS: u32 = 64;
+const LARGE_SUBNETS: usize = 66;
 const CALLERS: usize = 4;
 
 /// The plugin process, the agent and the service at rest.
@@ -73,7 +75,7 @@ fn status_mib(id: u32, key: &str) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// The service with 1,024 VFs, all attached, and 64 leases each.
+/// The service with 1,024 VFs and 66,000 leases.
 pub(crate) fn print_large_service() {
     let mut networks = "[[network]]\nname = \"blue\"\ndefault = true\n".to_owned();
     for number in 0..LARGE_SUBNETS {
@@ -82,18 +84,23 @@ pub(crate) fn print_large_service() {
     }
     let settings = Settings { networks, ..Settings::with_vfs(LARGE_VFS) };
     let lab = Lab::start(&settings);
-    let pods = Pods::new(&lab, LARGE_VFS as usize);
+    let pods = Pods::asking_for(&lab, LARGE_ATTACHMENTS, one_of_each_subnet);
     let empty = resident_mib(&lab.service);
-    Sample::by_callers(CALLERS, LARGE_VFS as usize, &|number| pods.add(number));
+    Sample::by_callers(CALLERS, LARGE_ATTACHMENTS, &|number| pods.add(number));
     wait_for("all to be attached", Duration::from_secs(60), || {
-        (lab.attachments_in("ATTACHED") == LARGE_VFS as usize).then_some(())
+        (lab.attachments_in("ATTACHED") == LARGE_ATTACHMENTS).then_some(())
     });
-    let leases = LARGE_VFS * LARGE_SUBNETS;
+    let leases = LARGE_ATTACHMENTS * LARGE_SUBNETS;
     println!("\n### Memory of a large service\n\n| what | figure |\n|---|---|");
     println!("| the service's memory, {LARGE_VFS} VFs, none attached | {empty:.1} MiB |");
     println!(
-        "| the service's memory, {LARGE_VFS} VFs attached, {leases} leases | {:.1} MiB |",
+        "| the service's memory, {LARGE_ATTACHMENTS} of them attached, {leases} leases | {:.1} MiB |",
         resident_mib(&lab.service)
     );
     println!("| the agent's memory then | {:.1} MiB |", resident_mib(&lab.agent));
+}
+
+fn one_of_each_subnet(number: usize) -> Vec<String> {
+    let (high, low) = (number / 250, number % 250 + 2);
+    (0..LARGE_SUBNETS).map(|subnet| format!("10.{subnet}.{high}.{low}/20")).collect()
 }

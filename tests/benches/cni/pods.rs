@@ -6,16 +6,28 @@ use std::{
 };
 
 use e2e::{Lab, Netns, program};
+use serde_json::json;
 
 /// Pods that are attached to the network `blue` and detached.
 pub(crate) struct Pods<'a> {
     lab: &'a Lab,
     pods: Vec<Netns>,
+    /// The addresses that each asks for.
+    addresses: fn(usize) -> Vec<String>,
 }
 
 impl<'a> Pods<'a> {
     pub(crate) fn new(lab: &'a Lab, count: usize) -> Self {
-        Self { lab, pods: (0..count).map(|_| Netns::new("pod")).collect() }
+        Self::asking_for(lab, count, |_| Vec::new())
+    }
+
+    /// Pods that ask for addresses.
+    pub(crate) fn asking_for(
+        lab: &'a Lab,
+        count: usize,
+        addresses: fn(usize) -> Vec<String>,
+    ) -> Self {
+        Self { lab, pods: (0..count).map(|_| Netns::new("pod")).collect(), addresses }
     }
 
     pub(crate) fn add(&self, number: usize) {
@@ -39,7 +51,12 @@ impl<'a> Pods<'a> {
             .env("CNI_PATH", "/opt/cni/bin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        (command, self.lab.configuration("blue").to_string())
+        let mut configuration = self.lab.configuration("blue");
+        let addresses = (self.addresses)(number);
+        if !addresses.is_empty() {
+            configuration["runtimeConfig"] = json!({ "ips": addresses });
+        }
+        (command, configuration.to_string())
     }
 
     fn call(&self, verb: &str, number: usize) {
