@@ -10,9 +10,9 @@ use crate::{pods::Pods, sample::Sample};
 const CALLS: usize = 50;
 const LARGE_VFS: u32 = 1024;
 /// Attachments of the large service: a Linux bridge has room for 1,023 ports.
-const LARGE_ATTACHMENTS: usize = 1000;
-/// Of the large service's network: as many addresses of each attachment.
-const LARGE_SUBNETS: usize = 66;
+const LARGE_ATTACHMENTS: usize = 1023;
+/// Of the large service's network: as many addresses as an attachment can ask for.
+const LARGE_SUBNETS: usize = 16;
 const CALLERS: usize = 4;
 
 /// The plugin process, the agent and the service at rest.
@@ -75,7 +75,7 @@ fn status_mib(id: u32, key: &str) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// The service with 1,024 VFs and 66,000 leases.
+/// The service with 1,024 VFs and as many leases as its limits allow.
 pub(crate) fn print_large_service() {
     let mut networks = "[[network]]\nname = \"blue\"\ndefault = true\n".to_owned();
     for number in 0..LARGE_SUBNETS {
