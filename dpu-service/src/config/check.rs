@@ -7,11 +7,12 @@ use std::{
 };
 
 use mtls::{Identity, Role};
+use offload_proto::form::is_interface_name;
 use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
     Config,
-    networks::{check_network, check_networks, is_interface_name, is_label},
+    networks::{check_network, check_networks, is_label},
 };
 
 /// Everything that is wrong with a configuration: one sentence each, with key, value and way out.

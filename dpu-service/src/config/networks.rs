@@ -7,6 +7,7 @@ use std::{
 };
 
 use ipnetwork::IpNetwork;
+use offload_proto::form::is_interface_name;
 
 use crate::model::{AddressRange, Bandwidth, Dns, Network, PolicyRule, Route, Subnet};
 
@@ -70,12 +71,6 @@ pub(crate) fn is_label(text: &str) -> bool {
         && bytes.first().is_some_and(|b| is_plain(*b))
         && bytes.last().is_some_and(|b| is_plain(*b))
         && bytes.iter().all(|b| is_plain(*b) || *b == b'-')
-}
-
-/// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern.
-pub(crate) fn is_interface_name(text: &str) -> bool {
-    let is_allowed = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%');
-    (1..=15).contains(&text.len()) && text.bytes().all(is_allowed) && text != "." && text != ".."
 }
 
 fn check_link(network: &Network) -> Vec<String> {

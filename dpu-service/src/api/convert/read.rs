@@ -4,14 +4,18 @@ use std::{collections::HashSet, net::IpAddr, str::FromStr, sync::Arc};
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::{Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, v1};
+use offload_proto::{
+    Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
+    form::{self, is_interface_name},
+    v1,
+};
 use vf_alloc::{PfId, VfId};
 
 use crate::{
     attachments::{
         Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
     },
-    config::{check_bandwidth, check_network, is_interface_name, is_label},
+    config::{check_bandwidth, check_network, is_label},
     model::{
         AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
         Pod, PolicyRule, Route, Subnet,
@@ -156,23 +160,13 @@ fn pod(pod: v1::Pod) -> Result<Pod, Failure> {
 /// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
 /// digits exist.
 fn pci_address(text: &str) -> Result<String, Failure> {
-    let hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
-        lengths.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
+    let refuse = || {
+        invalid(format!(
+            "pci_address {} is not domain:bus:device.function, such as 0000:03:00.2",
+            shortened(text)
+        ))
     };
-    let parts: Vec<&str> = text.split([':', '.']).collect();
-    let is_good = match parts[..] {
-        [domain, bus, device, function] => {
-            hex(domain, 4..=8) && hex(bus, 2..=2) && hex(device, 2..=2) && hex(function, 1..=1)
-        }
-        _ => false,
-    };
-    if is_good && text.rfind('.') == text.len().checked_sub(2) {
-        return Ok(text.to_ascii_lowercase());
-    }
-    Err(invalid(format!(
-        "pci_address {} is not domain:bus:device.function, such as 0000:03:00.2",
-        shortened(text)
-    )))
+    form::pci_address(text).ok_or_else(refuse)
 }
 
 fn mac(text: &str) -> Result<MacAddress, Failure> {
