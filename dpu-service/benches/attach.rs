@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use world::{World, configuration, key, settings, spec};
+use world::{RETURNED, World, configuration, key, settings, spec};
 
 const LASTS: Duration = Duration::from_secs(3);
 const MANY: u16 = 64;
@@ -46,7 +46,7 @@ async fn call(world: Arc<World>, caller: u16) -> u32 {
     while Instant::now() < end {
         let container = format!("{caller}-{attaches}");
         world.attach(spec(&container)).await.unwrap();
-        world.engine.detach(key(&container), None, true).await.unwrap();
+        world.engine.detach(key(&container), None, RETURNED).await.unwrap();
         attaches += 1;
     }
     attaches

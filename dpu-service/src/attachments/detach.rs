@@ -6,6 +6,7 @@ use offload_proto::Failure;
 
 use super::{
     engine::{Engine, now},
+    hello::HostTime,
     registry::Entry,
     views::AttachmentView,
 };
@@ -22,21 +23,26 @@ impl Engine {
         &self,
         key: AttachmentKey,
         id: Option<AttachmentId>,
-        vf_returned: bool,
+        returned: Option<HostTime>,
     ) -> Result<(), Failure> {
         let _key = self.keys.lock(&key).await;
         let Some(record) = self.record_of(&key) else { return Ok(()) };
         if id.is_some_and(|id| id != record.id) {
             return Ok(());
         }
-        self.end_attach(record.id);
-        self.give_back(&record, vf_returned, "the host detaches it").await.map(drop)
+        self.note_host_detaches(&record, returned);
+        self.give_back(&record, returned.is_some(), "the host detaches it").await.map(drop)
     }
 
-    /// The host itself gives the attachment back: none of its calls will move the VF any more.
-    fn end_attach(&self, id: AttachmentId) {
-        if let Some(entry) = self.registry().get_mut(id) {
+    /// The host itself gives the attachment back: none of its calls will move the VF any more, and
+    /// what it said of the VF before is outdated.
+    fn note_host_detaches(&self, record: &Record, returned: Option<HostTime>) {
+        let mut registry = self.registry();
+        if let Some(entry) = registry.get_mut(record.id) {
             entry.session = None;
+        }
+        if let Some(as_of) = returned {
+            registry.note_return(record, as_of);
         }
     }
 

@@ -28,9 +28,15 @@ pub struct LiveAttachment {
     pub in_pod: bool,
 }
 
+/// A time on a host's clock: nanoseconds since it booted. 0: not told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostTime(pub u64);
+
 /// All PFs and VFs of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
+    /// When the host began to look.
+    pub as_of: HostTime,
     /// The PFs.
     pub pfs: Vec<PhysicalFunction>,
 }

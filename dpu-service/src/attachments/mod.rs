@@ -22,7 +22,9 @@ use offload_proto::{Failure, Reason};
 use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
 
-pub use hello::{Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction};
+pub use hello::{
+    Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
+};
 pub use mend::Depth;
 pub use settings::{Configuration, Settings};
 pub use views::{
@@ -78,8 +80,8 @@ impl Attachments {
         self.flow(async move |engine: Arc<Engine>| engine.attach(spec, session).await).await
     }
 
-    /// Gives an attachment back. One that is gone already, or not `id`, is no error. Unless
-    /// `vf_returned`, its VF is held until the host says that it is back.
+    /// Gives an attachment back. One that is gone already, or not `id`, is no error. Unless its VF
+    /// has `returned` at a time of the host's, it is held until the host says that it is back.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`]: to be repeated.
@@ -87,9 +89,9 @@ impl Attachments {
         &self,
         key: AttachmentKey,
         id: Option<AttachmentId>,
-        vf_returned: bool,
+        returned: Option<HostTime>,
     ) -> Result<(), Failure> {
-        self.flow(async move |engine: Arc<Engine>| engine.detach(key, id, vf_returned).await).await
+        self.flow(async move |engine: Arc<Engine>| engine.detach(key, id, returned).await).await
     }
 
     /// Compares an attachment's record with what the kernel has.

@@ -14,6 +14,7 @@ use offload_proto::{Failure, Reason};
 use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
+    hello::HostTime,
     networks::{Claim, Networks, Suspended},
     settings::{Configuration, Settings},
     views::{AttachmentState, AttachmentView, Origin},
@@ -36,6 +37,9 @@ pub(super) struct Registry {
     pub(super) macs: HashMap<MacAddress, AttachmentId>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
+    /// When VFs were back on their hosts, as the latest Detach of each said, and the boot that this
+    /// time belongs to.
+    returns: HashMap<VfId, (String, HostTime)>,
     /// VFs in quarantine because their host holds them for nobody that the journal knows.
     pub(super) unaccounted: BTreeSet<VfId>,
     /// VFs whose representors serve nobody and can't be unprogrammed; that was told.
@@ -126,6 +130,7 @@ impl Registry {
             hosts: BTreeMap::new(),
             macs: HashMap::new(),
             cooling: loaded.cooling,
+            returns: HashMap::new(),
             unaccounted: BTreeSet::new(),
             stuck: BTreeSet::new(),
             draining: None,
@@ -272,6 +277,21 @@ impl Registry {
                 entry.record = Arc::new(releasing);
             }
         }
+    }
+
+    /// Notes when the attachment's VF was back on its host.
+    pub(super) fn note_return(&mut self, record: &Record, as_of: HostTime) {
+        self.returns.insert(record.vf, (record.boot_id.clone(), as_of));
+    }
+
+    /// The VFs that came back after `as_of` in this boot, so that what the host saw then says nothing
+    /// of them: a Detach overtakes the messages of a session.
+    pub(super) fn returned_after(&self, boot_id: &str, as_of: HostTime) -> HashSet<VfId> {
+        if as_of == HostTime::default() {
+            return HashSet::new();
+        }
+        let later = self.returns.iter().filter(|(_, (boot, at))| boot == boot_id && *at > as_of);
+        later.map(|(vf, _)| *vf).collect()
     }
 
     /// Frees all that an attachment holds. Its addresses rest first.

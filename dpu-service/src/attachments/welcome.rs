@@ -145,13 +145,15 @@ impl Engine {
         inventory: &Inventory,
     ) -> Result<Conditions, Failure> {
         let mut registry = self.registry();
-        if !self.sessions.is_current(host, session) {
-            return Err(super::stale(session));
-        }
+        let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| super::stale(session))?;
         let number = registry.host_id(host)?;
+        let outdated = registry.returned_after(&boot_id, inventory.as_of);
         let mut conditions = Conditions::new();
         let mut cleared = Vec::new();
         for (vf, facts, condition) in listed(host, number, inventory, &registry) {
+            if outdated.contains(&vf) {
+                continue;
+            }
             conditions.insert(vf, condition);
             match condition {
                 VfCondition::Clean => {
@@ -164,7 +166,7 @@ impl Engine {
                 VfCondition::Missing => registry.vfs.withdraw(vf, "the host can't find it"),
             }
         }
-        registry.withdraw_unlisted(host, &conditions);
+        registry.withdraw_unlisted(host, |vf| conditions.contains_key(vf) || outdated.contains(vf));
         drop(registry);
         for vf in cleared {
             self.events.record(EventKind::VfCleared, vf, "the host has it back, clean");
@@ -290,11 +292,10 @@ impl Engine {
 
 impl Registry {
     /// VFs that the host no longer lists are no longer to be had.
-    fn withdraw_unlisted(&mut self, host: &HostName, listed: &Conditions) {
+    fn withdraw_unlisted(&mut self, host: &HostName, is_listed: impl Fn(&VfId) -> bool) {
         let Some(pfs) = self.hosts.get(host) else { return };
         let known = self.vfs.vfs().map(|view| view.vf);
-        let unlisted: Vec<_> =
-            known.filter(|vf| pfs.contains(&vf.pf) && !listed.contains_key(vf)).collect();
+        let unlisted: Vec<_> = known.filter(|vf| pfs.contains(&vf.pf) && !is_listed(vf)).collect();
         for vf in unlisted {
             self.vfs.withdraw(vf, "the host has no such VF");
         }

@@ -12,7 +12,9 @@ use vf_alloc::VfId;
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, hello, host, inventory, key, live, network, settings, spec},
+    world::{
+        RETURNED, World, configuration, hello, host, inventory, key, live, network, settings, spec,
+    },
 };
 
 #[tokio::test]
@@ -40,7 +42,7 @@ async fn attach_and_detach_may_be_repeated() {
     assert_eq!(first, again);
     world.detach("pod").await;
     world.detach("pod").await;
-    world.engine.detach(key("never seen"), None, true).await.unwrap();
+    world.engine.detach(key("never seen"), None, RETURNED).await.unwrap();
     world.check();
 }
 
@@ -278,7 +280,7 @@ async fn a_late_detach_leaves_a_newer_attachment_alone() {
     world.detach("pod").await;
     let new = world.attach(spec("pod")).await.unwrap();
     assert_ne!(old.record.id, new.record.id);
-    world.engine.detach(key("pod"), Some(old.record.id), true).await.unwrap();
+    world.engine.detach(key("pod"), Some(old.record.id), RETURNED).await.unwrap();
     assert_eq!(world.list(), [new]);
     world.check();
 }
@@ -287,7 +289,7 @@ async fn a_late_detach_leaves_a_newer_attachment_alone() {
 async fn a_vf_that_is_not_back_is_held() {
     let world = World::with(configuration(), settings(), 1).await;
     let view = world.attached("pod").await;
-    world.engine.detach(key("pod"), None, false).await.unwrap();
+    world.engine.detach(key("pod"), None, None).await.unwrap();
     world.check();
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);

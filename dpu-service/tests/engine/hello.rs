@@ -1,7 +1,7 @@
 //! What a host's first words settle.
 
 use dpu_service::{
-    attachments::{AttachmentState, Hello, LiveAttachment, VfCondition},
+    attachments::{AttachmentState, Hello, HostTime, LiveAttachment, VfCondition},
     events::EventKind,
     model::{AttachmentId, HostName},
     sessions::HostCommand,
@@ -9,7 +9,7 @@ use dpu_service::{
 use offload_proto::Reason;
 use vf_alloc::{VfId, VfState};
 
-use crate::world::{World, hello, host, inventory, key, live, spec};
+use crate::world::{VFS, World, hello, host, inventory, key, live, spec};
 
 #[tokio::test]
 async fn attachments_of_an_earlier_boot_are_released() {
@@ -106,7 +106,7 @@ async fn what_the_host_detaches_itself_is_freed_by_its_next_inventory() {
     let clean = inventory(&world.kernel, &[]);
     world.say_inventory(&clean).await;
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed), "its call is under way");
-    world.engine.detach(key("pod"), None, false).await.unwrap();
+    world.engine.detach(key("pod"), None, None).await.unwrap();
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     world.say_inventory(&clean).await;
     assert_eq!(world.state("pod"), None);
@@ -233,4 +233,49 @@ async fn words_of_an_old_session_are_ignored() {
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));
     assert_eq!(world.engine.pools()[0].usage.absent, 0);
     assert!(world.engine.hosts()[0].connected);
+}
+
+#[tokio::test]
+async fn what_the_host_saw_before_a_vf_came_back_is_outdated() {
+    let world = World::new().await;
+    for said in [VfCondition::InUse, VfCondition::Missing] {
+        let view = world.attached("pod").await;
+        let mut seen = inventory(&world.kernel, &[view.record.vf]);
+        seen.as_of = HostTime(10);
+        let vfs = &mut seen.pfs[0].vfs;
+        vfs.iter_mut()
+            .filter(|vf| vf.number == view.record.vf.vf)
+            .for_each(|vf| vf.condition = said);
+        let mut unlisted = seen.clone();
+        unlisted.pfs[0].vfs.retain(|vf| vf.number != view.record.vf.vf);
+
+        world.engine.detach(key("pod"), None, Some(HostTime(11))).await.unwrap();
+        world.say_inventory(&seen).await;
+        world.say_inventory(&unlisted).await;
+        assert_eq!(free_vfs(&world).await, usize::from(VFS));
+
+        seen.as_of = HostTime(12);
+        world.say_inventory(&seen).await;
+        assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1);
+        world.say_inventory(&inventory(&world.kernel, &[])).await;
+        world.check();
+    }
+}
+
+#[tokio::test]
+async fn the_clock_of_an_earlier_boot_outdates_nothing() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.detach(key("pod"), None, Some(HostTime(1_000))).await.unwrap();
+    world.boot_id = "boot-2".into();
+    world.hello(&[]).await;
+    let mut seen = inventory(&world.kernel, &[view.record.vf]);
+    seen.as_of = HostTime(10);
+    world.say_inventory(&seen).await;
+    assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1);
+}
+
+async fn free_vfs(world: &World) -> usize {
+    let vfs = world.engine.vfs().await.unwrap();
+    vfs.iter().filter(|view| view.state == VfState::Free).count()
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::{
     fake_kernel::DOING,
-    world::{VFS, World, hello, host, inventory, key, live, spec},
+    world::{RETURNED, VFS, World, hello, host, inventory, key, live, spec},
 };
 
 #[derive(Clone, Debug)]
@@ -94,11 +94,12 @@ async fn act(world: &mut World, action: Action) {
             }
         }
         Action::Detach { container, returned } => {
+            let returned = if returned { RETURNED } else { None };
             world.engine.detach(key(&name(container)), None, returned).await.unwrap();
         }
         Action::DetachOnFullDisk { container } => {
             world.full.set(true);
-            let _ = world.engine.detach(key(&name(container)), None, true).await;
+            let _ = world.engine.detach(key(&name(container)), None, RETURNED).await;
             world.full.set(false);
         }
         Action::Release { container } => {

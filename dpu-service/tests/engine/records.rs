@@ -6,14 +6,14 @@ use dpu_service::attachments::{AttachmentState, Depth};
 use futures::future::join_all;
 use offload_proto::Reason;
 
-use crate::world::{World, configuration, key, live, settings, spec};
+use crate::world::{RETURNED, World, configuration, key, live, settings, spec};
 
 #[tokio::test]
 async fn a_restart_gives_the_same_view() {
     let mut world = World::new().await;
     let held = world.attached("held").await;
     world.attached("releasing").await;
-    world.engine.detach(key("releasing"), None, false).await.unwrap();
+    world.engine.detach(key("releasing"), None, None).await.unwrap();
     let before = world.list();
 
     world.restart().await;
@@ -57,7 +57,7 @@ async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.full.set(true);
-    let failure = world.engine.detach(key("pod"), None, true).await.unwrap_err();
+    let failure = world.engine.detach(key("pod"), None, RETURNED).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert!(world.kernel.port(view.record.vf).is_idle());
@@ -105,7 +105,8 @@ async fn concurrent_attaches_share_transactions() {
     assert_eq!(after.commits - before.commits, 64);
     assert!(after.transactions - before.transactions < 64, "{after:?}");
     world.check();
-    let detached = join_all((0..64).map(|n| world.engine.detach(key(&n.to_string()), None, true)));
+    let detached =
+        join_all((0..64).map(|n| world.engine.detach(key(&n.to_string()), None, RETURNED)));
     assert!(detached.await.into_iter().all(|detached| detached.is_ok()));
     world.check();
     assert!(world.list().is_empty());

@@ -5,7 +5,8 @@ use std::{collections::HashSet, time::Duration};
 use dpu_service::{
     attachments::{
         AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration, Hello,
-        Inventory, LiveAttachment, PhysicalFunction, Settings, VfCondition, VirtualFunction,
+        HostTime, Inventory, LiveAttachment, PhysicalFunction, Settings, VfCondition,
+        VirtualFunction,
     },
     model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
     programmer::Programmer,
@@ -22,6 +23,9 @@ use crate::{
 };
 
 pub(crate) const VFS: u16 = 4;
+
+/// The VF is back, at a time that the host does not tell.
+pub(crate) const RETURNED: Option<HostTime> = Some(HostTime(0));
 
 pub(crate) struct World {
     directory: TempDir,
@@ -164,7 +168,7 @@ impl World {
     }
 
     pub(crate) async fn detach(&self, container: &str) {
-        self.engine.detach(key(container), None, true).await.unwrap();
+        self.engine.detach(key(container), None, RETURNED).await.unwrap();
     }
 
     pub(crate) fn list(&self) -> Vec<AttachmentView> {
@@ -239,7 +243,7 @@ pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[VfId]) -> Inventory {
     };
     let vfs = kernel.ports().into_iter().map(|port| function(port.representor.vf)).collect();
     let pf = PhysicalFunction { id: PfId::local(0), vendor: 0x1d0f, device: 1, vfs };
-    Inventory { pfs: vec![pf] }
+    Inventory { as_of: HostTime::default(), pfs: vec![pf] }
 }
 
 pub(crate) fn live(view: &AttachmentView, in_pod: bool) -> LiveAttachment {

@@ -15,6 +15,7 @@ use tokio::task::spawn_blocking;
 
 use super::{
     Agent, defect, device_info,
+    dpu::detach_request,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
@@ -192,11 +193,7 @@ impl Agent {
         if self.records.by_id(&attachment.id).is_some() {
             return;
         }
-        let request = v1::DetachRequest {
-            key: attachment.key.clone(),
-            attachment_id: attachment.id.clone(),
-            vf_returned: found_vf,
-        };
+        let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
         if let Err(failure) = self.call_detach(request.clone()).await {
             tracing::warn!(attachment = attachment.id, "not given back yet: {failure}");
             self.orphans.note(request);

@@ -6,6 +6,7 @@ use offload_proto::{Failure, Reason, v1};
 
 use super::{
     Agent,
+    dpu::detach_request,
     records::{Phase, Record},
 };
 use crate::protocol::{GcRequest, Key};
@@ -63,11 +64,7 @@ impl Agent {
         if let Some(record) = self.records.by_id(&attachment.id) {
             return self.release_stale(&record).await;
         }
-        let detach = v1::DetachRequest {
-            key: attachment.key,
-            attachment_id: attachment.id,
-            vf_returned: false,
-        };
+        let detach = detach_request(attachment.key, attachment.id, false);
         if let Err(failure) = self.call_detach(detach).await {
             tracing::info!("a collected attachment is settled later: {failure}");
         }

@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use offload_proto::{Failure, Reason, v1};
+use offload_proto::{Failure, Reason};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     Agent,
     attach::{failure_of_move, living_netns},
     device_info,
+    dpu::detach_request,
     records::{Phase, Record},
 };
 use crate::{
@@ -36,11 +37,7 @@ impl Agent {
             tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
             false
         });
-        let detach = v1::DetachRequest {
-            key: Some(request.key.clone().into()),
-            attachment_id: String::new(),
-            vf_returned: fetched,
-        };
+        let detach = detach_request(Some(request.key.clone().into()), String::new(), fetched);
         match self.call_detach(detach).await {
             Ok(()) => self.inventory_wanted(),
             Err(failure) => tracing::info!(key = %request.key, "nothing to detach: {failure}"),
@@ -57,11 +54,8 @@ impl Agent {
             Ok(()) => self.pauses.succeeded(record.id()),
             Err(failure) => self.note_absence(&record, failure),
         }
-        let detach = v1::DetachRequest {
-            key: record.attachment.key.clone(),
-            attachment_id: record.id().to_owned(),
-            vf_returned: home.is_ok(),
-        };
+        let key = record.attachment.key.clone();
+        let detach = detach_request(key, record.id().to_owned(), home.is_ok());
         match self.call_detach(detach).await {
             Ok(()) if home.is_ok() => self.forget(&record),
             Ok(()) => {}

@@ -1,12 +1,16 @@
 //! The calls that the agent makes to its DPU.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use nix::{sys::time::TimeSpec, time::ClockId};
 use offload_proto::{
     Failure, Reason,
     v1::{
-        AttachRequest, Attachment, Bandwidth, CheckRequest, CollectRequest, DetachRequest, Pod,
-        StatusRequest,
+        AttachRequest, Attachment, AttachmentKey, Bandwidth, CheckRequest, CollectRequest,
+        DetachRequest, Pod, StatusRequest,
     },
 };
 use tonic::Request;
@@ -58,11 +62,7 @@ impl Agent {
         if self.records.by_key(key).is_some() {
             return;
         }
-        let request = DetachRequest {
-            key: Some(key.clone().into()),
-            attachment_id: String::new(),
-            vf_returned: true,
-        };
+        let request = detach_request(Some(key.clone().into()), String::new(), true);
         let deadline = Instant::now() + self.config.timeouts.reconnect();
         let call = timed(request.clone(), deadline);
         if session.bounded(deadline, session.client().detach(call)).await.is_err() {
@@ -141,6 +141,21 @@ fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(deadline.saturating_duration_since(Instant::now()));
     request
+}
+
+/// Says that the attachment is given back; with `vf_returned`, that its VF is back as of now.
+pub(super) fn detach_request(
+    key: Option<AttachmentKey>,
+    attachment_id: String,
+    vf_returned: bool,
+) -> DetachRequest {
+    DetachRequest { key, attachment_id, vf_returned, as_of_ns: nanoseconds_since_boot() }
+}
+
+/// On the clock of `CLOCK_BOOTTIME`, which all of one boot's agents share.
+pub(super) fn nanoseconds_since_boot() -> u64 {
+    let clock = ClockId::CLOCK_BOOTTIME.now().unwrap_or(TimeSpec::new(0, 0));
+    Duration::from(clock).as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {

@@ -16,7 +16,9 @@ use offload_proto::{
 use tokio::task::spawn_blocking;
 
 use super::{
-    Agent, defect, place,
+    Agent, defect,
+    dpu::nanoseconds_since_boot,
+    place,
     records::{Phase, Record},
     session::protocol_versions,
 };
@@ -34,16 +36,18 @@ impl Agent {
         let pending = self.pending.keys().into_iter().map(Into::into).collect();
         let agent = Arc::clone(self);
         let list = move || {
+            let as_of_ns = nanoseconds_since_boot();
             let HostLinks { links, addresses } = agent.host_links()?;
             let records = agent.records.all();
             let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
-            let inventory = inventory(&*agent.source, &vfs, &addresses, &records);
+            let pfs = physical_functions(&*agent.source, &vfs, &addresses, &records);
+            let inventory = Inventory { pfs, as_of_ns };
             let live = live(&*agent.source, &vfs, &records);
             Ok((inventory, live, uses_by_host(&vfs, &addresses)))
         };
         let (inventory, live, uses) = listed(list).await?;
         log_uses(&uses);
-        *self.sent_inventory() = Some(inventory.clone());
+        *self.sent_inventory() = Some(inventory.pfs.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -62,18 +66,19 @@ impl Agent {
     pub(super) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
         let agent = Arc::clone(self);
         let list = move || {
+            let as_of_ns = nanoseconds_since_boot();
             let HostLinks { links, addresses } = agent.host_links()?;
             let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
-            let inventory = inventory(&*agent.source, &vfs, &addresses, &agent.records.all());
-            Ok((inventory, uses_by_host(&vfs, &addresses)))
+            let pfs = physical_functions(&*agent.source, &vfs, &addresses, &agent.records.all());
+            Ok((Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &addresses)))
         };
         let (inventory, uses) = listed(list).await?;
         let mut sent = self.sent_inventory();
-        if sent.as_ref() != Some(&inventory)
+        if sent.as_ref() != Some(&inventory.pfs)
             && self.session.send(host_message::Message::Inventory(inventory.clone()))
         {
             log_uses(&uses);
-            *sent = Some(inventory);
+            *sent = Some(inventory.pfs);
         }
         Ok(())
     }
@@ -100,13 +105,13 @@ async fn listed<T: Send + 'static>(
     listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
 }
 
-/// All VFs: those in the host's namespace, and those that records hold elsewhere.
-fn inventory(
+/// All VFs, by PF: those in the host's namespace, and those that records hold elsewhere.
+fn physical_functions(
     source: &dyn VfSource,
     present: &[(VfIdentity, &Link)],
     addresses: &[(u32, IpNetwork)],
     records: &[Arc<Record>],
-) -> Inventory {
+) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
     for record in records {
         let vf = record.attachment.vf.clone().unwrap_or_default();
@@ -143,7 +148,7 @@ fn inventory(
             _ => pfs.push(physical_function(source, &identity, vf)),
         }
     }
-    Inventory { pfs }
+    pfs
 }
 
 /// The VFs that the host uses itself, by PCI address, and what for.
@@ -232,9 +237,8 @@ mod tests {
         links[5].is_up = true;
         let addresses = [(5, "10.0.0.1/24".parse().unwrap())];
         let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &links).collect();
-        let inventory = inventory(&VirtualCard, &vfs, &addresses, &[Arc::new(held)]);
-        let told: Vec<_> = inventory
-            .pfs
+        let pfs = physical_functions(&VirtualCard, &vfs, &addresses, &[Arc::new(held)]);
+        let told: Vec<_> = pfs
             .iter()
             .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
             .collect();
@@ -250,6 +254,6 @@ mod tests {
                 (1, 3, VfCondition::Missing),
             ]
         );
-        assert_eq!(inventory.pfs[1].pci_address, "d001:00:00.0");
+        assert_eq!(pfs[1].pci_address, "d001:00:00.0");
     }
 }

@@ -34,7 +34,7 @@ use std::{
 use netlink::Netns;
 use offload_proto::{
     Failure, Reason,
-    v1::{Inventory, Release, dpu_message::Message},
+    v1::{PhysicalFunction, Release, dpu_message::Message},
 };
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -46,6 +46,7 @@ pub use run::{AgentError, Arguments, run};
 pub use server::ListenError;
 
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
+use dpu::detach_request;
 use locks::Locks;
 use orphans::Orphans;
 use pauses::Pauses;
@@ -80,7 +81,7 @@ struct Agent {
     /// When such a comparison last came to its end.
     last_pass: Mutex<Instant>,
     inventory_poke: Notify,
-    sent_inventory: Mutex<Option<Inventory>>,
+    sent_inventory: Mutex<Option<Vec<PhysicalFunction>>>,
     /// The records that are about to be looked at, by attachment id.
     looked_for: Mutex<HashSet<String>>,
     /// How long to wait before a VF is worked at again.
@@ -150,7 +151,7 @@ impl Agent {
         locked(&self.looked_for)
     }
 
-    fn sent_inventory(&self) -> MutexGuard<'_, Option<Inventory>> {
+    fn sent_inventory(&self) -> MutexGuard<'_, Option<Vec<PhysicalFunction>>> {
         locked(&self.sent_inventory)
     }
 
@@ -208,11 +209,7 @@ impl Agent {
     }
 
     async fn answer_unknown_release(&self, release: Release) {
-        let detach = offload_proto::v1::DetachRequest {
-            key: release.key,
-            attachment_id: release.attachment_id,
-            vf_returned: false,
-        };
+        let detach = detach_request(release.key, release.attachment_id, false);
         if let Err(failure) = self.call_detach(detach).await {
             tracing::info!("a release of the DPU is settled later: {failure}");
         }

@@ -13,7 +13,7 @@ use vf_alloc::{PfId, VfId};
 
 use crate::{
     attachments::{
-        Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
+        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
     },
     config::{check_bandwidth, check_network, is_label},
     model::{
@@ -258,7 +258,7 @@ pub(crate) fn inventory(inventory: &v1::Inventory) -> Result<Inventory, Failure>
     let mut seen = HashSet::new();
     match pfs.iter().find(|pf| !seen.insert(pf.id)) {
         Some(twice) => Err(invalid(format!("the inventory has PF {} twice", twice.id))),
-        None => Ok(Inventory { pfs }),
+        None => Ok(Inventory { as_of: HostTime(inventory.as_of_ns), pfs }),
     }
 }
 

@@ -104,7 +104,7 @@ fn hello() -> v1::Hello {
     v1::Hello {
         protocol: Some(v1::ProtocolVersions { lowest: 1, highest: 1 }),
         boot_id: "boot-1".into(),
-        inventory: Some(v1::Inventory { pfs: vec![pf(0, 2)] }),
+        inventory: Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf(0, 2)] }),
         live: vec![v1::LiveAttachment {
             attachment_id: SESSION.into(),
             key: Some(key()),
@@ -148,17 +148,17 @@ fn malformed_hellos_are_refused() {
         (|it| it.live[0].attachment_id = "x".into(), Reason::InvalidRequest, "attachment id \"x\""),
         (|it| it.pending[0].container_id.clear(), Reason::InvalidRequest, "container_id \"\""),
         (
-            |it| it.inventory = Some(v1::Inventory { pfs: vec![pf(0, 1), pf(0, 1)] }),
+            |it| it.inventory = Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf(0, 1), pf(0, 1)] }),
             Reason::InvalidRequest,
             "the inventory has PF p0 twice",
         ),
         (
-            |it| it.inventory = Some(v1::Inventory { pfs: vec![pf(70_000, 0)] }),
+            |it| it.inventory = Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf(70_000, 0)] }),
             Reason::InvalidRequest,
             "there is no PF 70000",
         ),
         (
-            |it| it.inventory = Some(v1::Inventory { pfs: vec![pf(0, 4097)] }),
+            |it| it.inventory = Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf(0, 4097)] }),
             Reason::InvalidRequest,
             "PF p0 has 4097 VFs",
         ),
@@ -166,7 +166,7 @@ fn malformed_hellos_are_refused() {
             |it| {
                 let mut pf = pf(0, 1);
                 pf.vfs[0].condition = 99;
-                it.inventory = Some(v1::Inventory { pfs: vec![pf] });
+                it.inventory = Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf] });
             },
             Reason::InvalidRequest,
             "VF 0 has no condition",
