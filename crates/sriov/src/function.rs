@@ -1,0 +1,185 @@
+//! Physical and virtual functions.
+
+use crate::{
+    Error, PciAddress, Sysfs,
+    sysfs::{entries, link_target, linked_device, number, text},
+};
+
+/// A physical function: a port of a card that can have VFs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PhysicalFunction {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Four hexadecimal digits, such as `15b3`.
+    pub vendor: String,
+    /// Four hexadecimal digits, such as `101d`.
+    pub device: String,
+    /// Its driver. `None`: it has none.
+    pub driver: Option<String>,
+    /// The NUMA node next to it. `None`: the machine has one only, or does not tell.
+    pub numa_node: Option<u32>,
+    /// The most VFs that it can have.
+    pub total_vfs: u32,
+    /// How many VFs it has.
+    pub num_vfs: u32,
+    /// Its netdevs in the network namespace that sysfs was mounted in.
+    pub netdevs: Vec<String>,
+}
+
+/// A virtual function of a PF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VirtualFunction {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Its PF.
+    pub pf: PciAddress,
+    /// Its number within its PF, from 0.
+    pub number: u32,
+    /// Four hexadecimal digits.
+    pub vendor: String,
+    /// Four hexadecimal digits.
+    pub device: String,
+    /// Its driver. `None`: it has none.
+    pub driver: Option<String>,
+    /// The NUMA node next to it. `None`: the machine has one only, or does not tell.
+    pub numa_node: Option<u32>,
+    /// Its netdevs in the network namespace that sysfs was mounted in. While its netdev is in
+    /// another one it has none, as without a driver.
+    pub netdevs: Vec<String>,
+}
+
+impl Sysfs {
+    /// All PFs, by address.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn physical_functions(&self) -> Result<Vec<PhysicalFunction>, Error> {
+        let mut functions = Vec::new();
+        for address in self.addresses()? {
+            functions.extend(self.find_physical(address)?);
+        }
+        Ok(functions)
+    }
+
+    /// The PF at an address.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::NotPhysical`], or that sysfs can't be read.
+    pub fn physical_function(&self, address: PciAddress) -> Result<PhysicalFunction, Error> {
+        if let Some(function) = self.find_physical(address)? {
+            return Ok(function);
+        }
+        let exists = self.device(address).exists();
+        Err(if exists { Error::NotPhysical(address) } else { Error::NoDevice(address) })
+    }
+
+    fn find_physical(&self, address: PciAddress) -> Result<Option<PhysicalFunction>, Error> {
+        let folder = self.device(address);
+        let Some(total_vfs) = number(&folder.join("sriov_totalvfs"))? else { return Ok(None) };
+        Ok(Some(PhysicalFunction {
+            address,
+            vendor: self.id(address, "vendor")?,
+            device: self.id(address, "device")?,
+            driver: self.driver_of(address)?,
+            numa_node: self.numa_node(address)?,
+            total_vfs,
+            num_vfs: number(&folder.join("sriov_numvfs"))?.unwrap_or(0),
+            netdevs: self.netdevs(address)?,
+        }))
+    }
+
+    /// The VFs of a PF, by number.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn virtual_functions(&self, pf: PciAddress) -> Result<Vec<VirtualFunction>, Error> {
+        let mut functions = Vec::new();
+        for (number, address) in self.numbered_vfs(pf)? {
+            functions.push(self.describe_virtual(address, pf, number)?);
+        }
+        Ok(functions)
+    }
+
+    /// The VF at an address. `None`: what is there is no VF, or nothing.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn virtual_function(&self, address: PciAddress) -> Result<Option<VirtualFunction>, Error> {
+        let Some(pf) = linked_device(&self.device(address).join("physfn"))? else {
+            return Ok(None);
+        };
+        let numbered = self.numbered_vfs(pf)?;
+        let Some((number, _)) = numbered.into_iter().find(|(_, vf)| *vf == address) else {
+            return Ok(None);
+        };
+        self.describe_virtual(address, pf, number).map(Some)
+    }
+
+    fn describe_virtual(
+        &self,
+        address: PciAddress,
+        pf: PciAddress,
+        number: u32,
+    ) -> Result<VirtualFunction, Error> {
+        Ok(VirtualFunction {
+            address,
+            pf,
+            number,
+            vendor: self.id(address, "vendor")?,
+            device: self.id(address, "device")?,
+            driver: self.driver_of(address)?,
+            numa_node: self.numa_node(address)?,
+            netdevs: self.netdevs(address)?,
+        })
+    }
+
+    /// The VFs of a PF by number. Those that go away meanwhile are left out.
+    fn numbered_vfs(&self, pf: PciAddress) -> Result<Vec<(u32, PciAddress)>, Error> {
+        let folder = self.device(pf);
+        let mut numbered = Vec::new();
+        for name in entries(&folder)? {
+            let number = name.strip_prefix("virtfn").and_then(|digits| digits.parse().ok());
+            let Some(number) = number else { continue };
+            let vf = linked_device(&folder.join(&name))?;
+            numbered.extend(vf.map(|vf| (number, vf)));
+        }
+        numbered.sort_unstable();
+        Ok(numbered)
+    }
+
+    /// The driver that has a device. `None`: no driver has it, or there is no such device.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn driver_of(&self, address: PciAddress) -> Result<Option<String>, Error> {
+        link_target(&self.device(address).join("driver"))
+    }
+
+    /// The netdevs of a device in the network namespace that sysfs was mounted in.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn netdevs(&self, address: PciAddress) -> Result<Vec<String>, Error> {
+        let mut names = entries(&self.device(address).join("net"))?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// An id as it is in sysfs, `0x15b3`, without what all ids begin with.
+    fn id(&self, address: PciAddress, file: &str) -> Result<String, Error> {
+        let path = self.device(address).join(file);
+        let text = text(&path)?.ok_or(Error::NoDevice(address))?;
+        match text.strip_prefix("0x") {
+            Some(id) if id.len() == 4 => Ok(id.to_ascii_lowercase()),
+            _ => Err(Error::Content { path, text, expected: "PCI id" }),
+        }
+    }
+
+    /// -1 in sysfs stands for none.
+    fn numa_node(&self, address: PciAddress) -> Result<Option<u32>, Error> {
+        let node: Option<i64> = number(&self.device(address).join("numa_node"))?;
+        Ok(node.and_then(|node| u32::try_from(node).ok()))
+    }
+}

@@ -1,0 +1,32 @@
+//! What vendors call themselves and their cards: for people only.
+
+use pci_ids::{Device, FromId, Vendor};
+
+/// The name of a vendor by its id of four hexadecimal digits.
+#[must_use]
+pub fn vendor_name(vendor: &str) -> Option<&'static str> {
+    Some(Vendor::from_id(id(vendor)?)?.name())
+}
+
+/// The name of a device by its vendor's id and its own.
+#[must_use]
+pub fn device_name(vendor: &str, device: &str) -> Option<&'static str> {
+    Some(Device::from_vid_pid(id(vendor)?, id(device)?)?.name())
+}
+
+fn id(digits: &str) -> Option<u16> {
+    u16::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_names() {
+        assert_eq!(vendor_name("15b3"), Some("Mellanox Technologies"));
+        assert_eq!(device_name("8086", "10ca"), Some("82576 Virtual Function"));
+        assert_eq!(device_name("ffff", "ffff"), None);
+        assert_eq!(vendor_name("no id"), None);
+    }
+}
