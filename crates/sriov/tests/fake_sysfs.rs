@@ -1,0 +1,224 @@
+//! A folder that looks like /sys: what is read from it, and what is refused.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use sriov::{Error, PciAddress, Provisioning, Sysfs, VFIO};
+use tempfile::TempDir;
+
+const PF: &str = "0000:03:00.0";
+
+/// A card with one PF and as many VFs as wanted, their netdevs called `v0`, `v1` and so on.
+struct Card {
+    root: TempDir,
+}
+
+impl Card {
+    fn new(total: u32, vfs: u8) -> Self {
+        let card = Self { root: tempfile::tempdir().unwrap() };
+        card.add_device(PF, "0x101d");
+        card.set(PF, "sriov_totalvfs", &total.to_string());
+        card.set(PF, "sriov_numvfs", &vfs.to_string());
+        card.set(PF, "sriov_drivers_autoprobe", "1");
+        card.set(PF, "numa_node", "1");
+        card.bind(PF, "mlx5_core");
+        card.add_netdev(PF, "p0");
+        for number in 0..vfs {
+            let vf = address_of(number);
+            card.add_device(&vf, "0x101e");
+            card.set(&vf, "numa_node", "-1");
+            card.bind(&vf, "mlx5_core");
+            card.add_netdev(&vf, &format!("v{number}"));
+            symlink(format!("../{PF}"), card.device(&vf).join("physfn")).unwrap();
+            symlink(format!("../{vf}"), card.device(PF).join(format!("virtfn{number}"))).unwrap();
+        }
+        // A card of another kind.
+        card.add_device("0000:00:02.0", "0x1234");
+        card
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        Sysfs::at(self.root.path())
+    }
+
+    fn device(&self, address: &str) -> PathBuf {
+        self.root.path().join("bus/pci/devices").join(address)
+    }
+
+    fn add_device(&self, address: &str, device: &str) {
+        fs::create_dir_all(self.device(address)).unwrap();
+        self.set(address, "vendor", "0x15b3");
+        self.set(address, "device", device);
+        self.set(address, "driver_override", "(null)");
+    }
+
+    fn set(&self, address: &str, file: &str, value: &str) {
+        fs::write(self.device(address).join(file), format!("{value}\n")).unwrap();
+    }
+
+    fn get(&self, address: &str, file: &str) -> String {
+        fs::read_to_string(self.device(address).join(file)).unwrap().trim_end().to_owned()
+    }
+
+    fn bind(&self, address: &str, driver: &str) {
+        let folder = self.root.path().join("bus/pci/drivers").join(driver);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("unbind"), "").unwrap();
+        let link = self.device(address).join("driver");
+        if link.is_symlink() {
+            fs::remove_file(&link).unwrap();
+        }
+        symlink(Path::new("../../../../bus/pci/drivers").join(driver), link).unwrap();
+    }
+
+    fn add_netdev(&self, address: &str, name: &str) {
+        fs::create_dir_all(self.device(address).join("net").join(name)).unwrap();
+    }
+}
+
+/// VFs follow their PF.
+fn address_of(vf: u8) -> String {
+    let function = vf + 1;
+    format!("0000:03:{:02x}.{}", function >> 3, function & 7)
+}
+
+fn pci(text: &str) -> PciAddress {
+    text.parse().unwrap()
+}
+
+#[test]
+fn pfs_are_told_from_other_devices() {
+    let card = Card::new(16, 2);
+    let pfs = card.sysfs().physical_functions().unwrap();
+    assert_eq!(pfs.len(), 1);
+    let pf = &pfs[0];
+    assert_eq!((pf.vendor.as_str(), pf.device.as_str()), ("15b3", "101d"));
+    assert_eq!((pf.total_vfs, pf.num_vfs, pf.numa_node), (16, 2, Some(1)));
+    assert_eq!(pf.driver.as_deref(), Some("mlx5_core"));
+    assert_eq!(pf.netdevs, ["p0"]);
+}
+
+#[test]
+fn vfs_are_in_the_order_of_their_numbers() {
+    let card = Card::new(16, 12);
+    let vfs = card.sysfs().virtual_functions(pci(PF)).unwrap();
+    let numbers: Vec<_> = vfs.iter().map(|vf| vf.number).collect();
+    assert_eq!(numbers, (0..12).collect::<Vec<_>>());
+    assert_eq!(vfs[10].address, pci("0000:03:01.3"));
+    assert_eq!((vfs[10].pf, vfs[10].numa_node), (pci(PF), None));
+    assert_eq!(vfs[10].netdevs, ["v10"]);
+    let one = card.sysfs().virtual_function(vfs[10].address).unwrap();
+    assert_eq!(one.as_ref(), Some(&vfs[10]));
+    assert_eq!(card.sysfs().virtual_function(pci(PF)).unwrap(), None);
+    assert_eq!(card.sysfs().virtual_function(pci("0000:09:00.0")).unwrap(), None);
+}
+
+#[test]
+fn a_machine_without_pci_has_no_pfs() {
+    let nothing = tempfile::tempdir().unwrap();
+    assert_eq!(Sysfs::at(nothing.path()).physical_functions().unwrap(), []);
+}
+
+#[test]
+fn what_is_no_pf_is_told_as_such() {
+    let card = Card::new(4, 0);
+    let told = |address| card.sysfs().physical_function(pci(address)).unwrap_err().to_string();
+    assert_eq!(told("0000:09:00.0"), "there is no PCI device 0000:09:00.0");
+    assert!(told("0000:00:02.0").contains("0000:00:02.0 has no SR-IOV"));
+}
+
+#[test]
+fn a_file_of_another_form_is_named_with_what_it_holds() {
+    let card = Card::new(4, 0);
+    card.set(PF, "sriov_numvfs", "many");
+    let error = card.sysfs().physical_functions().unwrap_err().to_string();
+    assert!(error.ends_with("sriov_numvfs holds \"many\", which is no number"), "{error}");
+}
+
+#[test]
+fn a_pf_that_has_as_many_vfs_keeps_them_even_in_use() {
+    let card = Card::new(4, 2);
+    let vf = pci(&address_of(0));
+    let how = Provisioning { in_use: &[vf], ..Provisioning::default() };
+    assert_eq!(card.sysfs().set_num_vfs(pci(PF), 2, &how).unwrap().len(), 2);
+}
+
+#[test]
+fn vfs_in_use_keep_their_number() {
+    let card = Card::new(4, 2);
+    let vf = pci(&address_of(1));
+    let how = Provisioning { in_use: &[vf], ..Provisioning::default() };
+    let error = card.sysfs().set_num_vfs(pci(PF), 4, &how).unwrap_err();
+    assert!(matches!(error, Error::InUse { .. }));
+    assert!(error.to_string().contains("keeps its 2 VFs instead of 4"), "{error}");
+    assert_eq!(card.get(PF, "sriov_numvfs"), "2");
+}
+
+#[test]
+fn more_vfs_than_the_card_has_are_refused_before_anything_changes() {
+    let card = Card::new(4, 2);
+    let error = card.sysfs().set_num_vfs(pci(PF), 5, &Provisioning::default()).unwrap_err();
+    assert_eq!(error.to_string(), "PF 0000:03:00.0 can't have 5 VFs: its card has 4 at most");
+    assert_eq!(card.get(PF, "sriov_numvfs"), "2");
+}
+
+#[test]
+fn the_number_is_written_with_the_wish_for_drivers() {
+    let card = Card::new(4, 0);
+    let how = Provisioning { probe_drivers: Some(false), ..Provisioning::default() };
+    card.sysfs().set_num_vfs(pci(PF), 3, &how).unwrap();
+    assert_eq!(card.get(PF, "sriov_numvfs"), "3");
+    assert_eq!(card.get(PF, "sriov_drivers_autoprobe"), "0");
+}
+
+#[test]
+fn a_netdev_that_does_not_come_is_told_with_its_vf_and_driver() {
+    let card = Card::new(4, 1);
+    fs::remove_dir_all(card.device(&address_of(0)).join("net")).unwrap();
+    let how = Provisioning { patience: Duration::ZERO, ..Provisioning::default() };
+    let error = card.sysfs().set_num_vfs(pci(PF), 3, &how).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "VF 0000:03:00.1 of PF 0000:03:00.0 has no netdev yet: its driver is mlx5_core"
+    );
+}
+
+#[test]
+fn a_vf_that_is_handed_over_needs_no_netdev() {
+    let card = Card::new(4, 1);
+    let vf = address_of(0);
+    card.bind(&vf, VFIO);
+    fs::remove_dir_all(card.device(&vf).join("net")).unwrap();
+    assert!(card.sysfs().is_handed_over(pci(&vf)).unwrap());
+    let how = Provisioning { patience: Duration::ZERO, ..Provisioning::default() };
+    assert!(card.sysfs().set_num_vfs(pci(PF), 3, &how).is_ok());
+}
+
+#[test]
+fn a_driver_that_does_not_take_a_device_is_told() {
+    let card = Card::new(4, 1);
+    let vf = address_of(0);
+    fs::write(card.root.path().join("bus/pci/drivers_probe"), "").unwrap();
+    let error = card.sysfs().bind(pci(&vf), Some(VFIO)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "driver vfio-pci did not take PCI device 0000:03:00.1: its driver is mlx5_core"
+    );
+    assert_eq!(card.sysfs().chosen_driver(pci(&vf)).unwrap().as_deref(), Some(VFIO));
+    let unbound = card.root.path().join("bus/pci/drivers/mlx5_core/unbind");
+    assert_eq!(fs::read_to_string(unbound).unwrap(), vf);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let card = Card::new(4, 0);
+    let path = card.device(PF).join("sriov_numvfs");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let error = card.sysfs().physical_function(pci(PF)).unwrap_err();
+    assert_eq!(error.to_string(), format!("can't read {}", path.display()));
+}
