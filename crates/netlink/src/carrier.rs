@@ -5,9 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    socket::{setsockopt, sockopt::ReceiveTimeout},
-    time::TimeVal,
+use nix::{
+    errno::Errno,
+    libc,
+    sys::{
+        socket::{setsockopt, sockopt::ReceiveTimeout},
+        time::TimeVal,
+    },
 };
 
 use crate::{Error, Rtnl, monitor, socket::receive};
@@ -21,17 +25,15 @@ pub fn wait_for_carrier(rtnl: &mut Rtnl, index: u32, limit: Duration) -> Result<
     let failed =
         |error: io::Error| Error::io(format!("wait for the carrier of link {index}"), &error);
     let deadline = Instant::now() + limit;
-    // Listening begins before the first look, so that no change falls in between.
+    // Mostly it is there already.
+    if has_carrier(rtnl, index)? {
+        return Ok(true);
+    }
+    // Listening begins before the next look, so that no change falls in between.
     let events = monitor::open_socket().map_err(failed)?;
     let mut buffer = Vec::new();
     loop {
-        let link = rtnl.link_by_index(index)?.ok_or_else(|| {
-            Error::errno_of(
-                format!("wait for the carrier of link {index}"),
-                nix::errno::Errno::ENODEV,
-            )
-        })?;
-        if link.is_running {
+        if has_carrier(rtnl, index)? {
             return Ok(true);
         }
         let left = deadline.saturating_duration_since(Instant::now());
@@ -43,8 +45,18 @@ pub fn wait_for_carrier(rtnl: &mut Rtnl, index: u32, limit: Duration) -> Result<
         match receive(&events, &mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             // Events were missed: look again.
-            Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
             outcome => outcome.map_err(failed)?,
+        }
+    }
+}
+
+fn has_carrier(rtnl: &mut Rtnl, index: u32) -> Result<bool, Error> {
+    match rtnl.link_by_index(index)? {
+        Some(link) => Ok(link.is_running),
+        None => {
+            let operation = format!("wait for the carrier of link {index}");
+            Err(Error::errno_of(operation, Errno::ENODEV))
         }
     }
 }

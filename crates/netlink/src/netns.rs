@@ -24,6 +24,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, NetnsError};
 
+/// The namespace of the thread that looks.
+const OWN: &str = "/proc/thread-self/ns/net";
+
 /// An open network namespace.
 ///
 /// It keeps the namespace alive, and with it the links inside: never keep a pod's longer than a
@@ -44,6 +47,12 @@ pub struct NetnsId {
     pub inode: u64,
 }
 
+impl From<&fs::Metadata> for NetnsId {
+    fn from(metadata: &fs::Metadata) -> Self {
+        Self { dev: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
 impl fmt::Display for NetnsId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}:{}", self.dev, self.inode)
@@ -56,7 +65,7 @@ impl Netns {
     /// # Errors
     /// When `/proc` is not mounted.
     pub fn current() -> Result<Self, NetnsError> {
-        Self::open(Path::new("/proc/thread-self/ns/net"))
+        Self::open(Path::new(OWN))
     }
 
     /// The one that is mounted at `path`, or that a path such as `/proc/1/ns/net` leads to.
@@ -92,11 +101,15 @@ impl Netns {
         self.id
     }
 
-    /// Does `work` inside the namespace, on a thread of its own that ends with it, and waits.
+    /// Does `work` inside the namespace, and waits: at once where the calling thread is in it, else
+    /// on a thread of its own that ends with it.
     ///
     /// # Errors
     /// When no thread can be started, or it may not enter. A panic of `work` is passed on.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        if self.is_entered() {
+            return Ok(work());
+        }
         let inside = || self.enter().map(|()| work());
         thread::scope(|scope| {
             let thread = thread::Builder::new()
@@ -105,6 +118,12 @@ impl Netns {
                 .map_err(|error| Error::io("start a thread", &error))?;
             thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
         })
+    }
+
+    /// Whether the calling thread is in it.
+    fn is_entered(&self) -> bool {
+        let own = fs::metadata(OWN).map(|metadata| NetnsId::from(&metadata));
+        own.is_ok_and(|own| own == self.id)
     }
 
     #[expect(clippy::disallowed_methods, reason = "the thread of `run` does nothing else")]
@@ -126,7 +145,7 @@ fn metadata(fd: &OwnedFd) -> Result<fs::Metadata, Errno> {
 }
 
 fn id_of(fd: &OwnedFd) -> Result<NetnsId, Errno> {
-    metadata(fd).map(|metadata| NetnsId { dev: metadata.dev(), inode: metadata.ino() })
+    metadata(fd).map(|metadata| NetnsId::from(&metadata))
 }
 
 fn kind_of_file(fd: &OwnedFd) -> Result<&'static str, Errno> {
