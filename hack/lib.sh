@@ -55,15 +55,19 @@ need() {
         packages+=("${pair##*=}")
     done
     ((${#missing[@]})) || return 0
-    if ((EUID == 0)) && command -v apt-get >/dev/null; then
-        warn "installing ${packages[*]} (apt-get)"
-        export DEBIAN_FRONTEND=noninteractive
-        { apt-get install -qy --no-install-recommends "${packages[@]}" ||
-            { apt-get update -q && apt-get install -qy --no-install-recommends "${packages[@]}"; }
-        } >/dev/null </dev/null && return 0
-    fi
+    install_packages "${packages[@]}" && return 0
     warn "missing: ${missing[*]}; install the packages ${packages[*]}"
     return 1
+}
+
+# install_packages PACKAGE...: whether they could be installed, which takes root and apt-get.
+install_packages() {
+    ((EUID == 0)) && command -v apt-get >/dev/null || return 1
+    warn "installing $* (apt-get)"
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get install -qy --no-install-recommends "$@" ||
+        { apt-get update -q && apt-get install -qy --no-install-recommends "$@"; }
+    } >/dev/null </dev/null
 }
 
 # Runs a command as root of a network, mount and process namespace of its own, with an empty /run.
