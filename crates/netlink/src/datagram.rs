@@ -27,15 +27,32 @@ pub(crate) struct Message<'a> {
 
 /// What a message says.
 #[derive(Debug)]
-pub(crate) enum Meaning {
+pub(crate) enum Meaning<'a> {
     /// A request was carried out, or a listing is complete.
     Done,
     /// A request was refused.
     Refused { errno: Errno, sentence: Option<String> },
     /// An object, or an event about one.
-    Object(Box<RouteNetlinkMessage>),
+    Object(Object<'a>),
     /// Nothing.
     Nothing,
+}
+
+/// The description of an object, in the words of its family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object<'a> {
+    kind: u16,
+    /// What follows the message's header.
+    pub(crate) payload: &'a [u8],
+}
+
+/// An object as routing describes it.
+///
+/// # Errors
+/// When it is malformed; with what is wrong.
+pub(crate) fn of_routing(object: Object<'_>) -> Result<RouteNetlinkMessage, String> {
+    let Object { kind, payload } = object;
+    RouteNetlinkMessage::parse_with_param(payload, kind).map_err(|error| error.to_string())
 }
 
 /// The messages of a datagram. One that claims to be longer than the datagram ends them.
@@ -56,24 +73,22 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-impl Message<'_> {
+impl<'a> Message<'a> {
     /// Reads the message.
     ///
     /// # Errors
-    /// When it is malformed; with what is wrong.
-    pub(crate) fn meaning(&self) -> Result<Meaning, String> {
+    /// When it is an acknowledgement and malformed; with what is wrong.
+    pub(crate) fn meaning(&self) -> Result<Meaning<'a>, String> {
         match self.kind {
             NLMSG_NOOP => Ok(Meaning::Nothing),
             NLMSG_ERROR => self.outcome(self.sentence_of_acknowledgement()),
             NLMSG_DONE if self.payload.is_empty() => Ok(Meaning::Done),
             NLMSG_DONE => self.outcome(self.sentence_at(4)),
-            kind => RouteNetlinkMessage::parse_with_param(self.payload, kind)
-                .map(|object| Meaning::Object(Box::new(object)))
-                .map_err(|error| error.to_string()),
+            kind => Ok(Meaning::Object(Object { kind, payload: self.payload })),
         }
     }
 
-    fn outcome(&self, sentence: Option<String>) -> Result<Meaning, String> {
+    fn outcome(&self, sentence: Option<String>) -> Result<Meaning<'a>, String> {
         let code = self.payload.first_chunk().ok_or("an acknowledgement without a code")?;
         Ok(match i32::from_ne_bytes(*code) {
             0 => Meaning::Done,
@@ -187,7 +202,11 @@ mod tests {
             for position in 0..end {
                 let mut datagram = whole[..end].to_vec();
                 datagram[position] ^= 0xff;
-                messages(&datagram).for_each(|message| drop(message.meaning()));
+                for message in messages(&datagram) {
+                    if let Ok(Meaning::Object(object)) = message.meaning() {
+                        drop(of_routing(object));
+                    }
+                }
             }
         }
     }

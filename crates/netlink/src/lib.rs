@@ -1,13 +1,15 @@
-//! All that is said to the kernel about links, addresses, routes, queues and namespaces.
+//! All that is said to the kernel about links, addresses, routes, queues, cards and namespaces.
 //!
 //! Requests are synchronous: each is a function call that returns when the kernel has
-//! acknowledged it ([`Rtnl`]). Only the watching of links is asynchronous ([`LinkMonitor`]).
+//! acknowledged it ([`Rtnl`]). Only watching is asynchronous ([`LinkMonitor`],
+//! [`DevlinkMonitor`]).
 //!
 //! Messages are built with `rtnetlink` and `netlink-packet-route`, but carried by a transport of
 //! our own, because `rtnetlink`'s drops the kernel's extended acknowledgement: the sentence that
 //! says *why* a request was refused, without which an operator is left with "Invalid argument".
 //! It is also what lets several requests travel in one send ([`Rtnl::batch`]). None of these
-//! crates' types is in this crate's API, for they break with every release.
+//! crates' types is in this crate's API, for they break with every release. The same transport
+//! carries what is said to cards about themselves ([`Devlink`]).
 //!
 //! A socket stays in the network namespace in which it was opened, so a program works in several
 //! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it on a
@@ -20,14 +22,17 @@ mod announce;
 mod bridge;
 mod carrier;
 mod datagram;
+mod devlink;
 mod error;
 mod fdb;
+mod generic;
 mod limit;
 mod link;
 mod link_change;
 mod mac;
 mod monitor;
 mod netns;
+mod redirect;
 mod request;
 mod route;
 mod rtnl;
@@ -35,12 +40,17 @@ mod rule;
 mod socket;
 mod sysctl;
 mod veth;
+mod watch;
 mod xdp;
 
 pub use address::AddAddress;
 pub use announce::announce;
 pub use bridge::{Bridge, BridgePort, BridgeVlan};
 pub use carrier::wait_for_carrier;
+pub use devlink::{
+    Devlink, DevlinkDevice, DevlinkEvent, DevlinkMonitor, DevlinkPort, EswitchMode, Flavour,
+    ParseDevlinkError, PortFunction, PortNetdev, PortState, Rate, RateChange, RateSubject,
+};
 pub use error::{Error, NetnsError};
 pub use fdb::FdbEntry;
 pub use ipnetwork::IpNetwork;
@@ -50,6 +60,7 @@ pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use netns::{Netns, NetnsId};
+pub use redirect::{Hook, Redirect};
 pub use request::Request;
 pub use route::Route;
 pub use rtnl::Rtnl;

@@ -3,21 +3,16 @@
 use std::{collections::VecDeque, io};
 
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use nix::errno::Errno;
-use tokio::io::{Interest, unix::AsyncFd};
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 use crate::{
     Error, Link, Netns,
-    datagram::{Meaning, messages},
-    socket::receive,
+    datagram::{Meaning, messages, of_routing},
+    watch::{Watch, subscribe},
 };
 
 /// `RTNLGRP_LINK`
 const LINK_GROUP: u32 = 1;
-
-/// Room for the events of a thousand links at once.
-const BUFFER_BYTES: u32 = 8 << 20;
 
 /// What happened to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +37,7 @@ pub enum LinkEvent {
 /// namespace alive: never watch a pod's.
 #[derive(Debug)]
 pub struct LinkMonitor {
-    socket: AsyncFd<Socket>,
-    buffer: Vec<u8>,
+    watch: Watch,
     events: VecDeque<LinkEvent>,
 }
 
@@ -76,9 +70,9 @@ impl LinkMonitor {
     }
 
     fn with_socket(socket: io::Result<Socket>) -> Result<Self, Error> {
-        let socket =
-            socket.and_then(register).map_err(|error| Error::io("watch the links", &error))?;
-        Ok(Self { socket, buffer: Vec::new(), events: VecDeque::new() })
+        let watch = socket.and_then(Watch::new);
+        let watch = watch.map_err(|error| Error::io(WATCHING, &error))?;
+        Ok(Self { watch, events: VecDeque::new() })
     }
 
     /// The next event. Cancelling the wait loses none.
@@ -90,61 +84,26 @@ impl LinkMonitor {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            let failed = |error: io::Error| Error::io("watch the links", &error);
-            let mut ready = self.socket.readable().await.map_err(failed)?;
-            let buffer = &mut self.buffer;
-            match ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
-                Ok(Ok(())) => self.events.extend(events(&self.buffer)),
-                Ok(Err(error)) if is_overrun(&error) => {
-                    drain(self.socket.get_ref(), &mut self.buffer).map_err(failed)?;
-                    return Ok(LinkEvent::Missed);
-                }
-                Ok(Err(error)) => return Err(failed(error)),
-                Err(_would_block) => {}
+            let datagram = self.watch.datagram().await;
+            match datagram.map_err(|error| Error::io(WATCHING, &error))? {
+                Some(datagram) => self.events.extend(events(datagram)),
+                None => return Ok(LinkEvent::Missed),
             }
         }
     }
 }
 
-#[expect(unsafe_code, reason = "Tokio has no safe registration of a foreign socket")]
-fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
-    socket.set_non_blocking(true)?;
-    // SAFETY: the socket owns its descriptor and closes it only when dropped. The registration
-    // owns the socket, and never gives it away.
-    let registered = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
-    Ok(registered?)
-}
+const WATCHING: &str = "watch the links";
 
 /// Opens a socket that receives the events of the calling thread's namespace.
 pub(crate) fn open_socket() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    // Best effort: a smaller buffer only means that more events are missed.
-    drop(socket.set_rx_buf_sz(BUFFER_BYTES));
-    socket.bind(&SocketAddr::new(0, 0))?;
-    socket.add_membership(LINK_GROUP)?;
-    Ok(socket)
-}
-
-fn is_overrun(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::ENOBUFS as i32)
-}
-
-/// Receives all that waits, for nothing: after an overrun the kernel drops events, without
-/// another word, until all that waited before has been received.
-fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
-    loop {
-        match receive(socket, buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if !is_overrun(&error) => return Err(error),
-            _ => {}
-        }
-    }
+    subscribe(NETLINK_ROUTE, LINK_GROUP)
 }
 
 /// The events in a datagram. What can't be read is told as missed.
 fn events(datagram: &[u8]) -> impl Iterator<Item = LinkEvent> {
     messages(datagram).filter_map(|message| match message.meaning() {
-        Ok(Meaning::Object(object)) => event(*object),
+        Ok(Meaning::Object(object)) => of_routing(object).map_or(Some(LinkEvent::Missed), event),
         Ok(_) => None,
         Err(_) => Some(LinkEvent::Missed),
     })

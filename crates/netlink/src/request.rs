@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 
 use netlink_packet_core::{
-    Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 
-use crate::Netns;
+use crate::{Netns, socket::Outgoing};
 
 /// Where the name of the link goes in the text of an operation.
 pub(crate) const LINK: &str = "{link}";
@@ -24,12 +24,12 @@ pub struct Request<'a> {
     /// The link in question, to be shown by name.
     link: Option<u32>,
     message: RouteNetlinkMessage,
-    flags: u16,
+    existing: Existing,
     netns: PhantomData<&'a Netns>,
 }
 
 /// What may be there already.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Existing {
     /// The request is about what is there.
     Required,
@@ -46,13 +46,7 @@ impl Request<'_> {
         message: RouteNetlinkMessage,
         existing: Existing,
     ) -> Self {
-        let extra = match existing {
-            Existing::Required => 0,
-            Existing::Refused => NLM_F_CREATE | NLM_F_EXCL,
-            Existing::Replaced => NLM_F_CREATE | NLM_F_REPLACE,
-        };
-        let flags = NLM_F_REQUEST | NLM_F_ACK | extra;
-        Self { operation: operation.into(), link, message, flags, netns: PhantomData }
+        Self { operation: operation.into(), link, message, existing, netns: PhantomData }
     }
 
     pub(crate) fn link(&self) -> Option<u32> {
@@ -68,26 +62,34 @@ impl Request<'_> {
         };
         self.operation.replace(LINK, &link)
     }
+}
 
-    /// Appends the request's bytes to a datagram.
-    pub(crate) fn append_to(&self, datagram: &mut Vec<u8>, sequence: u32) {
-        append(datagram, self.message.clone(), self.flags, sequence);
+impl Existing {
+    fn flags(self) -> u16 {
+        match self {
+            Self::Required => 0,
+            Self::Refused => NLM_F_CREATE | NLM_F_EXCL,
+            Self::Replaced => NLM_F_CREATE | NLM_F_REPLACE,
+        }
     }
 }
 
-/// Appends a message's bytes to a datagram.
-pub(crate) fn append(
-    datagram: &mut Vec<u8>,
-    message: RouteNetlinkMessage,
-    flags: u16,
-    sequence: u32,
-) {
-    let mut header = NetlinkHeader::default();
-    header.flags = flags;
-    header.sequence_number = sequence;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
-    message.finalize();
-    let start = datagram.len();
-    datagram.resize(start + message.buffer_len(), 0);
-    message.emit(&mut datagram[start..]);
+impl Outgoing for Request<'_> {
+    fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) {
+        self.message.append_to(datagram, flags | self.existing.flags(), sequence);
+    }
+}
+
+impl Outgoing for RouteNetlinkMessage {
+    fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = sequence;
+        let payload = NetlinkPayload::InnerMessage(self.clone());
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let start = datagram.len();
+        datagram.resize(start + message.buffer_len(), 0);
+        message.emit(&mut datagram[start..]);
+    }
 }

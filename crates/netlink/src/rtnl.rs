@@ -11,12 +11,15 @@ use netlink_packet_route::{
     route::RouteMessage,
     rule::RuleMessage,
 };
+use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 
 use crate::{
     AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, Link, LinkChange,
-    MacAddress, Netns, Request, Route, Rule, VethEnd, address, bridge, fdb, limit, route, rule,
-    socket::{RefusalCause, RouteSocket},
+    MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, address, bridge,
+    datagram::{Object, of_routing},
+    fdb, limit, route, rule,
+    socket::{KernelSocket, RefusalCause},
 };
 
 /// The kernel's interface to one network namespace: the one in which it was opened.
@@ -24,7 +27,7 @@ use crate::{
 /// All methods wait for the kernel, which carries out changes of all links one at a time. None
 /// fails for a reason of its own: an error is the kernel's refusal, or its silence for a minute.
 pub struct Rtnl {
-    socket: RouteSocket,
+    socket: KernelSocket,
 }
 
 impl fmt::Debug for Rtnl {
@@ -42,7 +45,7 @@ impl Rtnl {
     /// # Errors
     /// When the process may have no more open files.
     pub fn open() -> Result<Self, Error> {
-        let socket = RouteSocket::open()
+        let socket = KernelSocket::open(NETLINK_ROUTE)
             .map_err(|error| Error::io("open a socket to the kernel's routing", &error))?;
         Ok(Self { socket })
     }
@@ -146,7 +149,7 @@ impl Rtnl {
         operation: impl FnOnce() -> String,
     ) -> Result<Option<Link>, Error> {
         message.attributes.push(brief());
-        match self.socket.get(RouteNetlinkMessage::GetLink(message)) {
+        match self.socket.get(&RouteNetlinkMessage::GetLink(message), of_routing) {
             Ok(RouteNetlinkMessage::NewLink(message)) => Ok(Some(Link::from(message))),
             Ok(_) => Err(Error::answer(operation(), "an answer about something else")),
             Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => Ok(None),
@@ -443,12 +446,26 @@ impl Rtnl {
         Ok(listed.into_iter().next())
     }
 
+    /// Redirects frames from a hook, in place of any redirection there is.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_redirect(&mut self, redirect: &Redirect) -> Outcome {
+        self.change(Request::add_hooks(redirect.from.0))?;
+        match self.change(Request::delete_redirect(redirect)) {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+        self.change(Request::add_redirect(redirect))
+    }
+
     fn list<T>(
         &mut self,
         operation: &str,
         message: &RouteNetlinkMessage,
         read: impl Fn(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
+        let read = |object: Object<'_>| of_routing(object).map(&read);
         self.socket.list(message, read).map_err(|cause| cause.told_as(operation.to_owned()))
     }
 }

@@ -2,9 +2,8 @@
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_sys::{Socket, SocketAddr};
 use nix::{
     errno::Errno,
     sys::{
@@ -14,9 +13,8 @@ use nix::{
 };
 
 use crate::{
-    Error, Request,
-    datagram::{Meaning, messages},
-    request,
+    Error,
+    datagram::{Meaning, Object, messages},
 };
 
 /// How long an answer may take. Requests wait for the kernel's one lock of all links, which
@@ -35,7 +33,13 @@ const REQUESTS_PER_SEND: usize = 64;
 /// A listing that keeps changing while it is made is given up after so many attempts.
 const DUMP_ATTEMPTS: u32 = 16;
 
-pub(crate) struct RouteSocket {
+/// A message to the kernel, of whatever family.
+pub(crate) trait Outgoing {
+    /// Appends the message's bytes to a datagram.
+    fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32);
+}
+
+pub(crate) struct KernelSocket {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
@@ -71,10 +75,11 @@ impl From<io::Error> for RefusalCause {
     }
 }
 
-impl RouteSocket {
-    /// Opens a socket in the calling thread's network namespace.
-    pub(crate) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+impl KernelSocket {
+    /// Opens a socket of a protocol, such as `NETLINK_ROUTE`, in the calling thread's network
+    /// namespace.
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         socket.set_ext_ack(true)?;
@@ -89,7 +94,7 @@ impl RouteSocket {
     /// # Errors
     /// The first refusal. The requests after it have been carried out or refused, too, unless the
     /// socket failed.
-    pub(crate) fn carry_out(&mut self, requests: &[Request<'_>]) -> Result<(), Refusal> {
+    pub(crate) fn carry_out(&mut self, requests: &[impl Outgoing]) -> Result<(), Refusal> {
         let mut first_refusal = None;
         for (chunk, requests) in requests.chunks(REQUESTS_PER_SEND).enumerate() {
             let start = chunk * REQUESTS_PER_SEND;
@@ -106,13 +111,13 @@ impl RouteSocket {
     /// Returns the first refusal with its position. An error means that the socket failed.
     fn carry_out_chunk(
         &mut self,
-        requests: &[Request<'_>],
+        requests: &[impl Outgoing],
     ) -> io::Result<Option<(usize, RefusalCause)>> {
         let base = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
         for request in requests {
             self.sequence = self.sequence.wrapping_add(1);
-            request.append_to(&mut datagram, self.sequence);
+            request.append_to(&mut datagram, NLM_F_REQUEST | NLM_F_ACK, self.sequence);
         }
         self.socket.send(&datagram, 0)?;
 
@@ -128,17 +133,20 @@ impl RouteSocket {
         Ok(first_refusal)
     }
 
-    /// Asks for one object.
-    pub(crate) fn get(
+    /// Asks for one object, and reads it. What can't be read is told with what is wrong.
+    pub(crate) fn get<T>(
         &mut self,
-        message: RouteNetlinkMessage,
-    ) -> Result<RouteNetlinkMessage, RefusalCause> {
+        message: &impl Outgoing,
+        read: impl FnOnce(Object<'_>) -> Result<T, String>,
+    ) -> Result<T, RefusalCause> {
         let sequence = self.send_query(message, NLM_F_REQUEST)?;
         loop {
             self.receive()?;
             for message in messages(&self.buffer).filter(|message| message.sequence == sequence) {
                 match message.meaning().map_err(RefusalCause::Answer)? {
-                    Meaning::Object(object) => return Ok(*object),
+                    Meaning::Object(object) => {
+                        return read(object).map_err(RefusalCause::Answer);
+                    }
                     Meaning::Refused { errno, sentence } => {
                         return Err(RefusalCause::Kernel { errno, sentence });
                     }
@@ -155,11 +163,11 @@ impl RouteSocket {
     /// the kernel's description of a link is many times what anybody wants of it.
     pub(crate) fn list<T>(
         &mut self,
-        message: &RouteNetlinkMessage,
-        read: impl Fn(RouteNetlinkMessage) -> Option<T>,
+        message: &impl Outgoing,
+        read: impl Fn(Object<'_>) -> Result<Option<T>, String>,
     ) -> Result<Vec<T>, RefusalCause> {
         for _ in 0..DUMP_ATTEMPTS {
-            if let Some(objects) = self.list_once(message.clone(), &read)? {
+            if let Some(objects) = self.list_once(message, &read)? {
                 return Ok(objects);
             }
         }
@@ -169,8 +177,8 @@ impl RouteSocket {
     /// `None`: the listing changed while it was made.
     fn list_once<T>(
         &mut self,
-        message: RouteNetlinkMessage,
-        read: impl Fn(RouteNetlinkMessage) -> Option<T>,
+        message: &impl Outgoing,
+        read: impl Fn(Object<'_>) -> Result<Option<T>, String>,
     ) -> Result<Option<Vec<T>>, RefusalCause> {
         let sequence = self.send_query(message, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut objects = Vec::new();
@@ -180,7 +188,9 @@ impl RouteSocket {
             for message in messages(&self.buffer).filter(|message| message.sequence == sequence) {
                 is_interrupted |= message.is_interrupted;
                 match message.meaning().map_err(RefusalCause::Answer)? {
-                    Meaning::Object(object) => objects.extend(read(*object)),
+                    Meaning::Object(object) => {
+                        objects.extend(read(object).map_err(RefusalCause::Answer)?);
+                    }
                     Meaning::Done => return Ok((!is_interrupted).then_some(objects)),
                     Meaning::Refused { errno, sentence } => {
                         return Err(RefusalCause::Kernel { errno, sentence });
@@ -191,10 +201,10 @@ impl RouteSocket {
         }
     }
 
-    fn send_query(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
+    fn send_query(&mut self, message: &impl Outgoing, flags: u16) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
-        request::append(&mut datagram, message, flags, self.sequence);
+        message.append_to(&mut datagram, flags, self.sequence);
         self.socket.send(&datagram, 0)?;
         Ok(self.sequence)
     }

@@ -1,0 +1,103 @@
+//! Generic netlink: the families that have no protocol of their own.
+
+use std::{ffi::CStr, io};
+
+use netlink_bindings::nlctrl::{
+    CtrlAttrs, IterableCtrlAttrs, IterableMcastGroupAttrs, OpGetfamilyDo,
+};
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+use crate::{
+    datagram::Object,
+    socket::{KernelSocket, Outgoing, RefusalCause},
+};
+
+/// The family that tells of the others: `GENL_ID_CTRL`.
+const CONTROL: u16 = 0x10;
+
+/// The length of a message's header.
+const NETLINK_HEADER_LEN: usize = 16;
+
+/// A message of a family: a command's header and attributes.
+#[derive(Clone, Debug)]
+pub(crate) struct GenericMessage {
+    pub(crate) family: u16,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Outgoing for GenericMessage {
+    fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) {
+        const PORT: [u8; 4] = [0; 4];
+        let length = NETLINK_HEADER_LEN + self.payload.len();
+        // No command of ours comes near the four gigabytes at which this would be wrong.
+        datagram.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
+        datagram.extend(self.family.to_ne_bytes());
+        datagram.extend(flags.to_ne_bytes());
+        datagram.extend(sequence.to_ne_bytes());
+        datagram.extend(PORT);
+        datagram.extend(&self.payload);
+        datagram.resize(datagram.len().next_multiple_of(4), 0);
+    }
+}
+
+/// An object as a family describes it: the command, and the attributes after it.
+///
+/// # Errors
+/// When it is too short.
+pub(crate) fn of_family(object: Object<'_>) -> Result<(u8, &[u8]), String> {
+    match object.payload {
+        [command, _version, _, _, attributes @ ..] => Ok((*command, attributes)),
+        _ => Err("a message without a header".to_owned()),
+    }
+}
+
+/// What the kernel numbers a family and its groups of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Family {
+    pub(crate) id: u16,
+    groups: Vec<(String, u32)>,
+}
+
+impl Family {
+    /// Looks a family up.
+    pub(crate) fn find(socket: &mut KernelSocket, name: &CStr) -> Result<Self, RefusalCause> {
+        let mut payload = Vec::new();
+        drop(OpGetfamilyDo::encode_request(&mut payload).push_family_name(name));
+        let question = GenericMessage { family: CONTROL, payload };
+        socket.get(&question, |object| {
+            let (_command, attributes) = of_family(object)?;
+            Ok(Self::described_by(CtrlAttrs::new(attributes)))
+        })
+    }
+
+    fn described_by(attributes: IterableCtrlAttrs<'_>) -> Self {
+        let mut family = Self::default();
+        for attribute in attributes.flatten() {
+            match attribute {
+                CtrlAttrs::FamilyId(id) => family.id = id,
+                CtrlAttrs::McastGroups(groups) => {
+                    family.groups = groups.flatten().filter_map(|group| group_of(&group)).collect();
+                }
+                _ => {}
+            }
+        }
+        family
+    }
+
+    /// The number of a group of its events.
+    pub(crate) fn group(&self, name: &str) -> Option<u32> {
+        self.groups.iter().find(|(group, _)| group == name).map(|(_, id)| *id)
+    }
+}
+
+fn group_of(group: &IterableMcastGroupAttrs<'_>) -> Option<(String, u32)> {
+    Some((text(group.get_name().ok()?), group.get_id().ok()?))
+}
+
+pub(crate) fn open_socket() -> io::Result<KernelSocket> {
+    KernelSocket::open(NETLINK_GENERIC)
+}
+
+pub(crate) fn text(bytes: &CStr) -> String {
+    bytes.to_string_lossy().into_owned()
+}

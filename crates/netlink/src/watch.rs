@@ -1,0 +1,79 @@
+//! Receiving what the kernel tells unasked.
+
+use std::io;
+
+use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::socket::receive;
+
+/// Room for the events of a thousand links at once.
+const BUFFER_BYTES: u32 = 8 << 20;
+
+/// Opens a socket of a protocol that receives a group's events in the calling thread's namespace.
+pub(crate) fn subscribe(protocol: isize, group: u32) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    // Best effort: a smaller buffer only means that more events are missed.
+    drop(socket.set_rx_buf_sz(BUFFER_BYTES));
+    socket.bind(&SocketAddr::new(0, 0))?;
+    socket.add_membership(group)?;
+    Ok(socket)
+}
+
+/// A socket of [`subscribe`], to be waited for.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    socket: AsyncFd<Socket>,
+    buffer: Vec<u8>,
+}
+
+impl Watch {
+    /// To be called within a Tokio runtime.
+    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+        Ok(Self { socket: register(socket)?, buffer: Vec::new() })
+    }
+
+    /// The next datagram. `None`: more were sent than the kernel could queue. Cancelling the wait
+    /// loses nothing.
+    pub(crate) async fn datagram(&mut self) -> io::Result<Option<&[u8]>> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            let buffer = &mut self.buffer;
+            match ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
+                Ok(Ok(())) => return Ok(Some(&self.buffer)),
+                Ok(Err(error)) if is_overrun(&error) => {
+                    drain(self.socket.get_ref(), &mut self.buffer)?;
+                    return Ok(None);
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "Tokio has no safe registration of a foreign socket")]
+fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    socket.set_non_blocking(true)?;
+    // SAFETY: the socket owns its descriptor and closes it only when dropped. The registration
+    // owns the socket, and never gives it away.
+    let registered = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
+    Ok(registered?)
+}
+
+fn is_overrun(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENOBUFS as i32)
+}
+
+/// Receives all that waits, for nothing: after an overrun the kernel drops events, without
+/// another word, until all that waited before has been received.
+fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        match receive(socket, buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if !is_overrun(&error) => return Err(error),
+            _ => {}
+        }
+    }
+}
