@@ -100,6 +100,9 @@ wait_until() {
     done
 }
 
+# gone PROCESS: whether it has ended, reaped or not.
+gone() { [[ ! -e /proc/$1 || $(awk '/^State/ {print $2}' "/proc/$1/status" 2>/dev/null) == Z ]]; }
+
 # Milliseconds since an earlier $EPOCHREALTIME.
 ms_since() { say $(((${EPOCHREALTIME/[^0-9]/} - ${1/[^0-9]/}) / 1000)); }
 

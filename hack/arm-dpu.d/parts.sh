@@ -1,0 +1,88 @@
+# The parts of the Arm machine: Debian's kernel, BusyBox, iproute2. Sourced by hack/arm-dpu, never run.
+# shellcheck shell=bash
+
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/arm
+MODULES=(virtio_pci virtio_net virtio_blk virtio_console ext4 bridge veth sch_tbf)
+TOOLS=(ip bridge tc)
+
+# shellcheck source=hack/debian.sh
+source "$ROOT/hack/debian.sh"
+
+fetch() {
+    no_more "$@"
+    local recipe
+    recipe=$(cat "$ROOT/hack/arm-dpu.d/parts.sh" "$ROOT/hack/debian.sh" | sha256sum)
+    need qemu-system-aarch64=qemu-system-arm mke2fs=e2fsprogs || exit 1
+    [[ $(cat "$CACHE/recipe" 2>/dev/null) == "$recipe" ]] && return
+    need dpkg-deb=dpkg apt-get=apt cpio=cpio depmod=kmod modprobe=kmod readelf=binutils || exit 1
+    mkdir -p "$CACHE"
+    exec 9>"$CACHE/lock"
+    flock 9
+    rm -rf "$CACHE/recipe" "$CACHE/new"
+    download
+    tools
+    rm -rf "$CACHE/new"
+    say "$recipe" >"$CACHE/recipe"
+    exec 9>&-
+}
+
+# Kernel, BusyBox, iproute2 and the libraries of it, unpacked.
+download() (
+    warn "getting Debian's arm64 kernel and tools"
+    prepare_own_apt "$CACHE/new/apt" arm64
+    own_apt apt-get install -y --download-only iproute2 busybox-static >/dev/null ||
+        die "apt can't get Debian's arm64 iproute2 and busybox-static"
+    cd "$CACHE/new/apt/archives"
+    own_apt apt-get download "$(depends_on linux-image-arm64 'linux-image-[0-9].*')" >/dev/null ||
+        die "apt can't get Debian's arm64 kernel"
+    mkdir "$CACHE/new/unpacked"
+    for package in *.deb; do dpkg-deb -x "$package" "$CACHE/new/unpacked"; done
+)
+
+# tools: kernel and programs as QEMU and the kernel take them.
+tools() {
+    local from=$CACHE/new/unpacked to=$CACHE/new/root tool
+    install -D "$(unpacked "$from" busybox)" "$to/bin/busybox"
+    for tool in "${TOOLS[@]}"; do
+        install -D "$(unpacked "$from" "$tool")" "$to/usr/local/bin/$tool"
+        add_libraries "$from" "$to/usr/local/bin/$tool" "$to/lib"
+    done
+    add_modules "$from" "$to"
+    archive "$to" >"$CACHE/tools.cpio"
+    cp "$from"/boot/vmlinuz-* "$CACHE/vmlinuz"
+}
+
+# unpacked FOLDER PROGRAM: where it is; its folder differs between Debian's releases.
+unpacked() { find "$1" -path "*bin/$2" -type f -print -quit; }
+
+# add_libraries FROM PROGRAM TO: what the program or library needs, and what that needs.
+add_libraries() {
+    local name
+    for name in $(readelf -d "$2" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
+        [[ -e $3/$name ]] && continue
+        install -D "$(find "$1" -name "$name" -print -quit)" "$3/$name"
+        add_libraries "$1" "$3/$name" "$3"
+    done
+}
+
+# add_modules FROM TO: the kernel's modules named above and those that they need.
+add_modules() {
+    local version file module
+    version=$(ls "$1/lib/modules")
+    depmod -b "$1" "$version"
+    for module in "${MODULES[@]}"; do
+        for file in $(modprobe -d "$1" -S "$version" --show-depends "$module" | sed -n 's/^insmod //p'); do
+            install -D "$file" "$2/${file#"$1"/}"
+        done
+    done
+    cp "$1/lib/modules/$version"/modules.{builtin,builtin.modinfo,order} "$2/lib/modules/$version/"
+    depmod -b "$2" "$version"
+}
+
+# archive FOLDER: what the kernel unpacks as its first file system.
+archive() { (cd "$1" && find . | cpio --quiet -o -H newc -R 0:0); }
+
+# initramfs FILE: the tools, and the script that the machine runs.
+initramfs() {
+    { cat "$CACHE/tools.cpio" && archive "$ROOT/hack/arm-dpu.d/root"; } >"$1"
+}
