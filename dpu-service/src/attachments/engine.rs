@@ -8,6 +8,7 @@ use std::{
 
 use bootstrap::Chain;
 use jiff::Timestamp;
+use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
 use tokio::{
     sync::{Notify, watch},
@@ -17,7 +18,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use vf_alloc::VfId;
 
-use super::{Attachments, locks::Locks, registry::Registry};
+use super::{Attachments, registry::Registry};
 use crate::{
     events::Events,
     model::{AttachmentKey, PortSettings},
@@ -50,8 +51,8 @@ pub(super) struct Engine {
     pub(super) programmer: Programmer,
     pub(super) sessions: Sessions,
     pub(super) events: Arc<Events>,
-    pub(super) keys: Locks<AttachmentKey>,
-    pub(super) vfs: Locks<VfId>,
+    pub(super) keys: KeyedLocks<AttachmentKey>,
+    pub(super) vfs: KeyedLocks<VfId>,
     /// Held while networks change.
     pub(super) networks: tokio::sync::Mutex<()>,
     pub(super) flows: TaskTracker,
@@ -73,8 +74,8 @@ impl Engine {
             programmer,
             sessions: Sessions::default(),
             events: Arc::default(),
-            keys: Locks::default(),
-            vfs: Locks::default(),
+            keys: KeyedLocks::default(),
+            vfs: KeyedLocks::default(),
             networks: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
             fabric_problem: Mutex::default(),

@@ -7,7 +7,6 @@ mod detach;
 mod engine;
 mod hello;
 mod listing;
-mod locks;
 mod mend;
 mod network_changes;
 mod networks;

@@ -12,7 +12,6 @@ mod device_info;
 mod dpu;
 mod inventory;
 mod keeper;
-mod locks;
 mod orphans;
 mod pauses;
 mod pending;
@@ -31,6 +30,7 @@ use std::{
     time::Instant,
 };
 
+use keyed_locks::KeyedLocks;
 use netlink::Netns;
 use offload_proto::{
     Failure, Reason,
@@ -47,7 +47,7 @@ pub use server::ListenError;
 
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
 use dpu::detach_request;
-use locks::Locks;
+
 use orphans::Orphans;
 use pauses::Pauses;
 use pending::Pending;
@@ -70,7 +70,7 @@ struct Agent {
     announcer: Announcer,
     /// The moves that may be under way.
     moves: Semaphore,
-    keys: Locks<Key>,
+    keys: KeyedLocks<Key>,
     session: Session,
     /// The keys of attaches whose answer from the DPU is awaited.
     pending: Pending,
@@ -113,7 +113,7 @@ impl Agent {
             records,
             announcer,
             moves: Semaphore::new(MOVES),
-            keys: Locks::default(),
+            keys: KeyedLocks::default(),
             session: Session::default(),
             pending: Pending::default(),
             vf_events: watch::Sender::new(0),

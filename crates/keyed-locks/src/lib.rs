@@ -1,0 +1,90 @@
+//! One asynchronous lock for each key, as long as somebody holds or awaits it.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use tokio::sync::OwnedMutexGuard;
+
+type Lock = tokio::sync::Mutex<()>;
+
+/// Locks by key.
+#[derive(Debug)]
+pub struct KeyedLocks<K> {
+    locks: Mutex<HashMap<K, Weak<Lock>>>,
+}
+
+/// A held lock. Dropping it lets the next one in.
+#[derive(Debug)]
+#[must_use = "the lock is held only as long as this is"]
+pub struct Held {
+    _guard: OwnedMutexGuard<()>,
+}
+
+impl<K> Default for KeyedLocks<K> {
+    fn default() -> Self {
+        Self { locks: Mutex::default() }
+    }
+}
+
+impl<K: Clone + Eq + Hash> KeyedLocks<K> {
+    /// Waits for the lock of `key`. Those who wait are served in their order.
+    pub async fn lock(&self, key: &K) -> Held {
+        let lock = self.of(key);
+        Held { _guard: lock.lock_owned().await }
+    }
+
+    fn of(&self, key: &K) -> Arc<Lock> {
+        let mut locks = self.all();
+        if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        // Only before the table would grow: so each call pays for one key, however many there are.
+        if locks.len() == locks.capacity() {
+            locks.retain(|_, lock| lock.strong_count() > 0);
+        }
+        let lock = Arc::default();
+        locks.insert(key.clone(), Arc::downgrade(&lock));
+        lock
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<K, Weak<Lock>>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_key_is_held_once_and_keys_do_not_disturb_each_other() {
+        let locks = KeyedLocks::default();
+        let first = locks.lock(&1).await;
+        let mut second = Box::pin(locks.lock(&1));
+        assert!(poll!(&mut second).is_pending());
+        drop(locks.lock(&2).await);
+        drop(first);
+        drop(second.await);
+    }
+
+    #[tokio::test]
+    async fn locks_that_nobody_holds_are_forgotten() {
+        let locks = KeyedLocks::default();
+        let held = locks.lock(&0).await;
+        for key in 1..10_000 {
+            drop(locks.lock(&key).await);
+        }
+        assert!(locks.all().len() < 16);
+        let mut again = Box::pin(locks.lock(&0));
+        assert!(poll!(&mut again).is_pending(), "a lock that is held is kept");
+        drop(held);
+        drop(again.await);
+    }
+}
