@@ -23,7 +23,7 @@ use host_shim::{
         Announcer, Cargo, INWARD_STEPS, MoveError, OUTWARD_STEPS, Original, Plan, Scene, inspect,
         make_clean,
     },
-    vf_source::{OWN_MTU, VirtualCard},
+    vf_source::{OWN_MTU, OwnState, VirtualCard},
 };
 use netlink::{LinkChange, Netns, Rtnl, VethEnd};
 use offload_proto::v1;
@@ -517,7 +517,8 @@ fn a_vf_without_a_record_is_made_fit_to_be_given_out() {
     stage.host.ip("address add 10.9.9.9/24 dev eth7");
     let mut host = stage.host.rtnl();
     let stray = host.link_by_name("eth7").unwrap().unwrap();
-    make_clean(&mut host, &stray, OWN_NAME).unwrap();
+    let own = OwnState { name: OWN_NAME.into(), mac: None, mtu: OWN_MTU };
+    make_clean(&mut host, &stray, &own).unwrap();
     let clean = host.link_by_name(OWN_NAME).unwrap().unwrap();
     assert_eq!((clean.index, clean.mtu, clean.is_up), (stray.index, OWN_MTU, false));
     assert!(!clean.is_promiscuous && !clean.is_all_multicast && clean.group == 0);

@@ -23,6 +23,8 @@ pub struct PhysicalFunction {
     pub total_vfs: u32,
     /// How many VFs it has.
     pub num_vfs: u32,
+    /// The device id of its VFs, four hexadecimal digits. `None`: the kernel is older than 4.15.
+    pub vf_device: Option<String>,
     /// Its netdevs in the network namespace that sysfs was mounted in.
     pub netdevs: Vec<String>,
 }
@@ -71,8 +73,11 @@ impl Sysfs {
         if let Some(function) = self.find_physical(address)? {
             return Ok(function);
         }
-        let exists = self.device(address).exists();
-        Err(if exists { Error::NotPhysical(address) } else { Error::NoDevice(address) })
+        Err(if self.exists(address) {
+            Error::NotPhysical(address)
+        } else {
+            Error::NoDevice(address)
+        })
     }
 
     fn find_physical(&self, address: PciAddress) -> Result<Option<PhysicalFunction>, Error> {
@@ -86,8 +91,15 @@ impl Sysfs {
             numa_node: self.numa_node(address)?,
             total_vfs,
             num_vfs: number(&folder.join("sriov_numvfs"))?.unwrap_or(0),
+            vf_device: text(&folder.join("sriov_vf_device"))?,
             netdevs: self.netdevs(address)?,
         }))
+    }
+
+    /// Whether there is a device at an address.
+    #[must_use]
+    pub fn exists(&self, address: PciAddress) -> bool {
+        self.device(address).exists()
     }
 
     /// The VFs of a PF, by number.
@@ -96,7 +108,7 @@ impl Sysfs {
     /// When sysfs can't be read.
     pub fn virtual_functions(&self, pf: PciAddress) -> Result<Vec<VirtualFunction>, Error> {
         let mut functions = Vec::new();
-        for (number, address) in self.numbered_vfs(pf)? {
+        for (number, address) in self.vf_addresses(pf)? {
             functions.push(self.describe_virtual(address, pf, number)?);
         }
         Ok(functions)
@@ -110,7 +122,7 @@ impl Sysfs {
         let Some(pf) = linked_device(&self.device(address).join("physfn"))? else {
             return Ok(None);
         };
-        let numbered = self.numbered_vfs(pf)?;
+        let numbered = self.vf_addresses(pf)?;
         let Some((number, _)) = numbered.into_iter().find(|(_, vf)| *vf == address) else {
             return Ok(None);
         };
@@ -135,8 +147,11 @@ impl Sysfs {
         })
     }
 
-    /// The VFs of a PF by number. Those that go away meanwhile are left out.
-    fn numbered_vfs(&self, pf: PciAddress) -> Result<Vec<(u32, PciAddress)>, Error> {
+    /// The addresses of a PF's VFs, by number. Those that go away meanwhile are left out.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn vf_addresses(&self, pf: PciAddress) -> Result<Vec<(u32, PciAddress)>, Error> {
         let folder = self.device(pf);
         let mut numbered = Vec::new();
         for name in entries(&folder)? {

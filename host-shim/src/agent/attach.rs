@@ -147,9 +147,10 @@ impl Agent {
                 vf: vf.vf,
                 pci_address: vf.pci_address,
             };
-            let name = source.own_name(&identity);
+            let own = source.own_state(&identity);
+            let name = own.as_ref().map(|own| own.name.as_str());
             let mut rtnl = Rtnl::open_in(&host)?;
-            let found = vf_source::find(&*source, &mut rtnl, &identity.pci_address, Some(&name))?;
+            let found = vf_source::find(&*source, &mut rtnl, &identity.pci_address, name)?;
             let Some(link) = found else { return Ok((None, identity.pci_address)) };
             let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
             let pci_address = identity.pci_address.clone();

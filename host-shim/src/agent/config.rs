@@ -1,12 +1,16 @@
 //! The agent's configuration file.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::HashSet, path::PathBuf, time::Duration};
 
 use bootstrap::LogSettings;
 use mtls::TlsSettings;
 use serde::Deserialize;
+use sriov::PciAddress;
 
-use crate::protocol::DEFAULT_SOCKET;
+use crate::{
+    protocol::DEFAULT_SOCKET,
+    vf_source::{PciPf, PciSettings},
+};
 
 /// Longest of the timeouts that no caller waits for, in seconds.
 const LONGEST_S: u64 = 3600;
@@ -64,12 +68,68 @@ pub struct Dpu {
 }
 
 /// `[vf_source]`
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct VfSourceSettings {
     /// The kind of card.
-    #[serde(default)]
     pub kind: VfSourceKind,
+    /// The PFs whose VFs are used. Empty: all that the host has.
+    pub pfs: Vec<PfSettings>,
+    /// The controller that the DPU knows this host's PFs by.
+    pub controller: u32,
+    /// Whether the kernel looks for drivers for new VFs. `None`: as the card is set.
+    pub probe_drivers: Option<bool>,
+    /// Where the kernel shows its devices.
+    pub sysfs: PathBuf,
+}
+
+impl Default for VfSourceSettings {
+    fn default() -> Self {
+        Self {
+            kind: VfSourceKind::Virtual,
+            pfs: Vec::new(),
+            controller: 0,
+            probe_drivers: None,
+            sysfs: "/sys".into(),
+        }
+    }
+}
+
+impl VfSourceSettings {
+    fn check(&self) -> Result<(), RangeError> {
+        let addresses: Vec<_> = self.pfs.iter().map(|pf| pf.address.to_string()).collect();
+        let refused = |range: &str| {
+            let value = addresses.join(", ");
+            Err(RangeError { key: "vf_source.pfs", value, range: range.into() })
+        };
+        if self.kind == VfSourceKind::Virtual && !self.pfs.is_empty() {
+            return refused("left out unless vf_source.kind is \"pci\"");
+        }
+        let distinct = |count: usize| count == self.pfs.len();
+        let addresses: HashSet<_> = self.pfs.iter().map(|pf| pf.address).collect();
+        let numbers: HashSet<_> = self.pfs.iter().map(PfSettings::number).collect();
+        if !(distinct(addresses.len()) && distinct(numbers.len())) {
+            return refused("PFs that differ in address and number: give each its `number`");
+        }
+        Ok(())
+    }
+}
+
+/// A PF of `[vf_source]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PfSettings {
+    /// Where it is.
+    pub address: PciAddress,
+    /// How the DPU numbers it. `None`: as the function of its address.
+    #[serde(default)]
+    pub number: Option<u32>,
+}
+
+impl PfSettings {
+    fn number(&self) -> u32 {
+        self.number.unwrap_or(self.address.function.into())
+    }
 }
 
 /// A kind of card.
@@ -79,6 +139,8 @@ pub enum VfSourceKind {
     /// The card made of software.
     #[default]
     Virtual,
+    /// PCI cards with SR-IOV.
+    Pci,
 }
 
 /// `[timeouts]`
@@ -176,13 +238,33 @@ impl Config {
                 return Err(RangeError { key, value: value.to_string(), range });
             }
         }
-        for (key, path) in [("socket", &self.socket), ("state_dir", &self.state_dir)] {
+        let sysfs = &self.vf_source.sysfs;
+        for (key, path) in
+            [("socket", &self.socket), ("state_dir", &self.state_dir), ("vf_source.sysfs", sysfs)]
+        {
             if !path.is_absolute() {
                 let value = path.display().to_string();
                 return Err(RangeError { key, value, range: "an absolute path".into() });
             }
         }
-        Ok(())
+        self.vf_source.check()
+    }
+}
+
+impl Config {
+    /// What the VFs of PCI cards are looked for by.
+    #[must_use]
+    pub fn pci_settings(&self, boot_id: &str) -> PciSettings {
+        let settings = &self.vf_source;
+        let numbered = |pf: &PfSettings| PciPf { address: pf.address, number: pf.number() };
+        PciSettings {
+            sysfs: settings.sysfs.clone(),
+            pfs: settings.pfs.iter().map(numbered).collect(),
+            controller: settings.controller,
+            probe_drivers: settings.probe_drivers,
+            memory: self.state_dir.join("vfs.json"),
+            boot_id: boot_id.to_owned(),
+        }
     }
 }
 
@@ -275,6 +357,25 @@ mod tests {
         assert_eq!(shipped.socket, default.socket);
         assert_eq!(shipped.state_dir, default.state_dir);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
+    }
+
+    #[test]
+    fn pfs_are_numbered_by_their_function_or_by_hand() {
+        let pfs = |pfs: &str| config(&format!("[vf_source]\nkind = 'pci'\npfs = [{pfs}]"));
+        let config = pfs("{ address = '0000:03:00.1' }, { address = '0000:04:00.1', number = 7 }");
+        assert_eq!(config.check(), Ok(()));
+        let numbers: Vec<_> = config.pci_settings("b").pfs.iter().map(|pf| pf.number).collect();
+        assert_eq!(numbers, [1, 7]);
+        let alike = pfs("{ address = '0000:03:00.1' }, { address = '0000:04:00.1' }");
+        let error = alike.check().unwrap_err().to_string();
+        assert!(error.contains("`vf_source.pfs` is 0000:03:00.1, 0000:04:00.1, but"), "{error}");
+    }
+
+    #[test]
+    fn the_virtual_card_has_no_pfs_to_name() {
+        let error =
+            config("[vf_source]\npfs = [{ address = '0000:03:00.1' }]").check().unwrap_err();
+        assert!(error.to_string().ends_with("unless vf_source.kind is \"pci\""), "{error}");
     }
 
     #[test]

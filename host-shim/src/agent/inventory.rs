@@ -22,7 +22,7 @@ use super::{
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::vf_source::{self, VfIdentity, VfSource};
+use crate::vf_source::{self, OtherVf, VfIdentity, VfSource};
 
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
@@ -39,7 +39,7 @@ impl Agent {
             let as_of_ns = nanoseconds_since_boot();
             let HostLinks { links, addresses } = agent.host_links()?;
             let records = agent.records.all();
-            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
+            let vfs = agent.host_vfs(&links);
             let pfs = physical_functions(&*agent.source, &vfs, &addresses, &records);
             let inventory = Inventory { pfs, as_of_ns };
             let live = live(&*agent.source, &vfs, &records);
@@ -68,7 +68,7 @@ impl Agent {
         let list = move || {
             let as_of_ns = nanoseconds_since_boot();
             let HostLinks { links, addresses } = agent.host_links()?;
-            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &links).collect();
+            let vfs = agent.host_vfs(&links);
             let pfs = physical_functions(&*agent.source, &vfs, &addresses, &agent.records.all());
             Ok((Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &addresses)))
         };
@@ -88,6 +88,15 @@ impl Agent {
     fn host_links(&self) -> Result<HostLinks, netlink::Error> {
         let mut host = Rtnl::open_in(&self.host)?;
         Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
+    }
+
+    /// The VFs among the links. What those are like that no record holds is learned.
+    pub(super) fn host_vfs<'a>(&self, links: &'a [Link]) -> Vec<(VfIdentity, &'a Link)> {
+        let vfs: Vec<_> = vf_source::vfs(&*self.source, links).collect();
+        let mut unused = vfs.clone();
+        unused.retain(|(vf, _)| self.records.by_pci_address(&vf.pci_address).is_none());
+        self.source.learn(&unused);
+        vfs
     }
 }
 
@@ -132,6 +141,13 @@ fn physical_functions(
             None => VfCondition::Missing,
         };
         vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
+    }
+    let known: HashSet<_> =
+        vfs.values().map(|(identity, ..)| identity.pci_address.clone()).collect();
+    for OtherVf { identity, is_handed_over } in source.other_vfs(&|address| known.contains(address))
+    {
+        let condition = if is_handed_over { VfCondition::Clean } else { VfCondition::Missing };
+        vfs.insert(order(&identity), (identity, condition, String::new()));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
     for (identity, condition, netdev) in vfs.into_values() {

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     mover::{Announcer, INWARD_STEPS, OUTWARD_STEPS},
-    vf_source::{VfSource, VirtualCard},
+    vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
 
 /// Threads for the tasks. What waits for the kernel has threads of its own.
@@ -79,6 +79,9 @@ pub enum AgentError {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
+    /// The cards can't be used.
+    #[error(transparent)]
+    Cards(#[from] PciError),
     /// The boot id is empty.
     #[error("the boot id in {} is empty", .0.display())]
     NoBootId(PathBuf),
@@ -183,10 +186,15 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     let records = Records::open(&config.state_dir)?;
     let host = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
-    let source: Arc<dyn VfSource> = match config.vf_source.kind {
-        VfSourceKind::Virtual => Arc::new(VirtualCard),
-    };
+    let source = vf_source(&config, &boot_id)?;
     Ok(Agent::new(config, source, host, boot_id, records, announcer))
+}
+
+fn vf_source(config: &Config, boot_id: &str) -> Result<Arc<dyn VfSource>, PciError> {
+    Ok(match config.vf_source.kind {
+        VfSourceKind::Virtual => Arc::new(VirtualCard),
+        VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings(boot_id))?),
+    })
 }
 
 fn boot_id(path: &Path) -> Result<String, AgentError> {

@@ -51,16 +51,16 @@ impl Agent {
         let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
         let Some(link) = inside.link_by_name(interface)? else { return Ok(false) };
         let Some(vf) = self.source.vf_of(&link) else { return Ok(false) };
-        let name = self.source.own_name(&vf);
-        let find =
-            |host: &mut Rtnl| vf_source::find(&*self.source, host, &vf.pci_address, Some(&name));
+        let Some(own) = self.source.own_state(&vf) else { return Ok(false) };
+        let name = Some(own.name.as_str());
+        let find = |host: &mut Rtnl| vf_source::find(&*self.source, host, &vf.pci_address, name);
         // A link that only looks like a VF which is elsewhere stays where it is.
         if self.records.by_pci_address(&vf.pci_address).is_some() || find(&mut host)?.is_some() {
             return Ok(false);
         }
-        take_out(&mut inside, &link, (&self.host, &mut host), &name)?;
+        take_out(&mut inside, &link, (&self.host, &mut host), &own.name)?;
         let Some(link) = find(&mut host)? else { return Ok(false) };
-        make_clean(&mut host, &link, &name)?;
+        make_clean(&mut host, &link, &own)?;
         tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
         Ok(true)
     }
@@ -69,15 +69,15 @@ impl Agent {
         let mut host = Rtnl::open_in(&self.host)?;
         let links = host.links()?;
         let addresses = host.all_addresses()?;
-        for (vf, link) in vf_source::vfs(&*self.source, &links) {
+        for (vf, link) in self.host_vfs(&links) {
             let is_let_alone = vf_source::is_clean(&*self.source, &vf, link)
                 || vf_source::use_by_host(link, &addresses).is_some();
             // Looked for after the listing: a VF that is being attached has a record by now.
             if is_let_alone || self.records.by_pci_address(&vf.pci_address).is_some() {
                 continue;
             }
-            let name = self.source.own_name(&vf);
-            match make_clean(&mut host, link, &name) {
+            let Some(own) = self.source.own_state(&vf) else { continue };
+            match make_clean(&mut host, link, &own) {
                 Ok(()) => tracing::info!(vf = vf.pci_address, was = link.name, "restored"),
                 Err(error) => tracing::warn!(vf = vf.pci_address, %error, "not restored"),
             }

@@ -3,7 +3,7 @@
 use netlink::{Link, LinkChange, MacAddress, Request};
 use serde::{Deserialize, Serialize};
 
-use crate::vf_source::OWN_MTU;
+use crate::vf_source::OwnState;
 
 /// What a VF is like in the host's namespace, to be restored when it comes back. All of it goes with
 /// a link from namespace to namespace, and so from a pod to the next.
@@ -51,11 +51,11 @@ impl From<&Link> for Original {
 
 impl Original {
     /// What the VF of a link is to be like where nothing tells what it was.
-    pub(super) fn unrecorded(link: &Link, own_name: &str) -> Self {
+    pub(super) fn unrecorded(link: &Link, own: &OwnState) -> Self {
         Self {
-            name: own_name.into(),
-            mac: link.permanent_mac.or(link.mac),
-            mtu: OWN_MTU,
+            name: own.name.clone(),
+            mac: own.mac.or(link.permanent_mac).or(link.mac),
+            mtu: own.mtu,
             is_promiscuous: false,
             is_all_multicast: false,
             group: 0,

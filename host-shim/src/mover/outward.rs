@@ -4,6 +4,7 @@ use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
 use super::{MoveError, Original, Scene, configure};
+use crate::vf_source::OwnState;
 
 /// Takes a VF out of its pod and restores it.
 pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
@@ -124,10 +125,10 @@ pub fn take_out(
 ///
 /// # Errors
 /// The kernel's refusal, such as that another link has the name.
-pub fn make_clean(host: &mut Rtnl, link: &Link, own_name: &str) -> Result<(), netlink::Error> {
+pub fn make_clean(host: &mut Rtnl, link: &Link, own: &OwnState) -> Result<(), netlink::Error> {
     let addresses = host.addresses(link.index)?.into_iter();
     let mut requests: Vec<_> =
         addresses.map(|address| Request::delete_address(link.index, address)).collect();
-    requests.extend(Original::unrecorded(link, own_name).restoring_requests(link));
+    requests.extend(Original::unrecorded(link, own).restoring_requests(link));
     host.batch(&requests)
 }

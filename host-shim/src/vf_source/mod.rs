@@ -1,11 +1,14 @@
 //! Where the host's VFs come from.
 
+mod pci;
 mod virtual_card;
 
 use std::{fmt::Debug, net::IpAddr};
 
-use netlink::{Error, IpNetwork, Link, Rtnl};
+use netlink::{Error, IpNetwork, Link, MacAddress, Rtnl};
+use serde::{Deserialize, Serialize};
 
+pub use pci::{PciCards, PciError, PciPf, PciSettings};
 pub use virtual_card::VirtualCard;
 
 /// Which VF a link is.
@@ -22,7 +25,7 @@ pub struct VfIdentity {
 }
 
 /// What VFs all of a PF are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PfFacts {
     /// The PF's own PCI address.
     pub pci_address: String,
@@ -32,19 +35,84 @@ pub struct PfFacts {
     pub device_id: String,
 }
 
+/// What the link of a VF is like while nobody uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnState {
+    /// What it is called in the host's namespace.
+    pub name: String,
+    /// Its MAC address. `None`: any.
+    pub mac: Option<MacAddress>,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}
+
+/// A VF that has no link in the host's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherVf {
+    /// Which VF.
+    pub identity: VfIdentity,
+    /// It has no link anywhere, for it is handed over to programs as a device.
+    pub is_handed_over: bool,
+}
+
+/// Why a PF does not have as many VFs as wanted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProvideError {
+    /// A card of this kind has the VFs that it has.
+    #[error("this card's number of VFs can't be changed")]
+    Fixed,
+    /// The host has no such PF.
+    #[error("this host has no PF of that number, or does not use it")]
+    UnknownPf,
+    /// The card or its driver refused, or VFs are in use.
+    #[error(transparent)]
+    Card(#[from] sriov::Error),
+}
+
 /// A kind of card: how its VFs are told from other links.
 pub trait VfSource: Debug + Send + Sync {
     /// Which VF the link is. `None`: it is none.
     fn vf_of(&self, link: &Link) -> Option<VfIdentity>;
 
-    /// What the link of a VF is called in the host's namespace while nobody uses it.
-    fn own_name(&self, vf: &VfIdentity) -> String;
+    /// What the link of a VF is like while nobody uses it. `None`: that is not known yet, so the VF
+    /// can't be given out.
+    fn own_state(&self, vf: &VfIdentity) -> Option<OwnState>;
 
     /// What is known of the PF of a VF.
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
+
+    /// Looks at VFs that nobody uses, to know later what they are like.
+    fn learn(&self, _unused: &[(VfIdentity, &Link)]) {}
+
+    /// The VFs that the card has besides those that `is_known` tells by PCI address: their links are
+    /// in other namespaces, or they have none.
+    fn other_vfs(&self, _is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
+        Vec::new()
+    }
+
+    /// Whether the VF is handed over to programs as a device, and so has no link to move.
+    fn is_handed_over(&self, _pci_address: &str) -> bool {
+        false
+    }
+
+    /// Gives a PF so many VFs, unless one of it is `in_use`, by PCI address. Waits for their links.
+    /// Tells whether anything had to be changed.
+    ///
+    /// # Errors
+    /// Why it has another number of VFs still.
+    fn provide(
+        &self,
+        _controller: u32,
+        _pf: u32,
+        _count: u32,
+        _in_use: &[String],
+    ) -> Result<bool, ProvideError> {
+        Err(ProvideError::Fixed)
+    }
 }
 
-/// The MTU of a VF that nobody uses, in bytes.
+/// The MTU of a virtual card's VF that nobody uses, in bytes.
 pub const OWN_MTU: u32 = 1500;
 
 /// The VFs among links.
@@ -58,7 +126,10 @@ pub fn vfs<'a>(
 /// Whether the link of a VF is as it should be while nobody uses it.
 #[must_use]
 pub fn is_clean(source: &dyn VfSource, vf: &VfIdentity, link: &Link) -> bool {
-    link.name == source.own_name(vf) && link.mtu == OWN_MTU && !link.is_up && !link.is_promiscuous
+    let Some(own) = source.own_state(vf) else { return false };
+    let has_own_mac = own.mac.is_none_or(|mac| link.mac == Some(mac));
+    let is_own = link.name == own.name && link.mtu == own.mtu && has_own_mac;
+    is_own && !link.is_up && !link.is_promiscuous
 }
 
 /// What the host itself uses the link of a VF for, of all addresses in the link's namespace.

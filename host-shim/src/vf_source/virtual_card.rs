@@ -3,7 +3,7 @@
 use netlink::Link;
 use virtual_nic::VirtualVf;
 
-use super::{PfFacts, VfIdentity, VfSource};
+use super::{OWN_MTU, OwnState, PfFacts, VfIdentity, VfSource};
 
 /// PCI ids of the card that the virtual one stands in for: a ConnectX family VF.
 const VENDOR: &str = "15b3";
@@ -24,8 +24,9 @@ impl VfSource for VirtualCard {
         })
     }
 
-    fn own_name(&self, vf: &VfIdentity) -> String {
-        format!("p{}v{}", vf.pf, vf.vf)
+    fn own_state(&self, vf: &VfIdentity) -> Option<OwnState> {
+        let name = format!("p{}v{}", vf.pf, vf.vf);
+        Some(OwnState { name, mac: None, mtu: OWN_MTU })
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
@@ -49,7 +50,7 @@ mod tests {
         link.alias = Some("virtual-nic d001:00:00.3 pf1vf2".into());
         let vf = VirtualCard.vf_of(&link).unwrap();
         assert_eq!((vf.pf, vf.vf, vf.pci_address.as_str()), (1, 2, "d001:00:00.3"));
-        assert_eq!(VirtualCard.own_name(&vf), "p1v2");
+        assert_eq!(VirtualCard.own_state(&vf).unwrap().name, "p1v2");
         assert_eq!(VirtualCard.pf_of(&vf).pci_address, "d001:00:00.0");
     }
 }

@@ -1,0 +1,389 @@
+//! The VFs of PCI cards, told by the device behind a link: its address stays with it whatever it is
+//! called and wherever it is.
+
+mod memory;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use netlink::Link;
+use sriov::{PciAddress, Provisioning, Sysfs, device_name, vendor_name};
+
+use super::{OtherVf, OwnState, PfFacts, ProvideError, VfIdentity, VfSource};
+use memory::Memory;
+
+/// Which cards' VFs there are to be had, and how the DPU calls them.
+#[derive(Clone, Debug)]
+pub struct PciSettings {
+    /// Where the kernel shows its devices.
+    pub sysfs: PathBuf,
+    /// The PFs whose VFs are used. Empty: all that the host has.
+    pub pfs: Vec<PciPf>,
+    /// The controller that the DPU knows this host's PFs by.
+    pub controller: u32,
+    /// Whether the kernel looks for drivers for new VFs. `None`: as the card is set.
+    pub probe_drivers: Option<bool>,
+    /// Where to remember what VFs are like that nobody uses.
+    pub memory: PathBuf,
+    /// The host's boot: what VFs are like holds for one.
+    pub boot_id: String,
+}
+
+/// A PF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciPf {
+    /// Where it is.
+    pub address: PciAddress,
+    /// How the DPU numbers it.
+    pub number: u32,
+}
+
+/// Why the VFs of PCI cards can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PciError {
+    /// Sysfs can't be read.
+    #[error("can't look for SR-IOV cards")]
+    Sysfs(#[from] sriov::Error),
+    /// Two PFs have one number.
+    #[error(
+        "PFs {0} and {1} would both be PF {2} of the DPU: name those that belong to it in \
+         vf_source.pfs"
+    )]
+    SameNumber(PciAddress, PciAddress, u32),
+    /// What was remembered of VFs can't be read.
+    #[error("can't read what is remembered of VFs in {}", path.display())]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The VFs of PCI cards.
+#[derive(Debug)]
+pub struct PciCards {
+    sysfs: Sysfs,
+    controller: u32,
+    probe_drivers: Option<bool>,
+    /// The PFs in use are those that are listed.
+    is_listed: bool,
+    /// The PFs by number.
+    pfs: Mutex<BTreeMap<u32, PciAddress>>,
+    /// The VFs that were seen.
+    seen: Mutex<HashMap<PciAddress, VfIdentity>>,
+    memory: Memory,
+}
+
+impl PciCards {
+    /// Looks for the cards. A card that is listed and not there may come later.
+    ///
+    /// # Errors
+    /// See [`PciError`].
+    pub fn open(settings: PciSettings) -> Result<Self, PciError> {
+        let sysfs = Sysfs::at(settings.sysfs);
+        let present = sysfs.physical_functions()?;
+        let is_listed = !settings.pfs.is_empty();
+        let wanted = if is_listed {
+            settings.pfs
+        } else {
+            present.iter().map(|pf| PciPf::by_function(pf.address)).collect()
+        };
+        let mut pfs = BTreeMap::new();
+        for PciPf { address, number } in wanted {
+            if let Some(other) = pfs.insert(number, address) {
+                return Err(PciError::SameNumber(other, address, number));
+            }
+        }
+        for pf in present.iter().filter(|pf| pfs.values().any(|address| *address == pf.address)) {
+            log_card(pf);
+        }
+        Ok(Self {
+            sysfs,
+            controller: settings.controller,
+            probe_drivers: settings.probe_drivers,
+            is_listed,
+            pfs: Mutex::new(pfs),
+            seen: Mutex::default(),
+            memory: Memory::open(settings.memory, settings.boot_id)?,
+        })
+    }
+
+    fn identity(&self, address: PciAddress) -> Option<VfIdentity> {
+        if let Some(identity) = locked(&self.seen).get(&address) {
+            return Some(identity.clone());
+        }
+        let vf = logged(self.sysfs.virtual_function(address)).flatten()?;
+        let identity = self.identity_of(address, self.number_of(vf.pf)?, vf.number);
+        locked(&self.seen).insert(address, identity.clone());
+        Some(identity)
+    }
+
+    fn identity_of(&self, address: PciAddress, pf: u32, vf: u32) -> VfIdentity {
+        VfIdentity { controller: self.controller, pf, vf, pci_address: address.to_string() }
+    }
+
+    /// The number of a PF. `None`: it is not used.
+    fn number_of(&self, address: PciAddress) -> Option<u32> {
+        let mut pfs = locked(&self.pfs);
+        if let Some((number, _)) = pfs.iter().find(|(_, pf)| **pf == address) {
+            return Some(*number);
+        }
+        let PciPf { number, .. } = PciPf::by_function(address);
+        if self.is_listed || pfs.contains_key(&number) {
+            return None;
+        }
+        // A card that came later.
+        pfs.insert(number, address);
+        Some(number)
+    }
+
+    fn pf_address(&self, number: u32) -> Option<PciAddress> {
+        locked(&self.pfs).get(&number).copied()
+    }
+
+    fn facts(&self, pf: PciAddress) -> Result<PfFacts, sriov::Error> {
+        let function = self.sysfs.physical_function(pf)?;
+        let first = || {
+            let vfs = self.sysfs.virtual_functions(pf)?;
+            Ok(vfs.into_iter().next().map(|vf| vf.device).unwrap_or_default())
+        };
+        let device_id = function.vf_device.map_or_else(first, Ok)?;
+        Ok(PfFacts { pci_address: pf.to_string(), vendor_id: function.vendor, device_id })
+    }
+}
+
+impl PciPf {
+    /// A card's ports are its functions, and the DPU numbers them alike.
+    fn by_function(address: PciAddress) -> Self {
+        Self { address, number: address.function.into() }
+    }
+}
+
+impl VfSource for PciCards {
+    fn vf_of(&self, link: &Link) -> Option<VfIdentity> {
+        if link.parent_bus.as_deref() != Some("pci") {
+            return None;
+        }
+        self.identity(link.parent_device.as_deref()?.parse().ok()?)
+    }
+
+    fn own_state(&self, vf: &VfIdentity) -> Option<OwnState> {
+        self.memory.get(vf.pci_address.parse().ok()?)
+    }
+
+    fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
+        let pf = self.pf_address(vf.pf);
+        let facts = pf.and_then(|pf| logged(self.facts(pf)));
+        facts.unwrap_or_else(|| PfFacts {
+            pci_address: pf.map(|pf| pf.to_string()).unwrap_or_default(),
+            ..PfFacts::default()
+        })
+    }
+
+    fn learn(&self, unused: &[(VfIdentity, &Link)]) {
+        let addressed = unused.iter().filter_map(|(vf, link)| {
+            let address = vf.pci_address.parse().ok()?;
+            Some((address, *link))
+        });
+        self.memory.learn(addressed, |address| self.sysfs.exists(address));
+    }
+
+    fn other_vfs(&self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
+        let pfs = locked(&self.pfs).clone();
+        let mut others = Vec::new();
+        for (number, pf) in pfs {
+            let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
+            let identities =
+                vfs.into_iter().map(|(vf, address)| self.identity_of(address, number, vf));
+            others.extend(identities.filter(|vf| !is_known(&vf.pci_address)).map(|identity| {
+                let is_handed_over = self.is_handed_over(&identity.pci_address);
+                OtherVf { identity, is_handed_over }
+            }));
+        }
+        others
+    }
+
+    fn is_handed_over(&self, pci_address: &str) -> bool {
+        let address = pci_address.parse().ok();
+        address.and_then(|address| logged(self.sysfs.is_handed_over(address))).unwrap_or(false)
+    }
+
+    fn provide(
+        &self,
+        controller: u32,
+        pf: u32,
+        count: u32,
+        in_use: &[String],
+    ) -> Result<bool, ProvideError> {
+        let pf = self.pf_address(pf).filter(|_| controller == self.controller);
+        let pf = pf.ok_or(ProvideError::UnknownPf)?;
+        if self.sysfs.physical_function(pf)?.num_vfs == count {
+            return Ok(false);
+        }
+        let in_use: Vec<_> = in_use.iter().filter_map(|address| address.parse().ok()).collect();
+        let how = Provisioning {
+            in_use: &in_use,
+            probe_drivers: self.probe_drivers,
+            ..Provisioning::default()
+        };
+        let vfs = self.sysfs.set_num_vfs(pf, count, &how)?;
+        // They came anew, under names and with MAC addresses of their own.
+        self.memory.forget(vfs.iter().map(|vf| vf.address));
+        Ok(true)
+    }
+}
+
+fn log_card(pf: &sriov::PhysicalFunction) {
+    let vendor = vendor_name(&pf.vendor).unwrap_or(&pf.vendor);
+    let device = device_name(&pf.vendor, &pf.device).unwrap_or(&pf.device);
+    tracing::info!(
+        pf = %pf.address,
+        vendor,
+        device,
+        driver = pf.driver.as_deref().unwrap_or("none"),
+        numa_node = pf.numa_node,
+        vfs = pf.num_vfs,
+        most_vfs = pf.total_vfs,
+        "a card with SR-IOV"
+    );
+}
+
+/// What sysfs does not tell now, it tells later: cards are reset, and drivers changed.
+fn logged<T>(read: Result<T, sriov::Error>) -> Option<T> {
+    match read {
+        Ok(value) => Some(value),
+        Err(error) => {
+            tracing::debug!("{}", bootstrap::Chain(&error));
+            None
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink, path::Path};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Two cards of one PF each, the first with two VFs.
+    fn machine() -> TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for pf in ["0000:03:00.0", "0000:04:00.0"] {
+            add_device(root.path(), pf);
+            fs::write(device(root.path(), pf).join("sriov_totalvfs"), "8\n").unwrap();
+            fs::write(device(root.path(), pf).join("sriov_vf_device"), "101e\n").unwrap();
+        }
+        for (number, vf) in ["0000:03:00.2", "0000:03:00.3"].iter().enumerate() {
+            add_device(root.path(), vf);
+            let pf = device(root.path(), "0000:03:00.0");
+            symlink(format!("../{vf}"), pf.join(format!("virtfn{number}"))).unwrap();
+            symlink("../0000:03:00.0", device(root.path(), vf).join("physfn")).unwrap();
+        }
+        root
+    }
+
+    fn device(root: &Path, address: &str) -> PathBuf {
+        root.join("bus/pci/devices").join(address)
+    }
+
+    fn add_device(root: &Path, address: &str) {
+        fs::create_dir_all(device(root, address)).unwrap();
+        fs::write(device(root, address).join("vendor"), "0x15b3\n").unwrap();
+        fs::write(device(root, address).join("device"), "0x101d\n").unwrap();
+    }
+
+    fn cards(root: &Path, pfs: &[(&str, u32)]) -> Result<PciCards, PciError> {
+        let pf = |(address, number): &(&str, u32)| PciPf {
+            address: address.parse().unwrap(),
+            number: *number,
+        };
+        PciCards::open(PciSettings {
+            sysfs: root.to_owned(),
+            pfs: pfs.iter().map(pf).collect(),
+            controller: 1,
+            probe_drivers: None,
+            memory: root.join("vfs.json"),
+            boot_id: "boot".into(),
+        })
+    }
+
+    fn link(name: &str, device: &str) -> Link {
+        let mut link = Link::default();
+        (link.name, link.mtu) = (name.into(), 1500);
+        (link.parent_bus, link.parent_device) = (Some("pci".into()), Some(device.into()));
+        link
+    }
+
+    #[test]
+    fn a_vf_is_told_by_its_device() {
+        let root = machine();
+        let cards = cards(root.path(), &[("0000:03:00.0", 5)]).unwrap();
+        let vf = cards.vf_of(&link("anything", "0000:03:00.3")).unwrap();
+        assert_eq!((vf.controller, vf.pf, vf.vf), (1, 5, 1));
+        assert_eq!(cards.vf_of(&link("pf", "0000:03:00.0")), None);
+        let mut on_another_bus = link("a", "0000:03:00.3");
+        on_another_bus.parent_bus = Some("auxiliary".into());
+        assert_eq!(cards.vf_of(&on_another_bus), None);
+        let facts = cards.pf_of(&vf);
+        assert_eq!((facts.vendor_id.as_str(), facts.device_id.as_str()), ("15b3", "101e"));
+    }
+
+    #[test]
+    fn the_state_of_the_first_sight_is_a_vfs_own() {
+        let root = machine();
+        let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
+        let seen = link("enp3s0v1", "0000:03:00.3");
+        let vf = cards.vf_of(&seen).unwrap();
+        assert!(cards.own_state(&vf).is_none());
+        assert!(!super::super::is_clean(&cards, &vf, &seen));
+        cards.learn(&[(vf.clone(), &seen)]);
+        assert!(super::super::is_clean(&cards, &vf, &seen));
+        let fallen = link("eth0", "0000:03:00.3");
+        assert!(!super::super::is_clean(&cards, &vf, &fallen));
+    }
+
+    #[test]
+    fn vfs_without_a_link_are_listed_and_handed_over_ones_told() {
+        let root = machine();
+        let driver = device(root.path(), "0000:03:00.2").join("driver");
+        symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
+        let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
+        let listed = |known: &str| {
+            let others = cards.other_vfs(&|address| address == known);
+            others.into_iter().map(|vf| (vf.identity.vf, vf.is_handed_over)).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(""), [(0, true), (1, false)]);
+        assert_eq!(listed("0000:03:00.2"), [(1, false)]);
+    }
+
+    #[test]
+    fn pfs_that_would_be_mistaken_for_one_another_are_told() {
+        let root = machine();
+        let error = cards(root.path(), &[]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "PFs 0000:03:00.0 and 0000:04:00.0 would both be PF 0 of the DPU: name those that \
+             belong to it in vf_source.pfs"
+        );
+    }
+
+    #[test]
+    fn a_pf_that_is_not_listed_is_left_alone() {
+        let root = machine();
+        let cards = cards(root.path(), &[("0000:04:00.0", 0)]).unwrap();
+        assert_eq!(cards.vf_of(&link("v", "0000:03:00.2")), None);
+        assert!(matches!(cards.provide(1, 3, 4, &[]), Err(ProvideError::UnknownPf)));
+    }
+}
