@@ -4,8 +4,6 @@
 //! `cargo bench -p dpu-service --bench attach`. The ratio matters; the figures are the disk's.
 #![allow(clippy::unwrap_used, clippy::print_stdout, dead_code, unreachable_pub)]
 
-#[path = "../tests/engine/disk.rs"]
-mod disk;
 #[path = "../tests/engine/fake_kernel.rs"]
 mod fake_kernel;
 #[path = "../tests/engine/world.rs"]
@@ -23,7 +21,7 @@ const MANY: u16 = 64;
 
 #[tokio::main]
 async fn main() {
-    let world = Arc::new(World::with(configuration(), settings(), MANY).await);
+    let world = Arc::new(World::on(None, configuration(), settings(), MANY).await);
     let one = rate(&world, 1).await;
     let many = rate(&world, MANY).await;
     println!("1 caller:   {one:8.0} attaches/s, each with its detach");

@@ -9,6 +9,8 @@
 
 mod change;
 mod error;
+#[cfg(feature = "fault-injection")]
+pub mod faulty_disk;
 mod file;
 mod journal;
 mod store;

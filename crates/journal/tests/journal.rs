@@ -1,21 +1,12 @@
-//! The journal on real files, and on disks that fail.
+//! The journal on real files, and on a disk that fails.
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    fs,
-    io::{self, ErrorKind},
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicI32, Ordering},
-    },
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use futures::future::join_all;
 use journal::{
     Change, Journal, OpenError, ReadError, Rows, Schema, WriteError,
-    storage::{FileBackend, StorageBackend},
+    faulty_disk::{BROKEN, FULL, Fate, FaultyDisk},
 };
 
 const PODS: &str = "pods";
@@ -45,69 +36,20 @@ fn rows(journal: &Journal) -> Rows {
     journal.read_all(PODS).unwrap()
 }
 
-/// A disk that can be made to fail.
-#[derive(Clone, Debug, Default)]
-struct Knobs {
-    /// The error number that writes fail with. 0: they don't.
-    write: Arc<AtomicI32>,
-    /// Likewise for syncs, which have written everything all the same.
-    sync: Arc<AtomicI32>,
-    /// Whether the power is off: nothing reaches the disk any more.
-    off: Arc<AtomicBool>,
+/// An empty journal on a disk that can be made to fail.
+fn faulty(place: &Place) -> (Journal, FaultyDisk) {
+    let disk = FaultyDisk::holding(empty_journal(place));
+    (open_on(place, &disk).unwrap(), disk)
 }
 
-#[derive(Debug)]
-struct Disk {
-    file: FileBackend,
-    knobs: Knobs,
+fn empty_journal(place: &Place) -> Vec<u8> {
+    drop(Journal::open(&place.path, SCHEMA).unwrap());
+    fs::read(&place.path).unwrap()
 }
 
-fn fail(knob: &AtomicI32) -> io::Result<()> {
-    match knob.load(Ordering::SeqCst) {
-        0 => Ok(()),
-        number => Err(io::Error::from_raw_os_error(number)),
-    }
-}
-
-impl Knobs {
-    fn is_off(&self) -> io::Result<()> {
-        if self.off.load(Ordering::SeqCst) { Err(ErrorKind::Other.into()) } else { Ok(()) }
-    }
-}
-
-impl StorageBackend for Disk {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.knobs.is_off()?;
-        fail(&self.knobs.write)?;
-        self.file.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.knobs.is_off()?;
-        fail(&self.knobs.sync)?;
-        self.file.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.knobs.is_off()?;
-        fail(&self.knobs.write)?;
-        self.file.write(offset, data)
-    }
-}
-
-fn faulty(place: &Place) -> (Journal, Knobs) {
-    let knobs = Knobs::default();
-    let wrapped = knobs.clone();
-    let wrap = move |file| Disk { file, knobs: wrapped.clone() };
-    (Journal::open_with(&place.path, SCHEMA, wrap).unwrap(), knobs)
+fn open_on(place: &Place, disk: &FaultyDisk) -> Result<Journal, OpenError> {
+    let disk = disk.clone();
+    Journal::open_with(&place.path, SCHEMA, move |_| disk.clone())
 }
 
 #[tokio::test]
@@ -219,12 +161,12 @@ async fn tables_that_the_schema_lacks_are_refused() {
 }
 
 /// Commits `a`, fails to commit over it, mends the disk, and commits again.
-async fn fail_and_mend(knob: impl Fn(&Knobs) -> &AtomicI32, number: i32) {
+async fn fail_and_mend(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
     let place = place();
-    let (journal, knobs) = faulty(&place);
+    let (journal, disk) = faulty(&place);
     journal.commit(vec![put("a", "1")]).await.unwrap();
 
-    knob(&knobs).store(number, Ordering::SeqCst);
+    fail(&disk, Some(number));
     let failing = vec![put("a", "2"), Change::delete(PODS, "a"), put("b", "2")];
     for _ in 0..2 {
         assert!(matches!(journal.commit(failing.clone()).await, Err(WriteError::Failed(_))));
@@ -232,36 +174,36 @@ async fn fail_and_mend(knob: impl Fn(&Knobs) -> &AtomicI32, number: i32) {
         assert!(journal.probe().await.is_err());
     }
 
-    knob(&knobs).store(0, Ordering::SeqCst);
+    fail(&disk, None);
     journal.probe().await.unwrap();
     assert!(journal.problem().is_none());
     assert_eq!(rows(&journal), [row("a", "1")]);
     journal.commit(vec![put("c", "3")]).await.unwrap();
     drop(journal);
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = open_on(&place, &disk).unwrap();
     assert_eq!(rows(&journal), [row("a", "1"), row("c", "3")]);
 }
 
 #[tokio::test]
 async fn a_full_disk_is_told_and_survived() {
-    fail_and_mend(|knobs| &knobs.write, errno::ENOSPC).await;
+    fail_and_mend(FaultyDisk::fail_writes, FULL).await;
 }
 
 #[tokio::test]
 async fn a_broken_disk_is_told_and_survived() {
-    fail_and_mend(|knobs| &knobs.write, errno::EIO).await;
+    fail_and_mend(FaultyDisk::fail_writes, BROKEN).await;
 }
 
 #[tokio::test]
 async fn a_commit_whose_sync_failed_has_not_happened() {
-    fail_and_mend(|knobs| &knobs.sync, errno::EIO).await;
+    fail_and_mend(FaultyDisk::fail_syncs, BROKEN).await;
 }
 
 #[tokio::test]
 async fn all_members_of_a_failed_transaction_are_told() {
     let place = place();
-    let (journal, knobs) = faulty(&place);
-    knobs.write.store(errno::ENOSPC, Ordering::SeqCst);
+    let (journal, disk) = faulty(&place);
+    disk.fail_writes(Some(FULL));
     let commits = (0..32).map(|number| journal.commit(vec![put(&number.to_string(), "1")]));
     for result in join_all(commits.collect::<Vec<_>>()).await {
         let error = result.unwrap_err();
@@ -273,114 +215,108 @@ async fn all_members_of_a_failed_transaction_are_told() {
 #[tokio::test]
 async fn what_was_answered_survives_a_power_cut() {
     let place = place();
-    let (journal, knobs) = faulty(&place);
+    let (journal, disk) = faulty(&place);
     for number in 0..20 {
         journal.commit(vec![put(&format!("{number:02}"), "1")]).await.unwrap();
     }
-    knobs.off.store(true, Ordering::SeqCst);
+    disk.cut_power_after(0);
     journal.commit(vec![put("late", "1")]).await.unwrap_err();
     drop(journal);
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    disk.power_on(|| Fate::Lost);
+    let journal = open_on(&place, &disk).unwrap();
     assert_eq!(rows(&journal).len(), 20);
     journal.commit(vec![put("after", "1")]).await.unwrap();
 }
 
-/// A disk whose power is cut at some write: what was not synced may be lost, or not.
-#[derive(Clone, Debug, Default)]
-struct Image(Arc<Mutex<Bytes>>);
+/// How many commits a power cut comes into the middle of.
+const COMMITS: usize = 3;
 
-#[derive(Debug, Default)]
-struct Bytes {
-    synced: Vec<u8>,
-    current: Vec<u8>,
-    /// Writes until the power is cut.
-    writes_left: usize,
-}
-
-impl Image {
-    fn write(&self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-        let mut bytes = self.0.lock().unwrap();
-        bytes.writes_left = bytes.writes_left.checked_sub(1).ok_or(ErrorKind::Other)?;
-        write(&mut bytes.current);
-        Ok(())
-    }
-}
-
-fn range(offset: u64, length: usize) -> std::ops::Range<usize> {
-    let start = usize::try_from(offset).unwrap();
-    start..start + length
-}
-
-impl StorageBackend for Image {
-    fn len(&self) -> io::Result<u64> {
-        Ok(u64::try_from(self.0.lock().unwrap().current.len()).unwrap())
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        out.copy_from_slice(&self.0.lock().unwrap().current[range(offset, out.len())]);
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.write(|current| current.resize(usize::try_from(len).unwrap(), 0))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.write(|_| {})?;
-        let bytes = &mut *self.0.lock().unwrap();
-        bytes.synced.clone_from(&bytes.current);
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.write(|current| current[range(offset, data.len())].copy_from_slice(data))
-    }
-}
+/// How many different disks each power cut leaves behind: all, nothing, and mixtures of what was
+/// not synced, by chance and with torn writes.
+const REMAINS: u64 = 16;
 
 #[tokio::test]
 async fn a_power_cut_at_any_write_loses_nothing_that_was_answered() {
     let place = place();
-    drop(Journal::open(&place.path, SCHEMA).unwrap());
-    let empty = fs::read(&place.path).unwrap();
-    let mut cut = 0;
-    loop {
-        let image = Image::default();
-        *image.0.lock().unwrap() =
-            Bytes { synced: empty.clone(), current: empty.clone(), writes_left: cut };
-        fs::write(&place.path, &empty).unwrap();
-        let answered = commit_until_cut(&place, &image).await;
-        let Bytes { synced, current, .. } = std::mem::take(&mut *image.0.lock().unwrap());
-        for left in [synced, current] {
-            fs::write(&place.path, left).unwrap();
-            let journal = Journal::open(&place.path, SCHEMA).unwrap();
-            let found = rows(&journal).len();
-            assert!(found == answered || found == answered + 1, "cut at write {cut}");
+    let empty = empty_journal(&place);
+    for remains in 0..REMAINS {
+        let mut chance = Chance(remains);
+        for cut in 0.. {
+            let disk = FaultyDisk::holding(empty.clone());
+            disk.cut_power_after(cut);
+            let answered = commit_until_cut(&place, &disk).await;
+            disk.power_on(|| match remains {
+                0 => Fate::Lost,
+                1 => Fate::Kept,
+                _ => chance.fate(),
+            });
+            let journal = open_on(&place, &disk).unwrap();
+            let found = rows(&journal);
+            let (complete, rest) = found.split_at(answered);
+            assert!(rest.len() <= 1, "cut at {cut}: {answered} answered, {} found", found.len());
+            for (number, found) in complete.iter().chain(rest).enumerate() {
+                assert_eq!(*found, row(&number.to_string(), VALUE), "cut at {cut}");
+            }
             journal.commit(vec![put("after", "1")]).await.unwrap();
+            if answered == COMMITS {
+                break;
+            }
         }
-        if answered == COMMITS {
-            break;
-        }
-        cut += 1;
     }
 }
 
-const COMMITS: usize = 3;
+/// Longer than a page of the file, so that writing it takes several.
+const VALUE: &str = include_str!("journal.rs");
 
 /// How many commits were answered.
-async fn commit_until_cut(place: &Place, image: &Image) -> usize {
-    let wrapped = image.clone();
-    let Ok(journal) = Journal::open_with(&place.path, SCHEMA, move |_| wrapped.clone()) else {
-        return 0;
-    };
+async fn commit_until_cut(place: &Place, disk: &FaultyDisk) -> usize {
+    let Ok(journal) = open_on(place, disk) else { return 0 };
     for number in 0..COMMITS {
-        if journal.commit(vec![put(&number.to_string(), "1")]).await.is_err() {
+        if journal.commit(vec![put(&number.to_string(), VALUE)]).await.is_err() {
             return number;
         }
     }
     COMMITS
 }
 
-mod errno {
-    pub(crate) const EIO: i32 = 5;
-    pub(crate) const ENOSPC: i32 = 28;
+#[tokio::test]
+async fn a_disk_that_fails_once_at_any_write_loses_nothing_that_was_answered() {
+    let place = place();
+    let empty = empty_journal(&place);
+    for number in [FULL, BROKEN] {
+        for failing in 0.. {
+            let disk = FaultyDisk::holding(empty.clone());
+            let journal = open_on(&place, &disk).unwrap();
+            disk.fail_once_after(failing, number);
+            let mut expected = Vec::new();
+            for key in ["0", "1", "2"] {
+                if journal.commit(vec![put(key, VALUE)]).await.is_ok() {
+                    expected.push(row(key, VALUE));
+                }
+            }
+            assert_eq!(rows(&journal), expected, "failed at {failing}");
+            drop(journal);
+            disk.power_on(|| Fate::Lost);
+            assert_eq!(rows(&open_on(&place, &disk).unwrap()), expected, "failed at {failing}");
+            if expected.len() == COMMITS {
+                break;
+            }
+        }
+    }
+}
+
+/// Chance that comes out the same each time.
+struct Chance(u64);
+
+impl Chance {
+    fn fate(&mut self) -> Fate {
+        // Knuth's constants for a linear congruential generator; its low bits are poor.
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        match self.0 >> 61 {
+            0..=2 => Fate::Lost,
+            3..=5 => Fate::Kept,
+            sectors => Fate::Torn(usize::try_from(sectors).unwrap()),
+        }
+    }
 }

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod attach;
-mod disk;
 mod fake_kernel;
 mod hello;
 mod networks;

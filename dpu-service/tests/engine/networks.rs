@@ -101,15 +101,15 @@ async fn delete_for_good(world: &World) {
 #[tokio::test]
 async fn a_network_that_cant_be_journalled_is_not_in_force() {
     let world = World::new().await;
-    world.full.set(true);
+    world.set_full(true);
     assert_eq!(apply(&world, blue("10.2.0.0/24", 1)).await, Err(Reason::JournalUnavailable));
     assert_eq!(world.refused(on_blue("pod")).await, Reason::NetworkUnknown);
-    world.full.set(false);
+    world.set_full(false);
     apply(&world, blue("10.2.0.0/24", 1)).await.unwrap();
-    world.full.set(true);
+    world.set_full(true);
     let failure = world.engine.delete_network("blue".into(), false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
-    world.full.set(false);
+    world.set_full(false);
     world.attach(on_blue("pod")).await.unwrap();
 }
 

@@ -1,9 +1,12 @@
 //! Random histories: whatever happens in whatever order, the invariants hold after each step.
 
+use std::sync::Arc;
+
 use dpu_service::{
     attachments::{Depth, Hello, LiveAttachment},
-    model::AttachSpec,
+    model::{AttachSpec, Phase},
 };
+use journal::faulty_disk::Fate;
 use proptest::prelude::*;
 
 use crate::{
@@ -28,6 +31,7 @@ enum Action {
     Hello { lost: u8, in_pod: bool },
     HostReboots,
     Restart,
+    PowerCut { after: usize, fates: Vec<Fate>, attach: u8, detach: u8 },
 }
 
 fn action() -> impl Strategy<Value = Action> {
@@ -52,7 +56,14 @@ fn action() -> impl Strategy<Value = Action> {
             .prop_map(|(lost, in_pod)| Action::Hello { lost, in_pod }),
         1 => Just(Action::HostReboots),
         1 => Just(Action::Restart),
+        2 => (0..24usize, proptest::collection::vec(fate(), 24), container(), container()).prop_map(
+            |(after, fates, attach, detach)| Action::PowerCut { after, fates, attach, detach },
+        ),
     ]
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![Just(Fate::Lost), Just(Fate::Kept), (1..8usize).prop_map(Fate::Torn)]
 }
 
 fn name(container: u8) -> String {
@@ -82,9 +93,9 @@ async fn act(world: &mut World, action: Action) {
             world.kernel.refuse(DOING[step], 0);
         }
         Action::AttachOnFullDisk { container } => {
-            world.full.set(true);
+            world.set_full(true);
             let _ = world.attach(spec(&name(container))).await;
-            world.full.set(false);
+            world.set_full(false);
         }
         Action::Attached { container } => {
             let views = world.list();
@@ -98,9 +109,9 @@ async fn act(world: &mut World, action: Action) {
             world.engine.detach(key(&name(container)), None, returned).await.unwrap();
         }
         Action::DetachOnFullDisk { container } => {
-            world.full.set(true);
+            world.set_full(true);
             let _ = world.engine.detach(key(&name(container)), None, RETURNED).await;
-            world.full.set(false);
+            world.set_full(false);
         }
         Action::Release { container } => {
             let views = world.list();
@@ -142,10 +153,43 @@ async fn act(world: &mut World, action: Action) {
         }
         Action::Restart => {
             world.restart().await;
-            world.engine.reconcile(Depth::Thorough).await;
-            let live = live_but(world, None);
-            world.hello(&live).await;
+            recover(world).await;
         }
+        Action::PowerCut { after, fates, attach, detach } => {
+            power_cut(world, after, fates, attach, detach).await;
+            recover(world).await;
+        }
+    }
+}
+
+async fn recover(world: &mut World) {
+    world.engine.reconcile(Depth::Thorough).await;
+    let live = live_but(world, None);
+    world.hello(&live).await;
+}
+
+/// The power is cut after so many more writes, in the middle of an attach and a detach. What was
+/// confirmed is still so afterwards.
+async fn power_cut(world: &mut World, after: usize, fates: Vec<Fate>, attach: u8, detach: u8) {
+    let before = world.list();
+    let mut confirmed: Vec<_> = before.iter().map(|view| Arc::clone(&view.record)).collect();
+    confirmed.retain(|record| record.phase == Phase::Held);
+    world.disk.as_ref().unwrap().cut_power_after(after);
+    if let Ok(attached) = world.attach(spec(&name(attach))).await {
+        confirmed.push(attached.record);
+    }
+    let detached = world.engine.detach(key(&name(detach)), None, RETURNED).await;
+    confirmed.retain(|record| record.key != key(&name(detach)));
+
+    let mut fates = fates.into_iter();
+    world.restart_after_power_cut(|| fates.next().unwrap_or(Fate::Lost)).await;
+    for record in confirmed {
+        let views = world.list();
+        let found = views.iter().find(|view| view.record.key == record.key).unwrap();
+        assert_eq!(found.record, record);
+    }
+    if detached.is_ok() {
+        assert_eq!(world.state(&name(detach)), None);
     }
 }
 

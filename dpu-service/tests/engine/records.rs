@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dpu_service::attachments::{AttachmentState, Depth};
 use futures::future::join_all;
+use journal::faulty_disk::FULL;
 use offload_proto::Reason;
 
 use crate::world::{RETURNED, World, configuration, key, live, settings, spec};
@@ -36,7 +37,7 @@ async fn a_restart_gives_the_same_view() {
 async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
     let mut world = World::new().await;
     let running = world.attached("running").await;
-    world.full.set(true);
+    world.set_full(true);
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     assert!(failure.message.contains("No space left"), "{failure}");
@@ -44,7 +45,7 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
     world.check();
     assert_eq!(world.engine.pools()[0].usage.free, 3);
 
-    world.full.set(false);
+    world.set_full(false);
     assert!(world.engine.status().await.is_empty());
     world.attached("pod").await;
     world.restart().await;
@@ -56,13 +57,13 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
 async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
     let world = World::new().await;
     let view = world.attached("pod").await;
-    world.full.set(true);
+    world.set_full(true);
     let failure = world.engine.detach(key("pod"), None, RETURNED).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert!(world.kernel.port(view.record.vf).is_idle());
 
-    world.full.set(false);
+    world.set_full(false);
     world.engine.reconcile(Depth::Quick).await;
     assert_eq!(world.state("pod"), None);
     world.check();
@@ -74,15 +75,15 @@ async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
     let attach = world.attach(spec("pod"));
     world.kernel.refuse("join", 1);
     // The disk fills up once the record is written.
-    let full = world.full.clone();
+    let disk = world.disk.clone().unwrap();
     let mut feed = world.engine.events().watch();
     let fill = async {
         feed.recv().await.unwrap();
-        full.set(true);
+        disk.fail_writes(Some(FULL));
     };
     let (failure, ()) = tokio::join!(attach, fill);
     assert_eq!(failure.unwrap_err().reason, Reason::ProgrammingFailed);
-    world.full.set(false);
+    world.set_full(false);
     world.engine.reconcile(Depth::Quick).await;
     assert!(world.list().is_empty());
     world.restart().await;

@@ -1,4 +1,4 @@
-//! An engine with a journal on a real disk, a card in memory, and one host that speaks.
+//! An engine with a journal and a card in memory, and one host that speaks.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -13,14 +13,12 @@ use dpu_service::{
     records::Records,
     sessions::{HostCommand, Session, SessionId},
 };
+use journal::faulty_disk::{FULL, Fate, FaultyDisk};
 use offload_proto::{Failure, Reason};
 use tempfile::TempDir;
 use vf_alloc::{PfId, PoolSpec, VfId};
 
-use crate::{
-    disk::{Disk, Full},
-    fake_kernel::FakeKernel,
-};
+use crate::fake_kernel::FakeKernel;
 
 pub(crate) const VFS: u16 = 4;
 
@@ -32,7 +30,8 @@ pub(crate) struct World {
     pub(crate) configuration: Configuration,
     pub(crate) settings: Settings,
     pub(crate) kernel: FakeKernel,
-    pub(crate) full: Full,
+    /// What the journal is on. `None`: the machine's own disk.
+    pub(crate) disk: Option<FaultyDisk>,
     pub(crate) engine: Attachments,
     pub(crate) session: Session,
     pub(crate) boot_id: String,
@@ -100,30 +99,53 @@ impl World {
     }
 
     pub(crate) async fn with(configuration: Configuration, settings: Settings, vfs: u16) -> Self {
+        Self::on(Some(disk_with_journal()), configuration, settings, vfs).await
+    }
+
+    pub(crate) async fn on(
+        disk: Option<FaultyDisk>,
+        configuration: Configuration,
+        settings: Settings,
+        vfs: u16,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kernel = FakeKernel::with_vfs(vfs);
-        let full = Full::default();
-        let engine = open(&directory, &configuration, &settings, &kernel, &full);
+        let engine = open(&directory, &configuration, &settings, &kernel, &disk);
         let boot_id = "boot-1".to_owned();
         let hello = hello(&kernel, &boot_id, &[]);
         let session = engine.hello(host(), hello).await.unwrap();
-        Self { directory, configuration, settings, kernel, full, engine, session, boot_id }
+        Self { directory, configuration, settings, kernel, disk, engine, session, boot_id }
+    }
+
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.disk.as_ref().unwrap().fail_writes(is_full.then_some(FULL));
     }
 
     /// The service dies and starts again; the host has not spoken yet.
     pub(crate) async fn restart(&mut self) {
+        self.stop().await;
+        self.start();
+    }
+
+    /// Likewise, of a power cut: `fate` says what became of what was not synced.
+    pub(crate) async fn restart_after_power_cut(&mut self, fate: impl FnMut() -> Fate) {
+        self.stop().await;
+        self.disk.as_ref().unwrap().power_on(fate);
+        self.start();
+    }
+
+    /// The file is locked until the last of the engine is gone.
+    async fn stop(&mut self) {
         let spare = tempfile::tempdir().unwrap();
-        let placeholder = open(
-            &spare,
-            &self.configuration,
-            &self.settings,
-            &FakeKernel::default(),
-            &Full::default(),
-        );
-        // The file is locked until the last of the engine is gone.
+        let nothing = &FakeKernel::default();
+        let disk = Some(disk_with_journal());
+        let placeholder = open(&spare, &self.configuration, &self.settings, nothing, &disk);
         std::mem::replace(&mut self.engine, placeholder).close().await;
-        let Self { directory, configuration, settings, kernel, full, .. } = &*self;
-        self.engine = open(directory, configuration, settings, kernel, full);
+    }
+
+    fn start(&mut self) {
+        let Self { directory, configuration, settings, kernel, disk, .. } = &*self;
+        self.engine = open(directory, configuration, settings, kernel, disk);
     }
 
     /// The host opens a new session. Those of `live` that it holds are in use.
@@ -209,16 +231,27 @@ impl World {
     }
 }
 
+/// A disk in memory with an empty journal on it.
+fn disk_with_journal() -> FaultyDisk {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    drop(Records::open(&path).unwrap());
+    FaultyDisk::holding(std::fs::read(path).unwrap())
+}
+
 fn open(
     directory: &TempDir,
     configuration: &Configuration,
     settings: &Settings,
     kernel: &FakeKernel,
-    full: &Full,
+    disk: &Option<FaultyDisk>,
 ) -> Attachments {
-    let full = full.clone();
-    let wrap = move |file| Disk { file, full: full.clone() };
-    let records = Records::open_with(&directory.path().join("journal"), wrap).unwrap();
+    let path = directory.path().join("journal");
+    let records = match disk.clone() {
+        None => Records::open(&path),
+        Some(disk) => Records::open_with(&path, move |_| disk.clone()),
+    };
+    let records = records.unwrap();
     let programmer =
         Programmer::new(std::sync::Arc::new(kernel.clone()), std::sync::Arc::new(kernel.clone()));
     Attachments::open(records, programmer, configuration.clone(), settings.clone()).unwrap()
