@@ -1,0 +1,159 @@
+# What hack/vm boots: QEMU, Debian's kernel, netdevsim, an initramfs. Sourced by hack/vm, never run.
+# shellcheck shell=bash
+
+# The first kernel of Debian's that this was tried with; QEMU's igb came before.
+MIN_KERNEL=6.12
+# What finds the machine's files.
+BOOT_MODULES=(9p 9pnet_virtio overlay)
+# The part of the kernel's modules that a network's test may want: the rest takes long to index.
+MODULE_FOLDERS=(arch block crypto fs lib mm net virt drivers/{block,char,dca,i2c,iommu,net,pps,ptp,vfio,virtio})
+LIBRARIES=usr/lib/x86_64-linux-gnu
+
+# shellcheck source=hack/debian.sh
+source "$ROOT/hack/debian.sh"
+
+CACHE=${OFFLOAD_VM_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/vm}
+RECIPE=$(cat "$ROOT/hack/vm.d/prepare.sh" "$ROOT/hack/debian.sh" | sha256sum)
+TREE=$CACHE/${RECIPE:0:12}
+
+prepare() {
+    no_more "$@"
+    [[ -e $TREE ]] && return
+    [[ $(uname -m) == x86_64 ]] || die "an x86-64 machine is needed, this is $(uname -m)"
+    need apt-get=apt dpkg-deb=dpkg flock=util-linux make=make cc=build-essential xz=xz-utils || exit 1
+    mkdir -p "$CACHE" || die "$CACHE can't be made: name a folder by OFFLOAD_VM_DIR"
+    exec {lock}>"$CACHE/lock"
+    flock "$lock"
+    [[ -e $TREE ]] || build_tree
+    exec {lock}>&-
+}
+
+# The tree gets its name once it is complete.
+build_tree() {
+    local began=$EPOCHREALTIME
+    WORK=$CACHE/work
+    NEW=$WORK/tree
+    rm -rf "$WORK"
+    mkdir -p "$NEW"
+    warn "preparing the virtual machine in $CACHE"
+    download
+    unpack
+    netdevsim
+    tool depmod -b "$NEW" "$VERSION"
+    initramfs
+    say "$VERSION" >"$NEW/version"
+    remove_old_trees
+    mv "$NEW" "$TREE"
+    rm -rf "$WORK"
+    warn "kernel $VERSION, netdevsim and QEMU are ready, $(ms_since "$began") ms"
+}
+
+# The machine's own suite if its kernel is new enough, else its backports.
+download() {
+    local packages kernel
+    prepare_own_apt "$WORK" amd64
+    new_enough || prepare_own_apt "$WORK" amd64 "$(codename)-backports"
+    new_enough || die "Debian has no kernel $MIN_KERNEL or newer for $(codename), not even in its backports"
+    own_apt apt-get install -y --download-only qemu-system-x86 busybox-static kmod >/dev/null ||
+        die "apt can't get QEMU, busybox-static and kmod"
+    kernel=$(depends_on linux-image-amd64 'linux-image-[0-9].*')
+    VERSION=${kernel#linux-image-}
+    mapfile -t packages < <(kernel_packages)
+    (cd "$WORK/archives" && own_apt apt-get download "$kernel" "${packages[@]}" >/dev/null) ||
+        die "apt can't get $kernel ${packages[*]}"
+}
+
+new_enough() {
+    local version
+    version=$(kernel_version)
+    [[ -n $version ]] && dpkg --compare-versions "$version" ge "$MIN_KERNEL"
+}
+
+kernel_version() { own_apt apt-cache policy linux-image-amd64 | sed -n 's/^ *Candidate: //p'; }
+
+# What a module is built from. Debian's kernels come without netdevsim.
+kernel_packages() {
+    local headers=linux-headers-$VERSION
+    say "$headers"
+    depends_on "$headers" 'linux-\(headers\|kbuild\)-.*'
+    say "linux-source-$(kernel_version | cut -d. -f1,2)"
+}
+
+unpack() {
+    local package folder
+    mkdir -p "$WORK/build" "$NEW"/usr/{bin,sbin,lib,lib64}
+    for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$NEW/$folder"; done
+    for package in "$WORK"/archives/*.deb; do
+        case ${package##*/} in
+            linux-source-*) ;;
+            linux-headers-* | linux-kbuild-*) dpkg-deb -x "$package" "$WORK/build" ;;
+            linux-image-*) extract "$package" './boot/vmlinuz-*' '*/modules.*' "${MODULE_FOLDERS[@]/#/*/$VERSION/kernel/}" ;;
+            *) extract "$package" ;;
+        esac || die "${package##*/} can't be unpacked"
+    done
+}
+
+# extract PACKAGE [PATTERN...]: into the new tree, whose layout is the same for all of Debian's releases.
+extract() {
+    dpkg-deb --fsys-tarfile "$1" | tar -x -C "$NEW" --keep-directory-symlink --wildcards \
+        --exclude='./usr/share/doc' --exclude='./var' --exclude='*/drivers/net/wireless' "${@:2}"
+}
+
+netdevsim() {
+    local source=$WORK/source driver=drivers/net/netdevsim
+    mkdir -p "$source" "$WORK/libraries"
+    dpkg-deb --fsys-tarfile "$WORK"/archives/linux-source-*.deb | tar -xO --wildcards '*/linux-source-*.tar.xz' |
+        xz -dcT0 | tar -x -C "$source" --strip-components=1 --wildcards "*/$driver/*"
+    build_netdevsim "$source/$driver" >"$WORK/netdevsim.log" 2>&1 ||
+        die "netdevsim does not build: $(tail -n 5 "$WORK/netdevsim.log")"
+    install -Dm644 "$source/$driver/netdevsim.ko" "$NEW/lib/modules/$VERSION/updates/netdevsim.ko"
+}
+
+# build_netdevsim FOLDER: Debian's makefiles name each other by absolute paths, its objtool wants a
+# library that few machines have, and type information would want pahole.
+build_netdevsim() {
+    local headers=$WORK/build/usr/src/linux-headers-$VERSION
+    sed -i "s# /usr/src/# $WORK/build/usr/src/#" "$headers/Makefile"
+    rm -f "$headers/vmlinux"
+    cp -P "$NEW/$LIBRARIES"/libelf* "$WORK/libraries/"
+    LD_LIBRARY_PATH=$WORK/libraries make -s -j"$(nproc)" -C "$headers" M="$1" CONFIG_NETDEVSIM=m CC=cc modules
+}
+
+# The part of the initramfs that is the same for every run: busybox, and the modules that find the machine's files.
+initramfs() {
+    local root=$WORK/initramfs module name
+    mkdir -p "$root"/{bin,modules,proc,sys,dev,lower,upper,root}
+    cp "$NEW/usr/bin/busybox" "$root/bin/"
+    boot_modules | while read -r module; do
+        name=$(basename "$module" .xz)
+        xz -dc "$module" >"$root/modules/$name"
+        say "$name" >>"$root/modules/order"
+    done
+    archive "$NEW" "$root" >"$NEW/initramfs"
+}
+
+# The files of the modules, in the order in which they load.
+boot_modules() {
+    tool modprobe -d "$NEW" -S "$VERSION" -a --show-depends "${BOOT_MODULES[@]}" |
+        awk '$1 == "insmod" && !seen[$2]++ { print $2 }'
+}
+
+# archive TREE FOLDER: what the kernel unpacks as its first file system, or as a part of it.
+archive() { (cd "$2" && find . | "$1/usr/bin/busybox" cpio -o -H newc 2>/dev/null); }
+
+# tool NAME ARGUMENTS...: a program of the new tree's kmod.
+tool() { in_tree "$NEW" --argv0 "$1" "$NEW/usr/bin/kmod" "${@:2}"; }
+
+# in_tree TREE PROGRAM ARGUMENTS...: with the tree's own libraries.
+in_tree() { "$1/$LIBRARIES/ld-linux-x86-64.so.2" --library-path "$1/$LIBRARIES" "${@:2}"; }
+
+# What no machine runs on any more.
+remove_old_trees() {
+    local old in_use
+    for old in "$CACHE"/*/; do
+        [[ ${old%/} == "$WORK" ]] && continue
+        exec {in_use}<"$old"
+        if flock -xn "$in_use"; then rm -rf "$old"; fi
+        exec {in_use}<&-
+    done
+}
