@@ -15,10 +15,24 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{Card, HostEnd, Lab, eventually, run};
+use crate::{Card, HostEnd, Lab, Netns, Operator, eventually, run};
 
 /// How long what goes on in the background may take to settle.
 const SETTLE: Duration = Duration::from_secs(20);
+
+/// What the invariants are about: a host and its DPU, wherever they are.
+pub(crate) struct Scene<'a> {
+    /// The host's root namespace.
+    pub(crate) host: &'a Netns,
+    /// The namespaces that belong to no pod.
+    pub(crate) not_pods: [&'a Netns; 2],
+    /// How each VF looks while nobody has it, by PCI address.
+    pub(crate) clean: &'a BTreeMap<String, HostEnd>,
+    /// Who asks the DPU.
+    pub(crate) operator: Operator<'a>,
+    /// The DPU's links, as `ip -d -j link` shows them now.
+    pub(crate) dpu_links: Box<dyn Fn() -> Vec<Value> + 'a>,
+}
 
 /// What foreign tools show of one moment.
 struct Picture {
@@ -41,12 +55,7 @@ impl Lab {
     /// # Panics
     /// When one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
-        let mut breaches = Vec::new();
-        let settled = eventually(SETTLE, || {
-            breaches = self.breaches(&self.picture());
-            breaches.is_empty().then_some(())
-        });
-        assert!(settled.is_some(), "broken invariants:\n{}", breaches.join("\n"));
+        self.scene().assert_invariants();
     }
 
     /// Asserts the invariants, and that nothing is attached.
@@ -54,13 +63,7 @@ impl Lab {
     /// # Panics
     /// When something is left.
     pub fn assert_clean_slate(&self) {
-        let mut left = Vec::new();
-        let clean = eventually(SETTLE, || {
-            left = self.operator().get("attachments");
-            left.is_empty().then_some(())
-        });
-        assert!(clean.is_some(), "left: {left:?}");
-        self.assert_invariants();
+        self.scene().assert_clean_slate();
     }
 
     /// Attachments of that state, such as `ATTACHED`.
@@ -71,13 +74,44 @@ impl Lab {
         attachments.iter().filter(|attachment| attachment["state"] == state.as_str()).count()
     }
 
+    fn scene(&self) -> Scene<'_> {
+        let (host, dpu) = (&self.card.host, &self.card.dpu);
+        Scene {
+            host,
+            not_pods: [host, dpu],
+            clean: self.card.clean(),
+            operator: self.operator(),
+            dpu_links: Box::new(|| dpu.json("ip", &["-d", "link", "show"])),
+        }
+    }
+}
+
+impl Scene<'_> {
+    pub(crate) fn assert_invariants(&self) {
+        let mut breaches = Vec::new();
+        let settled = eventually(SETTLE, || {
+            breaches = self.breaches(&self.picture());
+            breaches.is_empty().then_some(())
+        });
+        assert!(settled.is_some(), "broken invariants:\n{}", breaches.join("\n"));
+    }
+
+    pub(crate) fn assert_clean_slate(&self) {
+        let mut left = Vec::new();
+        let clean = eventually(SETTLE, || {
+            left = self.operator.get("attachments");
+            left.is_empty().then_some(())
+        });
+        assert!(clean.is_some(), "left: {left:?}");
+        self.assert_invariants();
+    }
+
     fn picture(&self) -> Picture {
-        let operator = self.operator();
-        let (attachments, vfs) = (operator.get("attachments"), operator.get("vfs"));
+        let (attachments, vfs) = (self.operator.get("attachments"), self.operator.get("vfs"));
         let mut picture = Picture {
             attachments,
             vfs,
-            host: Card::ends_in(&self.card.host),
+            host: Card::ends_in(self.host),
             pods: Vec::new(),
             addresses: BTreeMap::new(),
             programmed: BTreeSet::new(),
@@ -97,7 +131,7 @@ impl Lab {
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         let names = text.lines().filter_map(|line| line.split(' ').next());
         let is_pod = |name: &&str| {
-            name.contains(&own) && *name != self.card.host.name() && *name != self.card.dpu.name()
+            name.contains(&own) && self.not_pods.iter().all(|netns| netns.name() != *name)
         };
         names.filter(is_pod).map(str::to_owned).collect()
     }
@@ -116,7 +150,7 @@ impl Lab {
     }
 
     fn look_at_representors(&self, picture: &mut Picture) {
-        for link in self.card.dpu.json("ip", &["-d", "link", "show"]) {
+        for link in (self.dpu_links)() {
             if !text(&link["ifalias"]).starts_with("virtual-nic representor") {
                 continue;
             }
@@ -133,7 +167,7 @@ impl Lab {
 
     fn breaches(&self, picture: &Picture) -> Vec<String> {
         let mut breaches = picture.held_twice();
-        for (pci, clean) in self.card.clean() {
+        for (pci, clean) in self.clean {
             let holder = picture.attachments.iter().find(|a| a["vf"]["pciAddress"] == pci.as_str());
             match holder {
                 Some(attachment) => breaches.extend(picture.attached(pci, attachment)),

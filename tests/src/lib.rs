@@ -10,6 +10,7 @@
     reason = "all of this is test code: a failure is a panic at its place"
 )]
 
+mod arm;
 mod card;
 mod cni;
 mod invariants;
@@ -21,6 +22,7 @@ mod process;
 mod settings;
 mod wait;
 
+pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
 pub use cni::{Answer, Call, TIME_LIMIT};
 pub use lab::Lab;

@@ -1,0 +1,55 @@
+//! The host is this machine, the DPU an emulated arm64 machine with a kernel of its own. `hack/test
+//! vm` runs them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests too: a failure is a panic at its place; times are told"
+)]
+
+mod pair;
+mod pods;
+mod reset;
+mod vlans;
+
+use std::time::Duration;
+
+use e2e::Settings;
+
+/// How long two machines, one of them emulated, may take to agree.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Networks in VLANs of their own: blue and green with addresses, wire and cable without.
+const NETWORKS: &str = r#"
+[[network]]
+name = "blue"
+default = true
+vlan = 100
+[[network.subnet]]
+cidr = "10.1.0.0/16"
+gateway = "10.1.0.1"
+[[network.subnet]]
+cidr = "fd00:10:1::/64"
+gateway = "fd00:10:1::1"
+
+[[network]]
+name = "green"
+vlan = 200
+bandwidth = { ingress_rate = 50000000 }
+[[network.subnet]]
+cidr = "10.2.0.0/24"
+gateway = "10.2.0.1"
+
+[[network]]
+name = "wire"
+vlan = 300
+
+[[network]]
+name = "cable"
+vlan = 400
+"#;
+
+fn settings() -> Settings {
+    Settings { networks: NETWORKS.into(), ..Settings::default() }
+}

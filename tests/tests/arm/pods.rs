@@ -1,0 +1,50 @@
+//! The main job, across two machines.
+
+use e2e::{ArmLab, wait_for};
+use serde_json::Value;
+
+use crate::{
+    LIMIT,
+    pair::{Pair, ids},
+    settings,
+};
+
+#[test]
+fn two_pods_ping_each_other_through_the_arm_machine_and_give_everything_back() {
+    let lab = ArmLab::start(&settings());
+    assert!(lab.dpu.says("uname -m").contains("aarch64"));
+    let pair = Pair::attach(&lab);
+    let ports = lab.dpu.json("bridge -j link show master br-offload");
+    assert_eq!(ports.len(), 2, "{ports:?}");
+    // Each has its own kernel: the host's knows no such bridge.
+    assert!(lab.host.json("ip", &["link", "show", "type", "bridge"]).is_empty());
+    pair.detach(&lab);
+    let left = lab.dpu.says("bridge link show master br-offload");
+    assert_eq!(left, "");
+}
+
+#[test]
+fn the_arm_machine_tells_what_its_kernel_can_do() {
+    let lab = ArmLab::start(&settings());
+    let dpu: Value =
+        serde_json::from_str(&lab.operator().says(&["describe", "dpu", "-o", "json"])).unwrap();
+    let text = dpu.to_string();
+    for capability in ["vlan-filtering", "anti-spoofing"] {
+        assert!(text.contains(capability), "{capability} is not in {text}");
+    }
+    assert!(!text.contains("\"available\":false"), "{text}");
+}
+
+#[test]
+fn a_service_killed_on_the_arm_machine_comes_back_and_pings_go_on() {
+    let lab = ArmLab::start(&settings());
+    let pair = Pair::attach(&lab);
+    let (before, session) = (ids(&lab), lab.session().unwrap());
+    let _ = lab.dpu.says("killall -9 dpu-service");
+    pair.assert_reach();
+    wait_for("another session", LIMIT, || lab.session().filter(|other| *other != session));
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.detach(&lab);
+}

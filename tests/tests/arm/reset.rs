@@ -1,0 +1,132 @@
+//! The Arm machine is reset while pods run: its kernel forgets everything, its disk does not.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{ArmLab, Netns, wait_for};
+
+use crate::{
+    LIMIT,
+    pair::{Pair, addresses, ids},
+    settings,
+};
+
+/// Resets the machine and waits until it has forgotten its bridge.
+fn reset(lab: &ArmLab, pair: &Pair) -> Instant {
+    lab.dpu.reset();
+    let start = Instant::now();
+    wait_for("silence", LIMIT, || (!pair.reach()).then_some(()));
+    start
+}
+
+#[test]
+fn after_a_reset_the_pods_ping_again_by_themselves() {
+    let lab = ArmLab::start(&settings());
+    let pair = Pair::attach(&lab);
+    let (before, session, boot) = (ids(&lab), lab.session().unwrap(), lab.dpu.boot_id());
+    let indices = [&pair.a, &pair.b].map(|pod| pod.json("ip", &["link", "show", "eth0"]));
+
+    let start = reset(&lab, &pair);
+    pair.assert_reach();
+    println!("after a reset, pods ping again in {:.1} s", start.elapsed().as_secs_f64());
+    wait_for("another session", LIMIT, || lab.session().filter(|other| *other != session));
+    println!("after a reset, the agent is connected in {:.1} s", start.elapsed().as_secs_f64());
+
+    assert_ne!(lab.dpu.boot_id(), boot);
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    // Nothing was done to the pods.
+    assert_eq!([&pair.a, &pair.b].map(|pod| pod.json("ip", &["link", "show", "eth0"])), indices);
+    pair.detach(&lab);
+}
+
+#[test]
+fn what_is_detached_while_the_machine_boots_is_free_afterwards() {
+    let lab = ArmLab::start(&settings());
+    let pair = Pair::attach(&lab);
+    reset(&lab, &pair);
+    lab.del("blue", &pair.a, "eth0").nothing();
+    wait_for("the release to be delivered", LIMIT, || (ids(&lab).len() == 1).then_some(()));
+    lab.wait_until_good();
+    lab.assert_invariants();
+    lab.del("blue", &pair.b, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// Attaches are under way as the machine goes; whatever they are told, nothing is lost by it.
+#[test]
+fn a_reset_in_the_middle_of_attaches_loses_no_vf_and_no_address() {
+    let lab = ArmLab::start(&settings());
+    let pair = Pair::attach(&lab);
+    let pods = [Netns::new("c"), Netns::new("d")];
+    let answers = thread::scope(|scope| {
+        let attaching = pods.each_ref().map(|pod| scope.spawn(|| lab.add("blue", pod, "eth0")));
+        lab.dpu.reset();
+        attaching.map(|attaching| attaching.join().unwrap())
+    });
+    for (pod, answer) in pods.iter().zip(&answers) {
+        if !answer.status.success() {
+            lab.del("blue", pod, "eth0").nothing();
+        }
+    }
+    pair.assert_reach();
+    lab.wait_until_good();
+    let attached = answers.iter().filter(|answer| answer.status.success()).count();
+    wait_for("no half-made attachment", LIMIT, || (ids(&lab).len() == 2 + attached).then_some(()));
+    lab.assert_invariants();
+
+    for pod in &pods {
+        let again = lab.add("blue", pod, "eth0").result();
+        assert_eq!(addresses(&again).len(), 2, "{again}");
+    }
+    lab.assert_invariants();
+    for pod in &pods {
+        lab.del("blue", pod, "eth0").nothing();
+    }
+    pair.detach(&lab);
+}
+
+#[test]
+fn the_machine_may_be_reset_again_before_it_is_up() {
+    let lab = ArmLab::start(&settings());
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    for boots in 1..=2 {
+        let seen = lab.dpu.console().len();
+        lab.dpu.reset();
+        // The first time, once the service speaks; the second time it may finish.
+        let spoke = || lab.dpu.console()[seen..].contains("dpu-service").then_some(());
+        wait_for("a first word of the service", LIMIT, spoke);
+        println!("boot {boots} speaks");
+    }
+    pair.assert_reach();
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.detach(&lab);
+}
+
+/// It may be answered once the machine is up, or told at once that there is no DPU.
+#[test]
+fn an_attach_while_the_machine_boots_fails_fast_and_works_afterwards() {
+    let lab = ArmLab::start(&settings());
+    let pair = Pair::attach(&lab);
+    reset(&lab, &pair);
+    let pod = Netns::new("pod");
+    let start = Instant::now();
+    let answer = lab.add("blue", &pod, "eth0");
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    if !answer.status.success() {
+        let (code, said) = answer.error();
+        assert_eq!(code, 11, "{said}");
+    }
+    pair.assert_reach();
+    lab.wait_until_good();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    pair.detach(&lab);
+}
