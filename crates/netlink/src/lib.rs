@@ -40,6 +40,7 @@ mod rule;
 mod socket;
 mod sysctl;
 mod veth;
+mod vf;
 mod watch;
 mod xdp;
 
@@ -67,4 +68,5 @@ pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use sysctl::{Family, read_sysctl, set_sysctl};
 pub use veth::VethEnd;
+pub use vf::{VfLinkState, VfSetting, VfSettings};
 pub use xdp::XdpMode;

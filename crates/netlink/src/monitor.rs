@@ -28,6 +28,8 @@ pub enum LinkEvent {
         name: String,
         /// Its alias.
         alias: Option<String>,
+        /// The bus of the device behind it, and the device, such as `pci` and `0000:03:00.2`.
+        parent: Option<(String, String)>,
     },
     /// More happened than the kernel could queue: look at all links again.
     Missed,
@@ -115,8 +117,8 @@ fn event(object: RouteNetlinkMessage) -> Option<LinkEvent> {
             Some(LinkEvent::Changed(Box::new(message.into())))
         }
         RouteNetlinkMessage::DelLink(message) if is_about_link(&message) => {
-            let Link { index, name, alias, .. } = message.into();
-            Some(LinkEvent::Gone { index, name, alias })
+            let Link { index, name, alias, parent_bus, parent_device, .. } = message.into();
+            Some(LinkEvent::Gone { index, name, alias, parent: parent_bus.zip(parent_device) })
         }
         _ => None,
     }

@@ -16,10 +16,11 @@ use nix::errno::Errno;
 
 use crate::{
     AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, Link, LinkChange,
-    MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, address, bridge,
+    MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings, address, bridge,
     datagram::{Object, of_routing},
     fdb, limit, route, rule,
     socket::{KernelSocket, RefusalCause},
+    vf,
 };
 
 /// The kernel's interface to one network namespace: the one in which it was opened.
@@ -203,6 +204,18 @@ impl Rtnl {
     /// The kernel's refusal.
     pub fn delete_alternative_name(&mut self, index: u32, name: &str) -> Outcome {
         self.change(Request::delete_alternative_name(index, name))
+    }
+
+    /// What a PF makes of its VFs, by their number. Links that are no PFs have none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn vf_settings(&mut self, pf: u32) -> Result<BTreeMap<u32, VfSettings>, Error> {
+        let told = |cause: RefusalCause| cause.told_as(format!("list the VFs of link {pf}"));
+        match self.socket.get(&vf::get_message(pf), of_routing).map_err(told)? {
+            RouteNetlinkMessage::NewLink(message) => Ok(vf::described_by(&message)),
+            _ => Ok(BTreeMap::new()),
+        }
     }
 
     // --- Bridges

@@ -34,7 +34,7 @@ fn changed(name: &'static str) -> impl Fn(LinkEvent) -> Option<netlink::Link> {
 
 fn gone(name: &'static str) -> impl Fn(LinkEvent) -> Option<(u32, Option<String>)> {
     move |event| match event {
-        LinkEvent::Gone { index, name: gone, alias } if gone == name => Some((index, alias)),
+        LinkEvent::Gone { index, name: gone, alias, .. } if gone == name => Some((index, alias)),
         _ => None,
     }
 }

@@ -123,8 +123,11 @@ impl Agent {
             tokio::select! {
                 event = monitor.next() => match event {
                     Ok(LinkEvent::Changed(link)) => self.vf_seen(&link),
-                    Ok(LinkEvent::Gone { alias, index, name }) => {
-                        self.vf_gone(index, name, alias);
+                    Ok(LinkEvent::Gone { alias, index, name, parent }) => {
+                        let mut link = Link::default();
+                        (link.index, link.name, link.alias) = (index, name, alias);
+                        (link.parent_bus, link.parent_device) = parent.unzip();
+                        self.vf_gone(&link);
                     }
                     Ok(LinkEvent::Missed) => self.poke.notify_one(),
                     Err(error) => return error,
@@ -181,12 +184,10 @@ impl Agent {
         self.tasks.spawn(async move { agent.reconcile(record.id()).await });
     }
 
-    fn vf_gone(&self, index: u32, name: String, alias: Option<String>) {
-        let mut link = Link::default();
-        (link.index, link.name, link.alias) = (index, name, alias);
+    fn vf_gone(&self, link: &Link) {
         let is_free_vf = self
             .source
-            .vf_of(&link)
+            .vf_of(link)
             .is_some_and(|vf| self.records.by_pci_address(&vf.pci_address).is_none());
         if is_free_vf {
             self.inventory_changed();

@@ -1,0 +1,153 @@
+//! Real functions of real drivers: QEMU's igb cards, in the virtual machine of hack/vm.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use sriov::{Error, PciAddress, Provisioning, Sysfs, VirtualFunction};
+
+/// The first igb card, without VFs again when it is dropped.
+struct Card {
+    sysfs: Sysfs,
+    pf: PciAddress,
+}
+
+impl Card {
+    fn new() -> Self {
+        let sysfs = Sysfs::default();
+        let pfs = sysfs.physical_functions().unwrap();
+        let igb = pfs.iter().find(|pf| pf.driver.as_deref() == Some("igb"));
+        let pf = igb.expect("this test needs an igb card: hack/vm").address;
+        let card = Self { sysfs, pf };
+        card.provide(0);
+        card
+    }
+
+    fn provide(&self, wanted: u32) -> Vec<VirtualFunction> {
+        self.sysfs.set_num_vfs(self.pf, wanted, &Provisioning::default()).unwrap()
+    }
+
+    /// Waits until the VF has a netdev here.
+    fn await_netdev(&self, vf: PciAddress) -> String {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(name) = self.sysfs.netdevs(vf).unwrap().into_iter().next() {
+                return name;
+            }
+            assert!(Instant::now() < deadline, "the netdev of {vf} does not come");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        drop(self.sysfs.set_num_vfs(self.pf, 0, &Provisioning::default()));
+    }
+}
+
+fn run(command: &str) {
+    let words: Vec<_> = command.split(' ').collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_card_is_described() {
+    let card = Card::new();
+    let pf = card.sysfs.physical_function(card.pf).unwrap();
+    assert_eq!((pf.total_vfs, pf.num_vfs), (7, 0));
+    assert_eq!((pf.vendor.as_str(), pf.device.as_str()), ("8086", "10c9"));
+    assert_eq!(pf.vf_device.as_deref(), Some("10ca"));
+    assert_eq!(
+        sriov::device_name(&pf.vendor, &pf.device),
+        Some("82576 Gigabit Network Connection")
+    );
+    assert_eq!(pf.netdevs.len(), 1);
+}
+
+#[test]
+fn the_number_of_vfs_goes_from_0_to_7_to_3() {
+    let card = Card::new();
+    let seven = card.provide(7);
+    let numbers: Vec<_> = seven.iter().map(|vf| vf.number).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
+    for vf in &seven {
+        assert_eq!(vf.driver.as_deref(), Some("igbvf"));
+        assert_eq!(vf.netdevs.len(), 1, "{vf:?}");
+        assert_eq!(card.sysfs.virtual_function(vf.address).unwrap().as_ref(), Some(vf));
+    }
+    let three = card.provide(3);
+    assert_eq!(three.len(), 3);
+    assert_eq!(three[2].address, seven[2].address);
+    assert!(!card.sysfs.exists(seven[3].address));
+    let pf = card.sysfs.physical_function(card.pf).unwrap();
+    assert_eq!(pf.num_vfs, 3);
+}
+
+#[test]
+fn the_number_of_vfs_stays_while_one_is_in_use_or_too_many_are_wanted() {
+    let card = Card::new();
+    let vfs = card.provide(2);
+    let how = Provisioning { in_use: &[vfs[1].address], ..Provisioning::default() };
+    let refused = card.sysfs.set_num_vfs(card.pf, 3, &how).unwrap_err();
+    assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+    let refused = card.sysfs.set_num_vfs(card.pf, 8, &Provisioning::default()).unwrap_err();
+    assert!(matches!(refused, Error::TooMany { total: 7, .. }), "{refused}");
+    assert_eq!(card.sysfs.virtual_functions(card.pf).unwrap(), vfs);
+}
+
+#[test]
+fn vfs_may_be_left_without_a_driver() {
+    let card = Card::new();
+    let without = Provisioning { probe_drivers: Some(false), ..Provisioning::default() };
+    let vfs = card.sysfs.set_num_vfs(card.pf, 1, &without).unwrap();
+    let vf = vfs[0].address;
+    assert_eq!(card.sysfs.driver_of(vf).unwrap(), None);
+    card.sysfs.bind(vf, Some("igbvf")).unwrap();
+    card.await_netdev(vf);
+    card.provide(0);
+    let with = Provisioning { probe_drivers: Some(true), ..Provisioning::default() };
+    let vfs = card.sysfs.set_num_vfs(card.pf, 1, &with).unwrap();
+    assert_eq!(vfs[0].driver.as_deref(), Some("igbvf"));
+}
+
+#[test]
+fn a_driver_is_taken_away_and_given_back() {
+    let card = Card::new();
+    let vf = card.provide(1)[0].address;
+    card.sysfs.unbind(vf).unwrap();
+    card.sysfs.unbind(vf).unwrap();
+    assert_eq!(card.sysfs.driver_of(vf).unwrap(), None);
+    assert_eq!(card.sysfs.netdevs(vf).unwrap(), [""; 0]);
+    card.sysfs.bind(vf, None).unwrap();
+    assert_eq!(card.sysfs.driver_of(vf).unwrap().as_deref(), Some("igbvf"));
+    card.await_netdev(vf);
+}
+
+#[test]
+fn a_driver_that_does_not_know_the_device_is_told() {
+    let card = Card::new();
+    let vf = card.provide(1)[0].address;
+    let refused = card.sysfs.bind(vf, Some("virtio-pci")).unwrap_err();
+    assert!(refused.to_string().starts_with("driver virtio-pci did not take"), "{refused}");
+    assert_eq!(card.sysfs.chosen_driver(vf).unwrap().as_deref(), Some("virtio-pci"));
+    card.sysfs.bind(vf, None).unwrap();
+    assert_eq!(card.sysfs.chosen_driver(vf).unwrap(), None);
+    assert_eq!(card.sysfs.driver_of(vf).unwrap().as_deref(), Some("igbvf"));
+}
+
+#[test]
+fn a_netdev_in_another_namespace_is_not_shown_and_comes_back_with_its_end() {
+    let card = Card::new();
+    let vf = card.provide(1)[0].address;
+    let name = card.await_netdev(vf);
+    run("ip netns add pod");
+    run(&format!("ip link set {name} netns pod"));
+    assert_eq!(card.sysfs.netdevs(vf).unwrap(), [""; 0]);
+    assert_eq!(card.sysfs.driver_of(vf).unwrap().as_deref(), Some("igbvf"));
+    run("ip netns delete pod");
+    assert_eq!(card.await_netdev(vf), name);
+}
