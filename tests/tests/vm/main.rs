@@ -1,0 +1,10 @@
+//! Real switchdev and real SR-IOV: what needs the kernel and the cards of hack/vm. `hack/test vm`
+//! runs them, as root of the virtual machine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests too: a failure is a panic at its place"
+)]
+
+mod machine;
