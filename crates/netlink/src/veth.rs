@@ -73,7 +73,8 @@ impl<'a> VethEnd<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Makes a pair of links, both down.
+    /// Makes a pair of links, both down. Before Linux 6.15 it is refused, too, if the socket's own
+    /// namespace has a link of the first `end`'s name or index, wherever that end is to be made.
     #[must_use]
     pub fn add_veth(end: &VethEnd<'a>, other: &VethEnd<'a>) -> Self {
         let other_message = other.describe(LinkMessageBuilder::<LinkUnspec>::new()).build();

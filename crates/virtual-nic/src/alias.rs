@@ -54,6 +54,16 @@ pub struct RepresentorAlias(pub VfId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UplinkAlias(pub PfId);
 
+/// The alias of the card's own end of a VF's pair, where the representor is another link:
+/// `virtual-nic wire pf0vf0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WireAlias(pub(crate) VfId);
+
+/// The alias of the card's own end of an uplink's pair, where the uplink is another link:
+/// `virtual-nic wire p0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct UplinkWireAlias(pub(crate) PfId);
+
 /// The alias of either end of the management link.
 pub const MANAGEMENT_ALIAS: &str = "virtual-nic management";
 
@@ -88,6 +98,18 @@ impl fmt::Display for UplinkAlias {
     }
 }
 
+impl fmt::Display for WireAlias {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{CARD} wire {}", self.0)
+    }
+}
+
+impl fmt::Display for UplinkWireAlias {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{CARD} wire {}", self.0)
+    }
+}
+
 impl FromStr for VirtualVf {
     type Err = ParseAliasError;
 
@@ -102,10 +124,7 @@ impl FromStr for RepresentorAlias {
     type Err = ParseAliasError;
 
     fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
-        match words(alias)? {
-            ("representor", id) => id.parse().map(Self).map_err(|_| ParseAliasError),
-            _ => Err(ParseAliasError),
-        }
+        id_of("representor", alias).map(Self)
     }
 }
 
@@ -113,10 +132,31 @@ impl FromStr for UplinkAlias {
     type Err = ParseAliasError;
 
     fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
-        match words(alias)? {
-            ("uplink", id) => id.parse().map(Self).map_err(|_| ParseAliasError),
-            _ => Err(ParseAliasError),
-        }
+        id_of("uplink", alias).map(Self)
+    }
+}
+
+impl FromStr for WireAlias {
+    type Err = ParseAliasError;
+
+    fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
+        id_of("wire", alias).map(Self)
+    }
+}
+
+impl FromStr for UplinkWireAlias {
+    type Err = ParseAliasError;
+
+    fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
+        id_of("wire", alias).map(Self)
+    }
+}
+
+/// The id of what has this role on the card.
+fn id_of<I: FromStr>(role: &str, alias: &str) -> Result<I, ParseAliasError> {
+    match words(alias)? {
+        (said, id) if said == role => id.parse().map_err(|_| ParseAliasError),
+        _ => Err(ParseAliasError),
     }
 }
 
@@ -127,6 +167,17 @@ fn words(alias: &str) -> Result<(&str, &str), ParseAliasError> {
         (Some(CARD), Some(first), Some(second), None) => Ok((first, second)),
         _ => Err(ParseAliasError),
     }
+}
+
+/// The alias as one of this kind.
+pub(crate) fn parsed<A: FromStr>(alias: Option<&str>) -> Option<A> {
+    alias?.parse().ok()
+}
+
+/// The VF whose pair's inner end has this alias.
+pub(crate) fn vf_of_inner(alias: Option<&str>) -> Option<VfId> {
+    let wired = || parsed(alias).map(|WireAlias(id)| id);
+    parsed(alias).map(|RepresentorAlias(id)| id).or_else(wired)
 }
 
 /// Whether a link of this alias is part of the card.
@@ -160,6 +211,11 @@ mod tests {
         let uplink = UplinkAlias(PfId::local(2));
         assert_eq!(uplink.to_string(), "virtual-nic uplink p2");
         assert_eq!(uplink.to_string().parse(), Ok(uplink));
+        let wire = WireAlias(VfId::local(0, 3));
+        assert_eq!(wire.to_string(), "virtual-nic wire pf0vf3");
+        assert_eq!(wire.to_string().parse(), Ok(wire));
+        assert_eq!("virtual-nic wire p0".parse(), Ok(UplinkWireAlias(PfId::local(0))));
+        assert!("virtual-nic wire p0".parse::<WireAlias>().is_err());
     }
 
     #[test]

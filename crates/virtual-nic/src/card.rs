@@ -10,9 +10,12 @@ use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Rtnl, VethEnd};
 use vf_alloc::VfId;
 
 use crate::{
-    CardError, Namespaces, Plan, RepresentorAlias, VirtualVf,
-    plan::{FIRST_MTU, first_mac, representor_name, vf_name},
-    plug::{label, make_pair, plug, unplug},
+    CardError, Namespaces, Plan, VirtualVf,
+    netdevsim::Device,
+    parsed,
+    plan::{FIRST_MTU, first_mac, vf_name},
+    plug::{label, label_inner, make_pair, plug, unplug},
+    vf_of_inner, wires,
 };
 
 /// How soon what could not be put back is tried again.
@@ -26,12 +29,17 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// was like when it died. It watches all namespaces that the DPU's has a number for, and makes sure
 /// that those of the VFs have one, but never opens them: that would keep them from ending. A VF
 /// that is in a namespace for less than the card's look at it takes comes back as it was before.
+///
+/// Representors of a simulated device may go and come without their VFs, as when somebody changes
+/// the mode of the eswitch and back. [`Card::run`] joins the new ones.
 #[derive(Debug)]
 pub struct Card {
     namespaces: Namespaces,
     plan: Plan,
     host: Rtnl,
     dpu: Rtnl,
+    /// What has the representors, unless the pairs' inner ends are.
+    device: Option<Device>,
     vfs: BTreeMap<VfId, Vf>,
     /// VFs that died and could not be put back yet.
     lost: BTreeSet<VfId>,
@@ -40,8 +48,10 @@ pub struct Card {
 /// What is known of a VF.
 #[derive(Clone, Debug)]
 struct Vf {
-    /// The index of its representor.
-    representor: u32,
+    /// The index of its pair's inner end.
+    inner: u32,
+    /// The index of the representor that the inner end was joined to, if it is not one itself.
+    representor: Option<u32>,
     /// Its index where it was last seen, if it ever was.
     index: Option<u32>,
     /// Its name there.
@@ -53,9 +63,10 @@ struct Vf {
 
 impl Vf {
     /// What a VF is like when it is made.
-    fn new(id: VfId, representor: u32, namespaces: &Namespaces) -> Self {
+    fn new(id: VfId, inner: u32, namespaces: &Namespaces) -> Self {
         Self {
-            representor,
+            inner,
+            representor: None,
             index: None,
             name: vf_name(id),
             mac: Some(first_mac(id, namespaces)),
@@ -86,6 +97,7 @@ impl Card {
             dpu: Rtnl::open_in(&namespaces.dpu)?,
             namespaces,
             plan,
+            device: None,
             vfs: BTreeMap::new(),
             lost: BTreeSet::new(),
         };
@@ -132,15 +144,27 @@ impl Card {
     fn learn_all(&mut self) -> Result<(), Error> {
         self.vfs.clear();
         self.lost.clear();
-        for link in self.dpu.links()? {
-            if let Some(RepresentorAlias(id)) = parsed(link.alias.as_deref()) {
+        let links = self.dpu.links()?;
+        for link in &links {
+            if let Some(id) = vf_of_inner(link.alias.as_deref()) {
                 self.vfs.insert(id, Vf::new(id, link.index, &self.namespaces));
+            }
+        }
+        self.device = Device::find(&links);
+        for link in &links {
+            if let Some(vf) = self.represented(link).and_then(|id| self.vfs.get_mut(&id)) {
+                vf.representor = Some(link.index);
             }
         }
         for link in self.host.links()? {
             self.learn(&link);
         }
         Ok(())
+    }
+
+    /// The VF that a link represents on the simulated device.
+    fn represented(&self, link: &Link) -> Option<VfId> {
+        self.device.as_ref()?.represented(link)
     }
 
     /// Learns what the VF, if it is one, is like now.
@@ -161,13 +185,18 @@ impl Card {
 
     fn take_in(&mut self, event: LinkEvent) -> Result<(), Error> {
         match event {
-            LinkEvent::Changed(link) => match parsed(link.alias.as_deref()) {
-                Some(RepresentorAlias(id)) => self.look_behind(id, &link)?,
-                None => self.learn(&link),
-            },
+            LinkEvent::Changed(link) => {
+                if let Some(id) = vf_of_inner(link.alias.as_deref()) {
+                    self.look_behind(id, &link)?;
+                } else if let Some(id) = self.represented(&link) {
+                    self.join(id, &link)?;
+                } else {
+                    self.learn(&link);
+                }
+            }
             LinkEvent::Gone { index, alias, .. } => {
-                if let Some(RepresentorAlias(id)) = parsed(alias.as_deref()) {
-                    self.representor_gone(id, index);
+                if let Some(id) = vf_of_inner(alias.as_deref()) {
+                    self.inner_gone(id, index);
                 } else if let Some(VirtualVf { id, .. }) = parsed(alias.as_deref()) {
                     self.look_for(id)?;
                 }
@@ -177,10 +206,25 @@ impl Card {
         Ok(())
     }
 
-    /// Learns what the VF behind a representor is like. That gives its namespace a number in the
+    /// Joins a representor to its VF's wire, unless it has been.
+    fn join(&mut self, id: VfId, representor: &Link) -> Result<(), Error> {
+        let Some(vf) = self.vfs.get_mut(&id) else { return Ok(()) };
+        if vf.representor == Some(representor.index) {
+            return Ok(());
+        }
+        // A wire that is not there is joined once it is put back.
+        if let Some(wire) = self.dpu.link_by_index(vf.inner)? {
+            wires::join(representor.index, &wire, &self.namespaces.dpu, &mut self.dpu)?;
+        }
+        vf.representor = Some(representor.index);
+        tracing::info!(vf = %id, representor = representor.name, "joined");
+        Ok(())
+    }
+
+    /// Learns what the VF behind an inner end is like. That gives its namespace a number in the
     /// DPU's, so that from now on its events come, too.
-    fn look_behind(&mut self, id: VfId, representor: &Link) -> Result<(), Error> {
-        let found = self.dpu.peer_of(representor)?;
+    fn look_behind(&mut self, id: VfId, inner: &Link) -> Result<(), Error> {
+        let found = self.dpu.peer_of(inner)?;
         if let (Some(link), Some(vf)) = (found, self.vfs.get_mut(&id)) {
             vf.learn(&link);
         }
@@ -190,8 +234,8 @@ impl Card {
     /// Looks where a VF is that went away, if it did not die.
     fn look_for(&mut self, id: VfId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id) else { return Ok(()) };
-        match self.dpu.link_by_index(vf.representor)? {
-            Some(representor) => self.look_behind(id, &representor),
+        match self.dpu.link_by_index(vf.inner)? {
+            Some(inner) => self.look_behind(id, &inner),
             None => Ok(()),
         }
     }
@@ -200,9 +244,11 @@ impl Card {
     fn look_again(&mut self) -> Result<(), Error> {
         let mut present = BTreeSet::new();
         for link in self.dpu.links()? {
-            if let Some(RepresentorAlias(id)) = parsed(link.alias.as_deref()) {
+            if let Some(id) = vf_of_inner(link.alias.as_deref()) {
                 present.insert(id);
                 self.look_behind(id, &link)?;
+            } else if let Some(id) = self.represented(&link) {
+                self.join(id, &link)?;
             }
         }
         self.lost = self.vfs.keys().copied().filter(|id| !present.contains(id)).collect();
@@ -210,9 +256,9 @@ impl Card {
         Ok(())
     }
 
-    fn representor_gone(&mut self, id: VfId, index: u32) {
-        // An event about the representor before this one may come late.
-        if self.vfs.get(&id).is_some_and(|vf| vf.representor == index) {
+    fn inner_gone(&mut self, id: VfId, index: u32) {
+        // An event about the inner end before this one may come late.
+        if self.vfs.get(&id).is_some_and(|vf| vf.inner == index) {
             self.lost.insert(id);
             self.put_back_lost();
         }
@@ -231,21 +277,30 @@ impl Card {
     }
 
     /// Puts a VF that died back into the host's namespace, as the kernel does with a real one, and
-    /// its representor into the DPU's. May be tried again after it failed half-way.
+    /// the inner end into the DPU's. May be tried again after it failed half-way.
     fn put_back(&mut self, id: VfId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id).cloned() else { return Ok(()) };
-        let name = representor_name(id);
+        let name = self.plan.kind.inner_name(id);
         if self.dpu.link_by_name(&name)?.is_none() {
             self.make_again(id, &vf)?;
         }
-        let Some(representor) = self.dpu.link_by_name(&name)? else { return Ok(()) };
-        let Some(link) = self.dpu.peer_of(&representor)? else { return Ok(()) };
+        let Some(inner) = self.dpu.link_by_name(&name)? else { return Ok(()) };
+        let Some(link) = self.dpu.peer_of(&inner)? else { return Ok(()) };
+        if let Some(representor) = vf.representor {
+            self.join_again(representor, &inner)?;
+        }
         self.name_again(&link, &vf)?;
         self.host.change_link(link.index, &label(&VirtualVf::new(id)))?;
-        let mut vf = Vf { representor: representor.index, ..vf };
+        let mut vf = Vf { inner: inner.index, ..vf };
         vf.learn(&link);
         self.vfs.insert(id, vf);
         Ok(())
+    }
+
+    /// Joins the new wire to the representor, which stayed. If it did not, the next will be joined.
+    fn join_again(&mut self, representor: u32, wire: &Link) -> Result<(), Error> {
+        let joined = wires::join(representor, wire, &self.namespaces.dpu, &mut self.dpu);
+        joined.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
     }
 
     fn make_again(&mut self, id: VfId, vf: &Vf) -> Result<(), Error> {
@@ -258,7 +313,8 @@ impl Card {
         {
             end = end.index(index);
         }
-        self.dpu.batch(&make_pair(id, end, &self.namespaces))
+        self.host.batch(&[make_pair(id, end, self.plan.kind, &self.namespaces)])?;
+        self.dpu.batch(&[label_inner(id, self.plan.kind)])
     }
 
     /// The name of a VF that falls back: the one it has, or one made of its index, or any.
@@ -282,9 +338,4 @@ impl Card {
         }
         Ok(())
     }
-}
-
-/// The alias as one of this kind.
-fn parsed<A: std::str::FromStr>(alias: Option<&str>) -> Option<A> {
-    alias?.parse().ok()
 }

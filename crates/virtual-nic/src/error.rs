@@ -1,6 +1,6 @@
 //! Why a card can't be plugged in.
 
-use std::fmt;
+use std::{fmt, io};
 
 use netlink::{Netns, NetnsError};
 
@@ -58,11 +58,32 @@ pub enum CardError {
         /// Where.
         side: Side,
     },
+    /// A card of kind netdevsim on a kernel without it.
+    #[error(
+        "this kernel has no netdevsim: there is no {bus}; load its module, or plug a card of kind veth"
+    )]
+    NoNetdevsim {
+        /// Where it would be.
+        bus: &'static str,
+    },
+    /// A card of kind netdevsim with more or fewer PFs than the kernel can tell apart.
+    #[error("a card of kind netdevsim has one PF, for the kernel calls each the PF 0; not {0}")]
+    OnePf(u16),
+    /// A file of the kernel's that could not be read or written.
+    #[error("cannot {doing}: {path}")]
+    File {
+        /// What for.
+        doing: String,
+        /// Which file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
     /// There is no such namespace.
-    #[error("{0}")]
+    #[error(transparent)]
     Netns(#[from] NetnsError),
     /// The kernel refused.
-    #[error("{0}")]
+    #[error(transparent)]
     Kernel(#[from] netlink::Error),
 }
 

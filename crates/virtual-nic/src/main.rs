@@ -66,14 +66,18 @@ struct PlugArguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum KindArgument {
-    /// Pairs of connected links.
+    /// Pairs of connected links: any kernel has them.
     Veth,
+    /// The kernel's simulated switchdev card, with devlink ports, one PF, and an uplink `p0` in any
+    /// case. The kernel needs the module netdevsim, and for more than 4 VFs debugfs.
+    Netdevsim,
 }
 
 impl From<KindArgument> for Kind {
     fn from(kind: KindArgument) -> Self {
         match kind {
             KindArgument::Veth => Self::Veth,
+            KindArgument::Netdevsim => Self::Netdevsim,
         }
     }
 }

@@ -3,7 +3,9 @@
 use netlink::MacAddress;
 use vf_alloc::{PfId, VfId};
 
-use crate::{CardError, Namespaces, Side};
+use crate::{
+    CardError, Namespaces, RepresentorAlias, Side, UplinkAlias, UplinkWireAlias, WireAlias,
+};
 
 const PF_LIMIT: u16 = 16;
 const VF_LIMIT: u16 = 4096;
@@ -21,6 +23,43 @@ pub enum Kind {
     /// veth pairs: one end is the VF, the other its representor.
     #[default]
     Veth,
+    /// The kernel's simulated switchdev card, whose representors are joined to the VFs' veth pairs
+    /// by redirections.
+    Netdevsim,
+}
+
+impl Kind {
+    /// The name of the inner end of a VF's pair.
+    pub(crate) fn inner_name(self, id: VfId) -> String {
+        match self {
+            Self::Veth => id.to_string(),
+            Self::Netdevsim => format!("wire-{id}"),
+        }
+    }
+
+    /// Its alias.
+    pub(crate) fn inner_alias(self, id: VfId) -> String {
+        match self {
+            Self::Veth => RepresentorAlias(id).to_string(),
+            Self::Netdevsim => WireAlias(id).to_string(),
+        }
+    }
+
+    /// The name of the inner end of an uplink's pair.
+    pub(crate) fn inner_uplink_name(self, id: PfId) -> String {
+        match self {
+            Self::Veth => uplink_name(id),
+            Self::Netdevsim => format!("wire-{id}"),
+        }
+    }
+
+    /// Its alias.
+    pub(crate) fn inner_uplink_alias(self, id: PfId) -> String {
+        match self {
+            Self::Veth => UplinkAlias(id).to_string(),
+            Self::Netdevsim => UplinkWireAlias(id).to_string(),
+        }
+    }
 }
 
 /// What a card is to have.
@@ -50,7 +89,10 @@ impl Plan {
                 return Err(CardError::TooMany { what, wanted, limit });
             }
         }
-        Ok(())
+        match (self.kind, self.pfs) {
+            (Kind::Veth, _) | (Kind::Netdevsim, 1) => Ok(()),
+            (Kind::Netdevsim, pfs) => Err(CardError::OnePf(pfs)),
+        }
     }
 
     pub(crate) fn pf_ids(&self) -> impl Iterator<Item = PfId> + use<> {
@@ -67,14 +109,17 @@ impl Plan {
         let mut names = Vec::new();
         for id in self.vf_ids() {
             names.push((Side::Host, vf_name(id)));
-            names.push((Side::Dpu, representor_name(id)));
+            names.push((Side::Dpu, self.kind.inner_name(id)));
         }
         if self.management {
             names.extend([Side::Host, Side::Dpu].map(|side| (side, MANAGEMENT_NAME.to_owned())));
         }
-        if namespaces.wire.is_some() {
-            for id in self.pf_ids() {
-                names.push((Side::Dpu, id.to_string()));
+        for id in self.pf_ids() {
+            if self.kind == Kind::Netdevsim {
+                names.push((Side::Dpu, uplink_name(id)));
+            }
+            if namespaces.wire.is_some() {
+                names.push((Side::Dpu, self.kind.inner_uplink_name(id)));
                 names.push((Side::Wire, wire_name(id)));
             }
         }
@@ -87,8 +132,8 @@ pub(crate) fn vf_name(id: VfId) -> String {
     format!("{}v{}", id.pf, id.vf)
 }
 
-/// A representor's name, for good.
-pub(crate) fn representor_name(id: VfId) -> String {
+/// An uplink's name.
+pub(crate) fn uplink_name(id: PfId) -> String {
     id.to_string()
 }
 

@@ -4,14 +4,16 @@ use netlink::{IpNetwork, Link, LinkChange, Request, Rtnl, VethEnd};
 use vf_alloc::{PfId, VfId};
 
 use crate::{
-    CardError, Kind, MANAGEMENT_ALIAS, Namespaces, Plan, RepresentorAlias, Side, UplinkAlias,
-    VirtualVf, is_of_card,
-    plan::{FIRST_MTU, MANAGEMENT_NAME, first_mac, representor_name, vf_name, wire_name},
+    CardError, Kind, MANAGEMENT_ALIAS, Namespaces, Plan, Side, VirtualVf, is_of_card,
+    netdevsim::Device,
+    plan::{FIRST_MTU, MANAGEMENT_NAME, first_mac, vf_name, wire_name},
+    wires::{self, WIRE_MTU},
 };
 
 /// The queue length of a link that has no alias yet. The kernel does not tell of an alias given to
-/// a link that is down, but of a new queue length it does: so every link gets both at once.
-pub(crate) const UNLABELLED_QUEUE: u32 = 1001;
+/// a link that is down, but of a new queue length it does: so every link gets both at once. It also
+/// tells whose a link is that never got one.
+const UNLABELLED_QUEUE: u32 = 1001;
 const LABELLED_QUEUE: u32 = 1000;
 
 /// Gives a link its alias, for all to see.
@@ -19,18 +21,38 @@ pub(crate) fn label(alias: &impl ToString) -> LinkChange<'static> {
     LinkChange::new().alias(alias.to_string()).queue_length(LABELLED_QUEUE)
 }
 
-/// The requests, to the DPU's side, that make a VF and its representor. They go in one send, so
-/// that a card that is killed leaves nothing without an alias.
+/// The request, to the host's side, that makes a VF and the inner end of its pair. Asked from the
+/// DPU's side, older kernels would refuse it if the DPU had a link of the VF's name or index.
 pub(crate) fn make_pair<'a>(
     id: VfId,
     vf: VethEnd<'a>,
+    kind: Kind,
     namespaces: &'a Namespaces,
-) -> [Request<'a>; 2] {
-    let name = representor_name(id);
-    let vf = vf.netns(&namespaces.host).queue_length(UNLABELLED_QUEUE);
-    let representor = VethEnd::new(&name).netns(&namespaces.dpu).queue_length(UNLABELLED_QUEUE);
-    let label = label(&RepresentorAlias(id));
-    [Request::add_veth(&vf, &representor), Request::change_link_named(&name, &label)]
+) -> Request<'a> {
+    let inner = inner_end(&kind.inner_name(id), kind, namespaces);
+    Request::add_veth(&vf.queue_length(UNLABELLED_QUEUE), &inner)
+}
+
+/// The request, to the DPU's side, that gives the inner end its alias.
+pub(crate) fn label_inner(id: VfId, kind: Kind) -> Request<'static> {
+    let label = inner_label(kind, &kind.inner_alias(id));
+    Request::change_link_named(&kind.inner_name(id), &label)
+}
+
+fn inner_end<'a>(name: &str, kind: Kind, namespaces: &'a Namespaces) -> VethEnd<'a> {
+    let end = VethEnd::new(name).netns(&namespaces.dpu).queue_length(UNLABELLED_QUEUE);
+    match kind {
+        Kind::Veth => end,
+        Kind::Netdevsim => end.mtu(WIRE_MTU),
+    }
+}
+
+/// A wire is always on; whether frames flow is the representor's business.
+fn inner_label(kind: Kind, alias: &str) -> LinkChange<'static> {
+    match kind {
+        Kind::Veth => label(&alias),
+        Kind::Netdevsim => label(&alias).up(),
+    }
 }
 
 /// Makes all links of a card, or none.
@@ -41,12 +63,21 @@ pub(crate) fn plug(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError
     }
     check_room(namespaces, plan)?;
     let made = match plan.kind {
-        Kind::Veth => make_links(namespaces, plan),
+        Kind::Veth => make_links(namespaces, plan).map_err(Into::into),
+        Kind::Netdevsim => make_simulated(namespaces, plan),
     };
     made.map_err(|error| match unplug(namespaces) {
-        Ok(_) => error.into(),
+        Ok(_) => error,
         Err(left) => left,
     })
+}
+
+fn make_simulated(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
+    let device = Device::make(&namespaces.dpu)?;
+    device.make_vfs(plan.vfs, &namespaces.dpu)?;
+    make_links(namespaces, plan)?;
+    wires::join_all(&device, &namespaces.dpu, &mut Rtnl::open_in(&namespaces.dpu)?)?;
+    Ok(())
 }
 
 /// Whether no card and none of the names is there.
@@ -71,8 +102,10 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
     let mut dpu = Rtnl::open_in(&namespaces.dpu)?;
     let mut host = Rtnl::open_in(&namespaces.host)?;
     let vf = |id| VethEnd::new(vf_name(id)).mac(first_mac(id, namespaces)).mtu(FIRST_MTU);
-    let pairs = plan.vf_ids().flat_map(|id| make_pair(id, vf(id), namespaces));
-    dpu.batch(&pairs.collect::<Vec<_>>())?;
+    let pairs = plan.vf_ids().map(|id| make_pair(id, vf(id), plan.kind, namespaces));
+    host.batch(&pairs.collect::<Vec<_>>())?;
+    let labels = plan.vf_ids().map(|id| label_inner(id, plan.kind));
+    dpu.batch(&labels.collect::<Vec<_>>())?;
     let labels = plan
         .vf_ids()
         .map(|id| Request::change_link_named(&vf_name(id), &label(&VirtualVf::new(id))));
@@ -81,7 +114,7 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
         make_management(namespaces, &mut host, &mut dpu)?;
     }
     if namespaces.wire.is_some() {
-        let uplinks = plan.pf_ids().flat_map(|id| make_uplink(id, namespaces));
+        let uplinks = plan.pf_ids().flat_map(|id| make_uplink(id, plan.kind, namespaces));
         dpu.batch(&uplinks.collect::<Vec<_>>())?;
     }
     Ok(())
@@ -111,13 +144,13 @@ fn add_management_address(rtnl: &mut Rtnl, address: [u8; 4]) -> Result<(), netli
     }
 }
 
-fn make_uplink(id: PfId, namespaces: &Namespaces) -> Vec<Request<'_>> {
+fn make_uplink(id: PfId, kind: Kind, namespaces: &Namespaces) -> Vec<Request<'_>> {
     let Some(wire) = &namespaces.wire else { return Vec::new() };
-    let name = id.to_string();
-    let port = VethEnd::new(&name).netns(&namespaces.dpu).queue_length(UNLABELLED_QUEUE);
+    let name = kind.inner_uplink_name(id);
+    let inner = inner_end(&name, kind, namespaces);
     let far_end = VethEnd::new(wire_name(id)).netns(wire);
-    let label = label(&UplinkAlias(id));
-    vec![Request::add_veth(&far_end, &port), Request::change_link_named(&name, &label)]
+    let label = inner_label(kind, &kind.inner_uplink_alias(id));
+    vec![Request::add_veth(&far_end, &inner), Request::change_link_named(&name, &label)]
 }
 
 /// Removes all links of the card that is or was plugged in, wherever its VFs are, and returns how
@@ -126,10 +159,20 @@ fn make_uplink(id: PfId, namespaces: &Namespaces) -> Vec<Request<'_>> {
 /// # Errors
 /// The kernel's refusal; what could be removed is.
 pub fn unplug(namespaces: &Namespaces) -> Result<usize, CardError> {
-    // With a representor goes its VF. On the host is left what was never finished.
-    let mut removed = remove_parts(&mut Rtnl::open_in(&namespaces.dpu)?)?;
+    let mut dpu = Rtnl::open_in(&namespaces.dpu)?;
+    let simulated = remove_device(&mut dpu);
+    // With an inner end goes its VF. On the host is left what was never finished.
+    let mut removed = remove_parts(&mut dpu)?;
     removed += remove_parts(&mut Rtnl::open_in(&namespaces.host)?)?;
-    Ok(removed)
+    Ok(removed + simulated?)
+}
+
+/// Deletes the simulated device, if there is one, with its links, which can't be deleted one by one.
+fn remove_device(rtnl: &mut Rtnl) -> Result<usize, CardError> {
+    let links = rtnl.links()?;
+    let Some(device) = Device::find(&links) else { return Ok(0) };
+    device.delete()?;
+    Ok(links.iter().filter(|link| device.has(link)).count())
 }
 
 /// Deletes the card's links in one namespace, all at once: one by one, each would wait for the
@@ -153,6 +196,10 @@ fn unused_group(links: &[Link]) -> u32 {
     (FIRST..).find(|group| links.iter().all(|link| link.group != *group)).unwrap_or(FIRST)
 }
 
-pub(crate) fn is_part(link: &Link) -> bool {
-    link.alias.as_deref().is_some_and(is_of_card)
+/// Whether it is a link of the card, or one that a card which died did not come to label.
+fn is_part(link: &Link) -> bool {
+    match link.alias.as_deref() {
+        Some(alias) => is_of_card(alias),
+        None => link.kind.as_deref() == Some("veth") && link.queue_length == UNLABELLED_QUEUE,
+    }
 }

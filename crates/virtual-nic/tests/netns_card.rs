@@ -6,134 +6,16 @@
     reason = "tests fail by panicking"
 )]
 
-#[path = "../../netlink/tests/support/mod.rs"]
-mod support;
+mod scene;
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-    time::Instant,
+use std::{path::Path, process::Command, time::Instant};
+
+use nix::sys::signal::Signal;
+use scene::{
+    Scene, flags,
+    support::{TestNetns, eventually},
 };
-
-use netlink::LinkChange;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use serde_json::{Value, json};
-use support::{TestNetns, eventually};
-
-/// A host and a DPU, for a card to be plugged between.
-struct Scene {
-    host: TestNetns,
-    dpu: TestNetns,
-}
-
-/// A card that is plugged in, and its log.
-struct Card {
-    process: Child,
-    log: Arc<Mutex<String>>,
-}
-
-impl Scene {
-    fn new() -> Self {
-        Self { host: TestNetns::new(), dpu: TestNetns::new() }
-    }
-
-    fn command(&self, command: &str) -> Command {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_virtual-nic"));
-        process.arg(command);
-        process.arg("--host-netns").arg(self.host.path());
-        process.arg("--dpu-netns").arg(self.dpu.path());
-        process
-    }
-
-    /// Plugs a card in and waits until it is.
-    fn plug(&self, arguments: &str) -> Card {
-        let mut process = self.command("plug");
-        process.args(arguments.split_whitespace()).env("DPU_OFFLOAD_LOG", "debug");
-        let mut child = process.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let log = Arc::new(Mutex::new(String::new()));
-        let (errors, kept) = (child.stderr.take().unwrap(), Arc::clone(&log));
-        thread::spawn(move || {
-            for line in BufReader::new(errors).lines().map_while(Result::ok) {
-                kept.lock().unwrap().push_str(&line);
-            }
-        });
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("plugged "), "{line:?}");
-        Card { process: child, log }
-    }
-
-    /// Tries to plug a card in, which must fail, and returns what it says.
-    fn refusal(&self, arguments: &str) -> String {
-        let mut process = self.command("plug");
-        let Output { status, stderr, .. } =
-            process.args(arguments.split_whitespace()).output().unwrap();
-        assert_eq!(status.code(), Some(1));
-        String::from_utf8(stderr).unwrap()
-    }
-
-    fn assert_empty(&self) {
-        assert_eq!(self.host.link_names(), Vec::<String>::new());
-        assert_eq!(self.dpu.link_names(), Vec::<String>::new());
-    }
-
-    /// Moves a VF into a pod under another name, and waits until the card has seen it there.
-    fn give(&self, card: &Card, vf: &str, pod: &TestNetns, name: &str) {
-        card.log.lock().unwrap().clear();
-        let mut host = self.host.rtnl();
-        let index = host.link_by_name(vf).unwrap().unwrap().index;
-        host.change_link(index, &LinkChange::new().netns(&pod.netns).name(name)).unwrap();
-        let seen = format!("\"name\":\"{name}\"");
-        eventually("the card sees the VF in the pod", || card.log.lock().unwrap().contains(&seen));
-    }
-
-    /// The VF of this PCI address on the host, once it is there.
-    fn vf(&self, pci: &str) -> Value {
-        let mut found = Value::Null;
-        let alias = format!("virtual-nic {pci} ");
-        eventually("the VF is back", || {
-            let links = self.host.json("ip -j -d addr show");
-            let is_it = |link: &&Value| {
-                link["ifalias"].as_str().is_some_and(|shown| shown.starts_with(&alias))
-            };
-            found = links.as_array().unwrap().iter().find(is_it).cloned().unwrap_or_default();
-            !found.is_null()
-        });
-        found
-    }
-}
-
-impl Card {
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    fn pull(mut self) {
-        self.signal(Signal::SIGTERM);
-        assert_eq!(self.process.wait().unwrap().code(), Some(0));
-    }
-
-    fn kill(mut self) {
-        self.signal(Signal::SIGKILL);
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Card {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
-
-fn flags(link: &Value) -> String {
-    link["flags"].to_string()
-}
+use serde_json::json;
 
 #[test]
 fn a_card_is_plugged_in_and_leaves_nothing() {
@@ -312,6 +194,21 @@ fn what_can_t_be_is_told() {
     let told = String::from_utf8(missing.stderr).unwrap();
     let wanted = "virtual-nic: there is no network namespace /run/netns/no-such-netns";
     assert!(told.starts_with(wanted), "{told}");
+}
+
+#[test]
+fn a_kernel_without_netdevsim_is_told() {
+    let scene = Scene::of_kind("netdevsim");
+    let told = scene.refusal("--vfs 2");
+    let wanted = if Path::new("/sys/bus/netdevsim").exists() {
+        "virtual-nic: cannot make a netdevsim device"
+    } else {
+        "virtual-nic: this kernel has no netdevsim: there is no /sys/bus/netdevsim"
+    };
+    assert!(told.starts_with(wanted), "{told}");
+    let told = scene.refusal("--pfs 2");
+    assert!(told.contains("a card of kind netdevsim has one PF"), "{told}");
+    scene.assert_empty();
 }
 
 #[test]
