@@ -1,10 +1,17 @@
 //! What a PF makes of its VFs, on QEMU's igb cards in the virtual machine of hack/vm, looked at
 //! with `ip`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
-use netlink::{Link, Request, Rtnl, VfLinkState, VfSetting, VfSettings};
+use netlink::{
+    Link, LinkChange, Request, Rtnl, VfLinkState, VfSetting, VfSettings, wait_for_carrier,
+};
 use serde_json::{Value, json};
 
 /// The first igb card with two VFs; without VFs again when it is dropped.
@@ -26,6 +33,10 @@ impl Card {
         let num_vfs = PathBuf::from(format!("/sys/class/net/{}/device/sriov_numvfs", pf.name));
         fs::write(&num_vfs, "0").unwrap();
         fs::write(&num_vfs, "2").unwrap();
+        // The driver limits rates by the speed of its link.
+        rtnl.change_link(pf.index, &LinkChange::new().up()).unwrap();
+        let limit = Duration::from_secs(60);
+        assert!(wait_for_carrier(&mut rtnl, pf.index, limit).unwrap(), "the PF has no carrier");
         Self { pf, rtnl, num_vfs }
     }
 

@@ -1,5 +1,10 @@
 //! Real functions of real drivers: QEMU's igb cards, in the virtual machine of hack/vm.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 use std::{
     process::Command,
@@ -37,7 +42,7 @@ impl Card {
                 return name;
             }
             assert!(Instant::now() < deadline, "the netdev of {vf} does not come");
-            std::thread::yield_now();
+            std::thread::park_timeout(Duration::from_millis(20));
         }
     }
 }

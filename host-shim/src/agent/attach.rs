@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{Link, Netns, NetnsId, Rtnl};
+use netlink::{Netns, NetnsId, Rtnl, VfSettings};
 use offload_proto::{
     Failure, Reason,
     v1::{self, host_message},
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     mover::{Cargo, Durations, Failed, Original, Plan, Scene, open_netns},
     protocol::{AddRequest, Timings},
-    vf_source::{self, VfIdentity},
+    vf_source::{self, VfIdentity, VfSource},
 };
 
 impl Agent {
@@ -151,10 +151,19 @@ impl Agent {
             let name = own.as_ref().map(|own| own.name.as_str());
             let mut rtnl = Rtnl::open_in(&host)?;
             let found = vf_source::find(&*source, &mut rtnl, &identity.pci_address, name)?;
-            let Some(link) = found else { return Ok((None, identity.pci_address)) };
-            let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
+            let (mut original, used) = match found {
+                Some(link) => {
+                    let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
+                    (Original::from(&link), used)
+                }
+                None if source.is_handed_over(&identity.pci_address) => {
+                    (Original { is_handed_over: true, ..Original::default() }, None)
+                }
+                None => return Ok((None, identity.pci_address)),
+            };
+            original.port = port_settings(&*source, &mut rtnl, &identity.pci_address)?;
             let pci_address = identity.pci_address.clone();
-            let found = FoundVf { link, used, pci_address };
+            let found = FoundVf { original, used, pci_address };
             Ok::<_, netlink::Error>((Some(found), identity.pci_address))
         };
         let looked = spawn_blocking(look).await.map_err(|error| defect(&error))?;
@@ -271,9 +280,20 @@ struct Unrecorded {
     found_vf: bool,
 }
 
-/// A VF in the host's namespace that no record holds.
+/// What the PF makes of a VF, where that is not the DPU's business.
+fn port_settings(
+    source: &dyn VfSource,
+    rtnl: &mut Rtnl,
+    pci_address: &str,
+) -> Result<Option<VfSettings>, netlink::Error> {
+    let Some(port) = source.pf_port(pci_address) else { return Ok(None) };
+    let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };
+    Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
+}
+
+/// A VF that no record holds.
 struct FoundVf {
-    link: Link,
+    original: Original,
     /// What the host itself uses it for.
     used: Option<String>,
     pci_address: String,
@@ -282,7 +302,7 @@ struct FoundVf {
 impl FoundVf {
     /// What it is like, unless the host has taken it since it was offered.
     fn unused(self) -> Result<Original, Failure> {
-        let Some(used) = self.used else { return Ok(Original::from(&self.link)) };
+        let Some(used) = self.used else { return Ok(self.original) };
         let message = format!("VF {} is used by the host itself: {used}", self.pci_address);
         Err(Failure::new(Reason::VfNotFree, message))
     }

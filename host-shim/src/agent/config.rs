@@ -73,6 +73,8 @@ pub struct Dpu {
 pub struct VfSourceSettings {
     /// The kind of card.
     pub kind: VfSourceKind,
+    /// Who keeps the pods to their MAC addresses and VLANs.
+    pub mode: VfSourceMode,
     /// The PFs whose VFs are used. Empty: all that the host has.
     pub pfs: Vec<PfSettings>,
     /// The controller that the DPU knows this host's PFs by.
@@ -87,6 +89,7 @@ impl Default for VfSourceSettings {
     fn default() -> Self {
         Self {
             kind: VfSourceKind::Virtual,
+            mode: VfSourceMode::Dpu,
             pfs: Vec::new(),
             controller: 0,
             probe_drivers: None,
@@ -104,6 +107,10 @@ impl VfSourceSettings {
         };
         if self.kind == VfSourceKind::Virtual && !self.pfs.is_empty() {
             return refused("left out unless vf_source.kind is \"pci\"");
+        }
+        if self.kind == VfSourceKind::Virtual && self.mode == VfSourceMode::Legacy {
+            let (key, value) = ("vf_source.mode", "legacy".into());
+            return Err(RangeError { key, value, range: "\"dpu\" with the virtual card".into() });
         }
         let distinct = |count: usize| count == self.pfs.len();
         let addresses: HashSet<_> = self.pfs.iter().map(|pf| pf.address).collect();
@@ -130,6 +137,17 @@ impl PfSettings {
     fn number(&self) -> u32 {
         self.number.unwrap_or(self.address.function.into())
     }
+}
+
+/// Who keeps the pods to their MAC addresses and VLANs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VfSourceMode {
+    /// The DPU's eswitch.
+    #[default]
+    Dpu,
+    /// The PFs of a card without a DPU.
+    Legacy,
 }
 
 /// A kind of card.
@@ -262,6 +280,7 @@ impl Config {
             pfs: settings.pfs.iter().map(numbered).collect(),
             controller: settings.controller,
             probe_drivers: settings.probe_drivers,
+            is_legacy: settings.mode == VfSourceMode::Legacy,
             memory: self.state_dir.join("vfs.json"),
             boot_id: boot_id.to_owned(),
         }

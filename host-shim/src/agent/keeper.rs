@@ -91,6 +91,9 @@ impl Agent {
         let mut host = Rtnl::open_in(&self.host)?;
         let name = Some(record.original.name.as_str());
         let pod = living_netns(&record.netns);
+        if record.original.is_handed_over {
+            return Ok((if pod.is_some() { Place::Pod } else { Place::Host }, pod.is_some()));
+        }
         if vf_source::find(&*self.source, &mut host, record.pci_address(), name)?.is_some() {
             return Ok((Place::Host, pod.is_some()));
         }

@@ -24,6 +24,9 @@ pub(super) fn place_in(
     pod: &Netns,
     record: &Record,
 ) -> Result<Place, Error> {
+    if record.original.is_handed_over {
+        return Ok(Place::Pod);
+    }
     let links = Rtnl::open_in(pod)?.links()?;
     Ok(match vf_source::link_of(source, &links, record.pci_address()) {
         Some(link) if link.is_up && link.name == record.key().interface_name => Place::Pod,

@@ -14,6 +14,10 @@ use crate::vf_source;
 /// # Errors
 /// The kernel's refusal.
 pub fn inspect(cargo: &Cargo, pod: &Netns) -> Result<Option<String>, MoveError> {
+    if cargo.original.is_handed_over {
+        let is_still = cargo.source.is_handed_over(&cargo.pci_address);
+        return Ok((!is_still).then(|| format!("VF {} has another driver now", cargo.pci_address)));
+    }
     let mut rtnl = Rtnl::open_in(pod)?;
     let links = rtnl.links()?;
     let Some(link) = vf_source::link_of(&*cargo.source, &links, &cargo.pci_address) else {

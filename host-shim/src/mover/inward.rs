@@ -5,11 +5,16 @@ use std::{sync::Arc, time::Instant};
 use netlink::{Link, LinkChange, Request};
 use saga::{Step, Steps};
 
-use super::{MoveError, Namespace, Scene, announcer::Announcement, configure, outward};
+use super::{
+    MoveError, Namespace, Scene, announcer::Announcement, configure, outward, port::SetPort,
+};
 
 /// Moves a VF into its pod.
 pub const STEPS: &Steps<Scene, MoveError> =
-    &[&CheckNames, &Prepare, &MoveIn, &Configure, &AwaitCarrier, &Announce];
+    &[&CheckNames, &Prepare, &SetPort, &MoveIn, &Configure, &AwaitCarrier, &Announce];
+
+/// Gives a pod a VF that has no link to move.
+pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&SetPort];
 
 /// The names that the pod's interfaces have.
 fn names(links: &[Link]) -> impl Iterator<Item = &String> {

@@ -13,6 +13,7 @@ mod inward;
 mod original;
 mod outward;
 mod plan;
+mod port;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -26,7 +27,7 @@ pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub use plan::{Plan, PlanError};
 
-use crate::vf_source::{self, VfSource};
+use crate::vf_source::{self, PfPort, VfSource};
 
 /// Why a VF could not be moved.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,18 @@ pub enum MoveError {
         /// What is still wrong.
         what: String,
     },
+    /// The link of the VF's PF is gone.
+    #[error("PF {0} has no link in the host's network namespace")]
+    NoPf(String),
+    /// The link of the VF's PF is switched off, and with it all of its VFs.
+    #[error("the link {0} of the VF's PF is down, and so its VFs have no carrier: switch it on")]
+    PfDown(String),
+    /// A PF limits what a VF sends, and no more.
+    #[error(
+        "a limit of what the pod receives is wanted, and a card without a DPU can't keep it: leave \
+         out the network's ingress_rate, or the pod's"
+    )]
+    IngressLimit,
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
@@ -58,7 +71,10 @@ impl MoveError {
         match self {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
             Self::Missing(_) => Reason::VfMissing,
-            Self::NotClean { .. } | Self::Kernel(_) => Reason::MoveFailed,
+            Self::IngressLimit => Reason::Unsupported,
+            Self::NotClean { .. } | Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => {
+                Reason::MoveFailed
+            }
         }
     }
 }
@@ -151,7 +167,8 @@ impl Scene {
     /// # Errors
     /// The step that failed; it and those before it are undone.
     pub fn move_in(mut self) -> Result<Durations, Failed> {
-        saga::run(INWARD_STEPS, &mut self)?;
+        let steps = if self.original.is_handed_over { inward::DEVICE_STEPS } else { INWARD_STEPS };
+        saga::run(steps, &mut self)?;
         Ok(self.durations)
     }
 
@@ -160,7 +177,14 @@ impl Scene {
     /// # Errors
     /// The step that failed. Nothing is undone: the way back is to repeat the call.
     pub fn move_out(mut self) -> Result<(), Failed> {
-        saga::run(OUTWARD_STEPS, &mut self)
+        let steps =
+            if self.original.is_handed_over { outward::DEVICE_STEPS } else { OUTWARD_STEPS };
+        saga::run(steps, &mut self)
+    }
+
+    /// The VF as its PF knows it, if it is the PF that keeps the pod to its settings.
+    fn port(&self) -> Option<PfPort> {
+        self.source.pf_port(&self.pci_address)
     }
 
     /// The VF in the pod. `None`: it is not there.

@@ -1,6 +1,6 @@
 //! What a VF is like in the host's namespace, and how it becomes that again.
 
-use netlink::{Link, LinkChange, MacAddress, Request};
+use netlink::{Link, LinkChange, MacAddress, Request, VfSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::vf_source::OwnState;
@@ -31,6 +31,12 @@ pub struct Original {
     /// How many frames may wait to be sent. `None`: not known, as in records of earlier versions.
     #[serde(default)]
     pub queue_length: Option<u32>,
+    /// What its PF made of it. `None`: that is the DPU's business.
+    #[serde(default)]
+    pub port: Option<VfSettings>,
+    /// It is handed over to programs as a device, and has no link of which the rest tells.
+    #[serde(default)]
+    pub is_handed_over: bool,
 }
 
 impl From<&Link> for Original {
@@ -45,6 +51,8 @@ impl From<&Link> for Original {
             is_all_multicast: link.is_all_multicast,
             group: link.group,
             queue_length: Some(link.queue_length),
+            port: None,
+            is_handed_over: false,
         }
     }
 }

@@ -3,11 +3,14 @@
 use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
-use super::{MoveError, Original, Scene, configure};
+use super::{MoveError, Original, Scene, configure, port::ResetPort};
 use crate::vf_source::OwnState;
 
 /// Takes a VF out of its pod and restores it.
-pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
+pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &ResetPort, &Restore];
+
+/// Takes a VF back that has no link to move.
+pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&ResetPort];
 
 /// Switches the VF off and gives it a name that is free in the host's namespace.
 struct TakeDown;

@@ -15,6 +15,12 @@ pub struct Plan {
     pub mac: MacAddress,
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// The VLAN that it is in. 0: none. For a PF that has to keep it there.
+    pub vlan: u16,
+    /// The most that it may send, in whole Mbit/s. 0: no limit. For a PF that has to keep it.
+    pub egress_mbit: u32,
+    /// Whether what it receives is limited.
+    pub limits_ingress: bool,
     /// Its addresses.
     pub addresses: Vec<IpNetwork>,
     /// Its routes, without the link.
@@ -59,10 +65,15 @@ impl Plan {
             .iter()
             .map(|wanted| route(wanted, &addresses))
             .collect::<Result<_, _>>()?;
+        let bandwidth = attachment.bandwidth.unwrap_or_default();
         Ok(Self {
             name: name.into(),
             mac: parse("MAC address", &attachment.mac)?,
             mtu: attachment.mtu,
+            vlan: u16::try_from(attachment.vlan)
+                .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
+            egress_mbit: in_mbit(bandwidth.egress_rate),
+            limits_ingress: bandwidth.ingress_rate != 0,
             routes,
             rules: attachment.rules.iter().map(rule).collect::<Result<_, _>>()?,
             addresses,
@@ -110,6 +121,14 @@ fn rule(wanted: &v1::PolicyRule) -> Result<Rule, PlanError> {
     })
 }
 
+/// A rate in bits per second as one that a PF can keep: never more, but 1 Mbit/s at least.
+fn in_mbit(rate: u64) -> u32 {
+    match rate {
+        0 => 0,
+        rate => u32::try_from(rate / 1_000_000).unwrap_or(u32::MAX).max(1),
+    }
+}
+
 fn unless_zero(value: u32) -> Option<u32> {
     (value != 0).then_some(value)
 }
@@ -149,6 +168,12 @@ mod tests {
         assert!(!with_route("10.0.0.1").unwrap().routes[0].on_link);
         assert!(with_route("169.254.1.1").unwrap().routes[0].on_link);
         assert_eq!(with_route("").unwrap().routes[0].gateway, None);
+    }
+
+    #[test]
+    fn a_pf_keeps_a_rate_in_whole_megabits() {
+        let rates = [0, 1, 999_999, 1_999_999, 100_000_000, u64::MAX].map(in_mbit);
+        assert_eq!(rates, [0, 1, 1, 1, 100, u32::MAX]);
     }
 
     #[test]

@@ -55,6 +55,23 @@ pub struct OtherVf {
     pub is_handed_over: bool,
 }
 
+/// A VF as its PF knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PfPort {
+    /// The PF's PCI address.
+    pub pf: String,
+    /// The VF's number within its PF.
+    pub vf: u32,
+}
+
+impl PfPort {
+    /// The link of the PF among others.
+    #[must_use]
+    pub fn link(&self, links: &[Link]) -> Option<Link> {
+        links.iter().find(|link| link.parent_device.as_deref() == Some(&self.pf)).cloned()
+    }
+}
+
 /// Why a PF does not have as many VFs as wanted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,6 +111,12 @@ pub trait VfSource: Debug + Send + Sync {
     /// Whether the VF is handed over to programs as a device, and so has no link to move.
     fn is_handed_over(&self, _pci_address: &str) -> bool {
         false
+    }
+
+    /// The VF as its PF knows it. `None`: it is not the PF that keeps a pod to its settings, but the
+    /// DPU.
+    fn pf_port(&self, _pci_address: &str) -> Option<PfPort> {
+        None
     }
 
     /// Gives a PF so many VFs, unless one of it is `in_use`, by PCI address. Waits for their links.

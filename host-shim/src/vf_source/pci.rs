@@ -13,7 +13,7 @@ use std::{
 use netlink::Link;
 use sriov::{PciAddress, Provisioning, Sysfs, device_name, vendor_name};
 
-use super::{OtherVf, OwnState, PfFacts, ProvideError, VfIdentity, VfSource};
+use super::{OtherVf, OwnState, PfFacts, PfPort, ProvideError, VfIdentity, VfSource};
 use memory::Memory;
 
 /// Which cards' VFs there are to be had, and how the DPU calls them.
@@ -27,6 +27,8 @@ pub struct PciSettings {
     pub controller: u32,
     /// Whether the kernel looks for drivers for new VFs. `None`: as the card is set.
     pub probe_drivers: Option<bool>,
+    /// Whether the PF keeps the pods to their MAC addresses and VLANs: there is no DPU to do it.
+    pub is_legacy: bool,
     /// Where to remember what VFs are like that nobody uses.
     pub memory: PathBuf,
     /// The host's boot: what VFs are like holds for one.
@@ -71,6 +73,7 @@ pub struct PciCards {
     sysfs: Sysfs,
     controller: u32,
     probe_drivers: Option<bool>,
+    is_legacy: bool,
     /// The PFs in use are those that are listed.
     is_listed: bool,
     /// The PFs by number.
@@ -107,6 +110,7 @@ impl PciCards {
             sysfs,
             controller: settings.controller,
             probe_drivers: settings.probe_drivers,
+            is_legacy: settings.is_legacy,
             is_listed,
             pfs: Mutex::new(pfs),
             seen: Mutex::default(),
@@ -214,6 +218,12 @@ impl VfSource for PciCards {
         address.and_then(|address| logged(self.sysfs.is_handed_over(address))).unwrap_or(false)
     }
 
+    fn pf_port(&self, pci_address: &str) -> Option<PfPort> {
+        let identity = self.identity(pci_address.parse().ok()?).filter(|_| self.is_legacy)?;
+        let pf = self.pf_address(identity.pf)?.to_string();
+        Some(PfPort { pf, vf: identity.vf })
+    }
+
     fn provide(
         &self,
         controller: u32,
@@ -314,6 +324,7 @@ mod tests {
             pfs: pfs.iter().map(pf).collect(),
             controller: 1,
             probe_drivers: None,
+            is_legacy: false,
             memory: root.join("vfs.json"),
             boot_id: "boot".into(),
         })
