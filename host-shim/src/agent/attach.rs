@@ -47,6 +47,7 @@ impl Agent {
         let rpc = asked.elapsed();
 
         let recorded = Instant::now();
+        let vfs_stay = self.vfs_stay.read().await;
         let record = match self.record(&request, netns, attachment.clone()).await {
             Ok(record) => record,
             Err(unrecorded) => {
@@ -54,6 +55,7 @@ impl Agent {
                 return Err(unrecorded.failure);
             }
         };
+        drop(vfs_stay);
         let record_time = recorded.elapsed();
         drop(pending);
 

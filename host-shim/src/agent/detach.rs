@@ -83,6 +83,7 @@ impl Agent {
         self.records.remove(record.id());
         self.broken().remove(record.id());
         self.inventory_changed();
+        self.vf_became_free();
         tracing::info!(
             attachment = record.id(),
             key = %record.key(),

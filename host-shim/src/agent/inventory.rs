@@ -22,7 +22,7 @@ use super::{
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::vf_source::{self, OtherVf, VfIdentity, VfSource};
+use crate::vf_source::{self, VfIdentity, VfSource};
 
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
@@ -144,10 +144,10 @@ fn physical_functions(
     }
     let known: HashSet<_> =
         vfs.values().map(|(identity, ..)| identity.pci_address.clone()).collect();
-    for OtherVf { identity, is_handed_over } in source.other_vfs(&|address| known.contains(address))
-    {
-        let condition = if is_handed_over { VfCondition::Clean } else { VfCondition::Missing };
-        vfs.insert(order(&identity), (identity, condition, String::new()));
+    for vf in source.other_vfs(&|address| known.contains(address)) {
+        let is_free = vf.is_handed_over();
+        let condition = if is_free { VfCondition::Clean } else { VfCondition::Missing };
+        vfs.insert(order(&vf.identity), (vf.identity, condition, String::new()));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
     for (identity, condition, netdev) in vfs.into_values() {

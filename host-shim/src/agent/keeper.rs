@@ -147,6 +147,7 @@ impl Agent {
             self.poke.notified().await;
             self.reconcile_all().await;
             self.restore_strays().await;
+            self.provide_vfs().await;
             self.settle_orphans().await;
             self.inventory_changed();
             *locked(&self.last_pass) = Instant::now();

@@ -16,6 +16,7 @@ mod orphans;
 mod pauses;
 mod pending;
 mod place;
+mod provide;
 mod records;
 mod run;
 mod server;
@@ -36,7 +37,7 @@ use offload_proto::{
     Failure, Reason,
     v1::{PhysicalFunction, Release, dpu_message::Message},
 };
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
@@ -51,6 +52,7 @@ use dpu::detach_request;
 use orphans::Orphans;
 use pauses::Pauses;
 use pending::Pending;
+use provide::Wanted;
 use records::Records;
 use session::Session;
 
@@ -90,6 +92,11 @@ struct Agent {
     broken: Mutex<HashSet<String>>,
     /// The attachments that came into their pods while nobody could be told, by id.
     untold: Mutex<HashSet<String>>,
+    /// How many VFs the DPU wants.
+    wanted_vfs: Mutex<Wanted>,
+    /// Held for reading while an attach makes a VF its own, and for writing while the number of VFs
+    /// changes.
+    vfs_stay: RwLock<()>,
     /// What calls whose answers never came may have left on the DPU.
     orphans: Orphans,
     /// Work that is finished before the agent ends.
@@ -125,6 +132,8 @@ impl Agent {
             pauses: Pauses::default(),
             broken: Mutex::default(),
             untold: Mutex::default(),
+            wanted_vfs: Mutex::default(),
+            vfs_stay: RwLock::default(),
             orphans: Orphans::default(),
             tasks: TaskTracker::new(),
         }
@@ -145,6 +154,10 @@ impl Agent {
 
     fn untold(&self) -> MutexGuard<'_, HashSet<String>> {
         locked(&self.untold)
+    }
+
+    fn wanted_vfs(&self) -> MutexGuard<'_, Wanted> {
+        locked(&self.wanted_vfs)
     }
 
     fn looked_for(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -184,9 +197,7 @@ impl Agent {
                     "a network changed"
                 );
             }
-            Some(Message::WantedVfs(wanted)) => {
-                tracing::warn!(pf = wanted.pf, count = wanted.count, "this card's VFs are fixed");
-            }
+            Some(Message::WantedVfs(wanted)) => self.want_vfs(&wanted),
             // Heartbeats are the session's own; a second welcome, or a message of a newer
             // protocol, asks for nothing.
             Some(Message::Welcome(_) | Message::Heartbeat(_)) | None => {}

@@ -51,8 +51,16 @@ pub struct OwnState {
 pub struct OtherVf {
     /// Which VF.
     pub identity: VfIdentity,
-    /// It has no link anywhere, for it is handed over to programs as a device.
-    pub is_handed_over: bool,
+    /// Its driver. With one, its link is elsewhere, or it has none anywhere.
+    pub driver: Option<String>,
+}
+
+impl OtherVf {
+    /// Whether it has no link anywhere, for it is handed over to programs as a device.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.driver.as_deref() == Some(sriov::VFIO)
+    }
 }
 
 /// A VF as its PF knows it.
@@ -85,6 +93,9 @@ pub enum ProvideError {
     /// The card or its driver refused, or VFs are in use.
     #[error(transparent)]
     Card(#[from] sriov::Error),
+    /// The host's links can't be listed.
+    #[error(transparent)]
+    Links(#[from] Error),
 }
 
 /// A kind of card: how its VFs are told from other links.

@@ -206,8 +206,9 @@ impl VfSource for PciCards {
             let identities =
                 vfs.into_iter().map(|(vf, address)| self.identity_of(address, number, vf));
             others.extend(identities.filter(|vf| !is_known(&vf.pci_address)).map(|identity| {
-                let is_handed_over = self.is_handed_over(&identity.pci_address);
-                OtherVf { identity, is_handed_over }
+                let address = identity.pci_address.parse().ok();
+                let driver = address.and_then(|vf| logged(self.sysfs.driver_of(vf))).flatten();
+                OtherVf { identity, driver }
             }));
         }
         others
@@ -373,7 +374,7 @@ mod tests {
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let listed = |known: &str| {
             let others = cards.other_vfs(&|address| address == known);
-            others.into_iter().map(|vf| (vf.identity.vf, vf.is_handed_over)).collect::<Vec<_>>()
+            others.iter().map(|vf| (vf.identity.vf, vf.is_handed_over())).collect::<Vec<_>>()
         };
         assert_eq!(listed(""), [(0, true), (1, false)]);
         assert_eq!(listed("0000:03:00.2"), [(1, false)]);

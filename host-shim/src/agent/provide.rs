@@ -1,0 +1,119 @@
+//! How many VFs the DPU wants the host to have.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use netlink::Rtnl;
+use offload_proto::v1::WantedVfs;
+use tokio::task::spawn_blocking;
+
+use super::Agent;
+use crate::vf_source::{self, ProvideError};
+
+/// What the DPU wants, by controller and PF.
+#[derive(Debug, Default)]
+pub(super) struct Wanted(BTreeMap<(u32, u32), Wish>);
+
+#[derive(Clone, Debug)]
+struct Wish {
+    count: u32,
+    /// Why it is not fulfilled, as it was told last. `None`: it is, or was not tried yet.
+    obstacle: Option<String>,
+}
+
+impl Agent {
+    /// The DPU wants a PF to have so many VFs.
+    pub(super) fn want_vfs(&self, wanted: &WantedVfs) {
+        let wish = Wish { count: wanted.count, obstacle: None };
+        self.wanted_vfs().0.insert((wanted.controller, wanted.pf), wish);
+        self.poke.notify_one();
+    }
+
+    /// A VF is free again: perhaps it was the last obstacle.
+    pub(super) fn vf_became_free(&self) {
+        if self.wanted_vfs().0.values().any(|wish| wish.obstacle.is_some()) {
+            self.poke.notify_one();
+        }
+    }
+
+    /// Gives the PFs as many VFs as the DPU wants, where no VF is in use.
+    pub(super) async fn provide_vfs(self: &Arc<Self>) {
+        if self.wanted_vfs().0.is_empty() {
+            return;
+        }
+        // Meanwhile no attach takes a VF.
+        let _no_attach = self.vfs_stay.write().await;
+        let agent = Arc::clone(self);
+        if let Err(error) = spawn_blocking(move || agent.provide_vfs_now()).await {
+            tracing::error!(%error, "changing the number of VFs failed");
+        }
+    }
+
+    fn provide_vfs_now(&self) {
+        let wishes = self.wanted_vfs().0.clone();
+        for ((controller, pf), wish) in wishes {
+            let provided = self.provide_one(controller, pf, wish.count);
+            let obstacle = provided.as_ref().err().map(|error| bootstrap::Chain(error).to_string());
+            match &provided {
+                Ok(true) => {
+                    tracing::info!(controller, pf, vfs = wish.count, "the PF has as many VFs now");
+                }
+                Err(_) if obstacle == wish.obstacle => {}
+                Err(error) => tell(controller, pf, wish.count, error),
+                Ok(false) => {}
+            }
+            if let Some(wish) = self.wanted_vfs().0.get_mut(&(controller, pf)) {
+                wish.obstacle = obstacle;
+            }
+        }
+    }
+
+    fn provide_one(&self, controller: u32, pf: u32, count: u32) -> Result<bool, ProvideError> {
+        let in_use = self.vfs_in_use()?;
+        self.source.provide(controller, pf, count, &in_use)
+    }
+
+    /// The VFs that a record holds, that the host itself uses, or whose driver serves somebody
+    /// elsewhere, by PCI address.
+    fn vfs_in_use(&self) -> Result<Vec<String>, netlink::Error> {
+        let mut host = Rtnl::open_in(&self.host)?;
+        let (links, addresses) = (host.links()?, host.all_addresses()?);
+        let present: Vec<_> = vf_source::vfs(&*self.source, &links).collect();
+        let is_present = |address: &str| present.iter().any(|(vf, _)| vf.pci_address == address);
+        let elsewhere = self.source.other_vfs(&is_present).into_iter();
+        let elsewhere = elsewhere.filter(|vf| vf.driver.is_some());
+        let used =
+            present.iter().filter(|(_, link)| vf_source::use_by_host(link, &addresses).is_some());
+        let records = self.records.all();
+        Ok(records
+            .iter()
+            .map(|record| record.pci_address().to_owned())
+            .chain(used.map(|(vf, _)| vf.pci_address.clone()))
+            .chain(elsewhere.map(|vf| vf.identity.pci_address))
+            .collect())
+    }
+}
+
+/// A card whose VFs are fixed does what it can.
+fn tell(controller: u32, pf: u32, wanted: u32, error: &ProvideError) {
+    let why = bootstrap::Chain(error);
+    match error {
+        ProvideError::Fixed => tracing::info!(controller, pf, wanted, "{why}"),
+        _ => tracing::warn!(controller, pf, wanted, "the number of VFs is not as wanted: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::tests::agent;
+
+    #[tokio::test]
+    async fn a_card_whose_vfs_are_fixed_says_so_and_goes_on() {
+        let (agent, _folder) = agent();
+        agent.want_vfs(&WantedVfs { controller: 0, pf: 1, count: 16 });
+        agent.provide_vfs().await;
+        let told = agent.wanted_vfs().0[&(0, 1)].obstacle.clone();
+        assert_eq!(told.as_deref(), Some("this card's number of VFs can't be changed"));
+        assert!(agent.is_healthy(std::time::Instant::now()));
+    }
+}
