@@ -6,6 +6,7 @@ mod check;
 mod networks;
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
@@ -13,6 +14,7 @@ use std::{
 
 use bootstrap::LogSettings;
 use mtls::TlsSettings;
+use netlink::{DevlinkDevice, EswitchMode};
 use serde::{Deserialize, Deserializer, de};
 use vf_alloc::{PfId, PoolSpec};
 
@@ -22,6 +24,7 @@ pub use networks::{check_network, check_networks};
 
 use crate::{
     attachments::{Configuration, Settings},
+    eswitch::devlink::Cards,
     model::{HostName, Network},
 };
 
@@ -73,6 +76,27 @@ pub struct Config {
 pub struct Eswitch {
     /// Which driver.
     pub driver: EswitchDriver,
+    /// The cards, for driver `devlink`. Empty: every one in switchdev mode.
+    #[serde(deserialize_with = "devices")]
+    pub devices: Vec<DevlinkDevice>,
+    /// The mode that these cards are put in. `None`: they are left as they are.
+    pub mode: Option<SwitchMode>,
+}
+
+impl Eswitch {
+    /// What the driver `devlink` is given.
+    pub(crate) fn cards(&self) -> Cards {
+        let mode = self.mode.map(|SwitchMode::Switchdev| EswitchMode::Switchdev);
+        Cards { devices: self.devices.clone(), mode }
+    }
+}
+
+/// A mode that a card can be put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwitchMode {
+    /// VFs have representors.
+    Switchdev,
 }
 
 /// The drivers of eswitches.
@@ -82,6 +106,8 @@ pub enum EswitchDriver {
     /// A virtual card: a representor is the other end of a veth pair.
     #[default]
     Veth,
+    /// A card that the kernel's devlink knows, in switchdev mode.
+    Devlink,
 }
 
 /// The fabric's driver.
@@ -173,11 +199,15 @@ pub struct Host {
     /// The PFs that it has, such as `p0`.
     #[serde(deserialize_with = "pf_ids")]
     pub pfs: Vec<PfId>,
+    /// How many VFs PFs shall have, such as `{ p0 = 16 }`: 0 to 4096. The host leaves the others as
+    /// they are.
+    #[serde(default, deserialize_with = "vfs_of_pfs")]
+    pub vfs: BTreeMap<PfId, u32>,
 }
 
 impl Default for Eswitch {
     fn default() -> Self {
-        Self { driver: EswitchDriver::Veth }
+        Self { driver: EswitchDriver::Veth, devices: Vec::new(), mode: None }
     }
 }
 
@@ -250,6 +280,7 @@ impl Config {
         let host = |host: &Host| (HostName(host.name.as_str().into()), host.pfs.clone());
         Configuration {
             hosts: self.hosts.iter().map(host).collect(),
+            vfs: self.hosts.iter().flat_map(|host| host.vfs.clone()).collect(),
             pools: self.pools.clone(),
             networks: self.networks.clone(),
         }
@@ -315,6 +346,18 @@ fn pf_ids<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<PfId>, D::Error> {
     texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
 }
 
+fn devices<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<DevlinkDevice>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
+}
+
+fn vfs_of_pfs<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<PfId, u32>, D::Error> {
+    let texts = BTreeMap::<String, u32>::deserialize(input)?;
+    let numbers = texts.into_iter().map(|(pf, vfs)| Ok((pf.parse()?, vfs)));
+    let numbers: Result<_, vf_alloc::ParseIdError> = numbers.collect();
+    numbers.map_err(de::Error::custom)
+}
+
 fn mac_prefix<'de, D: Deserializer<'de>>(input: D) -> Result<MacPrefix, D::Error> {
     let text = String::deserialize(input)?;
     parse_mac_prefix(&text).ok_or_else(|| {
@@ -348,6 +391,17 @@ mod tests {
     fn assert_refused(text: &str, expected: &str) {
         let error = parse(text).unwrap_err();
         assert!(error.contains(expected), "{error} does not tell {expected:?}");
+    }
+
+    #[test]
+    fn cards_are_named_as_devlink_names_them() {
+        let text = "[eswitch]\ndriver = \"devlink\"\ndevices = [\"pci/0000:03:00.0\"]\n\
+                    mode = \"switchdev\"";
+        let config = parse(text).unwrap();
+        config.check().unwrap();
+        let cards = config.eswitch.cards();
+        assert_eq!(cards.devices[0].to_string(), "pci/0000:03:00.0");
+        assert_eq!(cards.mode, Some(EswitchMode::Switchdev));
     }
 
     #[test]
@@ -391,10 +445,13 @@ mod tests {
             ("listen = \"7443\"", "`listen`: \"7443\" is not an address and port: write"),
             ("listen = \"dpu:7443\"", "\"dpu:7443\" is not an address and port"),
             ("[[host]]\nname = \"a\"\npfs = [\"eth0\"]", "\"eth0\" does not name a PF, such as p0"),
+            ("[[host]]\nname = \"a\"\npfs = []\nvfs = { eth0 = 1 }", "\"eth0\" does not name a PF"),
             ("[allocation]\nmac_prefix = \"00:11\"", "`allocation.mac_prefix`: \"00:11\" is not a"),
             ("[allocation]\nmac_prefix = \"03:11\"", "locally administered and unicast"),
             ("[allocation]\nmac_prefix = \"02:00:00:00:00\"", "write 1 to 4 hexadecimal bytes"),
             ("[eswitch]\ndriver = \"vet\"", "unknown value `vet`: did you mean `veth`?"),
+            ("[eswitch]\ndevices = [\"0000:03:00.0\"]", "\"0000:03:00.0\" does not name a devlink"),
+            ("[eswitch]\nmode = \"legacy\"", "`eswitch.mode`: unknown value `legacy`"),
             ("[[pool]]\nname = \"a\"\nselect = [\"p0#0-70000\"]", "\"p0#0-70000\" selects no VFs"),
             ("[[network]]\nname = \"a\"\nvlan = 70000", "`network[0].vlan`: "),
             (

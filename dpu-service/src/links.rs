@@ -1,16 +1,12 @@
-//! Watches the kernel for what happens to the links that attachments live on.
+//! Watches the kernel for what happens to the links and ports that attachments live on.
 
 use std::time::Duration;
 
 use bootstrap::Chain;
-use netlink::{LinkEvent, LinkMonitor, Netns};
+use netlink::{DevlinkEvent, DevlinkMonitor, LinkEvent, LinkMonitor, Netns};
 use tokio::time::sleep;
 
-use crate::{
-    attachments::Attachments,
-    config::Fabric,
-    eswitch::{Refused, veth::represented_vf},
-};
+use crate::{attachments::Attachments, config::Fabric, eswitch::Refused};
 
 /// How long to wait before watching again after the watch failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -27,27 +23,55 @@ pub(crate) async fn follow(engine: Attachments, fabric: Fabric) {
 }
 
 async fn watch(engine: &Attachments, fabric: &Fabric) -> Result<(), Refused> {
-    let netns = Netns::current();
-    let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
-    let mut monitor = LinkMonitor::open(&netns).map_err(unwatchable)?;
+    let mut monitor = LinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
     // Whatever changed while nobody watched.
     engine.kernel_changed();
     loop {
-        if concerns(&monitor.next().await.map_err(unwatchable)?, fabric) {
+        let event = monitor.next().await.map_err(unwatchable)?;
+        if engine.programmer().eswitch().concerns(&event) || is_fabrics(&event, fabric) {
             engine.kernel_changed();
         }
     }
 }
 
-fn unwatchable(error: netlink::Error) -> Refused {
-    Refused::new("watch the links", error)
+/// Tells the engine whenever a card or one of its ports changes, comes or goes. Ends never.
+pub(crate) async fn follow_cards(engine: Attachments) {
+    loop {
+        if let Err(error) = watch_cards(&engine).await {
+            tracing::error!(reason = %Chain(&error), "trying again");
+        }
+        sleep(PAUSE).await;
+    }
 }
 
-fn concerns(event: &LinkEvent, fabric: &Fabric) -> bool {
-    let (name, alias) = match event {
+async fn watch_cards(engine: &Attachments) -> Result<(), Refused> {
+    let mut monitor = DevlinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
+    engine.kernel_changed();
+    loop {
+        match monitor.next().await.map_err(unwatchable)? {
+            // Cards tell of their own changes with each setting of theirs, be it ever so small.
+            DevlinkEvent::DeviceChanged(_) => {}
+            DevlinkEvent::DeviceGone(_)
+            | DevlinkEvent::PortChanged(_)
+            | DevlinkEvent::PortGone { .. }
+            | DevlinkEvent::Missed => engine.kernel_changed(),
+        }
+    }
+}
+
+fn own_netns() -> Result<Netns, Refused> {
+    Netns::current().map_err(|error| Refused::new("find the own network namespace", error))
+}
+
+fn unwatchable(error: netlink::Error) -> Refused {
+    Refused::new("watch the kernel", error)
+}
+
+fn is_fabrics(event: &LinkEvent, fabric: &Fabric) -> bool {
+    let name = match event {
         LinkEvent::Missed => return true,
-        LinkEvent::Changed(link) => (&link.name, link.alias.as_deref()),
-        LinkEvent::Gone { name, alias, .. } => (name, alias.as_deref()),
+        LinkEvent::Changed(link) => &link.name,
+        LinkEvent::Gone { name, .. } => name,
     };
-    represented_vf(alias).is_some() || *name == fabric.bridge || fabric.uplinks.contains(name)
+    *name == fabric.bridge || fabric.uplinks.contains(name)
 }

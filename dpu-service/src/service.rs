@@ -25,7 +25,7 @@ use crate::{
     api::Shared,
     attachments::{Attachments, Depth},
     config::{Config, EswitchDriver, FabricDriver},
-    eswitch::{Capability, Refused, veth::VethEswitch},
+    eswitch::{Capability, Eswitch, Refused, devlink::DevlinkEswitch, veth::VethEswitch},
     fabric::bridge::BridgeFabric,
     links,
     probe::KernelAbilities,
@@ -109,6 +109,9 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let mut serving = tokio::spawn(serving);
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone(), config.fabric.clone()));
+    if config.eswitch.driver == EswitchDriver::Devlink {
+        tokio::spawn(links::follow_cards(engine.clone()));
+    }
     tokio::spawn(credentials.follow(CERTIFICATES_PERIOD));
     tokio::spawn(feed_watchdog(is_well(engine.clone())));
     let patience = Duration::from_secs(config.limits.shutdown_s);
@@ -161,15 +164,18 @@ fn open_engine(config: &Config) -> Result<Attachments, ServiceError> {
 
 fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
     let abilities = KernelAbilities::probe()?;
-    let eswitch = match config.eswitch.driver {
-        EswitchDriver::Veth => VethEswitch::open(&abilities)?,
+    let eswitch: Arc<dyn Eswitch> = match config.eswitch.driver {
+        EswitchDriver::Veth => Arc::new(VethEswitch::open(&abilities)?),
+        EswitchDriver::Devlink => {
+            Arc::new(DevlinkEswitch::open(config.eswitch.cards(), &abilities)?)
+        }
     };
     let fabric = match config.fabric.driver {
         FabricDriver::Bridge => {
             BridgeFabric::open(&config.fabric.bridge, &config.fabric.uplinks, &abilities)?
         }
     };
-    Ok(Programmer::new(Arc::new(eswitch), Arc::new(fabric)))
+    Ok(Programmer::new(eswitch, Arc::new(fabric)))
 }
 
 fn log_capability(capability: &Capability) {

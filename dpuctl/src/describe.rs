@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AttachmentDetail, Bandwidth, Capability, Dpu, Event, GetAttachmentRequest, Network,
+    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GetAttachmentRequest, Network,
     NetworkStatus, Route, StepStatus, Subnet, SubnetUsage,
 };
 
@@ -145,9 +145,21 @@ fn dpu_text(dpu: &Dpu) -> String {
     text.field("Fabric", &dpu.fabric_driver);
     text.field("Attachments", &dpu.attachments.to_string());
     text.list("Problems", &dpu.problems);
+    text.block("Cards", &card_table(&dpu.cards));
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(&dpu.capabilities));
     text.finish()
+}
+
+fn card_table(cards: &[Card]) -> String {
+    if cards.is_empty() {
+        return String::new();
+    }
+    let row = |card: &Card| {
+        let Card { device, eswitch_mode, representors } = card;
+        vec![device.clone(), eswitch_mode.clone(), representors.to_string()]
+    };
+    table(&["DEVICE", "ESWITCH MODE", "REPRESENTORS"], cards.iter().map(row))
 }
 
 fn capability_table(capabilities: &[Capability]) -> String {
@@ -210,6 +222,50 @@ mod tests {
     use offload_proto::v1::{Address, Attachment, AttachmentKey, AttachmentState, Pod, Vf};
 
     use super::*;
+
+    #[test]
+    fn a_dpu_is_told_with_its_cards_and_what_they_can_do() {
+        let dpu = Dpu {
+            name: "dpu-1".into(),
+            version: "0.1.0".into(),
+            eswitch_driver: "devlink".into(),
+            fabric_driver: "bridge".into(),
+            capabilities: vec![Capability {
+                name: "port-mac".into(),
+                available: false,
+                detail: "the host sets them".into(),
+            }],
+            cards: vec![Card {
+                device: "pci/0000:03:00.0".into(),
+                eswitch_mode: "switchdev".into(),
+                representors: 16,
+            }],
+            started_at: "2026-03-01T10:58:00Z".into(),
+            ..Dpu::default()
+        };
+        assert_eq!(
+            dpu_text(&dpu),
+            "\
+Name:          dpu-1
+Version:       0.1.0
+Started:       2026-03-01T10:58:00Z
+Eswitch:       devlink
+Fabric:        bridge
+Attachments:   0
+Problems:      none
+
+Cards:
+DEVICE             ESWITCH MODE   REPRESENTORS
+pci/0000:03:00.0   switchdev      16
+
+Capabilities:
+NAME       AVAILABLE   DETAIL
+port-mac   no          the host sets them
+"
+        );
+        let virtual_card = Dpu { cards: Vec::new(), ..dpu };
+        assert!(!dpu_text(&virtual_card).contains("Cards"));
+    }
 
     #[test]
     fn an_attachment_is_told_with_its_steps_and_events() {

@@ -22,10 +22,10 @@ use support::TestNetns;
 
 /// A namespace with a card of two VFs, and the interface to it.
 struct Lab {
-    netns: TestNetns,
+    card: Netdevsim,
     device: DevlinkDevice,
     devlink: Devlink,
-    card: Netdevsim,
+    netns: TestNetns,
 }
 
 impl Lab {

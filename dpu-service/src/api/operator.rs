@@ -37,6 +37,7 @@ impl v1::operator_server::Operator for OperatorApi {
             problems,
             attachments: show::count(engine.attachment_count()),
             started_at: self.0.started_at.to_string(),
+            cards: engine.programmer().eswitch().cards().iter().map(show::card).collect(),
         }))
     }
 

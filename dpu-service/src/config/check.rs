@@ -11,7 +11,7 @@ use offload_proto::form::is_interface_name;
 use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
-    Config,
+    Config, Eswitch, EswitchDriver,
     networks::{check_network, check_networks, is_label},
 };
 
@@ -36,6 +36,7 @@ impl Config {
         let mut problems = self.check_paths();
         problems.extend(self.log.check().err().map(|error| error.to_string()));
         problems.extend(self.check_numbers());
+        problems.extend(self.check_eswitch());
         problems.extend(self.check_fabric());
         problems.extend(self.check_hosts());
         problems.extend(self.check_pools());
@@ -93,6 +94,23 @@ impl Config {
             .collect()
     }
 
+    fn check_eswitch(&self) -> Vec<String> {
+        let Eswitch { driver, devices, mode } = &self.eswitch;
+        let mut problems = Vec::new();
+        if *driver != EswitchDriver::Devlink && (!devices.is_empty() || mode.is_some()) {
+            problems.push(
+                "eswitch.devices and eswitch.mode are for eswitch.driver = \"devlink\"".into(),
+            );
+        } else if mode.is_some() && devices.is_empty() {
+            problems
+                .push("eswitch.mode is set: name the cards it is for in eswitch.devices".into());
+        }
+        let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
+        let names = names.iter().map(String::as_str);
+        problems.extend(twice(names).map(|name| format!("eswitch.devices holds {name:?} twice")));
+        problems
+    }
+
     fn check_fabric(&self) -> Vec<String> {
         let fabric = &self.fabric;
         let mut problems = Vec::new();
@@ -127,6 +145,7 @@ impl Config {
             without.map(|host| format!("host {:?}: pfs is empty: name its PFs", host.name)),
         );
         problems.extend(self.check_pf_owners());
+        problems.extend(self.hosts.iter().flat_map(check_vfs));
         problems
     }
 
@@ -204,6 +223,21 @@ impl Config {
     }
 }
 
+/// How many VFs the PFs of a host shall have.
+fn check_vfs(host: &Host) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (pf, count) in &host.vfs {
+        if !host.pfs.contains(pf) {
+            problems.push(format!("vfs names {pf}, which is not in its pfs"));
+        }
+        if *count > u32::from(HIGHEST_VF) + 1 {
+            let most = HIGHEST_VF + 1;
+            problems.push(format!("vfs wants {count} VFs of {pf}: it must be 0 to {most}"));
+        }
+    }
+    problems.into_iter().map(|problem| format!("host {:?}: {problem}", host.name)).collect()
+}
+
 /// More than any card has; SR-IOV itself would allow 65535 VFs.
 const HIGHEST_VF: u16 = 4095;
 
@@ -263,6 +297,15 @@ mod tests {
     }
 
     #[test]
+    fn cards_are_named_for_the_driver_that_knows_them() {
+        assert_problem("[eswitch]\ndevices = [\"pci/1\"]", "are for eswitch.driver = \"devlink\"");
+        let devlink = |rest| format!("[eswitch]\ndriver = \"devlink\"\n{rest}");
+        assert_problem(&devlink("mode = \"switchdev\""), "name the cards");
+        assert_problem(&devlink("devices = [\"pci/1\", \"pci/1\"]"), "holds \"pci/1\" twice");
+        assert_eq!(problems_of(&devlink("")), [""; 0]);
+    }
+
+    #[test]
     fn numbers_have_ranges() {
         let cases = [
             ("[limits]\nconnections = 0", "limits.connections = 0 must be 1 to 65536"),
@@ -319,6 +362,8 @@ mod tests {
                 "p0 is in the pfs of host \"a\" and of host \"b\"",
             ),
             (host("a", "'p0'") + &host("a", "'p1'"), "two hosts are named \"a\""),
+            (host("a", "'p0'") + "vfs = { p1 = 4 }", "vfs names p1, which is not in its pfs"),
+            (host("a", "'p0'") + "vfs = { p0 = 4097 }", "wants 4097 VFs of p0: it must be 0 to 4096"),
         ];
         for (text, expected) in cases {
             assert_problem(&text, expected);

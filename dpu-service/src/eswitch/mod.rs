@@ -1,10 +1,12 @@
 //! What programs a VF's port on the embedded switch: the driver's contract.
 
+pub mod devlink;
+mod link;
 pub mod veth;
 
 use std::{error::Error, fmt};
 
-use netlink::MacAddress;
+use netlink::{Link, LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
 use crate::model::{Bandwidth, PortSettings};
@@ -28,6 +30,33 @@ pub struct Representor {
     pub master: Option<u32>,
     /// Whether a rate limit of any kind is on it.
     pub is_limited: bool,
+}
+
+impl Representor {
+    /// As its link tells. Whether it is limited by other means than the link's queue, it does not.
+    fn of_link(vf: VfId, link: Link) -> Self {
+        Self {
+            vf,
+            index: link.index,
+            mtu: link.mtu,
+            up: link.is_up,
+            mac: link.mac,
+            master: link.master,
+            is_limited: link::is_limited(&link),
+            name: link.name,
+        }
+    }
+}
+
+/// A card whose VFs the driver serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Which, as the kernel names it: `pci/0000:03:00.0`.
+    pub device: String,
+    /// How its eswitch works: `switchdev`.
+    pub mode: String,
+    /// How many VFs have a representor on it.
+    pub representors: usize,
 }
 
 /// Something that a kernel or a card may or may not be able to do, as probed.
@@ -115,10 +144,29 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// The driver's name, as in the configuration.
     fn name(&self) -> &'static str;
 
-    /// What kernel and card can do, as probed at start.
+    /// Makes the cards as they were configured.
+    ///
+    /// # Errors
+    /// When one of them refuses or is missing.
+    fn prepare(&self) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    /// The cards, as far as is known without asking the kernel. None, for a driver that does not know
+    /// of cards.
+    fn cards(&self) -> Vec<Card> {
+        Vec::new()
+    }
+
+    /// Whether an event is about a representor, as far as is known without asking the kernel.
+    fn concerns(&self, event: &LinkEvent) -> bool {
+        matches!(event, LinkEvent::Missed)
+    }
+
+    /// What kernel and card can do, as far as is known without asking the kernel.
     fn capabilities(&self) -> Vec<Capability>;
 
-    /// Whether the port can be given these settings.
+    /// Whether the port can be given these settings, as far as is known without asking the kernel.
     ///
     /// # Errors
     /// The first setting that it can't be given.

@@ -130,12 +130,14 @@ impl Programmer {
         self.fabric.check(settings)
     }
 
-    /// Makes what all ports share.
+    /// Makes what all ports share. Does all that can be done, then tells the first thing that could
+    /// not.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn prepare(&self) -> Result<(), Refused> {
-        self.fabric.prepare()
+        let prepared = self.eswitch.prepare();
+        prepared.and(self.fabric.prepare())
     }
 
     /// Runs all steps and returns the representor's index. What is in place already stays.

@@ -1,13 +1,13 @@
 //! A netdevsim card, for tests on a kernel that has it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::{fs, io::ErrorKind, path::PathBuf};
+use std::{fs, io::ErrorKind};
 
 use crate::support::TestNetns;
 
 const BUS: &str = "/sys/bus/netdevsim";
 
-/// A card in a test's namespace, which is taken out when this goes.
+/// A card in a test's namespace, which is taken out when this goes. The namespace has to go later.
 pub(crate) struct Netdevsim {
     number: u32,
 }
@@ -15,34 +15,22 @@ pub(crate) struct Netdevsim {
 impl Netdevsim {
     /// Plugs in a card with one port to the wire and `vfs` VFs. Its eswitch is in legacy mode.
     pub(crate) fn plug(netns: &TestNetns, vfs: u32) -> Self {
-        let numbers = std::process::id() % 10_000..u32::MAX;
-        let card = numbers
-            .map(|number| Self { number })
-            .find(|card| netns.netns.run(|| card.make()).unwrap())
-            .expect("no number is free");
-        fs::write(card.folder().join("sriov_numvfs"), vfs.to_string()).unwrap();
+        let mut numbers = std::process::id() % 10_000..u32::MAX;
+        let number = numbers.find(|number| netns.netns.run(|| make(*number)).unwrap());
+        let card = Self { number: number.expect("no number is free") };
+        card.set_vfs(vfs);
         card
     }
 
-    /// Whether its number was free. Made in the calling thread's namespace.
-    fn make(&self) -> bool {
-        match fs::write(format!("{BUS}/new_device"), format!("{} 1 4", self.number)) {
-            Ok(()) => true,
-            Err(error) if error.raw_os_error() == Some(nix::libc::EEXIST) => false,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                panic!("this kernel has no netdevsim: run it by hack/vm")
-            }
-            Err(error) => panic!("netdevsim: {error}"),
-        }
+    /// Gives it so many VFs. It must have none, as after it was reset.
+    pub(crate) fn set_vfs(&self, vfs: u32) {
+        let path = format!("{BUS}/devices/netdevsim{}/sriov_numvfs", self.number);
+        fs::write(path, vfs.to_string()).unwrap();
     }
 
     /// Its name for `devlink`.
     pub(crate) fn device(&self) -> String {
         format!("netdevsim/netdevsim{}", self.number)
-    }
-
-    pub(crate) fn folder(&self) -> PathBuf {
-        format!("{BUS}/devices/netdevsim{}", self.number).into()
     }
 
     /// Turns a knob of the driver's.
@@ -52,8 +40,21 @@ impl Netdevsim {
     }
 }
 
+/// Makes a card in the calling thread's namespace. `false`: the number is taken.
+fn make(number: u32) -> bool {
+    match fs::write(format!("{BUS}/new_device"), format!("{number} 1 4")) {
+        Ok(()) => true,
+        Err(error) if error.raw_os_error() == Some(nix::libc::ENOSPC) => false,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            panic!("this kernel has no netdevsim: run it by hack/vm")
+        }
+        Err(error) => panic!("netdevsim: {error}"),
+    }
+}
+
 impl Drop for Netdevsim {
     fn drop(&mut self) {
-        fs::write(format!("{BUS}/del_device"), self.number.to_string()).unwrap();
+        let taken_out = fs::write(format!("{BUS}/del_device"), self.number.to_string());
+        assert!(taken_out.is_ok() || std::thread::panicking(), "{taken_out:?}");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         Applied, AttachmentDetail, AttachmentState, AttachmentView, NetworkView, Origin, PoolView,
         SubnetUsage, VfView,
     },
-    eswitch::Capability,
+    eswitch::{Capability, Card},
     events::Event,
     model::{
         AttachmentKey, Bandwidth, Dns, Lease, Network, Pod, PolicyRule, Record, Route, Subnet,
@@ -244,6 +244,14 @@ pub(crate) fn capability(capability: &Capability) -> v1::Capability {
         name: capability.name.into(),
         available: capability.available,
         detail: capability.detail.clone(),
+    }
+}
+
+pub(crate) fn card(card: &Card) -> v1::Card {
+    v1::Card {
+        device: card.device.clone(),
+        eswitch_mode: card.mode.clone(),
+        representors: count(card.representors),
     }
 }
 

@@ -1,0 +1,366 @@
+//! The eswitch of a real card, and of netdevsim: what the kernel's devlink tells of it.
+//!
+//! A representor is the link of a devlink port of flavour `pcivf`, and its VF is the port's
+//! controller, PF and VF number. Names tell nothing.
+
+mod look;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use netlink::{
+    Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, RateChange,
+    RateSubject,
+};
+use vf_alloc::VfId;
+
+use super::{
+    Capability, Card, Eswitch, Finding, Refused, Representor, Unsupported,
+    link::{Links, check_ingress_rate, gone_is_done, rate_when_limited},
+};
+use crate::{
+    model::{Bandwidth, PortSettings},
+    probe::{Ability, KernelAbilities},
+};
+use look::{Found, Look, vf_of};
+
+/// What cards count rates in, in bits per second.
+const RATE_UNIT: u64 = 1_000_000;
+
+/// The MAC address of a VF that was never given one.
+const NO_MAC: MacAddress = MacAddress([0; 6]);
+
+const NO_EGRESS_RATE: &str =
+    "the card's driver limits nothing that VFs send (`devlink port function rate show` is empty)";
+
+/// Which cards, and what they shall be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cards {
+    /// None: every card whose eswitch is in switchdev mode.
+    pub devices: Vec<DevlinkDevice>,
+    /// The mode to put them in. `None`: they are in it already.
+    pub mode: Option<EswitchMode>,
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct DevlinkEswitch {
+    cards: Cards,
+    links: Links,
+    devlink: Mutex<Devlink>,
+    token_bucket: Ability,
+    /// The latest look at everything, for what can't wait for the kernel.
+    latest: Mutex<Look>,
+}
+
+impl DevlinkEswitch {
+    /// The driver for cards in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel has no devlink, or can't be talked to.
+    pub fn open(cards: Cards, abilities: &KernelAbilities) -> Result<Self, Refused> {
+        let devlink = Devlink::open().map_err(|error| Refused::new("open the eswitch", error))?;
+        Ok(Self {
+            cards,
+            links: Links::open()?,
+            devlink: Mutex::new(devlink),
+            token_bucket: abilities.token_bucket.clone(),
+            latest: Mutex::new(Look::default()),
+        })
+    }
+
+    fn devlink(&self) -> MutexGuard<'_, Devlink> {
+        self.devlink.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Look> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a configured card into its mode. Fails if it ends up in another than switchdev.
+    fn prepare_card(&self, device: &DevlinkDevice) -> Result<(), Refused> {
+        let mut devlink = self.devlink();
+        let mode = devlink.eswitch_mode(device).map_err(|error| match error.is_not_found() {
+            true => Refused::because(format!("there is no devlink device {device}")),
+            false => Refused::new(format!("look at card {device}"), error),
+        })?;
+        match (mode, self.cards.mode) {
+            (Some(mode), Some(wanted)) if mode != wanted => {
+                tracing::info!(%device, %mode, %wanted, "switching the eswitch's mode");
+                let switched = devlink.set_eswitch_mode(device, wanted);
+                switched.map_err(|error| Refused::new(format!("prepare card {device}"), error))
+            }
+            (Some(EswitchMode::Switchdev), _) => Ok(()),
+            (Some(mode), _) => Err(Refused::because(format!(
+                "the eswitch of card {device} is in {mode} mode, in which VFs have no \
+                 representors: set eswitch.mode, or `devlink dev eswitch set {device} mode \
+                 switchdev`"
+            ))),
+            (None, _) => Err(Refused::because(format!("card {device} has no eswitch"))),
+        }
+    }
+
+    /// What there is in the kernel of the port of a VF, found where it was the last time. `None`:
+    /// it is not there any more.
+    fn known_port(&self, vf: VfId) -> Result<Option<DevlinkPort>, Refused> {
+        let Some((device, index)) = self.latest().place_of(vf) else { return Ok(None) };
+        let found = self.devlink().port(&device, index);
+        let found = found.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
+        Ok(found.filter(|port| vf_of(port) == Some(vf)))
+    }
+
+    /// The devlink port of a representor.
+    fn port(&self, port: &Representor) -> Result<Option<DevlinkPort>, Refused> {
+        let is_same = |found: &DevlinkPort| {
+            found.netdev.as_ref().is_some_and(|netdev| netdev.index == port.index)
+        };
+        Ok(self.known_port(port.vf)?.filter(is_same))
+    }
+
+    fn existing_port(&self, port: &Representor) -> Result<DevlinkPort, Refused> {
+        let gone = || Refused::because(format!("representor {} is gone", port.name));
+        self.port(port)?.ok_or_else(gone)
+    }
+
+    /// To how many bits per second it is limited what the VF sends; 0 for no limit. `None`: it can't
+    /// be limited.
+    fn egress_rate(&self, port: &DevlinkPort) -> Result<Option<u64>, Refused> {
+        let rate = self.devlink().rate(&port.device, &RateSubject::Leaf(port.index));
+        match rate {
+            Ok(rate) => Ok(rate.map(|rate| rate.max_bits)),
+            Err(error) if error.is_unsupported() => Ok(None),
+            Err(error) => Err(Refused::new(format!("read the rate of port {port}"), error)),
+        }
+    }
+
+    fn set_egress_rate(&self, port: &DevlinkPort, bits: u64) -> Result<(), Refused> {
+        match self.egress_rate(port)? {
+            Some(rate) if rate == bits => Ok(()),
+            None if bits == 0 => Ok(()),
+            None => Err(Refused::because(NO_EGRESS_RATE)),
+            Some(_) => {
+                let change = RateChange::new().max_bits(bits);
+                let leaf = RateSubject::Leaf(port.index);
+                gone_is_done_if(bits == 0, self.devlink().set_rate(&port.device, &leaf, &change))
+                    .map_err(|error| Refused::new(format!("limit port {port}"), error))
+            }
+        }
+    }
+
+    fn set_mac(&self, port: &DevlinkPort, mac: MacAddress) -> Result<(), Refused> {
+        match port.function.and_then(|function| function.mac) {
+            Some(current) if current != mac => {
+                gone_is_done_if(mac == NO_MAC, self.devlink().set_port_mac(port, mac))
+                    .map_err(|error| Refused::new(format!("program port {port}"), error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What was to be cleared is gone, too, with what it was on.
+fn gone_is_done_if(
+    clearing: bool,
+    outcome: Result<(), netlink::Error>,
+) -> Result<(), netlink::Error> {
+    if clearing { gone_is_done(outcome) } else { outcome }
+}
+
+fn check_egress_rate(bits: u64) -> Result<(), Unsupported> {
+    if bits.is_multiple_of(RATE_UNIT) {
+        return Ok(());
+    }
+    let below = bits / RATE_UNIT * RATE_UNIT;
+    let choice = match below {
+        0 => RATE_UNIT.to_string(),
+        below => format!("{below} or {}", below + RATE_UNIT),
+    };
+    Err(Unsupported {
+        setting: egress_rate_setting(bits),
+        why: format!("cards count in whole Mbit/s; take {choice}"),
+    })
+}
+
+fn egress_rate_setting(bits: u64) -> String {
+    format!("an egress rate of {bits} bit/s")
+}
+
+impl Eswitch for DevlinkEswitch {
+    fn name(&self) -> &'static str {
+        "devlink"
+    }
+
+    fn prepare(&self) -> Result<(), Refused> {
+        for device in &self.cards.devices {
+            self.prepare_card(device)?;
+        }
+        if self.cards.devices.is_empty() {
+            let cards = look::cards(&mut self.devlink(), &self.cards.devices)?;
+            if cards.is_empty() {
+                return Err(Refused::because(
+                    "no card of this DPU is in switchdev mode: set eswitch.devices and \
+                     eswitch.mode, or switch it with `devlink dev eswitch set`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn cards(&self) -> Vec<Card> {
+        self.latest().cards.clone()
+    }
+
+    fn concerns(&self, event: &LinkEvent) -> bool {
+        let index = match event {
+            LinkEvent::Missed => return true,
+            LinkEvent::Changed(link) => link.index,
+            LinkEvent::Gone { index, .. } => *index,
+        };
+        self.latest().has_link(index)
+    }
+
+    /// As the latest look found them.
+    fn capabilities(&self) -> Vec<Capability> {
+        let latest = self.latest();
+        let seen = |nothing: &str, is_there: bool, limits: &str, missing: &str| {
+            let detail = match () {
+                () if latest.is_empty() => nothing,
+                () if is_there => limits,
+                () => missing,
+            };
+            (is_there, detail.to_owned())
+        };
+        let nothing = "no VF has a representor yet, so it is not known";
+        let (port_mac, mac_detail) = seen(
+            nothing,
+            latest.any(|found| found.takes_mac),
+            "",
+            "the card has no say in the MAC addresses of VFs; the host sets them",
+        );
+        let (egress, egress_detail) = seen(
+            nothing,
+            latest.any(|found| found.takes_rate),
+            "in whole Mbit/s; the card chooses the burst",
+            NO_EGRESS_RATE,
+        );
+        let ingress_detail = match &self.token_bucket {
+            Ok(()) => "by the representor's queue: what the card forwards by itself passes it by",
+            Err(why) => why,
+        };
+        vec![
+            Capability { name: "port-mac", available: port_mac, detail: mac_detail },
+            Capability {
+                name: "ingress-rate",
+                available: self.token_bucket.is_ok(),
+                detail: ingress_detail.to_owned(),
+            },
+            Capability { name: "egress-rate", available: egress, detail: egress_detail },
+        ]
+    }
+
+    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        let Bandwidth { ingress_rate, egress_rate, .. } = settings.bandwidth;
+        check_egress_rate(egress_rate)?;
+        if egress_rate != 0 && self.latest().found(settings.vf).is_some_and(|vf| !vf.takes_rate) {
+            return Err(Unsupported {
+                setting: egress_rate_setting(egress_rate),
+                why: NO_EGRESS_RATE.into(),
+            });
+        }
+        check_ingress_rate(ingress_rate, &self.token_bucket)
+    }
+
+    fn representors(&self) -> Result<Vec<Representor>, Refused> {
+        let look = look::everything(&mut self.devlink(), &self.cards.devices)?;
+        let links = self.links.all()?;
+        let representors = look.representors(links);
+        *self.latest() = look;
+        Ok(representors)
+    }
+
+    /// Asks only for what is where it was. If it is not, all is looked at.
+    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+        let Some(port) = self.known_port(vf)? else {
+            return Ok(self.representors()?.into_iter().find(|found| found.vf == vf));
+        };
+        let Some(netdev) = &port.netdev else { return Ok(None) };
+        let link = self.links.of_index(netdev.index);
+        let link = link.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
+        let rate = self.egress_rate(&port)?;
+        let found = Found::new(&port, rate);
+        let representor = link.map(|link| found.representor(vf, link));
+        self.latest().note(vf, found);
+        Ok(representor)
+    }
+
+    fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
+        self.set_mac(&self.existing_port(port)?, mac)
+    }
+
+    /// As it was before it was first set.
+    fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused> {
+        match self.port(port)? {
+            Some(port) => self.set_mac(&port, NO_MAC),
+            None => Ok(()),
+        }
+    }
+
+    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Finding, Refused> {
+        let port = self.existing_port(port)?;
+        Ok(match port.function.and_then(|function| function.mac) {
+            None => Finding::in_place("set by the host"),
+            Some(NO_MAC) => Finding::missing("none"),
+            Some(current) => Finding { in_place: current == mac, detail: current.to_string() },
+        })
+    }
+
+    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
+        self.links.limit(port, bandwidth)?;
+        self.set_egress_rate(&self.existing_port(port)?, bandwidth.egress_rate)
+    }
+
+    fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
+        self.links.unlimit(port)?;
+        match self.port(port)? {
+            Some(port) => self.set_egress_rate(&port, 0),
+            None => Ok(()),
+        }
+    }
+
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused> {
+        let ingress = self.links.rate(port)?;
+        let egress = self.egress_rate(&self.existing_port(port)?)?.unwrap_or_default();
+        let to_pod = ingress.map(|rate| format!("towards the pod {rate} bit/s"));
+        let from_pod = (egress != 0).then(|| format!("from the pod {egress} bit/s"));
+        let detail: Vec<_> = to_pod.into_iter().chain(from_pod).collect();
+        Ok(Finding {
+            in_place: ingress == rate_when_limited(bandwidth) && egress == bandwidth.egress_rate,
+            detail: if detail.is_empty() { "unlimited".to_owned() } else { detail.join(", ") },
+        })
+    }
+
+    fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
+        self.links.set_mtu(port, mtu)
+    }
+
+    fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {
+        self.links.set_up(port, up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_finer_than_cards_count_are_refused_with_the_nearest() {
+        let refused = |bits| check_egress_rate(bits).unwrap_err().to_string();
+        assert_eq!(
+            refused(1_500_000),
+            "an egress rate of 1500000 bit/s can't be done here: cards count in whole Mbit/s; \
+             take 1000000 or 2000000"
+        );
+        assert!(refused(64_000).ends_with("take 1000000"));
+        assert_eq!(check_egress_rate(0), Ok(()));
+        assert_eq!(check_egress_rate(10_000_000_000), Ok(()));
+    }
+}

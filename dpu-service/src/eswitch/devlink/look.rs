@@ -1,0 +1,156 @@
+//! One look at all VFs' ports of the cards.
+
+use std::collections::BTreeMap;
+
+use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Flavour, Link, RateSubject};
+use vf_alloc::{PfId, VfId};
+
+use super::super::{Card, Refused, Representor, link::is_limited};
+
+/// What one look found.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) cards: Vec<Card>,
+    ports: BTreeMap<VfId, Found>,
+}
+
+/// A VF's port, as it was found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    device: DevlinkDevice,
+    port: u32,
+    /// The index of its link, once it has one.
+    link: Option<u32>,
+    /// Whether the card takes a MAC address for the VF.
+    pub(super) takes_mac: bool,
+    /// Whether the card limits what the VF sends.
+    pub(super) takes_rate: bool,
+    is_rated: bool,
+}
+
+impl Found {
+    /// `rate`: to how many bits per second it is limited what the VF sends, 0 for no limit, `None`
+    /// if it can't be limited.
+    pub(super) fn new(port: &DevlinkPort, rate: Option<u64>) -> Self {
+        Self {
+            device: port.device.clone(),
+            port: port.index,
+            link: port.netdev.as_ref().map(|netdev| netdev.index),
+            takes_mac: port.function.is_some_and(|function| function.mac.is_some()),
+            takes_rate: rate.is_some(),
+            is_rated: rate.is_some_and(|rate| rate != 0),
+        }
+    }
+
+    pub(super) fn representor(&self, vf: VfId, link: Link) -> Representor {
+        let is_limited = self.is_rated || is_limited(&link);
+        Representor { is_limited, ..Representor::of_link(vf, link) }
+    }
+}
+
+impl Look {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    pub(super) fn any(&self, is_so: impl Fn(&Found) -> bool) -> bool {
+        self.ports.values().any(is_so)
+    }
+
+    pub(super) fn found(&self, vf: VfId) -> Option<&Found> {
+        self.ports.get(&vf)
+    }
+
+    /// On which card, and where there.
+    pub(super) fn place_of(&self, vf: VfId) -> Option<(DevlinkDevice, u32)> {
+        self.found(vf).map(|found| (found.device.clone(), found.port))
+    }
+
+    pub(super) fn has_link(&self, index: u32) -> bool {
+        self.any(|found| found.link == Some(index))
+    }
+
+    pub(super) fn note(&mut self, vf: VfId, found: Found) {
+        self.ports.insert(vf, found);
+    }
+
+    /// The representors, by their `links`.
+    pub(super) fn representors(&self, links: Vec<Link>) -> Vec<Representor> {
+        let mut links: BTreeMap<u32, Link> =
+            links.into_iter().map(|link| (link.index, link)).collect();
+        let representor = |(vf, found): (&VfId, &Found)| {
+            Some(found.representor(*vf, links.remove(&found.link?)?))
+        };
+        self.ports.iter().filter_map(representor).collect()
+    }
+}
+
+/// Looks at all VFs' ports of these `devices`, or of all cards if there are none.
+pub(super) fn everything(
+    devlink: &mut Devlink,
+    devices: &[DevlinkDevice],
+) -> Result<Look, Refused> {
+    let mut look = Look { cards: cards(devlink, devices)?, ..Look::default() };
+    let rates = rates(devlink)?;
+    let ports = devlink.ports().map_err(unlisted)?;
+    for port in ports.iter().filter(|port| devices.is_empty() || devices.contains(&port.device)) {
+        let Some(vf) = vf_of(port) else { continue };
+        let rate = rates.get(&(port.device.clone(), port.index)).copied();
+        if let Some(other) = look.ports.insert(vf, Found::new(port, rate)) {
+            return Err(Refused::because(format!(
+                "VF {vf} is on card {} and on card {}: name one of them in eswitch.devices",
+                other.device, port.device
+            )));
+        }
+    }
+    for card in &mut look.cards {
+        card.representors =
+            look.ports.values().filter(|found| found.device.to_string() == card.device).count();
+    }
+    Ok(look)
+}
+
+/// The `devices` that there are or, if none are named, those in switchdev mode.
+pub(super) fn cards(
+    devlink: &mut Devlink,
+    devices: &[DevlinkDevice],
+) -> Result<Vec<Card>, Refused> {
+    let mut cards = Vec::new();
+    for device in devlink.devices().map_err(unlisted)? {
+        if !devices.is_empty() && !devices.contains(&device) {
+            continue;
+        }
+        let mode = devlink.eswitch_mode(&device).map_err(unlisted)?;
+        if !devices.is_empty() || mode == Some(EswitchMode::Switchdev) {
+            let mode = mode.map_or_else(|| "none".to_owned(), |mode| mode.to_string());
+            cards.push(Card { device: device.to_string(), mode, representors: 0 });
+        }
+    }
+    Ok(cards)
+}
+
+fn unlisted(error: netlink::Error) -> Refused {
+    Refused::new("list the representors", error)
+}
+
+/// To how many bits per second it is limited what is behind each port that can be limited.
+fn rates(devlink: &mut Devlink) -> Result<BTreeMap<(DevlinkDevice, u32), u64>, Refused> {
+    let rates = match devlink.rates() {
+        // Kernels before 5.14 know nothing of rates.
+        Err(error) if error.is_unsupported() => Vec::new(),
+        rates => rates.map_err(unlisted)?,
+    };
+    let leaf = |rate: netlink::Rate| match rate.subject {
+        RateSubject::Leaf(port) => Some(((rate.device, port), rate.max_bits)),
+        RateSubject::Node(_) => None,
+    };
+    Ok(rates.into_iter().filter_map(leaf).collect())
+}
+
+/// The VF behind a port. `None`: something else is.
+pub(super) fn vf_of(port: &DevlinkPort) -> Option<VfId> {
+    match port.flavour {
+        Flavour::PciVf { controller, pf, vf } => Some(VfId { pf: PfId { controller, pf }, vf }),
+        _ => None,
+    }
+}

@@ -1,0 +1,319 @@
+//! The devlink eswitch under the programmer, on a netdevsim card, looked at with `devlink`, `bridge`,
+//! `ip` and `tc`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "../../crates/netlink/tests/support/netdevsim.rs"]
+mod netdevsim;
+#[path = "../../crates/netlink/tests/support/mod.rs"]
+mod support;
+
+use std::{
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use bootstrap::Chain;
+use dpu_service::{
+    eswitch::{
+        Card, Eswitch, Refused, Representor,
+        devlink::{Cards, DevlinkEswitch},
+    },
+    fabric::bridge::BridgeFabric,
+    model::{Bandwidth, PortSettings},
+    probe::KernelAbilities,
+    programmer::{ProgramError, Programmer},
+};
+use netdevsim::Netdevsim;
+use netlink::{EswitchMode, MacAddress};
+use serde_json::{Value, json};
+use support::TestNetns;
+use vf_alloc::VfId;
+
+const BRIDGE: &str = "br-offload";
+const VF: VfId = VfId::local(0, 1);
+
+/// A DPU with a netdevsim card of two VFs.
+struct Dpu {
+    card: Netdevsim,
+    programmer: Programmer,
+    netns: TestNetns,
+}
+
+impl Dpu {
+    /// Its card is in switchdev mode, and all is prepared.
+    fn new() -> Self {
+        let dpu = Self::with_cards(|card| Cards {
+            devices: vec![card.device().parse().unwrap()],
+            mode: Some(EswitchMode::Switchdev),
+        });
+        dpu.prepare().unwrap();
+        dpu
+    }
+
+    fn with_cards(cards: impl Fn(&Netdevsim) -> Cards) -> Self {
+        let netns = TestNetns::new();
+        let card = Netdevsim::plug(&netns, 2);
+        let cards = cards(&card);
+        let open = || {
+            let abilities = KernelAbilities::probe().unwrap();
+            let eswitch = DevlinkEswitch::open(cards.clone(), &abilities).unwrap();
+            let fabric = BridgeFabric::open(BRIDGE, &[], &abilities).unwrap();
+            Programmer::new(Arc::new(eswitch), Arc::new(fabric))
+        };
+        let programmer = netns.netns.run(open).unwrap();
+        Self { netns, programmer, card }
+    }
+
+    /// Inside, since a thread sees the sysctls of its own namespace.
+    fn prepare(&self) -> Result<(), Refused> {
+        self.netns.netns.run(|| self.programmer.prepare()).unwrap()
+    }
+
+    fn eswitch(&self) -> &dyn Eswitch {
+        self.programmer.eswitch()
+    }
+
+    fn representor(&self) -> Representor {
+        self.eswitch().representor(VF).unwrap().expect("no representor")
+    }
+
+    fn devlink(&self, command: &str) {
+        self.netns.run(&format!("devlink {}", command.replace("{card}", &self.card.device())));
+    }
+
+    fn can_reload(&self) -> bool {
+        let mut reload = Command::new("devlink");
+        reload.args(["dev", "reload", &self.card.device()]).stderr(Stdio::null());
+        self.netns.netns.run(|| reload.status().unwrap().success()).unwrap()
+    }
+
+    /// What `devlink` has of the rate of the VF's port.
+    fn rate(&self) -> Value {
+        let shown = self.netns.json("devlink -j port show");
+        let is_vfs = |port: &Value| port["vfnum"] == VF.vf;
+        let ports = shown["port"].as_object().unwrap().iter();
+        let (port, _) = ports.clone().find(|(_, port)| is_vfs(port)).expect("no such port");
+        self.netns.json("devlink -j port function rate show")["rate"][port].clone()
+    }
+
+    /// That nothing is left of any programming.
+    fn assert_idle(&self) {
+        assert_eq!(self.rate(), json!({"type": "leaf"}));
+        let link = self.netns.link(&self.representor().name);
+        assert_eq!((&link["mtu"], &link["master"]), (&json!(1500), &Value::Null), "{link}");
+        assert!(!link["flags"].as_array().unwrap().contains(&"UP".into()), "{link}");
+        assert_ne!(link["qdisc"], "tbf");
+    }
+}
+
+fn settings() -> PortSettings {
+    PortSettings {
+        vf: VF,
+        mac: MacAddress([2, 0, 0, 0, 1, 1]),
+        mtu: 9000,
+        vlan: Some(100),
+        bandwidth: Bandwidth {
+            ingress_rate: 5_000_000,
+            egress_rate: 10_000_000,
+            ..Bandwidth::default()
+        },
+        anti_spoofing: true,
+    }
+}
+
+/// Why a programming failed: the step, and all that is told.
+fn failure(error: &ProgramError) -> (&'static str, String) {
+    match error {
+        ProgramError::Step { source, .. } => {
+            assert!(source.left.is_empty(), "{:?}", source.left);
+            (source.step, Chain(error).to_string())
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_representor_is_programmed_and_taken_back() {
+    let dpu = Dpu::new();
+    dpu.assert_idle();
+    for _ in 0..2 {
+        dpu.programmer.program(&settings()).unwrap();
+        assert_eq!(dpu.rate(), json!({"type": "leaf", "tx_max": 1_250_000}));
+        let Representor { name, is_limited, .. } = dpu.representor();
+        assert!(is_limited);
+        let link = dpu.netns.link(&name);
+        assert_eq!((&link["mtu"], &link["master"]), (&json!(9000), &json!(BRIDGE)));
+        assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
+        let queue = dpu.netns.json(&format!("tc -j qdisc show dev {name}"))[0].clone();
+        assert_eq!((&queue["kind"], &queue["options"]["rate"]), (&json!("tbf"), &json!(625_000)));
+        let vlans = dpu.netns.json(&format!("bridge -j vlan show dev {name}"))[0]["vlans"].clone();
+        assert_eq!(vlans, json!([{"vlan": 100, "flags": ["PVID", "Egress Untagged"]}]));
+        let stations = dpu.netns.json(&format!("bridge -j fdb show dev {name} state static"));
+        let station = (&stations[0]["mac"], &stations[0]["vlan"]);
+        assert_eq!(station, (&json!("02:00:00:00:01:01"), &json!(100)));
+        let found = dpu.programmer.inspect(&settings()).unwrap();
+        assert!(found.steps.iter().all(|step| step.in_place), "{:#?}", found.steps);
+        assert_eq!(found.steps[0].detail, "set by the host");
+        assert_eq!(
+            found.steps[1].detail,
+            "towards the pod 5000000 bit/s, from the pod 10000000 bit/s"
+        );
+    }
+    for _ in 0..2 {
+        dpu.programmer.unprogram(VF).unwrap();
+        dpu.assert_idle();
+    }
+}
+
+#[test]
+fn one_direction_can_be_limited_alone() {
+    let dpu = Dpu::new();
+    let only = |bandwidth| PortSettings { bandwidth, ..settings() };
+    let egress = Bandwidth { egress_rate: 3_000_000, ..Bandwidth::default() };
+    dpu.programmer.program(&only(egress)).unwrap();
+    assert_eq!(dpu.rate()["tx_max"], 375_000);
+    assert_ne!(dpu.netns.link(&dpu.representor().name)["qdisc"], "tbf");
+    let ingress = Bandwidth { ingress_rate: 3_000_000, ..Bandwidth::default() };
+    let repaired = dpu.programmer.repair(&only(ingress)).unwrap();
+    assert_eq!(repaired.steps, ["port-rate"]);
+    assert_eq!(dpu.rate(), json!({"type": "leaf"}));
+    assert_eq!(dpu.netns.link(&dpu.representor().name)["qdisc"], "tbf");
+}
+
+#[test]
+fn what_the_kernel_refuses_is_undone_up_to_the_first_step() {
+    let dpu = Dpu::new();
+    let refused = |settings| failure(&dpu.programmer.program(&settings).unwrap_err());
+
+    let bandwidth = Bandwidth { egress_rate: 1_500_000, ..settings().bandwidth };
+    let (step, told) = refused(PortSettings { bandwidth, ..settings() });
+    assert_eq!(step, "port-rate");
+    assert!(told.ends_with("TX rate value not in link speed units of 1Mbps."), "{told}");
+    dpu.assert_idle();
+
+    let (step, told) = refused(PortSettings { mtu: 70_000, ..settings() });
+    assert_eq!(step, "representor-mtu");
+    assert!(told.ends_with("mtu greater than device maximum"), "{told}");
+    dpu.assert_idle();
+
+    let (step, told) = refused(PortSettings { vlan: Some(4095), ..settings() });
+    assert_eq!(step, "fabric-join");
+    assert!(told.contains("cannot add VLAN 4095 to link"), "{told}");
+    dpu.assert_idle();
+
+    dpu.netns.run(&format!("ip link delete {BRIDGE}"));
+    let (step, told) = refused(settings());
+    assert_eq!(step, "fabric-join");
+    assert!(told.contains("join"), "{told}");
+    dpu.assert_idle();
+
+    dpu.prepare().unwrap();
+    dpu.programmer.program(&settings()).unwrap();
+}
+
+#[test]
+fn what_the_card_can_do_is_known() {
+    let dpu = Dpu::new();
+    let can = |name| {
+        let all = dpu.eswitch().capabilities();
+        let found = all.into_iter().find(|capability| capability.name == name).unwrap();
+        (found.available, found.detail)
+    };
+    assert_eq!(can("egress-rate").1, "no VF has a representor yet, so it is not known");
+    assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);
+    assert_eq!(can("egress-rate"), (true, "in whole Mbit/s; the card chooses the burst".into()));
+    let host = "the card has no say in the MAC addresses of VFs; the host sets them";
+    assert_eq!(can("port-mac"), (false, host.into()));
+    assert!(can("ingress-rate").0);
+    let card = Card { device: dpu.card.device(), mode: "switchdev".into(), representors: 2 };
+    assert_eq!(dpu.eswitch().cards(), [card]);
+
+    assert_eq!(dpu.programmer.check(&settings()), Ok(()));
+    let bandwidth = Bandwidth { egress_rate: 1_500_000, ..Bandwidth::default() };
+    let finer = PortSettings { bandwidth, ..settings() };
+    let refused = dpu.programmer.check(&finer).unwrap_err().to_string();
+    assert!(refused.starts_with("an egress rate of 1500000 bit/s can't be done here"), "{refused}");
+}
+
+#[test]
+fn representors_are_known_by_their_ports_under_any_name() {
+    let dpu = Dpu::new();
+    let name = dpu.representor().name;
+    dpu.netns.run(&format!("ip link set {name} name wild"));
+    dpu.netns.run("ip link add pf0vf1 type veth peer name impostor");
+    let found = dpu.representor();
+    assert_eq!((found.vf, &*found.name), (VF, "wild"));
+    assert_eq!(dpu.netns.link("wild")["phys_port_name"], "pf0vf1");
+    let vfs: Vec<_> = dpu.eswitch().representors().unwrap().iter().map(|port| port.vf).collect();
+    assert_eq!(vfs, [VfId::local(0, 0), VF]);
+    assert_eq!(dpu.eswitch().representor(VfId::local(0, 9)).unwrap(), None);
+}
+
+#[test]
+fn a_card_that_was_reset_is_found_again() {
+    let dpu = Dpu::new();
+    dpu.programmer.program(&settings()).unwrap();
+    let before = dpu.representor();
+
+    // The card refuses to come back: its representors stay away.
+    dpu.card.set_knob("fail_reload", "Y");
+    assert!(!dpu.can_reload());
+    assert_eq!(dpu.eswitch().representor(VF).unwrap(), None);
+    assert!(matches!(dpu.programmer.program(&settings()), Err(ProgramError::NoRepresentor(VF))));
+    assert!(dpu.eswitch().set_rate(&before, &settings().bandwidth).is_err());
+    dpu.eswitch().clear_rate(&before).unwrap();
+    dpu.eswitch().clear_port_mac(&before).unwrap();
+    dpu.programmer.unprogram(VF).unwrap();
+
+    // It does come back, in legacy mode and without VFs, as after each reset of netdevsim.
+    dpu.card.set_knob("fail_reload", "N");
+    assert!(dpu.can_reload());
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.eswitch().representors().unwrap(), []);
+    dpu.card.set_vfs(2);
+    let repaired = dpu.programmer.repair(&settings()).unwrap();
+    assert_ne!(repaired.index, before.index);
+    let steps = ["port-rate", "representor-mtu", "fabric-join", "anti-spoofing", "representor-up"];
+    assert_eq!(repaired.steps, steps);
+    assert_eq!(dpu.rate()["tx_max"], 1_250_000);
+}
+
+#[test]
+fn a_cards_mode_is_changed_only_when_configured() {
+    let named = |mode| {
+        move |card: &Netdevsim| Cards { devices: vec![card.device().parse().unwrap()], mode }
+    };
+    let dpu = Dpu::with_cards(named(None));
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.contains("is in legacy mode, in which VFs have no representors"), "{refused}");
+    assert_eq!(dpu.eswitch().representors().unwrap(), []);
+    assert_eq!(dpu.eswitch().cards()[0].mode, "legacy");
+    assert_eq!(dpu.netns.link(BRIDGE)["ifname"], BRIDGE, "the fabric is prepared all the same");
+    dpu.devlink("dev eswitch set {card} mode switchdev");
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);
+
+    let dpu = Dpu::with_cards(|_| Cards {
+        devices: vec!["pci/0000:ff:1f.7".parse().unwrap()],
+        mode: Some(EswitchMode::Switchdev),
+    });
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert_eq!(refused, "there is no devlink device pci/0000:ff:1f.7");
+    assert_eq!(dpu.eswitch().cards(), []);
+}
+
+#[test]
+fn cards_in_switchdev_mode_are_found_by_themselves() {
+    let dpu = Dpu::with_cards(|_| Cards::default());
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.starts_with("no card of this DPU is in switchdev mode"), "{refused}");
+    dpu.devlink("dev eswitch set {card} mode switchdev");
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.representor().vf, VF);
+
+    let other = Netdevsim::plug(&dpu.netns, 1);
+    dpu.netns.run(&format!("devlink dev eswitch set {} mode switchdev", other.device()));
+    let refused = dpu.eswitch().representors().unwrap_err().to_string();
+    assert!(refused.starts_with("VF pf0vf0 is on card netdevsim/"), "{refused}");
+    assert!(refused.ends_with("name one of them in eswitch.devices"), "{refused}");
+}
