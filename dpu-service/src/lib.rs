@@ -17,3 +17,4 @@ mod reload;
 mod server;
 pub mod service;
 pub mod sessions;
+mod without_journal;

@@ -49,6 +49,19 @@ pub enum OpenError {
     Configuration(String),
 }
 
+impl OpenError {
+    /// Whether it is the file that can't be read as it is, rather than used by somebody else or at
+    /// odds with the configuration.
+    #[must_use]
+    pub const fn is_of_the_file(&self) -> bool {
+        match self {
+            Self::Journal(error) => !matches!(error, journal::OpenError::InUse { .. }),
+            Self::Read { .. } | Self::Damaged { .. } | Self::Contradiction(_) => true,
+            Self::Configuration(_) => false,
+        }
+    }
+}
+
 /// An address given back a short while ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cooling {

@@ -90,7 +90,7 @@ async fn report_health(reporter: HealthReporter, shared: Arc<Shared>, stop: Canc
     }
 }
 
-fn door(limits: &Limits) -> mtls::Limits {
+pub(crate) fn door(limits: &Limits) -> mtls::Limits {
     mtls::Limits {
         handshakes: limits.handshakes,
         connections: limits.connections,
@@ -98,7 +98,7 @@ fn door(limits: &Limits) -> mtls::Limits {
     }
 }
 
-fn transport(limits: &Limits) -> transport::Server {
+pub(crate) fn transport(limits: &Limits) -> transport::Server {
     let keepalive = Duration::from_secs(limits.keepalive_s);
     transport::Server::builder()
         .max_concurrent_streams(limits.streams_per_connection)

@@ -1,9 +1,9 @@
 //! The service's life: start, serve, stop.
 
 use std::{
-    fs, io,
+    io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -34,6 +34,7 @@ use crate::{
     records::{OpenError, Records},
     reload::Reloader,
     server::{ServeError, serve},
+    without_journal::open_when_readable,
 };
 
 /// The journal's file in the state folder.
@@ -57,16 +58,9 @@ pub enum ServiceError {
     /// The certificates are not good.
     #[error("the service's certificate can't be used")]
     Credentials(#[from] CredentialsError),
-    /// The state folder can't be made.
-    #[error("can't make the folder {}", path.display())]
-    StateDir {
-        /// The folder.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The journal can't be used. Its file is as it was, and so is the traffic of running pods.
-    #[error("the service can't start without its journal, which it leaves as it is")]
+    /// The journal can't be used, though its file can be read. It is as it was, and so is the traffic
+    /// of running pods.
+    #[error("the service can't start")]
     Journal(#[from] OpenError),
     /// The address can't be listened on.
     #[error("can't listen on {address}")]
@@ -93,7 +87,13 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     raise_file_limit();
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let credentials = LiveCredentials::load(&config.tls, &[Role::Dpu])?;
-    let engine = open_engine(&config)?;
+    tokio::spawn(credentials.clone().follow(CERTIFICATES_PERIOD));
+    let programmer = open_drivers(&config)?;
+    programmer.capabilities().iter().for_each(log_capability);
+    let open = || open_engine(&config, &programmer);
+    let Some(engine) = open_when_readable(&config, &credentials, open).await? else {
+        return Ok(());
+    };
     let stop = CancellationToken::new();
     engine.reconcile(Depth::Thorough).await;
 
@@ -112,7 +112,6 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     if config.eswitch.driver == EswitchDriver::Devlink {
         tokio::spawn(links::follow_cards(engine.clone()));
     }
-    tokio::spawn(credentials.follow(CERTIFICATES_PERIOD));
     tokio::spawn(feed_watchdog(is_well(engine.clone())));
     let patience = Duration::from_secs(config.limits.shutdown_s);
     let reloader = Reloader { path: path.to_owned(), config, shared: shared.clone(), log };
@@ -152,14 +151,9 @@ fn flatten(
     }
 }
 
-fn open_engine(config: &Config) -> Result<Attachments, ServiceError> {
-    let programmer = open_drivers(config)?;
-    programmer.capabilities().iter().for_each(log_capability);
-    let path = &config.state_dir;
-    fs::create_dir_all(path)
-        .map_err(|source| ServiceError::StateDir { path: path.clone(), source })?;
-    let records = Records::open(&path.join(JOURNAL))?;
-    Ok(Attachments::open(records, programmer, config.for_engine(), config.engine_settings())?)
+fn open_engine(config: &Config, programmer: &Programmer) -> Result<Attachments, OpenError> {
+    let records = Records::open(&config.state_dir.join(JOURNAL))?;
+    Attachments::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
 }
 
 fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
@@ -183,7 +177,7 @@ fn log_capability(capability: &Capability) {
     tracing::info!(name, available, detail, "capability");
 }
 
-fn listen(config: &Config) -> Result<TcpListener, ServiceError> {
+pub(crate) fn listen(config: &Config) -> Result<TcpListener, ServiceError> {
     let address = config.listen;
     let listener = bind(address).map_err(|source| ServiceError::Listen { address, source })?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");

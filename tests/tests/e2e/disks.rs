@@ -4,12 +4,13 @@ use std::{
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use e2e::{Lab, Netns, Settings};
+use e2e::{Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
 use nix::mount::{MsFlags, mount, umount};
 
-use crate::pods::addresses;
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A small file system of its own under a program's state folder.
 struct SmallDisk {
@@ -97,17 +98,43 @@ fn a_full_disk_of_the_agent_refuses_attaches_and_harms_nothing() {
 }
 
 #[test]
-fn a_journal_that_can_not_be_read_is_never_overwritten() {
-    let mut lab = Lab::start(&Settings::default());
+fn without_its_journal_the_service_refuses_all_and_harms_nothing() {
+    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    let (a, b, c) = (Netns::new("a"), Netns::new("b"), Netns::new("c"));
+    let _ = lab.add("blue", &a, "eth0").result();
+    let of_b = addresses(&lab.add("blue", &b, "eth0").result());
     lab.service.stop();
     let journal = only_file(&lab.path().join("service"));
-    fs::write(&journal, [b'x'; 8192]).unwrap();
+    let good = fs::read(&journal).unwrap();
+    for bad in [vec![b'x'; 8192], good[..good.len() / 2].to_vec()] {
+        fs::write(&journal, &bad).unwrap();
+        lab.start_service();
+        let name = journal.to_str().unwrap();
+        wait_for("the refusal", LIMIT, || {
+            let (code, text) = lab.add("blue", &c, "eth0").error();
+            (code == 114 && text.contains(name)).then_some(())
+        });
+        wait_for("a STATUS that says so", LIMIT, || {
+            let answer = lab.status();
+            (!answer.status.success() && answer.error().1.contains(name)).then_some(())
+        });
+        let status = lab.operator().dpuctl(&["status"]);
+        assert!(String::from_utf8_lossy(&status.stderr).contains(name), "{status:?}");
+        assert!(of_b.iter().all(|address| a.pings(address)));
+        lab.service.stop();
+        assert_eq!(fs::read(&journal).unwrap(), bad);
+    }
+
+    // A DEL meanwhile is told later, when the file is back, without a restart.
     lab.start_service();
-    let status = lab.service_ends();
-    assert!(!status.success());
-    let name = journal.to_str().unwrap();
-    assert!(lab.service.log().contains(name), "{}", lab.service.log());
-    assert_eq!(fs::read(&journal).unwrap(), [b'x'; 8192]);
+    lab.del("blue", &a, "eth0").nothing();
+    let restored = journal.with_extension("restored");
+    fs::write(&restored, good).unwrap();
+    fs::rename(restored, &journal).unwrap();
+    lab.wait_until_good();
+    let _ = lab.add("blue", &c, "eth0").result();
+    assert!(of_b.iter().all(|address| c.pings(address)));
+    lab.assert_invariants();
 }
 
 fn only_file(folder: &Path) -> PathBuf {

@@ -1,0 +1,79 @@
+//! The service while its journal can't be read: every call is refused with the reason, nothing on the
+//! switch is touched, so that running pods keep their network, and the file is left as it is. Once it
+//! can be read again, be it mended or put back from a copy, the service begins its work.
+
+use std::time::Duration;
+
+use bootstrap::{Chain, notify_ready, shutdown_signal};
+use mtls::{LiveCredentials, Server, incoming};
+use offload_proto::{Failure, Reason};
+use tokio::time::sleep;
+use tonic::{Request, service::InterceptorLayer};
+
+use crate::{
+    attachments::Attachments,
+    config::Config,
+    records::OpenError,
+    server::{ServeError, door, transport},
+    service::{ServiceError, listen},
+};
+
+/// How often the journal is tried.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// Opens the engine as soon as its journal can be read. `None`: it was told to stop before.
+///
+/// # Errors
+/// What waiting does not mend.
+pub(crate) async fn open_when_readable(
+    config: &Config,
+    credentials: &LiveCredentials,
+    open: impl Fn() -> Result<Attachments, OpenError>,
+) -> Result<Option<Attachments>, ServiceError> {
+    let error = match open() {
+        Err(error) if error.is_of_the_file() => error,
+        opened => return Ok(Some(opened?)),
+    };
+    let failure = Failure::new(
+        Reason::JournalUnavailable,
+        format!("the service is without its journal, which it leaves as it is: {}", Chain(&error)),
+    );
+    tracing::error!("{failure}");
+    notify_ready();
+    tokio::select! {
+        signal = shutdown_signal() => signal.map(|()| None).map_err(ServiceError::Signals),
+        refused = refuse_all(config, credentials, failure) => refused.map(|()| None),
+        opened = try_again(open) => Ok(Some(opened?)),
+    }
+}
+
+async fn try_again(
+    open: impl Fn() -> Result<Attachments, OpenError>,
+) -> Result<Attachments, OpenError> {
+    loop {
+        sleep(RETRY_AFTER).await;
+        match open() {
+            Err(error) if error.is_of_the_file() => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Serves nothing but the refusal, health checks included.
+async fn refuse_all(
+    config: &Config,
+    credentials: &LiveCredentials,
+    failure: Failure,
+) -> Result<(), ServiceError> {
+    let limits = &config.limits;
+    let server = Server::new(credentials.clone(), Duration::from_secs(limits.handshake_timeout_s));
+    let connections = incoming(listen(config)?, server, door(limits));
+    let (_, health) = tonic_health::server::health_reporter();
+    transport(limits)
+        .layer(InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into())))
+        .add_service(health)
+        .serve_with_incoming(connections)
+        .await
+        .map_err(ServeError::from)?;
+    Ok(())
+}
