@@ -1,0 +1,52 @@
+//! Explores the protocol within bounds of one's choice.
+
+use std::{io::Write, time::Instant};
+
+use clap::Parser;
+use protocol_model::{
+    explorer::explore,
+    protocol::{Bounds, Breakage, Protocol},
+};
+
+/// Explores the protocol between hosts and their DPU, and prints how far it got.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Hosts.
+    #[arg(long, default_value_t = 1)]
+    hosts: u8,
+    /// VFs of each host.
+    #[arg(long, default_value_t = 1)]
+    vfs: u8,
+    /// Containers of each host.
+    #[arg(long, default_value_t = 1)]
+    containers: u8,
+    /// Addresses.
+    #[arg(long, default_value_t = 1)]
+    addresses: u8,
+    /// Calls of ADD.
+    #[arg(long, default_value_t = 2)]
+    adds: u8,
+    /// Faults.
+    #[arg(long, default_value_t = 2)]
+    faults: u8,
+    /// Gives up after so many states.
+    #[arg(long, default_value_t = 20_000_000)]
+    limit: usize,
+}
+
+fn main() -> anyhow::Result<()> {
+    let Arguments { hosts, vfs, containers, addresses, adds, faults, limit } = Arguments::parse();
+    let breakable = Breakage::ALL.to_vec();
+    let bounds = Bounds { hosts, vfs, containers, addresses, adds, faults, breakable };
+    let began = Instant::now();
+    let protocol = Protocol { bounds, without: Vec::new() };
+    let mut out = std::io::stdout();
+    match explore(&protocol, limit) {
+        Ok(extent) => writeln!(out, "{}: {extent:?}, {:?}", protocol.bounds, began.elapsed())?,
+        Err(found) => {
+            writeln!(out, "{found}")?;
+            std::process::exit(1);
+        }
+    }
+    Ok(())
+}

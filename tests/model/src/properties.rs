@@ -1,0 +1,160 @@
+//! What must hold, by name.
+
+use crate::{
+    agent::Standing,
+    system::{AgentPhase, Function, Key, Life, Phase, Place, Record, System, Vf},
+};
+
+type Invariant = (&'static str, fn(&System) -> bool);
+
+/// What must hold at every moment.
+pub const INVARIANTS: [Invariant; 6] = [
+    ("no VF is in two attachments", no_vf_is_held_twice),
+    ("no address is in two attachments, nor in two pods", no_address_is_held_twice),
+    ("a VF that is not clean at home is held by records on both sides", vfs_are_held),
+    ("what is given out is clean at home, or on its own way", vfs_are_given_out_clean),
+    ("what was confirmed to the runtime stays until DEL", confirmed_stays),
+    ("a representor serves only the attachment that has its VF", ports_serve_their_pods),
+];
+
+/// The first invariant that does not hold.
+#[must_use]
+pub fn broken(system: &System) -> Option<&'static str> {
+    INVARIANTS.iter().find(|(_, holds)| !holds(system)).map(|(name, _)| *name)
+}
+
+/// All attachments that the DPU knows of, on disk and in memory.
+fn attachments(system: &System) -> impl Iterator<Item = Record> + '_ {
+    let entries = system.dpu.service.iter().flat_map(|service| &service.entries);
+    let in_memory = entries.map(|entry| entry.record);
+    system.dpu.journal.iter().copied().chain(in_memory)
+}
+
+fn no_vf_is_held_twice(system: &System) -> bool {
+    let differ = |a: &Record, b: &Record| a.id == b.id || a.vf != b.vf;
+    let on_dpu = attachments(system).all(|a| attachments(system).all(|b| differ(&a, &b)));
+    let on_host = system.hosts.iter().all(|host| {
+        host.records().all(|a| host.records().all(|b| differ(&a.attachment, &b.attachment)))
+    });
+    on_dpu && on_host
+}
+
+fn no_address_is_held_twice(system: &System) -> bool {
+    let differ = |a: &Record, b: &Record| a.id == b.id || a.address != b.address;
+    let in_pods = || system.vfs().filter_map(|vf| in_pod(system, vf));
+    attachments(system).all(|a| attachments(system).all(|b| differ(&a, &b)))
+        && in_pods().all(|a| in_pods().all(|b| differ(&a, &b)))
+}
+
+/// The attachment whose pod has a VF, as the host's agent has recorded it.
+fn in_pod(system: &System, vf: Vf) -> Option<Record> {
+    let Function { place: Place::Pod(netns), carries: Some(id) } = *system.function(vf) else {
+        return None;
+    };
+    system.host(netns.key).by_id(id).map(|record| record.attachment)
+}
+
+fn vfs_are_held(system: &System) -> bool {
+    system.vfs().all(|vf| {
+        let Some(id) = system.function(vf).carries else { return true };
+        let host = &system.hosts[usize::from(system.host_of(vf))];
+        host.by_id(id).is_some_and(|record| record.attachment.vf == vf)
+            && system.dpu.journal.iter().any(|record| (record.id, record.vf) == (id, vf))
+    })
+}
+
+fn vfs_are_given_out_clean(system: &System) -> bool {
+    attachments(system).all(|record| {
+        system.function(record.vf).carries.is_none_or(|id| id == record.id)
+    })
+}
+
+/// The attachment that the runtime counts on: its pod runs, and nobody has taken it away.
+fn counted_on(system: &System, key: Key) -> Option<Record> {
+    let container = system.container(key);
+    let Life::Attached(id) = container.life else { return None };
+    let is_counted_on = container.has_netns && !system.released.contains(&id);
+    let record = system.dpu.journal.iter().find(|record| record.id == id).copied();
+    let lost = || Record {
+        id,
+        key,
+        vf: Vf(u8::MAX),
+        address: crate::system::Address(u8::MAX),
+        boot_id: crate::system::BootId::default(),
+        phase: Phase::Releasing,
+    };
+    is_counted_on.then(|| record.unwrap_or_else(lost))
+}
+
+fn confirmed_stays(system: &System) -> bool {
+    system.keys().filter_map(|key| counted_on(system, key)).all(|attachment| {
+        let host = system.host(attachment.key);
+        attachment.phase == Phase::Held
+            && host.by_id(attachment.id).is_some_and(|record| {
+                record.phase == AgentPhase::Live
+                    && *system.function(attachment.vf)
+                        == Function {
+                            place: Place::Pod(record.netns),
+                            carries: Some(attachment.id),
+                        }
+            })
+    })
+}
+
+fn ports_serve_their_pods(system: &System) -> bool {
+    system.keys().filter_map(|key| counted_on(system, key)).all(|attachment| {
+        system.dpu.ports.get(usize::from(attachment.vf.0)) == Some(&Some(attachment.id))
+    })
+}
+
+/// Whether all is in order and nothing is left over: journal, agents' records and kernels agree.
+#[must_use]
+pub fn is_settled(system: &System) -> bool {
+    system.keys().all(|key| is_container_settled(system, key))
+        && system.hosts.iter().all(|host| {
+            let agent = host.agent.as_ref();
+            agent.is_some_and(|agent| {
+                matches!(agent.standing, Standing::Up(_))
+                    && agent.tasks.iter().all(Option::is_none)
+                    && agent.orphans.is_empty()
+            })
+        })
+        && system.vfs().all(|vf| is_vf_settled(system, vf))
+        && attachments(system).count() == system.dpu.journal.len() * 2
+}
+
+/// A pod that runs has its attachment everywhere; any other has none anywhere.
+fn is_container_settled(system: &System, key: Key) -> bool {
+    let recorded = system.host(key).by_key(key);
+    let journal = system.dpu.journal.iter().find(|record| record.key == key);
+    match (system.container(key).life, counted_on(system, key)) {
+        (Life::Attached(_), Some(attachment)) => {
+            let entry = system.dpu.service.as_ref().and_then(|service| service.get(attachment.id));
+            recorded.is_some() && entry.is_some_and(|entry| entry.attached)
+        }
+        // An operator's wish that a crash has kept from the journal has not been.
+        (Life::Attached(_), None) if system.container(key).has_netns => {
+            let is_held = journal.is_some_and(|record| record.phase == Phase::Held);
+            recorded.is_some() == is_held && journal.is_some() == is_held
+        }
+        (Life::Absent | Life::Attached(_), _) => recorded.is_none() && journal.is_none(),
+        _ => false,
+    }
+}
+
+/// A VF serves its pod, or can be had.
+fn is_vf_settled(system: &System, vf: Vf) -> bool {
+    let Some(service) = &system.dpu.service else { return false };
+    let number = usize::from(vf.0);
+    let port = system.dpu.ports[number];
+    match service.by_vf(vf) {
+        Some(entry) => port == Some(entry.record.id),
+        None => {
+            let clean = Function { place: Place::Home, carries: None };
+            port.is_none()
+                && *system.function(vf) == clean
+                && service.offered[number]
+                && !service.unaccounted[number]
+        }
+    }
+}
