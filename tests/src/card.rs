@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::Value;
 
-use crate::{Netns, Program, wait_for};
+use crate::{CardKind, Netns, Program, Settings, wait_for};
 
 /// The card, plugged in.
 #[derive(Debug)]
@@ -17,6 +17,13 @@ pub struct Card {
     pub dpu: Netns,
     /// VFs by PCI address, as they were after plugging.
     clean: BTreeMap<String, HostEnd>,
+    plan: Plan,
+}
+
+/// What the card has.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    kind: CardKind,
     pfs: u32,
     vfs: u32,
 }
@@ -36,19 +43,29 @@ pub struct HostEnd {
     pub altnames: Vec<String>,
 }
 
+/// A card that is killed would leave its device to the whole machine.
+impl Drop for Card {
+    fn drop(&mut self) {
+        if !std::thread::panicking() && self.plan.kind == CardKind::Netdevsim {
+            self.program.stop();
+        }
+    }
+}
+
 impl Card {
-    /// Plugs a card of `pfs` physical functions with `vfs` VFs each, in new namespaces.
+    /// Plugs the card of these settings, in new namespaces. Its log goes to `folder`.
     ///
     /// # Panics
     /// When it does not come up.
     #[must_use]
-    pub fn plug(pfs: u32, vfs: u32, folder: &Path) -> Self {
+    pub fn plug(settings: &Settings, folder: &Path) -> Self {
+        let plan = Plan { kind: settings.card, pfs: settings.pfs, vfs: settings.vfs };
         let (host, dpu) = (Netns::new("host"), Netns::new("dpu"));
         for netns in [&host, &dpu] {
             netns.ip(&["link", "set", "lo", "up"]);
         }
-        let program = start(&host, &dpu, pfs, vfs, folder);
-        let mut card = Self { program, host, dpu, clean: BTreeMap::new(), pfs, vfs };
+        let program = start(&host, &dpu, plan, folder);
+        let mut card = Self { program, host, dpu, clean: BTreeMap::new(), plan };
         card.clean = card.wait_for_ends();
         card
     }
@@ -59,7 +76,15 @@ impl Card {
     /// When it does not come up.
     pub fn reset(&mut self, folder: &Path) {
         self.program.stop();
-        self.program = start(&self.host, &self.dpu, self.pfs, self.vfs, folder);
+        self.program = start(&self.host, &self.dpu, self.plan, folder);
+    }
+
+    /// The representors in the DPU's namespace now, as `ip -d -j link` shows them.
+    #[must_use]
+    pub fn representors(&self) -> Vec<Value> {
+        let mut links = self.dpu.json("ip", &["-d", "link", "show"]);
+        links.retain(is_representor);
+        links
     }
 
     /// How each VF looks while nobody has it, by PCI address.
@@ -75,7 +100,7 @@ impl Card {
     }
 
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
-        let count = (self.pfs * self.vfs) as usize;
+        let count = (self.plan.pfs * self.plan.vfs) as usize;
         wait_for("the card's VFs and management link", Duration::from_secs(60), || {
             let ends = Self::ends_in(&self.host);
             (ends.len() == count && self.host.pings("192.168.100.2")).then_some(ends)
@@ -83,10 +108,12 @@ impl Card {
     }
 }
 
-fn start(host: &Netns, dpu: &Netns, pfs: u32, vfs: u32, folder: &Path) -> Program {
-    let (pfs, vfs) = (pfs.to_string(), vfs.to_string());
+fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {
+    let (pfs, vfs) = (plan.pfs.to_string(), plan.vfs.to_string());
     let arguments = [
         "plug",
+        "--kind",
+        plan.kind.name(),
         "--host-netns",
         host.name(),
         "--dpu-netns",
@@ -97,6 +124,13 @@ fn start(host: &Netns, dpu: &Netns, pfs: u32, vfs: u32, folder: &Path) -> Progra
         &vfs,
     ];
     Program::start("virtual-nic", dpu, folder, arguments, &[])
+}
+
+/// Whether a link of the DPU represents a VF, of either kind of card.
+pub(crate) fn is_representor(link: &Value) -> bool {
+    let text = |key: &str| link[key].as_str().unwrap_or_default();
+    let simulated = text("parentbus") == "netdevsim" && text("phys_port_name").starts_with("pf");
+    simulated || text("ifalias").starts_with("virtual-nic representor")
 }
 
 /// A link's alias is `virtual-nic <pci> <vf>` on the host's side of the card.

@@ -151,7 +151,7 @@ impl Scene<'_> {
 
     fn look_at_representors(&self, picture: &mut Picture) {
         for link in (self.dpu_links)() {
-            if !text(&link["ifalias"]).starts_with("virtual-nic representor") {
+            if !crate::card::is_representor(&link) {
                 continue;
             }
             let in_bridge = link["master"] == "br-offload";

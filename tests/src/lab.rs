@@ -40,7 +40,7 @@ impl Lab {
         let path = folder.path();
         let pki = Pki::make(path.join("pki"));
         write_files(settings, path, &pki);
-        let card = Card::plug(settings.pfs, settings.vfs, path);
+        let card = Card::plug(settings, path);
         let service = start_service(&card, path);
         let agent = start_agent(&card, path);
         let lab = Self { agent, service, card, pki, folder };

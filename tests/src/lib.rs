@@ -19,6 +19,7 @@ mod netns;
 mod operator;
 mod pki;
 mod process;
+pub mod scenarios;
 mod settings;
 mod wait;
 
@@ -30,5 +31,5 @@ pub use netns::Netns;
 pub use operator::Operator;
 pub use pki::Pki;
 pub use process::{Program, program, run};
-pub use settings::Settings;
+pub use settings::{CardKind, Settings};
 pub use wait::{eventually, wait_for};

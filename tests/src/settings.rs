@@ -42,9 +42,41 @@ name = "tiny"
 cidr = "10.4.0.0/30"
 "#;
 
+/// What a lab's card is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CardKind {
+    /// veth pairs, on any kernel.
+    #[default]
+    Veth,
+    /// The kernel's simulated switchdev card.
+    Netdevsim,
+}
+
+impl CardKind {
+    /// Its name for `virtual-nic plug --kind`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Veth => "veth",
+            Self::Netdevsim => "netdevsim",
+        }
+    }
+
+    /// The driver that programs its eswitch.
+    #[must_use]
+    pub fn driver(self) -> &'static str {
+        match self {
+            Self::Veth => "veth",
+            Self::Netdevsim => "devlink",
+        }
+    }
+}
+
 /// What a lab is set up with.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// What the card is made of.
+    pub card: CardKind,
     /// Physical functions of the card.
     pub pfs: u32,
     /// VFs of each.
@@ -66,6 +98,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            card: CardKind::default(),
             pfs: 1,
             vfs: 4,
             pool: 4,
@@ -85,6 +118,12 @@ impl Settings {
         Self { vfs, pool: vfs, ..Self::default() }
     }
 
+    /// The kernel's simulated switchdev card, which the virtual machine of `hack/vm` has.
+    #[must_use]
+    pub fn netdevsim() -> Self {
+        Self { card: CardKind::Netdevsim, ..Self::default() }
+    }
+
     /// The service's configuration file.
     #[must_use]
     pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
@@ -94,7 +133,7 @@ impl Settings {
 state_dir = {state:?}
 {tls}
 [eswitch]
-driver = "veth"
+driver = "{driver}"
 [fabric]
 driver = "bridge"
 bridge = "br-offload"
@@ -110,6 +149,7 @@ select = ["p0#0-{last}"]
 {service}
 {networks}"#,
             tls = pki.section("dpu", "dpu-1"),
+            driver = self.card.driver(),
             cool_down = self.cool_down,
             quarantine_after = self.quarantine_after,
             last = self.pool - 1,

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Lab, Netns, Settings, wait_for};
+use e2e::{Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
 use serde_json::Value;
-
-use crate::pods::addresses;
 
 const LIMIT: Duration = Duration::from_secs(20);
 

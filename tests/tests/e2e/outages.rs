@@ -6,54 +6,42 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Call, Card, HostEnd, Lab, Netns, Settings, eventually, wait_for};
+use e2e::{
+    Card, HostEnd, Lab, Netns, Settings,
+    scenarios::outages::{self, Pair, ids},
+    wait_for,
+};
 use nix::sys::signal::Signal;
-use serde_json::Value;
-
-use crate::pods::addresses;
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
 const FAST: Duration = Duration::from_secs(5);
 
-/// Two pods on `blue` that reach each other.
-struct Pair {
-    a: Netns,
-    b: Netns,
-    address_of_b: Vec<String>,
+#[test]
+fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later() {
+    outages::while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(&Settings::default());
 }
 
-impl Pair {
-    fn attach(lab: &Lab) -> Self {
-        let (a, b) = (Netns::new("a"), Netns::new("b"));
-        let _ = lab.add("blue", &a, "eth0").result();
-        let address_of_b = addresses(&lab.add("blue", &b, "eth0").result());
-        let pair = Self { a, b, address_of_b };
-        pair.assert_reach();
-        lab.assert_invariants();
-        pair
-    }
-
-    fn reach(&self) -> bool {
-        self.address_of_b.iter().all(|address| self.a.pings(address))
-    }
-
-    fn assert_reach(&self) {
-        assert!(self.reach(), "{} does not reach {}", self.a.name(), self.b.name());
-    }
-
-    fn detach(&self, lab: &Lab) {
-        lab.del("blue", &self.a, "eth0").nothing();
-        lab.del("blue", &self.b, "eth0").nothing();
-        lab.assert_clean_slate();
-    }
+#[test]
+fn a_service_killed_and_started_again_keeps_attachments_and_running_pods() {
+    outages::a_service_killed_and_started_again_keeps_attachments_and_running_pods(
+        &Settings::default(),
+    );
 }
 
-fn ids(lab: &Lab) -> Vec<Value> {
-    let mut ids: Vec<_> =
-        lab.operator().get("attachments").iter().map(|a| a["id"].clone()).collect();
-    ids.sort_by_key(Value::to_string);
-    ids
+#[test]
+fn an_agent_killed_and_started_again_keeps_attachments() {
+    outages::an_agent_killed_and_started_again_keeps_attachments(&Settings::default());
+}
+
+#[test]
+fn a_pod_whose_netns_died_before_del_gives_everything_back() {
+    outages::a_pod_whose_netns_died_before_del_gives_everything_back(&Settings::default());
+}
+
+#[test]
+fn after_a_card_reset_pods_get_their_vf_back() {
+    outages::after_a_card_reset_pods_get_their_vf_back(&Settings::default());
 }
 
 #[test]
@@ -73,29 +61,6 @@ fn while_the_agent_is_down_calls_say_so() {
 }
 
 #[test]
-fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later() {
-    let mut lab = Lab::start(&Settings { grace: 1, ..Settings::default() });
-    let pair = Pair::attach(&lab);
-    lab.service.crash();
-
-    let start = Instant::now();
-    lab.add("blue", &Netns::new("other"), "eth0").fails(11, &[]);
-    assert!(start.elapsed() < FAST, "{:?}", start.elapsed());
-    pair.assert_reach();
-    lab.del("blue", &pair.a, "eth0").nothing();
-    assert!(start.elapsed() < 2 * FAST, "{:?}", start.elapsed());
-    wait_for("a STATUS of 50", LIMIT, || (!lab.status().status.success()).then_some(()));
-    lab.status().fails(50, &[]);
-
-    lab.start_service();
-    lab.wait_until_good();
-    wait_for("the release to be delivered", LIMIT, || (ids(&lab).len() == 1).then_some(()));
-    lab.assert_invariants();
-    lab.del("blue", &pair.b, "eth0").nothing();
-    lab.assert_clean_slate();
-}
-
-#[test]
 fn a_release_spooled_survives_the_agents_death_too() {
     let mut lab = Lab::start(&Settings::default());
     let pair = Pair::attach(&lab);
@@ -107,21 +72,6 @@ fn a_release_spooled_survives_the_agents_death_too() {
     lab.wait_until_good();
     wait_for("the release to be delivered", LIMIT, || (ids(&lab).len() == 1).then_some(()));
     lab.assert_invariants();
-}
-
-#[test]
-fn a_service_killed_and_started_again_keeps_attachments_and_running_pods() {
-    let mut lab = Lab::start(&Settings::default());
-    let pair = Pair::attach(&lab);
-    let before = ids(&lab);
-    lab.service.crash();
-    pair.assert_reach();
-    lab.start_service();
-    lab.wait_until_good();
-    lab.assert_invariants();
-    assert_eq!(ids(&lab), before);
-    pair.assert_reach();
-    pair.detach(&lab);
 }
 
 #[test]
@@ -138,48 +88,6 @@ fn a_service_stopped_ends_well_and_pings_go_on() {
     lab.start_agent();
     lab.wait_until_good();
     lab.assert_invariants();
-    pair.detach(&lab);
-}
-
-#[test]
-fn an_agent_killed_and_started_again_keeps_attachments() {
-    let mut lab = Lab::start(&Settings::default());
-    let pair = Pair::attach(&lab);
-    let before = ids(&lab);
-    lab.agent.crash();
-    pair.assert_reach();
-    lab.start_agent();
-    lab.wait_until_good();
-    lab.assert_invariants();
-    assert_eq!(ids(&lab), before);
-    pair.detach(&lab);
-}
-
-#[test]
-fn a_pod_whose_netns_died_before_del_gives_everything_back() {
-    let lab = Lab::start(&Settings::default());
-    let pod = Netns::new("pod");
-    let name = pod.name().to_owned();
-    let _ = lab.add("blue", &pod, "eth0").result();
-    let path = pod.path();
-    drop(pod);
-    let del = Call::new("DEL", &lab.configuration("blue")).of(&name, Some(&path), "eth0");
-    lab.execute(&del).nothing();
-    lab.assert_clean_slate();
-    let _ = lab.add("blue", &Netns::new("next"), "eth0").result();
-}
-
-#[test]
-fn after_a_card_reset_pods_get_their_vf_back() {
-    let mut lab = Lab::start(&Settings::default());
-    let pair = Pair::attach(&lab);
-    let before = ids(&lab);
-    lab.reset_card();
-    let back = eventually(LIMIT, || pair.reach().then_some(()));
-    assert!(back.is_some(), "{} lost {}", pair.a.name(), pair.b.name());
-    lab.wait_until_good();
-    lab.assert_invariants();
-    assert_eq!(ids(&lab), before);
     pair.detach(&lab);
 }
 

@@ -1,33 +1,22 @@
 //! The main job: pods get their network from the DPU and give it back.
 
-use e2e::{Call, Lab, Netns, Settings};
+use e2e::{Call, Lab, Netns, Settings, scenarios::pods};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// The addresses of a result, without prefix length.
-pub(crate) fn addresses(result: &Value) -> Vec<String> {
-    let ips = result["ips"].as_array().into_iter().flatten();
-    let address =
-        |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
-    ips.map(address).collect()
+#[test]
+fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
+    pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&Settings::default());
 }
 
 #[test]
-fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
-    let lab = Lab::start(&Settings::default());
-    let (a, b) = (Netns::new("a"), Netns::new("b"));
-    let (of_a, of_b) = (lab.add("blue", &a, "eth0").result(), lab.add("blue", &b, "eth0").result());
-    lab.assert_invariants();
-    for (from, to) in [(&a, &of_b), (&b, &of_a)] {
-        let addresses = addresses(to);
-        assert_eq!(addresses.len(), 2, "{to}");
-        for address in addresses {
-            assert!(from.pings(&address), "{} does not reach {address}", from.name());
-        }
-    }
-    lab.del("blue", &a, "eth0").nothing();
-    lab.del("blue", &b, "eth0").nothing();
-    lab.assert_clean_slate();
+fn a_pod_has_several_interfaces_of_several_networks() {
+    pods::a_pod_has_several_interfaces_of_several_networks(&Settings::default());
+}
+
+#[test]
+fn an_interface_of_layer_2_only_has_no_address_and_carries_frames() {
+    pods::an_interface_of_layer_2_only_has_no_address_and_carries_frames(&Settings::default());
 }
 
 #[test]
@@ -89,42 +78,6 @@ fn a_late_del_without_netns_gives_everything_back() {
     let call = Call::new("DEL", &lab.configuration("blue")).of(pod.name(), None, "eth0");
     lab.execute(&call).nothing();
     lab.assert_clean_slate();
-}
-
-#[test]
-fn a_pod_has_several_interfaces_of_several_networks() {
-    let lab = Lab::start(&Settings::default());
-    let pod = Netns::new("pod");
-    for (network, interface) in [("blue", "eth0"), ("green", "net1"), ("wire", "net2")] {
-        let result = lab.add(network, &pod, interface).result();
-        assert_eq!(addresses(&result).len(), if network == "wire" { 0 } else { 2 });
-    }
-    lab.assert_invariants();
-    for outside in ["198.51.100.1", "2001:db8::1"] {
-        assert_eq!(pod.json("ip", &["route", "get", outside])[0]["dev"], "eth0", "{outside}");
-    }
-    lab.del("green", &pod, "net1").nothing();
-    lab.assert_invariants();
-    assert_eq!(lab.operator().get("attachments").len(), 2);
-    for interface in ["eth0", "net2"] {
-        lab.del("blue", &pod, interface).nothing();
-    }
-    lab.assert_clean_slate();
-}
-
-#[test]
-fn an_interface_of_layer_2_only_has_no_address_and_carries_frames() {
-    let lab = Lab::start(&Settings::default());
-    let (a, b) = (Netns::new("a"), Netns::new("b"));
-    for pod in [&a, &b] {
-        let result = lab.add("wire", pod, "eth0").result();
-        assert!(addresses(&result).is_empty(), "{result}");
-        lab.assert_invariants();
-    }
-    for (pod, address) in [(&a, "192.0.2.1/24"), (&b, "192.0.2.2/24")] {
-        pod.ip(&["addr", "add", address, "dev", "eth0"]);
-    }
-    assert!(a.pings("192.0.2.2"));
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Many pods at once.
+
+use std::{collections::VecDeque, sync::Mutex, thread};
+
+use crate::{Lab, Netns, Settings};
+
+/// How many callers a busy runtime has.
+const CALLERS: usize = 16;
+
+/// Runs `work` on each pod.
+fn by_all_callers(pods: &[Netns], work: impl Fn(&Netns) + Sync) {
+    let queue: Mutex<VecDeque<&Netns>> = Mutex::new(pods.iter().collect());
+    let next = || queue.lock().unwrap().pop_front();
+    thread::scope(|scope| {
+        for _ in 0..CALLERS {
+            scope.spawn(|| {
+                while let Some(pod) = next() {
+                    work(pod);
+                }
+            });
+        }
+    });
+}
+
+/// One pod for each VF, all brought up and taken down by sixteen callers at once.
+///
+/// # Panics
+/// When one fails, or an invariant is broken.
+pub fn as_many_pods_as_vfs_come_and_go(settings: &Settings) {
+    let lab = Lab::start(settings);
+    let pods: Vec<_> = (0..settings.vfs).map(|_| Netns::new("pod")).collect();
+    by_all_callers(&pods, |pod| drop(lab.add("blue", pod, "eth0").result()));
+    lab.assert_invariants();
+    assert_eq!(lab.attachments_in("ATTACHED"), pods.len());
+    by_all_callers(&pods, |pod| lab.del("blue", pod, "eth0").nothing());
+    lab.assert_clean_slate();
+}
+
+/// The same pod, added and deleted by many callers, is attached at most once.
+///
+/// # Panics
+/// When it is not so.
+pub fn the_same_pod_is_attached_at_most_once(settings: &Settings) {
+    let lab = Lab::start(settings);
+    let pod = Netns::new("pod");
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (lab, pod) = (&lab, &pod);
+            scope.spawn(move || {
+                let verb = if caller % 2 == 0 { "ADD" } else { "DEL" };
+                let _ = lab.call(verb, "blue", pod, "eth0");
+            });
+        }
+    });
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}

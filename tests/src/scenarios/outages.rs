@@ -1,0 +1,169 @@
+//! Programs that are down, killed and started again, and a card that is reset.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::pods::addresses;
+use crate::{Call, Lab, Netns, Settings, eventually, wait_for};
+
+/// How long what goes on by itself may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
+const FAST: Duration = Duration::from_secs(5);
+
+/// Two pods on `blue` that reach each other.
+#[derive(Debug)]
+pub struct Pair {
+    /// The one that asks.
+    pub a: Netns,
+    /// The one that answers.
+    pub b: Netns,
+    address_of_b: Vec<String>,
+}
+
+impl Pair {
+    /// Attaches both.
+    ///
+    /// # Panics
+    /// When they don't reach each other, or an invariant is broken.
+    #[must_use]
+    pub fn attach(lab: &Lab) -> Self {
+        let (a, b) = (Netns::new("a"), Netns::new("b"));
+        let _ = lab.add("blue", &a, "eth0").result();
+        let address_of_b = addresses(&lab.add("blue", &b, "eth0").result());
+        let pair = Self { a, b, address_of_b };
+        pair.assert_reach();
+        lab.assert_invariants();
+        pair
+    }
+
+    /// Whether one reaches all addresses of the other.
+    #[must_use]
+    pub fn reach(&self) -> bool {
+        self.address_of_b.iter().all(|address| self.a.pings(address))
+    }
+
+    /// Asserts that it does.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_reach(&self) {
+        assert!(self.reach(), "{} does not reach {}", self.a.name(), self.b.name());
+    }
+
+    /// Detaches both.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn detach(&self, lab: &Lab) {
+        lab.del("blue", &self.a, "eth0").nothing();
+        lab.del("blue", &self.b, "eth0").nothing();
+        lab.assert_clean_slate();
+    }
+}
+
+/// The ids of all attachments, sorted.
+#[must_use]
+pub fn ids(lab: &Lab) -> Vec<Value> {
+    let mut ids: Vec<_> =
+        lab.operator().get("attachments").iter().map(|a| a["id"].clone()).collect();
+    ids.sort_by_key(Value::to_string);
+    ids
+}
+
+/// While the DPU is down, ADD fails fast and DEL is delivered later.
+///
+/// # Panics
+/// When it is not so.
+pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings: &Settings) {
+    let mut lab = Lab::start(&Settings { grace: 1, ..settings.clone() });
+    let pair = Pair::attach(&lab);
+    lab.service.crash();
+
+    let start = Instant::now();
+    lab.add("blue", &Netns::new("other"), "eth0").fails(11, &[]);
+    assert!(start.elapsed() < FAST, "{:?}", start.elapsed());
+    pair.assert_reach();
+    lab.del("blue", &pair.a, "eth0").nothing();
+    assert!(start.elapsed() < 2 * FAST, "{:?}", start.elapsed());
+    wait_for("a STATUS of 50", LIMIT, || (!lab.status().status.success()).then_some(()));
+    lab.status().fails(50, &[]);
+
+    lab.start_service();
+    lab.wait_until_good();
+    wait_for("the release to be delivered", LIMIT, || (ids(&lab).len() == 1).then_some(()));
+    lab.assert_invariants();
+    lab.del("blue", &pair.b, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// A service that is killed and started again keeps attachments, and running pods their network.
+///
+/// # Panics
+/// When it is not so.
+pub fn a_service_killed_and_started_again_keeps_attachments_and_running_pods(settings: &Settings) {
+    let mut lab = Lab::start(settings);
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    lab.service.crash();
+    pair.assert_reach();
+    lab.start_service();
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.assert_reach();
+    pair.detach(&lab);
+}
+
+/// An agent that is killed and started again keeps attachments.
+///
+/// # Panics
+/// When it is not so.
+pub fn an_agent_killed_and_started_again_keeps_attachments(settings: &Settings) {
+    let mut lab = Lab::start(settings);
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    lab.agent.crash();
+    pair.assert_reach();
+    lab.start_agent();
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.detach(&lab);
+}
+
+/// A pod whose namespace died before DEL gives everything back.
+///
+/// # Panics
+/// When it is not so.
+pub fn a_pod_whose_netns_died_before_del_gives_everything_back(settings: &Settings) {
+    let lab = Lab::start(settings);
+    let pod = Netns::new("pod");
+    let name = pod.name().to_owned();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let path = pod.path();
+    drop(pod);
+    let del = Call::new("DEL", &lab.configuration("blue")).of(&name, Some(&path), "eth0");
+    lab.execute(&del).nothing();
+    lab.assert_clean_slate();
+    let _ = lab.add("blue", &Netns::new("next"), "eth0").result();
+}
+
+/// After a card reset, pods get their VF back.
+///
+/// # Panics
+/// When it is not so.
+pub fn after_a_card_reset_pods_get_their_vf_back(settings: &Settings) {
+    let mut lab = Lab::start(settings);
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    lab.reset_card();
+    let back = eventually(LIMIT, || pair.reach().then_some(()));
+    assert!(back.is_some(), "{} lost {}", pair.a.name(), pair.b.name());
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.detach(&lab);
+}
