@@ -93,6 +93,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         let _networks = self.networks.lock().await;
         let changed = self.registry().load(configuration)?;
+        self.tell_all_wanted_vfs();
         for (network, deleted) in changed {
             let (kind, message) = match deleted {
                 true => (EventKind::NetworkDeleted, "no longer in the configuration file"),
@@ -169,7 +170,7 @@ impl Engine {
 impl Registry {
     /// The changed networks, and whether each is gone.
     fn load(&mut self, configuration: Configuration) -> Result<Vec<(String, bool)>, Failure> {
-        let Configuration { hosts, pools, networks } = configuration;
+        let Configuration { hosts, vfs, pools, networks } = configuration;
         let pool_names: Vec<_> = pools.iter().map(|pool| pool.name.clone()).collect();
         let gone = self.configured_but_not_in(&networks);
         for name in &gone {
@@ -203,6 +204,7 @@ impl Registry {
             .replace_pools(pools)
             .map_err(|error| Failure::new(Reason::InvalidRequest, error.to_string()))?;
         self.replace_hosts(hosts);
+        self.wanted_vfs = vfs;
         let mut changed: Vec<_> = gone.iter().map(|name| (name.clone(), true)).collect();
         for name in gone {
             self.networks.remove(&name);

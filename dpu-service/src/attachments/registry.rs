@@ -34,6 +34,8 @@ pub(super) struct Registry {
     pub(super) suspended: BTreeMap<String, Suspended>,
     /// The PFs of each host that is served.
     pub(super) hosts: BTreeMap<HostName, BTreeSet<PfId>>,
+    /// How many VFs PFs shall have.
+    pub(super) wanted_vfs: BTreeMap<PfId, u32>,
     pub(super) macs: HashMap<MacAddress, AttachmentId>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
@@ -128,6 +130,7 @@ impl Registry {
             networks: Networks::new(settings.address_cool_down.as_secs()),
             suspended: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            wanted_vfs: configuration.vfs,
             macs: HashMap::new(),
             cooling: loaded.cooling,
             returns: HashMap::new(),

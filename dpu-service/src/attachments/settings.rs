@@ -1,6 +1,6 @@
 //! What the engine is told by the configuration file.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use vf_alloc::{PfId, PoolSpec};
 
@@ -11,6 +11,8 @@ use crate::model::{HostName, Network};
 pub struct Configuration {
     /// The hosts that are served, each with its PFs.
     pub hosts: Vec<(HostName, Vec<PfId>)>,
+    /// How many VFs PFs shall have. The hosts leave the other PFs as they are.
+    pub vfs: BTreeMap<PfId, u32>,
     /// The pools of VFs.
     pub pools: Vec<PoolSpec>,
     /// The networks of the configuration file.

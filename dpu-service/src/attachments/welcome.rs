@@ -60,8 +60,27 @@ impl Engine {
         if let Some(reason) = self.registry().draining.clone() {
             self.sessions.send(&host, HostCommand::Draining { reason });
         }
+        self.tell_wanted_vfs(&host);
         self.host_spoke.notify_one();
         Ok(session)
+    }
+
+    /// Tells the hosts how many VFs their PFs shall have.
+    pub(super) fn tell_all_wanted_vfs(&self) {
+        let hosts: Vec<_> = self.registry().hosts.keys().cloned().collect();
+        hosts.iter().for_each(|host| self.tell_wanted_vfs(host));
+    }
+
+    /// Tells a host how many VFs its PFs shall have. One that has as many does nothing.
+    fn tell_wanted_vfs(&self, host: &HostName) {
+        let registry = self.registry();
+        let pfs = registry.hosts.get(host).into_iter().flatten();
+        let wanted: Vec<_> =
+            pfs.filter_map(|pf| Some((*pf, *registry.wanted_vfs.get(pf)?))).collect();
+        drop(registry);
+        for (pf, count) in wanted {
+            self.sessions.send(host, HostCommand::WantedVfs { pf, count });
+        }
     }
 
     /// The host said what it has now. Returns the attachments that can be freed, now that their VFs

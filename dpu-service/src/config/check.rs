@@ -11,7 +11,7 @@ use offload_proto::form::is_interface_name;
 use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
-    Config, Eswitch, EswitchDriver,
+    Config, Eswitch, EswitchDriver, Host,
     networks::{check_network, check_networks, is_label},
 };
 
@@ -363,7 +363,10 @@ mod tests {
             ),
             (host("a", "'p0'") + &host("a", "'p1'"), "two hosts are named \"a\""),
             (host("a", "'p0'") + "vfs = { p1 = 4 }", "vfs names p1, which is not in its pfs"),
-            (host("a", "'p0'") + "vfs = { p0 = 4097 }", "wants 4097 VFs of p0: it must be 0 to 4096"),
+            (
+                host("a", "'p0'") + "vfs = { p0 = 4097 }",
+                "wants 4097 VFs of p0: it must be 0 to 4096",
+            ),
         ];
         for (text, expected) in cases {
             assert_problem(&text, expected);

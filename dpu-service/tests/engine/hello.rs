@@ -7,9 +7,9 @@ use dpu_service::{
     sessions::HostCommand,
 };
 use offload_proto::Reason;
-use vf_alloc::{VfId, VfState};
+use vf_alloc::{PfId, VfId, VfState};
 
-use crate::world::{VFS, World, hello, host, inventory, key, live, spec};
+use crate::world::{VFS, World, configuration, hello, host, inventory, key, live, settings, spec};
 
 #[tokio::test]
 async fn attachments_of_an_earlier_boot_are_released() {
@@ -137,6 +137,25 @@ async fn a_vf_that_fell_out_of_its_pod_is_moved_back() {
         matches!(&command, Some(HostCommand::Reattach(again)) if again.record == view.record),
         "{command:?}"
     );
+    world.check();
+}
+
+#[tokio::test]
+async fn a_host_is_told_how_many_vfs_its_pfs_shall_have() {
+    let wanted = |world: &mut World| match world.command() {
+        Some(HostCommand::WantedVfs { pf, count }) => Some((pf, count)),
+        _ => None,
+    };
+    let mut configuration = configuration();
+    let (own, others) = (PfId::local(0), PfId::local(1));
+    configuration.vfs = [(own, 4), (others, 8)].into();
+    let mut world = World::with(configuration.clone(), settings(), VFS).await;
+    world.hello(&[]).await;
+    assert_eq!(wanted(&mut world), Some((own, 4)));
+    assert_eq!(wanted(&mut world), None, "other hosts' PFs are not its business");
+    configuration.vfs.insert(own, 6);
+    world.engine.load_configuration(configuration).await.unwrap();
+    assert_eq!(wanted(&mut world), Some((own, 6)));
     world.check();
 }
 

@@ -1,6 +1,9 @@
 //! An engine with a journal and a card in memory, and one host that speaks.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use dpu_service::{
     attachments::{
@@ -80,6 +83,7 @@ pub(crate) fn configuration() -> Configuration {
             (host(), vec![PfId::local(0)]),
             (HostName("node-2".into()), vec![PfId::local(1)]),
         ],
+        vfs: BTreeMap::new(),
         pools: vec![pool("default", "p0")],
         networks: vec![red()],
     }

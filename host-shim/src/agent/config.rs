@@ -376,6 +376,7 @@ mod tests {
         assert_eq!(shipped.socket, default.socket);
         assert_eq!(shipped.state_dir, default.state_dir);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
+        assert_eq!(format!("{:?}", shipped.vf_source), format!("{:?}", default.vf_source));
     }
 
     #[test]
