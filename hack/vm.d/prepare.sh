@@ -23,7 +23,7 @@ prepare() {
     need apt-get=apt dpkg-deb=dpkg flock=util-linux make=make cc=build-essential xz=xz-utils || exit 1
     mkdir -p "$CACHE" || die "$CACHE can't be made: name a folder by OFFLOAD_VM_DIR"
     exec {lock}>"$CACHE/lock"
-    flock "$lock"
+    flock -n "$lock" || { warn "waiting for another hack/vm prepare" && flock "$lock"; }
     [[ -e $TREE ]] || build_tree
     exec {lock}>&-
 }
@@ -52,7 +52,7 @@ build_tree() {
 download() {
     local packages kernel
     prepare_own_apt "$WORK" amd64
-    new_enough || prepare_own_apt "$WORK" amd64 "$(codename)-backports"
+    new_enough || APT_RELEASE=$(codename)-backports
     new_enough || die "Debian has no kernel $MIN_KERNEL or newer for $(codename), not even in its backports"
     own_apt apt-get install -y --download-only qemu-system-x86 busybox-static kmod >/dev/null ||
         die "apt can't get QEMU, busybox-static and kmod"
