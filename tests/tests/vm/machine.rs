@@ -91,6 +91,7 @@ fn each_igb_card_makes_seven_vfs_with_a_netdev_each() {
         for vf in 0..7 {
             let netdev = card.join(format!("virtfn{vf}/net"));
             wait_for("a VF's netdev", LIMIT, || fs::read_dir(&netdev).ok()?.next()?.ok());
+            assert!(card.join(format!("virtfn{vf}/iommu_group")).exists(), "vfio wants one");
         }
         write(card.join("sriov_numvfs"), "0");
         assert!(!card.join("virtfn0").exists());
