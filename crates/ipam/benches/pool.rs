@@ -1,9 +1,14 @@
 //! What an allocation costs, in time and in room, from an empty pool to 16 million leases.
 //!
-//! `cargo bench -p ipam`. The pair is an allocation for a new key and the release of the oldest
-//! lease, while some 60,000 addresses cool down; the undo is an allocation that is forgotten
-//! again. The longest call is that of the filling up to the row; on a busy machine it is the
-//! scheduler's. The map pair is the yardstick for the pair.
+//! `cargo bench -p ipam`. All while some 60,000 addresses cool down, and for keys never seen before:
+//! * pair: an allocation, and the release of the oldest lease;
+//! * at once: an allocation, and its own release, which lets the address cool down;
+//! * undo: an allocation that is forgotten again, so that the address does not cool down;
+//! * get: a look at some lease;
+//! * map pair: the pair with the standard library's map, the yardstick;
+//! * longest call: that of the filling up to the row; on a busy machine it is the scheduler's.
+//!
+//! Last, the pair with leases that are released in no particular order.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 
 use std::{
@@ -25,6 +30,8 @@ const COOL_DOWN: u64 = 60;
 const RELEASES_PER_SECOND: u64 = 1_000;
 const CALLS: u32 = 50_000;
 const ROUNDS: usize = 20;
+/// Numbers of keys from here on are used for one call or two.
+const PASSING: u64 = 1 << 40;
 
 /// Leases of keys that look random, the oldest first.
 struct Bench<K> {
@@ -34,14 +41,15 @@ struct Bench<K> {
     next: u64,
     released: u64,
     looked_up: u64,
+    passing: u64,
 }
 
-impl<K: Clone + Eq + Hash> Bench<K> {
+impl<K: Copy + Eq + Hash> Bench<K> {
     fn new(cidr: &str, key: fn(u64) -> K) -> Self {
         let cidr = cidr.parse().unwrap();
         let spec = SubnetSpec { cidr, gateway: None, ranges: Vec::new(), exclude: Vec::new() };
         let pool = Pool::new(spec, COOL_DOWN).unwrap();
-        Self { pool, key, oldest: 0, next: 0, released: 0, looked_up: 0 }
+        Self { pool, key, oldest: 0, next: 0, released: 0, looked_up: 0, passing: PASSING }
     }
 
     fn now(&self) -> u64 {
@@ -61,11 +69,31 @@ impl<K: Clone + Eq + Hash> Bench<K> {
         black_box(self.pool.release(&key, self.now()).unwrap());
     }
 
+    fn allocate_passing(&mut self) -> K {
+        let key = (self.key)(self.passing);
+        self.passing += 1;
+        black_box(self.pool.allocate(key, self.now()).unwrap());
+        key
+    }
+
+    fn at_once(&mut self) {
+        let key = self.allocate_passing();
+        self.released += 1;
+        black_box(self.pool.release(&key, self.now()).unwrap());
+    }
+
     fn undo(&mut self) {
-        self.allocate();
-        self.next -= 1;
-        let key = (self.key)(self.next);
+        let key = self.allocate_passing();
         black_box(self.pool.forget(&key).unwrap());
+    }
+
+    /// Releases a lease far from the last one released. Each can be had once.
+    fn pair_in_any_order(&mut self) {
+        self.allocate_passing();
+        self.looked_up = (self.looked_up + 0x9e_3779) % (self.next - self.oldest);
+        let key = (self.key)(self.oldest + self.looked_up);
+        self.released += 1;
+        black_box(self.pool.release(&key, self.now()).unwrap());
     }
 
     /// Looks up a lease far from the last one looked up.
@@ -124,10 +152,10 @@ fn mixed(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-fn run<K: Clone + Eq + Hash>(cidr: &str, name: &str, key: fn(u64) -> K) {
+fn run<K: Copy + Eq + Hash>(cidr: &str, name: &str, key: fn(u64) -> K) {
     println!("\n{cidr}, keys: {name}");
-    println!("     leases    pair    undo     get  map pair  longest call  room a lease");
-    println!("                 ns      ns      ns        ns            us   bytes + key");
+    println!("     leases    pair  at once    undo     get  map pair  longest call  room a lease");
+    println!("                 ns       ns      ns      ns        ns            us   bytes + key");
     let region = Region::new(ALLOCATOR);
     let mut bench = Bench::new(cidr, key);
     for level in LEVELS {
@@ -139,14 +167,18 @@ fn run<K: Clone + Eq + Hash>(cidr: &str, name: &str, key: fn(u64) -> K) {
             bench.allocate();
             bench.release();
         });
+        let at_once = bench.time(Bench::at_once);
         let undo = bench.time(Bench::undo);
         let get = bench.time(Bench::get);
         let map = map_pair(key, level);
         let longest = longest.as_secs_f64() * 1e6;
         println!(
-            "{level:>11} {pair:>7.0} {undo:>7.0} {get:>7.0} {map:>9.0} {longest:>13.1} {room:>13.2}"
+            "{level:>11} {pair:>7.0} {at_once:>8.0} {undo:>7.0} {get:>7.0} {map:>9.0} {longest:>13.1} \
+             {room:>13.2}"
         );
     }
+    let pair = bench.time(Bench::pair_in_any_order);
+    println!("in any order {pair:>6.0}");
 }
 
 fn main() {

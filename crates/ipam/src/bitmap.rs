@@ -9,14 +9,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    index::Place,
+    segment::Place,
     subnet::{Span, Subnet},
 };
 
 const WORDS: usize = 64;
 const WORD_BITS: u32 = u64::BITS;
 /// The low bits of an address's number: which bit of a chunk it is.
-const CHUNK_BITS: u32 = 12;
+pub(crate) const CHUNK_BITS: u32 = 12;
 const CHUNK_MASK: u128 = (1 << CHUNK_BITS) - 1;
 
 /// How many more chunks than needed may be in use before the search goes back to earlier addresses
@@ -95,8 +95,9 @@ impl Bitmap {
         place(slot, bit)
     }
 
-    /// Makes the address at `place` free.
-    pub(crate) fn free(&mut self, place: Place) {
+    /// Makes the address at `place` free. A chunk of which no place is in use any more, if there is
+    /// one: the high bits of its places.
+    pub(crate) fn free(&mut self, place: Place) -> Option<usize> {
         let (slot, bit) = split(place);
         let chunk = &mut self.chunks[slot];
         if chunk.is_open(bit) {
@@ -106,9 +107,7 @@ impl Bitmap {
             }
         }
         chunk.free(bit);
-        if chunk.taken_count == 0 {
-            self.drop_earlier(slot);
-        }
+        if chunk.taken_count == 0 { self.drop_earlier(slot) } else { None }
     }
 
     fn slot(&self, number: u128) -> Option<usize> {
@@ -175,16 +174,15 @@ impl Bitmap {
     }
 
     /// Drops the chunk that became empty before the one in `slot` did, if it is empty still.
-    fn drop_earlier(&mut self, slot: usize) {
+    fn drop_earlier(&mut self, slot: usize) -> Option<usize> {
         let earlier = self.empty.replace(slot).filter(|&earlier| earlier != slot);
-        let Some(earlier) = earlier else { return };
+        let earlier = earlier.filter(|&earlier| self.chunks[earlier].taken_count == 0)?;
         let chunk = &mut self.chunks[earlier];
-        if chunk.taken_count == 0 {
-            chunk.closed = None;
-            self.by_number.remove(&chunk.number);
-            self.spare.push(earlier);
-            self.recent = None;
-        }
+        chunk.closed = None;
+        self.by_number.remove(&chunk.number);
+        self.spare.push(earlier);
+        self.recent = None;
+        Some(earlier)
     }
 
     /// The places that are taken and that `subnet` would not hand out unasked. `None`: a subnet that

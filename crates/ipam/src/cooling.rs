@@ -1,44 +1,56 @@
 //! Addresses at rest, in the order in which they wake.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
-use crate::index::Place;
+use crate::segment::Place;
 
 /// How many addresses lie together. It bounds what one call moves when a batch grows.
 const PLACES_PER_BATCH: usize = 4096;
 
-/// Addresses at rest, by the second in which their rest ends. The addresses of one second are
-/// numbered batches.
+/// Addresses whose rest ends at the same second; of those of one second, some. Never empty.
+#[derive(Debug)]
+struct Batch {
+    until: u64,
+    places: Vec<Place>,
+}
+
+/// Addresses at rest: the batch that wakes first is the first.
 #[derive(Debug, Default)]
 pub(crate) struct Cooling {
-    batches: BTreeMap<(u64, u32), Vec<Place>>,
+    batches: VecDeque<Batch>,
 }
 
 impl Cooling {
+    /// Lets `place` rest. Quick if no other rests for longer.
     pub(crate) fn add(&mut self, place: Place, until: u64) {
-        let last = self.batches.range_mut((until, 0)..=(until, u32::MAX)).next_back();
-        let number = match last {
-            Some((_, batch)) if batch.len() < PLACES_PER_BATCH => return batch.push(place),
-            Some(((_, number), _)) => number + 1,
-            None => 0,
-        };
-        self.batches.insert((until, number), vec![place]);
+        let is_last = self.batches.back().is_none_or(|last| last.until <= until);
+        let end = if is_last { self.batches.len() } else { self.end_of(until) };
+        let last = end.checked_sub(1).and_then(|last| self.batches.get_mut(last));
+        match last.filter(|last| last.until == until && last.places.len() < PLACES_PER_BATCH) {
+            Some(last) => last.places.push(place),
+            None => self.batches.insert(end, Batch { until, places: vec![place] }),
+        }
+    }
+
+    /// Where the batches end that wake at `now` at the latest.
+    fn end_of(&self, now: u64) -> usize {
+        self.batches.partition_point(|batch| batch.until <= now)
     }
 
     /// Takes out an address whose rest is over at `now`.
     pub(crate) fn take_due(&mut self, now: u64) -> Option<Place> {
-        let mut first = self.batches.first_entry().filter(|batch| batch.key().0 <= now)?;
-        let place = first.get_mut().pop();
-        if first.get().is_empty() {
-            first.remove();
+        let first = self.batches.front_mut().filter(|batch| batch.until <= now)?;
+        let place = first.places.pop();
+        if first.places.is_empty() {
+            self.batches.pop_front();
         }
         place
     }
 
     /// When the rest of `place` ends. Looks at every address at rest.
     pub(crate) fn until(&self, place: Place) -> Option<u64> {
-        let with_it = self.batches.iter().find(|(_, batch)| batch.contains(&place))?;
-        Some(with_it.0.0)
+        let with_it = self.batches.iter().find(|batch| batch.places.contains(&place))?;
+        Some(with_it.until)
     }
 
     /// Takes `place` out before its rest is over. Looks at every address at rest.
@@ -47,19 +59,18 @@ impl Cooling {
     }
 
     pub(crate) fn retain(&mut self, keep: impl Fn(Place) -> bool) {
-        self.batches.retain(|_, batch| {
-            batch.retain(|&place| keep(place));
-            !batch.is_empty()
+        self.batches.retain_mut(|batch| {
+            batch.places.retain(|&place| keep(place));
+            !batch.places.is_empty()
         });
     }
 
     /// How many addresses are still to rest at `now`.
     pub(crate) fn count(&self, now: u64) -> usize {
-        let Some(next) = now.checked_add(1) else { return 0 };
-        self.batches.range((next, 0)..).map(|(_, batch)| batch.len()).sum()
+        self.batches.range(self.end_of(now)..).map(|batch| batch.places.len()).sum()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
-        self.batches.values().flatten().copied()
+        self.batches.iter().flat_map(|batch| &batch.places).copied()
     }
 }

@@ -11,7 +11,9 @@ mod bitmap;
 mod cooling;
 mod error;
 mod index;
+mod leases;
 mod pool;
+mod segment;
 mod subnet;
 
 pub use error::{AllocateError, RequestError, ResizeError, RestoreError};

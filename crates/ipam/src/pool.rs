@@ -6,7 +6,9 @@ use crate::{
     AllocateError, RequestError, ResizeError, RestoreError, SpecError, SubnetSpec,
     bitmap::Bitmap,
     cooling::Cooling,
-    index::{Gap, Index, Place},
+    index::Gap,
+    leases::Leases,
+    segment::Place,
     subnet::{Standing, Subnet},
 };
 
@@ -34,20 +36,20 @@ const WAKE_PER_CALL: usize = 8;
 
 /// The addresses of one subnet, and who holds them. `K` names a holder: an attachment.
 ///
-/// An address is *taken* while it is held and while it rests; the index says by whom it is held.
+/// An address is *taken* while it is held and while it rests; the leases say by whom it is held.
 #[derive(Debug)]
 pub struct Pool<K> {
     subnet: Subnet,
     capacity: u128,
     cool_down: u64,
-    index: Index<K>,
+    leases: Leases<K>,
     bitmap: Bitmap,
     cooling: Cooling,
     /// Where to look for the next free address: the number after the last one handed out.
     cursor: u128,
 }
 
-impl<K: Clone + Eq + Hash> Pool<K> {
+impl<K: Copy + Eq + Hash> Pool<K> {
     /// A pool of which nothing is held. An address that is given back rests for `cool_down` seconds.
     ///
     /// # Errors
@@ -58,7 +60,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
             capacity: subnet.capacity(),
             subnet,
             cool_down,
-            index: Index::new(),
+            leases: Leases::new(),
             bitmap: Bitmap::default(),
             cooling: Cooling::default(),
             cursor: 0,
@@ -70,7 +72,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// # Errors
     /// None is free.
     pub fn allocate(&mut self, key: K, now: u64) -> Result<IpAddr, AllocateError> {
-        let gap = match self.index.find(&key) {
+        let gap = match self.leases.find(&key) {
             Ok(place) => return Ok(self.address(place)),
             Err(gap) => gap,
         };
@@ -94,7 +96,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
         address: IpAddr,
         now: u64,
     ) -> Result<IpAddr, RequestError<K>> {
-        let gap = match self.index.find(&key).map(|place| self.address(place)) {
+        let gap = match self.leases.find(&key).map(|place| self.address(place)) {
             Ok(held) if held == address => return Ok(held),
             Ok(held) => return Err(RequestError::KeyHoldsAnother { held, address }),
             Err(gap) => gap,
@@ -116,10 +118,10 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// held none.
     pub fn release(&mut self, key: &K, now: u64) -> Option<IpAddr> {
         self.wake(now);
-        let place = self.index.remove(key)?;
+        let place = self.leases.remove(key)?;
         let address = self.address(place);
         if self.cool_down == 0 {
-            self.bitmap.free(place);
+            self.free(place);
         } else {
             self.cooling.add(place, now.saturating_add(self.cool_down));
         }
@@ -129,9 +131,9 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// Takes back what `key` was given but has never used; the address does not rest. `None`: the
     /// key held none.
     pub fn forget(&mut self, key: &K) -> Option<IpAddr> {
-        let place = self.index.remove(key)?;
+        let place = self.leases.remove(key)?;
         let address = self.address(place);
-        self.bitmap.free(place);
+        self.free(place);
         Some(address)
     }
 
@@ -141,7 +143,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// # Errors
     /// The address has another holder or is not in the subnet, or the key holds another address.
     pub fn restore(&mut self, key: K, address: IpAddr) -> Result<(), RestoreError<K>> {
-        let gap = match self.index.find(&key).map(|place| self.address(place)) {
+        let gap = match self.leases.find(&key).map(|place| self.address(place)) {
             Ok(held) if held == address => return Ok(()),
             Ok(held) => return Err(RestoreError::KeyHoldsAnother { key, held, claimed: address }),
             Err(gap) => gap,
@@ -150,7 +152,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
             return Err(RestoreError::OutsideSubnet { key, address, subnet: self.subnet.cidr() });
         };
         if let Some(place) = self.bitmap.taken(number) {
-            if let Some(holder) = self.index.key_at(place).cloned() {
+            if let Some(holder) = self.leases.key_at(place).copied() {
                 return Err(RestoreError::InUse { address, holder, claimant: key });
             }
             self.wake_early(place);
@@ -179,14 +181,14 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     /// The address that `key` holds.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<IpAddr> {
-        self.index.get(key).map(|place| self.address(place))
+        self.leases.get(key).map(|place| self.address(place))
     }
 
-    /// Who holds `address`. Looks at every lease: it is meant for messages.
+    /// Who holds `address`.
     #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<&K> {
         let place = self.bitmap.taken(self.subnet.number(address)?)?;
-        self.index.key_at(place)
+        self.leases.key_at(place)
     }
 
     /// How the addresses are used.
@@ -194,14 +196,14 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     pub fn usage(&self, now: u64) -> Usage {
         Usage {
             capacity: self.capacity,
-            held: self.index.len() as u64,
+            held: self.leases.len() as u64,
             cooling: self.cooling.count(now) as u64,
         }
     }
 
     /// Who holds what, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = (&K, IpAddr)> {
-        self.index.iter().map(|(key, place)| (key, self.address(place)))
+        self.leases.iter().map(|(key, place)| (key, self.address(place)))
     }
 
     /// What the pool was made of.
@@ -233,21 +235,27 @@ impl<K: Clone + Eq + Hash> Pool<K> {
 
     fn hold(&mut self, gap: &Gap, key: K, number: u128) {
         let place = self.bitmap.take(&self.subnet, number);
-        self.index.insert(gap, key, place);
+        self.leases.insert(gap, key, place);
     }
 
     /// Makes some addresses free whose rest is over.
     fn wake(&mut self, now: u64) {
         for _ in 0..WAKE_PER_CALL {
             let Some(place) = self.cooling.take_due(now) else { return };
-            self.bitmap.free(place);
+            self.free(place);
+        }
+    }
+
+    fn free(&mut self, place: Place) {
+        if let Some(chunk) = self.bitmap.free(place) {
+            self.leases.clear_chunk(chunk);
         }
     }
 
     /// Makes an address free that is at rest.
     fn wake_early(&mut self, place: Place) {
         self.cooling.remove(place);
-        self.bitmap.free(place);
+        self.free(place);
     }
 
     /// Makes a taken address free if its rest is over, or says why it cannot.
@@ -257,7 +265,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
         {
             return Err(RequestError::Cooling { address, seconds: until - now });
         }
-        if let Some(holder) = self.index.key_at(place).cloned() {
+        if let Some(holder) = self.leases.key_at(place).copied() {
             return Err(RequestError::InUse { address, holder });
         }
         self.wake_early(place);
@@ -267,7 +275,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
     fn next_free(&mut self, now: u64) -> Option<u128> {
         while u128::from(self.bitmap.open_taken()) == self.capacity {
             let place = self.cooling.take_due(now)?;
-            self.bitmap.free(place);
+            self.free(place);
         }
         self.bitmap.next_free(&self.subnet, self.cursor)
     }
@@ -289,10 +297,10 @@ impl<K: Clone + Eq + Hash> Pool<K> {
         let resting: HashSet<Place> =
             self.cooling.iter().filter(|place| displaced.contains(place)).collect();
         let held = displaced.difference(&resting).next();
-        let lease = held.and_then(|&place| Some((place, self.index.key_at(place)?.clone())));
+        let lease = held.and_then(|&place| Some((place, self.leases.key_at(place)?)));
         match lease {
             Some((place, key)) => {
-                Err(ResizeError::LeaseInTheWay { key, address: self.address(place) })
+                Err(ResizeError::LeaseInTheWay { key: *key, address: self.address(place) })
             }
             None => Ok(()),
         }
@@ -304,7 +312,7 @@ impl<K: Clone + Eq + Hash> Pool<K> {
         let ended: HashSet<Place> = displaced.iter().filter(outside).copied().collect();
         self.cooling.retain(|place| !ended.contains(&place));
         for place in ended {
-            self.bitmap.free(place);
+            self.free(place);
         }
     }
 }
