@@ -12,10 +12,7 @@ mod service_support;
 #[path = "../../crates/netlink/tests/support/mod.rs"]
 mod support;
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use mtls::Role;
 use nix::sys::{
@@ -29,7 +26,7 @@ use offload_proto::{
         workload_network_client::WorkloadNetworkClient,
     },
 };
-use service_support::{ADDRESS, NETWORKS, Setup, eventually, read, reason};
+use service_support::{ADDRESS, NETWORKS, Setup, eventually, reason};
 use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming, transport::Channel};
@@ -390,18 +387,4 @@ fn a_stopping_service_tells_its_hosts_and_leaves_the_bridge() {
     assert_eq!(setup.netns.link("br-offload")["ifalias"], "dpu-offload fabric");
     drop(service);
     setup.start();
-}
-
-#[test]
-fn a_journal_that_cannot_be_read_stays_as_it_is() {
-    let setup = Setup::new();
-    fs::create_dir(setup.path("state")).unwrap();
-    let journal = setup.path("state/journal.redb");
-    fs::write(&journal, "this is no journal").unwrap();
-    let mut command = setup.command();
-    let output = setup.netns.netns.run(|| command.output().unwrap()).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("can't start without its journal"), "{said}");
-    assert_eq!(read(&journal), "this is no journal");
 }

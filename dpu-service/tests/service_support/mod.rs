@@ -98,7 +98,7 @@ impl Setup {
         fs::rename(self.path("next.toml"), self.path("service.toml")).unwrap();
     }
 
-    pub fn command(&self) -> Command {
+    fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dpu-service"));
         command.arg("--config").arg(self.path("service.toml"));
         command
@@ -194,7 +194,7 @@ impl Drop for Service<'_> {
     }
 }
 
-pub fn read(path: &Path) -> String {
+fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
