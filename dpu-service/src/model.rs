@@ -2,6 +2,7 @@
 //! `api::convert` turns them into the protocol's messages.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
@@ -190,6 +191,9 @@ pub struct Network {
     /// VLAN, 1 to 4094. `None`: untagged.
     #[serde(default)]
     pub vlan: Option<u16>,
+    /// VLANs that pods may use besides, tagged.
+    #[serde(default)]
+    pub trunk: BTreeSet<u16>,
     /// The VF pool.
     #[serde(default = "default_pool")]
     pub pool: String,
@@ -295,6 +299,8 @@ pub struct PortSettings {
     pub mtu: u32,
     /// Access VLAN. `None`: untagged.
     pub vlan: Option<u16>,
+    /// VLANs that pass tagged.
+    pub trunk: BTreeSet<u16>,
     /// Rate limits.
     pub bandwidth: Bandwidth,
     /// Whether frames from other MAC addresses than `mac` are dropped.
@@ -310,6 +316,7 @@ impl Record {
             mac: self.mac,
             mtu: self.network.mtu,
             vlan: self.network.vlan,
+            trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
             anti_spoofing: !self.network.allow_mac_spoofing,
         }

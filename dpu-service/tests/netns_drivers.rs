@@ -4,142 +4,18 @@
 
 #[path = "../../crates/netlink/tests/support/mod.rs"]
 mod support;
+mod veth_dpu;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use dpu_service::{
-    eswitch::{Eswitch, Refused, Representor, veth::VethEswitch},
-    fabric::{Fabric, Membership, bridge::BridgeFabric},
+    eswitch::Eswitch,
+    fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
-    probe::KernelAbilities,
 };
-use netlink::{LinkChange, MacAddress, VethEnd};
+use netlink::{LinkChange, MacAddress};
 use serde_json::Value;
-use support::TestNetns;
-use vf_alloc::VfId;
-
-const BRIDGE: &str = "br-offload";
-
-/// A DPU with a virtual card, whose pods' namespaces hold the VFs.
-struct Dpu {
-    netns: TestNetns,
-    abilities: KernelAbilities,
-    eswitch: VethEswitch,
-    fabric: BridgeFabric,
-}
-
-/// A pod with its VF, `eth0`, which has addresses of both families.
-struct Pod {
-    netns: TestNetns,
-    settings: PortSettings,
-}
-
-impl Dpu {
-    fn new() -> Self {
-        Self::with_uplinks(&[])
-    }
-
-    fn with_uplinks(uplinks: &[&str]) -> Self {
-        let netns = TestNetns::new();
-        let abilities = KernelAbilities::probe().unwrap();
-        let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
-        let fabric = open_fabric(&netns, uplinks, &abilities);
-        Self { netns, abilities, eswitch, fabric }
-    }
-
-    /// Plugs VF `number` in, its host end in the namespace of a new pod.
-    fn plug(&self, number: u16) -> Pod {
-        let pod = Pod {
-            netns: TestNetns::new(),
-            settings: PortSettings {
-                vf: VfId::local(0, number),
-                mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
-                mtu: 1500,
-                vlan: None,
-                bandwidth: Bandwidth::default(),
-                anti_spoofing: true,
-            },
-        };
-        self.plug_into(&pod);
-        pod
-    }
-
-    fn plug_into(&self, pod: &Pod) {
-        let name = pod.settings.vf.to_string();
-        let mut rtnl = self.netns.rtnl();
-        let vf = VethEnd::new("eth0").netns(&pod.netns.netns).mac(pod.settings.mac);
-        rtnl.add_veth(&VethEnd::new(&name), &vf).unwrap();
-        let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
-        let alias = format!("virtual-nic representor {name}");
-        rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
-        let host = pod.settings.vf.vf + 1;
-        pod.netns.run("ip link set eth0 up");
-        pod.netns.run(&format!("ip addr add 10.9.0.{host}/24 dev eth0"));
-        pod.netns.run(&format!("ip addr add fd09::{host}/64 dev eth0 nodad"));
-    }
-
-    /// Inside, since a thread sees the sysctls of its own namespace.
-    fn prepare(&self) -> Result<(), Refused> {
-        self.netns.netns.run(|| self.fabric.prepare()).unwrap()
-    }
-
-    fn representor(&self, pod: &Pod) -> Representor {
-        self.eswitch.representor(pod.settings.vf).unwrap().expect("no representor")
-    }
-
-    /// As the programmer does it.
-    fn program(&self, pod: &Pod) {
-        let port = self.representor(pod);
-        let settings = &pod.settings;
-        self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
-        self.eswitch.set_mtu(&port, settings.mtu).unwrap();
-        self.fabric.join(&port, settings).unwrap();
-        match settings.anti_spoofing {
-            true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
-            false => self.fabric.clear_anti_spoofing(&port).unwrap(),
-        }
-        self.eswitch.set_up(&port, true).unwrap();
-    }
-
-    /// What `bridge` says of the port.
-    fn bridge_port(&self, name: &str) -> Value {
-        self.netns.json(&format!("bridge -d -j link show dev {name}"))[0].clone()
-    }
-
-    /// The stations that were put behind the port.
-    fn stations(&self, name: &str) -> Vec<String> {
-        let entries = self.netns.json(&format!("bridge -j fdb show dev {name}"));
-        let entries = entries.as_array().unwrap().clone();
-        let is_static = |entry: &&Value| entry["state"] == "static";
-        entries
-            .iter()
-            .filter(is_static)
-            .map(|entry| entry["mac"].as_str().unwrap().into())
-            .collect()
-    }
-}
-
-impl Pod {
-    /// Waits until the address answers: a port forwards as soon as the kernel has noticed its carrier.
-    fn reaches(&self, address: &str) {
-        support::eventually(&format!("ping {address}"), || self.pings(address));
-    }
-
-    fn pings(&self, address: &str) -> bool {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
-        self.netns.netns.run(|| ping.status().unwrap().success()).unwrap()
-    }
-}
-
-fn open_fabric(netns: &TestNetns, uplinks: &[&str], abilities: &KernelAbilities) -> BridgeFabric {
-    let uplinks: Vec<String> = uplinks.iter().map(ToString::to_string).collect();
-    netns.netns.run(|| BridgeFabric::open(BRIDGE, &uplinks, abilities)).unwrap().unwrap()
-}
-
-fn can(fabric: &impl Fabric, name: &str) -> bool {
-    fabric.capabilities().iter().any(|capability| capability.name == name && capability.available)
-}
+use veth_dpu::{BRIDGE, Dpu, can, open_fabric};
 
 #[test]
 fn pods_reach_each_other_in_both_families() {
@@ -207,7 +83,7 @@ fn the_findings_follow_the_kernel() {
     assert!(!dpu.fabric.anti_spoofing(&port, None).unwrap().in_place);
     let other: MacAddress = "02:00:00:00:01:77".parse().unwrap();
     assert!(!dpu.fabric.anti_spoofing(&port, Some(other)).unwrap().in_place);
-    assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership { vlan: None }));
+    assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership::default()));
     assert_eq!(Vec::from_iter(dpu.fabric.members().unwrap().into_keys()), [port.index]);
 
     dpu.netns.run("bridge link set dev pf0vf0 locked off");
@@ -379,38 +255,39 @@ fn uplinks_join_and_what_cannot_is_told_by_name() {
     dpu.prepare().unwrap();
 }
 
-/// Where the kernel keeps VLANs apart, pods of different VLANs don't meet, and the uplink carries
-/// each VLAN as long as a pod is in it. Where it can't, a VLAN is refused by name.
+/// tests/vm_fabric.rs has what is done where the kernel keeps VLANs apart.
 #[test]
-fn vlans_are_kept_apart_or_refused() {
-    let dpu = Dpu::with_uplinks(&["p0"]);
-    dpu.netns.run("ip link add p0 type veth peer name wire0");
-    dpu.prepare().unwrap();
-    let mut pods = [dpu.plug(0), dpu.plug(1), dpu.plug(2)];
-    pods[0].settings.vlan = Some(100);
-    pods[1].settings.vlan = Some(100);
-    if !can(&dpu.fabric, "vlan-filtering") {
-        let refused = dpu.fabric.check(&pods[0].settings).unwrap_err().to_string();
-        assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
-        return;
+fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
+    let dpu = Dpu::new();
+    let mut settings = dpu.plug(0).settings;
+    settings.vlan = Some(100);
+    match dpu.fabric.check(&settings) {
+        Ok(()) => assert!(can(&dpu.fabric, "vlan-filtering")),
+        Err(refused) => {
+            assert!(!can(&dpu.fabric, "vlan-filtering"));
+            let refused = refused.to_string();
+            assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
+        }
     }
-    pods.iter().for_each(|pod| dpu.program(pod));
-    pods[0].reaches("10.9.0.2");
-    assert!(!pods[0].pings("10.9.0.3"));
-    let vlans = |name: &str| {
-        let shown = dpu.netns.json(&format!("bridge -j vlan show dev {name}"));
-        let vlans = shown[0]["vlans"].as_array().unwrap().clone();
-        vlans.iter().map(|vlan| vlan["vlan"].as_u64().unwrap()).collect::<Vec<_>>()
-    };
-    assert_eq!((vlans("pf0vf0"), vlans("pf0vf2"), vlans("p0")), (vec![100], vec![1], vec![1, 100]));
-    dpu.netns.run("ip link set p0 nomaster");
+}
+
+#[test]
+fn a_representor_is_not_taken_from_another_bridge() {
+    let dpu = Dpu::new();
     dpu.prepare().unwrap();
-    assert_eq!(vlans("p0"), [1, 100], "an uplink that returns carries all");
-    for pod in &pods[..2] {
-        let port = dpu.representor(pod);
-        assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership { vlan: Some(100) }));
-        assert_eq!(vlans("p0"), [1, 100]);
-        dpu.fabric.leave(&port).unwrap();
-    }
-    assert_eq!(vlans("p0"), [1]);
+    let pod = dpu.plug(0);
+    dpu.netns.run("ip link add theirs type bridge");
+    dpu.netns.run("ip link set pf0vf0 master theirs");
+    let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
+    let told = "representor pf0vf0 is a port of theirs: take it out first";
+    assert_eq!(refused.to_string(), told);
+    dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], "theirs");
+
+    // One that this service made under another name is its own.
+    let mut rtnl = dpu.netns.rtnl();
+    let theirs = rtnl.link_by_name("theirs").unwrap().unwrap().index;
+    rtnl.change_link(theirs, &LinkChange::new().alias("dpu-offload fabric")).unwrap();
+    dpu.program(&pod);
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], BRIDGE);
 }

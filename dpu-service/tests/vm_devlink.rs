@@ -112,6 +112,7 @@ fn settings() -> PortSettings {
         mac: MacAddress([2, 0, 0, 0, 1, 1]),
         mtu: 9000,
         vlan: Some(100),
+        trunk: [200].into(),
         bandwidth: Bandwidth {
             ingress_rate: 5_000_000,
             egress_rate: 10_000_000,
@@ -147,10 +148,16 @@ fn a_representor_is_programmed_and_taken_back() {
         let queue = dpu.netns.json(&format!("tc -j qdisc show dev {name}"))[0].clone();
         assert_eq!((&queue["kind"], &queue["options"]["rate"]), (&json!("tbf"), &json!(625_000)));
         let vlans = dpu.netns.json(&format!("bridge -j vlan show dev {name}"))[0]["vlans"].clone();
-        assert_eq!(vlans, json!([{"vlan": 100, "flags": ["PVID", "Egress Untagged"]}]));
+        let access = json!({"vlan": 100, "flags": ["PVID", "Egress Untagged"]});
+        assert_eq!(vlans, json!([access, {"vlan": 200}]));
         let stations = dpu.netns.json(&format!("bridge -j fdb show dev {name} state static"));
-        let station = (&stations[0]["mac"], &stations[0]["vlan"]);
-        assert_eq!(station, (&json!("02:00:00:00:01:01"), &json!(100)));
+        let mut known: Vec<_> =
+            stations.as_array().unwrap().iter().map(|entry| &entry["vlan"]).collect();
+        known.sort_by_key(|vlan| vlan.as_u64());
+        assert_eq!(
+            (&stations[0]["mac"], known),
+            (&json!("02:00:00:00:01:01"), vec![&json!(100), &json!(200)])
+        );
         let found = dpu.programmer.inspect(&settings()).unwrap();
         assert!(found.steps.iter().all(|step| step.in_place), "{:#?}", found.steps);
         assert_eq!(found.steps[0].detail, "set by the host");

@@ -180,6 +180,7 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Origin", &status.origin);
     text.field("Default", yes_or_no(network.default));
     text.field("VLAN", &vlan(network.vlan));
+    text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
     text.field("Interface", &network.interface_name);

@@ -80,6 +80,12 @@ fn check_link(network: &Network) -> Vec<String> {
     {
         problems.push(format!("vlan {vlan} must be 1 to 4094; leave it out for untagged"));
     }
+    for vlan in network.trunk.iter().filter(|vlan| !VLANS.contains(vlan)) {
+        problems.push(format!("trunk holds {vlan}, but VLANs are 1 to 4094"));
+    }
+    if let Some(vlan) = network.vlan.filter(|vlan| network.trunk.contains(vlan)) {
+        problems.push(format!("trunk holds {vlan}, which is its vlan: pods send that untagged"));
+    }
     if !MTUS.contains(&network.mtu) {
         problems.push(format!("mtu {} must be 1280 to 9216", network.mtu));
     }
@@ -89,6 +95,7 @@ fn check_link(network: &Network) -> Vec<String> {
 fn check_list_lengths(network: &Network) -> Vec<String> {
     let lengths = [
         ("subnets", network.subnets.len()),
+        ("trunk VLANs", network.trunk.len()),
         ("routes", network.routes.len()),
         ("rules", network.rules.len()),
         ("dns.nameservers", network.dns.nameservers.len()),

@@ -8,7 +8,7 @@
 mod vlans;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -16,7 +16,7 @@ use netlink::{
     Bridge, BridgePort, Error, Family, FdbEntry, Link, LinkChange, MacAddress, Request, Rtnl,
     set_sysctl,
 };
-use vlans::{UNTAGGED, access_vlan, uplink_changes};
+use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus, uplink_changes};
 
 use super::{Fabric, Membership};
 use crate::{
@@ -164,14 +164,35 @@ impl BridgeFabric {
         rtnl.change_link(uplink.index, &LinkChange::new().up()).map_err(refused)
     }
 
-    /// Puts the port into its VLAN and no other.
-    fn set_vlan(rtnl: &mut Rtnl, bridge: u32, port: u32, vlan: u16) -> Result<(), Error> {
+    /// Puts the port into its VLANs and no other.
+    fn set_vlans(
+        rtnl: &mut Rtnl,
+        bridge: u32,
+        port: u32,
+        settings: &PortSettings,
+    ) -> Result<(), Error> {
         let vlans = rtnl.bridge_vlans(bridge)?;
-        let others = vlans.get(&port).into_iter().flatten().filter(|other| other.id != vlan);
-        let mut requests: Vec<Request<'_>> =
-            others.map(|other| Request::delete_bridge_vlan(port, other.id)).collect();
-        requests.push(Request::add_bridge_vlan(port, vlans::access(vlan)));
+        let has = vlans.get(&port).map_or(&[][..], Vec::as_slice);
+        let wanted = port_vlans(settings);
+        let mut requests =
+            Self::forget_stations(rtnl, port, &Vec::from_iter(surplus(has, &wanted)))?;
+        requests.extend(port_changes(port, has, &wanted));
         rtnl.batch(&requests)
+    }
+
+    /// What takes the stations away that are known in VLANs which the port is to leave. The kernel
+    /// would keep them, and refuse to delete them once the port has left.
+    fn forget_stations(
+        rtnl: &mut Rtnl,
+        port: u32,
+        vlans: &[u16],
+    ) -> Result<Vec<Request<'static>>, Error> {
+        if vlans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_left = |entry: &FdbEntry| entry.vlan.is_some_and(|vlan| vlans.contains(&vlan));
+        let stations = stations(rtnl, port)?.into_iter().filter(is_left);
+        Ok(stations.map(|entry| Request::delete_fdb(port, entry.mac, entry.vlan)).collect())
     }
 
     /// Gives the uplinks the VLANs that pods are in, and no other.
@@ -188,13 +209,54 @@ impl BridgeFabric {
         rtnl.batch(&uplink_changes(bridge, &uplinks, &vlans))
     }
 
-    fn enslave(&self, rtnl: &mut Rtnl, bridge: u32, port: u32, vlan: u16) -> Result<(), Error> {
+    fn enslave(
+        &self,
+        rtnl: &mut Rtnl,
+        bridge: u32,
+        port: u32,
+        settings: &PortSettings,
+    ) -> Result<(), Error> {
         rtnl.set_master(port, Some(bridge))?;
         if !self.filters_vlans() {
             return Ok(());
         }
-        Self::set_vlan(rtnl, bridge, port, vlan)?;
+        Self::set_vlans(rtnl, bridge, port, settings)?;
         self.sync_uplinks(rtnl, bridge)
+    }
+
+    /// Refuses a port that somebody else's bridge or bond has. A bridge that this service made under
+    /// another name is its own.
+    fn check_free(rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
+        let Some(master) = port.master.filter(|master| *master != bridge) else { return Ok(()) };
+        let master = rtnl.link_by_index(master);
+        let master =
+            master.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
+        match master {
+            Some(master) if master.alias.as_deref() != Some(ALIAS) => {
+                Err(Refused::because(format!(
+                    "representor {} is a port of {}: take it out first",
+                    port.name, master.name
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The VLANs that a port is in, as the forwarding table names them.
+    fn vlans_of(&self, rtnl: &mut Rtnl, port: &Link) -> Result<Vec<Option<u16>>, Error> {
+        if !self.filters_vlans() {
+            return Ok(vec![None]);
+        }
+        let vlans = rtnl.bridge_vlans(port.master.unwrap_or_default())?;
+        Ok(vlans.get(&port.index).into_iter().flatten().map(|vlan| Some(vlan.id)).collect())
+    }
+
+    /// The VLANs that a port's station is to be known in.
+    fn station_vlans(&self, settings: &PortSettings) -> Vec<Option<u16>> {
+        match self.filters_vlans() {
+            true => port_vlans(settings).iter().map(|vlan| Some(vlan.id)).collect(),
+            false => vec![None],
+        }
     }
 
     /// The port as a member of this bridge. `None`: it is not, or not any more.
@@ -213,17 +275,18 @@ impl BridgeFabric {
         rtnl: &mut Rtnl,
         port: &Representor,
         mac: MacAddress,
-        vlan: Option<u16>,
+        vlans: &[Option<u16>],
     ) -> Result<(), Error> {
         // Nobody has put a station behind a port that has just joined.
         let stations = match port.master {
             None => Vec::new(),
             Some(_) => stations(rtnl, port.index)?,
         };
-        let others = stations.iter().filter(|entry| entry.mac != mac || entry.vlan != vlan);
+        let others =
+            stations.iter().filter(|entry| entry.mac != mac || !vlans.contains(&entry.vlan));
         let mut requests: Vec<Request<'_>> =
             others.map(|other| Request::delete_fdb(port.index, other.mac, other.vlan)).collect();
-        requests.push(Request::add_fdb(port.index, mac, vlan));
+        requests.extend(vlans.iter().map(|vlan| Request::add_fdb(port.index, mac, *vlan)));
         requests.push(Request::set_bridge_port(port.index, &CONFINED));
         rtnl.batch(&requests)
     }
@@ -302,15 +365,18 @@ impl Fabric for BridgeFabric {
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         let refuse = |setting: String, why: &str| Err(Unsupported { setting, why: why.into() });
-        match (settings.vlan, &self.vlan_filtering) {
-            (Some(UNTAGGED), Ok(())) => {
-                return refuse(
-                    format!("VLAN {UNTAGGED}"),
-                    "the bridge uses that number for untagged traffic; leave vlan out, or take another",
-                );
+        for vlan in settings.vlan.iter().chain(&settings.trunk) {
+            match &self.vlan_filtering {
+                Err(why) => return refuse(format!("VLAN {vlan}"), why),
+                Ok(()) if *vlan == UNTAGGED => {
+                    return refuse(
+                        format!("VLAN {UNTAGGED}"),
+                        "the bridge uses that number for untagged traffic; leave it out, or take \
+                         another",
+                    );
+                }
+                Ok(()) => {}
             }
-            (Some(vlan), Err(why)) => return refuse(format!("VLAN {vlan}"), why),
-            _ => {}
         }
         match &self.locked_ports {
             Err(why) if settings.anti_spoofing => refuse(
@@ -336,8 +402,8 @@ impl Fabric for BridgeFabric {
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         let mut kernel = self.kernel();
         let bridge = self.bridge_index(&mut kernel)?;
-        let vlan = settings.vlan.unwrap_or(UNTAGGED);
-        self.enslave(&mut kernel.rtnl, bridge, port.index, vlan).map_err(|error| {
+        Self::check_free(&mut kernel.rtnl, bridge, port)?;
+        self.enslave(&mut kernel.rtnl, bridge, port.index, settings).map_err(|error| {
             // Perhaps the bridge is another one now.
             kernel.bridge = None;
             Refused::new(format!("join {} to bridge {}", port.name, self.name), error)
@@ -359,11 +425,11 @@ impl Fabric for BridgeFabric {
         let mut kernel = self.kernel();
         let Some(member) = self.member_link(&mut kernel, port)? else { return Ok(None) };
         if !self.filters_vlans() {
-            return Ok(Some(Membership { vlan: None }));
+            return Ok(Some(Membership::default()));
         }
         let vlans = kernel.rtnl.bridge_vlans(member.master.unwrap_or_default());
         let vlans = vlans.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
-        Ok(Some(Membership { vlan: access_vlan(&vlans, port.index) }))
+        Ok(Some(membership(&vlans, port.index)))
     }
 
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
@@ -377,8 +443,7 @@ impl Fabric for BridgeFabric {
             false => BTreeMap::new(),
         };
         let ports = links.iter().filter(|link| link.master == Some(bridge));
-        let membership = |link: &Link| Membership { vlan: access_vlan(&vlans, link.index) };
-        Ok(ports.map(|link| (link.index, membership(link))).collect())
+        Ok(ports.map(|link| (link.index, membership(&vlans, link.index))).collect())
     }
 
     fn set_anti_spoofing(
@@ -386,9 +451,8 @@ impl Fabric for BridgeFabric {
         port: &Representor,
         settings: &PortSettings,
     ) -> Result<(), Refused> {
-        let vlan = self.filters_vlans().then(|| settings.vlan.unwrap_or(UNTAGGED));
         let mac = settings.mac;
-        Self::confine(&mut self.kernel().rtnl, port, mac, vlan)
+        Self::confine(&mut self.kernel().rtnl, port, mac, &self.station_vlans(settings))
             .map_err(|error| Refused::new(format!("confine {} to {mac}", port.name), error))
     }
 
@@ -410,17 +474,19 @@ impl Fabric for BridgeFabric {
         let Some(link) = self.member_link(&mut kernel, port)? else {
             return Ok(Finding::missing("the port is not in the bridge"));
         };
-        let stations = stations(&mut kernel.rtnl, port.index);
-        let stations =
-            stations.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
-        let known: Vec<MacAddress> = stations.iter().map(|station| station.mac).collect();
+        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+        let stations = stations(&mut kernel.rtnl, port.index).map_err(refused)?;
+        let vlans = self.vlans_of(&mut kernel.rtnl, &link).map_err(refused)?;
+        let known: BTreeSet<_> = stations.iter().map(|entry| (entry.mac, entry.vlan)).collect();
+        let expected = mac.iter().flat_map(|mac| vlans.iter().map(|vlan| (*mac, *vlan))).collect();
         let wanted = if mac.is_some() { &CONFINED } else { &FREE };
         let detail = if is_settled(link.bridge_port, &CONFINED) {
-            format!("only {known:?} may send")
+            let known: BTreeSet<_> = known.iter().map(|(mac, _)| mac.to_string()).collect();
+            format!("only {} may send", Vec::from_iter(known).join(" "))
         } else {
             "any MAC address may send".to_owned()
         };
-        let in_place = is_settled(link.bridge_port, wanted) && known == Vec::from_iter(mac);
+        let in_place = is_settled(link.bridge_port, wanted) && known == expected;
         Ok(Finding { in_place, detail })
     }
 }

@@ -2,7 +2,10 @@
 
 pub mod bridge;
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use netlink::MacAddress;
 
@@ -12,10 +15,34 @@ use crate::{
 };
 
 /// How a link is joined to the fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// Its access VLAN. `None`: untagged.
     pub vlan: Option<u16>,
+    /// The VLANs that pass tagged.
+    pub trunk: BTreeSet<u16>,
+}
+
+impl Membership {
+    /// What a port wants of the fabric.
+    #[must_use]
+    pub fn of(settings: &PortSettings) -> Self {
+        Self { vlan: settings.vlan, trunk: settings.trunk.clone() }
+    }
+}
+
+impl fmt::Display for Membership {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.vlan {
+            None => write!(out, "joined, untagged")?,
+            Some(vlan) => write!(out, "joined in VLAN {vlan}")?,
+        }
+        if self.trunk.is_empty() {
+            return Ok(());
+        }
+        let trunk: Vec<_> = self.trunk.iter().map(u16::to_string).collect();
+        write!(out, ", tagged in {}", trunk.join(" "))
+    }
 }
 
 /// A driver of a fabric. The rules of [`crate::eswitch::Eswitch`] hold here too: methods block,

@@ -1,6 +1,10 @@
 //! Programs a VF's representor for its attachment, in named steps, and takes that back.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use bootstrap::Chain;
 use netlink::MacAddress;
@@ -216,7 +220,7 @@ impl Programmer {
     pub fn survey(&self) -> Result<BTreeMap<VfId, Surveyed>, Refused> {
         let members = self.fabric.members()?;
         let survey = |representor: Representor| {
-            let membership = members.get(&representor.index).copied();
+            let membership = members.get(&representor.index).cloned();
             (representor.vf, Surveyed { representor, membership })
         };
         Ok(self.eswitch.representors()?.into_iter().map(survey).collect())
@@ -253,7 +257,7 @@ impl Surveyed {
     /// Whether it is as `settings` want it, as far as one look tells.
     #[must_use]
     pub fn agrees_with(&self, settings: &PortSettings) -> bool {
-        self.membership == Some(Membership { vlan: settings.vlan })
+        self.membership.as_ref() == Some(&Membership::of(settings))
             && self.representor.up
             && self.representor.mtu == settings.mtu
     }
@@ -266,6 +270,7 @@ fn idle(vf: VfId) -> PortSettings {
         mac: MacAddress([0; 6]),
         mtu: 0,
         vlan: None,
+        trunk: BTreeSet::new(),
         bandwidth: Bandwidth::default(),
         anti_spoofing: false,
     }

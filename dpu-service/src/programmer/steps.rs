@@ -166,7 +166,7 @@ impl PortStep {
                 in_place: representor.mtu == settings.mtu,
                 detail: format!("{} bytes", representor.mtu),
             }),
-            Self::Join => Ok(find_membership(fabric.member(representor)?, settings)),
+            Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
             Self::AntiSpoofing => {
                 fabric.anti_spoofing(representor, settings.anti_spoofing.then_some(settings.mac))
             }
@@ -178,11 +178,7 @@ impl PortStep {
     }
 }
 
-fn find_membership(found: Option<Membership>, settings: &PortSettings) -> Finding {
-    let detail = match found {
-        None => "not joined".into(),
-        Some(Membership { vlan: None }) => "joined, untagged".into(),
-        Some(Membership { vlan: Some(vlan) }) => format!("joined in VLAN {vlan}"),
-    };
-    Finding { in_place: found == Some(Membership { vlan: settings.vlan }), detail }
+fn find_membership(found: Option<&Membership>, settings: &PortSettings) -> Finding {
+    let detail = found.map_or_else(|| "not joined".to_owned(), Membership::to_string);
+    Finding { in_place: found == Some(&Membership::of(settings)), detail }
 }

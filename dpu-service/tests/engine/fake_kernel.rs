@@ -67,7 +67,7 @@ impl Port {
     /// What a look at it finds.
     fn look(&self) -> Representor {
         Representor {
-            master: self.membership.map(|_| 1),
+            master: self.membership.as_ref().map(|_| 1),
             is_limited: self.rate != Bandwidth::default(),
             ..self.representor.clone()
         }
@@ -84,7 +84,7 @@ impl Port {
             && self.representor.mtu == settings.mtu
             && self.mac == Some(settings.mac)
             && self.rate == settings.bandwidth
-            && self.membership == Some(Membership { vlan: settings.vlan })
+            && self.membership.as_ref() == Some(&Membership::of(settings))
             && self.anti_spoofing == settings.anti_spoofing.then_some(settings.mac)
     }
 }
@@ -264,7 +264,7 @@ impl Fabric for FakeKernel {
     }
 
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
-        let membership = Membership { vlan: settings.vlan };
+        let membership = Membership::of(settings);
         self.call("join", port, |port| port.membership = Some(membership))
     }
 
@@ -276,11 +276,11 @@ impl Fabric for FakeKernel {
     }
 
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
-        self.find(port, |port| port.membership)
+        self.find(port, |port| port.membership.clone())
     }
 
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
-        let member = |port: &Port| Some((port.representor.index, port.membership?));
+        let member = |port: &Port| Some((port.representor.index, port.membership.clone()?));
         Ok(self.lock().ports.values().filter_map(member).collect())
     }
 

@@ -129,7 +129,7 @@ async fn act(world: &mut World, action: Action) {
         }
         Action::Meddle { vf } => {
             world.kernel.meddle(vf_alloc::VfId::local(0, vf), |port| {
-                port.membership = Some(dpu_service::fabric::Membership { vlan: None });
+                port.membership = Some(dpu_service::fabric::Membership::default());
             });
             world.engine.reconcile(Depth::Thorough).await;
         }

@@ -43,7 +43,8 @@ async fn whatever_was_meddled_with_is_mended() {
 async fn a_representor_that_serves_nobody_is_unprogrammed() {
     let world = World::new().await;
     world.kernel.meddle(VfId::local(0, 3), |port| {
-        port.membership = Some(dpu_service::fabric::Membership { vlan: Some(100) });
+        port.membership =
+            Some(dpu_service::fabric::Membership { vlan: Some(100), ..Default::default() });
         port.representor.up = true;
     });
     world.engine.reconcile(Depth::Quick).await;
@@ -118,7 +119,8 @@ async fn a_representor_that_cant_be_unprogrammed_is_told_once_and_left_to_the_ti
     let world = World::new().await;
     let vf = VfId::local(0, 3);
     world.kernel.meddle(vf, |port| {
-        port.membership = Some(dpu_service::fabric::Membership { vlan: Some(100) });
+        port.membership =
+            Some(dpu_service::fabric::Membership { vlan: Some(100), ..Default::default() });
     });
     world.kernel.refuse("leave", 2);
     for depth in [Depth::Quick, Depth::Quick, Depth::Thorough, Depth::Thorough] {

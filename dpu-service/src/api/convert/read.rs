@@ -336,10 +336,8 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
     let network = network.ok_or_else(|| invalid("the request has no network"))?;
     let read = Network {
         name: network.name,
-        vlan: match network.vlan {
-            0 => None,
-            vlan => Some(u16::try_from(vlan).unwrap_or(u16::MAX)),
-        },
+        vlan: (network.vlan != 0).then(|| vlan(network.vlan)),
+        trunk: network.trunk.into_iter().map(vlan).collect(),
         pool: or_default(network.pool, "default"),
         mtu: if network.mtu == 0 { 1500 } else { network.mtu },
         subnets: collect(&network.subnets, subnet)?,
@@ -353,6 +351,11 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
     };
     let problems = check_network(&read);
     if problems.is_empty() { Ok(read) } else { Err(invalid(problems.join("; "))) }
+}
+
+/// One that is out of range stays so: what checks the network refuses it.
+fn vlan(number: u32) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
 }
 
 fn or_default(text: String, default: &str) -> String {

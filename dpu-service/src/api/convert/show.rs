@@ -176,6 +176,7 @@ fn network(network: &Network) -> v1::Network {
         interface_name: network.interface_name.clone(),
         allow_mac_spoofing: network.allow_mac_spoofing,
         default: network.default,
+        trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
     }
 }
 

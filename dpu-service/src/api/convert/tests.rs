@@ -185,6 +185,7 @@ fn a_network_reads_back_as_shown() {
         r#"
         name = "blue"
         vlan = 100
+        trunk = [200, 201]
         mtu = 9000
         allow_mac_spoofing = true
         bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
@@ -210,8 +211,10 @@ fn a_network_gets_the_files_defaults_and_rules() {
     let small = v1::Network { name: "a".into(), ..v1::Network::default() };
     let expected: Network = toml::from_str("name = 'a'").unwrap();
     assert_eq!(read::network(Some(small.clone())).unwrap(), expected);
-    let wide = v1::Network { vlan: 70_000, mtu: 1, ..small };
+    let wide = v1::Network { vlan: 70_000, mtu: 1, ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "vlan");
+    let wide = v1::Network { trunk: vec![70_000], ..small };
+    assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{BridgeVlan, Request};
 
+use crate::{fabric::Membership, model::PortSettings};
+
 /// The bridge's own number for what is untagged on the wire.
 pub(super) const UNTAGGED: u16 = 1;
 
@@ -11,39 +13,60 @@ pub(super) const UNTAGGED: u16 = 1;
 type Vlans = BTreeMap<u32, Vec<BridgeVlan>>;
 
 /// A VLAN whose port neither sends nor takes tags.
-pub(super) const fn access(vlan: u16) -> BridgeVlan {
+const fn access(vlan: u16) -> BridgeVlan {
     BridgeVlan { id: vlan, pvid: true, untagged: true }
 }
 
-/// The port's access VLAN, as networks name it.
-pub(super) fn access_vlan(vlans: &Vlans, port: u32) -> Option<u16> {
-    let access = vlans.get(&port)?.iter().find(|vlan| vlan.pvid)?;
-    (access.id != UNTAGGED).then_some(access.id)
+/// A VLAN whose port sends and takes tags.
+const fn tagged(vlan: u16) -> BridgeVlan {
+    BridgeVlan { id: vlan, pvid: false, untagged: false }
+}
+
+/// The VLANs of a pod's port.
+pub(super) fn port_vlans(settings: &PortSettings) -> Vec<BridgeVlan> {
+    let own = access(settings.vlan.unwrap_or(UNTAGGED));
+    std::iter::once(own).chain(settings.trunk.iter().copied().map(tagged)).collect()
+}
+
+/// The VLANs that a port is in, as networks name them.
+pub(super) fn membership(vlans: &Vlans, port: u32) -> Membership {
+    let vlans = vlans.get(&port).map_or(&[][..], Vec::as_slice);
+    let access = vlans.iter().find(|vlan| vlan.pvid).map(|vlan| vlan.id);
+    Membership {
+        vlan: access.filter(|id| *id != UNTAGGED),
+        trunk: vlans.iter().map(|vlan| vlan.id).filter(|id| Some(*id) != access).collect(),
+    }
+}
+
+/// What puts a port that `has` some VLANs into those that are `wanted`, and into no other.
+pub(super) fn port_changes(
+    port: u32,
+    has: &[BridgeVlan],
+    wanted: &[BridgeVlan],
+) -> Vec<Request<'static>> {
+    let surplus = surplus(has, wanted).map(|vlan| Request::delete_bridge_vlan(port, vlan));
+    let missing = wanted.iter().filter(|vlan| !has.contains(vlan));
+    let missing = missing.map(|vlan| Request::add_bridge_vlan(port, *vlan));
+    surplus.chain(missing).collect()
 }
 
 /// What makes the uplinks carry each VLAN that another port of the bridge is in, tagged, what is
 /// untagged, and nothing else.
 pub(super) fn uplink_changes(bridge: u32, uplinks: &[u32], vlans: &Vlans) -> Vec<Request<'static>> {
     let wanted = wanted(bridge, uplinks, vlans);
-    let changes = uplinks.iter().flat_map(|uplink| {
-        let has = vlans.get(uplink).map_or(&[][..], Vec::as_slice);
-        let surplus = surplus(has, &wanted).map(|vlan| Request::delete_bridge_vlan(*uplink, vlan));
-        let missing = wanted.iter().filter(|vlan| !has.contains(vlan));
-        let missing = missing.map(|vlan| Request::add_bridge_vlan(*uplink, *vlan));
-        surplus.chain(missing).collect::<Vec<_>>()
-    });
-    changes.collect()
+    let has = |uplink| vlans.get(uplink).map_or(&[][..], Vec::as_slice);
+    uplinks.iter().flat_map(|uplink| port_changes(*uplink, has(uplink), &wanted)).collect()
 }
 
 fn wanted(bridge: u32, uplinks: &[u32], vlans: &Vlans) -> Vec<BridgeVlan> {
     let is_pods = |index: &u32| *index != bridge && !uplinks.contains(index);
     let of_pods = vlans.iter().filter(|(index, _)| is_pods(index)).flat_map(|(_, vlans)| vlans);
-    let tagged: BTreeSet<u16> = of_pods.map(|vlan| vlan.id).filter(|id| *id != UNTAGGED).collect();
-    let tagged = tagged.into_iter().map(|id| BridgeVlan { id, ..BridgeVlan::default() });
-    std::iter::once(access(UNTAGGED)).chain(tagged).collect()
+    let ids: BTreeSet<u16> = of_pods.map(|vlan| vlan.id).filter(|id| *id != UNTAGGED).collect();
+    std::iter::once(access(UNTAGGED)).chain(ids.into_iter().map(tagged)).collect()
 }
 
-fn surplus(has: &[BridgeVlan], wanted: &[BridgeVlan]) -> impl Iterator<Item = u16> {
+/// The VLANs that a port `has` which are not `wanted`.
+pub(super) fn surplus(has: &[BridgeVlan], wanted: &[BridgeVlan]) -> impl Iterator<Item = u16> {
     let is_wanted = |id: u16| wanted.iter().any(|vlan| vlan.id == id);
     has.iter().map(|vlan| vlan.id).filter(move |id| !is_wanted(*id))
 }
@@ -54,10 +77,6 @@ mod tests {
 
     const BRIDGE: u32 = 1;
     const UPLINK: u32 = 2;
-
-    fn tagged(id: u16) -> BridgeVlan {
-        BridgeVlan { id, ..BridgeVlan::default() }
-    }
 
     fn vlans(uplink: &[BridgeVlan]) -> Vlans {
         Vlans::from([
@@ -85,9 +104,17 @@ mod tests {
     #[test]
     fn ports_are_in_the_vlan_of_what_they_send_untagged() {
         let vlans = vlans(&[access(UNTAGGED), tagged(100)]);
-        assert_eq!(
-            [3, 5, UPLINK, 6].map(|port| access_vlan(&vlans, port)),
-            [Some(100), None, None, None]
-        );
+        let vlan_of = |port| membership(&vlans, port).vlan;
+        assert_eq!([3, 5, UPLINK, 6].map(vlan_of), [Some(100), None, None, None]);
+        assert_eq!(membership(&vlans, UPLINK).trunk, [100].into());
+        assert_eq!(membership(&vlans, 3).trunk, [].into());
+    }
+
+    #[test]
+    fn a_port_is_moved_to_other_vlans_and_no_more_is_asked_than_that() {
+        let count = |has: &[BridgeVlan], wanted: &[BridgeVlan]| port_changes(3, has, wanted).len();
+        assert_eq!(count(&[access(1)], &[access(100), tagged(200)]), 3);
+        assert_eq!(count(&[access(100), tagged(200)], &[access(100), tagged(200)]), 0);
+        assert_eq!(count(&[access(100), tagged(200)], &[access(200)]), 2);
     }
 }

@@ -1,0 +1,147 @@
+//! A DPU with a virtual card, its drivers, and pods that hold the VFs.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::{
+    collections::BTreeSet,
+    process::{Command, Stdio},
+};
+
+use dpu_service::{
+    eswitch::{Eswitch, Refused, Representor, veth::VethEswitch},
+    fabric::{Fabric, bridge::BridgeFabric},
+    model::{Bandwidth, PortSettings},
+    probe::KernelAbilities,
+};
+use netlink::{LinkChange, VethEnd};
+use serde_json::Value;
+use vf_alloc::VfId;
+
+use crate::support::{self, TestNetns};
+
+pub(crate) const BRIDGE: &str = "br-offload";
+
+/// A DPU with a virtual card, whose pods' namespaces hold the VFs.
+pub(crate) struct Dpu {
+    pub(crate) netns: TestNetns,
+    pub(crate) abilities: KernelAbilities,
+    pub(crate) eswitch: VethEswitch,
+    pub(crate) fabric: BridgeFabric,
+}
+
+/// A pod with its VF, `eth0`, which has addresses of both families.
+pub(crate) struct Pod {
+    pub(crate) netns: TestNetns,
+    pub(crate) settings: PortSettings,
+}
+
+impl Dpu {
+    pub(crate) fn new() -> Self {
+        Self::with_uplinks(&[])
+    }
+
+    pub(crate) fn with_uplinks(uplinks: &[&str]) -> Self {
+        let netns = TestNetns::new();
+        let abilities = KernelAbilities::probe().unwrap();
+        let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
+        let fabric = open_fabric(&netns, uplinks, &abilities);
+        Self { netns, abilities, eswitch, fabric }
+    }
+
+    /// Plugs VF `number` in, its host end in the namespace of a new pod.
+    pub(crate) fn plug(&self, number: u16) -> Pod {
+        let pod = Pod {
+            netns: TestNetns::new(),
+            settings: PortSettings {
+                vf: VfId::local(0, number),
+                mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
+                mtu: 1500,
+                vlan: None,
+                trunk: BTreeSet::new(),
+                bandwidth: Bandwidth::default(),
+                anti_spoofing: true,
+            },
+        };
+        self.plug_into(&pod);
+        pod
+    }
+
+    pub(crate) fn plug_into(&self, pod: &Pod) {
+        let name = pod.settings.vf.to_string();
+        let mut rtnl = self.netns.rtnl();
+        let vf = VethEnd::new("eth0").netns(&pod.netns.netns).mac(pod.settings.mac);
+        rtnl.add_veth(&VethEnd::new(&name), &vf).unwrap();
+        let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
+        let alias = format!("virtual-nic representor {name}");
+        rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
+        let host = pod.settings.vf.vf + 1;
+        pod.netns.run("ip link set eth0 up");
+        pod.netns.run(&format!("ip addr add 10.9.0.{host}/24 dev eth0"));
+        pod.netns.run(&format!("ip addr add fd09::{host}/64 dev eth0 nodad"));
+    }
+
+    /// Inside, since a thread sees the sysctls of its own namespace.
+    pub(crate) fn prepare(&self) -> Result<(), Refused> {
+        self.netns.netns.run(|| self.fabric.prepare()).unwrap()
+    }
+
+    pub(crate) fn representor(&self, pod: &Pod) -> Representor {
+        self.eswitch.representor(pod.settings.vf).unwrap().expect("no representor")
+    }
+
+    /// As the programmer does it.
+    pub(crate) fn program(&self, pod: &Pod) {
+        let port = self.representor(pod);
+        let settings = &pod.settings;
+        self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
+        self.eswitch.set_mtu(&port, settings.mtu).unwrap();
+        self.fabric.join(&port, settings).unwrap();
+        match settings.anti_spoofing {
+            true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
+            false => self.fabric.clear_anti_spoofing(&port).unwrap(),
+        }
+        self.eswitch.set_up(&port, true).unwrap();
+    }
+
+    /// What `bridge` says of the port.
+    pub(crate) fn bridge_port(&self, name: &str) -> Value {
+        self.netns.json(&format!("bridge -d -j link show dev {name}"))[0].clone()
+    }
+
+    /// The stations that were put behind the port.
+    pub(crate) fn stations(&self, name: &str) -> Vec<String> {
+        let entries = self.netns.json(&format!("bridge -j fdb show dev {name}"));
+        let entries = entries.as_array().unwrap().clone();
+        let is_static = |entry: &&Value| entry["state"] == "static";
+        entries
+            .iter()
+            .filter(is_static)
+            .map(|entry| entry["mac"].as_str().unwrap().into())
+            .collect()
+    }
+}
+
+impl Pod {
+    /// Waits until the address answers: a port forwards as soon as the kernel has noticed its carrier.
+    pub(crate) fn reaches(&self, address: &str) {
+        support::eventually(&format!("ping {address}"), || self.pings(address));
+    }
+
+    pub(crate) fn pings(&self, address: &str) -> bool {
+        let mut ping = Command::new("ping");
+        ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
+        self.netns.netns.run(|| ping.status().unwrap().success()).unwrap()
+    }
+}
+
+pub(crate) fn open_fabric(
+    netns: &TestNetns,
+    uplinks: &[&str],
+    abilities: &KernelAbilities,
+) -> BridgeFabric {
+    let uplinks: Vec<String> = uplinks.iter().map(ToString::to_string).collect();
+    netns.netns.run(|| BridgeFabric::open(BRIDGE, &uplinks, abilities)).unwrap().unwrap()
+}
+
+pub(crate) fn can(fabric: &impl Fabric, name: &str) -> bool {
+    fabric.capabilities().iter().any(|capability| capability.name == name && capability.available)
+}

@@ -1,0 +1,228 @@
+//! The bridge fabric on a kernel that keeps VLANs apart, looked at with `bridge`, `ip` and `ping`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "../../crates/netlink/tests/support/mod.rs"]
+mod support;
+mod veth_dpu;
+
+use dpu_service::{
+    eswitch::Eswitch,
+    fabric::{Fabric, Membership},
+};
+use netlink::{LinkChange, VethEnd};
+use serde_json::{Value, json};
+use support::TestNetns;
+use veth_dpu::{BRIDGE, Dpu, Pod, can, open_fabric};
+
+/// A DPU whose uplink `p0` leads to the link `wire` of another namespace.
+fn with_uplink() -> (Dpu, TestNetns) {
+    let (dpu, outside) = (Dpu::with_uplinks(&["p0"]), TestNetns::new());
+    assert!(can(&dpu.fabric, "vlan-filtering"), "run this by hack/vm");
+    let wire = VethEnd::new("wire").netns(&outside.netns);
+    dpu.netns.rtnl().add_veth(&VethEnd::new("p0"), &wire).unwrap();
+    outside.run("ip link set wire up");
+    dpu.prepare().unwrap();
+    (dpu, outside)
+}
+
+fn plug(dpu: &Dpu, number: u16, vlan: Option<u16>) -> Pod {
+    let mut pod = dpu.plug(number);
+    pod.settings.vlan = vlan;
+    pod
+}
+
+/// The VLANs of a port, as `bridge` shows them; null for none.
+fn vlans(dpu: &Dpu, name: &str) -> Value {
+    dpu.netns.json(&format!("bridge -j vlan show dev {name}"))[0]["vlans"].clone()
+}
+
+fn access(vlan: u16) -> Value {
+    json!({"vlan": vlan, "flags": ["PVID", "Egress Untagged"]})
+}
+
+fn tagged(vlan: u16) -> Value {
+    json!({"vlan": vlan})
+}
+
+#[test]
+fn pods_of_two_vlans_do_not_meet() {
+    let (dpu, _outside) = with_uplink();
+    let pods = [plug(&dpu, 0, Some(100)), plug(&dpu, 1, Some(100)), plug(&dpu, 2, None)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    for address in ["10.9.0.2", "fd09::2"] {
+        pods[0].reaches(address);
+    }
+    assert!(!pods[0].pings("10.9.0.3"));
+    assert!(!pods[2].pings("10.9.0.1"));
+    assert_eq!(vlans(&dpu, "pf0vf0"), json!([access(100)]), "without the default VLAN");
+    assert_eq!(vlans(&dpu, "pf0vf2"), json!([access(1)]));
+    assert_eq!(vlans(&dpu, BRIDGE), Value::Null, "the bridge itself is in none");
+    assert_eq!(dpu.netns.link(BRIDGE)["linkinfo"]["info_data"]["vlan_default_pvid"], 0);
+    assert_eq!(dpu.netns.link(BRIDGE)["linkinfo"]["info_data"]["vlan_filtering"], 1);
+}
+
+#[test]
+fn the_uplink_carries_each_vlan_as_long_as_a_pod_is_in_it() {
+    let (dpu, outside) = with_uplink();
+    assert_eq!(vlans(&dpu, "p0"), json!([access(1)]));
+    let pods = [plug(&dpu, 0, Some(100)), plug(&dpu, 1, Some(100)), plug(&dpu, 2, None)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    assert_eq!(vlans(&dpu, "p0"), json!([access(1), tagged(100)]));
+
+    // Who is outside is met in the pods' VLAN, or untagged.
+    outside.run("ip link add link wire name wire.100 type vlan id 100");
+    outside.run("ip link set wire.100 up");
+    outside.run("ip addr add 10.9.0.100/24 dev wire.100");
+    pods[0].reaches("10.9.0.100");
+    assert!(!pods[2].pings("10.9.0.100"));
+    outside.run("ip addr add 10.9.0.200/24 dev wire");
+    outside.run("ip addr del 10.9.0.100/24 dev wire.100");
+    pods[2].reaches("10.9.0.200");
+    assert!(!pods[0].pings("10.9.0.200"));
+
+    dpu.netns.run("ip link set p0 nomaster");
+    dpu.prepare().unwrap();
+    assert_eq!(vlans(&dpu, "p0"), json!([access(1), tagged(100)]), "what returns carries all");
+    for pod in &pods[..2] {
+        assert_eq!(vlans(&dpu, "p0"), json!([access(1), tagged(100)]));
+        dpu.fabric.leave(&dpu.representor(pod)).unwrap();
+    }
+    assert_eq!(vlans(&dpu, "p0"), json!([access(1)]));
+}
+
+#[test]
+fn a_trunk_passes_its_vlans_tagged_and_no_other() {
+    let (dpu, _outside) = with_uplink();
+    let mut router = plug(&dpu, 0, Some(100));
+    router.settings.trunk = [200, 300].into();
+    let pods = [plug(&dpu, 1, Some(200)), plug(&dpu, 2, Some(400))];
+    [&router].into_iter().chain(&pods).for_each(|pod| dpu.program(pod));
+    assert_eq!(vlans(&dpu, "pf0vf0"), json!([access(100), tagged(200), tagged(300)]));
+    let carried = json!([access(1), tagged(100), tagged(200), tagged(300), tagged(400)]);
+    assert_eq!(vlans(&dpu, "p0"), carried);
+    let membership = dpu.fabric.member(&dpu.representor(&router)).unwrap();
+    assert_eq!(membership, Some(Membership::of(&router.settings)));
+
+    for vlan in [200, 400] {
+        router.netns.run(&format!("ip link add link eth0 name eth0.{vlan} type vlan id {vlan}"));
+        router.netns.run(&format!("ip link set eth0.{vlan} up"));
+    }
+    router.netns.run("ip addr flush dev eth0");
+    router.netns.run("ip addr add 10.9.0.1/24 dev eth0.200");
+    router.reaches("10.9.0.2");
+    router.netns.run("ip addr flush dev eth0.200");
+    router.netns.run("ip addr add 10.9.0.1/24 dev eth0.400");
+    assert!(!router.pings("10.9.0.3"), "VLAN 400 is not in the trunk");
+}
+
+#[test]
+fn a_pod_is_confined_to_its_mac_in_each_of_its_vlans() {
+    let (dpu, _outside) = with_uplink();
+    let mut router = plug(&dpu, 0, Some(100));
+    router.settings.trunk = [200].into();
+    let pod = plug(&dpu, 1, Some(200));
+    dpu.program(&router);
+    dpu.program(&pod);
+    let port = dpu.representor(&router);
+    let mac = router.settings.mac;
+    assert_eq!(dpu.stations("pf0vf0"), [mac.to_string(), mac.to_string()]);
+    assert!(dpu.fabric.anti_spoofing(&port, Some(mac)).unwrap().in_place);
+
+    router.netns.run("ip link add link eth0 name eth0.200 type vlan id 200");
+    router.netns.run("ip link set eth0.200 up");
+    router.netns.run("ip addr flush dev eth0");
+    router.netns.run("ip addr add 10.9.0.1/24 dev eth0.200");
+    router.reaches("10.9.0.2");
+    router.netns.run("ip link set eth0.200 address 02:00:00:00:01:99");
+    pod.netns.run("ip neigh flush dev eth0");
+    assert!(!router.pings("10.9.0.2"), "a spoofed MAC address got through");
+
+    dpu.netns.run(&format!("bridge fdb del {mac} dev pf0vf0 vlan 200 master static"));
+    assert!(!dpu.fabric.anti_spoofing(&port, Some(mac)).unwrap().in_place);
+}
+
+#[test]
+fn a_port_moves_to_other_vlans() {
+    let (dpu, _outside) = with_uplink();
+    let mut pod = plug(&dpu, 0, Some(100));
+    dpu.program(&pod);
+    let moves: [(Option<u16>, &[u16], Value); 4] = [
+        (Some(100), &[200], json!([access(100), tagged(200)])),
+        (Some(200), &[100], json!([tagged(100), access(200)])),
+        (None, &[300], json!([access(1), tagged(300)])),
+        (Some(300), &[], json!([access(300)])),
+    ];
+    for (vlan, trunk, expected) in moves {
+        pod.settings.vlan = vlan;
+        pod.settings.trunk = trunk.iter().copied().collect();
+        dpu.program(&pod);
+        assert_eq!(vlans(&dpu, "pf0vf0"), expected);
+        let port = dpu.representor(&pod);
+        let membership = Some(Membership::of(&pod.settings));
+        assert_eq!(dpu.fabric.member(&port).unwrap(), membership);
+        let mac = Some(pod.settings.mac);
+        assert!(dpu.fabric.anti_spoofing(&port, mac).unwrap().in_place);
+    }
+    let members = dpu.fabric.members().unwrap();
+    assert_eq!(members[&dpu.representor(&pod).index], Membership::of(&pod.settings));
+}
+
+#[test]
+fn a_bridge_that_somebody_made_is_used_as_far_as_it_goes() {
+    let dpu = Dpu::new();
+    // It puts each new port into VLAN 1.
+    dpu.netns.run(&format!("ip link add {BRIDGE} type bridge vlan_filtering 1"));
+    dpu.prepare().unwrap();
+    let pod = plug(&dpu, 0, Some(100));
+    dpu.program(&pod);
+    assert_eq!(vlans(&dpu, "pf0vf0"), json!([access(100)]));
+
+    let dpu = Dpu::new();
+    dpu.netns.run(&format!("ip link add {BRIDGE} type bridge"));
+    let fabric = open_fabric(&dpu.netns, &[], &dpu.abilities);
+    let refused = fabric.check(&pod.settings).unwrap_err().to_string();
+    assert!(refused.contains("was made without VLAN filtering: `ip link set"), "{refused}");
+    let mut trunk = plug(&dpu, 1, None).settings;
+    assert_eq!(fabric.check(&trunk), Ok(()));
+    trunk.trunk = [200].into();
+    let refused = fabric.check(&trunk).unwrap_err().to_string();
+    assert!(refused.starts_with("VLAN 200 can't be done here"), "{refused}");
+}
+
+#[test]
+fn the_bridges_own_number_is_refused() {
+    let (dpu, _outside) = with_uplink();
+    let mut settings = plug(&dpu, 0, Some(1)).settings;
+    let refused = dpu.fabric.check(&settings).unwrap_err().to_string();
+    assert!(refused.starts_with("VLAN 1 can't be done here: the bridge uses"), "{refused}");
+    (settings.vlan, settings.trunk) = (Some(2), [1].into());
+    assert_eq!(dpu.fabric.check(&settings).unwrap_err().to_string(), refused);
+}
+
+#[test]
+fn frames_pass_as_large_as_both_sides_take() {
+    let (dpu, _outside) = with_uplink();
+    let mut pods = [plug(&dpu, 0, Some(100)), plug(&dpu, 1, Some(100)), plug(&dpu, 2, Some(100))];
+    for pod in &mut pods[..2] {
+        pod.settings.mtu = 9000;
+        pod.netns.run("ip link set eth0 mtu 9000");
+    }
+    pods.iter().for_each(|pod| dpu.program(pod));
+    let found: Vec<_> = pods.iter().map(|pod| dpu.representor(pod).mtu).collect();
+    assert_eq!(found, [9000, 9000, 1500]);
+    pods[0].reaches("10.9.0.2");
+    pods[0].reaches("10.9.0.3");
+    let passes = |to| {
+        let mut ping = std::process::Command::new("ping");
+        ping.args(["-c", "1", "-W", "1", "-M", "do", "-s", "8972", to]);
+        pods[0].netns.netns.run(|| ping.output().unwrap().status.success()).unwrap()
+    };
+    assert!(passes("10.9.0.2"));
+    assert!(!passes("10.9.0.3"), "its representor takes 1500 bytes");
+    let port = dpu.representor(&pods[2]);
+    dpu.eswitch.set_mtu(&port, 9000).unwrap();
+    let mut rtnl = pods[2].netns.rtnl();
+    let vf = rtnl.link_by_name("eth0").unwrap().unwrap().index;
+    rtnl.change_link(vf, &LinkChange::new().mtu(9000)).unwrap();
+    assert!(passes("10.9.0.3"));
+}
