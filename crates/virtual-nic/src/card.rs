@@ -10,8 +10,8 @@ use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Rtnl, VethEnd};
 use vf_alloc::VfId;
 
 use crate::{
-    CardError, Namespaces, Plan, VirtualVf,
-    netdevsim::Device,
+    CardError, Namespaces, Plan, UplinkWireAlias, VirtualVf,
+    netdevsim::{Device, uplink_label},
     parsed,
     plan::{FIRST_MTU, first_mac, vf_name},
     plug::{label, label_inner, make_pair, plug, unplug},
@@ -31,7 +31,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// that is in a namespace for less than the card's look at it takes comes back as it was before.
 ///
 /// Representors of a simulated device may go and come without their VFs, as when somebody changes
-/// the mode of the eswitch and back. [`Card::run`] joins the new ones.
+/// the mode of the eswitch and back. [`Card::run`] joins the new ones, and a new uplink.
 #[derive(Debug)]
 pub struct Card {
     namespaces: Namespaces,
@@ -185,15 +185,7 @@ impl Card {
 
     fn take_in(&mut self, event: LinkEvent) -> Result<(), Error> {
         match event {
-            LinkEvent::Changed(link) => {
-                if let Some(id) = vf_of_inner(link.alias.as_deref()) {
-                    self.look_behind(id, &link)?;
-                } else if let Some(id) = self.represented(&link) {
-                    self.join(id, &link)?;
-                } else {
-                    self.learn(&link);
-                }
-            }
+            LinkEvent::Changed(link) => self.look_at(&link)?,
             LinkEvent::Gone { index, alias, .. } => {
                 if let Some(id) = vf_of_inner(alias.as_deref()) {
                     self.inner_gone(id, index);
@@ -203,6 +195,20 @@ impl Card {
             }
             LinkEvent::Missed => self.look_again()?,
         }
+        Ok(())
+    }
+
+    fn look_at(&mut self, link: &Link) -> Result<(), Error> {
+        if let Some(id) = vf_of_inner(link.alias.as_deref()) {
+            return self.look_behind(id, link);
+        }
+        if let Some(id) = self.represented(link) {
+            return self.join(id, link);
+        }
+        if self.device.as_ref().is_some_and(|device| device.is_new_uplink(link)) {
+            return self.take_up_uplink(link);
+        }
+        self.learn(link);
         Ok(())
     }
 
@@ -219,6 +225,16 @@ impl Card {
         vf.representor = Some(representor.index);
         tracing::info!(vf = %id, representor = representor.name, "joined");
         Ok(())
+    }
+
+    /// Gives an uplink that the kernel has made anew its name and its wire.
+    fn take_up_uplink(&mut self, uplink: &Link) -> Result<(), Error> {
+        self.dpu.change_link(uplink.index, &uplink_label())?;
+        let is_wire = |link: &&Link| parsed::<UplinkWireAlias>(link.alias.as_deref()).is_some();
+        match self.dpu.links()?.iter().find(is_wire) {
+            Some(wire) => wires::join(uplink.index, wire, &self.namespaces.dpu, &mut self.dpu),
+            None => Ok(()),
+        }
     }
 
     /// Learns what the VF behind an inner end is like. That gives its namespace a number in the
@@ -244,12 +260,8 @@ impl Card {
     fn look_again(&mut self) -> Result<(), Error> {
         let mut present = BTreeSet::new();
         for link in self.dpu.links()? {
-            if let Some(id) = vf_of_inner(link.alias.as_deref()) {
-                present.insert(id);
-                self.look_behind(id, &link)?;
-            } else if let Some(id) = self.represented(&link) {
-                self.join(id, &link)?;
-            }
+            present.extend(vf_of_inner(link.alias.as_deref()));
+            self.look_at(&link)?;
         }
         self.lost = self.vfs.keys().copied().filter(|id| !present.contains(id)).collect();
         self.put_back_lost();

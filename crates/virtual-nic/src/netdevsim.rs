@@ -59,10 +59,8 @@ impl Device {
 
     fn label_uplink(&self, netns: &Netns) -> Result<(), CardError> {
         let mut rtnl = Rtnl::open_in(netns)?;
-        let id = PfId::local(0);
-        let label = LinkChange::new().name(uplink_name(id)).alias(UplinkAlias(id).to_string());
         for port in rtnl.links()?.iter().filter(|link| self.has(link)) {
-            rtnl.change_link(port.index, &label)?;
+            rtnl.change_link(port.index, &uplink_label())?;
         }
         Ok(())
     }
@@ -91,6 +89,11 @@ impl Device {
         port.parse().ok()
     }
 
+    /// Whether a link is its uplink, made anew by the kernel: without name and alias.
+    pub(crate) fn is_new_uplink(&self, link: &Link) -> bool {
+        self.has(link) && self.represented(link).is_none() && link.alias.is_none()
+    }
+
     /// Makes the VFs and their representors.
     pub(crate) fn make_vfs(&self, count: u16, netns: &Netns) -> Result<(), CardError> {
         if count > USUAL_VFS {
@@ -112,6 +115,12 @@ impl Device {
         write(&format!("{BUS}/del_device"), &self.number.to_string())
             .map_err(|error| error.told_as(&format!("delete {self}")))
     }
+}
+
+/// Gives the uplink its name and alias.
+pub(crate) fn uplink_label() -> LinkChange<'static> {
+    let id = PfId::local(0);
+    LinkChange::new().name(uplink_name(id)).alias(UplinkAlias(id).to_string())
 }
 
 /// A file that could not be written.

@@ -201,6 +201,20 @@ fn the_uplink_is_the_devices_port_and_its_wire_leads_out() {
 }
 
 #[test]
+fn a_driver_that_starts_anew_leaves_the_card_what_it_was() {
+    let (scene, before) = (scene(), devices());
+    let card = scene.plug("--vfs 2");
+    let device = devices().into_iter().find(|device| !before.contains(device)).unwrap();
+    scene.dpu.run(&format!("devlink dev reload netdevsim/{device}"));
+    eventually("the uplink is called p0", || scene.dpu.link_names().contains(&"p0".to_owned()));
+    let labelled = || scene.dpu.link("p0")["ifalias"] == "virtual-nic uplink p0";
+    eventually("the uplink is known", labelled);
+    card.pull();
+    scene.assert_empty();
+    assert_eq!(devices(), before);
+}
+
+#[test]
 fn what_a_killed_card_left_is_found_and_removed() {
     let (scene, before) = (scene(), devices());
     let card = scene.plug("--vfs 2");
