@@ -8,13 +8,15 @@ TOOLS=(ip bridge tc)
 # shellcheck source=hack/debian.sh
 source "$ROOT/hack/debian.sh"
 
+# fetch: gets what `up` needs, unless it is there.
 fetch() {
     no_more "$@"
     local recipe
     recipe=$(cat "$ROOT/hack/arm-dpu.d/parts.sh" "$ROOT/hack/debian.sh" | sha256sum)
-    need qemu-system-aarch64=qemu-system-arm mke2fs=e2fsprogs || exit 1
+    need qemu-system-aarch64=qemu-system-arm mke2fs=e2fsprogs cpio=cpio || exit 1
+    can_make_taps || exit 1
     [[ $(cat "$CACHE/recipe" 2>/dev/null) == "$recipe" ]] && return
-    need dpkg-deb=dpkg apt-get=apt cpio=cpio depmod=kmod modprobe=kmod readelf=binutils || exit 1
+    need dpkg-deb=dpkg apt-get=apt depmod=kmod modprobe=kmod readelf=binutils || exit 1
     mkdir -p "$CACHE"
     exec 9>"$CACHE/lock"
     flock 9
@@ -24,6 +26,10 @@ fetch() {
     rm -rf "$CACHE/new"
     say "$recipe" >"$CACHE/recipe"
     exec 9>&-
+}
+
+can_make_taps() {
+    [[ -r /dev/net/tun && -w /dev/net/tun ]] || { warn "the user $(id -un) can't open /dev/net/tun, which taps need" && return 1; }
 }
 
 # Kernel, BusyBox, iproute2 and the libraries of it, unpacked.

@@ -8,6 +8,7 @@
     reason = "helpers of tests too: a failure is a panic at its place; times are told"
 )]
 
+mod lab;
 mod pair;
 mod pods;
 mod reset;

@@ -1,0 +1,52 @@
+//! `hack/lab up --dpu arm`, as a person runs it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{program, run};
+
+/// A lab of its own name, taken down when dropped.
+struct HackLab {
+    name: String,
+}
+
+impl HackLab {
+    /// What a script of shell prints, which has the lab's programs, and `lab` for hack/lab.
+    fn shell(&self, script: &str) -> String {
+        let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/lab");
+        let programs: PathBuf = program("dpuctl").parent().unwrap().into();
+        let mut bash = Command::new("bash");
+        bash.args(["-euc", &format!("lab() {{ {} \"$@\"; }}; {script}", lab.display())]);
+        let output = run(bash.env("OFFLOAD_LAB", &self.name).env("OFFLOAD_BIN_DIR", programs));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {said}{complained}");
+        said
+    }
+}
+
+impl Drop for HackLab {
+    fn drop(&mut self) {
+        self.shell("lab down");
+    }
+}
+
+#[test]
+fn the_lab_with_an_arm_machine_can_be_driven_and_leaves_nothing_behind() {
+    let lab = HackLab { name: format!("t{}", std::process::id()) };
+    lab.shell("lab up --vfs 3 --dpu arm");
+    let in_the_lab = |script: &str| lab.shell(&format!("eval \"$(lab env)\"; {script}"));
+    assert_eq!(in_the_lab("$DPU_EXEC uname -m"), "aarch64\n");
+    assert_eq!(in_the_lab("ip -n $HOST_NETNS -o link show p0v2").lines().count(), 1);
+    // From outside too, by a management port of the machine's own.
+    let vfs = in_the_lab("export DPUCTL_CONFIG; $CNI_PATH/dpuctl get vfs");
+    assert_eq!(vfs.matches("Free").count(), 3, "{vfs}");
+    let process = in_the_lab("$DPU_EXEC pidof dpu-service");
+    lab.shell("lab restart service");
+    assert_ne!(in_the_lab("$DPU_EXEC pidof dpu-service"), process);
+    lab.shell("lab restart agent; lab down");
+    let left = lab.shell("ip netns list; ip link; ls /run");
+    assert!(!left.contains(&lab.name), "{left}");
+}
