@@ -38,20 +38,27 @@ fn the_demo_tells_the_main_job_in_few_lines() {
 
 #[test]
 fn every_script_explains_itself() {
-    for script in ["demo", "test", "bench", "lab", "certs"] {
+    for script in ["demo", "test", "bench", "lab", "certs", "vm"] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
     }
-    for command in ["up", "down", "env", "restart"] {
-        let output = run(hack("lab").args([command, "--help"]));
-        assert!(output.status.success() && text(&output).contains("hack/lab"), "{command}");
+    for line in ["lab up", "lab down", "lab env", "lab restart", "vm prepare", "vm run"] {
+        let (script, command) = line.split_once(' ').unwrap();
+        let output = run(hack(script).args([command, "--help"]));
+        assert!(output.status.success() && text(&output).contains(script), "{line}");
     }
 }
 
 #[test]
 fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
-    for line in ["demo x", "bench --write x", "certs /tmp/a b", "lab down x", "lab restart agent x"]
-    {
+    for line in [
+        "demo x",
+        "bench --write x",
+        "certs /tmp/a b",
+        "lab down x",
+        "lab restart agent x",
+        "vm run x",
+    ] {
         let words: Vec<_> = line.split(' ').collect();
         let output = run(hack(words[0]).args(&words[1..]));
         let said = text(&output);
@@ -62,7 +69,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
 
 #[test]
 fn tiers_that_are_not_there_say_so() {
-    for tier in ["vm", "runtime", "nonsense"] {
+    for tier in ["runtime", "nonsense"] {
         let output = run(hack("test").arg(tier));
         assert_eq!(output.status.code(), Some(2));
         assert_eq!(text(&output).lines().count(), 1, "{}", text(&output));
