@@ -59,13 +59,16 @@ impl DevlinkEswitch {
     /// When the kernel has no devlink, or can't be talked to.
     pub fn open(cards: Cards, abilities: &KernelAbilities) -> Result<Self, Refused> {
         let devlink = Devlink::open().map_err(|error| Refused::new("open the eswitch", error))?;
-        Ok(Self {
+        let eswitch = Self {
             cards,
             links: Links::open()?,
             devlink: Mutex::new(devlink),
             token_bucket: abilities.token_bucket.clone(),
             latest: Mutex::new(Look::default()),
-        })
+        };
+        // What can't be seen now is told by each later look.
+        drop(eswitch.representors());
+        Ok(eswitch)
     }
 
     fn devlink(&self) -> MutexGuard<'_, Devlink> {

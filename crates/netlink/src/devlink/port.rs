@@ -169,3 +169,112 @@ fn function_of(function: &IterableDlPortFunction<'_>) -> PortFunction {
         state: state.and_then(PortState::from_number),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use netlink_bindings::devlink::{Devlink as Codec, PushDevlink};
+
+    use super::*;
+
+    /// What is read of what `describe` writes, on the card `pci/0000:03:00.0`.
+    fn port(
+        describe: impl FnOnce(PushDevlink<Vec<u8>>) -> PushDevlink<Vec<u8>>,
+    ) -> Option<DevlinkPort> {
+        let attributes = PushDevlink::new(Vec::new())
+            .push_bus_name_bytes(b"pci")
+            .push_dev_name_bytes(b"0000:03:00.0");
+        let bytes = describe(attributes).end_nested();
+        described_by(&Codec::new(&bytes))
+    }
+
+    /// As a BlueField's Arm cores see a VF of the host's.
+    #[test]
+    fn a_vf_of_the_host_is_told_with_its_function() {
+        let found = port(|attributes| {
+            attributes
+                .push_port_index(196_609)
+                .push_port_flavour(PortFlavour::PciVf as u16)
+                .push_port_controller_number(1)
+                .push_port_pci_pf_number(0)
+                .push_port_pci_vf_number(3)
+                .push_port_external(1)
+                .push_port_netdev_ifindex(17)
+                .push_port_netdev_name_bytes(b"pf0vf3")
+                .nested_port_function()
+                .push_hw_addr(&[0, 0, 0, 0, 0, 0])
+                .end_nested()
+        });
+        let found = found.unwrap();
+        assert_eq!(found.to_string(), "pci/0000:03:00.0/196609");
+        assert_eq!(found.flavour, Flavour::PciVf { controller: 1, pf: 0, vf: 3 });
+        assert_eq!(found.netdev, Some(PortNetdev { index: 17, name: "pf0vf3".into() }));
+        assert_eq!(
+            found.function,
+            Some(PortFunction { mac: Some(MacAddress([0; 6])), state: None })
+        );
+        assert!(found.external);
+    }
+
+    #[test]
+    fn scalable_functions_physical_ports_and_pfs_are_told_apart() {
+        let flavour = |flavour: PortFlavour| {
+            let found = port(|attributes| {
+                attributes
+                    .push_port_index(1)
+                    .push_port_flavour(flavour as u16)
+                    .push_port_number(1)
+                    .push_port_pci_pf_number(2)
+                    .push_port_pci_sf_number(88)
+            });
+            found.unwrap().flavour
+        };
+        assert_eq!(flavour(PortFlavour::Physical), Flavour::Physical { number: Some(1) });
+        assert_eq!(flavour(PortFlavour::PciPf), Flavour::PciPf { controller: 0, pf: 2 });
+        assert_eq!(flavour(PortFlavour::PciSf), Flavour::PciSf { controller: 0, pf: 2, sf: 88 });
+        assert_eq!(flavour(PortFlavour::PciVf), Flavour::Other(4), "a VF without a number");
+        assert_eq!(flavour(PortFlavour::Virtual), Flavour::Other(5));
+    }
+
+    #[test]
+    fn a_port_without_a_link_or_a_number_is_read_as_such() {
+        let found = port(|attributes| attributes.push_port_index(1).push_port_netdev_ifindex(0));
+        assert_eq!(found.unwrap().netdev, None);
+        assert_eq!(port(|attributes| attributes), None);
+    }
+
+    /// A function of InfiniBand has an address of 20 bytes.
+    #[test]
+    fn an_address_of_another_kind_is_no_mac() {
+        let found = port(|attributes| {
+            attributes
+                .push_port_index(1)
+                .nested_port_function()
+                .push_hw_addr(&[7; 20])
+                .push_state(1)
+                .end_nested()
+        });
+        let function = found.unwrap().function;
+        let state = Some(PortState::Active);
+        assert_eq!(function, Some(PortFunction { mac: None, state }));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_garbled_is_no_panic() {
+        let whole = PushDevlink::new(Vec::new())
+            .push_bus_name_bytes(b"pci")
+            .push_dev_name_bytes(b"0000:03:00.0")
+            .push_port_index(1)
+            .push_port_flavour(4)
+            .nested_port_function()
+            .push_hw_addr(&[1; 6])
+            .end_nested()
+            .end_nested();
+        for end in 0..whole.len() {
+            for position in 0..end {
+                let mut bytes = whole[..end].to_vec();
+                bytes[position] ^= 0xff;
+                let _port = described_by(&Codec::new(&bytes));
+            }
+        }
+    }
+}
