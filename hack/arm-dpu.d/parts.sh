@@ -11,21 +11,28 @@ source "$ROOT/hack/debian.sh"
 # fetch: gets what `up` needs, unless it is there.
 fetch() {
     no_more "$@"
-    local recipe
-    recipe=$(cat "$ROOT/hack/arm-dpu.d/parts.sh" "$ROOT/hack/debian.sh" | sha256sum)
     need qemu-system-aarch64=qemu-system-arm mke2fs=e2fsprogs cpio=cpio || exit 1
     can_make_taps || exit 1
-    [[ $(cat "$CACHE/recipe" 2>/dev/null) == "$recipe" ]] && return
-    need dpkg-deb=dpkg apt-get=apt depmod=kmod modprobe=kmod readelf=binutils || exit 1
+    is_fetched && return
+    need dpkg-deb=dpkg apt-get=apt depmod=kmod modprobe=kmod readelf=binutils flock=util-linux || exit 1
     mkdir -p "$CACHE"
     exec 9>"$CACHE/lock"
     flock 9
+    is_fetched || fetch_all
+    exec 9>&-
+}
+
+is_fetched() { [[ $(cat "$CACHE/recipe" 2>/dev/null) == "$(recipe)" ]]; }
+
+# The parts are fetched anew when what says how has changed.
+recipe() { cat "$ROOT/hack/arm-dpu.d/parts.sh" "$ROOT/hack/debian.sh" | sha256sum; }
+
+fetch_all() {
     rm -rf "$CACHE/recipe" "$CACHE/new"
     download
     tools
     rm -rf "$CACHE/new"
-    say "$recipe" >"$CACHE/recipe"
-    exec 9>&-
+    recipe >"$CACHE/recipe"
 }
 
 can_make_taps() {
