@@ -38,7 +38,7 @@ fn the_demo_tells_the_main_job_in_few_lines() {
 
 #[test]
 fn every_script_explains_itself() {
-    for script in ["demo", "test", "bench", "lab", "certs", "vm"] {
+    for script in ["demo", "test", "bench", "lab", "certs", "vm", "cross", "arm-dpu"] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
     }
@@ -58,6 +58,9 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "lab down x",
         "lab restart agent x",
         "vm run x",
+        "cross x",
+        "arm-dpu fetch x",
+        "arm-dpu down /tmp x",
     ] {
         let words: Vec<_> = line.split(' ').collect();
         let output = run(hack(words[0]).args(&words[1..]));
