@@ -3,11 +3,11 @@
 use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
-use super::{MoveError, Original, Scene, configure, port::ResetPort};
+use super::{MoveError, Original, Scene, configure, port, port::ResetPort};
 use crate::vf_source::OwnState;
 
 /// Takes a VF out of its pod and restores it.
-pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &ResetPort, &Restore];
+pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
 
 /// Takes a VF back that has no link to move.
 pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&ResetPort];
@@ -88,6 +88,10 @@ pub(super) fn move_out(scene: &mut Scene) -> Result<(), MoveError> {
 
 /// Makes the VF in the host's namespace what it was, from whatever it is now.
 pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
+    port::restore(scene, restore_link)
+}
+
+fn restore_link(scene: &mut Scene) -> Result<(), MoveError> {
     let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
     if scene.original.difference(&link).is_none() {
         return Ok(());
