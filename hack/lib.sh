@@ -100,8 +100,12 @@ wait_until() {
     done
 }
 
-# gone PROCESS: whether it has ended, reaped or not.
-gone() { [[ ! -e /proc/$1 || $(awk '/^State/ {print $2}' "/proc/$1/status" 2>/dev/null) == Z ]]; }
+# gone PROCESS: whether it has ended with all its threads, reaped or not.
+gone() {
+    local threads=("/proc/$1/task/"*)
+    [[ ! -e /proc/$1 ]] ||
+        { ((${#threads[@]} == 1)) && [[ $(awk '/^State/ {print $2}' "/proc/$1/status" 2>/dev/null) == Z ]]; }
+}
 
 # Milliseconds since an earlier $EPOCHREALTIME.
 ms_since() { say $(((${EPOCHREALTIME/[^0-9]/} - ${1/[^0-9]/}) / 1000)); }
