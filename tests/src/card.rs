@@ -101,7 +101,7 @@ impl Card {
 
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
         let count = (self.plan.pfs * self.plan.vfs) as usize;
-        wait_for("the card's VFs and management link", Duration::from_secs(60), || {
+        wait_for("the card's VFs and management link", Duration::from_secs(120), || {
             let ends = Self::ends_in(&self.host);
             (ends.len() == count && self.host.pings("192.168.100.2")).then_some(ends)
         })

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::{Card, HostEnd, Lab, Netns, Operator, eventually, run};
 
 /// How long what goes on in the background may take to settle.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(60);
 
 /// What the invariants are about: a host and its DPU, wherever they are.
 pub(crate) struct Scene<'a> {

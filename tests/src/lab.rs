@@ -12,8 +12,9 @@ use tempfile::TempDir;
 
 use crate::{Answer, Call, Card, Netns, Operator, Pki, Program, Settings, cni, wait_for};
 
-/// How long programs may take to come up or to agree.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long programs may take to come up or to agree, on an emulated machine that shares its
+/// processors with others.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A card, the service on the DPU, the agent on the host. All of it ends when it is dropped.
 #[derive(Debug)]

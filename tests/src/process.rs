@@ -16,7 +16,7 @@ use nix::{
 use crate::{Netns, wait_for};
 
 /// How long a program may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(15);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Lines of a program's log that a failed test shows.
 const LINES_SHOWN: usize = 60;

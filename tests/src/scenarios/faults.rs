@@ -4,7 +4,7 @@ use std::{path::Path, process::Command, time::Duration};
 
 use crate::{Lab, Netns, Settings, program, run, wait_for};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The steps that a program names itself, so that none is forgotten.
 fn steps(name: &str) -> Vec<String> {

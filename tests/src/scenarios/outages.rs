@@ -8,7 +8,7 @@ use super::pods::addresses;
 use crate::{Call, Lab, Netns, Settings, eventually, wait_for};
 
 /// How long what goes on by itself may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
 const FAST: Duration = Duration::from_secs(5);

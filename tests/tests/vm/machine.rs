@@ -47,8 +47,9 @@ fn functions(driver: &str) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(|path| path.join("vendor").exists()).collect()
 }
 
-fn write(path: PathBuf, text: &str) {
-    fs::write(&path, text).unwrap_or_else(|error| panic!("{text:?} to {path:?}: {error}"));
+fn write(path: impl AsRef<Path>, text: &str) {
+    let path = path.as_ref();
+    fs::write(path, text).unwrap_or_else(|error| panic!("{text:?} to {path:?}: {error}"));
 }
 
 fn succeed(line: &str) -> String {
@@ -133,6 +134,6 @@ fn modules_of_the_kernel_load_when_they_are_needed() {
 fn results_can_be_written_to_the_shared_folder() {
     let folder = std::env::var("OFFLOAD_VM_SHARE").expect("hack/vm sets OFFLOAD_VM_SHARE");
     let file = tempfile::NamedTempFile::new_in(folder).unwrap();
-    write(file.path().into(), "a result");
+    write(file.path(), "a result");
     assert_eq!(fs::read_to_string(file.path()).unwrap(), "a result");
 }

@@ -7,4 +7,7 @@
     reason = "helpers of tests too: a failure is a panic at its place"
 )]
 
+mod card;
 mod machine;
+mod netdevsim;
+mod reset;

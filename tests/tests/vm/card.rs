@@ -1,0 +1,59 @@
+//! The simulated card of a lab, as `devlink`, sysfs and debugfs show and change it.
+
+use std::{fs, process::Output};
+
+use e2e::{Lab, run};
+use serde_json::Value;
+
+/// The card's device, as people handle it.
+pub(crate) struct Device<'a> {
+    lab: &'a Lab,
+    name: String,
+}
+
+impl<'a> Device<'a> {
+    pub(crate) fn of(lab: &'a Lab) -> Self {
+        let representors = lab.card.representors();
+        let name = representors[0]["parentdev"].as_str().unwrap().to_owned();
+        Self { lab, name }
+    }
+
+    fn devlink(&self, arguments: &[&str]) -> Output {
+        run(self.lab.card.dpu.command("devlink").args(arguments))
+    }
+
+    /// Its name for `devlink`.
+    pub(crate) fn handle(&self) -> String {
+        format!("netdevsim/{}", self.name)
+    }
+
+    /// The rates of the ports that are limited.
+    pub(crate) fn rates(&self) -> Vec<Value> {
+        let output = self.devlink(&["-j", "port", "function", "rate", "show"]);
+        let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rates = shown["rate"].as_object().into_iter().flatten();
+        let of_card = rates.filter(|(port, _)| port.starts_with(&self.handle()));
+        of_card.map(|(_, rate)| rate.clone()).filter(|rate| rate["tx_max"].is_number()).collect()
+    }
+
+    /// Representors exist in mode `switchdev` and not in mode `legacy`.
+    pub(crate) fn set_mode(&self, mode: &str) {
+        let output = self.devlink(&["dev", "eswitch", "set", &self.handle(), "mode", mode]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Makes the driver start anew, without VFs. Whether it could.
+    pub(crate) fn reload(&self) -> bool {
+        self.devlink(&["dev", "reload", &self.handle()]).status.success()
+    }
+
+    /// Turns a knob for tests.
+    pub(crate) fn turn(&self, knob: &str, value: &str) {
+        fs::write(format!("/sys/kernel/debug/netdevsim/{}/{knob}", self.name), value).unwrap();
+    }
+
+    pub(crate) fn make_vfs(&self, count: u32) {
+        let path = format!("/sys/bus/netdevsim/devices/{}/sriov_numvfs", self.name);
+        fs::write(path, count.to_string()).unwrap();
+    }
+}

@@ -1,0 +1,194 @@
+//! The whole set-up on the kernel's simulated switchdev card: real devlink ports and representors, a
+//! bridge that keeps VLANs apart, rates that the card's driver is told, and its refusals.
+
+use std::time::Duration;
+
+use e2e::{
+    Card, Lab, Netns, Settings,
+    scenarios::{faults, load, outages, pods, pods::addresses},
+    wait_for,
+};
+
+use crate::card::Device;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Networks of VLANs 100 and 200, with rates, and with one that the card's driver refuses: it knows no
+/// more than 5 Gbit/s.
+const NETWORKS: &str = r#"
+[[network]]
+name = "red"
+vlan = 100
+[[network.subnet]]
+cidr = "10.7.0.0/24"
+gateway = "10.7.0.1"
+[[network.subnet]]
+cidr = "fd00:10:7::/64"
+gateway = "fd00:10:7::1"
+
+[[network]]
+name = "wire-100"
+vlan = 100
+
+[[network]]
+name = "wire-200"
+vlan = 200
+
+[[network]]
+name = "limited"
+bandwidth = { egress_rate = 100000000, ingress_rate = 50000000 }
+
+[[network]]
+name = "too-fast"
+bandwidth = { egress_rate = 6000000000 }
+"#;
+
+/// Emulated processors may take seconds for what is due at once.
+const PATIENCE: &str = "[limits]\nheartbeat_ms = 20000\n";
+
+pub(crate) fn settings() -> Settings {
+    let mut settings = Settings { service: PATIENCE.into(), ..Settings::netdevsim() };
+    settings.networks.push_str(NETWORKS);
+    settings
+}
+
+#[test]
+fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
+    pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&settings());
+}
+
+#[test]
+fn a_pod_has_several_interfaces_of_several_networks() {
+    pods::a_pod_has_several_interfaces_of_several_networks(&settings());
+}
+
+#[test]
+fn sixteen_pods_come_and_go_at_once() {
+    let settings = Settings { vfs: 16, pool: 16, ..settings() };
+    load::as_many_pods_as_vfs_come_and_go(&settings);
+}
+
+#[test]
+fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later() {
+    outages::while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(&settings());
+}
+
+#[test]
+fn a_service_killed_and_started_again_keeps_attachments_and_running_pods() {
+    outages::a_service_killed_and_started_again_keeps_attachments_and_running_pods(&settings());
+}
+
+#[test]
+fn an_agent_killed_and_started_again_keeps_attachments() {
+    outages::an_agent_killed_and_started_again_keeps_attachments(&settings());
+}
+
+#[test]
+fn a_pod_whose_netns_died_before_del_gives_everything_back() {
+    outages::a_pod_whose_netns_died_before_del_gives_everything_back(&settings());
+}
+
+#[test]
+fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
+    faults::every_step_fails_in_turn(&settings(), "dpu-service");
+}
+
+#[test]
+fn pods_of_one_vlan_reach_each_other_and_those_of_another_are_not_heard() {
+    let lab = Lab::start(&settings());
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let (same, other) = (Netns::new("same"), Netns::new("other"));
+    let _ = lab.add("red", &a, "eth0").result();
+    for address in addresses(&lab.add("red", &b, "eth0").result()) {
+        assert!(a.pings(&address), "{address} is in the same VLAN");
+    }
+    for (pod, network, address) in
+        [(&same, "wire-100", "10.7.0.250/24"), (&other, "wire-200", "10.7.0.251/24")]
+    {
+        let _ = lab.add(network, pod, "eth0").result();
+        pod.ip(&["addr", "add", address, "dev", "eth0"]);
+    }
+    assert!(a.pings("10.7.0.250"));
+    assert!(!a.pings("10.7.0.251"), "VLANs 100 and 200 are one");
+    let vlans = lab.card.dpu.json("bridge", &["vlan", "show"]);
+    let in_vlan = |vlan: u64| {
+        let ports = vlans.iter().filter(|port| port["ifname"] != "br-offload");
+        let vlans = ports.flat_map(|port| port["vlans"].as_array().into_iter().flatten());
+        vlans.filter(|found| found["vlan"] == vlan).count()
+    };
+    assert_eq!((in_vlan(100), in_vlan(200), in_vlan(1)), (3, 1, 0), "{vlans:?}");
+    for (pod, network) in [(&a, "red"), (&b, "red"), (&same, "wire-100"), (&other, "wire-200")] {
+        lab.del(network, pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn rates_are_the_cards_while_a_pod_has_the_vf() {
+    let lab = Lab::start(&settings());
+    let device = Device::of(&lab);
+    let pod = Netns::new("pod");
+    assert!(device.rates().is_empty());
+    let _ = lab.add("limited", &pod, "eth0").result();
+    let rates = device.rates();
+    assert_eq!(rates.len(), 1, "{rates:?}");
+    assert_eq!(rates[0]["tx_max"], 100_000_000 / 8, "bytes a second: {rates:?}");
+    lab.assert_invariants();
+    lab.del("limited", &pod, "eth0").nothing();
+    assert!(device.rates().is_empty());
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn operators_see_the_card_and_what_it_can_do() {
+    let lab = Lab::start(&settings());
+    let described = lab.operator().says(&["describe", "dpu"]);
+    let row = |begin: &str| {
+        let line = described.lines().find(|line| line.starts_with(begin));
+        line.unwrap_or_else(|| panic!("{described}")).split_whitespace().collect::<Vec<_>>()
+    };
+    assert_eq!(row("Eswitch:")[1], "devlink");
+    let vfs = settings().vfs.to_string();
+    assert_eq!(row(&Device::of(&lab).handle())[1..], ["switchdev", &vfs]);
+    let can = |name| row(name)[1] == "yes";
+    assert!(can("egress-rate") && can("ingress-rate") && can("vlan-filtering"), "{described}");
+    assert!(!can("port-mac"), "{described}");
+}
+
+#[test]
+fn a_rate_that_the_driver_refuses_is_told_in_its_words_and_all_is_undone() {
+    let lab = Lab::start(&settings());
+    let pod = Netns::new("pod");
+    for _ in 0..2 {
+        lab.add("too-fast", &pod, "eth0").fails(115, &["exceed link maximum speed 5000Mbps"]);
+        lab.assert_clean_slate();
+    }
+    assert!(Device::of(&lab).rates().is_empty());
+    let _ = lab.add("limited", &pod, "eth0").result();
+    lab.assert_invariants();
+}
+
+/// The driver is made to fail in starting anew: all representors are gone, and stay away until
+/// somebody mends the card.
+#[test]
+fn without_representors_nothing_is_attached_and_nothing_is_lost() {
+    let lab = Lab::start(&settings());
+    let device = Device::of(&lab);
+    let pod = Netns::new("pod");
+    device.turn("fail_reload", "Y");
+    assert!(!device.reload());
+    assert!(lab.card.representors().is_empty());
+    let refused = lab.add("red", &pod, "eth0");
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(lab.operator().get("attachments").is_empty());
+    assert_eq!(&Card::ends_in(&lab.card.host), lab.card.clean());
+
+    device.turn("fail_reload", "N");
+    assert!(device.reload());
+    device.make_vfs(4);
+    device.set_mode("switchdev");
+    wait_for("an attach", LIMIT, || lab.add("red", &pod, "eth0").status.success().then_some(()));
+    lab.assert_invariants();
+    lab.del("red", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}

@@ -1,0 +1,81 @@
+//! The card is reset: its representors vanish and return, and pods go on with what they had.
+
+use std::time::{Duration, Instant};
+
+use e2e::{
+    Lab, Netns,
+    scenarios::{
+        outages::{self, Pair, ids},
+        pods::addresses,
+    },
+    wait_for,
+};
+
+use crate::{card::Device, netdevsim::settings};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[test]
+fn after_a_card_reset_pods_get_their_vf_back() {
+    outages::after_a_card_reset_pods_get_their_vf_back(&settings());
+}
+
+/// Everything of an attachment is made anew on the new card: VLAN, rate, addresses. What runs in the
+/// pod goes on.
+#[test]
+fn after_a_reset_pods_have_their_vlans_rates_and_processes() {
+    let mut lab = Lab::start(&settings());
+    let (a, b, limited) = (Netns::new("a"), Netns::new("b"), Netns::new("limited"));
+    let _ = lab.add("red", &a, "eth0").result();
+    let of_b = addresses(&lab.add("red", &b, "eth0").result());
+    let _ = lab.add("limited", &limited, "eth0").result();
+    let before = ids(&lab);
+    let mut process = a.command("sleep").arg("infinity").spawn().unwrap();
+
+    let start = Instant::now();
+    lab.reset_card();
+    let reached = || of_b.iter().all(|address| a.pings(address)).then_some(());
+    wait_for("the pods to reach each other again", LIMIT, reached);
+    println!("reached again {:.1} s after the card was pulled", start.elapsed().as_secs_f32());
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    assert_eq!(Device::of(&lab).rates().len(), 1);
+    assert!(process.try_wait().unwrap().is_none(), "the pod was restarted");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    for (pod, network) in [(&a, "red"), (&b, "red"), (&limited, "limited")] {
+        lab.del(network, pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+/// As when somebody switches the mode of the eswitch, or the card's driver starts anew.
+#[test]
+fn representors_that_vanish_and_return_alone_are_programmed_again() {
+    let lab = Lab::start(&settings());
+    let pair = Pair::attach(&lab);
+    let (before, device) = (ids(&lab), Device::of(&lab));
+    device.set_mode("legacy");
+    assert!(!pair.reach(), "there is no switch");
+    device.set_mode("switchdev");
+    wait_for("the pods to reach each other again", LIMIT, || pair.reach().then_some(()));
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.detach(&lab);
+}
+
+#[test]
+fn a_card_that_is_reset_while_the_service_is_down_is_programmed_at_its_start() {
+    let mut lab = Lab::start(&settings());
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    lab.service.crash();
+    lab.reset_card();
+    lab.start_service();
+    wait_for("the pods to reach each other again", LIMIT, || pair.reach().then_some(()));
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    pair.detach(&lab);
+}
