@@ -9,7 +9,8 @@ use crate::{
 };
 
 pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
-    let headings = ["NAME", "HOST", "STATE", "POOLS", "ATTACHMENT", "DETAIL", "PCI", "REPRESENTOR"];
+    let headings =
+        ["NAME", "HOST", "STATE", "POOLS", "ATTACHMENT", "DETAIL", "PCI", "REPRESENTOR", "DEVICE"];
     let row = |vf: &VfStatus| {
         vec![
             vf_name(vf.vf.as_ref()),
@@ -20,9 +21,19 @@ pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
             or_dash(&vf.detail).into(),
             or_dash(vf.vf.as_ref().map_or("", |vf| &vf.pci_address)).into(),
             or_dash(&vf.representor).into(),
+            or_dash(&device(vf)).into(),
         ]
     };
     narrow_or_wide(&headings, 6, wide, vfs.iter().map(row))
+}
+
+/// What its vendor calls a VF, or its ids.
+fn device(vf: &VfStatus) -> String {
+    match sriov::device_name(&vf.vendor_id, &vf.device_id) {
+        Some(name) => name.into(),
+        None if vf.vendor_id.is_empty() => String::new(),
+        None => format!("{}:{}", vf.vendor_id, vf.device_id),
+    }
 }
 
 fn vf_state(vf: &VfStatus) -> String {

@@ -1,4 +1,5 @@
-//! What vendors call themselves and their cards: for people only.
+//! What vendors call themselves and their cards: for people only. The tables take more than a
+//! megabyte of the memory of each program that asks them.
 
 use pci_ids::{Device, FromId, Vendor};
 

@@ -180,6 +180,7 @@ impl Registry {
         VfView {
             vf,
             pci_address: String::new(),
+            device: None,
             host: self.owner(vf.pf).cloned(),
             pools: self.vfs.pools_of(vf).map(Into::into).collect(),
             state: VfState::Absent { reason: "its host has not offered it".into() },
@@ -198,6 +199,7 @@ impl Registry {
     fn vf_view(&self, known: &vf_alloc::VfView<'_, AttachmentId>) -> VfView {
         VfView {
             pci_address: self.pci_address(known),
+            device: known.facts.map(|facts| (facts.vendor, facts.device)),
             state: known.state.clone(),
             attachment: known.holder.copied(),
             ..self.unoffered_view(known.vf)

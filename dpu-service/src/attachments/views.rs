@@ -61,6 +61,8 @@ pub struct VfView {
     pub vf: VfId,
     /// Its PCI address on the host. Empty: the host has not told.
     pub pci_address: String,
+    /// Its PCI vendor and device. `None`: the host has not told.
+    pub device: Option<(u16, u16)>,
     /// Its host. `None`: its PF belongs to no host of the configuration.
     pub host: Option<HostName>,
     /// The pools it is in.

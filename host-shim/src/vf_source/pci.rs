@@ -11,7 +11,7 @@ use std::{
 };
 
 use netlink::Link;
-use sriov::{PciAddress, Provisioning, Sysfs, device_name, vendor_name};
+use sriov::{PciAddress, Provisioning, Sysfs};
 
 use super::{OtherVf, OwnState, PfFacts, PfPort, ProvideError, VfIdentity, VfSource};
 use memory::Memory;
@@ -251,12 +251,10 @@ impl VfSource for PciCards {
 }
 
 fn log_card(pf: &sriov::PhysicalFunction) {
-    let vendor = vendor_name(&pf.vendor).unwrap_or(&pf.vendor);
-    let device = device_name(&pf.vendor, &pf.device).unwrap_or(&pf.device);
     tracing::info!(
         pf = %pf.address,
-        vendor,
-        device,
+        vendor = pf.vendor,
+        device = pf.device,
         driver = pf.driver.as_deref().unwrap_or("none"),
         numa_node = pf.numa_node,
         vfs = pf.num_vfs,

@@ -229,6 +229,9 @@ pub(crate) fn vf_status(view: &VfView) -> v1::VfStatus {
         VfState::Quarantined { reason } => (v1::VfState::Quarantined, reason.as_str()),
         VfState::Absent { reason } => (v1::VfState::Absent, reason.as_str()),
     };
+    let id = |of: fn((u16, u16)) -> u16| {
+        view.device.map(|ids| format!("{:04x}", of(ids))).unwrap_or_default()
+    };
     v1::VfStatus {
         vf: Some(vf(view.vf, &view.pci_address)),
         host: view.host.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -237,6 +240,8 @@ pub(crate) fn vf_status(view: &VfView) -> v1::VfStatus {
         detail: detail.into(),
         representor: view.representor.clone(),
         attachment_id: view.attachment.map(|id| id.to_string()).unwrap_or_default(),
+        vendor_id: id(|(vendor, _)| vendor),
+        device_id: id(|(_, device)| device),
     }
 }
 
