@@ -12,6 +12,9 @@ use crate::segment::{Group, Place, Segment};
 /// less to move when an entry is put into the middle.
 const ENTRIES_PER_SEGMENT: usize = 256;
 
+/// How many of a segment's cache lines change with one entry, at most; of large segments, not all.
+const LINES_TO_CHANGE: usize = 10;
+
 /// A row of segments; in rows, so that the list of segments never has to be moved as a whole.
 const SEGMENTS_PER_ROW: usize = 1024;
 
@@ -52,11 +55,20 @@ impl Index {
         self.entries
     }
 
+    /// Lets the memory fetch what a look at the entry of `hash` takes.
+    pub(crate) fn prepare_look(&self, hash: u64) {
+        self.segment(self.segment_of(hash)).fetch(hash, 0);
+    }
+
+    /// Lets the memory fetch what a change of the entry of `hash` takes.
+    pub(crate) fn prepare_change(&self, hash: u64) {
+        self.segment(self.segment_of(hash)).fetch(hash, LINES_TO_CHANGE);
+    }
+
     /// The entry of `hash` whose place is wanted, or the gap to put one into.
     pub(crate) fn find(&self, hash: u64, is_wanted: impl Fn(Place) -> bool) -> Result<Entry, Gap> {
         let number = self.segment_of(hash);
         let segment = self.segment(number);
-        segment.fetch();
         let group = segment.group(hash);
         let around = Gap { hash, segment: number, group };
         for position in segment.candidates(group, hash) {

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use ahash::RandomState;
 
 use crate::{
-    index::{Gap, Index},
+    index::{Entry, Gap, Index},
     segment::Place,
 };
 
@@ -41,14 +41,20 @@ impl<K: Copy + Eq + Hash> Leases<K> {
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<Place> {
-        self.find(key).ok()
+        let hash = self.hasher.hash_one(key);
+        self.index.prepare_look(hash);
+        self.find_hashed(key, hash).ok().map(|entry| entry.place)
     }
 
     /// The place of `key`, or the gap to put it into.
     pub(crate) fn find(&self, key: &K) -> Result<Place, Gap> {
-        let found =
-            self.index.find(self.hasher.hash_one(key), |place| key_of(&self.chunks, place) == key);
-        found.map(|entry| entry.place)
+        let hash = self.hasher.hash_one(key);
+        self.index.prepare_change(hash);
+        self.find_hashed(key, hash).map(|entry| entry.place)
+    }
+
+    fn find_hashed(&self, key: &K, hash: u64) -> Result<Entry, Gap> {
+        self.index.find(hash, |place| key_of(&self.chunks, place) == key)
     }
 
     /// Puts `key` into the gap that [`Self::find`] has just found for it.
@@ -59,8 +65,10 @@ impl<K: Copy + Eq + Hash> Leases<K> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<Place> {
+        let hash = self.hasher.hash_one(key);
+        self.index.prepare_change(hash);
+        let entry = self.find_hashed(key, hash).ok()?;
         let Self { hasher, index, chunks } = self;
-        let entry = index.find(hasher.hash_one(key), |place| key_of(chunks, place) == key).ok()?;
         index.remove(&entry, |place| hasher.hash_one(key_of(chunks, place)));
         Some(entry.place)
     }

@@ -5,6 +5,8 @@
 //! add up to where it begins. So a place is found in three lines next to each other, and hardly any
 //! key is looked at in vain.
 
+use std::hint::black_box;
+
 /// A number that stands for an address. Small numbers take less room.
 pub(crate) type Place = u64;
 
@@ -18,9 +20,8 @@ const COUNTS_PER_WORD: usize = u64::BITS as usize / COUNT_BITS;
 const COUNT_WORDS: usize = (1 << GROUP_BITS) / COUNTS_PER_WORD;
 const TAGS_PER_WORD: usize = u64::BITS as usize / TAG_BITS;
 const TAGS_PER_BYTE: usize = 8 / TAG_BITS;
-/// The memory's own unit, and how many of them a segment mostly has.
+/// What the memory is fetched by.
 const LINE: usize = 64;
-const LINES: usize = 14;
 const WORD: usize = size_of::<u64>();
 /// Where the tags begin, which are followed by the places.
 const TAGS_AT: usize = COUNT_WORDS * WORD;
@@ -76,19 +77,21 @@ impl Segment {
         self.capacity.into()
     }
 
-    /// Lets the memory fetch all of the segment's lines at once, rather than each when the one before
-    /// it has told which is wanted next.
-    pub(crate) fn fetch(&self) {
-        let last = self.bytes.len() - 1;
-        for line in 0..LINES {
-            std::hint::black_box(self.bytes[last.min(line * LINE)]);
+    /// Lets the memory fetch the lines around an entry of `hash` at once, and of those of later
+    /// places so many, rather than each when the one before it has told which is wanted next.
+    pub(crate) fn fetch(&self, hash: u64, later_lines: usize) {
+        let expected = (self.len() * group_number(hash)) >> GROUP_BITS;
+        black_box(self.bytes[TAGS_AT + expected / TAGS_PER_BYTE]);
+        let (from, last) = (self.place_at(expected) - LINE, self.bytes.len() - 1);
+        for line in 0..2 + later_lines {
+            black_box(self.bytes[last.min(from + line * LINE)]);
         }
     }
 
     /// The group of `hash`.
     #[expect(clippy::cast_possible_truncation, reason = "the bits that count are few")]
     pub(crate) fn group(&self, hash: u64) -> Group {
-        let number = (hash >> (u64::BITS - GROUP_BITS)) as usize;
+        let number = group_number(hash);
         let (whole, shift) = (number / COUNTS_PER_WORD, number % COUNTS_PER_WORD * COUNT_BITS);
         let last = self.word(whole * WORD);
         let mut sums = sums_of_pairs(last & ((1 << shift) - 1));
@@ -210,6 +213,10 @@ const MASKS: [u64; 2 * COUNT_WORDS] = {
 
 /// The low bit of each tag.
 const LOW_BITS: u64 = 0x5555_5555_5555_5555;
+
+const fn group_number(hash: u64) -> usize {
+    (hash >> (u64::BITS - GROUP_BITS)) as usize
+}
 
 const fn tag_of(hash: u64) -> u64 {
     hash << GROUP_BITS >> (u64::BITS as usize - TAG_BITS)
