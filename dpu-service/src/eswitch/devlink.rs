@@ -29,6 +29,8 @@ const RATE_UNIT: u64 = 1_000_000;
 /// The MAC address of a VF that was never given one.
 const NO_MAC: MacAddress = MacAddress([0; 6]);
 
+const NO_MAC_OF_VFS: &str = "the card has no say in the MAC addresses of VFs; the host sets them";
+
 const NO_EGRESS_RATE: &str =
     "the card's driver limits nothing that VFs send (`devlink port function rate show` is empty)";
 
@@ -168,6 +170,23 @@ fn gone_is_done_if(
     if clearing { gone_is_done(outcome) } else { outcome }
 }
 
+/// What VFs' ports tell of the card: with which limits it can do something, or what is missing.
+fn told_by_ports(
+    look: &Look,
+    name: &'static str,
+    can: impl Fn(&Found) -> bool,
+    limits: &str,
+    missing: &str,
+) -> Capability {
+    let available = look.any(can);
+    let detail = match () {
+        () if available => limits,
+        () if look.is_empty() => "no VF has a representor yet, so it is not known",
+        () => missing,
+    };
+    Capability { name, available, detail: detail.to_owned() }
+}
+
 fn check_egress_rate(bits: u64) -> Result<(), Unsupported> {
     if bits.is_multiple_of(RATE_UNIT) {
         return Ok(());
@@ -224,39 +243,24 @@ impl Eswitch for DevlinkEswitch {
     /// As the latest look found them.
     fn capabilities(&self) -> Vec<Capability> {
         let latest = self.latest();
-        let seen = |nothing: &str, is_there: bool, limits: &str, missing: &str| {
-            let detail = match () {
-                () if latest.is_empty() => nothing,
-                () if is_there => limits,
-                () => missing,
-            };
-            (is_there, detail.to_owned())
-        };
-        let nothing = "no VF has a representor yet, so it is not known";
-        let (port_mac, mac_detail) = seen(
-            nothing,
-            latest.any(|found| found.takes_mac),
-            "",
-            "the card has no say in the MAC addresses of VFs; the host sets them",
-        );
-        let (egress, egress_detail) = seen(
-            nothing,
-            latest.any(|found| found.takes_rate),
-            "in whole Mbit/s; the card chooses the burst",
-            NO_EGRESS_RATE,
-        );
-        let ingress_detail = match &self.token_bucket {
+        let ingress = match &self.token_bucket {
             Ok(()) => "by the representor's queue: what the card forwards by itself passes it by",
             Err(why) => why,
         };
         vec![
-            Capability { name: "port-mac", available: port_mac, detail: mac_detail },
+            told_by_ports(&latest, "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
             Capability {
                 name: "ingress-rate",
                 available: self.token_bucket.is_ok(),
-                detail: ingress_detail.to_owned(),
+                detail: ingress.to_owned(),
             },
-            Capability { name: "egress-rate", available: egress, detail: egress_detail },
+            told_by_ports(
+                &latest,
+                "egress-rate",
+                |found| found.takes_rate,
+                "in whole Mbit/s; the card chooses the burst",
+                NO_EGRESS_RATE,
+            ),
         ]
     }
 
