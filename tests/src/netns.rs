@@ -24,11 +24,27 @@ impl Netns {
     /// When `ip netns add` fails.
     #[must_use]
     pub fn new(label: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let netns = Self { name: format!("{label}-{}-{number}", std::process::id()) };
+        let netns = Self::named(label);
         netns.succeed(Command::new("ip").args(["netns", "add", &netns.name]));
         netns
+    }
+
+    /// Gives the namespace of this process a name, which it loses when dropped.
+    ///
+    /// # Panics
+    /// When `ip netns attach` fails.
+    #[must_use]
+    pub fn of_this_process(label: &str) -> Self {
+        let netns = Self::named(label);
+        let process = std::process::id().to_string();
+        netns.succeed(Command::new("ip").args(["netns", "attach", &netns.name, &process]));
+        netns
+    }
+
+    fn named(label: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { name: format!("{label}-{}-{number}", std::process::id()) }
     }
 
     /// Its name, as `ip netns` knows it.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sriov::{Error, PciAddress, Provisioning, Sysfs, VirtualFunction};
+use sriov::{Error, PciAddress, Provisioning, Sysfs, VFIO, VirtualFunction};
 
 /// The first igb card, without VFs again when it is dropped.
 struct Card {
@@ -142,6 +142,19 @@ fn a_driver_that_does_not_know_the_device_is_told() {
     card.sysfs.bind(vf, None).unwrap();
     assert_eq!(card.sysfs.chosen_driver(vf).unwrap(), None);
     assert_eq!(card.sysfs.driver_of(vf).unwrap().as_deref(), Some("igbvf"));
+}
+
+#[test]
+fn a_vf_is_handed_over_to_programs_and_taken_back() {
+    run("modprobe vfio-pci");
+    let card = Card::new();
+    let vf = card.provide(1)[0].address;
+    card.sysfs.bind(vf, Some(VFIO)).unwrap();
+    assert!(card.sysfs.is_handed_over(vf).unwrap());
+    assert_eq!(card.sysfs.netdevs(vf).unwrap(), [""; 0]);
+    card.sysfs.bind(vf, None).unwrap();
+    assert!(!card.sysfs.is_handed_over(vf).unwrap());
+    card.await_netdev(vf);
 }
 
 #[test]

@@ -243,9 +243,13 @@ impl VfSource for PciCards {
             probe_drivers: self.probe_drivers,
             ..Provisioning::default()
         };
-        let vfs = self.sysfs.set_num_vfs(pf, count, &how)?;
-        // They came anew, under names and with MAC addresses of their own.
-        self.memory.forget(vfs.iter().map(|vf| vf.address));
+        let outcome = self.sysfs.set_num_vfs(pf, count, &how);
+        if !matches!(outcome, Err(sriov::Error::InUse { .. } | sriov::Error::TooMany { .. })) {
+            // They came anew, under names and with MAC addresses of their own.
+            let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
+            self.memory.forget(vfs.into_iter().map(|(_, vf)| vf));
+        }
+        outcome?;
         Ok(true)
     }
 }

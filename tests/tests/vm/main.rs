@@ -8,6 +8,7 @@
 )]
 
 mod card;
+mod igb;
 mod machine;
 mod netdevsim;
 mod reset;

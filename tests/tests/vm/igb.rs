@@ -1,0 +1,436 @@
+//! Real VFs of a real driver on the host's side: QEMU's igb cards, whose PFs keep the pods to their
+//! MAC addresses and VLANs, for the cards have no DPU. The host is the machine itself, as VFs come
+//! back to its first namespace alone; the service has an eswitch of veth ends that carry nothing:
+//! the cards switch between their VFs by themselves.
+
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+use e2e::{Answer, Call, Netns, Pki, Program, Settings, eventually, program, run, wait_for};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// An emulated card's carrier takes seconds to come.
+const LIMIT: Duration = Duration::from_secs(90);
+const MOST_VFS: usize = 7;
+const NETWORKS: &str = r#"
+[[network]]
+name = "blue"
+vlan = 100
+mtu = 1400
+[[network.subnet]]
+cidr = "10.1.0.0/24"
+[[network]]
+name = "green"
+vlan = 200
+[[network.subnet]]
+cidr = "10.2.0.0/24"
+"#;
+
+/// An igb card, the agent that gives its VFs to pods, and a service.
+struct Lab {
+    agent: Program,
+    _service: Program,
+    pki: Pki,
+    card: Card,
+    _dpu: Netns,
+    host: Netns,
+    folder: TempDir,
+}
+
+/// The first igb card, without VFs again when it is dropped.
+struct Card {
+    pf: PathBuf,
+}
+
+/// A pod's attachment.
+struct Attached {
+    /// The VF's number.
+    vf: usize,
+    mac: String,
+    address: String,
+    /// What ADD printed.
+    result: Value,
+}
+
+/// What a VF is like.
+#[derive(Debug, PartialEq, Eq)]
+struct Vf {
+    name: String,
+    mac: String,
+    mtu: u64,
+    is_up: bool,
+}
+
+impl Card {
+    fn new() -> Self {
+        let devices = fs::read_dir("/sys/bus/pci/devices").unwrap();
+        let mut pfs: Vec<_> = devices.map(|entry| entry.unwrap().path()).collect();
+        pfs.retain(|device| device.join("sriov_totalvfs").exists());
+        pfs.sort();
+        let card = Self { pf: pfs.first().expect("hack/vm has igb cards").clone() };
+        card.set("sriov_numvfs", "0");
+        run_ok("ip", &["link", "set", &card.netdev(), "up"]);
+        card
+    }
+
+    fn set(&self, file: &str, value: &str) {
+        fs::write(self.pf.join(file), value).unwrap();
+    }
+
+    fn address(&self) -> String {
+        self.pf.file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
+    fn netdev(&self) -> String {
+        let name = fs::read_dir(self.pf.join("net")).unwrap().next().unwrap().unwrap();
+        name.file_name().into_string().unwrap()
+    }
+
+    fn count(&self) -> usize {
+        fs::read_to_string(self.pf.join("sriov_numvfs")).unwrap().trim().parse().unwrap()
+    }
+
+    fn vf_address(&self, vf: usize) -> String {
+        let link = fs::read_link(self.pf.join(format!("virtfn{vf}"))).unwrap();
+        link.file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
+    /// What the PF makes of a VF, as `ip` shows it.
+    fn port(&self, vf: usize) -> Value {
+        let shown = run_ok("ip", &["-j", "link", "show", &self.netdev()]);
+        let links: Value = serde_json::from_str(&shown).unwrap();
+        links[0]["vfinfo_list"][vf].clone()
+    }
+
+    /// Takes the VF away from its driver and gives it back.
+    fn rebind(&self, vf: usize) {
+        self.bind(vf, "igbvf");
+    }
+
+    /// Takes the VF away from its driver and gives it to one.
+    fn bind(&self, vf: usize, driver: &str) {
+        let address = self.vf_address(vf);
+        let device = self.pf.parent().unwrap().join(&address);
+        fs::write(device.join("driver/unbind"), &address).unwrap();
+        fs::write(device.join("driver_override"), driver).unwrap();
+        fs::write("/sys/bus/pci/drivers_probe", &address).unwrap();
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        let _ = fs::write(self.pf.join("sriov_numvfs"), "0");
+    }
+}
+
+impl Lab {
+    /// Brings all of it up, with so many VFs wanted.
+    fn start(vfs: usize) -> Self {
+        let folder = tempfile::Builder::new().prefix("igb-").tempdir().unwrap();
+        let path = folder.path();
+        let card = Card::new();
+        let (host, dpu) = (Netns::of_this_process("host"), Netns::new("dpu"));
+        plug_dpu(&host, &dpu);
+        let pki = Pki::make(path.join("pki"));
+        fs::write(path.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
+        fs::create_dir(path.join("faults")).unwrap();
+        write_service_file(&folder, &pki, vfs);
+        let settings = Settings::default().agent_file(path, &pki);
+        let pci = format!(
+            "kind = \"pci\"\nmode = \"legacy\"\npfs = [{{ address = \"{}\" }}]",
+            card.address()
+        );
+        let settings = settings.replace("kind = \"virtual\"", &pci);
+        fs::write(path.join("host-shim.toml"), settings).unwrap();
+        let service = start("dpu-service", "dpu-service.toml", &dpu, &folder);
+        let agent = start("host-shim-agent", "host-shim.toml", &host, &folder);
+        let lab = Self { agent, _service: service, pki, card, _dpu: dpu, host, folder };
+        lab.wait_for_free(vfs);
+        lab
+    }
+
+    fn want(&self, vfs: usize) {
+        write_service_file(&self.folder, &self.pki, vfs);
+    }
+
+    /// Waits until the card has so many VFs, and the DPU may give all of them out.
+    fn wait_for_free(&self, vfs: usize) {
+        wait_for("free VFs", LIMIT, || {
+            (self.card.count() == vfs && self.free() == vfs).then_some(())
+        });
+    }
+
+    fn free(&self) -> usize {
+        let listed = self.dpuctl(&["get", "vfs", "-o", "json"]);
+        let list: Value = serde_json::from_str(&listed).unwrap_or_default();
+        let vfs = list["vfs"].as_array().cloned().unwrap_or_default();
+        vfs.iter().filter(|vf| vf["state"] == "VF_STATE_FREE").count()
+    }
+
+    fn dpuctl(&self, arguments: &[&str]) -> String {
+        let configuration = self.folder.path().join("dpuctl.toml");
+        let tls = self.pki.section("operator", "admin");
+        let text = format!("endpoint = \"192.168.100.2:7443\"\ndpu = \"dpu-1\"\n{tls}");
+        fs::write(&configuration, text).unwrap();
+        let mut command = self.host.command(program("dpuctl"));
+        let output = run(command.args(arguments).env("DPUCTL_CONFIG", configuration));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn call(&self, verb: &str, network: &str, pod: &Netns) -> Answer {
+        self.call_with(verb, network, pod, &json!({}))
+    }
+
+    /// A call with more keys in its configuration.
+    fn call_with(&self, verb: &str, network: &str, pod: &Netns, extra: &Value) -> Answer {
+        let mut configuration = json!({
+            "cniVersion": "1.1.0",
+            "name": network,
+            "type": "host-shim",
+            "agentSocket": self.folder.path().join("agent.sock"),
+            "capabilities": { "deviceID": true, "CNIDeviceInfoFile": true },
+        });
+        let extra = extra.as_object().unwrap().clone();
+        configuration.as_object_mut().unwrap().extend(extra);
+        let call = Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "net1");
+        call.execute(&self.host)
+    }
+
+    /// Attaches a pod.
+    fn add(&self, network: &str, pod: &Netns) -> Attached {
+        let result = self.call("ADD", network, pod).result();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let interface = &result["interfaces"][0];
+        let pci = text(&interface["pciID"]);
+        let numbers = 0..self.card.count();
+        let vf = numbers.into_iter().find(|vf| self.card.vf_address(*vf) == pci).unwrap();
+        let address = text(&result["ips"][0]["address"]);
+        let address = address.split('/').next().unwrap().to_owned();
+        Attached { vf, mac: text(&interface["mac"]), address, result }
+    }
+
+    fn check(&self, network: &str, pod: &Netns, result: &Value) {
+        let extra = json!({ "prevResult": result });
+        self.call_with("CHECK", network, pod, &extra).nothing();
+    }
+
+    /// A VF in a namespace. `None`: it is not there.
+    fn vf_in(&self, netns: &Netns, vf: usize) -> Option<Vf> {
+        let address = self.card.vf_address(vf);
+        let links = netns.json("ip", &["-d", "link", "show"]);
+        let link = links.iter().find(|link| link["parentdev"] == address.as_str())?;
+        Some(Vf {
+            name: link["ifname"].as_str()?.to_owned(),
+            mac: link["address"].as_str()?.to_owned(),
+            mtu: link["mtu"].as_u64()?,
+            is_up: link["flags"].as_array()?.iter().any(|flag| flag == "UP"),
+        })
+    }
+
+    /// The VFs as they are on the host, and what the PF makes of them.
+    fn all_on_host(&self) -> Vec<(Option<Vf>, Value)> {
+        let vfs = 0..self.card.count();
+        vfs.map(|vf| (self.vf_in(&self.host, vf), self.card.port(vf))).collect()
+    }
+
+    fn assert_becomes(&self, before: &[(Option<Vf>, Value)]) {
+        let settled = eventually(LIMIT, || (self.all_on_host() == before).then_some(()));
+        assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?}", self.all_on_host());
+    }
+
+    fn restart_agent(&mut self) {
+        self.agent = start("host-shim-agent", "host-shim.toml", &self.host, &self.folder);
+    }
+}
+
+/// Representors that carry nothing, and the management link.
+fn plug_dpu(host: &Netns, dpu: &Netns) {
+    dpu.ip(&["link", "set", "lo", "up"]);
+    for vf in 0..MOST_VFS {
+        let (name, end) = (format!("pf0vf{vf}"), format!("end{vf}"));
+        dpu.ip(&["link", "add", &name, "type", "veth", "peer", "name", &end]);
+        dpu.ip(&["link", "set", &name, "alias", &format!("virtual-nic representor {name}")]);
+        dpu.ip(&["link", "set", &end, "up"]);
+    }
+    host.ip(&[
+        "link",
+        "add",
+        "mgmt0",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "mgmt0",
+        "netns",
+        dpu.name(),
+    ]);
+    for (netns, address) in [(host, "192.168.100.1/30"), (dpu, "192.168.100.2/30")] {
+        netns.ip(&["address", "add", address, "dev", "mgmt0"]);
+        netns.ip(&["link", "set", "mgmt0", "up"]);
+    }
+}
+
+fn write_service_file(folder: &TempDir, pki: &Pki, vfs: usize) {
+    let settings = Settings {
+        pool: u32::try_from(MOST_VFS).unwrap(),
+        networks: NETWORKS.into(),
+        cool_down: 0,
+        ..Settings::default()
+    };
+    let text = settings.service_file(folder.path(), pki);
+    let wish = format!("pfs = [\"p0\"]\nvfs = {{ p0 = {vfs} }}");
+    let text = text.replace("pfs = [\"p0\"]", &wish);
+    fs::write(folder.path().join("dpu-service.toml"), text).unwrap();
+}
+
+fn start(name: &'static str, file: &str, netns: &Netns, folder: &TempDir) -> Program {
+    let configuration = folder.path().join(file);
+    let arguments = ["--config".as_ref(), configuration.as_os_str()];
+    let faults = folder.path().join("faults");
+    Program::start(name, netns, folder.path(), arguments, &[("OFFLOAD_FAULTS", &faults)])
+}
+
+fn run_ok(program: &str, arguments: &[&str]) -> String {
+    let output = run(Command::new(program).args(arguments));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn pings(pod: &Netns, address: &str) -> bool {
+    let once = ["-n", "-q", "-c", "1", "-W", "2", address];
+    run(pod.command("ping").args(once)).status.success()
+}
+
+#[track_caller]
+fn assert_comes_to_ping(pod: &Netns, address: &str) {
+    let reached = eventually(LIMIT, || pings(pod, address).then_some(()));
+    assert!(reached.is_some(), "{} does not reach {address}", pod.name());
+}
+
+/// Pods get VFs by PCI address, reach each other through the card within their VLAN only, and give
+/// the VFs back as they were; so does a namespace that ends with its VF inside.
+#[test]
+fn vfs_go_into_pods_and_come_back_as_they_were() {
+    let lab = Lab::start(3);
+    let before = lab.all_on_host();
+    let (one, two, other) = (Netns::new("one"), Netns::new("two"), Netns::new("other"));
+    let Attached { vf, mac, address, result } = lab.add("blue", &one);
+    let its_address = lab.add("blue", &two).address;
+    lab.add("green", &other);
+    let expected = Vf { name: "net1".into(), mac: mac.clone(), mtu: 1400, is_up: true };
+    assert_eq!(lab.vf_in(&one, vf), Some(expected));
+    let port = lab.card.port(vf);
+    assert_eq!(port["address"], mac.as_str(), "{port}");
+    assert_eq!(port["vlan_list"][0]["vlan"], 100, "{port}");
+    assert_eq!(port["spoofchk"], true, "{port}");
+    lab.check("blue", &one, &result);
+    assert_comes_to_ping(&one, &its_address);
+    assert_comes_to_ping(&two, &address);
+    other.ip(&["address", "add", "10.1.0.200/24", "dev", "net1"]);
+    assert!(!pings(&other, &address), "another VLAN is another network");
+
+    lab.call("DEL", "blue", &one).nothing();
+    drop(two);
+    lab.call("DEL", "green", &other).nothing();
+    lab.assert_becomes(&before);
+    lab.wait_for_free(3);
+    for _ in 0..2 {
+        lab.add("green", &one);
+        lab.call("DEL", "green", &one).nothing();
+    }
+    lab.assert_becomes(&before);
+}
+
+/// The number of VFs follows the DPU's wish from 0 by 7 to 3, but never while one is in use.
+#[test]
+fn the_number_of_vfs_follows_the_dpus_wish() {
+    let lab = Lab::start(7);
+    let pod = Netns::new("pod");
+    lab.add("blue", &pod);
+    lab.want(3);
+    let told = || lab.agent.log().contains("keeps its 7 VFs instead of 3");
+    wait_for("the agent's word on a VF in use", LIMIT, || told().then_some(()));
+    assert_eq!(lab.card.count(), 7);
+    lab.call("DEL", "blue", &pod).nothing();
+    lab.wait_for_free(3);
+    lab.add("blue", &pod);
+    lab.call("DEL", "blue", &pod).nothing();
+    lab.wait_for_free(3);
+}
+
+/// A driver that is taken away and given back makes the netdev anew, on the host: the pod gets it
+/// back as it was, whether the attach had come to its end or not.
+#[test]
+fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
+    let mut lab = Lab::start(2);
+    let before = lab.all_on_host();
+    let (pod, peer) = (Netns::new("pod"), Netns::new("peer"));
+    let its_address = lab.add("blue", &peer).address;
+    fs::write(lab.folder.path().join("faults/kill-configure"), "").unwrap();
+    let cut_short = lab.call("ADD", "blue", &pod);
+    assert!(!cut_short.status.success(), "{cut_short:?}");
+    wait_for("the agent's end", LIMIT, || lab.agent.ended());
+    let vf = (0..2).find(|vf| lab.vf_in(&pod, *vf).is_some()).expect("the VF is in the pod");
+    lab.card.rebind(vf);
+    assert!(lab.vf_in(&pod, vf).is_none(), "its netdev is another one now");
+    lab.restart_agent();
+    let Attached { vf: again, mac, .. } = again(&lab, &pod);
+    assert_eq!(again, vf);
+    let expected = Vf { name: "net1".into(), mac, mtu: 1400, is_up: true };
+    assert_eq!(lab.vf_in(&pod, vf).as_ref(), Some(&expected));
+    assert_comes_to_ping(&pod, &its_address);
+
+    lab.card.rebind(vf);
+    let back =
+        eventually(LIMIT, || (lab.vf_in(&pod, vf).as_ref() == Some(&expected)).then_some(()));
+    assert!(back.is_some(), "{:?}", lab.vf_in(&pod, vf));
+    assert_comes_to_ping(&pod, &its_address);
+    for pod in [&pod, &peer] {
+        lab.call("DEL", "blue", pod).nothing();
+    }
+    lab.assert_becomes(&before);
+    lab.wait_for_free(2);
+}
+
+/// A VF that a program is to drive itself has no link to move: the pod is told its address, and its
+/// PF what the pod may do.
+#[test]
+fn a_vf_of_vfio_is_attached_as_a_device() {
+    let lab = Lab::start(2);
+    run_ok("modprobe", &["vfio-pci"]);
+    let address = lab.card.vf_address(1);
+    lab.card.bind(1, "vfio-pci");
+    wait_for("a VF without a netdev that is free", LIMIT, || {
+        let listed = lab.dpuctl(&["get", "vfs", "-o", "json"]);
+        let list: Value = serde_json::from_str(&listed).unwrap_or_default();
+        let vfs = list["vfs"].as_array().cloned().unwrap_or_default();
+        let mut free = vfs.iter().filter(|vf| vf["state"] == "VF_STATE_FREE");
+        let is_free = free.any(|vf| vf["vf"]["pciAddress"] == address.as_str());
+        (is_free && lab.vf_in(&lab.host, 1).is_none()).then_some(())
+    });
+    let before = lab.card.port(1);
+    let pod = Netns::new("pod");
+    let file = lab.folder.path().join("device.json");
+    let wishes = json!({ "runtimeConfig": { "deviceID": address, "CNIDeviceInfoFile": file } });
+    let result = lab.call_with("ADD", "blue", &pod, &wishes).result();
+    let interface = &result["interfaces"][0];
+    assert_eq!(interface["pciID"], address.as_str(), "{result}");
+    assert!(lab.vf_in(&pod, 1).is_none() && lab.vf_in(&lab.host, 1).is_none());
+    let device: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(device["pci"]["pci-address"], address.as_str(), "{device}");
+    let port = lab.card.port(1);
+    assert_eq!((&port["address"], &port["vlan_list"][0]["vlan"]), (&interface["mac"], &json!(100)));
+    lab.check("blue", &pod, &result);
+    lab.call_with("DEL", "blue", &pod, &wishes).nothing();
+    assert!(!file.exists());
+    assert_eq!(lab.card.port(1)["vlan_list"], before["vlan_list"]);
+    lab.wait_for_free(2);
+}
+
+/// ADD until it succeeds, as a runtime repeats it: the agent has only just started.
+fn again(lab: &Lab, pod: &Netns) -> Attached {
+    let is_ready = || lab.call("ADD", "blue", pod).status.success().then_some(());
+    wait_for("the attach", LIMIT, is_ready);
+    lab.add("blue", pod)
+}
