@@ -150,6 +150,13 @@ impl Agent {
         }
     }
 
+    /// `Orphans::note`: one for each key.
+    fn note(&mut self, orphan: Detach) {
+        self.orphans.retain(|other| other.key != orphan.key);
+        self.orphans.push(orphan);
+        self.orphans.sort_unstable();
+    }
+
     /// Whether somebody waits for a key's lock.
     #[must_use]
     pub fn is_wanted(&self, key: Key) -> bool {
@@ -373,8 +380,8 @@ impl Protocol {
             AgentAction::BringsHome(key) => brings_home(system, key),
             AgentAction::CallsDetach(key) => self.calls_detach(system, key),
             AgentAction::HearsDetached(key) => {
-                system.host_mut(key).wire.take_answer(key);
-                self.detach_ends(system, key, true);
+                let answer = system.host_mut(key).wire.take_answer(key);
+                self.detach_ends(system, key, answer == Some(Answer::Detached));
             }
             AgentAction::Reconciles(key) => reconciles(system, key),
             AgentAction::SettlesOrphan(key) => settles_orphan(system, key),
@@ -389,7 +396,9 @@ impl Protocol {
 
     /// `Agent::record`. The record is written before the VF is touched.
     fn writes_record(&self, system: &mut System, key: Key) {
-        let Some(Step::WriteRecord(netns, attachment, has_asked)) = step(system, key) else { return };
+        let Some(Step::WriteRecord(netns, attachment, has_asked)) = step(system, key) else {
+            return;
+        };
         let host = system.host(key);
         let is_known = host.by_id(attachment.id).is_some();
         let holder = host.by_vf(attachment.vf).filter(|_| !is_known).copied();
@@ -465,16 +474,17 @@ impl Protocol {
                 }
             }
             Giving::Unrecorded if is_told => agent.sent_inventory = None,
+            Giving::Unrecorded if self.has(Protection::UnrecordedIsOrphan) => agent.note(detach),
             Giving::Unrecorded => {}
             Giving::Unknown => agent.sent_inventory = None,
-            Giving::Unused | Giving::Disowned => {
-                if !is_told && self.has(Protection::Orphans) {
-                    agent.orphans.push(detach);
+            Giving::Unused => {
+                if !is_told {
+                    agent.note(detach);
                 }
-                if giving == Giving::Unused {
-                    agent.sent_inventory = None;
-                }
+                agent.sent_inventory = None;
             }
+            Giving::Disowned if is_told => agent.sent_inventory = None,
+            Giving::Disowned => agent.note(detach),
         }
         release_ends(system, key);
     }
@@ -502,7 +512,7 @@ impl Protocol {
             answer_add(system, key, netns, None);
             return ends(system, key);
         }
-        let detach = detach_request(system, key, None, true);
+        let detach = detach_request(system, key, None, !self.has(Protection::DisownClaimsNothing));
         set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::FailAdd);
     }
 
@@ -592,19 +602,31 @@ fn begins_del(system: &mut System, key: Key) {
     let step = match recorded {
         Some(id) => Step::BeginRelease(id),
         None => {
-            Step::CallDetach(Giving::Unrecorded, detach_request(system, key, None, false))
+            let is_fetched = fetches_stray(system, key);
+            let detach = detach_request(system, key, None, is_fetched);
+            Step::CallDetach(Giving::Unrecorded, detach)
         }
     };
     set(system, key, step, Then::AnswerDel);
+}
+
+/// `Agent::fetch_stray`: the pod has a VF that no record holds.
+fn fetches_stray(system: &mut System, key: Key) -> bool {
+    let netns = Netns { key, sandbox: system.container(key).sandboxes };
+    let has_it = |vf: &Vf| system.function(*vf).place == Place::Pod(netns);
+    let Some(vf) = system.vfs().find(has_it) else { return false };
+    if system.host(key).by_vf(vf).is_some() {
+        return false;
+    }
+    *system.function_mut(vf) = Function { place: Place::Home, carries: None };
+    true
 }
 
 /// `Agent::release_on_request`.
 fn begins_release_on_request(system: &mut System, key: Key, id: AttachmentId) {
     let step = match system.host(key).by_id(id).is_some() {
         true => Step::BeginRelease(id),
-        false => {
-            Step::CallDetach(Giving::Unknown, detach_request(system, key, Some(id), false))
-        }
+        false => Step::CallDetach(Giving::Unknown, detach_request(system, key, Some(id), false)),
     };
     set(system, key, step, Then::Nothing);
 }
@@ -746,7 +768,9 @@ fn inventory(system: &System, host: HostId) -> Inventory {
 
 fn sends_inventory(system: &mut System, host: HostId) {
     let inventory = inventory(system, host);
-    let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else { return };
+    let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
+        return;
+    };
     agent.sent_inventory = Some(inventory.conditions.clone());
     let stream = agent.session().and_then(|session| wire.stream_mut(session));
     if let Some(stream) = stream.filter(|stream| !stream.is_ended) {
@@ -801,7 +825,9 @@ fn hears(system: &mut System, host: HostId) {
 
 /// Calls on the connection go on: only the stream has ended.
 fn notices_end(system: &mut System, host: HostId) {
-    let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else { return };
+    let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
+        return;
+    };
     if let Standing::Opening(session) | Standing::Up(session) = agent.standing {
         wire.streams.retain(|stream| stream.session != session);
         agent.standing = Standing::Down;

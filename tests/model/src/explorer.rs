@@ -127,12 +127,7 @@ struct Visited<A> {
 
 impl<'a, M: Model> Graph<'a, M> {
     fn new(model: &'a M) -> Self {
-        Self {
-            model,
-            numbers: HashMap::default(),
-            visited: Vec::new(),
-            progress: Vec::new(),
-        }
+        Self { model, numbers: HashMap::default(), visited: Vec::new(), progress: Vec::new() }
     }
 
     /// The number of a state, new or not.
@@ -157,7 +152,8 @@ impl<'a, M: Model> Graph<'a, M> {
         let mut settles: Vec<bool> = self.visited.iter().map(|state| state.is_settled).collect();
         let mut steps = self.progress.clone();
         steps.sort_unstable();
-        let mut open: Vec<u32> = (0..).zip(&settles).filter(|(_, is)| **is).map(|(n, _)| n).collect();
+        let mut open: Vec<u32> =
+            (0..).zip(&settles).filter(|(_, is)| **is).map(|(n, _)| n).collect();
         while let Some(to) = open.pop() {
             let first = steps.partition_point(|step| step.0 < to);
             for &(_, from) in steps[first..].iter().take_while(|step| step.0 == to) {

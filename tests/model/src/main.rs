@@ -2,10 +2,10 @@
 
 use std::{io::Write, time::Instant};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use protocol_model::{
     explorer::explore,
-    protocol::{Bounds, Breakage, Protocol},
+    protocol::{Bounds, Breakage, Protection, Protocol},
 };
 
 /// Explores the protocol between hosts and their DPU, and prints how far it got.
@@ -29,17 +29,35 @@ struct Arguments {
     /// Faults.
     #[arg(long, default_value_t = 2)]
     faults: u8,
+    /// What may break. Everything, unless told.
+    #[arg(long, value_delimiter = ',')]
+    breakable: Vec<Breakage>,
+    /// What is taken out of the protocol.
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<Protection>,
     /// Gives up after so many states.
     #[arg(long, default_value_t = 20_000_000)]
     limit: usize,
 }
 
 fn main() -> anyhow::Result<()> {
-    let Arguments { hosts, vfs, containers, addresses, adds, faults, limit } = Arguments::parse();
-    let breakable = Breakage::ALL.to_vec();
+    let Arguments {
+        hosts,
+        vfs,
+        containers,
+        addresses,
+        adds,
+        faults,
+        mut breakable,
+        without,
+        limit,
+    } = Arguments::parse();
+    if breakable.is_empty() {
+        breakable = Breakage::value_variants().to_vec();
+    }
     let bounds = Bounds { hosts, vfs, containers, addresses, adds, faults, breakable };
     let began = Instant::now();
-    let protocol = Protocol { bounds, without: Vec::new() };
+    let protocol = Protocol { bounds, without };
     let mut out = std::io::stdout();
     match explore(&protocol, limit) {
         Ok(extent) => writeln!(out, "{}: {extent:?}, {:?}", protocol.bounds, began.elapsed())?,

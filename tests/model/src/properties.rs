@@ -2,19 +2,36 @@
 
 use crate::{
     agent::Standing,
-    system::{AgentPhase, Function, Key, Life, Phase, Place, Record, System, Vf},
+    system::{
+        Address, AgentPhase, AgentRecord, BootId, Function, Key, Life, Netns, Phase, Place, Record,
+        System, Vf,
+    },
 };
 
 type Invariant = (&'static str, fn(&System) -> bool);
 
+/// Held by nobody else.
+pub const ONE_VF: &str = "no VF is in two attachments";
+/// Likewise.
+pub const ONE_ADDRESS: &str = "no address is in two attachments, nor in two pods";
+/// Agent's record and journal.
+pub const HELD_ON_BOTH_SIDES: &str =
+    "a VF that is not clean at home is held by records on both sides";
+/// Whether it was given out before or not.
+pub const CLEAN_AT_HOME: &str = "what is given out is clean at home, or on its own way";
+/// Or until the host reboots, the pod's namespace ends, or an operator takes it away.
+pub const CONFIRMED_STAYS: &str = "what was confirmed to the runtime stays until DEL";
+/// While the runtime counts on it, the data path never stops.
+pub const PORT_SERVES_ITS_POD: &str = "a representor serves the pod that was confirmed";
+
 /// What must hold at every moment.
 pub const INVARIANTS: [Invariant; 6] = [
-    ("no VF is in two attachments", no_vf_is_held_twice),
-    ("no address is in two attachments, nor in two pods", no_address_is_held_twice),
-    ("a VF that is not clean at home is held by records on both sides", vfs_are_held),
-    ("what is given out is clean at home, or on its own way", vfs_are_given_out_clean),
-    ("what was confirmed to the runtime stays until DEL", confirmed_stays),
-    ("a representor serves only the attachment that has its VF", ports_serve_their_pods),
+    (ONE_VF, no_vf_is_held_twice),
+    (ONE_ADDRESS, no_address_is_held_twice),
+    (HELD_ON_BOTH_SIDES, vfs_are_held),
+    (CLEAN_AT_HOME, vfs_are_given_out_clean),
+    (CONFIRMED_STAYS, confirmed_stays),
+    (PORT_SERVES_ITS_POD, ports_serve_their_pods),
 ];
 
 /// The first invariant that does not hold.
@@ -58,15 +75,15 @@ fn vfs_are_held(system: &System) -> bool {
     system.vfs().all(|vf| {
         let Some(id) = system.function(vf).carries else { return true };
         let host = &system.hosts[usize::from(system.host_of(vf))];
-        host.by_id(id).is_some_and(|record| record.attachment.vf == vf)
+        let is_recorded = host.by_id(id).is_some_and(|record| record.attachment.vf == vf);
+        (is_recorded || system.lost.contains(&id))
             && system.dpu.journal.iter().any(|record| (record.id, record.vf) == (id, vf))
     })
 }
 
 fn vfs_are_given_out_clean(system: &System) -> bool {
-    attachments(system).all(|record| {
-        system.function(record.vf).carries.is_none_or(|id| id == record.id)
-    })
+    attachments(system)
+        .all(|record| system.function(record.vf).carries.is_none_or(|id| id == record.id))
 }
 
 /// The attachment that the runtime counts on: its pod runs, and nobody has taken it away.
@@ -79,8 +96,8 @@ fn counted_on(system: &System, key: Key) -> Option<Record> {
         id,
         key,
         vf: Vf(u8::MAX),
-        address: crate::system::Address(u8::MAX),
-        boot_id: crate::system::BootId::default(),
+        address: Address(u8::MAX),
+        boot_id: BootId::default(),
         phase: Phase::Releasing,
     };
     is_counted_on.then(|| record.unwrap_or_else(lost))
@@ -88,16 +105,14 @@ fn counted_on(system: &System, key: Key) -> Option<Record> {
 
 fn confirmed_stays(system: &System) -> bool {
     system.keys().filter_map(|key| counted_on(system, key)).all(|attachment| {
-        let host = system.host(attachment.key);
-        attachment.phase == Phase::Held
-            && host.by_id(attachment.id).is_some_and(|record| {
-                record.phase == AgentPhase::Live
-                    && *system.function(attachment.vf)
-                        == Function {
-                            place: Place::Pod(record.netns),
-                            carries: Some(attachment.id),
-                        }
-            })
+        let Record { id, key, vf, phase, .. } = attachment;
+        let netns = Netns { key, sandbox: system.container(key).sandboxes };
+        let in_pod = Function { place: Place::Pod(netns), carries: Some(id) };
+        let is_live =
+            |record: &AgentRecord| (record.phase, record.netns) == (AgentPhase::Live, netns);
+        phase == Phase::Held
+            && system.functions.get(usize::from(vf.0)) == Some(&in_pod)
+            && (system.host(key).by_id(id).is_some_and(is_live) || system.lost.contains(&id))
     })
 }
 
@@ -127,13 +142,17 @@ pub fn is_settled(system: &System) -> bool {
 fn is_container_settled(system: &System, key: Key) -> bool {
     let recorded = system.host(key).by_key(key);
     let journal = system.dpu.journal.iter().find(|record| record.key == key);
+    let has_netns = system.container(key).has_netns;
     match (system.container(key).life, counted_on(system, key)) {
         (Life::Attached(_), Some(attachment)) => {
             let entry = system.dpu.service.as_ref().and_then(|service| service.get(attachment.id));
-            recorded.is_some() && entry.is_some_and(|entry| entry.attached)
+            let is_known = recorded.is_some() && entry.is_some_and(|entry| entry.attached);
+            is_known || system.lost.contains(&attachment.id)
         }
+        // Nobody can take it from the pod: it is given back when the pod ends.
+        (Life::Attached(id), None) if has_netns && system.lost.contains(&id) => true,
         // An operator's wish that a crash has kept from the journal has not been.
-        (Life::Attached(_), None) if system.container(key).has_netns => {
+        (Life::Attached(_), None) if has_netns => {
             let is_held = journal.is_some_and(|record| record.phase == Phase::Held);
             recorded.is_some() == is_held && journal.is_some() == is_held
         }
@@ -148,7 +167,7 @@ fn is_vf_settled(system: &System, vf: Vf) -> bool {
     let number = usize::from(vf.0);
     let port = system.dpu.ports[number];
     match service.by_vf(vf) {
-        Some(entry) => port == Some(entry.record.id),
+        Some(entry) => (port == Some(entry.record.id)) == entry.is_held(),
         None => {
             let clean = Function { place: Place::Home, carries: None };
             port.is_none()

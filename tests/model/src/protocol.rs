@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
+
 use crate::{
     agent::{Agent, AgentAction, Step, Wish},
     explorer::Model,
@@ -44,7 +46,7 @@ pub struct Bounds {
 }
 
 /// Something that breaks, or that somebody does without asking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Breakage {
     /// The agent is killed.
     AgentDies,
@@ -62,25 +64,13 @@ pub enum Breakage {
     RuntimeGivesUp,
     /// An operator takes an attachment away.
     OperatorReleases,
-}
-
-impl Breakage {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::AgentDies,
-        Self::ServiceDies,
-        Self::HostReboots,
-        Self::ConnectionBreaks,
-        Self::CallTimesOut,
-        Self::NetnsDies,
-        Self::RuntimeGivesUp,
-        Self::OperatorReleases,
-    ];
+    /// The agent is killed, and its records are lost.
+    RecordsAreLost,
 }
 
 /// A part of the protocol that keeps something from happening. Each can be taken out, to see what it
 /// is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protection {
     /// A Detach names the attachment that it means.
     AttachmentIdFence,
@@ -114,14 +104,18 @@ pub enum Protection {
     EarlierHolderSettled,
     /// A record stays until the DPU was told.
     ReleasingUntilTold,
-    /// What a call without an answer may have left is given back later.
-    Orphans,
     /// A Detach that says that the VF is back offers it.
     ReturnOffers,
     /// An inventory says nothing of a VF that a later Detach has told to be away, either.
     AsOfAbsent,
     /// A host that has an attach under way is told that it was released, too.
     PendingIsToldOfRelease,
+    /// A Detach of an earlier session is refused.
+    DetachSessionCheck,
+    /// A DEL without a record, whose Detach got no answer, is told again; and the inventory with it.
+    UnrecordedIsOrphan,
+    /// Who gives up a call that was never answered does not claim that the VF is home.
+    DisownClaimsNothing,
     /// A hello that a newer one has overtaken is refused.
     NewestHello,
 }
@@ -143,6 +137,8 @@ pub enum Action {
     ServiceStarts,
     /// An agent is killed. What it had forgotten comes up again, or not.
     AgentDies(u8, InFlight, Forgotten),
+    /// An agent is killed, and its records are lost.
+    RecordsAreLost(u8),
     /// The service is killed.
     ServiceDies,
     /// A host reboots.
@@ -164,6 +160,14 @@ pub enum Forgotten {
     Gone,
     /// The disk has not.
     Back,
+}
+
+impl Default for Bounds {
+    /// One of everything, of which anything may break, and nothing does.
+    fn default() -> Self {
+        let breakable = Breakage::value_variants().to_vec();
+        Self { hosts: 1, vfs: 1, containers: 1, addresses: 1, adds: 1, faults: 0, breakable }
+    }
 }
 
 impl fmt::Display for Bounds {
@@ -223,6 +227,9 @@ impl Protocol {
             true => &[InFlight::Lost, InFlight::Late],
             false => &[InFlight::Lost],
         };
+        if self.can_break(Breakage::RecordsAreLost) && !host.disk.is_empty() {
+            add(Action::RecordsAreLost(number));
+        }
         for &forgotten in forgotten {
             if self.can_break(Breakage::HostReboots) {
                 add(Action::HostReboots(number, forgotten));
@@ -369,14 +376,11 @@ impl Model for Protocol {
         };
         let service = Service::restore(&[], hosts.into(), all_vfs);
         System {
-            dpu: Dpu {
-                journal: Vec::new(),
-                ports: vec![None; all_vfs],
-                service: Some(service),
-            },
+            dpu: Dpu { journal: Vec::new(), ports: vec![None; all_vfs], service: Some(service) },
             hosts: vec![host; hosts.into()],
             functions: vec![Function { place: Place::Home, carries: None }; all_vfs],
             released: Vec::new(),
+            lost: Vec::new(),
             budget: Budget { adds, faults },
         }
     }
@@ -421,6 +425,12 @@ impl Model for Protocol {
                 self.agent_dies(&mut next, host, in_flight, forgotten);
             }
             Action::ServiceDies => self.service_dies(&mut next),
+            Action::RecordsAreLost(host) => {
+                self.agent_dies(&mut next, host, InFlight::Lost, Forgotten::Gone);
+                let lost = std::mem::take(&mut next.hosts[usize::from(host)].disk);
+                next.lost.extend(lost.iter().map(|record| record.attachment.id));
+                next.lost.sort_unstable();
+            }
             Action::HostReboots(host, forgotten) => self.host_reboots(&mut next, host, forgotten),
             Action::ConnectionBreaks(host, in_flight) => {
                 self.connection_breaks(&mut next, host, in_flight);
@@ -453,6 +463,7 @@ fn is_fault(action: Action) -> bool {
     match action {
         Action::Runtime(action) => matches!(action, RuntimeAction::GivesUp(_)),
         Action::AgentDies(..)
+        | Action::RecordsAreLost(_)
         | Action::ServiceDies
         | Action::HostReboots(..)
         | Action::ConnectionBreaks(..)
@@ -498,7 +509,8 @@ impl System {
     }
 
     fn tidy_times(&mut self, host: usize) {
-        let own_vfs: Vec<_> = self.vfs().filter(|vf| usize::from(self.host_of(*vf)) == host).collect();
+        let own_vfs: Vec<_> =
+            self.vfs().filter(|vf| usize::from(self.host_of(*vf)) == host).collect();
         self.forget_told(host, &own_vfs);
         let mut times = Vec::new();
         self.each_time(host, &own_vfs, &mut |time| times.push(*time));
@@ -536,7 +548,9 @@ impl System {
         if let Some(agent) = agent {
             agent.orphans.iter_mut().for_each(|orphan| visit(&mut orphan.as_of));
             for task in agent.tasks.iter_mut().flatten() {
-                if let Step::CallDetach(_, detach) | Step::AwaitDetach(_, detach, _) = &mut task.step {
+                if let Step::CallDetach(_, detach) | Step::AwaitDetach(_, detach, _) =
+                    &mut task.step
+                {
                     visit(&mut detach.as_of);
                 }
             }

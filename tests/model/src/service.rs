@@ -13,6 +13,8 @@ use crate::{
 pub struct Service {
     /// The attachments.
     pub entries: Vec<Entry>,
+    /// The VFs that their hosts have offered since the service started.
+    pub known: Vec<bool>,
     /// The VFs that their hosts offer.
     pub offered: Vec<bool>,
     /// VFs in quarantine, because their host holds them for nobody that the journal knows.
@@ -137,6 +139,7 @@ impl Service {
         let entry = |record: &Record| Entry::new(*record, None, true);
         Self {
             entries: journal.iter().map(entry).collect(),
+            known: vec![false; vfs],
             offered: vec![false; vfs],
             unaccounted: vec![false; vfs],
             told: vec![None; vfs],
@@ -320,7 +323,7 @@ impl Protocol {
             ServiceAction::Commits(key) => self.commits(system, key),
             ServiceAction::Programs(key) => self.programs(system, key),
             ServiceAction::Unprograms(key) => unprograms(system, key),
-            ServiceAction::Frees(key) => frees(system, key),
+            ServiceAction::Frees(key) => self.frees(system, key),
             ServiceAction::Reads(host, session) => self.reads(system, host, session),
             ServiceAction::CarriesOut(host, id) => self.carries_out(system, host, id),
             ServiceAction::Welcomes(host, session) => welcomes(system, host, session),
@@ -345,7 +348,7 @@ impl Protocol {
         let request = requests.remove(place);
         match request.call {
             Call::Attach { key, session } => self.admits(system, key, session, request.is_awaited),
-            Call::Detach(detach) => self.detaches(system, detach, request.is_awaited),
+            Call::Detach(detach) => self.detaches(system, detach, connection, request.is_awaited),
         }
     }
 
@@ -424,9 +427,16 @@ impl Protocol {
     }
 
     /// `Engine::detach`, up to `set_releasing`.
-    fn detaches(&self, system: &mut System, detach: Detach, is_awaited: bool) {
+    fn detaches(&self, system: &mut System, detach: Detach, session: SessionId, is_awaited: bool) {
         let Detach { key, id, returned, as_of } = detach;
         let Some(service) = system.dpu.service.as_mut() else { return };
+        let is_stale = service.current(key.host) != Some(session);
+        if is_stale && self.has(Protection::DetachSessionCheck) {
+            if is_awaited {
+                system.host_mut(key).wire.answer(key, Answer::Stale);
+            }
+            return;
+        }
         let is_meant = |record: &Record| {
             id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
         };
@@ -446,7 +456,6 @@ impl Protocol {
         if returned || self.has(Protection::AsOfAbsent) {
             service.told[number] = Some((record.boot_id, as_of));
         }
-        service.offered[number] |= returned && self.has(Protection::ReturnOffers);
         self.gives_back(service, (key, record.id), returned, None);
         if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
             flow.is_awaited = is_awaited;
@@ -465,6 +474,30 @@ impl Protocol {
         let returned = is_home || !self.has(Protection::FreedOnlyWhenHome);
         let step = FlowStep::Unprogram { returned };
         service.begin(Flow { key, id, step, is_awaited: false, follows, tells_host: false });
+    }
+
+    /// `Engine::free`. `Allocator::release` offers the VF again.
+    fn frees(&self, system: &mut System, key: Key) {
+        let Some(service) = system.dpu.service.as_mut() else { return };
+        let Some(flow) = service.flow(key) else { return };
+        let Some(entry) = service.get(flow.id).copied() else { return };
+        service.flows.retain(|flow| flow.key != key);
+        match flow.step {
+            FlowStep::Free { returned: true } => {
+                let number = usize::from(entry.record.vf.0);
+                let is_offered = service.known[number] && self.has(Protection::ReturnOffers);
+                service.offered[number] |= is_offered;
+                service.entries.retain(|entry| entry.record.id != flow.id);
+                system.dpu.journal.retain(|record| record.id != flow.id);
+            }
+            _ => put(&mut system.dpu.journal, entry.record),
+        }
+        if flow.is_awaited {
+            system.host_mut(key).wire.answer(key, Answer::Detached);
+        }
+        if flow.tells_host {
+            tell_release(system, key, flow.id);
+        }
     }
 
     fn carries_out(&self, system: &mut System, host: HostId, id: AttachmentId) {
@@ -507,7 +540,8 @@ impl Protocol {
         quarantine_unaccounted(service, hello, &conditions);
         service.greeting.push((host, session));
         service.greeting.sort_unstable();
-        let own: Vec<_> = service.entries.iter().filter(|e| e.record.key.host == host).copied().collect();
+        let own: Vec<_> =
+            service.entries.iter().filter(|e| e.record.key.host == host).copied().collect();
         for entry in own {
             self.judges(system, (host, session), hello, &conditions, entry);
         }
@@ -596,6 +630,7 @@ impl Protocol {
         let (_, valid): (Vec<_>, Vec<_>) = inventory.conditions.iter().partition(is_outdated);
         for (vf, condition) in &valid {
             let number = usize::from(vf.0);
+            service.known[number] |= *condition == VfCondition::Clean;
             service.offered[number] = *condition == VfCondition::Clean;
             service.unaccounted[number] &= *condition != VfCondition::Clean;
         }
@@ -640,26 +675,6 @@ fn unprograms(system: &mut System, key: Key) {
     let Some(entry) = service.get(flow.id).copied() else { return };
     system.dpu.ports[usize::from(entry.record.vf.0)] = None;
     service.go_on(key, FlowStep::Free { returned });
-}
-
-fn frees(system: &mut System, key: Key) {
-    let Some(service) = system.dpu.service.as_mut() else { return };
-    let Some(flow) = service.flow(key) else { return };
-    let Some(entry) = service.get(flow.id).copied() else { return };
-    service.flows.retain(|flow| flow.key != key);
-    match flow.step {
-        FlowStep::Free { returned: true } => {
-            service.entries.retain(|entry| entry.record.id != flow.id);
-            system.dpu.journal.retain(|record| record.id != flow.id);
-        }
-        _ => put(&mut system.dpu.journal, entry.record),
-    }
-    if flow.is_awaited {
-        system.host_mut(key).wire.answer(key, Answer::Detached);
-    }
-    if flow.tells_host {
-        tell_release(system, key, flow.id);
-    }
 }
 
 /// `Sessions::open`: ends the session that the host has.

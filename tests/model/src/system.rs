@@ -67,6 +67,8 @@ pub struct System {
     pub budget: Budget,
     /// What operators have taken away.
     pub released: Vec<AttachmentId>,
+    /// What agents have lost their records of.
+    pub lost: Vec<AttachmentId>,
 }
 
 /// What may still happen, so that the exploration ends.
@@ -301,7 +303,8 @@ impl Host {
 
     /// `Records::put`: durably, and with it all that was forgotten before.
     pub fn put(&mut self, record: AgentRecord) {
-        self.disk.retain(|other| !other.is_forgotten && other.attachment.id != record.attachment.id);
+        self.disk
+            .retain(|other| !other.is_forgotten && other.attachment.id != record.attachment.id);
         self.disk.push(record);
         self.disk.sort_unstable();
     }

@@ -1,0 +1,148 @@
+//! What each part of the protocol is there for: with it taken out, the explorer finds a way to a
+//! broken promise, and with it in place the same bounds hold. Some were found in the programs by
+//! this model, as their comments say.
+
+use protocol_model::{
+    explorer::{SETTLES, explore},
+    properties::{CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, ONE_VF, PORT_SERVES_ITS_POD},
+    protocol::{Bounds, Breakage, Protection, Protocol},
+};
+
+/// Without `protection` the promise is broken within `bounds`; with it, nothing is.
+fn is_needed(protection: Protection, promise: &str, bounds: Bounds) {
+    let without = Protocol { bounds: bounds.clone(), without: vec![protection] };
+    let Err(found) = explore(&without, usize::MAX) else {
+        panic!("nothing breaks without {protection:?} within {bounds}");
+    };
+    assert_eq!(found.promise, promise, "{found}");
+    let with = Protocol { bounds, without: Vec::new() };
+    if let Err(found) = explore(&with, usize::MAX) {
+        panic!("{found}");
+    }
+}
+
+fn bounds<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
+    let faults = u8::try_from(N).unwrap();
+    Bounds { adds, faults, breakable: breakable.to_vec(), ..Bounds::default() }
+}
+
+#[test]
+fn a_late_release_of_an_old_sandbox_would_hit_the_new_one() {
+    let bounds = bounds(2, [Breakage::OperatorReleases]);
+    is_needed(Protection::AttachmentIdFence, PORT_SERVES_ITS_POD, bounds);
+}
+
+#[test]
+fn an_attach_of_an_ended_session_would_leave_an_attachment_that_nobody_knows() {
+    is_needed(Protection::SessionCheck, SETTLES, bounds(1, [Breakage::AgentDies]));
+}
+
+#[test]
+fn a_vf_moved_before_its_record_would_be_nobodys() {
+    is_needed(Protection::RecordBeforeMove, HELD_ON_BOTH_SIDES, bounds(1, []));
+}
+
+#[test]
+fn an_attach_answered_before_its_record_would_be_nobodys() {
+    is_needed(Protection::JournalBeforeAnswer, HELD_ON_BOTH_SIDES, bounds(1, []));
+}
+
+#[test]
+fn a_hello_in_the_midst_of_an_attach_would_release_it() {
+    let bounds = bounds(1, [Breakage::ConnectionBreaks]);
+    is_needed(Protection::PendingInHello, PORT_SERVES_ITS_POD, bounds);
+}
+
+#[test]
+fn an_inventory_overtaken_by_a_detach_would_bring_a_lost_vf_home() {
+    is_needed(Protection::AsOf, HELD_ON_BOTH_SIDES, bounds(2, [Breakage::NetnsDies]));
+}
+
+/// Found in the service: it heeded the time of a Detach only where that brought the VF back.
+#[test]
+fn an_inventory_overtaken_by_a_detach_without_the_vf_would_bring_it_home() {
+    is_needed(Protection::AsOfAbsent, HELD_ON_BOTH_SIDES, bounds(2, [Breakage::NetnsDies]));
+}
+
+#[test]
+fn a_vf_still_away_would_be_given_out() {
+    is_needed(Protection::FreedOnlyWhenHome, HELD_ON_BOTH_SIDES, bounds(1, [Breakage::NetnsDies]));
+}
+
+#[test]
+fn an_inventory_would_free_the_vf_that_an_attach_is_about_to_move() {
+    is_needed(Protection::UnderWay, HELD_ON_BOTH_SIDES, bounds(2, [Breakage::OperatorReleases]));
+}
+
+#[test]
+fn a_detach_without_the_vf_would_wait_for_an_attach_that_is_over() {
+    let bounds = bounds(2, [Breakage::AgentDies, Breakage::CallTimesOut]);
+    is_needed(Protection::DetachEndsCalls, SETTLES, bounds);
+}
+
+#[test]
+fn an_agent_that_lost_its_records_would_lose_its_pods() {
+    let bounds = bounds(1, [Breakage::RecordsAreLost]);
+    is_needed(Protection::UnclaimedKept, PORT_SERVES_ITS_POD, bounds);
+}
+
+#[test]
+fn an_attachment_of_the_boot_before_would_be_found_by_a_new_sandbox() {
+    is_needed(Protection::BootId, CONFIRMED_STAYS, bounds(2, [Breakage::HostReboots]));
+}
+
+#[test]
+fn a_release_that_could_not_be_told_would_be_forgotten() {
+    is_needed(Protection::ReleasingUntilTold, SETTLES, bounds(1, [Breakage::CallTimesOut]));
+}
+
+#[test]
+fn a_vf_that_came_back_would_not_be_had() {
+    is_needed(Protection::ReturnOffers, SETTLES, bounds(2, []));
+}
+
+/// Found in the service: a hello that had been sent before a newer one, and came after it, was
+/// believed.
+#[test]
+fn a_hello_overtaken_by_a_newer_one_would_release_what_it_does_not_know() {
+    is_needed(
+        Protection::NewestHello,
+        PORT_SERVES_ITS_POD,
+        bounds(1, [Breakage::ConnectionBreaks]),
+    );
+}
+
+/// Found in the service: it asked for what is under way only of attachments that are held.
+#[test]
+fn a_hello_would_free_the_vf_that_a_released_attach_is_about_to_move() {
+    let bounds = bounds(1, [Breakage::ConnectionBreaks, Breakage::OperatorReleases]);
+    is_needed(Protection::PendingIsToldOfRelease, HELD_ON_BOTH_SIDES, bounds);
+}
+
+/// Found in the programs: a Detach, even one without an attachment's id, was taken at any time.
+#[test]
+fn a_detach_of_an_ended_session_would_hit_a_newer_attachment() {
+    let bounds = bounds(2, [Breakage::CallTimesOut, Breakage::ConnectionBreaks]);
+    is_needed(Protection::DetachSessionCheck, PORT_SERVES_ITS_POD, bounds);
+}
+
+/// Found in the agent: it told a DEL without a record once, and the inventory not again.
+#[test]
+fn a_detach_without_an_answer_would_wait_for_an_inventory_that_was_sent_before() {
+    let bounds = bounds(2, [Breakage::AgentDies, Breakage::CallTimesOut]);
+    is_needed(Protection::UnrecordedIsOrphan, SETTLES, bounds);
+}
+
+/// Found in the agent: whoever gave up a repeated ADD said that the VF was home, not knowing.
+#[test]
+fn giving_up_a_repeated_add_would_free_the_vf_of_a_pod() {
+    let bounds = bounds(2, [Breakage::RecordsAreLost, Breakage::CallTimesOut]);
+    is_needed(Protection::DisownClaimsNothing, HELD_ON_BOTH_SIDES, bounds);
+}
+
+/// The DPU gives a VF out again before the host has heard that it has it back.
+#[test]
+fn a_second_record_would_take_over_a_vf() {
+    let bounds = Bounds { containers: 2, ..bounds(2, [Breakage::ConnectionBreaks]) };
+    is_needed(Protection::OneRecordPerVf, ONE_VF, bounds);
+}
