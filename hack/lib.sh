@@ -131,8 +131,10 @@ trust_domain = "dpu-offload.local"
 TOML
 }
 
-# write_service_config DIR VFS: networks blue (both families, the default), green, wire (layer 2).
+# write_service_config DIR VFS [CARD]: networks blue (both families, the default), green, wire (layer 2).
 write_service_config() {
+    local driver=veth
+    [[ ${3:-veth} == veth ]] || driver=devlink
     cat >"$1/dpu-service.toml" <<TOML
 listen = "0.0.0.0:7443"
 state_dir = "$1/state/service"
@@ -140,7 +142,7 @@ state_dir = "$1/state/service"
 $(tls_section "$1/pki" dpu-dpu-1)
 
 [eswitch]
-driver = "veth"
+driver = "$driver"
 
 [fabric]
 driver = "bridge"
@@ -221,11 +223,11 @@ write_conflist() {
 JSON
 }
 
-# plug_card HOST_NETNS DPU_NETNS VFS LOG: the software card; the process stays, $! is its id.
+# plug_card HOST_NETNS DPU_NETNS VFS LOG [CARD]: the software card; the process stays, $! is its id.
 plug_card() {
     in_netns "$2" true && in_netns "$1" true
     setsid nsenter --net="/run/netns/$2" "$BIN/virtual-nic" plug --host-netns "$1" --dpu-netns "$2" --vfs "$3" \
-        </dev/null >>"$4" 2>&1 &
+        --kind "${5:-veth}" </dev/null >>"$4" 2>&1 &
 }
 
 # start_program NETNS LOG PROGRAM ARGUMENTS...: in the background; $! is its id.
