@@ -5,7 +5,7 @@ use std::{fmt, fs, io, path::Path};
 use netlink::{Devlink, DevlinkDevice, EswitchMode, Link, LinkChange, Netns, Rtnl};
 use vf_alloc::{PfId, VfId};
 
-use crate::{CardError, UplinkAlias, parsed, plan::uplink_name};
+use crate::{CardError, UplinkAlias, plan::uplink_name};
 
 /// Where the kernel takes orders for devices of this kind.
 const BUS: &str = "/sys/bus/netdevsim";
@@ -16,13 +16,13 @@ const DEBUG: &str = "/sys/kernel/debug/netdevsim";
 /// What it calls the bus, and each device with its number.
 const NAME: &str = "netdevsim";
 
-/// The first number that is tried. Lower ones are left to people.
+/// The first number that is tried. Lower ones are left to people, and from this on devices are cards'.
 const FIRST_NUMBER: u32 = 1000;
 
 /// How many VFs a device has unless it is told to have more.
 const USUAL_VFS: u16 = 4;
 
-/// A device. It has one port, which is the PF's uplink; its alias tells whose the device is.
+/// A device. It has one port, which is the PF's uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     number: u32,
@@ -68,14 +68,14 @@ impl Device {
     /// The device that is plugged into a namespace with these links, running or left by a card that
     /// died.
     pub(crate) fn find(links: &[Link]) -> Option<Self> {
-        let is_uplink = |link: &&Link| parsed::<UplinkAlias>(link.alias.as_deref()).is_some();
-        links.iter().filter(is_uplink).find_map(Self::of)
+        links.iter().find_map(Self::of)
     }
 
-    /// The device that a link belongs to.
-    fn of(link: &Link) -> Option<Self> {
+    /// The device of ours that a link belongs to.
+    pub(crate) fn of(link: &Link) -> Option<Self> {
         let number = link.parent_device.as_deref()?.strip_prefix(NAME)?.parse().ok()?;
-        (link.parent_bus.as_deref() == Some(NAME)).then_some(Self { number })
+        let is_ours = link.parent_bus.as_deref() == Some(NAME) && number >= FIRST_NUMBER;
+        is_ours.then_some(Self { number })
     }
 
     /// Whether a link is one of its ports'.

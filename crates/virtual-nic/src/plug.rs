@@ -175,11 +175,12 @@ fn remove_device(rtnl: &mut Rtnl) -> Result<usize, CardError> {
     Ok(links.iter().filter(|link| device.has(link)).count())
 }
 
-/// Deletes the card's links in one namespace, all at once: one by one, each would wait for the
+/// Deletes the card's pairs in one namespace, all at once: one by one, each would wait for the
 /// kernel to be done with it.
 fn remove_parts(rtnl: &mut Rtnl) -> Result<usize, netlink::Error> {
     let links = rtnl.links()?;
-    let parts: Vec<_> = links.iter().filter(|link| is_part(link)).collect();
+    let is_pairs = |link: &&Link| is_part(link) && Device::of(link).is_none();
+    let parts: Vec<_> = links.iter().filter(is_pairs).collect();
     if parts.is_empty() {
         return Ok(0);
     }
@@ -198,8 +199,7 @@ fn unused_group(links: &[Link]) -> u32 {
 
 /// Whether it is a link of the card, or one that a card which died did not come to label.
 fn is_part(link: &Link) -> bool {
-    match link.alias.as_deref() {
-        Some(alias) => is_of_card(alias),
-        None => link.kind.as_deref() == Some("veth") && link.queue_length == UNLABELLED_QUEUE,
-    }
+    let is_unlabelled =
+        || link.kind.as_deref() == Some("veth") && link.queue_length == UNLABELLED_QUEUE;
+    Device::of(link).is_some() || link.alias.as_deref().map_or_else(is_unlabelled, is_of_card)
 }

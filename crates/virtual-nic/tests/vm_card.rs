@@ -229,6 +229,19 @@ fn what_a_killed_card_left_is_found_and_removed() {
     scene.plug("--vfs 2").pull();
 }
 
+/// As a card leaves it that dies at the first moment.
+#[test]
+fn a_device_that_was_never_labelled_is_found_and_removed() {
+    let (scene, before) = (scene(), devices());
+    let make = || fs::write("/sys/bus/netdevsim/new_device", "4711 1 1").unwrap();
+    scene.dpu.netns.run(make).unwrap();
+    let told = scene.refusal("--vfs 2");
+    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(scene.command("unplug").output().unwrap().status.success());
+    scene.assert_empty();
+    assert_eq!(devices(), before);
+}
+
 #[test]
 fn a_taken_name_is_told_and_no_device_is_left() {
     let (scene, before) = (scene(), devices());
