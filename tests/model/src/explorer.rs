@@ -219,6 +219,7 @@ mod tests {
     use super::*;
 
     /// Counts up to 3, where it may fall into a hole, and from 3 round to 0 again.
+    #[derive(Debug)]
     struct Counter {
         hole: Option<u8>,
         forbidden: Option<u8>,

@@ -1,10 +1,11 @@
 //! Explores the protocol within bounds of one's choice.
 
-use std::{io::Write, time::Instant};
+use std::{io::Write, process::ExitCode, time::Instant};
 
 use clap::{Parser, ValueEnum};
 use protocol_model::{
-    explorer::explore,
+    explorer::{Extent, explore},
+    properties::INVARIANTS,
     protocol::{Bounds, Breakage, Protection, Protocol},
 };
 
@@ -40,7 +41,7 @@ struct Arguments {
     limit: usize,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::io::Result<ExitCode> {
     let Arguments {
         hosts,
         vfs,
@@ -59,12 +60,21 @@ fn main() -> anyhow::Result<()> {
     let began = Instant::now();
     let protocol = Protocol { bounds, without };
     let mut out = std::io::stdout();
-    match explore(&protocol, limit) {
-        Ok(extent) => writeln!(out, "{}: {extent:?}, {:?}", protocol.bounds, began.elapsed())?,
+    let Extent { states, transitions, depth } = match explore(&protocol, limit) {
+        Ok(extent) => extent,
         Err(found) => {
             writeln!(out, "{found}")?;
-            std::process::exit(1);
+            return Ok(ExitCode::FAILURE);
         }
-    }
-    Ok(())
+    };
+    let promises = INVARIANTS.len() + 1;
+    let seconds = began.elapsed().as_secs();
+    let end = if states > limit { "gave up at the limit" } else { "all visited" };
+    writeln!(
+        out,
+        "{}: {states} states, {transitions} transitions, depth {depth}, {end}; {promises} promises \
+         hold; {seconds} s",
+        protocol.bounds
+    )?;
+    Ok(ExitCode::SUCCESS)
 }

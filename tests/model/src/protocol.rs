@@ -106,6 +106,8 @@ pub enum Protection {
     ReleasingUntilTold,
     /// A Detach that says that the VF is back offers it.
     ReturnOffers,
+    /// What is to be known of a VF is learned while it is in use, too.
+    KnownWhileInUse,
     /// An inventory says nothing of a VF that a later Detach has told to be away, either.
     AsOfAbsent,
     /// A host that has an attach under way is told that it was released, too.

@@ -13,7 +13,7 @@ use crate::{
 pub struct Service {
     /// The attachments.
     pub entries: Vec<Entry>,
-    /// The VFs that their hosts have offered since the service started.
+    /// The VFs whose facts their hosts have told since the service started.
     pub known: Vec<bool>,
     /// The VFs that their hosts offer.
     pub offered: Vec<bool>,
@@ -630,7 +630,11 @@ impl Protocol {
         let (_, valid): (Vec<_>, Vec<_>) = inventory.conditions.iter().partition(is_outdated);
         for (vf, condition) in &valid {
             let number = usize::from(vf.0);
-            service.known[number] |= *condition == VfCondition::Clean;
+            service.known[number] |= match condition {
+                VfCondition::Clean => true,
+                VfCondition::InUse => self.has(Protection::KnownWhileInUse),
+                VfCondition::Missing => false,
+            };
             service.offered[number] = *condition == VfCondition::Clean;
             service.unaccounted[number] &= *condition != VfCondition::Clean;
         }
