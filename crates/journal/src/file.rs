@@ -102,3 +102,19 @@ fn draft_of(path: &Path) -> PathBuf {
     draft.push(format!(".{}.new", std::process::id()));
     draft.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faster_process_keeps_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (draft, path) = (folder.path().join("draft"), folder.path().join("journal"));
+        fs::write(&draft, "ours").unwrap();
+        fs::write(&path, "theirs").unwrap();
+        publish(&draft, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+        assert!(!draft.exists());
+    }
+}

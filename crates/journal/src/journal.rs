@@ -4,10 +4,12 @@ use std::{
     fmt,
     future::Future,
     path::Path,
+    pin::Pin,
     sync::{
         Arc,
         mpsc::{self, Sender},
     },
+    task::{Context, Poll},
     thread::{self, JoinHandle},
 };
 
@@ -117,12 +119,8 @@ impl Journal {
     ///
     /// # Errors
     /// See [`WriteError`]. Nothing has changed.
-    pub fn commit(
-        &self,
-        changes: Vec<Change>,
-    ) -> impl Future<Output = Result<(), WriteError>> + Send + 'static + use<> {
-        let queued = self.queue(changes);
-        async move { queued?.await.map_err(|_| WriteError::Closed)? }
+    pub fn commit(&self, changes: Vec<Change>) -> Commit {
+        Commit(self.queue(changes))
     }
 
     /// Makes all `changes` like [`Self::commit`], when nobody needs to know. A failure is logged.
@@ -137,10 +135,8 @@ impl Journal {
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub fn probe(&self) -> impl Future<Output = Result<(), WriteError>> + Send + 'static + use<> {
-        let (answer, done) = oneshot::channel();
-        self.send(Message::Write { changes: vec![Store::probe()], answer: Some(answer) });
-        async move { done.await.map_err(|_| WriteError::Closed)? }
+    pub fn probe(&self) -> Commit {
+        Commit(Ok(self.send_write(vec![Store::probe()])))
     }
 
     /// Why the latest transaction failed. `None`: it did not.
@@ -155,14 +151,15 @@ impl Journal {
         self.health.statistics()
     }
 
-    fn queue(
-        &self,
-        changes: Vec<Change>,
-    ) -> Result<oneshot::Receiver<Result<(), WriteError>>, WriteError> {
+    fn queue(&self, changes: Vec<Change>) -> Result<Answer, WriteError> {
         self.check_tables(&changes)?;
+        Ok(self.send_write(changes))
+    }
+
+    fn send_write(&self, changes: Vec<Change>) -> Answer {
         let (answer, done) = oneshot::channel();
         self.send(Message::Write { changes, answer: Some(answer) });
-        Ok(done)
+        done
     }
 
     fn check_tables(&self, changes: &[Change]) -> Result<(), WriteError> {
@@ -178,6 +175,38 @@ impl Journal {
     fn send(&self, message: Message) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(message);
+        }
+    }
+}
+
+type Answer = oneshot::Receiver<Result<(), WriteError>>;
+
+/// A commit that is under way, whether somebody waits for it or not: a future of what became of it.
+#[derive(Debug)]
+pub struct Commit(Result<Answer, WriteError>);
+
+impl Commit {
+    /// Waits on a thread that may block.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. Nothing has changed.
+    ///
+    /// # Panics
+    /// On a thread that must not block, such as one of an asynchronous task.
+    pub fn wait(self) -> Result<(), WriteError> {
+        self.0?.blocking_recv().unwrap_or(Err(WriteError::Closed))
+    }
+}
+
+impl Future for Commit {
+    type Output = Result<(), WriteError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Ok(answer) => {
+                Pin::new(answer).poll(context).map(|done| done.unwrap_or(Err(WriteError::Closed)))
+            }
+            Err(error) => Poll::Ready(Err(error.clone())),
         }
     }
 }

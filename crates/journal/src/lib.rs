@@ -18,7 +18,7 @@ mod writer;
 
 pub use change::Change;
 pub use error::{OpenError, ReadError, WriteError};
-pub use journal::{Journal, Rows, Schema, Statistics};
+pub use journal::{Commit, Journal, Rows, Schema, Statistics};
 
 /// What a test's disk is made of: see [`Journal::open_with`].
 pub mod storage {
