@@ -42,7 +42,7 @@ impl Reloader {
 
     /// `Err`: why the file is not in force, or which part of it.
     async fn reload(&self) -> Result<(), String> {
-        self.shared.credentials.reload().await;
+        self.shared.credentials.reload();
         let unchanged = |why: &str| format!("the configuration stays as it was: {why}");
         let next = Config::load(&self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;

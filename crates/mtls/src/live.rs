@@ -8,15 +8,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bootstrap::{Chain, FileWatch};
-use tokio::time::sleep;
 
 use crate::{
     certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
     settings::TlsSettings,
 };
-
-/// How long certificate and key may differ while both are being replaced.
-const TORN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The credentials in force. Clones share them: when the files are replaced, new connections use
 /// the new ones, and connections that are open keep theirs.
@@ -64,22 +60,20 @@ impl LiveCredentials {
         let paths = [&settings.ca, &settings.certificate, &settings.key].map(PathBuf::clone);
         let mut watch = FileWatch::new(paths, period);
         // Whatever changed between the first load and the watch's first look.
-        self.reload().await;
+        self.reload();
         loop {
             watch.changed().await;
-            self.reload().await;
+            self.reload();
         }
     }
 
     /// Reads the files now. What does not pass is refused, logged, and told by
     /// [`LiveCredentials::problem`]; the credentials in force stay.
-    pub async fn reload(&self) {
-        let mut replaced = self.replace();
-        if matches!(replaced, Err(CredentialsError::KeyMismatch { .. })) {
-            sleep(TORN_PAUSE).await;
-            replaced = self.replace();
-        }
-        self.report(replaced.err());
+    ///
+    /// Certificate and key that do not match are refused too, when one of them was replaced without
+    /// the other. The other one's coming is the next change that [`LiveCredentials::follow`] sees.
+    pub fn reload(&self) {
+        self.report(self.replace().err());
     }
 
     fn replace(&self) -> Result<(), CredentialsError> {
