@@ -8,7 +8,7 @@
 
 mod support;
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path, thread};
 
 use netlink::{Family, Netns, NetnsError, read_sysctl, set_sysctl};
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -65,6 +65,15 @@ fn work_is_done_inside_and_leaves_the_caller_outside() {
     let inside = netns.netns.run(|| Netns::current().unwrap().id()).unwrap();
     assert_eq!(inside, netns.netns.id());
     assert_eq!(Netns::current().unwrap().id(), outside);
+}
+
+#[test]
+fn a_thread_that_is_inside_works_there_itself() {
+    let netns = TestNetns::new();
+    let itself = || thread::current().id();
+    let (outer, inner) = netns.netns.run(|| (itself(), netns.netns.run(itself).unwrap())).unwrap();
+    assert_eq!(outer, inner);
+    assert_ne!(outer, itself());
 }
 
 #[test]
