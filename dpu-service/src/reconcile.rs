@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::attachments::{Attachments, Depth};
@@ -11,8 +11,12 @@ use crate::attachments::{Attachments, Depth};
 /// How often everything is looked at, whatever happens.
 const ROUTINE: Duration = Duration::from_secs(60);
 
-/// How long reports of the kernel are gathered before they are looked into.
-const GATHER: Duration = Duration::from_millis(200);
+/// Reports of the kernel are looked into when there were none for so long: every attach causes some,
+/// and a look at all links is in the way of the next.
+const CALM: Duration = Duration::from_millis(200);
+
+/// How long reports are gathered at most.
+const GATHER: Duration = Duration::from_secs(1);
 
 /// Reconciles at once, whenever the kernel or a host says that something changed, and on a timer,
 /// until `stop`.
@@ -28,7 +32,8 @@ pub async fn run(attachments: Attachments, stop: CancellationToken) {
             _ = reports.changed() => Depth::Quick,
         };
         if depth == Depth::Quick {
-            sleep(GATHER).await;
+            let calm = async { while timeout(CALM, reports.changed()).await.is_ok() {} };
+            let _ = timeout(GATHER, calm).await;
         }
         reports.mark_unchanged();
         attachments.reconcile(depth).await;
