@@ -20,8 +20,8 @@ use std::{
 
 use host_shim::{
     mover::{
-        Announcer, Cargo, INWARD_STEPS, MoveError, OUTWARD_STEPS, Original, Plan, Scene, inspect,
-        make_clean,
+        Announcer, Cargo, INWARD_STEPS, MoveError, Namespace, OUTWARD_STEPS, Original, Plan, Scene,
+        inspect, make_clean,
     },
     vf_source::{OWN_MTU, OwnState, VirtualCard},
 };
@@ -134,7 +134,11 @@ impl Stage {
     }
 
     fn scene(&self, cargo: &Cargo) -> Scene {
-        Scene::open(cargo.clone(), Arc::new(self.host.netns()), Some(self.pod.netns())).unwrap()
+        Scene::open(cargo.clone(), self.host(), Some(Arc::new(self.pod.netns()))).unwrap()
+    }
+
+    fn host(&self) -> Namespace {
+        Namespace::open(Arc::new(self.host.netns())).unwrap()
     }
 }
 
@@ -411,7 +415,7 @@ fn a_vf_that_fell_back_under_the_pods_name_is_restored() {
     stage.host.ip(&format!("link set {OWN_NAME} down"));
     // As a real VF comes back when its pod's namespace ends.
     stage.host.ip(&format!("link set {OWN_NAME} name eth0 mtu 9000 address {POD_MAC}"));
-    let scene = Scene::open(cargo, Arc::new(stage.host.netns()), None).unwrap();
+    let scene = Scene::open(cargo, stage.host(), None).unwrap();
     scene.move_out().unwrap();
     assert_clean(&stage, &before);
 }

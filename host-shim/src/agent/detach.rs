@@ -10,10 +10,10 @@ use super::{
     attach::{failure_of_move, living_netns},
     device_info,
     dpu::detach_request,
-    records::{Phase, Record},
+    records::{Phase, Record, Written},
 };
 use crate::{
-    mover::{MoveError, Scene},
+    mover::{MoveError, Namespace, Scene},
     protocol::DelRequest,
 };
 
@@ -46,10 +46,20 @@ impl Agent {
 
     /// Gives an attachment back, as far as it goes now. Waits up to `patience` for a VF whose pod's
     /// namespace has ended. The caller holds the key's lock.
+    ///
+    /// That it is being given back is on the disk before the DPU or the runtime is told. The VF does
+    /// not wait for the disk: should the agent die in between, the VF is put back into its pod, and
+    /// whoever wanted it back asks again.
     pub(super) async fn release(self: &Arc<Self>, record: Arc<Record>, patience: Duration) {
-        let record = self.begin_release(record).await;
+        let (record, written) = self.begin_release(record);
         device_info::remove(&record);
         let home = self.bring_home(&record, patience).await;
+        if let Some(written) = written
+            && let Err(failure) = written.done().await
+        {
+            // A full disk must not keep a VF.
+            tracing::error!(attachment = record.id(), "{failure}");
+        }
         match &home {
             Ok(()) => self.pauses.succeeded(record.id()),
             Err(failure) => self.note_absence(&record, failure),
@@ -65,18 +75,16 @@ impl Agent {
         }
     }
 
-    /// Says durably that the attachment is being given back. Where the disk refuses, it is given
-    /// back all the same: a full disk must not keep a VF.
-    async fn begin_release(&self, record: Arc<Record>) -> Arc<Record> {
+    /// Says that the attachment is being given back, and begins to write that to the disk, unless it
+    /// is there.
+    fn begin_release(&self, record: Arc<Record>) -> (Arc<Record>, Option<Written>) {
         if record.phase == Phase::Releasing {
-            return record;
+            return (record, None);
         }
         let releasing = Arc::new(Record { phase: Phase::Releasing, ..(*record).clone() });
-        if let Err(failure) = self.records.put(&releasing).await {
-            tracing::error!(attachment = record.id(), "{failure}");
-            self.records.keep(&releasing);
-        }
-        releasing
+        self.records.keep(&releasing);
+        let written = self.records.write(&releasing);
+        (releasing, Some(written))
     }
 
     fn forget(&self, record: &Record) {
@@ -131,14 +139,14 @@ impl Agent {
         let agent = Arc::clone(self);
         let record = Arc::clone(record);
         let work = move || agent.bring_home_now(&record);
-        self.when_its_turn(work).await
+        self.when_its_turn(work).await?
     }
 
     fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
         let failed = |error: MoveError| Failure::new(error.reason(), error.to_string());
-        let pod = living_netns(&record.netns);
-        let scene =
-            Scene::open(self.cargo(record)?, Arc::clone(&self.host), pod).map_err(failed)?;
+        let host = Namespace::open(Arc::clone(&self.host)).map_err(|error| failed(error.into()))?;
+        let pod = living_netns(&record.netns).map(Arc::new);
+        let scene = Scene::open(self.cargo(record)?, host, pod).map_err(failed)?;
         scene.move_out().map_err(|failure| failure_of_move(record, &failure))
     }
 }

@@ -11,7 +11,7 @@ use netlink::{Error, Link, LinkEvent, LinkMonitor, Rtnl};
 use offload_proto::Failure;
 use tokio::{
     task::spawn_blocking,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
@@ -26,8 +26,11 @@ use crate::vf_source;
 /// Longest comparison of all records with the kernel: it waits for attaches that are under way,
 /// and for the DPU.
 const LONGEST_PASS: Duration = Duration::from_secs(120);
-/// Links change in swarms: the inventory is sent once for a swarm.
-const SWARM: Duration = Duration::from_millis(100);
+/// Links change in swarms, and with every attach: the inventory is listed when none did for so long,
+/// for that is in the way of the next attach.
+const CALM: Duration = Duration::from_millis(100);
+/// How long changes are gathered at most.
+const GATHER: Duration = Duration::from_secs(1);
 
 impl Agent {
     /// Compares every record with the kernel, and waits for all.
@@ -213,7 +216,9 @@ impl Agent {
     pub(super) async fn keep_inventory(self: &Arc<Self>) -> Infallible {
         loop {
             self.inventory_poke.notified().await;
-            sleep(SWARM).await;
+            let calm =
+                async { while timeout(CALM, self.inventory_poke.notified()).await.is_ok() {} };
+            let _ = timeout(GATHER, calm).await;
             if let Err(failure) = self.send_inventory().await {
                 tracing::warn!("the VFs can't be listed: {failure}");
             }

@@ -10,6 +10,7 @@ mod config;
 mod detach;
 mod device_info;
 mod dpu;
+mod intake;
 mod inventory;
 mod keeper;
 mod orphans;
@@ -56,9 +57,9 @@ use provide::Wanted;
 use records::Records;
 use session::Session;
 
-/// Moves under way at the same time. The kernel does them one by one, so that more would only wait,
-/// each on a thread with memory of its own.
-const MOVES: usize = 8;
+/// Moves under way at the same time: the kernel does them one by one, so that one is being made while
+/// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
+const MOVES: usize = 3;
 
 /// All that the agent's tasks share.
 #[derive(Debug)]
@@ -142,10 +143,10 @@ impl Agent {
     /// Does a move on a thread of its own, when it is its turn.
     async fn when_its_turn<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let _turn = self.moves.acquire().await.map_err(|error| defect(&error))?;
-        spawn_blocking(work).await.map_err(|error| defect(&error))?
+        spawn_blocking(work).await.map_err(|error| defect(&error))
     }
 
     fn broken(&self) -> MutexGuard<'_, HashSet<String>> {

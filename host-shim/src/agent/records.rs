@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use journal::{Change, Journal, OpenError, ReadError, Schema};
+use journal::{Change, Commit, Journal, OpenError, ReadError, Schema};
 use netlink::NetnsId;
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
@@ -140,20 +140,13 @@ impl Records {
         Ok(Self { journal, index: Mutex::new(index) })
     }
 
-    /// Writes a record durably.
-    ///
-    /// # Errors
-    /// [`Reason::RecordsUnavailable`]: nothing has changed.
-    pub(super) async fn put(&self, record: &Arc<Record>) -> Result<(), Failure> {
-        let row = serde_json::to_vec(&**record).map_err(|error| unavailable(&error))?;
-        let change = Change::put(TABLE, record.id(), row);
-        self.journal.commit(vec![change]).await.map_err(|error| unavailable(&error))?;
-        self.keep(record);
-        Ok(())
+    /// Begins to write a record durably. Whoever relies on that waits for the [`Written`].
+    pub(super) fn write(&self, record: &Record) -> Written {
+        let row = serde_json::to_vec(record).map_err(|error| unavailable(&error));
+        Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
     }
 
-    /// Changes a record in memory alone, where the disk refuses: what is in the journal is done
-    /// again after a restart.
+    /// Changes a record in memory alone.
     pub(super) fn keep(&self, record: &Arc<Record>) {
         self.lock().insert(record);
     }
@@ -192,6 +185,28 @@ impl Records {
 
     fn lock(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A record on its way to the disk.
+#[derive(Debug)]
+pub(super) struct Written(Result<Commit, Failure>);
+
+impl Written {
+    /// Waits until it is there.
+    ///
+    /// # Errors
+    /// [`Reason::RecordsUnavailable`]: what the disk holds has not changed.
+    pub(super) async fn done(self) -> Result<(), Failure> {
+        self.0?.await.map_err(|error| unavailable(&error))
+    }
+
+    /// Likewise, on a thread that may block.
+    ///
+    /// # Errors
+    /// As [`Self::done`].
+    pub(super) fn wait(self) -> Result<(), Failure> {
+        self.0?.wait().map_err(|error| unavailable(&error))
     }
 }
 
@@ -242,11 +257,10 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         {
             let records = Records::open(folder.path()).unwrap();
-            records.put(&Arc::new(record("a", "c1"))).await.unwrap();
-            records.put(&Arc::new(record("b", "c2"))).await.unwrap();
             let releasing = Record { phase: Phase::Releasing, ..record("b", "c2") };
-            records.put(&Arc::new(releasing)).await.unwrap();
-            records.put(&Arc::new(record("c", "c3"))).await.unwrap();
+            for record in [record("a", "c1"), record("b", "c2"), releasing, record("c", "c3")] {
+                records.write(&record).done().await.unwrap();
+            }
             records.remove("c");
         }
         let records = Records::open(folder.path()).unwrap();

@@ -27,10 +27,8 @@ use crate::{
     vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
 
-/// Threads for the tasks. What waits for the kernel has threads of its own.
-const TASK_THREADS: usize = 2;
 /// Threads for looking at the kernel while all moves are under way.
-const LOOKS: usize = 4;
+const LOOKS: usize = 2;
 /// How long the work under way has to finish when the agent is told to stop.
 const LAST_WORK: Duration = Duration::from_secs(20);
 
@@ -115,8 +113,9 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
         return print(&format!("{}: good\n", path.display()));
     }
     init_logs(&config.log, "host-shim")?;
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(TASK_THREADS)
+    // One thread for the tasks: handing work from one to another would cost more than the work. What
+    // waits for the kernel or the disk has threads of its own.
+    let runtime = Builder::new_current_thread()
         .max_blocking_threads(MOVES + LOOKS)
         .enable_all()
         .build()

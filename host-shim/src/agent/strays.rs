@@ -44,7 +44,7 @@ impl Agent {
             let fetched = agent.fetch_stray_now(&pod, &interface);
             fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
         };
-        self.when_its_turn(work).await
+        self.when_its_turn(work).await?
     }
 
     fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<bool, Error> {

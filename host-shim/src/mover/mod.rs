@@ -112,13 +112,17 @@ pub struct Scene {
 
 /// A network namespace and the kernel's interface to it.
 #[derive(Debug)]
-struct Namespace {
+pub struct Namespace {
     netns: Arc<Netns>,
     rtnl: Rtnl,
 }
 
 impl Namespace {
-    fn open(netns: Arc<Netns>) -> Result<Self, netlink::Error> {
+    /// Opens the interface, which keeps the namespace alive.
+    ///
+    /// # Errors
+    /// When the namespace can't be entered.
+    pub fn open(netns: Arc<Netns>) -> Result<Self, netlink::Error> {
         let rtnl = Rtnl::open_in(&netns)?;
         Ok(Self { netns, rtnl })
     }
@@ -146,16 +150,16 @@ impl Scene {
     /// Opens the scene. `pod` is `None` where the pod's namespace has ended.
     ///
     /// # Errors
-    /// When a namespace can't be entered.
-    pub fn open(cargo: Cargo, host: Arc<Netns>, pod: Option<Netns>) -> Result<Self, MoveError> {
+    /// When the pod's namespace can't be entered.
+    pub fn open(cargo: Cargo, host: Namespace, pod: Option<Arc<Netns>>) -> Result<Self, MoveError> {
         Ok(Self {
             source: cargo.source,
             pci_address: cargo.pci_address,
             original: cargo.original,
             plan: cargo.plan,
             announcer: cargo.announcer,
-            host: Namespace::open(host)?,
-            pod: pod.map(Arc::new).map(Namespace::open).transpose()?,
+            host,
+            pod: pod.map(Namespace::open).transpose()?,
             arrived: None,
             is_fresh: false,
             durations: Durations::default(),

@@ -1,0 +1,249 @@
+//! The host's half of an ADD: the VF that the DPU chose is recorded and moved into its pod, in one go
+//! on a thread that may wait for the disk and the kernel.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use netlink::{Rtnl, VfSettings};
+use offload_proto::{Failure, Reason, v1};
+
+use super::{
+    Agent,
+    attach::failure_of_move,
+    device_info,
+    records::{Phase, PodNetns, Record},
+};
+use crate::{
+    mover::{Durations, MoveError, Namespace, Original, Scene, open_netns},
+    protocol::AddRequest,
+    vf_source::{self, VfIdentity, VfSource},
+};
+
+/// A VF that is in its pod.
+pub(super) struct TakenIn {
+    pub record: Arc<Record>,
+    /// How long it took until the record was on the disk.
+    pub recording: Duration,
+    pub durations: Durations,
+}
+
+/// Why a VF did not get into its pod, and what is left.
+pub(super) enum Setback {
+    /// The VF has not been touched, and nothing relies on a record.
+    Unrecorded {
+        failure: Failure,
+        /// The VF is in the host's namespace, and nobody else's.
+        found_vf: bool,
+    },
+    /// The record is there. The move is undone.
+    Unmoved { failure: Failure, record: Arc<Record> },
+}
+
+/// The VF is not there, or somebody else's.
+fn not_found(failure: Failure) -> Setback {
+    Setback::Unrecorded { failure, found_vf: false }
+}
+
+/// The VF is there, and stays there.
+fn not_taken(failure: Failure) -> Setback {
+    Setback::Unrecorded { failure, found_vf: true }
+}
+
+fn not_moved(error: impl Into<MoveError>) -> Failure {
+    let error = error.into();
+    Failure::new(error.reason(), error.to_string())
+}
+
+impl Agent {
+    /// Records an attachment and moves its VF into the pod.
+    pub(super) async fn take_in(
+        self: &Arc<Self>,
+        request: AddRequest,
+        netns: PodNetns,
+        attachment: v1::Attachment,
+    ) -> Result<TakenIn, Setback> {
+        if self.records.by_id(&attachment.id).is_none() {
+            let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
+            self.settle_earlier_holder(pci_address).await.map_err(not_found)?;
+        }
+        let agent = Arc::clone(self);
+        let work = move || agent.take_in_now(request, netns, attachment);
+        self.when_its_turn(work).await.map_err(not_found)?
+    }
+
+    /// A VF that another record holds is never touched. A record that is being given back, and of
+    /// which only the DPU's last word is missing, is finished first.
+    async fn settle_earlier_holder(self: &Arc<Self>, pci_address: &str) -> Result<(), Failure> {
+        let holder = || self.records.by_pci_address(pci_address);
+        if let Some(earlier) = holder()
+            && earlier.phase == Phase::Releasing
+        {
+            let _key = self.keys.lock(&earlier.key()).await;
+            if let Some(earlier) = self.records.by_id(earlier.id()) {
+                self.release(earlier, Duration::ZERO).await;
+            }
+        }
+        let Some(other) = holder() else { return Ok(()) };
+        let message = format!(
+            "VF {pci_address}, which the DPU chose, is held by {} of {}",
+            other.id(),
+            other.key()
+        );
+        Err(Failure::new(Reason::VfNotFree, message))
+    }
+
+    /// The record is on the disk before the VF is touched. What is only looked at and opened does not
+    /// wait for it.
+    fn take_in_now(
+        &self,
+        request: AddRequest,
+        netns: PodNetns,
+        attachment: v1::Attachment,
+    ) -> Result<TakenIn, Setback> {
+        let began = Instant::now();
+        let record = Arc::new(self.draft(request, netns, attachment)?);
+        let written = self.records.write(&record);
+        let mut recording = None;
+        let moved = self.move_in_once(&record, || {
+            written.wait()?;
+            self.records.keep(&record);
+            recording = Some(began.elapsed());
+            Ok(())
+        });
+        match (moved, recording) {
+            (Ok(durations), Some(recording)) => Ok(TakenIn { record, recording, durations }),
+            (Err(failure), Some(_)) => Err(Setback::Unmoved { failure, record }),
+            (Err(failure), None) => Err(not_taken(failure)),
+            (Ok(_), None) => Err(not_taken(super::defect(&"it moved a VF without a record"))),
+        }
+    }
+
+    /// What is to be recorded of an attachment, before anything is changed.
+    fn draft(
+        &self,
+        request: AddRequest,
+        netns: PodNetns,
+        attachment: v1::Attachment,
+    ) -> Result<Record, Setback> {
+        let original = match self.records.by_id(&attachment.id) {
+            Some(same) => same.original.clone(),
+            None => {
+                let vf = attachment.vf.clone().unwrap_or_default();
+                self.vf_in_host(vf).map_err(not_found)?.unused().map_err(not_taken)?
+            }
+        };
+        Ok(Record {
+            attachment,
+            configuration: request.configuration,
+            netns,
+            original,
+            boot_id: self.boot_id.clone(),
+            phase: Phase::Live,
+            device_info_file: request.device_info_file,
+        })
+    }
+
+    fn vf_in_host(&self, vf: v1::Vf) -> Result<FoundVf, Failure> {
+        let v1::Vf { controller, pf, vf, pci_address, .. } = vf;
+        let identity = VfIdentity { controller, pf, vf, pci_address };
+        let found = self.look_in_host(&identity).map_err(not_moved)?;
+        found.ok_or_else(|| {
+            let VfIdentity { pci_address, .. } = &identity;
+            let message =
+                format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
+            Failure::new(Reason::VfMissing, message)
+        })
+    }
+
+    fn look_in_host(&self, vf: &VfIdentity) -> Result<Option<FoundVf>, netlink::Error> {
+        let own = self.source.own_state(vf);
+        let name = own.as_ref().map(|own| own.name.as_str());
+        let mut rtnl = Rtnl::open_in(&self.host)?;
+        let (mut original, used) =
+            match vf_source::find(&*self.source, &mut rtnl, &vf.pci_address, name)? {
+                Some(link) => {
+                    let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
+                    (Original::from(&link), used)
+                }
+                None if self.source.is_handed_over(&vf.pci_address) => {
+                    (Original { is_handed_over: true, ..Original::default() }, None)
+                }
+                None => return Ok(None),
+            };
+        original.port = port_settings(&*self.source, &mut rtnl, &vf.pci_address)?;
+        Ok(Some(FoundVf { original, used, pci_address: vf.pci_address.clone() }))
+    }
+
+    /// Moves the VF of a record into its pod.
+    ///
+    /// # Errors
+    /// Why it could not be moved; the move is undone.
+    pub(super) async fn move_in(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+    ) -> Result<Durations, Failure> {
+        let agent = Arc::clone(self);
+        let record = Arc::clone(record);
+        let work = move || agent.move_in_once(&record, || Ok(()));
+        self.when_its_turn(work).await?
+    }
+
+    /// Moves the VF of a record into its pod, once all is open and then `ready`.
+    fn move_in_once(
+        &self,
+        record: &Record,
+        ready: impl FnOnce() -> Result<(), Failure> + Send,
+    ) -> Result<Durations, Failure> {
+        let cargo = self.cargo(record)?;
+        let host = Namespace::open(Arc::clone(&self.host)).map_err(not_moved)?;
+        let pod = Arc::new(open_netns(&record.netns.path)?);
+        if pod.id() != record.netns.id {
+            let message =
+                format!("{} is another network namespace than at the attach", record.netns.path);
+            return Err(Failure::new(Reason::NetnsInvalid, message));
+        }
+        // Several steps work inside the pod's namespace: it is entered once.
+        let inside = || {
+            let scene = Scene::open(cargo, host, Some(Arc::clone(&pod))).map_err(not_moved)?;
+            ready()?;
+            scene.move_in().map_err(|failed| failure_of_move(record, &failed))
+        };
+        let durations = pod.run(inside).map_err(not_moved)??;
+        device_info::write(record).map_err(|error| {
+            let path = record.device_info_file.as_deref().unwrap_or_default();
+            let message = format!("the device-info file {path} can't be written: {error}");
+            Failure::new(Reason::MoveFailed, message)
+        })?;
+        Ok(durations)
+    }
+}
+
+/// What the PF makes of a VF, where that is not the DPU's business.
+fn port_settings(
+    source: &dyn VfSource,
+    rtnl: &mut Rtnl,
+    pci_address: &str,
+) -> Result<Option<VfSettings>, netlink::Error> {
+    let Some(port) = source.pf_port(pci_address) else { return Ok(None) };
+    let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };
+    Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
+}
+
+/// A VF that no record holds.
+struct FoundVf {
+    original: Original,
+    /// What the host itself uses it for.
+    used: Option<String>,
+    pci_address: String,
+}
+
+impl FoundVf {
+    /// What it is like, unless the host has taken it since it was offered.
+    fn unused(self) -> Result<Original, Failure> {
+        let Some(used) = self.used else { return Ok(self.original) };
+        let message = format!("VF {} is used by the host itself: {used}", self.pci_address);
+        Err(Failure::new(Reason::VfNotFree, message))
+    }
+}
