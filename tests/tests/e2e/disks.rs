@@ -118,8 +118,11 @@ fn without_its_journal_the_service_refuses_all_and_harms_nothing() {
             let answer = lab.status();
             (!answer.status.success() && answer.error().1.contains(name)).then_some(())
         });
-        let status = lab.operator().dpuctl(&["status"]);
-        assert!(String::from_utf8_lossy(&status.stderr).contains(name), "{status:?}");
+        // The agent may still tell of the earlier refusal while the service starts.
+        wait_for("a dpuctl that says so", LIMIT, || {
+            let status = lab.operator().dpuctl(&["status"]);
+            String::from_utf8_lossy(&status.stderr).contains(name).then_some(())
+        });
         assert!(of_b.iter().all(|address| a.pings(address)));
         lab.service.stop();
         assert_eq!(fs::read(&journal).unwrap(), bad);
