@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use world::{RETURNED, World, configuration, key, settings, spec};
+use world::{World, configuration, detach_of, key, settings, spec};
 
 const LASTS: Duration = Duration::from_secs(3);
 const MANY: u16 = 64;
@@ -44,7 +44,7 @@ async fn call(world: Arc<World>, caller: u16) -> u32 {
     while Instant::now() < end {
         let container = format!("{caller}-{attaches}");
         world.attach(spec(&container)).await.unwrap();
-        world.engine.detach(key(&container), None, RETURNED).await.unwrap();
+        world.engine.detach(detach_of(&container)).await.unwrap();
         attaches += 1;
     }
     attaches

@@ -6,8 +6,6 @@ use futures::stream::BoxStream;
 use offload_proto::{Failure, Reason, v1};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::attachments::HostTime;
-
 use super::{Shared, authorise::calling_host, convert::read, convert::show, session};
 
 /// The service `offload.v1.WorkloadNetwork`.
@@ -31,11 +29,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         request: Request<v1::DetachRequest>,
     ) -> Result<Response<v1::DetachResponse>, Status> {
         let host = calling_host(&request)?;
-        let v1::DetachRequest { key, attachment_id, vf_returned, as_of_ns } = request.into_inner();
-        let key = read::key(&host, key)?;
-        let id = read::optional_attachment_id(&attachment_id)?;
-        let returned = vf_returned.then_some(HostTime(as_of_ns));
-        self.0.engine.detach(key, id, returned).await?;
+        self.0.engine.detach(read::detach(&host, request.into_inner())?).await?;
         Ok(Response::new(v1::DetachResponse {}))
     }
 

@@ -19,33 +19,40 @@ use crate::{
     sessions::HostCommand,
 };
 
+/// A host gives an attachment back.
+#[derive(Clone, Debug)]
+pub struct Detach {
+    /// The attachment's key.
+    pub key: AttachmentKey,
+    /// Only this attachment of the key is meant. `None`: whichever it is.
+    pub id: Option<AttachmentId>,
+    /// Its VF is back and clean.
+    pub returned: bool,
+    /// When the host knew that: what it saw before is outdated.
+    pub as_of: HostTime,
+}
+
 impl Engine {
-    /// Gives back the attachment of `key`. One that is gone, or another one than `id`, is no error.
-    pub(super) async fn detach(
-        &self,
-        key: AttachmentKey,
-        id: Option<AttachmentId>,
-        returned: Option<HostTime>,
-    ) -> Result<(), Failure> {
+    /// Gives an attachment back. One that is gone, or not the one that is meant, is no error.
+    pub(super) async fn detach(&self, detach: Detach) -> Result<(), Failure> {
+        let Detach { key, id, returned, as_of } = detach;
         let _key = self.keys.lock(&key).await;
         let Some(record) = self.record_of(&key) else { return Ok(()) };
         if id.is_some_and(|id| id != record.id) {
             return Ok(());
         }
-        self.note_host_detaches(&record, returned);
-        self.give_back(&record, returned.is_some(), "the host detaches it").await.map(drop)
+        self.note_host_detaches(&record, as_of);
+        self.give_back(&record, returned, "the host detaches it").await.map(drop)
     }
 
     /// The host itself gives the attachment back: none of its calls will move the VF any more, and
     /// what it said of the VF before is outdated.
-    fn note_host_detaches(&self, record: &Record, returned: Option<HostTime>) {
+    fn note_host_detaches(&self, record: &Record, as_of: HostTime) {
         let mut registry = self.registry();
         if let Some(entry) = registry.get_mut(record.id) {
             entry.session = None;
         }
-        if let Some(as_of) = returned {
-            registry.note_return(record, as_of);
-        }
+        registry.note_detach(record, as_of);
     }
 
     /// Takes an attachment away from its pod, for an operator.

@@ -21,6 +21,7 @@ use offload_proto::{Failure, Reason};
 use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
 
+pub use detach::Detach;
 pub use hello::{
     Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
 };
@@ -79,18 +80,13 @@ impl Attachments {
         self.flow(async move |engine: Arc<Engine>| engine.attach(spec, session).await).await
     }
 
-    /// Gives an attachment back. One that is gone already, or not `id`, is no error. Unless its VF
-    /// has `returned` at a time of the host's, it is held until the host says that it is back.
+    /// Gives an attachment back. One that is gone already, or not the one that is meant, is no error.
+    /// Unless its VF has returned, it is held until the host says that it is back.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`]: to be repeated.
-    pub async fn detach(
-        &self,
-        key: AttachmentKey,
-        id: Option<AttachmentId>,
-        returned: Option<HostTime>,
-    ) -> Result<(), Failure> {
-        self.flow(async move |engine: Arc<Engine>| engine.detach(key, id, returned).await).await
+    pub async fn detach(&self, detach: Detach) -> Result<(), Failure> {
+        self.flow(async move |engine: Arc<Engine>| engine.detach(detach).await).await
     }
 
     /// Compares an attachment's record with what the kernel has.

@@ -39,9 +39,8 @@ pub(super) struct Registry {
     pub(super) macs: HashMap<MacAddress, AttachmentId>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
-    /// When VFs were back on their hosts, as the latest Detach of each said, and the boot that this
-    /// time belongs to.
-    returns: HashMap<VfId, (String, HostTime)>,
+    /// As of when the latest Detach of each VF spoke, and the boot that this time belongs to.
+    detaches: HashMap<VfId, (String, HostTime)>,
     /// VFs in quarantine because their host holds them for nobody that the journal knows.
     pub(super) unaccounted: BTreeSet<VfId>,
     /// VFs whose representors serve nobody and can't be unprogrammed; that was told.
@@ -133,7 +132,7 @@ impl Registry {
             wanted_vfs: configuration.vfs,
             macs: HashMap::new(),
             cooling: loaded.cooling,
-            returns: HashMap::new(),
+            detaches: HashMap::new(),
             unaccounted: BTreeSet::new(),
             stuck: BTreeSet::new(),
             draining: None,
@@ -282,18 +281,19 @@ impl Registry {
         }
     }
 
-    /// Notes when the attachment's VF was back on its host.
-    pub(super) fn note_return(&mut self, record: &Record, as_of: HostTime) {
-        self.returns.insert(record.vf, (record.boot_id.clone(), as_of));
+    /// Notes as of when the host has given the attachment back, with its VF or without.
+    pub(super) fn note_detach(&mut self, record: &Record, as_of: HostTime) {
+        self.detaches.insert(record.vf, (record.boot_id.clone(), as_of));
     }
 
-    /// The VFs that came back after `as_of` in this boot, so that what the host saw then says nothing
-    /// of them: a Detach overtakes the messages of a session.
-    pub(super) fn returned_after(&self, boot_id: &str, as_of: HostTime) -> HashSet<VfId> {
+    /// The VFs of which a Detach has spoken after `as_of` in this boot, so that what the host saw then
+    /// says nothing of them: a Detach overtakes the messages of a session. A VF that was clean before
+    /// it was attached may be away now.
+    pub(super) fn detached_after(&self, boot_id: &str, as_of: HostTime) -> HashSet<VfId> {
         if as_of == HostTime::default() {
             return HashSet::new();
         }
-        let later = self.returns.iter().filter(|(_, (boot, at))| boot == boot_id && *at > as_of);
+        let later = self.detaches.iter().filter(|(_, (boot, at))| boot == boot_id && *at > as_of);
         later.map(|(vf, _)| *vf).collect()
     }
 

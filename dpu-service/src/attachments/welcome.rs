@@ -166,7 +166,7 @@ impl Engine {
         let mut registry = self.registry();
         let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| super::stale(session))?;
         let number = registry.host_id(host)?;
-        let outdated = registry.returned_after(&boot_id, inventory.as_of);
+        let outdated = registry.detached_after(&boot_id, inventory.as_of);
         let mut conditions = Conditions::new();
         let mut cleared = Vec::new();
         for (vf, facts, condition) in listed(host, number, inventory, &registry) {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use dpu_service::{
-    attachments::{AttachmentState, Hello},
+    attachments::{AttachmentState, Detach, Hello},
     model::{AttachSpec, Bandwidth},
     programmer::STEPS,
 };
@@ -13,7 +13,7 @@ use vf_alloc::VfId;
 use crate::{
     fake_kernel::DOING,
     world::{
-        RETURNED, World, configuration, hello, host, inventory, key, live, network, settings, spec,
+        World, configuration, detach_of, hello, host, inventory, key, live, network, settings, spec,
     },
 };
 
@@ -42,7 +42,7 @@ async fn attach_and_detach_may_be_repeated() {
     assert_eq!(first, again);
     world.detach("pod").await;
     world.detach("pod").await;
-    world.engine.detach(key("never seen"), None, RETURNED).await.unwrap();
+    world.engine.detach(detach_of("never seen")).await.unwrap();
     world.check();
 }
 
@@ -280,7 +280,7 @@ async fn a_late_detach_leaves_a_newer_attachment_alone() {
     world.detach("pod").await;
     let new = world.attach(spec("pod")).await.unwrap();
     assert_ne!(old.record.id, new.record.id);
-    world.engine.detach(key("pod"), Some(old.record.id), RETURNED).await.unwrap();
+    world.engine.detach(Detach { id: Some(old.record.id), ..detach_of("pod") }).await.unwrap();
     assert_eq!(world.list(), [new]);
     world.check();
 }
@@ -289,7 +289,7 @@ async fn a_late_detach_leaves_a_newer_attachment_alone() {
 async fn a_vf_that_is_not_back_is_held() {
     let world = World::with(configuration(), settings(), 1).await;
     let view = world.attached("pod").await;
-    world.engine.detach(key("pod"), None, None).await.unwrap();
+    world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     world.check();
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);

@@ -1,7 +1,7 @@
 //! What a host's first words settle.
 
 use dpu_service::{
-    attachments::{AttachmentState, Hello, HostTime, LiveAttachment, VfCondition},
+    attachments::{AttachmentState, Detach, Hello, HostTime, LiveAttachment, VfCondition},
     events::EventKind,
     model::{AttachmentId, HostName},
     sessions::HostCommand,
@@ -9,7 +9,9 @@ use dpu_service::{
 use offload_proto::Reason;
 use vf_alloc::{PfId, VfId, VfState};
 
-use crate::world::{VFS, World, configuration, hello, host, inventory, key, live, settings, spec};
+use crate::world::{
+    VFS, World, configuration, detach_of, hello, host, inventory, key, live, settings, spec,
+};
 
 #[tokio::test]
 async fn attachments_of_an_earlier_boot_are_released() {
@@ -106,7 +108,7 @@ async fn what_the_host_detaches_itself_is_freed_by_its_next_inventory() {
     let clean = inventory(&world.kernel, &[]);
     world.say_inventory(&clean).await;
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed), "its call is under way");
-    world.engine.detach(key("pod"), None, None).await.unwrap();
+    world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     world.say_inventory(&clean).await;
     assert_eq!(world.state("pod"), None);
@@ -268,7 +270,7 @@ async fn what_the_host_saw_before_a_vf_came_back_is_outdated() {
         let mut unlisted = seen.clone();
         unlisted.pfs[0].vfs.retain(|vf| vf.number != view.record.vf.vf);
 
-        world.engine.detach(key("pod"), None, Some(HostTime(11))).await.unwrap();
+        world.engine.detach(Detach { as_of: HostTime(11), ..detach_of("pod") }).await.unwrap();
         world.say_inventory(&seen).await;
         world.say_inventory(&unlisted).await;
         assert_eq!(free_vfs(&world).await, usize::from(VFS));
@@ -285,7 +287,7 @@ async fn what_the_host_saw_before_a_vf_came_back_is_outdated() {
 async fn the_clock_of_an_earlier_boot_outdates_nothing() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
-    world.engine.detach(key("pod"), None, Some(HostTime(1_000))).await.unwrap();
+    world.engine.detach(Detach { as_of: HostTime(1_000), ..detach_of("pod") }).await.unwrap();
     world.boot_id = "boot-2".into();
     world.hello(&[]).await;
     let mut seen = inventory(&world.kernel, &[view.record.vf]);

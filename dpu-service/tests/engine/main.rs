@@ -5,6 +5,7 @@ mod attach;
 mod fake_kernel;
 mod hello;
 mod networks;
+mod overtaken;
 mod random;
 mod records;
 mod together;

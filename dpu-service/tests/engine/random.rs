@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dpu_service::{
-    attachments::{Depth, Hello, LiveAttachment},
+    attachments::{Depth, Detach, Hello, LiveAttachment},
     model::{AttachSpec, Phase},
 };
 use journal::faulty_disk::Fate;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::{
     fake_kernel::DOING,
-    world::{RETURNED, VFS, World, hello, host, inventory, key, live, spec},
+    world::{VFS, World, detach_of, hello, host, inventory, key, live, spec},
 };
 
 #[derive(Clone, Debug)]
@@ -105,12 +105,12 @@ async fn act(world: &mut World, action: Action) {
             }
         }
         Action::Detach { container, returned } => {
-            let returned = if returned { RETURNED } else { None };
-            world.engine.detach(key(&name(container)), None, returned).await.unwrap();
+            let detach = Detach { returned, ..detach_of(&name(container)) };
+            world.engine.detach(detach).await.unwrap();
         }
         Action::DetachOnFullDisk { container } => {
             world.set_full(true);
-            let _ = world.engine.detach(key(&name(container)), None, RETURNED).await;
+            let _ = world.engine.detach(detach_of(&name(container))).await;
             world.set_full(false);
         }
         Action::Release { container } => {
@@ -178,7 +178,7 @@ async fn power_cut(world: &mut World, after: usize, fates: Vec<Fate>, attach: u8
     if let Ok(attached) = world.attach(spec(&name(attach))).await {
         confirmed.push(attached.record);
     }
-    let detached = world.engine.detach(key(&name(detach)), None, RETURNED).await;
+    let detached = world.engine.detach(detach_of(&name(detach))).await;
     confirmed.retain(|record| record.key != key(&name(detach)));
 
     let mut fates = fates.into_iter();

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use dpu_service::attachments::{AttachmentState, Depth};
+use dpu_service::attachments::{AttachmentState, Depth, Detach};
 use futures::future::join_all;
 use journal::faulty_disk::FULL;
 use offload_proto::Reason;
 
-use crate::world::{RETURNED, World, configuration, key, live, settings, spec};
+use crate::world::{World, configuration, detach_of, live, settings, spec};
 
 #[tokio::test]
 async fn a_restart_gives_the_same_view() {
     let mut world = World::new().await;
     let held = world.attached("held").await;
     world.attached("releasing").await;
-    world.engine.detach(key("releasing"), None, None).await.unwrap();
+    world.engine.detach(Detach { returned: false, ..detach_of("releasing") }).await.unwrap();
     let before = world.list();
 
     world.restart().await;
@@ -58,7 +58,7 @@ async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.set_full(true);
-    let failure = world.engine.detach(key("pod"), None, RETURNED).await.unwrap_err();
+    let failure = world.engine.detach(detach_of("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert!(world.kernel.port(view.record.vf).is_idle());
@@ -106,8 +106,7 @@ async fn concurrent_attaches_share_transactions() {
     assert_eq!(after.commits - before.commits, 64);
     assert!(after.transactions - before.transactions < 64, "{after:?}");
     world.check();
-    let detached =
-        join_all((0..64).map(|n| world.engine.detach(key(&n.to_string()), None, RETURNED)));
+    let detached = join_all((0..64).map(|n| world.engine.detach(detach_of(&n.to_string()))));
     assert!(detached.await.into_iter().all(|detached| detached.is_ok()));
     world.check();
     assert!(world.list().is_empty());

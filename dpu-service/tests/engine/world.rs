@@ -7,8 +7,8 @@ use std::{
 
 use dpu_service::{
     attachments::{
-        AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration, Hello,
-        HostTime, Inventory, LiveAttachment, PhysicalFunction, Settings, VfCondition,
+        AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration, Detach,
+        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, Settings, VfCondition,
         VirtualFunction,
     },
     model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
@@ -24,9 +24,6 @@ use vf_alloc::{PfId, PoolSpec, VfId};
 use crate::fake_kernel::FakeKernel;
 
 pub(crate) const VFS: u16 = 4;
-
-/// The VF is back, at a time that the host does not tell.
-pub(crate) const RETURNED: Option<HostTime> = Some(HostTime(0));
 
 pub(crate) struct World {
     directory: TempDir,
@@ -58,6 +55,11 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
     }
+}
+
+/// The VF is back, at a time that the host does not tell.
+pub(crate) fn detach_of(container: &str) -> Detach {
+    Detach { key: key(container), id: None, returned: true, as_of: HostTime::default() }
 }
 
 /// `red`, the default network, with VLAN 100 and both families.
@@ -194,7 +196,7 @@ impl World {
     }
 
     pub(crate) async fn detach(&self, container: &str) {
-        self.engine.detach(key(container), None, RETURNED).await.unwrap();
+        self.engine.detach(detach_of(container)).await.unwrap();
     }
 
     pub(crate) fn list(&self) -> Vec<AttachmentView> {

@@ -149,7 +149,7 @@ fn a_host_can_not_touch_another_hosts_attachment() {
             key: Some(key(&pod)),
             attachment_id: id.clone(),
             vf_returned: true,
-            as_of_ns: 0,
+            ..Default::default()
         };
         let _ = node_2.detach(detach).await;
         let collect = v1::CollectRequest { network: "blue".into(), valid: Vec::new() };

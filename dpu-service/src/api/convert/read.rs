@@ -13,7 +13,8 @@ use vf_alloc::{PfId, VfId};
 
 use crate::{
     attachments::{
-        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
+        Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition,
+        VirtualFunction,
     },
     config::{check_bandwidth, check_network, is_label},
     model::{
@@ -118,6 +119,16 @@ pub(crate) fn network_name(name: String) -> Result<String, Failure> {
          with a letter or digit",
         shortened(&name)
     )))
+}
+
+/// What a host gives back.
+pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Detach, Failure> {
+    Ok(Detach {
+        key: key(host, request.key)?,
+        id: optional_attachment_id(&request.attachment_id)?,
+        returned: request.vf_returned,
+        as_of: HostTime(request.as_of_ns),
+    })
 }
 
 /// What a host asks for, and the session that it asks on.

@@ -1,0 +1,39 @@
+//! Words of a host that later ones overtake: found by exploring the protocol (package
+//! `protocol-model`).
+
+use dpu_service::attachments::{AttachmentState, Detach, HostTime, Inventory};
+
+use crate::world::{World, detach_of, inventory, spec};
+
+fn inventory_as_of(world: &World, in_use: bool, time: u64) -> Inventory {
+    let vfs: Vec<_> = world.list().iter().map(|view| view.record.vf).collect();
+    let in_use = if in_use { vfs } else { Vec::new() };
+    Inventory { as_of: HostTime(time), ..inventory(&world.kernel, &in_use) }
+}
+
+/// A VF was clean before it was attached and lost; its pod's namespace is being cleaned up.
+#[tokio::test]
+async fn an_inventory_older_than_a_detach_does_not_bring_the_vf_home() {
+    let world = World::new().await;
+    let before = inventory_as_of(&world, false, 1);
+    world.attached("a").await;
+    let detach = Detach { returned: false, as_of: HostTime(2), ..detach_of("a") };
+    world.engine.detach(detach).await.unwrap();
+    world.say_inventory(&before).await;
+    assert_eq!(world.state("a"), Some(AttachmentState::Releasing));
+}
+
+/// The inventory that says that the VF is in use was read, and the one that says that it is clean is
+/// overtaken by a Detach that says the same. The host has nothing more to say.
+#[tokio::test]
+async fn a_vf_whose_return_was_told_can_be_had() {
+    let world = World::new().await;
+    let view = world.attached("a").await;
+    world.say_inventory(&inventory_as_of(&world, true, 1)).await;
+    let clean = inventory_as_of(&world, false, 2);
+    world.engine.detach(Detach { as_of: HostTime(3), ..detach_of("a") }).await.unwrap();
+    world.say_inventory(&clean).await;
+    let mut again = spec("b");
+    again.pci_address = Some(view.record.pci_address.clone());
+    world.attach(again).await.unwrap();
+}
