@@ -7,12 +7,13 @@ use std::{
 };
 
 use jiff::Timestamp;
+use offload_proto::{Failure, Reason};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use vf_alloc::PfId;
 
 use crate::{
-    attachments::AttachmentView,
+    attachments::{AttachmentView, Hello, HostTime},
     model::{AttachmentId, AttachmentKey, HostName},
 };
 
@@ -109,6 +110,8 @@ struct Host {
     open: Option<Open>,
     agent_version: String,
     boot_id: String,
+    /// When the host said its newest hello of this boot, by its own clock.
+    said_hello: HostTime,
     since: Timestamp,
 }
 
@@ -120,17 +123,28 @@ struct Open {
 
 impl Sessions {
     /// Opens a session for `host` and ends the one it has.
-    pub fn open(&self, host: &HostName, agent_version: &str, boot_id: &str) -> Session {
+    ///
+    /// # Errors
+    /// [`Reason::StaleSession`]: the host has said a newer hello since, on another connection.
+    pub fn open(&self, host: &HostName, hello: &Hello) -> Result<Session, Failure> {
+        let mut hosts = self.lock();
+        let newest = hosts.get(host).map_or_else(HostTime::default, |entry| entry.heard(hello));
+        let said_hello = hello.inventory.as_of;
+        if said_hello != HostTime::default() && said_hello < newest {
+            let message = format!("host {host} has said hello again since");
+            return Err(Failure::new(Reason::StaleSession, message));
+        }
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let id = SessionId(Uuid::new_v4());
         let entry = Host {
             open: Some(Open { id, commands: sender }),
-            agent_version: agent_version.into(),
-            boot_id: boot_id.into(),
+            agent_version: hello.agent_version.clone(),
+            boot_id: hello.boot_id.clone(),
+            said_hello: said_hello.max(newest),
             since: Timestamp::now(),
         };
-        self.lock().insert(host.clone(), entry);
-        Session { id, commands }
+        hosts.insert(host.clone(), entry);
+        Ok(Session { id, commands })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
@@ -197,6 +211,11 @@ impl Sessions {
 }
 
 impl Host {
+    /// When the host said its newest hello of the boot that `hello` is of.
+    fn heard(&self, hello: &Hello) -> HostTime {
+        if self.boot_id == hello.boot_id { self.said_hello } else { HostTime::default() }
+    }
+
     fn is_in(&self, id: SessionId) -> bool {
         self.open.as_ref().is_some_and(|open| open.id == id)
     }
@@ -214,6 +233,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attachments::Inventory;
 
     fn host() -> HostName {
         HostName("node-1".into())
@@ -223,11 +243,37 @@ mod tests {
         HostCommand::Draining { reason: "maintenance".into() }
     }
 
+    fn hello(boot_id: &str, as_of: u64) -> Hello {
+        Hello {
+            agent_version: "1".into(),
+            boot_id: boot_id.into(),
+            inventory: Inventory { as_of: HostTime(as_of), pfs: Vec::new() },
+            live: Vec::new(),
+            pending: Vec::new(),
+        }
+    }
+
+    fn open(sessions: &Sessions) -> Session {
+        sessions.open(&host(), &hello("boot", 0)).unwrap()
+    }
+
+    #[test]
+    fn an_older_hello_of_the_same_boot_is_refused() {
+        let sessions = Sessions::default();
+        let open = |boot_id, as_of| sessions.open(&host(), &hello(boot_id, as_of));
+        let newest = open("boot", 5).unwrap();
+        assert_eq!(open("boot", 4).unwrap_err().reason, Reason::StaleSession);
+        assert!(sessions.is_current(&host(), newest.id));
+        open("boot", 0).unwrap();
+        assert_eq!(open("boot", 4).unwrap_err().reason, Reason::StaleSession);
+        open("next boot", 1).unwrap();
+    }
+
     #[test]
     fn the_newest_session_wins_and_ends_the_older() {
         let sessions = Sessions::default();
-        let mut older = sessions.open(&host(), "1", "boot");
-        let newer = sessions.open(&host(), "1", "boot");
+        let mut older = open(&sessions);
+        let newer = open(&sessions);
         assert!(matches!(older.commands.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
         assert!(!sessions.is_current(&host(), older.id));
         assert!(!sessions.close(&host(), older.id));
@@ -238,7 +284,7 @@ mod tests {
     fn a_host_without_a_session_misses_commands() {
         let sessions = Sessions::default();
         sessions.send(&host(), draining());
-        let mut session = sessions.open(&host(), "1", "boot");
+        let mut session = open(&sessions);
         assert!(session.commands.try_recv().is_err());
         sessions.broadcast(&draining());
         assert!(session.commands.try_recv().is_ok());
@@ -247,7 +293,7 @@ mod tests {
     #[test]
     fn a_host_that_takes_no_commands_loses_its_session() {
         let sessions = Sessions::default();
-        let session = sessions.open(&host(), "1", "boot");
+        let session = open(&sessions);
         for _ in 0..=COMMANDS_WAITING {
             sessions.send(&host(), draining());
         }

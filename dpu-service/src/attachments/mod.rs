@@ -130,7 +130,7 @@ impl Attachments {
     /// Opens a session for the host. Returns once everything that its words settle is settled.
     ///
     /// # Errors
-    /// The host is not served, or it names a PF of another host.
+    /// The host is not served, it names a PF of another host, or it has said a newer hello since.
     pub async fn hello(&self, host: HostName, hello: Hello) -> Result<Session, Failure> {
         self.flow(async move |engine: Arc<Engine>| engine.hello(host, hello).await).await
     }

@@ -45,7 +45,7 @@ impl Engine {
     pub(super) async fn hello(&self, host: HostName, hello: Hello) -> Result<Session, Failure> {
         self.check_owner(&host, &hello.inventory)?;
         // From here on calls of earlier sessions are refused: what they have made is all there is.
-        let session = self.sessions.open(&host, &hello.agent_version, &hello.boot_id);
+        let session = self.sessions.open(&host, &hello)?;
         let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
         self.events.record(EventKind::HostConnected, &host, message);
 

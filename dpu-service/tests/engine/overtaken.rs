@@ -2,8 +2,9 @@
 //! `protocol-model`).
 
 use dpu_service::attachments::{AttachmentState, Detach, HostTime, Inventory};
+use offload_proto::Reason;
 
-use crate::world::{World, detach_of, inventory, spec};
+use crate::world::{World, detach_of, hello, host, inventory, spec};
 
 fn inventory_as_of(world: &World, in_use: bool, time: u64) -> Inventory {
     let vfs: Vec<_> = world.list().iter().map(|view| view.record.vf).collect();
@@ -21,6 +22,23 @@ async fn an_inventory_older_than_a_detach_does_not_bring_the_vf_home() {
     world.engine.detach(detach).await.unwrap();
     world.say_inventory(&before).await;
     assert_eq!(world.state("a"), Some(AttachmentState::Releasing));
+}
+
+/// The agent has given an attempt to connect up, and what it had sent arrives all the same.
+#[tokio::test]
+async fn a_hello_that_a_newer_one_has_overtaken_settles_nothing() {
+    let mut world = World::new().await;
+    let at = |time| {
+        let mut hello = hello(&world.kernel, &world.boot_id, &[]);
+        hello.inventory.as_of = HostTime(time);
+        hello
+    };
+    let (older, newer) = (at(1), at(2));
+    world.say(newer).await;
+    world.attached("a").await;
+    let refused = world.engine.hello(host(), older).await.map(drop);
+    assert_eq!(world.state("a"), Some(AttachmentState::Attached));
+    assert_eq!(refused.unwrap_err().reason, Reason::StaleSession);
 }
 
 /// The inventory that says that the VF is in use was read, and the one that says that it is clean is
