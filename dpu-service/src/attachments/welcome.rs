@@ -232,7 +232,8 @@ impl Engine {
             let verdict = if record.boot_id != hello.boot_id {
                 Verdict::Release { returned, reason: "its host has rebooted" }
             } else if !entry.is_held() {
-                match live.contains_key(&record.id) {
+                // Whoever is about to move the VF is to be told, too.
+                match live.contains_key(&record.id) || pending.contains(&record.key) {
                     true => Verdict::TellRelease,
                     false if returned => Verdict::Release { returned, reason: "its VF is back" },
                     false => Verdict::Wait,

@@ -1,10 +1,13 @@
 //! Words of a host that later ones overtake: found by exploring the protocol (package
 //! `protocol-model`).
 
-use dpu_service::attachments::{AttachmentState, Detach, HostTime, Inventory};
+use dpu_service::{
+    attachments::{AttachmentState, Detach, HostTime, Inventory},
+    sessions::HostCommand,
+};
 use offload_proto::Reason;
 
-use crate::world::{World, detach_of, hello, host, inventory, spec};
+use crate::world::{World, detach_of, hello, host, inventory, key, spec};
 
 fn inventory_as_of(world: &World, in_use: bool, time: u64) -> Inventory {
     let vfs: Vec<_> = world.list().iter().map(|view| view.record.vf).collect();
@@ -39,6 +42,19 @@ async fn a_hello_that_a_newer_one_has_overtaken_settles_nothing() {
     let refused = world.engine.hello(host(), older).await.map(drop);
     assert_eq!(world.state("a"), Some(AttachmentState::Attached));
     assert_eq!(refused.unwrap_err().reason, Reason::StaleSession);
+}
+
+/// The host is about to move the VF while an operator takes the attachment away.
+#[tokio::test]
+async fn an_attach_under_way_that_was_released_keeps_its_vf_until_the_host_has_answered() {
+    let mut world = World::new().await;
+    let view = world.attach(spec("a")).await.unwrap();
+    world.engine.release(view.record.id, "operator".into()).await.unwrap();
+    let mut hello = hello(&world.kernel, &world.boot_id, &[]);
+    hello.pending = vec![key("a")];
+    world.say(hello).await;
+    assert_eq!(world.state("a"), Some(AttachmentState::Releasing));
+    assert!(matches!(world.command(), Some(HostCommand::Release { .. })));
 }
 
 /// The inventory that says that the VF is in use was read, and the one that says that it is clean is
