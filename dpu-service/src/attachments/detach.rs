@@ -16,7 +16,7 @@ use crate::{
     events::EventKind,
     model::{AttachmentId, AttachmentKey, Record},
     records::{Changes, Cooling},
-    sessions::HostCommand,
+    sessions::{HostCommand, SessionId},
 };
 
 /// A host gives an attachment back.
@@ -30,13 +30,18 @@ pub struct Detach {
     pub returned: bool,
     /// When the host knew that: what it saw before is outdated.
     pub as_of: HostTime,
+    /// The session that the host called on. `None`: not told.
+    pub session: Option<SessionId>,
 }
 
 impl Engine {
     /// Gives an attachment back. One that is gone, or not the one that is meant, is no error.
     pub(super) async fn detach(&self, detach: Detach) -> Result<(), Failure> {
-        let Detach { key, id, returned, as_of } = detach;
+        let Detach { key, id, returned, as_of, session } = detach;
         let _key = self.keys.lock(&key).await;
+        if let Some(session) = session.filter(|id| !self.sessions.is_current(&key.host, *id)) {
+            return Err(super::stale(session));
+        }
         let Some(record) = self.record_of(&key) else { return Ok(()) };
         if id.is_some_and(|id| id != record.id) {
             return Ok(());

@@ -84,7 +84,7 @@ impl Attachments {
     /// Unless its VF has returned, it is held until the host says that it is back.
     ///
     /// # Errors
-    /// [`Reason::JournalUnavailable`]: to be repeated.
+    /// [`Reason::JournalUnavailable`] or [`Reason::StaleSession`]: to be repeated.
     pub async fn detach(&self, detach: Detach) -> Result<(), Failure> {
         self.flow(async move |engine: Arc<Engine>| engine.detach(detach).await).await
     }

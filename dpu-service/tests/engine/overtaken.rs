@@ -57,6 +57,21 @@ async fn an_attach_under_way_that_was_released_keeps_its_vf_until_the_host_has_a
     assert!(matches!(world.command(), Some(HostCommand::Release { .. })));
 }
 
+/// A DEL was given up, and its call comes after its pod was attached anew.
+#[tokio::test]
+async fn a_detach_of_an_earlier_session_does_not_hit_a_newer_attachment() {
+    let mut world = World::new().await;
+    let detach = |world: &World| Detach { session: Some(world.session_id()), ..detach_of("a") };
+    let late = detach(&world);
+    world.hello(&[]).await;
+    world.attached("a").await;
+    let refused = world.engine.detach(late).await;
+    assert_eq!(refused.unwrap_err().reason, Reason::StaleSession);
+    assert_eq!(world.state("a"), Some(AttachmentState::Attached));
+    world.engine.detach(detach(&world)).await.unwrap();
+    assert_eq!(world.state("a"), None);
+}
+
 /// The inventory that says that the VF is in use was read, and the one that says that it is clean is
 /// overtaken by a Detach that says the same. The host has nothing more to say.
 #[tokio::test]

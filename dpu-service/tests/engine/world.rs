@@ -59,7 +59,13 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
 
 /// The VF is back, at a time that the host does not tell.
 pub(crate) fn detach_of(container: &str) -> Detach {
-    Detach { key: key(container), id: None, returned: true, as_of: HostTime::default() }
+    Detach {
+        key: key(container),
+        id: None,
+        returned: true,
+        as_of: HostTime::default(),
+        session: None,
+    }
 }
 
 /// `red`, the default network, with VLAN 100 and both families.

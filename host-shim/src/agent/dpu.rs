@@ -13,7 +13,7 @@ use offload_proto::{
         DetachRequest, Pod, StatusRequest,
     },
 };
-use tonic::Request;
+use tonic::{Request, Status};
 
 use super::{
     Agent,
@@ -64,8 +64,7 @@ impl Agent {
         }
         let request = detach_request(Some(key.clone().into()), String::new(), true);
         let deadline = Instant::now() + self.config.timeouts.reconnect();
-        let call = timed(request.clone(), deadline);
-        if session.bounded(deadline, session.client().detach(call)).await.is_err() {
+        if session.detach(request.clone(), deadline).await.is_err() {
             self.orphans.note(request);
             self.poke.notify_one();
         }
@@ -78,8 +77,8 @@ impl Agent {
     pub(super) async fn call_detach(&self, request: DetachRequest) -> Result<(), Failure> {
         let session = self.session.current(self.config.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.config.timeouts.detach();
-        match session.bounded(deadline, session.client().detach(timed(request, deadline))).await {
-            Ok(_) => Ok(()),
+        match session.detach(request, deadline).await {
+            Ok(()) => Ok(()),
             Err(status) => match failure_of(&status) {
                 failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
                 failure => Err(failure),
@@ -136,6 +135,15 @@ impl Agent {
     }
 }
 
+impl Established {
+    /// Gives an attachment back, in this session's name: should another begin before the call comes
+    /// to the DPU, it is refused, and hits nothing that was attached since.
+    async fn detach(&self, request: DetachRequest, deadline: Instant) -> Result<(), Status> {
+        let request = DetachRequest { session_id: self.id.clone(), ..request };
+        self.bounded(deadline, self.client().detach(timed(request, deadline))).await.map(drop)
+    }
+}
+
 /// A call that tells the DPU when it will be given up.
 fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
@@ -143,13 +151,15 @@ fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     request
 }
 
-/// Says that the attachment is given back; with `vf_returned`, that its VF is back as of now.
+/// Says that the attachment is given back; with `vf_returned`, that its VF is back as of now. The
+/// session is not known before the call is made.
 pub(super) fn detach_request(
     key: Option<AttachmentKey>,
     attachment_id: String,
     vf_returned: bool,
 ) -> DetachRequest {
-    DetachRequest { key, attachment_id, vf_returned, as_of_ns: nanoseconds_since_boot() }
+    let as_of_ns = nanoseconds_since_boot();
+    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id: String::new() }
 }
 
 /// On the clock of `CLOCK_BOOTTIME`, which all of one boot's agents share.

@@ -65,7 +65,7 @@ pub(super) enum Standing {
 /// A session that the DPU has welcomed.
 #[derive(Debug)]
 pub(super) struct Established {
-    /// Names it in `AttachRequest`.
+    /// Names it in `AttachRequest` and `DetachRequest`.
     pub id: String,
     client: WorkloadNetworkClient<Channel>,
     outbox: mpsc::Sender<HostMessage>,

@@ -121,6 +121,19 @@ pub(crate) fn network_name(name: String) -> Result<String, Failure> {
     )))
 }
 
+/// A session of `host`.
+fn session(host: &HostName, text: &str) -> Result<SessionId, Failure> {
+    text.parse().map_err(|_| {
+        let id = shortened(text);
+        Failure::new(Reason::StaleSession, format!("host {host} has no session {id}"))
+    })
+}
+
+/// A session of `host`. Empty: none.
+fn optional_session(host: &HostName, text: &str) -> Result<Option<SessionId>, Failure> {
+    if text.is_empty() { Ok(None) } else { session(host, text).map(Some) }
+}
+
 /// What a host gives back.
 pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Detach, Failure> {
     Ok(Detach {
@@ -128,6 +141,7 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
         id: optional_attachment_id(&request.attachment_id)?,
         returned: request.vf_returned,
         as_of: HostTime(request.as_of_ns),
+        session: optional_session(host, &request.session_id)?,
     })
 }
 
@@ -136,11 +150,7 @@ pub(crate) fn attach(
     host: &HostName,
     request: v1::AttachRequest,
 ) -> Result<(AttachSpec, SessionId), Failure> {
-    let stale = |_| {
-        let id = shortened(&request.session_id);
-        Failure::new(Reason::StaleSession, format!("host {host} has no session {id}"))
-    };
-    let session = request.session_id.parse().map_err(stale)?;
+    let session = session(host, &request.session_id)?;
     let spec = AttachSpec {
         key: key(host, request.key)?,
         network: optional_network(request.network)?,
