@@ -50,24 +50,26 @@ impl Agent {
             session = match next {
                 Ok(next) if Instant::now() < deadline => next,
                 _ => {
-                    self.disown(&request.key, &session).await;
+                    self.disown(&request.key).await;
                     return Err(failure);
                 }
             };
         }
     }
 
-    /// Takes back what a call whose answer never came may have left: at once, or else later.
-    async fn disown(&self, key: &Key, session: &Established) {
+    /// Takes back what a call whose answer never came may have left: at once, or else later. Where its
+    /// VF is only the inventory can tell: if records were lost, a pod may have it.
+    async fn disown(&self, key: &Key) {
         if self.records.by_key(key).is_some() {
             return;
         }
-        let request = detach_request(Some(key.clone().into()), String::new(), true);
-        let deadline = Instant::now() + self.config.timeouts.reconnect();
-        if session.detach(request.clone(), deadline).await.is_err() {
+        let request = detach_request(Some(key.clone().into()), String::new(), false);
+        let limit = self.config.timeouts.reconnect();
+        if self.call_detach_within(limit, request.clone()).await.is_err() {
             self.orphans.note(request);
             self.poke.notify_one();
         }
+        self.inventory_wanted();
     }
 
     /// Gives an attachment back.
@@ -75,8 +77,16 @@ impl Agent {
     /// # Errors
     /// The DPU's refusal, or why it can't be reached.
     pub(super) async fn call_detach(&self, request: DetachRequest) -> Result<(), Failure> {
+        self.call_detach_within(self.config.timeouts.detach(), request).await
+    }
+
+    async fn call_detach_within(
+        &self,
+        limit: Duration,
+        request: DetachRequest,
+    ) -> Result<(), Failure> {
         let session = self.session.current(self.config.timeouts.reconnect()).await?;
-        let deadline = Instant::now() + self.config.timeouts.detach();
+        let deadline = Instant::now() + limit;
         match session.detach(request, deadline).await {
             Ok(()) => Ok(()),
             Err(status) => match failure_of(&status) {
@@ -199,9 +209,18 @@ fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::agent::{records::tests::record, tests::agent};
+
+    #[tokio::test]
+    async fn who_gives_a_call_up_does_not_claim_that_the_vf_is_home() {
+        let (agent, _folder) = agent();
+        let key = record("a", "c").key();
+        *agent.sent_inventory() = Some(Vec::new());
+        agent.disown(&key).await;
+        assert!(!agent.orphans.get(&key).unwrap().vf_returned);
+        assert!(agent.sent_inventory().is_none(), "the inventory is told again");
+    }
 
     #[test]
     fn the_dpu_is_told_the_deadline() {

@@ -26,7 +26,7 @@ impl Orphans {
         locked(&self.0).keys().cloned().collect()
     }
 
-    fn get(&self, key: &Key) -> Option<DetachRequest> {
+    pub(super) fn get(&self, key: &Key) -> Option<DetachRequest> {
         locked(&self.0).get(key).cloned()
     }
 
@@ -42,11 +42,12 @@ impl Agent {
             let _key = self.keys.lock(&key).await;
             let Some(request) = self.orphans.get(&key) else { continue };
             // The same attach was tried again, and has a record now.
-            if self.records.by_key(&key).is_none()
-                && let Err(failure) = self.call_detach(request).await
-            {
-                tracing::info!(%key, "not given back yet: {failure}");
-                return;
+            if self.records.by_key(&key).is_none() {
+                if let Err(failure) = self.call_detach(request).await {
+                    tracing::info!(%key, "not given back yet: {failure}");
+                    return;
+                }
+                self.inventory_wanted();
             }
             self.orphans.forget(&key);
         }
