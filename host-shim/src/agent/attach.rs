@@ -110,8 +110,7 @@ impl Agent {
         self.records.remove(&attachment.id);
         let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
         if let Err(failure) = self.call_detach(request.clone()).await {
-            tracing::warn!(attachment = attachment.id, "not given back yet: {failure}");
-            self.orphans.note(request);
+            self.detach_later(request, &failure);
         }
         self.inventory_wanted();
     }

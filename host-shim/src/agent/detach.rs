@@ -30,17 +30,17 @@ impl Agent {
 
     /// There is no record of what to give back: perhaps records were lost, and the pod has its VF
     /// all the same. The DPU may have something too, as of an attach whose answer never came. If it
-    /// can't be asked now, its next session's hello does not list the attachment, and so it is
-    /// released.
+    /// does not answer, it is told again, and the inventory after it: it may have done what it was
+    /// told, and wait for the VF.
     async fn detach_unrecorded(self: &Arc<Self>, request: &DelRequest) {
         let fetched = self.fetch_stray(request).await.unwrap_or_else(|failure| {
             tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
             false
         });
         let detach = detach_request(Some(request.key.clone().into()), String::new(), fetched);
-        match self.call_detach(detach).await {
+        match self.call_detach(detach.clone()).await {
             Ok(()) => self.inventory_wanted(),
-            Err(failure) => tracing::info!(key = %request.key, "nothing to detach: {failure}"),
+            Err(failure) => self.detach_later(detach, &failure),
         }
     }
 

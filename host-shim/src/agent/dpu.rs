@@ -65,9 +65,8 @@ impl Agent {
         }
         let request = detach_request(Some(key.clone().into()), String::new(), false);
         let limit = self.config.timeouts.reconnect();
-        if self.call_detach_within(limit, request.clone()).await.is_err() {
-            self.orphans.note(request);
-            self.poke.notify_one();
+        if let Err(failure) = self.call_detach_within(limit, request.clone()).await {
+            self.detach_later(request, &failure);
         }
         self.inventory_wanted();
     }

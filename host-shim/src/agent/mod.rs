@@ -241,7 +241,7 @@ fn defect(error: &dyn fmt::Display) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vf_source::VirtualCard;
+    use crate::{protocol::DelRequest, vf_source::VirtualCard};
 
     const CONFIGURATION: &str = "
         [dpu]
@@ -276,6 +276,23 @@ mod tests {
         assert!(agent.untold().contains("a"));
         agent.tell_untold();
         assert!(agent.untold().contains("a"), "there is no session yet");
+    }
+
+    #[tokio::test]
+    async fn a_del_without_a_record_is_told_again_if_nobody_answers() {
+        let (agent, _folder) = agent();
+        let key = records::tests::record("a", "c").key();
+        agent.detach(DelRequest { key: key.clone(), netns: String::new() }).await;
+        assert_eq!(agent.orphans.keys(), [key]);
+    }
+
+    #[tokio::test]
+    async fn what_the_dpu_does_not_understand_is_not_told_again() {
+        let (agent, _folder) = agent();
+        let key = records::tests::record("a", "c").attachment.key;
+        let failure = Failure::new(Reason::InvalidRequest, "the container's id is too long");
+        agent.detach_later(detach_request(key, String::new(), false), &failure);
+        assert!(agent.orphans.keys().is_empty());
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use offload_proto::v1::DetachRequest;
+use offload_proto::{Failure, Reason, v1::DetachRequest};
 
 use super::{Agent, locked};
 use crate::protocol::Key;
@@ -36,6 +36,18 @@ impl Orphans {
 }
 
 impl Agent {
+    /// Makes a call later that has failed now, unless the DPU can't even make sense of it: of such an
+    /// attachment it has nothing.
+    pub(super) fn detach_later(&self, request: DetachRequest, failure: &Failure) {
+        let key: Key = request.key.clone().unwrap_or_default().into();
+        if failure.reason == Reason::InvalidRequest {
+            return tracing::warn!(%key, "nothing to give back: {failure}");
+        }
+        tracing::info!(%key, "not given back yet: {failure}");
+        self.orphans.note(request);
+        self.poke.notify_one();
+    }
+
     /// Gives back what could not be given back before, as far as the DPU answers.
     pub(super) async fn settle_orphans(self: &Arc<Self>) {
         for key in self.orphans.keys() {
@@ -44,7 +56,7 @@ impl Agent {
             // The same attach was tried again, and has a record now.
             if self.records.by_key(&key).is_none() {
                 if let Err(failure) = self.call_detach(request).await {
-                    tracing::info!(%key, "not given back yet: {failure}");
+                    tracing::info!(%key, "still not given back: {failure}");
                     return;
                 }
                 self.inventory_wanted();
