@@ -185,10 +185,18 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// that rests goes on resting.
     pub fn offer(&mut self, vf: VfId, facts: VfFacts, now: u64) {
         let slot = self.slot(vf);
-        self.learn(slot, facts);
+        self.take_note(slot, facts);
         self.slots[slot].withdrawn = None;
         self.settle(slot);
         self.advance(now);
+    }
+
+    /// Notes what its host says of `vf`, without offering it: it can be had as soon as whoever holds it
+    /// [releases](Self::release) it.
+    pub fn learn(&mut self, vf: VfId, facts: VfFacts) {
+        let slot = self.slot(vf);
+        self.take_note(slot, facts);
+        self.settle(slot);
     }
 
     /// Notes that its host does not offer `vf` now. A VF that is held stays held.
@@ -353,7 +361,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.known(vf)?.hold.as_ref().map(|hold| &hold.key)
     }
 
-    /// What its host said of `vf`. `None` until the host has offered it once.
+    /// What its host said of `vf`. `None` until the host has told of it.
     #[must_use]
     pub fn facts(&self, vf: VfId) -> Option<&VfFacts> {
         self.known(vf)?.facts.as_ref()
@@ -366,13 +374,13 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Where `vf` is in its life, as of the last call that was told the time. `None`: nobody has ever
-    /// offered or held it.
+    /// told of it or held it.
     #[must_use]
     pub fn state(&self, vf: VfId) -> Option<VfState> {
         self.known(vf).map(Slot::state)
     }
 
-    /// All VFs that have ever been offered or held, in the order of their names' numbers.
+    /// All VFs that have ever been told of or held, in the order of their names' numbers.
     pub fn vfs(&self) -> impl Iterator<Item = VfView<'_, K>> {
         self.by_vf.values().map(|&slot| self.slots[slot].view())
     }
@@ -496,7 +504,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Takes note of what a host says of a VF, which may have become another one's, or moved.
-    fn learn(&mut self, slot: usize, facts: VfFacts) {
+    fn take_note(&mut self, slot: usize, facts: VfFacts) {
         if self.slots[slot].facts.as_ref() == Some(&facts) {
             return;
         }

@@ -192,6 +192,21 @@ fn failures_in_a_row_lead_to_quarantine() {
 
 /// A VF that vanished while it was held must not be tried again until it is back.
 #[test]
+fn a_vf_told_of_is_to_be_had_once_its_holder_has_released_it() {
+    let mut allocator =
+        Allocator::new(vec![pool("default", "p0#0-1")], Settings::default()).unwrap();
+    let [held, other] = [0, 1].map(|number| VfId::local(0, number));
+    allocator.restore(held, 1, RestoredState::Held).unwrap();
+    for vf in [held, other] {
+        allocator.learn(vf, facts(vf));
+    }
+    assert_eq!(allocator.usage("default").unwrap().free, 0, "nobody has offered them");
+    allocator.release(&1, 0);
+    assert_eq!(allocator.reserve(&request(Some(&pci(held))), 2, 0), Ok(held));
+    assert!(matches!(allocator.state(other), Some(VfState::Absent { .. })));
+}
+
+#[test]
 fn a_vf_withdrawn_while_held_is_absent_after_a_failure() {
     let mut allocator = allocator(Settings::default());
     let vf = allocator.reserve(&request(None), 1, 0).unwrap();

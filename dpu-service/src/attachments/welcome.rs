@@ -181,7 +181,11 @@ impl Engine {
                         cleared.push(vf);
                     }
                 }
-                VfCondition::InUse => registry.vfs.withdraw(vf, "the host's agent holds it"),
+                VfCondition::InUse => {
+                    // Its end may be told by a Detach alone.
+                    registry.vfs.learn(vf, facts);
+                    registry.vfs.withdraw(vf, "the host's agent holds it");
+                }
                 VfCondition::Missing => registry.vfs.withdraw(vf, "the host can't find it"),
             }
         }

@@ -7,7 +7,7 @@ use dpu_service::{
 };
 use offload_proto::Reason;
 
-use crate::world::{World, detach_of, hello, host, inventory, key, spec};
+use crate::world::{World, detach_of, hello, host, inventory, key, live, spec};
 
 fn inventory_as_of(world: &World, in_use: bool, time: u64) -> Inventory {
     let vfs: Vec<_> = world.list().iter().map(|view| view.record.vf).collect();
@@ -70,6 +70,20 @@ async fn a_detach_of_an_earlier_session_does_not_hit_a_newer_attachment() {
     assert_eq!(world.state("a"), Some(AttachmentState::Attached));
     world.engine.detach(detach(&world)).await.unwrap();
     assert_eq!(world.state("a"), None);
+}
+
+/// All that the service has heard of the VF since it started is that it is in use.
+#[tokio::test]
+async fn a_vf_in_use_whose_return_was_told_after_a_restart_can_be_had() {
+    let mut world = World::new().await;
+    let view = world.attached("a").await;
+    world.restart().await;
+    world.hello(&[live(&view, true)]).await;
+    world.detach("a").await;
+    let mut again = spec("b");
+    again.pci_address = Some(view.record.pci_address.clone());
+    assert_eq!(world.attach(again).await.unwrap().record.vf, view.record.vf);
+    world.check();
 }
 
 /// The inventory that says that the VF is in use was read, and the one that says that it is clean is
