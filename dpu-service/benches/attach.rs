@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use world::{World, configuration, detach_of, key, settings, spec};
+use world::{World, configuration, detach_of, settings, spec};
 
 const LASTS: Duration = Duration::from_secs(3);
 const MANY: u16 = 64;

@@ -4,8 +4,6 @@ use std::{net::IpAddr, sync::Arc};
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
-use tokio::join;
-use vf_alloc::VfId;
 
 use super::{
     engine::{Engine, now},
@@ -31,6 +29,7 @@ impl Engine {
         // From before the record is durable, so that the reconciler does not take it for neglected.
         let _vf = self.vfs.lock(&record.vf).await;
         if is_new {
+            self.record(&record).await?;
             self.bring_up(&record).await?;
         } else {
             self.bring_up_again(&record).await?;
@@ -68,39 +67,36 @@ impl Engine {
         Ok((record, true))
     }
 
-    /// Records the attachment and programs its representor, or takes it back. The caller holds the
-    /// VF's lock.
-    ///
-    /// Neither waits for the other, though both must be done before the host is answered: should the
-    /// service die in between, what is programmed for no record is cleared at the next start.
-    async fn bring_up(&self, record: &Arc<Record>) -> Result<(), Failure> {
-        let programming = self.program(record.port_settings(), Programmer::program);
-        match join!(self.record(record), programming) {
-            (Ok(()), Ok(index)) => {
-                self.note_programmed(record, index);
-                Ok(())
-            }
-            (Ok(()), Err(error)) => Err(self.abandon(record, &error).await),
-            (Err(failure), programmed) => {
-                match programmed {
-                    Ok(_) => self.unprogram(record.vf).await,
-                    Err(error) => self.quarantine_if_left(record.vf, &error),
-                }
-                self.registry().forget(record.id, None, now());
-                Err(failure)
-            }
-        }
-    }
-
-    /// Writes the record to the journal.
+    /// Writes the record to the journal, or takes the reservation back.
     async fn record(&self, record: &Record) -> Result<(), Failure> {
-        self.records.commit(Changes::default().put_attachment(record)).await?;
-        if let Some(entry) = self.registry().get_mut(record.id) {
-            entry.durable = true;
+        let committed = self.records.commit(Changes::default().put_attachment(record)).await;
+        let mut registry = self.registry();
+        match committed {
+            Ok(()) => {
+                if let Some(entry) = registry.get_mut(record.id) {
+                    entry.durable = true;
+                }
+            }
+            Err(failure) => {
+                registry.forget(record.id, None, now());
+                return Err(failure);
+            }
         }
+        drop(registry);
         let message = format!("{} reserved for {}", record.vf, record.key);
         self.events.record(EventKind::AttachmentReserved, record.id, message);
         Ok(())
+    }
+
+    /// Programs the representor, or takes the attachment back. The caller holds the VF's lock.
+    async fn bring_up(&self, record: &Arc<Record>) -> Result<(), Failure> {
+        match self.program(record.port_settings(), Programmer::program).await {
+            Ok(index) => {
+                self.note_programmed(record, index);
+                Ok(())
+            }
+            Err(error) => Err(self.abandon(record, &error).await),
+        }
     }
 
     /// Programs what is not yet programmed for an earlier call. Pods may use the attachment, so it
@@ -127,7 +123,9 @@ impl Engine {
     /// Takes an attachment back that could not be programmed; nobody has used it yet.
     async fn abandon(&self, record: &Arc<Record>, error: &ProgramError) -> Failure {
         let failure = failure_of(error);
-        self.quarantine_if_left(record.vf, error);
+        if let Some(leftover) = programmer::leftover_of(error) {
+            self.quarantine(record.vf, &leftover.to_string());
+        }
         self.registry().set_releasing(record.id, true);
         match self.records.commit(Changes::default().delete_attachment(record.id)).await {
             Ok(()) => self.registry().forget(record.id, Some(&failure.message), now()),
@@ -136,13 +134,6 @@ impl Engine {
         }
         self.events.record(EventKind::AttachmentFailed, record.id, failure.message.clone());
         failure
-    }
-
-    /// A representor that a failed programming has left half programmed serves nobody.
-    fn quarantine_if_left(&self, vf: VfId, error: &ProgramError) {
-        if let Some(leftover) = programmer::leftover_of(error) {
-            self.quarantine(vf, &leftover.to_string());
-        }
     }
 
     pub(super) fn view(&self, record: &Record) -> Result<AttachmentView, Failure> {

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use offload_proto::Failure;
-use tokio::join;
-use vf_alloc::VfId;
 
 use super::{
     engine::{Engine, now},
@@ -15,7 +13,7 @@ use super::{
 use crate::{
     events::EventKind,
     model::{AttachmentId, AttachmentKey, Record},
-    records::{Changes, Cooling},
+    records::Changes,
     sessions::{HostCommand, SessionId},
 };
 
@@ -92,26 +90,16 @@ impl Engine {
             self.events.record(EventKind::AttachmentReleasing, record.id, reason);
         }
         let (view, returned) = self.set_releasing(record.id, vf_returned)?;
+        {
+            let _vf = self.vfs.lock(&record.vf).await;
+            self.unprogram(record.vf).await;
+        }
         if returned {
-            let resting = self.registry().resting(record, now());
-            self.unprogram_and_commit(record.vf, deletion(record.id, &resting)).await?;
-            self.free(record, resting);
+            self.free(record).await?;
         } else {
-            let releasing = Changes::default().put_attachment(&view.record);
-            self.unprogram_and_commit(record.vf, releasing).await?;
+            self.records.commit(Changes::default().put_attachment(&view.record)).await?;
         }
         Ok(view)
-    }
-
-    /// Neither waits for the other: should the service die in between, what is programmed for no
-    /// record is cleared at the next start.
-    async fn unprogram_and_commit(&self, vf: VfId, changes: Changes) -> Result<(), Failure> {
-        let unprogram = async {
-            let _vf = self.vfs.lock(&vf).await;
-            self.unprogram(vf).await;
-        };
-        let ((), committed) = join!(unprogram, self.records.commit(changes));
-        committed
     }
 
     /// The attachment as it is then, and whether its VF is back and clean.
@@ -126,11 +114,17 @@ impl Engine {
         Ok((entry.view(), entry.returned))
     }
 
-    /// Frees what an attachment holds, now that it is in the journal.
-    fn free(&self, record: &Record, resting: Vec<Cooling>) {
+    /// Deletes the record and frees what it holds, in one transaction.
+    async fn free(&self, record: &Record) -> Result<(), Failure> {
+        let resting = self.registry().resting(record, now());
+        let changes = resting
+            .iter()
+            .fold(Changes::default().delete_attachment(record.id), Changes::put_cooling);
+        self.records.commit(changes).await?;
         self.registry().free(record.id, resting, now());
         let message = format!("{} and its addresses are given back", record.vf);
         self.events.record(EventKind::AttachmentReleased, record.id, message);
+        Ok(())
     }
 
     /// Tells the host to give an attachment's VF back.
@@ -142,9 +136,4 @@ impl Engine {
     pub(super) fn record_of(&self, key: &AttachmentKey) -> Option<Arc<Record>> {
         self.registry().by_key(key).map(|entry| Arc::clone(&entry.record))
     }
-}
-
-/// What the journal needs to know when an attachment has ended.
-fn deletion(id: AttachmentId, resting: &[Cooling]) -> Changes {
-    resting.iter().fold(Changes::default().delete_attachment(id), Changes::put_cooling)
 }
