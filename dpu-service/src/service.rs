@@ -47,7 +47,7 @@ const CERTIFICATES_PERIOD: Duration = Duration::from_secs(5);
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
 /// How long connections get to end by themselves when all calls have.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why the service could not start, or went down.
 #[derive(Debug, thiserror::Error)]

@@ -2,12 +2,16 @@
 //! switch is touched, so that running pods keep their network, and the file is left as it is. Once it
 //! can be read again, be it mended or put back from a copy, the service begins its work.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
-use bootstrap::{Chain, notify_ready, shutdown_signal};
+use bootstrap::{Chain, feed_watchdog, notify_ready, shutdown_signal};
 use mtls::{LiveCredentials, Server, incoming};
 use offload_proto::{Failure, Reason};
-use tokio::time::sleep;
+use tokio::{
+    task::block_in_place,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, service::InterceptorLayer};
 
 use crate::{
@@ -15,7 +19,7 @@ use crate::{
     config::Config,
     records::OpenError,
     server::{ServeError, door, transport},
-    service::{ServiceError, listen},
+    service::{LAST_ANSWERS, ServiceError, listen},
 };
 
 /// How often the journal is tried.
@@ -40,11 +44,18 @@ pub(crate) async fn open_when_readable(
     );
     tracing::error!("{failure}");
     notify_ready();
-    tokio::select! {
-        signal = shutdown_signal() => signal.map(|()| None).map_err(ServiceError::Signals),
-        refused = refuse_all(config, credentials, failure) => refused.map(|()| None),
-        opened = try_again(open) => Ok(Some(opened?)),
-    }
+    let stop = CancellationToken::new();
+    let mut refusing = pin!(refuse_all(config, credentials, failure, stop.clone()));
+    let opened = tokio::select! {
+        signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
+        refused = &mut refusing => return refused.map(|()| None),
+        never = feed_watchdog(|| true) => match never {},
+        opened = try_again(open) => opened?,
+    };
+    // Connections that were refused all are not kept: their peers connect anew.
+    stop.cancel();
+    let _ = timeout(LAST_ANSWERS, refusing).await;
+    Ok(Some(opened))
 }
 
 async fn try_again(
@@ -52,7 +63,7 @@ async fn try_again(
 ) -> Result<Attachments, OpenError> {
     loop {
         sleep(RETRY_AFTER).await;
-        match open() {
+        match block_in_place(&open) {
             Err(error) if error.is_of_the_file() => {}
             opened => return opened,
         }
@@ -64,6 +75,7 @@ async fn refuse_all(
     config: &Config,
     credentials: &LiveCredentials,
     failure: Failure,
+    stop: CancellationToken,
 ) -> Result<(), ServiceError> {
     let limits = &config.limits;
     let server = Server::new(credentials.clone(), Duration::from_secs(limits.handshake_timeout_s));
@@ -72,7 +84,7 @@ async fn refuse_all(
     transport(limits)
         .layer(InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into())))
         .add_service(health)
-        .serve_with_incoming(connections)
+        .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
         .await
         .map_err(ServeError::from)?;
     Ok(())
