@@ -1,4 +1,4 @@
-//! Word to systemd (`Type=notify-reload`). Without systemd all of this does nothing.
+//! Word to systemd (`Type=notify`). Without systemd all of this does nothing.
 
 use std::{convert::Infallible, future::pending, io};
 
