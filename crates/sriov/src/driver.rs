@@ -5,8 +5,16 @@ use crate::{
     sysfs::{text, write},
 };
 
-/// The driver that hands a device over to a program: a virtual machine, or DPDK.
+/// The driver that hands any device over to a program: a virtual machine, or DPDK. Some cards have
+/// one of their own besides: see [`is_vfio`].
 pub const VFIO: &str = "vfio-pci";
+
+/// Whether a driver hands devices over to programs: the general one, or a card's own, such as
+/// `mlx5_vfio_pci`.
+#[must_use]
+pub fn is_vfio(driver: &str) -> bool {
+    driver.ends_with("vfio-pci") || driver.ends_with("vfio_pci")
+}
 
 impl Sysfs {
     /// Whether a device is handed over to a program, and so has no netdev.
@@ -14,7 +22,7 @@ impl Sysfs {
     /// # Errors
     /// When sysfs can't be read.
     pub fn is_handed_over(&self, address: PciAddress) -> Result<bool, Error> {
-        Ok(self.driver_of(address)?.as_deref() == Some(VFIO))
+        Ok(self.driver_of(address)?.as_deref().is_some_and(is_vfio))
     }
 
     /// Takes a device away from its driver, if it has one. Its netdev goes, wherever it is.

@@ -7,8 +7,9 @@ use std::{
 };
 
 use crate::{
-    Error, PciAddress, PhysicalFunction, Sysfs, VFIO, VirtualFunction,
+    Error, PciAddress, PhysicalFunction, Sysfs, VirtualFunction,
     events::DeviceEvents,
+    is_vfio,
     sysfs::{text, write},
 };
 
@@ -118,7 +119,7 @@ impl Sysfs {
 impl VirtualFunction {
     /// Whether its driver is one that makes a netdev, and has not made it yet.
     fn lacks_netdev(&self) -> bool {
-        let is_netdev_driver = self.driver.as_deref().is_some_and(|driver| driver != VFIO);
+        let is_netdev_driver = self.driver.as_deref().is_some_and(|driver| !is_vfio(driver));
         is_netdev_driver && self.netdevs.is_empty()
     }
 }

@@ -192,11 +192,14 @@ fn a_netdev_that_does_not_come_is_told_with_its_vf_and_driver() {
 fn a_vf_that_is_handed_over_needs_no_netdev() {
     let card = Card::new(4, 1);
     let vf = address_of(0);
-    card.bind(&vf, VFIO);
     fs::remove_dir_all(card.device(&vf).join("net")).unwrap();
-    assert!(card.sysfs().is_handed_over(pci(&vf)).unwrap());
     let how = Provisioning { patience: Duration::ZERO, ..Provisioning::default() };
-    assert!(card.sysfs().set_num_vfs(pci(PF), 3, &how).is_ok());
+    for driver in [VFIO, "mlx5_vfio_pci"] {
+        card.set(PF, "sriov_numvfs", "1");
+        card.bind(&vf, driver);
+        assert!(card.sysfs().is_handed_over(pci(&vf)).unwrap(), "{driver}");
+        assert!(card.sysfs().set_num_vfs(pci(PF), 3, &how).is_ok(), "{driver}");
+    }
 }
 
 #[test]

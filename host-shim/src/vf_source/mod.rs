@@ -59,7 +59,7 @@ impl OtherVf {
     /// Whether it has no link anywhere, for it is handed over to programs as a device.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
-        self.driver.as_deref() == Some(sriov::VFIO)
+        self.driver.as_deref().is_some_and(sriov::is_vfio)
     }
 }
 

@@ -372,7 +372,7 @@ mod tests {
     fn vfs_without_a_link_are_listed_and_handed_over_ones_told() {
         let root = machine();
         let driver = device(root.path(), "0000:03:00.2").join("driver");
-        symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
+        symlink("../../../../bus/pci/drivers/mlx5_vfio_pci", driver).unwrap();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let listed = |known: &str| {
             let others = cards.other_vfs(&|address| address == known);
