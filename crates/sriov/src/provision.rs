@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    Error, PciAddress, PhysicalFunction, Sysfs, VirtualFunction,
+    Error, PciAddress, Sysfs, VirtualFunction,
     events::DeviceEvents,
     is_vfio,
     sysfs::{text, write},
@@ -44,11 +44,10 @@ impl Sysfs {
         wanted: u32,
         how: &Provisioning<'_>,
     ) -> Result<Vec<VirtualFunction>, Error> {
-        let function = self.physical_function(pf)?;
-        if function.num_vfs == wanted {
+        if !self.is_change_due(pf, wanted, how.in_use)? {
             return self.virtual_functions(pf);
         }
-        self.check_number(&function, wanted, how.in_use)?;
+        let function = self.physical_function(pf)?;
         if let Some(on) = how.probe_drivers {
             self.set_probing(pf, on)?;
         }
@@ -64,19 +63,28 @@ impl Sysfs {
         self.await_netdevs(pf, &events, Instant::now() + how.patience)
     }
 
-    fn check_number(
+    /// Whether a PF has another number of VFs than wanted, and nothing is known to be in the way of a
+    /// change. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], [`Error::InUse`]; else sysfs can't be read.
+    pub fn is_change_due(
         &self,
-        pf: &PhysicalFunction,
+        pf: PciAddress,
         wanted: u32,
         in_use: &[PciAddress],
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
+        let pf = self.physical_function(pf)?;
+        if pf.num_vfs == wanted {
+            return Ok(false);
+        }
         if wanted > pf.total_vfs {
             let (pf, total) = (pf.address, pf.total_vfs);
             return Err(Error::TooMany { pf, wanted, total });
         }
         let vfs = self.virtual_functions(pf.address)?;
         match vfs.iter().find(|vf| in_use.contains(&vf.address)) {
-            None => Ok(()),
+            None => Ok(true),
             Some(vf) => Err(Error::InUse {
                 pf: pf.address,
                 present: pf.num_vfs,

@@ -37,39 +37,64 @@ impl Agent {
 
     /// Gives the PFs as many VFs as the DPU wants, where no VF is in use.
     pub(super) async fn provide_vfs(self: &Arc<Self>) {
-        if self.wanted_vfs().0.is_empty() {
+        // Whoever waits for the lock holds up all attaches.
+        if self.wanted_vfs().0.is_empty() || !self.on_a_thread(Self::is_change_due).await {
             return;
         }
         // Meanwhile no attach takes a VF.
         let _no_attach = self.vfs_stay.write().await;
-        let agent = Arc::clone(self);
-        if let Err(error) = spawn_blocking(move || agent.provide_vfs_now()).await {
-            tracing::error!(%error, "changing the number of VFs failed");
-        }
+        self.on_a_thread(Self::provide_vfs_now).await;
     }
 
-    fn provide_vfs_now(&self) {
+    async fn on_a_thread(self: &Arc<Self>, work: fn(&Self) -> bool) -> bool {
+        let agent = Arc::clone(self);
+        spawn_blocking(move || work(&agent)).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "changing the number of VFs failed");
+            false
+        })
+    }
+
+    /// Whether a PF has another number of VFs than wanted, and nothing is in the way of a change.
+    fn is_change_due(&self) -> bool {
+        self.is_any_due(|controller, pf, count| {
+            self.source.is_change_due(controller, pf, count, &self.vfs_in_use()?)
+        })
+    }
+
+    fn provide_vfs_now(&self) -> bool {
+        self.is_any_due(|controller, pf, vfs| {
+            if self.source.provide(controller, pf, vfs, &self.vfs_in_use()?)? {
+                tracing::info!(controller, pf, vfs, "the PF has as many VFs now");
+            }
+            Ok(false)
+        })
+    }
+
+    /// Whether the answer to any wish is that a change is due. Any other answer tells what is in the
+    /// way of the wish, which is logged when it is new.
+    fn is_any_due(&self, is_due: impl Fn(u32, u32, u32) -> Result<bool, ProvideError>) -> bool {
         let wishes = self.wanted_vfs().0.clone();
+        let mut is_any_due = false;
         for ((controller, pf), wish) in wishes {
-            let provided = self.provide_one(controller, pf, wish.count);
-            let obstacle = provided.as_ref().err().map(|error| bootstrap::Chain(error).to_string());
-            match &provided {
+            let error = match is_due(controller, pf, wish.count) {
                 Ok(true) => {
-                    tracing::info!(controller, pf, vfs = wish.count, "the PF has as many VFs now");
+                    is_any_due = true;
+                    continue;
                 }
-                Err(_) if obstacle == wish.obstacle => {}
-                Err(error) => tell(controller, pf, wish.count, error),
-                Ok(false) => {}
+                Ok(false) => None,
+                Err(error) => Some(error),
+            };
+            let obstacle = error.as_ref().map(|error| bootstrap::Chain(error).to_string());
+            if let Some(error) = error
+                && obstacle != wish.obstacle
+            {
+                tell(controller, pf, wish.count, &error);
             }
             if let Some(wish) = self.wanted_vfs().0.get_mut(&(controller, pf)) {
                 wish.obstacle = obstacle;
             }
         }
-    }
-
-    fn provide_one(&self, controller: u32, pf: u32, count: u32) -> Result<bool, ProvideError> {
-        let in_use = self.vfs_in_use()?;
-        self.source.provide(controller, pf, count, &in_use)
+        is_any_due
     }
 
     /// The VFs that a record holds, that the host itself uses, or whose driver serves somebody
@@ -108,9 +133,10 @@ mod tests {
     use crate::agent::tests::agent;
 
     #[tokio::test]
-    async fn a_card_whose_vfs_are_fixed_says_so_and_goes_on() {
+    async fn a_card_whose_vfs_are_fixed_says_so_and_waits_for_no_attach() {
         let (agent, _folder) = agent();
         agent.want_vfs(&WantedVfs { controller: 0, pf: 1, count: 16 });
+        let _attach_under_way = agent.vfs_stay.read().await;
         agent.provide_vfs().await;
         let told = agent.wanted_vfs().0[&(0, 1)].obstacle.clone();
         assert_eq!(told.as_deref(), Some("this card's number of VFs can't be changed"));

@@ -130,6 +130,21 @@ pub trait VfSource: Debug + Send + Sync {
         None
     }
 
+    /// Whether a PF has another number of VFs than `count`, and could be given as many. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// What is in the way, such as a VF of it that is `in_use`, by PCI address.
+    fn is_change_due(
+        &self,
+        _controller: u32,
+        _pf: u32,
+        _count: u32,
+        _in_use: &[String],
+    ) -> Result<bool, ProvideError> {
+        Err(ProvideError::Fixed)
+    }
+
     /// Gives a PF so many VFs, unless one of it is `in_use`, by PCI address. Waits for their links.
     /// Tells whether anything had to be changed.
     ///

@@ -151,6 +151,11 @@ impl PciCards {
         locked(&self.pfs).get(&number).copied()
     }
 
+    fn own_pf(&self, controller: u32, number: u32) -> Result<PciAddress, ProvideError> {
+        let pf = self.pf_address(number).filter(|_| controller == self.controller);
+        pf.ok_or(ProvideError::UnknownPf)
+    }
+
     fn facts(&self, pf: PciAddress) -> Result<PfFacts, sriov::Error> {
         let function = self.sysfs.physical_function(pf)?;
         let first = || {
@@ -225,6 +230,17 @@ impl VfSource for PciCards {
         Some(PfPort { pf, vf: identity.vf })
     }
 
+    fn is_change_due(
+        &self,
+        controller: u32,
+        pf: u32,
+        count: u32,
+        in_use: &[String],
+    ) -> Result<bool, ProvideError> {
+        let pf = self.own_pf(controller, pf)?;
+        Ok(self.sysfs.is_change_due(pf, count, &parsed(in_use))?)
+    }
+
     fn provide(
         &self,
         controller: u32,
@@ -232,12 +248,11 @@ impl VfSource for PciCards {
         count: u32,
         in_use: &[String],
     ) -> Result<bool, ProvideError> {
-        let pf = self.pf_address(pf).filter(|_| controller == self.controller);
-        let pf = pf.ok_or(ProvideError::UnknownPf)?;
-        if self.sysfs.physical_function(pf)?.num_vfs == count {
+        let pf = self.own_pf(controller, pf)?;
+        let in_use = parsed(in_use);
+        if !self.sysfs.is_change_due(pf, count, &in_use)? {
             return Ok(false);
         }
-        let in_use: Vec<_> = in_use.iter().filter_map(|address| address.parse().ok()).collect();
         let how = Provisioning {
             in_use: &in_use,
             probe_drivers: self.probe_drivers,
@@ -252,6 +267,10 @@ impl VfSource for PciCards {
         outcome?;
         Ok(true)
     }
+}
+
+fn parsed(addresses: &[String]) -> Vec<PciAddress> {
+    addresses.iter().filter_map(|address| address.parse().ok()).collect()
 }
 
 fn log_card(pf: &sriov::PhysicalFunction) {
@@ -296,6 +315,7 @@ mod tests {
         for pf in ["0000:03:00.0", "0000:04:00.0"] {
             add_device(root.path(), pf);
             fs::write(device(root.path(), pf).join("sriov_totalvfs"), "8\n").unwrap();
+            fs::write(device(root.path(), pf).join("sriov_numvfs"), "2\n").unwrap();
             fs::write(device(root.path(), pf).join("sriov_vf_device"), "101e\n").unwrap();
         }
         for (number, vf) in ["0000:03:00.2", "0000:03:00.3"].iter().enumerate() {
@@ -380,6 +400,17 @@ mod tests {
         };
         assert_eq!(listed(""), [(0, true), (1, false)]);
         assert_eq!(listed("0000:03:00.2"), [(1, false)]);
+    }
+
+    #[test]
+    fn a_change_of_the_number_is_due_where_it_differs_and_no_vf_is_in_use() {
+        let root = machine();
+        let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
+        let in_use = ["0000:03:00.3".to_owned()];
+        assert!(!cards.is_change_due(1, 0, 2, &in_use).unwrap());
+        assert!(cards.is_change_due(1, 0, 4, &[]).unwrap());
+        let refused = cards.is_change_due(1, 0, 4, &in_use).unwrap_err();
+        assert!(matches!(refused, ProvideError::Card(sriov::Error::InUse { .. })));
     }
 
     #[test]
