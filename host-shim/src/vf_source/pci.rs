@@ -201,6 +201,7 @@ impl VfSource for PciCards {
             Some((address, *link))
         });
         self.memory.learn(addressed, |address| self.sysfs.exists(address));
+        locked(&self.seen).retain(|address, _| self.sysfs.exists(*address));
     }
 
     fn other_vfs(&self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
@@ -260,7 +261,9 @@ impl VfSource for PciCards {
         };
         let outcome = self.sysfs.set_num_vfs(pf, count, &how);
         if !matches!(outcome, Err(sriov::Error::InUse { .. } | sriov::Error::TooMany { .. })) {
-            // They came anew, under names and with MAC addresses of their own.
+            // They came anew, under names and with MAC addresses of their own. A card may place them
+            // elsewhere, too: where depends on their number.
+            locked(&self.seen).clear();
             let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
             self.memory.forget(vfs.into_iter().map(|(_, vf)| vf));
         }
@@ -411,6 +414,24 @@ mod tests {
         assert!(cards.is_change_due(1, 0, 4, &[]).unwrap());
         let refused = cards.is_change_due(1, 0, 4, &in_use).unwrap_err();
         assert!(matches!(refused, ProvideError::Card(sriov::Error::InUse { .. })));
+    }
+
+    #[test]
+    fn a_vf_has_the_number_that_it_has_now() {
+        let root = machine();
+        let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
+        let number_of = |address: &str| cards.vf_of(&link("v", address)).map(|vf| vf.vf);
+        assert_eq!(number_of("0000:03:00.3"), Some(1));
+        let pf = device(root.path(), "0000:03:00.0");
+        fs::remove_file(pf.join("virtfn1")).unwrap();
+        fs::rename(pf.join("virtfn0"), pf.join("virtfn1")).unwrap();
+        symlink("../0000:03:00.3", pf.join("virtfn0")).unwrap();
+        assert!(cards.provide(1, 0, 4, &[]).unwrap());
+        assert_eq!(number_of("0000:03:00.3"), Some(0), "its number depends on how many there are");
+
+        fs::remove_dir_all(device(root.path(), "0000:03:00.3")).unwrap();
+        cards.learn(&[]);
+        assert_eq!(number_of("0000:03:00.3"), None, "it is gone");
     }
 
     #[test]
