@@ -169,8 +169,9 @@ impl Agent {
         locked(&self.sent_inventory)
     }
 
-    /// A session began: what waits for the DPU is delivered.
+    /// A session began: what waits for the DPU is delivered, and what it wants it says anew.
     fn session_began(&self) {
+        self.forget_wanted_vfs();
         self.tell_untold();
         self.poke.notify_one();
         self.inventory_changed();

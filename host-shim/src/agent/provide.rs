@@ -28,6 +28,11 @@ impl Agent {
         self.poke.notify_one();
     }
 
+    /// The DPU may no longer want what it wanted.
+    pub(super) fn forget_wanted_vfs(&self) {
+        self.wanted_vfs().0.clear();
+    }
+
     /// A VF is free again: perhaps it was the last obstacle.
     pub(super) fn vf_became_free(&self) {
         if self.wanted_vfs().0.values().any(|wish| wish.obstacle.is_some()) {
@@ -141,5 +146,13 @@ mod tests {
         let told = agent.wanted_vfs().0[&(0, 1)].obstacle.clone();
         assert_eq!(told.as_deref(), Some("this card's number of VFs can't be changed"));
         assert!(agent.is_healthy(std::time::Instant::now()));
+    }
+
+    #[tokio::test]
+    async fn what_the_dpu_wanted_holds_for_a_session() {
+        let (agent, _folder) = agent();
+        agent.want_vfs(&WantedVfs { controller: 0, pf: 1, count: 16 });
+        agent.session_began();
+        assert!(agent.wanted_vfs().0.is_empty());
     }
 }
