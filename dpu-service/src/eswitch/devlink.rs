@@ -212,9 +212,10 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn prepare(&self) -> Result<(), Refused> {
-        for device in &self.cards.devices {
-            self.prepare_card(device)?;
-        }
+        // One card that can't be prepared keeps none of the others from it.
+        let cards = self.cards.devices.iter();
+        let prepared: Vec<_> = cards.map(|device| self.prepare_card(device)).collect();
+        prepared.into_iter().collect::<Result<(), _>>()?;
         if self.cards.devices.is_empty() {
             let cards = look::cards(&mut self.devlink(), &self.cards.devices)?;
             if cards.is_empty() {
