@@ -158,6 +158,17 @@ fn limits_of_what_pods_send_are_refused_by_name() {
 }
 
 #[test]
+fn pods_hear_nothing_of_the_dpus_own() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    dpu.program(&pod);
+    let addresses = dpu.netns.json("ip -j -6 addr show dev pf0vf0");
+    let is_silent = |link: &Value| link["addr_info"].as_array().is_none_or(Vec::is_empty);
+    assert!(addresses.as_array().unwrap().iter().all(is_silent), "{addresses}");
+}
+
+#[test]
 fn mtu_and_state_are_the_representors() {
     let dpu = Dpu::new();
     let pod = dpu.plug(0);

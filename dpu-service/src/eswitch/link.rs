@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netlink::{Limit, Link, LinkChange, Rtnl};
+use netlink::{Family, Limit, Link, LinkChange, Rtnl, set_sysctl};
 
 use super::{Refused, Representor, Unsupported};
 use crate::{model::Bandwidth, probe::Ability};
@@ -48,7 +48,11 @@ impl Links {
 
     pub(super) fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {
         let change = LinkChange::new();
-        self.change(port, &if up { change.up() } else { change.down() })
+        if !up {
+            return self.change(port, &change.down());
+        }
+        silence(port);
+        self.change(port, &change.up())
     }
 
     fn change(&self, port: &Representor, change: &LinkChange<'_>) -> Result<(), Refused> {
@@ -72,6 +76,14 @@ impl Links {
     pub(super) fn rate(&self, port: &Representor) -> Result<Option<u64>, Refused> {
         let rate = self.rtnl().egress_rate(port.index);
         rate.map_err(|error| Refused::new(format!("read the rate of {}", port.name), error))
+    }
+}
+
+/// Keeps this DPU from talking IPv6 of its own on a representor: whatever the VLAN, the pod behind it
+/// would hear it. Where the kernel can't talk IPv6, there is nothing to do.
+fn silence(port: &Representor) {
+    if let Err(error) = set_sysctl(Family::V6, &port.name, "disable_ipv6", "1") {
+        tracing::debug!(port = port.name, %error, "not silenced");
     }
 }
 

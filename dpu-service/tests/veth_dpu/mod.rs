@@ -88,7 +88,7 @@ impl Dpu {
         self.eswitch.representor(pod.settings.vf).unwrap().expect("no representor")
     }
 
-    /// As the programmer does it.
+    /// As the programmer does it. Inside, like [`Self::prepare`].
     pub(crate) fn program(&self, pod: &Pod) {
         let port = self.representor(pod);
         let settings = &pod.settings;
@@ -99,7 +99,7 @@ impl Dpu {
             true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
             false => self.fabric.clear_anti_spoofing(&port).unwrap(),
         }
-        self.eswitch.set_up(&port, true).unwrap();
+        self.netns.netns.run(|| self.eswitch.set_up(&port, true)).unwrap().unwrap();
     }
 
     /// What `bridge` says of the port.
