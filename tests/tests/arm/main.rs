@@ -51,6 +51,7 @@ name = "cable"
 vlan = 400
 "#;
 
+/// Without a grace a good STATUS says that the agent has its session, however soon after a reset.
 fn settings() -> Settings {
-    Settings { networks: NETWORKS.into(), ..Settings::default() }
+    Settings { networks: NETWORKS.into(), grace: 0, ..Settings::default() }
 }
