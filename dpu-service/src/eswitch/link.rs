@@ -117,7 +117,7 @@ fn limit(bandwidth: &Bandwidth) -> Option<Limit> {
 }
 
 /// What was on something that vanished is off.
-pub(super) fn gone_is_done(outcome: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
+pub(crate) fn gone_is_done(outcome: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
     outcome.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }
 

@@ -9,6 +9,8 @@ use std::{error::Error, fmt};
 use netlink::{Link, LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
+pub(crate) use link::gone_is_done;
+
 use crate::model::{Bandwidth, PortSettings};
 
 /// A VF's port on the DPU, as the kernel has it now.

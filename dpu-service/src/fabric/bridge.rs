@@ -20,7 +20,7 @@ use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus, uplink_chan
 
 use super::{Fabric, Membership};
 use crate::{
-    eswitch::{Capability, Finding, Refused, Representor, Unsupported},
+    eswitch::{Capability, Finding, Refused, Representor, Unsupported, gone_is_done},
     model::PortSettings,
     probe::{Ability, KernelAbilities, capability},
 };
@@ -344,11 +344,6 @@ fn is_settled(port: Option<BridgePort>, wanted: &BridgePort) -> bool {
             && port.locked == wanted.locked
             && port.unicast_flood == wanted.unicast_flood
     })
-}
-
-/// What vanished meanwhile has left the bridge.
-fn gone_is_done(outcome: Result<(), Error>) -> Result<(), Error> {
-    outcome.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }
 
 impl Fabric for BridgeFabric {
