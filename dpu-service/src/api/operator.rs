@@ -130,6 +130,20 @@ impl v1::operator_server::Operator for OperatorApi {
         Ok(Response::new(v1::ClearQuarantineResponse { vf: Some(show::vf_status(&view)) }))
     }
 
+    async fn examine(
+        &self,
+        _request: Request<v1::ExamineRequest>,
+    ) -> Result<Response<v1::Diagnosis>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn mend(
+        &self,
+        _request: Request<v1::MendRequest>,
+    ) -> Result<Response<v1::Diagnosis>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
     type WatchStream = BoxStream<'static, Result<v1::Event, Status>>;
 
     async fn watch(

@@ -156,8 +156,9 @@ impl Conversation<'_> {
             Some(host_message::Message::Hello(_)) => {
                 return Err(refuse(format!("host {} said hello twice in one session", self.host)));
             }
-            // A message of a later protocol: nothing that this version has to know.
-            None => {}
+            // An answer to nothing, or a message of a later protocol: nothing that this version has to
+            // know.
+            Some(host_message::Message::Examination(_)) | None => {}
         }
         Ok(())
     }

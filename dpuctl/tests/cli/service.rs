@@ -18,10 +18,12 @@ use offload_proto::{
     v1::{
         ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail, AttachmentKey,
         AttachmentState, ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
-        DeleteNetworkResponse, Dpu, Event, GetAttachmentRequest, GetDpuRequest,
+        DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
+        Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDpuRequest,
         ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
-        ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, PoolStatus,
-        ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfState, VfStatus, WatchRequest,
+        ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, MendRequest, PoolStatus,
+        ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState, VfStatus,
+        WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -163,8 +165,54 @@ fn attachment() -> Attachment {
     }
 }
 
+fn difference() -> Difference {
+    Difference {
+        code: "VF_DIFFERS".into(),
+        subject: "pf0vf3".into(),
+        message: "its name is lost0 instead of p0v3".into(),
+        state: DifferenceState::Found.into(),
+        advice: "run `dpuctl doctor --fix`".into(),
+        host: "node-1".into(),
+        ..Difference::default()
+    }
+}
+
+fn diagnosis(differences: Vec<Difference>) -> Diagnosis {
+    let found = ExaminedVf {
+        vf: Some(vf()),
+        place: VfPlace::Host.into(),
+        netdev: "lost0".into(),
+        ..ExaminedVf::default()
+    };
+    let vf = DiagnosedVf {
+        found: Some(found),
+        host: "node-1".into(),
+        representor: "pf0vf3".into(),
+        state: VfState::Free.into(),
+        ..DiagnosedVf::default()
+    };
+    let host =
+        DiagnosedHost { name: "node-1".into(), connected: true, ..DiagnosedHost::default() };
+    let (dpu, hosts, vfs) = ("dpu-1".into(), vec![host], vec![vf]);
+    Diagnosis { dpu, hosts, vfs, differences, repairs: Vec::new() }
+}
+
 #[tonic::async_trait]
 impl Operator for Canned {
+    async fn examine(
+        &self,
+        request: Request<ExamineRequest>,
+    ) -> Result<Response<Diagnosis>, Status> {
+        self.note(&request);
+        Ok(Response::new(diagnosis(vec![difference()])))
+    }
+
+    async fn mend(&self, request: Request<MendRequest>) -> Result<Response<Diagnosis>, Status> {
+        self.note(&request);
+        let mended = Difference { state: DifferenceState::Mended.into(), ..difference() };
+        Ok(Response::new(diagnosis(vec![mended])))
+    }
+
     type WatchStream = Iter<std::vec::IntoIter<Result<Event, Status>>>;
 
     async fn get_dpu(&self, request: Request<GetDpuRequest>) -> Result<Response<Dpu>, Status> {

@@ -202,7 +202,7 @@ impl Agent {
             Some(Message::WantedVfs(wanted)) => self.want_vfs(&wanted),
             // Heartbeats are the session's own; a second welcome, or a message of a newer
             // protocol, asks for nothing.
-            Some(Message::Welcome(_) | Message::Heartbeat(_)) | None => {}
+            Some(Message::Welcome(_) | Message::Heartbeat(_) | Message::Examine(_)) | None => {}
         }
     }
 
