@@ -20,8 +20,8 @@ use std::{
 
 use host_shim::{
     mover::{
-        Announcer, Cargo, INWARD_STEPS, MoveError, Namespace, OUTWARD_STEPS, Original, Plan, Scene,
-        inspect, make_clean,
+        Announcer, Arrival, Cargo, Durations, INWARD_STEPS, MoveError, Namespace, OUTWARD_STEPS,
+        Original, Plan, Scene, inspect, make_clean,
     },
     vf_source::{OWN_MTU, OwnState, VirtualCard},
 };
@@ -137,9 +137,24 @@ impl Stage {
         Scene::open(cargo.clone(), self.host(), Some(Arc::new(self.pod.netns()))).unwrap()
     }
 
+    fn move_in(&self, cargo: &Cargo) -> Arrival {
+        self.scene(cargo).move_in().unwrap()
+    }
+
     fn host(&self) -> Namespace {
         Namespace::open(Arc::new(self.host.netns())).unwrap()
     }
+}
+
+/// What is left of a move, done while `meanwhile` is.
+fn settled_while(arrival: Arrival, meanwhile: impl FnOnce()) -> Durations {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let both = async { tokio::join!(arrival.settle(), async { meanwhile() }).0 };
+    runtime.block_on(both).unwrap()
+}
+
+fn settled(arrival: Arrival) -> Durations {
+    settled_while(arrival, || ())
 }
 
 fn plan() -> Plan {
@@ -218,11 +233,27 @@ fn a_vf_moves_in_and_out() {
     let stage = Stage::new();
     let before = stage.host.links();
     let cargo = cargo(&stage);
-    let durations = stage.scene(&cargo).move_in().unwrap();
+    let durations = settled(stage.move_in(&cargo));
     assert!(!durations.without_carrier);
     assert_in_pod(&stage, &cargo);
     stage.scene(&cargo).move_out().unwrap();
     assert_clean(&stage, &before);
+}
+
+#[test]
+fn a_carrier_that_comes_late_is_awaited_when_all_else_is_done() {
+    let stage = Stage::new();
+    let mut cargo = cargo(&stage);
+    stage.dpu.ip("link set pf0vf3 down");
+    let arrival = stage.move_in(&cargo);
+    assert_in_pod(&stage, &cargo);
+    let durations = settled_while(arrival, || drop(stage.dpu.ip("link set pf0vf3 up")));
+    assert!(!durations.without_carrier);
+
+    stage.dpu.ip("link set pf0vf3 down");
+    cargo.plan.carrier_limit = Duration::from_millis(1);
+    assert!(settled(stage.move_in(&cargo)).without_carrier);
+    assert_in_pod(&stage, &cargo);
 }
 
 #[test]
@@ -231,7 +262,7 @@ fn repeating_changes_nothing() {
     let before = stage.host.links();
     let cargo = cargo(&stage);
     for _ in 0..3 {
-        stage.scene(&cargo).move_in().unwrap();
+        drop(stage.move_in(&cargo));
         assert_in_pod(&stage, &cargo);
     }
     for _ in 0..3 {
@@ -244,11 +275,11 @@ fn repeating_changes_nothing() {
 fn what_is_lost_in_the_pod_is_put_back() {
     let stage = Stage::new();
     let cargo = cargo(&stage);
-    stage.scene(&cargo).move_in().unwrap();
+    drop(stage.move_in(&cargo));
     let lost = |change: &str| {
         stage.pod.ip(change);
         assert!(inspect(&cargo, &stage.pod.netns()).unwrap().is_some(), "{change}");
-        stage.scene(&cargo).move_in().unwrap();
+        drop(stage.move_in(&cargo));
         assert_in_pod(&stage, &cargo);
     };
     lost("addr del 10.1.0.5/16 dev eth0");
@@ -266,7 +297,7 @@ fn a_move_that_was_broken_off_is_finished() {
     let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
     host.change_link(index, &LinkChange::new().netns(&stage.pod.netns())).unwrap();
     assert_eq!(stage.pod.link_names(), [OWN_NAME]);
-    stage.scene(&cargo).move_in().unwrap();
+    drop(stage.move_in(&cargo));
     assert_in_pod(&stage, &cargo);
 }
 
@@ -316,7 +347,7 @@ fn alternative_names_in_the_way_are_taken_off_and_restored() {
     stage.pod.ip("link add taken type veth peer name other");
     let before = stage.host.links();
     let cargo = cargo(&stage);
-    stage.scene(&cargo).move_in().unwrap();
+    drop(stage.move_in(&cargo));
     assert!(stage.pod.link_names().contains(&"eth0".to_owned()));
     stage.scene(&cargo).move_out().unwrap();
     assert_eq!(stage.host.links(), before);
@@ -327,7 +358,7 @@ fn a_vf_whose_own_name_was_taken_comes_home_when_the_name_is_free() {
     let stage = Stage::new();
     let before = stage.host.links();
     let cargo = cargo(&stage);
-    stage.scene(&cargo).move_in().unwrap();
+    drop(stage.move_in(&cargo));
     stage.host.ip(&format!("link add {OWN_NAME} type veth peer name usurper"));
     let failed = stage.scene(&cargo).move_out().unwrap_err();
     assert_eq!(failed.step, "restore");
@@ -342,7 +373,7 @@ fn whatever_the_pod_did_to_the_vf_is_undone() {
     let stage = Stage::new();
     let before = stage.host.links();
     let cargo = cargo(&stage);
-    stage.scene(&cargo).move_in().unwrap();
+    drop(stage.move_in(&cargo));
     for change in [
         "link set eth0 down",
         "link set eth0 name mine",
@@ -372,7 +403,7 @@ fn no_xdp_program_of_a_pod_comes_home_with_the_vf() {
     let cargo = cargo(&stage);
     let (_folder, program) = xdp::dropping_program();
     for mode in ["xdpgeneric", "xdpdrv"] {
-        stage.scene(&cargo).move_in().unwrap();
+        drop(stage.move_in(&cargo));
         stage.pod.ip(&format!("link set eth0 {mode} object {} section xdp", program.display()));
         stage.scene(&cargo).move_out().unwrap();
         assert_clean(&stage, &before);
@@ -424,7 +455,7 @@ fn a_vf_that_fell_back_under_the_pods_name_is_restored() {
 fn nothing_of_a_pods_namespace_stays_open() {
     let mut stage = Stage::new();
     let cargo = cargo(&stage);
-    stage.scene(&cargo).move_in().unwrap();
+    drop(stage.move_in(&cargo));
     assert!(!stage.dpu.links().is_empty());
     stage.pod = Space::new();
     // The first pod's namespace ends with its last reference, and the veth pair with it.
@@ -489,7 +520,7 @@ mod faults {
             });
             assert_clean(&stage, &before);
         }
-        stage.scene(&cargo).move_in().unwrap();
+        drop(stage.move_in(&cargo));
         assert_in_pod(&stage, &cargo);
     }
 
@@ -503,7 +534,7 @@ mod faults {
         let before = stage.host.links();
         let cargo = cargo(&stage);
         for step in OUTWARD_STEPS {
-            stage.scene(&cargo).move_in().unwrap();
+            drop(stage.move_in(&cargo));
             with_fault(step.name(), || {
                 assert_eq!(stage.scene(&cargo).move_out().unwrap_err().step, step.name());
             });

@@ -1,68 +1,78 @@
 //! Waiting for a carrier.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, time::Duration};
 
-use nix::{
-    errno::Errno,
-    libc,
-    sys::{
-        socket::{setsockopt, sockopt::ReceiveTimeout},
-        time::TimeVal,
-    },
-};
+use netlink_sys::Socket;
+use nix::errno::Errno;
+use tokio::time::timeout;
 
-use crate::{Error, Rtnl, monitor, socket::receive};
+use crate::{Error, LinkEvent, LinkMonitor, Rtnl, monitor};
 
-/// Waits until a link of the calling thread's namespace has a carrier, at most for `limit`.
-/// Returns whether it has.
-///
-/// # Errors
-/// When the link does not exist, or the kernel refuses to be asked.
-pub fn wait_for_carrier(rtnl: &mut Rtnl, index: u32, limit: Duration) -> Result<bool, Error> {
-    let failed =
-        |error: io::Error| Error::io(format!("wait for the carrier of link {index}"), &error);
-    let deadline = Instant::now() + limit;
-    // Mostly it is there already.
-    if has_carrier(rtnl, index)? {
-        return Ok(true);
-    }
-    // Listening begins before the next look, so that no change falls in between.
-    let events = monitor::open_socket().map_err(failed)?;
-    let mut buffer = Vec::new();
-    loop {
+/// A link that had no carrier yet. Like every socket, it keeps the link's namespace alive.
+#[derive(Debug)]
+pub struct CarrierWatch {
+    index: u32,
+    rtnl: Rtnl,
+    events: Socket,
+}
+
+impl CarrierWatch {
+    /// Looks for the carrier of a link of the calling thread's namespace, and watches the link where
+    /// there is none. `None`: there is one.
+    ///
+    /// # Errors
+    /// When the link does not exist, or the kernel refuses to be asked.
+    pub fn unless_there(rtnl: &mut Rtnl, index: u32) -> Result<Option<Self>, Error> {
+        // Mostly it is there already.
         if has_carrier(rtnl, index)? {
-            return Ok(true);
+            return Ok(None);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(false);
+        // Watching begins before the next look, so that no change falls in between.
+        let events = monitor::open_socket().map_err(|error| failed(index, &error))?;
+        if has_carrier(rtnl, index)? {
+            return Ok(None);
         }
-        setsockopt(&events, ReceiveTimeout, &time_value(left))
-            .map_err(|errno| failed(errno.into()))?;
-        match receive(&events, &mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            // Events were missed: look again.
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
-            outcome => outcome.map_err(failed)?,
+        Ok(Some(Self { index, rtnl: Rtnl::open()?, events }))
+    }
+
+    /// Waits for the carrier, at most for `limit`, and tells whether it came. Keeps no thread, and is
+    /// to be called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// When the link is gone, or the kernel refuses to be asked.
+    pub async fn wait(self, limit: Duration) -> Result<bool, Error> {
+        timeout(limit, self.carrier()).await.map_or(Ok(false), |came| came.map(|()| true))
+    }
+
+    async fn carrier(mut self) -> Result<(), Error> {
+        let mut monitor = LinkMonitor::with_socket(Ok(self.events))?;
+        loop {
+            let has_carrier = match monitor.next().await? {
+                LinkEvent::Changed(link) => link.index == self.index && link.is_running,
+                LinkEvent::Gone { index, .. } if index == self.index => return Err(gone(index)),
+                LinkEvent::Gone { .. } => false,
+                LinkEvent::Missed => has_carrier(&mut self.rtnl, self.index)?,
+            };
+            if has_carrier {
+                return Ok(());
+            }
         }
     }
 }
 
 fn has_carrier(rtnl: &mut Rtnl, index: u32) -> Result<bool, Error> {
-    match rtnl.link_by_index(index)? {
-        Some(link) => Ok(link.is_running),
-        None => {
-            let operation = format!("wait for the carrier of link {index}");
-            Err(Error::errno_of(operation, Errno::ENODEV))
-        }
-    }
+    let link = rtnl.link_by_index(index)?;
+    link.map(|link| link.is_running).ok_or_else(|| gone(index))
 }
 
-/// At least a microsecond, because zero means for ever.
-fn time_value(duration: Duration) -> TimeVal {
-    let seconds = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
-    TimeVal::new(seconds, i64::from(duration.subsec_micros()).max(1))
+fn gone(index: u32) -> Error {
+    Error::errno_of(operation(index), Errno::ENODEV)
+}
+
+fn failed(index: u32, error: &io::Error) -> Error {
+    Error::io(operation(index), error)
+}
+
+fn operation(index: u32) -> String {
+    format!("wait for the carrier of link {index}")
 }

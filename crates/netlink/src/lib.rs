@@ -47,7 +47,7 @@ mod xdp;
 pub use address::AddAddress;
 pub use announce::announce;
 pub use bridge::{Bridge, BridgePort, BridgeVlan};
-pub use carrier::wait_for_carrier;
+pub use carrier::CarrierWatch;
 pub use devlink::{
     Devlink, DevlinkDevice, DevlinkEvent, DevlinkMonitor, DevlinkPort, EswitchMode, Flavour,
     ParseDevlinkError, PortFunction, PortNetdev, PortState, Rate, RateChange, RateSubject,

@@ -71,7 +71,7 @@ impl LinkMonitor {
         Self::with_socket(netns.run(open)?)
     }
 
-    fn with_socket(socket: io::Result<Socket>) -> Result<Self, Error> {
+    pub(crate) fn with_socket(socket: io::Result<Socket>) -> Result<Self, Error> {
         let watch = socket.and_then(Watch::new);
         let watch = watch.map_err(|error| Error::io(WATCHING, &error))?;
         Ok(Self { watch, events: VecDeque::new() })
@@ -103,7 +103,7 @@ pub(crate) fn open_socket() -> io::Result<Socket> {
 }
 
 /// The events in a datagram. What can't be read is told as missed.
-fn events(datagram: &[u8]) -> impl Iterator<Item = LinkEvent> {
+pub(crate) fn events(datagram: &[u8]) -> impl Iterator<Item = LinkEvent> {
     messages(datagram).filter_map(|message| match message.meaning() {
         Ok(Meaning::Object(object)) => of_routing(object).map_or(Some(LinkEvent::Missed), event),
         Ok(_) => None,

@@ -10,7 +10,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use netlink::{LinkChange, LinkEvent, LinkMonitor, VethEnd, wait_for_carrier};
+use netlink::{CarrierWatch, LinkChange, LinkEvent, LinkMonitor, VethEnd};
 use support::TestNetns;
 
 /// The first event for which `wanted` gives something, within ten seconds.
@@ -117,25 +117,32 @@ async fn an_overrun_is_told_as_missed() {
     first(&mut monitor, changed("after")).await;
 }
 
-#[test]
-fn a_carrier_is_awaited_only_so_long() {
+#[tokio::test]
+async fn a_carrier_is_awaited_only_so_long() {
     let host = TestNetns::new();
     let mut rtnl = host.rtnl();
     rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)).unwrap();
     rtnl.change_link(50, &LinkChange::new().up()).unwrap();
-    let mut wait = |limit| {
-        let waiting = || wait_for_carrier(&mut rtnl, 50, Duration::from_millis(limit)).unwrap();
-        host.netns.run(waiting).unwrap()
-    };
+    let mut watch =
+        || host.netns.run(|| CarrierWatch::unless_there(&mut rtnl, 50)).unwrap().unwrap();
     let start = Instant::now();
-    assert!(!wait(20));
+    assert!(!watch().unwrap().wait(Duration::from_millis(20)).await.unwrap());
     assert!(start.elapsed() >= Duration::from_millis(20));
-    let mut other = host.rtnl();
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| wait(10_000));
-        other.change_link(51, &LinkChange::new().up()).unwrap();
-        assert!(waiting.join().unwrap());
-    });
+    let coming = watch().unwrap();
+    let switch_on = async { host.rtnl().change_link(51, &LinkChange::new().up()).unwrap() };
+    let (came, ()) = tokio::join!(coming.wait(Duration::from_secs(10)), switch_on);
+    assert!(came.unwrap());
     assert!(start.elapsed() < Duration::from_secs(5));
-    assert!(wait(0));
+    assert!(watch().is_none());
+}
+
+#[tokio::test]
+async fn nobody_waits_for_the_carrier_of_a_link_that_is_gone() {
+    let host = TestNetns::new();
+    let mut rtnl = host.rtnl();
+    host.run("ip link add name vf index 50 up type veth peer name rep");
+    let watch = host.netns.run(|| CarrierWatch::unless_there(&mut rtnl, 50)).unwrap();
+    host.run("ip link delete dev vf");
+    let error = watch.unwrap().unwrap().wait(Duration::from_secs(10)).await.unwrap_err();
+    assert!(error.to_string().contains("wait for the carrier of link 50"), "{error}");
 }

@@ -9,9 +9,7 @@
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
-use netlink::{
-    Link, LinkChange, Request, Rtnl, VfLinkState, VfSetting, VfSettings, wait_for_carrier,
-};
+use netlink::{CarrierWatch, Link, LinkChange, Request, Rtnl, VfLinkState, VfSetting, VfSettings};
 use serde_json::{Value, json};
 
 /// The first igb card with two VFs; without VFs again when it is dropped.
@@ -22,7 +20,7 @@ struct Card {
 }
 
 impl Card {
-    fn new() -> Self {
+    async fn new() -> Self {
         let mut rtnl = Rtnl::open().unwrap();
         let is_igb = |link: &Link| {
             let driver = format!("/sys/class/net/{}/device/driver", link.name);
@@ -35,8 +33,9 @@ impl Card {
         fs::write(&num_vfs, "2").unwrap();
         // The driver limits rates by the speed of its link.
         rtnl.change_link(pf.index, &LinkChange::new().up()).unwrap();
-        let limit = Duration::from_secs(60);
-        assert!(wait_for_carrier(&mut rtnl, pf.index, limit).unwrap(), "the PF has no carrier");
+        if let Some(watch) = CarrierWatch::unless_there(&mut rtnl, pf.index).unwrap() {
+            assert!(watch.wait(Duration::from_secs(60)).await.unwrap(), "the PF has no carrier");
+        }
         Self { pf, rtnl, num_vfs }
     }
 
@@ -63,9 +62,9 @@ impl Drop for Card {
     }
 }
 
-#[test]
-fn each_setting_reaches_the_card_and_is_read_back() {
-    let mut card = Card::new();
+#[tokio::test]
+async fn each_setting_reaches_the_card_and_is_read_back() {
+    let mut card = Card::new().await;
     let [other, before] = [0, 1].map(|vf| card.settings(vf));
     // A VF that is made while its PF is up has told it a random MAC address.
     let fresh = VfSettings { mac: before.mac, spoof_check: true, ..VfSettings::default() };
@@ -97,9 +96,9 @@ fn each_setting_reaches_the_card_and_is_read_back() {
     assert_eq!(card.settings(1), before);
 }
 
-#[test]
-fn what_the_driver_refuses_is_told() {
-    let mut card = Card::new();
+#[tokio::test]
+async fn what_the_driver_refuses_is_told() {
+    let mut card = Card::new().await;
     let name = card.pf.name.clone();
     let mut refused = |vf, setting| {
         let request = Request::set_vf(card.pf.index, vf, setting);

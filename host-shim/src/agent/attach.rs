@@ -45,9 +45,8 @@ impl Agent {
         let attachment = self.call_attach(&request, deadline).await?;
         let rpc = asked.elapsed();
 
-        let vfs_stay = self.vfs_stay.read().await;
         let taken_in = self.take_in(request, netns, attachment.clone()).await;
-        drop((vfs_stay, pending));
+        drop(pending);
         let TakenIn { record, recording, durations } = match taken_in {
             Ok(taken_in) => taken_in,
             Err(Setback::Unrecorded { failure, found_vf }) => {

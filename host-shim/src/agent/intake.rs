@@ -16,7 +16,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    mover::{Durations, MoveError, Namespace, Original, Scene, open_netns},
+    mover::{Arrival, Durations, MoveError, Namespace, Original, Scene, open_netns},
     protocol::AddRequest,
     vf_source::{self, VfIdentity, VfSource},
 };
@@ -29,6 +29,13 @@ pub(super) struct TakenIn {
     pub durations: Durations,
 }
 
+/// A VF that is in its pod, perhaps without a carrier yet.
+struct Entered {
+    record: Arc<Record>,
+    recording: Duration,
+    arrival: Arrival,
+}
+
 /// Why a VF did not get into its pod, and what is left.
 pub(super) enum Setback {
     /// The VF has not been touched, and nothing relies on a record.
@@ -37,7 +44,7 @@ pub(super) enum Setback {
         /// The VF is in the host's namespace, and nobody else's.
         found_vf: bool,
     },
-    /// The record is there. The move is undone.
+    /// The record is there. The move is undone, unless it failed when the VF was in the pod.
     Unmoved { failure: Failure, record: Arc<Record> },
 }
 
@@ -57,19 +64,37 @@ fn not_moved(error: impl Into<MoveError>) -> Failure {
 }
 
 impl Agent {
-    /// Records an attachment and moves its VF into the pod.
+    /// Records an attachment, moves its VF into the pod and waits for the carrier.
     pub(super) async fn take_in(
         self: &Arc<Self>,
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
     ) -> Result<TakenIn, Setback> {
+        let Entered { record, recording, arrival } = self.enter(request, netns, attachment).await?;
+        match arrival.settle().await {
+            Ok(durations) => Ok(TakenIn { record, recording, durations }),
+            Err(failed) => {
+                let failure = failure_of_move(&record, &failed);
+                Err(Setback::Unmoved { failure, record })
+            }
+        }
+    }
+
+    /// Records an attachment and moves its VF into the pod. Meanwhile the number of VFs stays.
+    async fn enter(
+        self: &Arc<Self>,
+        request: AddRequest,
+        netns: PodNetns,
+        attachment: v1::Attachment,
+    ) -> Result<Entered, Setback> {
+        let _vfs_stay = self.vfs_stay.read().await;
         if self.records.by_id(&attachment.id).is_none() {
             let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
             self.settle_earlier_holder(pci_address).await.map_err(not_found)?;
         }
         let agent = Arc::clone(self);
-        let work = move || agent.take_in_now(request, netns, attachment);
+        let work = move || agent.enter_now(request, netns, attachment);
         self.when_its_turn(work).await.map_err(not_found)?
     }
 
@@ -96,12 +121,12 @@ impl Agent {
 
     /// The record is on the disk before the VF is touched. What is only looked at and opened does not
     /// wait for it.
-    fn take_in_now(
+    fn enter_now(
         &self,
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
-    ) -> Result<TakenIn, Setback> {
+    ) -> Result<Entered, Setback> {
         let began = Instant::now();
         let record = Arc::new(self.draft(request, netns, attachment)?);
         let written = self.records.write(&record);
@@ -113,7 +138,7 @@ impl Agent {
             Ok(())
         });
         match (moved, recording) {
-            (Ok(durations), Some(recording)) => Ok(TakenIn { record, recording, durations }),
+            (Ok(arrival), Some(recording)) => Ok(Entered { record, recording, arrival }),
             (Err(failure), Some(_)) => Err(Setback::Unmoved { failure, record }),
             (Err(failure), None) => Err(not_taken(failure)),
             (Ok(_), None) => Err(not_taken(super::defect(&"it moved a VF without a record"))),
@@ -176,18 +201,18 @@ impl Agent {
         Ok(Some(FoundVf { original, used, pci_address: vf.pci_address.clone() }))
     }
 
-    /// Moves the VF of a record into its pod.
+    /// Moves the VF of a record into its pod, and waits for the carrier.
     ///
     /// # Errors
-    /// Why it could not be moved; the move is undone.
+    /// Why it could not be moved; the move is undone, unless it failed when the VF was in the pod.
     pub(super) async fn move_in(
         self: &Arc<Self>,
         record: &Arc<Record>,
     ) -> Result<Durations, Failure> {
-        let agent = Arc::clone(self);
-        let record = Arc::clone(record);
-        let work = move || agent.move_in_once(&record, || Ok(()));
-        self.when_its_turn(work).await?
+        let (agent, moved) = (Arc::clone(self), Arc::clone(record));
+        let work = move || agent.move_in_once(&moved, || Ok(()));
+        let arrival = self.when_its_turn(work).await??;
+        arrival.settle().await.map_err(|failed| failure_of_move(record, &failed))
     }
 
     /// Moves the VF of a record into its pod, once all is open and then `ready`.
@@ -195,7 +220,7 @@ impl Agent {
         &self,
         record: &Record,
         ready: impl FnOnce() -> Result<(), Failure> + Send,
-    ) -> Result<Durations, Failure> {
+    ) -> Result<Arrival, Failure> {
         let cargo = self.cargo(record)?;
         let host = Namespace::open(Arc::clone(&self.host)).map_err(not_moved)?;
         let pod = Arc::new(open_netns(&record.netns.path)?);
@@ -210,13 +235,13 @@ impl Agent {
             ready()?;
             scene.move_in().map_err(|failed| failure_of_move(record, &failed))
         };
-        let durations = pod.run(inside).map_err(not_moved)??;
+        let arrival = pod.run(inside).map_err(not_moved)??;
         device_info::write(record).map_err(|error| {
             let path = record.device_info_file.as_deref().unwrap_or_default();
             let message = format!("the device-info file {path} can't be written: {error}");
             Failure::new(Reason::MoveFailed, message)
         })?;
-        Ok(durations)
+        Ok(arrival)
     }
 }
 

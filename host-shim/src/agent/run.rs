@@ -23,7 +23,7 @@ use super::{
     server::{ListenError, listen, serve},
 };
 use crate::{
-    mover::{Announcer, INWARD_STEPS, OUTWARD_STEPS},
+    mover::{ARRIVAL_STEPS, Announcer, INWARD_STEPS, OUTWARD_STEPS},
     vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
 
@@ -128,7 +128,10 @@ fn print(text: &str) -> Result<(), AgentError> {
 }
 
 fn step_names() -> String {
-    INWARD_STEPS.iter().chain(OUTWARD_STEPS).map(|step| format!("{}\n", step.name())).collect()
+    let inward = INWARD_STEPS.iter().map(|step| step.name());
+    let arrival = ARRIVAL_STEPS.iter().map(|step| step.name());
+    let outward = OUTWARD_STEPS.iter().map(|step| step.name());
+    inward.chain(arrival).chain(outward).map(|name| format!("{name}\n")).collect()
 }
 
 async fn keep(config: Config) -> Result<(), AgentError> {
@@ -182,7 +185,7 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     let boot_id = boot_id(&config.boot_id_file)?;
     fs::create_dir_all(&config.state_dir)
         .map_err(cannot(format!("create {}", config.state_dir.display())))?;
-    let records = Records::open(&config.state_dir)?;
+    let records = Records::open(&config.state_dir, &boot_id)?;
     let host = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
     let source = vf_source(&config, &boot_id)?;

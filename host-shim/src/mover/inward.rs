@@ -2,16 +2,14 @@
 
 use std::{sync::Arc, time::Instant};
 
-use netlink::{Link, LinkChange, Request};
+use netlink::{CarrierWatch, Link, LinkChange, Request};
 use saga::{Step, Steps};
 
-use super::{
-    MoveError, Namespace, Scene, announcer::Announcement, configure, outward, port::SetPort,
-};
+use super::{MoveError, Namespace, Scene, configure, outward, port::SetPort};
 
 /// Moves a VF into its pod.
 pub const STEPS: &Steps<Scene, MoveError> =
-    &[&CheckNames, &Prepare, &SetPort, &MoveIn, &Configure, &AwaitCarrier, &Announce];
+    &[&CheckNames, &Prepare, &SetPort, &MoveIn, &Configure, &WatchCarrier];
 
 /// Gives a pod a VF that has no link to move.
 pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&SetPort];
@@ -168,47 +166,20 @@ impl Step<Scene> for Configure {
     }
 }
 
-/// An announcement before the carrier is there is lost. A carrier that does not come is the fabric's
-/// matter: the pod gets its interface all the same.
-struct AwaitCarrier;
+/// Looks for the carrier, for which the VF's [`Arrival`](super::Arrival) waits where there is none.
+struct WatchCarrier;
 
-impl Step<Scene> for AwaitCarrier {
+impl Step<Scene> for WatchCarrier {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
-        "await-carrier"
+        "watch-carrier"
     }
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let started = Instant::now();
-        let link = scene.arrived()?;
-        let limit = scene.plan.carrier_limit;
+        let index = scene.arrived()?.index;
         let Namespace { netns, rtnl } = scene.pod()?;
-        let has_carrier = netns.run(|| netlink::wait_for_carrier(rtnl, link.index, limit))??;
-        scene.durations.without_carrier = !has_carrier;
-        scene.durations.carrier = started.elapsed();
-        Ok(())
-    }
-}
-
-/// Tells the neighbours where the addresses are now.
-struct Announce;
-
-impl Step<Scene> for Announce {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "announce"
-    }
-
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let addresses: Vec<_> = scene.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
-        if addresses.is_empty() {
-            return Ok(());
-        }
-        let (interface, mac) = (scene.arrived()?.index, scene.plan.mac);
-        let netns = Arc::clone(&scene.pod()?.netns);
-        scene.announcer.announce(Announcement { netns, interface, mac, addresses });
+        scene.carrier = netns.run(|| CarrierWatch::unless_there(rtnl, index))??;
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! the host.
 
 mod announcer;
+mod arrival;
 mod configure;
 mod inspect;
 mod inward;
@@ -17,10 +18,11 @@ mod port;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use netlink::{Link, Netns, NetnsError, Rtnl};
+use netlink::{CarrierWatch, Link, Netns, NetnsError, Rtnl};
 use offload_proto::{Failure, Reason};
 
 pub use announcer::Announcer;
+pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
@@ -107,6 +109,8 @@ pub struct Scene {
     arrived: Option<Link>,
     /// The VF was moved just now, so nothing of it is configured yet.
     is_fresh: bool,
+    /// `None`: the VF has a carrier, or was not looked at yet.
+    carrier: Option<CarrierWatch>,
     durations: Durations,
 }
 
@@ -162,18 +166,20 @@ impl Scene {
             pod: pod.map(Namespace::open).transpose()?,
             arrived: None,
             is_fresh: false,
+            carrier: None,
             durations: Durations::default(),
         })
     }
 
-    /// Moves the VF into the pod and configures it there. Repeating it changes nothing.
+    /// Moves the VF into the pod and configures it there. Repeating it changes nothing. What is left
+    /// then takes as long as the card does.
     ///
     /// # Errors
     /// The step that failed; it and those before it are undone.
-    pub fn move_in(mut self) -> Result<Durations, Failed> {
+    pub fn move_in(mut self) -> Result<Arrival, Failed> {
         let steps = if self.original.is_handed_over { inward::DEVICE_STEPS } else { INWARD_STEPS };
         saga::run(steps, &mut self)?;
-        Ok(self.durations)
+        Ok(Arrival::of(self))
     }
 
     /// Takes the VF out of the pod, if it is there, and restores it. Repeating it changes nothing.

@@ -1,0 +1,85 @@
+//! What is left to do once a VF is in its pod: it waits for the card, and not for the kernel.
+
+use std::time::{Duration, Instant};
+
+use netlink::CarrierWatch;
+use saga::{Step, Steps};
+
+use super::{
+    Durations, Failed, MoveError, Scene,
+    announcer::{Announcement, Announcer},
+};
+
+/// What follows once the carrier is there.
+pub const STEPS: &Steps<Arrival, MoveError> = &[&Announce];
+
+/// A VF that is in its pod, and configured. Until it is settled, the pod's namespace is kept open.
+#[derive(Debug)]
+#[must_use = "nobody has been told of its addresses"]
+pub struct Arrival {
+    durations: Durations,
+    /// `None`: it has a carrier, or no link.
+    carrier: Option<CarrierWatch>,
+    carrier_limit: Duration,
+    announcer: Announcer,
+    /// `None`: it has no addresses.
+    announcement: Option<Announcement>,
+}
+
+impl Arrival {
+    /// The end of a scene whose steps were all taken.
+    pub(super) fn of(scene: Scene) -> Self {
+        let addresses: Vec<_> = scene.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
+        let announcement =
+            scene.pod.zip(scene.arrived).filter(|_| !addresses.is_empty()).map(|(pod, link)| {
+                let (netns, interface, mac) = (pod.netns, link.index, scene.plan.mac);
+                Announcement { netns, interface, mac, addresses }
+            });
+        Self {
+            durations: scene.durations,
+            carrier: scene.carrier,
+            carrier_limit: scene.plan.carrier_limit,
+            announcer: scene.announcer,
+            announcement,
+        }
+    }
+
+    /// Waits for the carrier and announces the VF's addresses. Keeps no thread meanwhile. An
+    /// announcement before the carrier is there would be lost. A carrier that does not come is the
+    /// fabric's matter: the pod gets its interface all the same.
+    ///
+    /// # Errors
+    /// What failed. The VF is in the pod still: to undo that is to move it out.
+    pub async fn settle(mut self) -> Result<Durations, Failed> {
+        let started = Instant::now();
+        if let Some(carrier) = self.carrier.take() {
+            let came = carrier.wait(self.carrier_limit).await.map_err(without_carrier)?;
+            self.durations.without_carrier = !came;
+        }
+        self.durations.carrier = started.elapsed();
+        saga::run(STEPS, &mut self)?;
+        Ok(self.durations)
+    }
+}
+
+fn without_carrier(error: netlink::Error) -> Failed {
+    Failed { step: "await-carrier", source: Some(error.into()), left: Vec::new() }
+}
+
+/// Tells the neighbours where the addresses are now.
+struct Announce;
+
+impl Step<Arrival> for Announce {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "announce"
+    }
+
+    fn run(&self, arrival: &mut Arrival) -> Result<(), MoveError> {
+        if let Some(announcement) = arrival.announcement.take() {
+            arrival.announcer.announce(announcement);
+        }
+        Ok(())
+    }
+}
