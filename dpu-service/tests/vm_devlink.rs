@@ -320,7 +320,21 @@ fn cards_in_switchdev_mode_are_found_by_themselves() {
 
     let other = Netdevsim::plug(&dpu.netns, 1);
     dpu.netns.run(&format!("devlink dev eswitch set {} mode switchdev", other.device()));
-    let refused = dpu.eswitch().representors().unwrap_err().to_string();
-    assert!(refused.starts_with("VF pf0vf0 is on card netdevsim/"), "{refused}");
-    assert!(refused.ends_with("name one of them in eswitch.devices"), "{refused}");
+    let seen = || {
+        let seen = dpu.eswitch().representors().unwrap();
+        seen.iter().map(|found| found.vf).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(), [VF], "one card's VF 0 is mistaken for the other's, and no other VF is");
+    let [problem] = &dpu.eswitch().problems()[..] else { panic!("{:?}", dpu.eswitch().problems()) };
+    assert!(problem.starts_with("VF pf0vf0 is on card netdevsim/"), "{problem}");
+    assert!(problem.ends_with("name one of the cards in eswitch.devices"), "{problem}");
+    let of_both = PortSettings { vf: VfId::local(0, 0), ..settings() };
+    let refused = Chain(&dpu.programmer.program(&of_both).unwrap_err()).to_string();
+    assert!(refused.ends_with(problem), "{refused}");
+    dpu.programmer.program(&settings()).unwrap();
+    dpu.programmer.unprogram(VF).unwrap();
+
+    drop(other);
+    assert_eq!(seen(), [VfId::local(0, 0), VF]);
+    assert!(dpu.eswitch().problems().is_empty());
 }

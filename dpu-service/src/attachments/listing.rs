@@ -42,7 +42,8 @@ impl Engine {
         let suspended = registry.suspended.iter().map(|(name, suspended)| {
             format!("network {name}, made through the API, is not in force: {}", suspended.why)
         });
-        suspended.chain(registry.unclaimed()).collect()
+        let unserved = self.programmer.eswitch().problems();
+        suspended.chain(registry.unclaimed()).chain(unserved).collect()
     }
 
     pub(super) fn attachments(&self, filter: &AttachmentFilter) -> Vec<AttachmentView> {

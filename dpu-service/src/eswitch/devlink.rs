@@ -113,6 +113,24 @@ impl DevlinkEswitch {
         Ok(found.filter(|port| vf_of(port) == Some(vf)))
     }
 
+    /// Looks at everything for the representor of a VF.
+    fn search(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+        let found = self.representors()?.into_iter().find(|found| found.vf == vf);
+        match self.latest().why_not(vf) {
+            Some(why) if found.is_none() => Err(Refused::because(why)),
+            _ => Ok(found),
+        }
+    }
+
+    /// What can't be served is told once.
+    fn note(&self, look: Look) {
+        let problems = look.problems();
+        let known = std::mem::replace(&mut *self.latest(), look).problems();
+        for problem in problems.iter().filter(|problem| !known.contains(problem)) {
+            tracing::warn!("{problem}");
+        }
+    }
+
     /// The devlink port of a representor.
     fn port(&self, port: &Representor) -> Result<Option<DevlinkPort>, Refused> {
         let is_same = |found: &DevlinkPort| {
@@ -232,6 +250,10 @@ impl Eswitch for DevlinkEswitch {
         self.latest().cards.clone()
     }
 
+    fn problems(&self) -> Vec<String> {
+        self.latest().problems()
+    }
+
     fn concerns(&self, event: &LinkEvent) -> bool {
         let index = match event {
             LinkEvent::Missed => return true,
@@ -281,14 +303,14 @@ impl Eswitch for DevlinkEswitch {
         let look = look::everything(&mut self.devlink(), &self.cards.devices)?;
         let links = self.links.all()?;
         let representors = look.representors(links);
-        *self.latest() = look;
+        self.note(look);
         Ok(representors)
     }
 
     /// Asks only for what is where it was. If it is not, all is looked at.
     fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
         let Some(port) = self.known_port(vf)? else {
-            return Ok(self.representors()?.into_iter().find(|found| found.vf == vf));
+            return self.search(vf);
         };
         let Some(netdev) = &port.netdev else { return Ok(None) };
         let link = self.links.of_index(netdev.index);

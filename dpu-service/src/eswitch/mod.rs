@@ -160,6 +160,12 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Which VFs can't be served though their cards are there, one sentence each, as far as is known
+    /// without asking the kernel.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether an event is about a representor, as far as is known without asking the kernel.
     fn concerns(&self, event: &LinkEvent) -> bool {
         matches!(event, LinkEvent::Missed)

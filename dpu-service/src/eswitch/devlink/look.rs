@@ -12,6 +12,15 @@ use super::super::{Card, Refused, Representor, link::is_limited};
 pub(super) struct Look {
     pub(super) cards: Vec<Card>,
     ports: BTreeMap<VfId, Found>,
+    /// VFs that can't be told apart, for two cards have one of that number. None is in `ports`.
+    clashes: BTreeMap<VfId, Clash>,
+}
+
+/// Two cards that both have a VF of some number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Clash {
+    one: DevlinkDevice,
+    other: DevlinkDevice,
 }
 
 /// A VF's port, as it was found.
@@ -74,6 +83,28 @@ impl Look {
         self.ports.insert(vf, found);
     }
 
+    fn add(&mut self, vf: VfId, found: Found) {
+        if self.clashes.contains_key(&vf) {
+            return;
+        }
+        let Some(other) = self.ports.remove(&vf) else { return self.note(vf, found) };
+        self.clashes.insert(vf, Clash { one: other.device, other: found.device });
+    }
+
+    /// Why a VF can't be served. `None`: nothing is known that is in the way.
+    pub(super) fn why_not(&self, vf: VfId) -> Option<String> {
+        self.clashes.get(&vf).map(|clash| clash.sentence(&[vf]))
+    }
+
+    /// Which VFs can't be served, one sentence for each pair of cards.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut vfs: BTreeMap<&Clash, Vec<VfId>> = BTreeMap::new();
+        for (vf, clash) in &self.clashes {
+            vfs.entry(clash).or_default().push(*vf);
+        }
+        vfs.into_iter().map(|(clash, vfs)| clash.sentence(&vfs)).collect()
+    }
+
     /// The representors, by their `links`.
     pub(super) fn representors(&self, links: Vec<Link>) -> Vec<Representor> {
         let mut links: BTreeMap<u32, Link> =
@@ -82,6 +113,20 @@ impl Look {
             Some(found.representor(*vf, links.remove(&found.link?)?))
         };
         self.ports.iter().filter_map(representor).collect()
+    }
+}
+
+impl Clash {
+    fn sentence(&self, vfs: &[VfId]) -> String {
+        let Self { one, other } = self;
+        let names: Vec<_> = vfs.iter().map(VfId::to_string).collect();
+        let subject = if vfs.len() == 1 { "VF" } else { "VFs" };
+        let verb = if vfs.len() == 1 { "is" } else { "are" };
+        let names = names.join(", ");
+        format!(
+            "{subject} {names} {verb} on card {one} and on card {other}, and so on neither: name \
+             one of the cards in eswitch.devices"
+        )
     }
 }
 
@@ -96,12 +141,7 @@ pub(super) fn everything(
     for port in ports.iter().filter(|port| devices.is_empty() || devices.contains(&port.device)) {
         let Some(vf) = vf_of(port) else { continue };
         let rate = rates.get(&(port.device.clone(), port.index)).copied();
-        if let Some(other) = look.ports.insert(vf, Found::new(port, rate)) {
-            return Err(Refused::because(format!(
-                "VF {vf} is on card {} and on card {}: name one of them in eswitch.devices",
-                other.device, port.device
-            )));
-        }
+        look.add(vf, Found::new(port, rate));
     }
     for card in &mut look.cards {
         card.representors =
