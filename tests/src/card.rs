@@ -17,12 +17,12 @@ pub struct Card {
     pub dpu: Netns,
     /// VFs by PCI address, as they were after plugging.
     clean: BTreeMap<String, HostEnd>,
-    plan: Plan,
+    pub(crate) plan: Plan,
 }
 
 /// What the card has.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+pub(crate) struct Plan {
     kind: CardKind,
     pfs: u32,
     vfs: u32,
@@ -75,8 +75,7 @@ impl Card {
     /// # Panics
     /// When it does not come up.
     pub fn reset(&mut self, folder: &Path) {
-        self.program.stop();
-        self.program = start(&self.host, &self.dpu, self.plan, folder);
+        reset(&mut self.program, &self.host, &self.dpu, self.plan, folder);
     }
 
     /// The representors in the DPU's namespace now, as `ip -d -j link` shows them.
@@ -106,6 +105,12 @@ impl Card {
             (ends.len() == count && self.host.pings("192.168.100.2")).then_some(ends)
         })
     }
+}
+
+/// Pulls the card that `program` is out and plugs it in again.
+pub(crate) fn reset(program: &mut Program, host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) {
+    program.stop();
+    *program = start(host, dpu, plan, folder);
 }
 
 fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {

@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{Card, HostEnd, Lab, Netns, Operator, eventually, run};
+use crate::{Card, HostEnd, Lab, Netns, Operator, breach::Breach, eventually, run};
 
 /// How long what goes on in the background may take to settle.
 const SETTLE: Duration = Duration::from_secs(60);
@@ -35,15 +35,15 @@ pub(crate) struct Scene<'a> {
 }
 
 /// What foreign tools show of one moment.
-struct Picture {
-    attachments: Vec<Value>,
+pub(crate) struct Picture {
+    pub(crate) attachments: Vec<Value>,
     vfs: Vec<Value>,
     /// VFs' netdevs in the host's namespace, by PCI address.
     host: BTreeMap<String, HostEnd>,
     /// VFs' netdevs in pods, by PCI address, with the pod's netns.
-    pods: Vec<(String, String, HostEnd)>,
+    pub(crate) pods: Vec<(String, String, HostEnd)>,
     /// Global addresses of each pod's interfaces, by netns and interface.
-    addresses: BTreeMap<(String, String), BTreeSet<String>>,
+    pub(crate) addresses: BTreeMap<(String, String), BTreeSet<String>>,
     /// Representors that are up and in the bridge; those that are neither; and the rest.
     programmed: BTreeSet<String>,
     idle: BTreeSet<String>,
@@ -74,7 +74,7 @@ impl Lab {
         attachments.iter().filter(|attachment| attachment["state"] == state.as_str()).count()
     }
 
-    fn scene(&self) -> Scene<'_> {
+    pub(crate) fn scene(&self) -> Scene<'_> {
         let (host, dpu) = (&self.card.host, &self.card.dpu);
         Scene {
             host,
@@ -93,7 +93,8 @@ impl Scene<'_> {
             breaches = self.breaches(&self.picture());
             breaches.is_empty().then_some(())
         });
-        assert!(settled.is_some(), "broken invariants:\n{}", breaches.join("\n"));
+        let told: Vec<_> = breaches.iter().map(Breach::to_string).collect();
+        assert!(settled.is_some(), "broken invariants:\n{}", told.join("\n"));
     }
 
     pub(crate) fn assert_clean_slate(&self) {
@@ -106,7 +107,7 @@ impl Scene<'_> {
         self.assert_invariants();
     }
 
-    fn picture(&self) -> Picture {
+    pub(crate) fn picture(&self) -> Picture {
         let (attachments, vfs) = (self.operator.get("attachments"), self.operator.get("vfs"));
         let mut picture = Picture {
             attachments,
@@ -165,13 +166,20 @@ impl Scene<'_> {
         }
     }
 
-    fn breaches(&self, picture: &Picture) -> Vec<String> {
-        let mut breaches = picture.held_twice();
+    pub(crate) fn breaches(&self, picture: &Picture) -> Vec<Breach> {
+        let twice = picture.held_twice().into_iter();
+        let mut breaches: Vec<_> = twice.map(Breach::doubled).collect();
         for (pci, clean) in self.clean {
             let holder = picture.attachments.iter().find(|a| a["vf"]["pciAddress"] == pci.as_str());
             match holder {
-                Some(attachment) => breaches.extend(picture.attached(pci, attachment)),
-                None => breaches.extend(picture.free(pci, clean)),
+                Some(attachment) => {
+                    let differences = picture.attached(pci, attachment).into_iter();
+                    breaches.extend(differences.map(Breach::lost));
+                }
+                None => {
+                    let differences = picture.free(pci, clean).into_iter();
+                    breaches.extend(differences.map(Breach::leaked));
+                }
             }
         }
         breaches
@@ -250,12 +258,12 @@ impl Picture {
     }
 }
 
-fn addresses_of(attachment: &Value) -> Vec<String> {
+pub(crate) fn addresses_of(attachment: &Value) -> Vec<String> {
     let addresses = attachment["addresses"].as_array().into_iter().flatten();
     addresses.map(|address| text(&address["address"])).collect()
 }
 
-fn twice(items: impl Iterator<Item = String>, what: &str) -> Vec<String> {
+pub(crate) fn twice(items: impl Iterator<Item = String>, what: &str) -> Vec<String> {
     let mut seen = BTreeSet::new();
     items.filter(|item| !seen.insert(item.clone())).map(|item| format!("{what}: {item}")).collect()
 }

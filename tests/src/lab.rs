@@ -10,7 +10,11 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Answer, Call, Card, Netns, Operator, Pki, Program, Settings, cni, wait_for};
+use crate::{
+    Answer, Call, Card, Netns, Operator, Pki, Program, Settings, cni,
+    halves::{Machines, Site},
+    wait_for,
+};
 
 /// How long programs may take to come up or to agree, on an emulated machine that shares its
 /// processors with others.
@@ -42,8 +46,8 @@ impl Lab {
         let pki = Pki::make(path.join("pki"));
         write_files(settings, path, &pki);
         let card = Card::plug(settings, path);
-        let service = start_service(&card, path);
-        let agent = start_agent(&card, path);
+        let service = start_service(&card.dpu, path);
+        let agent = start_agent(&card.host, path);
         let lab = Self { agent, service, card, pki, folder };
         lab.wait_until_good();
         lab
@@ -135,12 +139,12 @@ impl Lab {
 
     /// Starts the service again after it ended.
     pub fn start_service(&mut self) {
-        self.service = start_service(&self.card, self.folder.path());
+        self.service = start_service(&self.card.dpu, self.folder.path());
     }
 
     /// Starts the agent again after it ended.
     pub fn start_agent(&mut self) {
-        self.agent = start_agent(&self.card, self.folder.path());
+        self.agent = start_agent(&self.card.host, self.folder.path());
     }
 
     /// Resets the card.
@@ -162,9 +166,31 @@ impl Lab {
     /// # Panics
     /// When the file can't be written.
     pub fn arm(&self, program: &str, how: &str, step: &str) -> PathBuf {
-        let file = faults(self.path(), program).join(format!("{how}-{step}"));
-        fs::write(&file, "").unwrap();
-        file
+        arm(self.path(), program, how, step)
+    }
+
+    /// Leaves the folder of configuration, logs and state behind when all is over, or does not.
+    pub(crate) fn keep_folder(&mut self, keep: bool) {
+        self.folder.disable_cleanup(keep);
+    }
+
+    /// What callers need, and what others stop and start meanwhile.
+    pub(crate) fn split(&mut self) -> (Site<'_>, Machines<'_>) {
+        let operator = self.operator().configuration;
+        let folder = self.folder.path();
+        let (host, dpu) = (&self.card.host, &self.card.dpu);
+        let operator = Operator { netns: host, configuration: operator };
+        let site = Site { host, folder, operator, socket: self.socket() };
+        let machines = Machines {
+            agent: &mut self.agent,
+            service: &mut self.service,
+            card: &mut self.card.program,
+            host,
+            dpu,
+            plan: self.card.plan,
+            folder,
+        };
+        (site, machines)
     }
 
     /// Rewrites the service's configuration file.
@@ -193,6 +219,12 @@ impl Lab {
     }
 }
 
+pub(crate) fn arm(folder: &Path, program: &str, how: &str, step: &str) -> PathBuf {
+    let file = faults(folder, program).join(format!("{how}-{step}"));
+    fs::write(&file, "").unwrap();
+    file
+}
+
 fn write_files(settings: &Settings, folder: &Path, pki: &Pki) {
     fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
     fs::write(folder.join("dpu-service.toml"), settings.service_file(folder, pki)).unwrap();
@@ -206,16 +238,16 @@ fn faults(folder: &Path, program: &str) -> PathBuf {
     folder.join(format!("faults-{program}"))
 }
 
-fn start_service(card: &Card, folder: &Path) -> Program {
+pub(crate) fn start_service(dpu: &Netns, folder: &Path) -> Program {
     let configuration = folder.join("dpu-service.toml");
     let arguments = ["--config".as_ref(), configuration.as_os_str()];
     let faults = faults(folder, "dpu-service");
-    Program::start("dpu-service", &card.dpu, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
+    Program::start("dpu-service", dpu, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
 }
 
-fn start_agent(card: &Card, folder: &Path) -> Program {
+pub(crate) fn start_agent(host: &Netns, folder: &Path) -> Program {
     let configuration = folder.join("host-shim.toml");
     let arguments = ["--config".as_ref(), configuration.as_os_str()];
     let faults = faults(folder, "host-shim-agent");
-    Program::start("host-shim-agent", &card.host, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
+    Program::start("host-shim-agent", host, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
 }

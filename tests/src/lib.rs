@@ -11,8 +11,10 @@
 )]
 
 mod arm;
+mod breach;
 mod card;
 mod cni;
+mod halves;
 mod invariants;
 mod lab;
 mod netns;
@@ -21,6 +23,7 @@ mod pki;
 mod process;
 pub mod scenarios;
 mod settings;
+pub mod soak;
 mod wait;
 
 pub use arm::{ArmDpu, ArmLab};

@@ -7,7 +7,7 @@ use crate::{Lab, Netns, Settings, program, run, wait_for};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The steps that a program names itself, so that none is forgotten.
-fn steps(name: &str) -> Vec<String> {
+pub(crate) fn steps(name: &str) -> Vec<String> {
     let mut command = Command::new(program(name));
     let output = run(command.arg("--list-steps"));
     assert!(output.status.success(), "{output:?}");

@@ -10,10 +10,14 @@ use crate::{Lab, Netns, Settings};
 /// When one is no text.
 #[must_use]
 pub fn addresses(result: &Value) -> Vec<String> {
+    let bare = |address: String| address.split('/').next().unwrap().to_owned();
+    addresses_with_prefix(result).into_iter().map(bare).collect()
+}
+
+/// The addresses of a result, as it has them.
+pub(crate) fn addresses_with_prefix(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().into_iter().flatten();
-    let address =
-        |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
-    ips.map(address).collect()
+    ips.map(|ip| ip["address"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Two pods ping each other in both families and give everything back.

@@ -1,0 +1,68 @@
+//! A lab in two halves: what callers use, and what others stop and start meanwhile.
+
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{Answer, Call, Netns, Operator, Program, card, cni, lab, soak::Victim};
+
+/// What callers use.
+#[derive(Debug)]
+pub(crate) struct Site<'a> {
+    pub(crate) host: &'a Netns,
+    pub(crate) folder: &'a Path,
+    pub(crate) socket: PathBuf,
+    pub(crate) operator: Operator<'a>,
+}
+
+impl Site<'_> {
+    pub(crate) fn configuration(&self, network: &str) -> Value {
+        cni::configuration(network, &self.socket)
+    }
+
+    pub(crate) fn execute(&self, call: &Call) -> Answer {
+        call.execute(self.host)
+    }
+}
+
+/// What is stopped and started.
+#[derive(Debug)]
+pub(crate) struct Machines<'a> {
+    pub(crate) agent: &'a mut Program,
+    pub(crate) service: &'a mut Program,
+    pub(crate) card: &'a mut Program,
+    pub(crate) host: &'a Netns,
+    pub(crate) dpu: &'a Netns,
+    pub(crate) plan: card::Plan,
+    pub(crate) folder: &'a Path,
+}
+
+impl Machines<'_> {
+    pub(crate) fn program(&mut self, victim: Victim) -> &mut Program {
+        match victim {
+            Victim::Agent => self.agent,
+            Victim::Service => self.service,
+        }
+    }
+
+    pub(crate) fn start(&mut self, victim: Victim) {
+        match victim {
+            Victim::Agent => *self.agent = lab::start_agent(self.host, self.folder),
+            Victim::Service => *self.service = lab::start_service(self.dpu, self.folder),
+        }
+    }
+
+    pub(crate) fn reload(&self) {
+        self.agent.signal(Signal::SIGHUP);
+        self.service.signal(Signal::SIGHUP);
+    }
+
+    pub(crate) fn reset_card(&mut self) {
+        card::reset(self.card, self.host, self.dpu, self.plan, self.folder);
+    }
+
+    pub(crate) fn arm(&self, victim: Victim, how: &str, step: &str) -> PathBuf {
+        lab::arm(self.folder, victim.program(), how, step)
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether all that was promised is there, and nothing else.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::ledger::{Ledger, Promise, State};
+use crate::{
+    Lab,
+    breach::Breach,
+    eventually,
+    invariants::{Picture, addresses_of, twice},
+};
+
+/// How long what goes on in the background may take to settle.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// What is still broken when the background has had its time, seen by foreign tools.
+pub(crate) fn breaches(lab: &Lab, ledgers: &[Ledger]) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    eventually(SETTLE, || {
+        breaches = look(lab, ledgers);
+        breaches.is_empty().then_some(())
+    });
+    breaches
+}
+
+fn look(lab: &Lab, ledgers: &[Ledger]) -> Vec<Breach> {
+    let scene = lab.scene();
+    let picture = scene.picture();
+    let mut breaches = scene.breaches(&picture);
+    let promises = promises(ledgers);
+    breaches.extend(lost(&picture, &promises).into_iter().map(Breach::lost));
+    breaches.extend(nobodys(&picture, ledgers).into_iter().map(Breach::leaked));
+    breaches.extend(promised_twice(&promises).into_iter().map(Breach::doubled));
+    let leases = leaked_leases(&picture, &lab.operator().get("networks"));
+    breaches.extend(leases.into_iter().map(Breach::leaked));
+    breaches
+}
+
+/// Promises by container and interface.
+type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a Promise>;
+
+fn promises(ledgers: &[Ledger]) -> Promises<'_> {
+    let sandboxes = ledgers.iter().flat_map(Ledger::sandboxes);
+    let of_sandbox = |(container, port): (_, &'_ super::ledger::Port)| (container, port.interface);
+    let mut promises = Promises::new();
+    for sandbox in sandboxes {
+        for port in &sandbox.ports {
+            let Some(promise) = port.promise() else { continue };
+            promises.insert(of_sandbox((sandbox.container.as_str(), port)), promise);
+        }
+    }
+    promises
+}
+
+/// Promised interfaces that are not in their pod as promised.
+fn lost(picture: &Picture, promises: &Promises<'_>) -> Vec<String> {
+    let is_kept = |(container, interface): (&str, &str), promise: &Promise| {
+        let in_pod = picture.pods.iter().any(|(pci, pod, end)| {
+            (pci, pod.as_str(), end.name.as_str(), &end.mac)
+                == (&promise.pci, container, interface, &promise.mac)
+        });
+        let place = (container.to_owned(), interface.to_owned());
+        in_pod && picture.addresses.get(&place) == Some(&promise.addresses)
+    };
+    let broken = promises.iter().filter(|(place, promise)| !is_kept(**place, promise));
+    broken
+        .map(|((container, interface), promise)| {
+            format!("{container} {interface} was promised {}", promise.result)
+        })
+        .collect()
+}
+
+/// Attachments that nobody was promised and nobody waits for.
+fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
+    let mut wanted = BTreeSet::new();
+    for sandbox in ledgers.iter().flat_map(Ledger::sandboxes) {
+        for port in &sandbox.ports {
+            if matches!(port.state, State::Promised(_) | State::Unknown) {
+                wanted.insert((sandbox.container.as_str(), port.interface));
+            }
+        }
+    }
+    let key = |attachment: &Value, name: &str| {
+        attachment["key"][name].as_str().unwrap_or_default().to_owned()
+    };
+    let is_wanted = |attachment: &&Value| {
+        let (container, interface) =
+            (key(attachment, "containerId"), key(attachment, "interfaceName"));
+        wanted.contains(&(container.as_str(), interface.as_str()))
+    };
+    let strange = picture.attachments.iter().filter(|attachment| !is_wanted(attachment));
+    strange.map(|attachment| format!("nobody has {attachment}")).collect()
+}
+
+fn promised_twice(promises: &Promises<'_>) -> Vec<String> {
+    let all = |of: fn(&Promise) -> Vec<String>| promises.values().flat_map(move |p| of(p));
+    let mut doubled = twice(all(|p| vec![p.pci.clone()]), "VF promised twice");
+    doubled.extend(twice(all(|p| vec![p.mac.clone()]), "MAC address promised twice"));
+    let addresses = all(|p| p.addresses.iter().cloned().collect());
+    doubled.extend(twice(addresses, "address promised twice"));
+    doubled
+}
+
+/// Networks that hold more or fewer addresses than their attachments have.
+fn leaked_leases(picture: &Picture, networks: &[Value]) -> Vec<String> {
+    let mut differences = Vec::new();
+    for network in networks {
+        let name = &network["network"]["name"];
+        let attachments = picture.attachments.iter().filter(|a| &a["network"] == name);
+        let used = attachments.flat_map(addresses_of).count() as u64;
+        let subnets = network["subnets"].as_array().into_iter().flatten();
+        let held: u64 = subnets.map(|subnet| number(&subnet["held"])).sum();
+        if held != used {
+            differences.push(format!("network {name} holds {held} addresses, {used} are used"));
+        }
+    }
+    differences
+}
+
+/// Protobuf's JSON form has 64-bit numbers as text, and leaves out zeros.
+fn number(value: &Value) -> u64 {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,154 @@
+//! What goes wrong while callers call.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::plan::{Fault, Trouble, Victim};
+use crate::{halves::Machines, scenarios::faults::steps, wait_for};
+
+/// How often an armed fault is looked for.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long a program may take to die of a fault that has struck.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How often what went wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Toll {
+    pub(crate) kills: u64,
+    pub(crate) cuts: u64,
+    pub(crate) failed_steps: u64,
+    pub(crate) resets: u64,
+}
+
+/// The steps of both programs.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    agent: Vec<String>,
+    service: Vec<String>,
+}
+
+impl Steps {
+    pub(crate) fn ask() -> Self {
+        Self { agent: steps("host-shim-agent"), service: steps("dpu-service") }
+    }
+
+    fn name(&self, victim: Victim, number: usize) -> &str {
+        let steps = match victim {
+            Victim::Agent => &self.agent,
+            Victim::Service => &self.service,
+        };
+        &steps[number % steps.len()]
+    }
+}
+
+/// A fault that waits for its step.
+struct Armed {
+    victim: Victim,
+    kills: bool,
+    file: PathBuf,
+}
+
+impl Armed {
+    fn has_struck(&self) -> bool {
+        !self.file.exists()
+    }
+}
+
+/// Who does it.
+pub(crate) struct Chaos<'a> {
+    pub(crate) machines: Machines<'a>,
+    pub(crate) steps: &'a Steps,
+    pub(crate) toll: &'a mut Toll,
+}
+
+impl Chaos<'_> {
+    /// Does all of it in turn, and goes on watching until the callers are `done`. Then everything runs
+    /// again.
+    pub(crate) fn wreak(&mut self, faults: &[Fault], done: &AtomicBool) {
+        let mut armed = Vec::new();
+        for fault in faults {
+            self.watch(&mut armed, fault.after, || false);
+            self.strike(*fault, &mut armed);
+        }
+        self.watch(&mut armed, Duration::MAX, || done.load(Ordering::Acquire));
+        self.disarm(armed);
+    }
+
+    fn strike(&mut self, Fault { trouble, lasting, .. }: Fault, armed: &mut Vec<Armed>) {
+        match trouble {
+            Trouble::Kill(victim) => {
+                self.kill(victim, armed);
+                thread::park_timeout(lasting);
+                self.machines.start(victim);
+            }
+            Trouble::KillAtStep(victim, step) => armed.push(self.arm(victim, true, step)),
+            Trouble::FailStep(victim, step) => armed.push(self.arm(victim, false, step)),
+            Trouble::Cut => self.cut(lasting),
+            Trouble::ResetCard => self.reset_card(),
+            Trouble::RebootDpu => {
+                self.kill(Victim::Service, armed);
+                self.reset_card();
+                self.machines.start(Victim::Service);
+            }
+            Trouble::Reload => self.machines.reload(),
+        }
+    }
+
+    /// An armed fault may have been quicker.
+    fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
+        self.machines.program(victim).crash();
+        self.toll.kills += 1;
+        armed.retain(|fault| !(fault.kills && fault.victim == victim && fault.has_struck()));
+    }
+
+    fn cut(&mut self, lasting: Duration) {
+        self.machines.dpu.ip(&["link", "set", "mgmt0", "down"]);
+        self.toll.cuts += 1;
+        thread::park_timeout(lasting);
+        self.machines.dpu.ip(&["link", "set", "mgmt0", "up"]);
+    }
+
+    fn reset_card(&mut self) {
+        self.machines.reset_card();
+        self.toll.resets += 1;
+    }
+
+    fn arm(&self, victim: Victim, kills: bool, step: usize) -> Armed {
+        let how = if kills { "kill" } else { "fail" };
+        let file = self.machines.arm(victim, how, self.steps.name(victim, step));
+        Armed { victim, kills, file }
+    }
+
+    /// Starts programs again that armed faults have killed, for some time or until it is over.
+    fn watch(&mut self, armed: &mut Vec<Armed>, time: Duration, is_over: impl Fn() -> bool) {
+        let start = Instant::now();
+        while start.elapsed() < time && !is_over() {
+            let (struck, waiting): (Vec<_>, _) = armed.drain(..).partition(Armed::has_struck);
+            *armed = waiting;
+            self.note_struck(&struck);
+            thread::park_timeout(PAUSE);
+        }
+    }
+
+    fn note_struck(&mut self, struck: &[Armed]) {
+        self.toll.failed_steps += struck.iter().filter(|fault| !fault.kills).count() as u64;
+        for victim in [Victim::Agent, Victim::Service] {
+            if struck.iter().any(|fault| fault.kills && fault.victim == victim) {
+                let program = self.machines.program(victim);
+                wait_for("a program to die of its fault", LIMIT, || program.ended());
+                self.toll.kills += 1;
+                self.machines.start(victim);
+            }
+        }
+    }
+
+    fn disarm(&mut self, armed: Vec<Armed>) {
+        let took_away = |fault: &Armed| std::fs::remove_file(&fault.file).is_ok();
+        let struck: Vec<_> = armed.into_iter().filter(|fault| !took_away(fault)).collect();
+        self.note_struck(&struck);
+    }
+}

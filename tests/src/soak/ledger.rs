@@ -1,0 +1,122 @@
+//! What a caller was promised, and what of it is to be there.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::plan::INTERFACES;
+use crate::{Netns, scenarios::pods::addresses_with_prefix};
+
+/// What a confirmed ADD promises until its DEL.
+#[derive(Clone, Debug)]
+pub(crate) struct Promise {
+    /// The result, as the plugin printed it.
+    pub(crate) result: Value,
+    /// The configuration that it was asked with.
+    pub(crate) configuration: Value,
+    pub(crate) pci: String,
+    pub(crate) mac: String,
+    pub(crate) addresses: BTreeSet<String>,
+}
+
+impl Promise {
+    pub(crate) fn new(result: Value, configuration: Value) -> Self {
+        let interface = &result["interfaces"][0];
+        let text = |key: &str| interface[key].as_str().unwrap_or_default().to_owned();
+        Self {
+            pci: text("pciID"),
+            mac: text("mac"),
+            addresses: addresses_with_prefix(&result).into_iter().collect(),
+            result,
+            configuration,
+        }
+    }
+
+    /// Whether it is the same VF with the same addresses.
+    pub(crate) fn equals(&self, other: &Self) -> bool {
+        (&self.pci, &self.mac, &self.addresses) == (&other.pci, &other.mac, &other.addresses)
+    }
+}
+
+/// What is known of one interface.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum State {
+    /// Nothing is attached.
+    #[default]
+    Absent,
+    /// Nothing is to be attached once all is settled.
+    Leaving,
+    /// An ADD was confirmed.
+    Promised(Box<Promise>),
+    /// A call failed while something was broken: it may be attached, until the next DEL.
+    Unknown,
+}
+
+/// One interface of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) interface: &'static str,
+    /// The network of the last ADD.
+    pub(crate) network: String,
+    pub(crate) state: State,
+}
+
+impl Port {
+    pub(crate) fn promise(&self) -> Option<&Promise> {
+        match &self.state {
+            State::Promised(promise) => Some(promise),
+            _ => None,
+        }
+    }
+}
+
+/// A pod's sandbox: a container id, and a netns as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) container: String,
+    pub(crate) netns: Option<Netns>,
+    pub(crate) ports: Vec<Port>,
+}
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        let netns = Netns::new("pod");
+        let port = |interface| Port { interface, network: "blue".into(), state: State::default() };
+        Self {
+            container: netns.name().to_owned(),
+            netns: Some(netns),
+            ports: INTERFACES.map(port).into(),
+        }
+    }
+}
+
+/// What a caller has: its pods, and the sandboxes before them whose DEL is late.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) caller: usize,
+    pub(crate) pods: Vec<Sandbox>,
+    pub(crate) late: Vec<Sandbox>,
+}
+
+impl Ledger {
+    pub(crate) fn new(caller: usize, pods: usize) -> Self {
+        let pods = (0..pods).map(|_| Sandbox::new()).collect();
+        Self { caller, pods, late: Vec::new() }
+    }
+
+    /// The name of the network that this caller applies and deletes.
+    pub(crate) fn own_network(&self) -> String {
+        format!("own-{}", self.caller)
+    }
+
+    /// The pod gets a new sandbox; the DEL of what it had is late.
+    pub(crate) fn replace(&mut self, pod: usize) {
+        let old = std::mem::replace(&mut self.pods[pod], Sandbox::new());
+        self.late.push(old);
+    }
+
+    /// All sandboxes, those whose DEL is late included.
+    pub(crate) fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
+        self.pods.iter().chain(&self.late)
+    }
+}

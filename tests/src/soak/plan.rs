@@ -1,0 +1,240 @@
+//! What a soak does: drawn from its seed alone, so that the same seed plans the same.
+
+use std::time::Duration;
+
+use super::dice::Dice;
+
+/// Runtimes that call at the same time, each with its own pods.
+pub(crate) const CALLERS: usize = 6;
+/// Pods of each.
+pub(crate) const PODS: usize = 3;
+/// Interfaces of each pod.
+pub(crate) const INTERFACES: [&str; 2] = ["eth0", "net1"];
+/// Operations until all is looked at.
+const OPERATIONS_OF_A_ROUND: usize = 50;
+
+/// What a pod is attached to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Network {
+    /// One of the service's configuration.
+    Configured(&'static str),
+    /// The caller's own, which it applies and deletes.
+    Own,
+}
+
+/// What an ADD asks for by the runtime's configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wish {
+    Nothing,
+    /// A MAC address with this last byte. There are few, so that they are in use at times.
+    Mac(u8),
+    /// An IPv4 address of `blue` with this last byte, likewise.
+    Address(u8),
+}
+
+/// What a caller does to one interface of one pod, or to all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    Add(Network, Wish),
+    /// Two ADDs of the same interface at the same time.
+    AddTwice(Network),
+    /// An ADD, a DEL that does not wait for its answer, and another DEL.
+    AddCutShort(Network),
+    Del,
+    /// DEL twice, the second without a netns, as kubelet does.
+    DelTwice,
+    /// DEL of a container that never was.
+    DelUnknown,
+    Check,
+    /// GC whose list lacks this one interface.
+    Collect,
+    Status,
+    /// The pod's netns ends with whatever is in it, and is followed by DEL at once or late.
+    EndNetns {
+        late: bool,
+    },
+    /// The pod gets a new sandbox while the old one's DEL is late.
+    Replace,
+    /// The operator releases the attachment.
+    Release,
+    /// The caller's own network is applied.
+    Apply,
+    /// It is deleted, if nothing uses it.
+    Delete,
+}
+
+/// An action and what it is done to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub(crate) pod: usize,
+    pub(crate) interface: usize,
+    pub(crate) action: Action,
+}
+
+/// One of the two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    Agent,
+    Service,
+}
+
+impl Victim {
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Agent => "host-shim-agent",
+            Self::Service => "dpu-service",
+        }
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trouble {
+    /// A program is killed at any moment.
+    Kill(Victim),
+    /// It is killed after the step of this number.
+    KillAtStep(Victim, usize),
+    /// The step of this number fails.
+    FailStep(Victim, usize),
+    /// Host and DPU don't reach each other.
+    Cut,
+    /// The card is pulled out and plugged in again.
+    ResetCard,
+    /// The service is killed and the card reset.
+    RebootDpu,
+    /// Both programs read their configuration again, which harms nobody.
+    Reload,
+}
+
+/// A trouble, when it begins, counted from the one before, and how long it lasts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) trouble: Trouble,
+    pub(crate) after: Duration,
+    pub(crate) lasting: Duration,
+}
+
+/// What is done until all is looked at.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// The host reboots before all else.
+    pub(crate) host_reboots: bool,
+    /// What each caller does, in this order.
+    pub(crate) operations: [Vec<Operation>; CALLERS],
+    /// What goes wrong meanwhile, in this order.
+    pub(crate) faults: Vec<Fault>,
+}
+
+impl Round {
+    /// Draws a round of at most that many operations.
+    pub(crate) fn draw(dice: &mut Dice, at_most: usize) -> Self {
+        let mut operations: [Vec<Operation>; CALLERS] = Default::default();
+        for _ in 0..OPERATIONS_OF_A_ROUND.min(at_most) {
+            operations[dice.index(CALLERS)].push(operation(dice));
+        }
+        let faults = dice.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
+        Self {
+            host_reboots: dice.happens(3),
+            operations,
+            faults: (0..faults).map(|_| fault(dice)).collect(),
+        }
+    }
+
+    /// How many operations it has.
+    pub(crate) fn len(&self) -> usize {
+        self.operations.iter().map(Vec::len).sum()
+    }
+
+    /// Whether nothing goes wrong, so that every call has to succeed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.faults.iter().all(|fault| matches!(fault.trouble, Trouble::Reload))
+    }
+}
+
+fn operation(dice: &mut Dice) -> Operation {
+    let (pod, interface) = (dice.index(PODS), dice.index(INTERFACES.len()));
+    let network = network(dice, interface);
+    let action = dice.weighted(&[
+        (340, Action::Add(network, Wish::Nothing)),
+        (20, Action::Add(network, Wish::Mac(0))),
+        (20, Action::Add(Network::Configured("blue"), Wish::Address(0))),
+        (20, Action::AddTwice(network)),
+        (20, Action::AddCutShort(network)),
+        (220, Action::Del),
+        (40, Action::DelTwice),
+        (20, Action::DelUnknown),
+        (80, Action::Check),
+        (20, Action::Collect),
+        (50, Action::Status),
+        (25, Action::EndNetns { late: false }),
+        (25, Action::EndNetns { late: true }),
+        (20, Action::Replace),
+        (30, Action::Release),
+        (30, Action::Apply),
+        (20, Action::Delete),
+    ]);
+    Operation { pod, interface, action: specified(action, dice) }
+}
+
+/// `green` has a route of its own, which a pod can have but once.
+fn network(dice: &mut Dice, interface: usize) -> Network {
+    let routed = if interface == 0 { "green" } else { "blue" };
+    dice.weighted(&[
+        (8, Network::Configured("blue")),
+        (4, Network::Configured(routed)),
+        (2, Network::Configured("wire")),
+        (1, Network::Configured("tiny")),
+        (3, Network::Own),
+    ])
+}
+
+/// A wish is for one of few values.
+fn specified(action: Action, dice: &mut Dice) -> Action {
+    let value = u8::try_from(dice.below(12)).expect("less than 256");
+    match action {
+        Action::Add(network, Wish::Mac(_)) => Action::Add(network, Wish::Mac(value)),
+        Action::Add(network, Wish::Address(_)) => Action::Add(network, Wish::Address(value)),
+        other => other,
+    }
+}
+
+fn fault(dice: &mut Dice) -> Fault {
+    let victim = dice.weighted(&[(1, Victim::Agent), (1, Victim::Service)]);
+    let step = dice.index(1000);
+    let trouble = dice.weighted(&[
+        (30, Trouble::Kill(victim)),
+        (30, Trouble::KillAtStep(victim, step)),
+        (15, Trouble::FailStep(victim, step)),
+        (25, Trouble::Cut),
+        (4, Trouble::ResetCard),
+        (2, Trouble::RebootDpu),
+        (15, Trouble::Reload),
+    ]);
+    // Most are short, so that calls meet both ends of them; some outlast all patience.
+    let lasting = if dice.happens(6) { 4000 } else { dice.below(300) };
+    Fault {
+        trouble,
+        after: Duration::from_millis(dice.below(600)),
+        lasting: Duration::from_millis(lasting),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_plans_the_same() {
+        let plan = |seed| {
+            let mut dice = Dice::new(seed);
+            (0..20).map(|_| format!("{:?}", Round::draw(&mut dice, 1000))).collect::<Vec<_>>()
+        };
+        assert_eq!(plan(3), plan(3));
+        assert_ne!(plan(3), plan(4));
+    }
+
+    #[test]
+    fn a_last_round_is_no_longer_than_what_is_left() {
+        assert_eq!(Round::draw(&mut Dice::new(1), 7).len(), 7);
+    }
+}
