@@ -6,7 +6,7 @@ use std::{
 };
 
 use bootstrap::Chain;
-use journal::{Change, Journal, Schema, Statistics, WriteError};
+use journal::{Change, Journal, Outlives, Schema, Statistics, WriteError};
 use offload_proto::{Failure, Reason};
 use serde::de::DeserializeOwned;
 
@@ -97,7 +97,8 @@ impl Records {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Ok(Self { journal: Journal::open(path, SCHEMA)?, path: path.to_owned() })
+        let journal = Journal::open(path, SCHEMA, Outlives::Machine)?;
+        Ok(Self { journal, path: path.to_owned() })
     }
 
     /// Likewise, with `wrap` between journal and file: see [`Journal::open_with`].
@@ -108,7 +109,8 @@ impl Records {
         path: &Path,
         wrap: impl Fn(journal::storage::FileBackend) -> B + Send + 'static,
     ) -> Result<Self, OpenError> {
-        Ok(Self { journal: Journal::open_with(path, SCHEMA, wrap)?, path: path.to_owned() })
+        let journal = Journal::open_with(path, SCHEMA, Outlives::Machine, wrap)?;
+        Ok(Self { journal, path: path.to_owned() })
     }
 
     /// All that it holds. Blocks.
@@ -246,7 +248,7 @@ fn cooling_key(cooling: &Cooling) -> String {
     format!("{} {}", cooling.network, cooling.address)
 }
 
-fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
+pub(crate) fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
     let (network, address) = std::str::from_utf8(key).ok()?.split_once(' ')?;
     let until = std::str::from_utf8(value).ok()?.parse().ok()?;
     Some(Cooling { network: network.into(), address: address.parse().ok()?, until })

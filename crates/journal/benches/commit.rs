@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use journal::{Change, Journal, Schema};
+use journal::{Change, Journal, Outlives, Schema};
 
 const TABLE: &str = "records";
 const LASTS: Duration = Duration::from_secs(2);
@@ -19,7 +19,9 @@ async fn main() {
     // Not in /tmp, which may be memory.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let schema = Schema { name: "bench", version: 1, tables: &[TABLE] };
-    let journal = Arc::new(Journal::open(&directory.path().join("journal"), schema).unwrap());
+    let journal = Arc::new(
+        Journal::open(&directory.path().join("journal"), schema, Outlives::Machine).unwrap(),
+    );
     let one = rate(&journal, 1).await;
     let many = rate(&journal, 64).await;
     println!("1 caller:   {one:8.0} commits/s");

@@ -18,7 +18,7 @@ pub const FULL: i32 = 28;
 const SECTOR: usize = 512;
 
 /// A disk in memory. Cloning it gives the same one, so that a test keeps a hand on it while the
-/// journal writes: `Journal::open_with(path, schema, move |_| disk.clone())`.
+/// journal writes: `Journal::open_with(path, schema, commits, move |_| disk.clone())`.
 #[derive(Clone, Debug, Default)]
 pub struct FaultyDisk(Arc<Mutex<State>>);
 
@@ -63,6 +63,12 @@ impl FaultyDisk {
     pub fn holding(content: Vec<u8>) -> Self {
         let state = State { synced: content.clone(), current: content, ..State::default() };
         Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// What a reader sees.
+    #[must_use]
+    pub fn content(&self) -> Vec<u8> {
+        self.state().current.clone()
     }
 
     /// Makes all writes and changes of length fail with that error number, or none.

@@ -16,7 +16,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Change, OpenError, ReadError, WriteError, file,
+    Change, OpenError, Outlives, ReadError, WriteError, file,
     storage::{FileBackend, StorageBackend},
     store::Store,
     writer::{Health, Message, Writer},
@@ -61,12 +61,13 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal in the file `path`, or creates it, with its directory.
+    /// Opens the journal in the file `path`, or creates it, with its directory. Its commits outlive
+    /// what `commits` says.
     ///
     /// # Errors
     /// See [`OpenError`]. A file that exists is as it was.
-    pub fn open(path: &Path, schema: Schema) -> Result<Self, OpenError> {
-        Self::open_with(path, schema, |file| file)
+    pub fn open(path: &Path, schema: Schema, commits: Outlives) -> Result<Self, OpenError> {
+        Self::open_with(path, schema, commits, |file| file)
     }
 
     /// Like [`Self::open`], with `wrap` between the journal and its file, so that a test can make
@@ -77,6 +78,7 @@ impl Journal {
     pub fn open_with<B: StorageBackend>(
         path: &Path,
         schema: Schema,
+        commits: Outlives,
         wrap: impl Fn(FileBackend) -> B + Send + 'static,
     ) -> Result<Self, OpenError> {
         file::create_if_missing(path, &schema)?;
@@ -84,7 +86,7 @@ impl Journal {
         let place = path.to_owned();
         let open = move || {
             let backend = wrap(file::open_backend(&place)?);
-            Store::open(backend, &place, &schema)
+            Store::open(backend, &place, &schema, commits)
         };
         let first = open()?;
         let health = Arc::<Health>::default();

@@ -1,7 +1,8 @@
 //! A durable table of records with group commit.
 //!
-//! One file, a few tables of keys and values. A [`Journal::commit`] is in the file, on the disk,
-//! when it returns; calls that wait at the same time share one transaction and one sync of the disk.
+//! One file, a few tables of keys and values. A [`Journal::commit`] is in the file, and on the disk
+//! unless it need not [outlive][`Outlives`] the machine, when it returns; calls that wait at the same
+//! time share one transaction and one sync of the disk.
 //! After an I/O error the file is opened again by itself, and what the failed transaction may have
 //! left in it is taken back first: a commit that was answered with an error has not happened.
 #![forbid(unsafe_code)]
@@ -14,11 +15,13 @@ pub mod faulty_disk;
 mod file;
 mod journal;
 mod store;
+mod syncs;
 mod writer;
 
 pub use change::Change;
 pub use error::{OpenError, ReadError, WriteError};
 pub use journal::{Commit, Journal, Rows, Schema, Statistics};
+pub use syncs::Outlives;
 
 /// What a test's disk is made of: see [`Journal::open_with`].
 pub mod storage {

@@ -7,7 +7,11 @@ use redb::{
     StorageError, TableDefinition, TableError, WriteTransaction,
 };
 
-use crate::{Change, OpenError, Rows, Schema, storage::StorageBackend};
+use crate::{
+    Change, OpenError, Outlives, Rows, Schema,
+    storage::StorageBackend,
+    syncs::{Switched, Syncs},
+};
 
 /// How much memory redb may fill with pages, in bytes.
 pub(crate) const CACHE: usize = 512 * 1024;
@@ -21,6 +25,8 @@ const VERSION: &[u8] = b"version";
 pub(crate) struct Store {
     database: Database,
     tables: &'static [&'static str],
+    commits: Outlives,
+    syncs: Syncs,
 }
 
 const fn definition(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
@@ -34,8 +40,11 @@ impl Store {
         backend: impl StorageBackend,
         path: &Path,
         schema: &Schema,
+        commits: Outlives,
     ) -> Result<Self, OpenError> {
         let place = path.to_owned();
+        let syncs = Syncs::default();
+        let backend = Switched { backend, syncs: syncs.clone() };
         let database = Builder::new()
             .set_cache_size(CACHE)
             .set_repair_callback(move |_| {
@@ -47,7 +56,7 @@ impl Store {
         let transaction = database.begin_read().map_err(|error| damaged(error.into()))?;
         check_owner(&transaction, path, schema)?;
         drop(transaction);
-        Ok(Self { database, tables: schema.tables })
+        Ok(Self { database, tables: schema.tables, commits, syncs })
     }
 
     /// Makes a new database in `backend`.
@@ -71,7 +80,7 @@ impl Store {
         Change::put(OWN, *b"probe", *b"")
     }
 
-    /// Makes all `changes` durably, or none. Adds to `take_back` what undoes them, last first, when
+    /// Makes all `changes`, or none. Adds to `take_back` what undoes them, last first, when
     /// read backwards.
     pub(crate) fn apply(
         &self,
@@ -86,6 +95,8 @@ impl Store {
             }
         }
         transaction.commit()?;
+        // The first one is synced in any case: see [`Syncs`].
+        self.syncs.set(self.commits == Outlives::Machine);
         Ok(())
     }
 
@@ -103,6 +114,12 @@ impl Store {
             rows.push((key.value().to_vec(), value.value().to_vec()));
         }
         Ok(rows)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.syncs.set(true);
     }
 }
 

@@ -5,7 +5,9 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use futures::future::join_all;
 use journal::{
-    Change, Journal, OpenError, ReadError, Rows, Schema, WriteError,
+    Change, Journal, OpenError,
+    Outlives::{self, Machine, Process},
+    ReadError, Rows, Schema, WriteError,
     faulty_disk::{BROKEN, FULL, Fate, FaultyDisk},
 };
 
@@ -43,23 +45,27 @@ fn faulty(place: &Place) -> (Journal, FaultyDisk) {
 }
 
 fn empty_journal(place: &Place) -> Vec<u8> {
-    drop(Journal::open(&place.path, SCHEMA).unwrap());
+    drop(Journal::open(&place.path, SCHEMA, Machine).unwrap());
     fs::read(&place.path).unwrap()
 }
 
 fn open_on(place: &Place, disk: &FaultyDisk) -> Result<Journal, OpenError> {
+    open_for(Machine, place, disk)
+}
+
+fn open_for(commits: Outlives, place: &Place, disk: &FaultyDisk) -> Result<Journal, OpenError> {
     let disk = disk.clone();
-    Journal::open_with(&place.path, SCHEMA, move |_| disk.clone())
+    Journal::open_with(&place.path, SCHEMA, commits, move |_| disk.clone())
 }
 
 #[tokio::test]
 async fn what_was_committed_is_there_after_opening_again() {
     let place = place();
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     journal.commit(vec![put("a", "1"), put("b", "2")]).await.unwrap();
     journal.commit(vec![Change::delete(PODS, "a"), put("c", "3")]).await.unwrap();
     drop(journal);
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     assert_eq!(rows(&journal), [row("b", "2"), row("c", "3")]);
     assert_eq!(journal.read_all(NETWORKS).unwrap(), []);
 }
@@ -67,7 +73,7 @@ async fn what_was_committed_is_there_after_opening_again() {
 #[tokio::test]
 async fn the_file_is_the_owners_only() {
     let place = place();
-    drop(Journal::open(&place.path, SCHEMA).unwrap());
+    drop(Journal::open(&place.path, SCHEMA, Machine).unwrap());
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&place.path), 0o600);
     assert_eq!(mode(place.path.parent().unwrap()), 0o700);
@@ -78,19 +84,19 @@ async fn the_file_is_the_owners_only() {
 #[tokio::test]
 async fn dropping_lets_waiting_commits_finish() {
     let place = place();
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     journal.commit_lazily(vec![put("lazy", "1")]);
     let waiting = journal.commit(vec![put("waiting", "1")]);
     drop(journal);
     waiting.await.unwrap();
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     assert_eq!(rows(&journal).len(), 2);
 }
 
 #[tokio::test]
 async fn waiting_commits_share_transactions() {
     let place = place();
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     let commits = (0..256).map(|number| journal.commit(vec![put(&number.to_string(), "1")]));
     for result in join_all(commits.collect::<Vec<_>>()).await {
         result.unwrap();
@@ -104,25 +110,25 @@ async fn waiting_commits_share_transactions() {
 #[tokio::test]
 async fn a_second_process_is_told_that_it_is_in_use() {
     let place = place();
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
-    let error = Journal::open(&place.path, SCHEMA).unwrap_err();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
+    let error = Journal::open(&place.path, SCHEMA, Machine).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     drop(journal);
-    Journal::open(&place.path, SCHEMA).unwrap();
+    Journal::open(&place.path, SCHEMA, Machine).unwrap();
 }
 
 #[test]
 fn files_of_others_are_refused_and_untouched() {
     let place = place();
-    drop(Journal::open(&place.path, SCHEMA).unwrap());
+    drop(Journal::open(&place.path, SCHEMA, Machine).unwrap());
     let before = fs::read(&place.path).unwrap();
 
     let other = Schema { name: "other", ..SCHEMA };
-    let error = Journal::open(&place.path, other).unwrap_err();
+    let error = Journal::open(&place.path, other, Machine).unwrap_err();
     assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
 
     let older = Schema { version: 1, ..SCHEMA };
-    let error = Journal::open(&place.path, older).unwrap_err();
+    let error = Journal::open(&place.path, older, Machine).unwrap_err();
     assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
     assert_eq!(fs::read(&place.path).unwrap(), before);
 }
@@ -130,13 +136,13 @@ fn files_of_others_are_refused_and_untouched() {
 #[test]
 fn damaged_files_are_refused_and_untouched() {
     let place = place();
-    drop(Journal::open(&place.path, SCHEMA).unwrap());
+    drop(Journal::open(&place.path, SCHEMA, Machine).unwrap());
     let good = fs::read(&place.path).unwrap();
     let mut scribbled = good.clone();
     scribbled[..4096].fill(0xa5);
     for bytes in [b"[[network]]\nname = \"red\"\n".to_vec(), good[..1000].to_vec(), scribbled] {
         fs::write(&place.path, &bytes).unwrap();
-        let error = Journal::open(&place.path, SCHEMA).unwrap_err();
+        let error = Journal::open(&place.path, SCHEMA, Machine).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
         assert_eq!(fs::read(&place.path).unwrap(), bytes);
     }
@@ -146,14 +152,14 @@ fn damaged_files_are_refused_and_untouched() {
 fn a_directory_in_the_way_is_refused() {
     let place = place();
     fs::create_dir_all(&place.path).unwrap();
-    let error = Journal::open(&place.path, SCHEMA).unwrap_err();
+    let error = Journal::open(&place.path, SCHEMA, Machine).unwrap_err();
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn tables_that_the_schema_lacks_are_refused() {
     let place = place();
-    let journal = Journal::open(&place.path, SCHEMA).unwrap();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     let commit = journal.commit(vec![put("a", "1"), Change::put("foreign", "a", "1")]).await;
     assert!(matches!(commit, Err(WriteError::NoTable("foreign"))));
     assert!(matches!(journal.read_all("foreign"), Err(ReadError::NoTable("foreign"))));
@@ -303,6 +309,79 @@ async fn a_disk_that_fails_once_at_any_write_loses_nothing_that_was_answered() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn without_syncs_what_was_answered_outlives_the_process() {
+    let place = place();
+    let disk = FaultyDisk::holding(empty_journal(&place));
+    let journal = open_for(Process, &place, &disk).unwrap();
+    for number in 0..20 {
+        journal.commit(vec![put("last", &number.to_string()), put("long", VALUE)]).await.unwrap();
+        // As the next process would find it, were this one killed now.
+        let next = open_on(&place, &FaultyDisk::holding(disk.content())).unwrap();
+        assert_eq!(rows(&next), [row("last", &number.to_string()), row("long", VALUE)]);
+    }
+}
+
+#[tokio::test]
+async fn without_syncs_a_second_process_is_told_that_it_is_in_use() {
+    let place = place();
+    let _first = Journal::open(&place.path, SCHEMA, Process).unwrap();
+    let error = Journal::open(&place.path, SCHEMA, Process).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn without_syncs_a_closed_journal_survives_a_power_cut() {
+    let place = place();
+    let disk = FaultyDisk::holding(empty_journal(&place));
+    let journal = open_for(Process, &place, &disk).unwrap();
+    journal.commit(vec![put("a", "1")]).await.unwrap();
+    journal.commit(vec![put("b", "2")]).await.unwrap();
+    drop(journal);
+    disk.power_on(|| Fate::Lost);
+    assert_eq!(rows(&open_on(&place, &disk).unwrap()), [row("a", "1"), row("b", "2")]);
+}
+
+/// How many ways of losing and tearing what was not synced are tried.
+const TEARS: u64 = 100;
+
+/// Enough for pages of the file to be used again.
+const UNSYNCED_COMMITS: usize = 12;
+
+#[tokio::test]
+async fn without_syncs_what_a_power_cut_leaves_is_an_earlier_state_or_refused() {
+    let place = place();
+    let empty = empty_journal(&place);
+    let mut refused = 0;
+    for seed in 0..TEARS {
+        let mut chance = Chance(seed);
+        let disk = FaultyDisk::holding(empty.clone());
+        let journal = open_for(Process, &place, &disk).unwrap();
+        for number in 0..UNSYNCED_COMMITS {
+            let key = (number % 2).to_string();
+            journal.commit(vec![put("last", &number.to_string()), put(&key, VALUE)]).await.unwrap();
+        }
+        disk.cut_power_after(0);
+        drop(journal);
+        disk.power_on(|| chance.fate());
+        match open_on(&place, &disk) {
+            Ok(journal) => assert!(is_a_state(&rows(&journal)), "seed {seed}"),
+            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    assert!((1..TEARS).contains(&refused), "both happen: {refused} of {TEARS} refused");
+}
+
+/// Whether it is what one of the commits left, all of it.
+fn is_a_state(rows: &Rows) -> bool {
+    let state = |number: usize| {
+        let values = (0..=number.min(1)).map(|key| row(&key.to_string(), VALUE));
+        values.chain([row("last", &number.to_string())]).collect::<Rows>()
+    };
+    (0..UNSYNCED_COMMITS).any(|number| *rows == state(number))
 }
 
 /// Chance that comes out the same each time.

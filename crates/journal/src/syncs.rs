@@ -1,0 +1,109 @@
+//! What a commit outlives, and the syncs that it takes.
+
+use std::{
+    io,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::storage::{BackendError, StorageBackend};
+
+/// What a commit outlives once it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlives {
+    /// The machine, however it goes down: the commit is on the disk.
+    Machine,
+    /// The process, however it ends: the commit is with the operating system, which writes it to the
+    /// disk when it thinks fit. Should the machine go down before, the journal may lack commits, or
+    /// be damaged.
+    Process,
+}
+
+/// Whether a backend syncs.
+///
+/// redb believes a file that it has closed, and checks every page of one that it has not. So that it
+/// is not mistaken when the machine goes down, a journal whose commits are not synced syncs all the
+/// same when it is opened, at the first commit, which takes the trust from the file, and when it is
+/// closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Syncs(Arc<AtomicBool>);
+
+impl Default for Syncs {
+    fn default() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Syncs {
+    pub(crate) fn set(&self, on: bool) {
+        self.0.store(on, Ordering::Release);
+    }
+
+    fn are_on(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A backend that syncs as it is told.
+#[derive(Debug)]
+pub(crate) struct Switched<B> {
+    pub(crate) backend: B,
+    pub(crate) syncs: Syncs,
+}
+
+impl<B: StorageBackend> StorageBackend for Switched<B> {
+    fn sync_data(&self) -> io::Result<()> {
+        if self.syncs.are_on() { self.backend.sync_data() } else { Ok(()) }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.backend.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.backend.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.backend.set_len(length)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.backend.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.backend.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.backend.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.backend.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.backend.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.backend.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.backend.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.backend.query_lock_range(start, end)
+    }
+}
