@@ -8,3 +8,4 @@ pub mod cni;
 pub mod mover;
 pub mod protocol;
 pub mod vf_source;
+mod whole_file;

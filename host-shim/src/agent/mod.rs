@@ -260,7 +260,7 @@ mod tests {
     pub(super) fn agent() -> (Arc<Agent>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let config = bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap();
-        let records = Records::open(folder.path()).unwrap();
+        let records = Records::open(folder.path(), "boot").unwrap();
         let host = Netns::current().unwrap();
         let announcer = Announcer::start().unwrap();
         let source = Arc::new(VirtualCard);

@@ -1,12 +1,18 @@
 //! The agent's durable records: what it has to finish or take back, whatever happens in between.
+//!
+//! They outlive the agent however it dies, and so they are written through to the operating system.
+//! They need not outlive the host's boot: see [`boot`].
+
+mod boot;
 
 use std::{
     collections::HashMap,
-    path::Path,
+    io,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use journal::{Change, Commit, Journal, OpenError, ReadError, Schema};
+use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema};
 use netlink::NetnsId;
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
@@ -94,6 +100,33 @@ pub enum RecordsError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// The note of the boot that they are of can't be read or written.
+    #[error("can't keep {}, which tells of what boot the agent's records are", path.display())]
+    Note {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Damaged ones of an earlier boot can't be moved out of the way.
+    #[error("can't move {} aside, which the host's going down has damaged", path.display())]
+    SetAside {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl RecordsError {
+    /// Whether the records are there and can't be understood.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Open(error) => matches!(error, OpenError::Damaged { .. }),
+            Self::Read(_) | Self::Damaged { .. } => true,
+            Self::Note { .. } | Self::SetAside { .. } => false,
+        }
+    }
 }
 
 /// The records, in the journal and in memory.
@@ -126,12 +159,29 @@ impl Index {
 }
 
 impl Records {
-    /// Opens the records in `folder`, or creates them there.
+    /// Opens the records in `folder`, or creates them there. Those that are damaged since the host
+    /// went down in an earlier boot than this one are moved aside.
     ///
     /// # Errors
     /// When they can't be read. They are never overwritten.
-    pub(super) fn open(folder: &Path) -> Result<Self, RecordsError> {
-        let journal = Journal::open(&folder.join("records.redb"), SCHEMA)?;
+    pub(super) fn open(folder: &Path, boot_id: &str) -> Result<Self, RecordsError> {
+        let path = folder.join("records.redb");
+        let last_boot = boot::last(&path)?;
+        let records = match (Self::read(&path), &last_boot) {
+            (Err(damage), Some(last)) if last != boot_id && damage.is_damage() => {
+                boot::set_aside(&path, last, &damage)?;
+                Self::read(&path)?
+            }
+            (read, _) => read?,
+        };
+        if last_boot.is_none_or(|last| last != boot_id) {
+            boot::note(&path, boot_id)?;
+        }
+        Ok(records)
+    }
+
+    fn read(path: &Path) -> Result<Self, RecordsError> {
+        let journal = Journal::open(path, SCHEMA, Outlives::Process)?;
         let rows = journal.read_all(TABLE)?.into_iter();
         let mut index = Index::default();
         for (id, row) in rows {
@@ -188,7 +238,7 @@ impl Records {
     }
 }
 
-/// A record on its way to the disk.
+/// A record on its way to the file.
 #[derive(Debug)]
 pub(super) struct Written(Result<Commit, Failure>);
 
@@ -196,7 +246,7 @@ impl Written {
     /// Waits until it is there.
     ///
     /// # Errors
-    /// [`Reason::RecordsUnavailable`]: what the disk holds has not changed.
+    /// [`Reason::RecordsUnavailable`]: what the file holds has not changed.
     pub(super) async fn done(self) -> Result<(), Failure> {
         self.0?.await.map_err(|error| unavailable(&error))
     }
@@ -210,7 +260,7 @@ impl Written {
     }
 }
 
-fn read(id: &[u8], row: &[u8]) -> Result<Arc<Record>, RecordsError> {
+pub(super) fn read(id: &[u8], row: &[u8]) -> Result<Arc<Record>, RecordsError> {
     serde_json::from_slice(row).map(Arc::new).map_err(|source| {
         let id = String::from_utf8_lossy(id).into_owned();
         RecordsError::Damaged { id, source }
@@ -224,6 +274,10 @@ fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
     use super::*;
 
     pub(crate) fn record(id: &str, container_id: &str) -> Record {
@@ -252,18 +306,22 @@ pub(crate) mod tests {
         }
     }
 
+    fn open(folder: &TempDir) -> Result<Records, RecordsError> {
+        Records::open(folder.path(), "this boot")
+    }
+
     #[tokio::test]
     async fn records_survive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         {
-            let records = Records::open(folder.path()).unwrap();
+            let records = open(&folder).unwrap();
             let releasing = Record { phase: Phase::Releasing, ..record("b", "c2") };
             for record in [record("a", "c1"), record("b", "c2"), releasing, record("c", "c3")] {
                 records.write(&record).done().await.unwrap();
             }
             records.remove("c");
         }
-        let records = Records::open(folder.path()).unwrap();
+        let records = open(&folder).unwrap();
         assert_eq!(records.all().len(), 2);
         let a = records.by_id("a").unwrap();
         assert_eq!(a.original, record("a", "c1").original);
@@ -279,10 +337,64 @@ pub(crate) mod tests {
     async fn a_damaged_record_is_named_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         {
-            let journal = Journal::open(&folder.path().join("records.redb"), SCHEMA).unwrap();
+            let journal =
+                Journal::open(&folder.path().join("records.redb"), SCHEMA, Outlives::Process)
+                    .unwrap();
             journal.commit(vec![Change::put(TABLE, "x", "{")]).await.unwrap();
         }
-        let error = Records::open(folder.path()).unwrap_err();
+        let error = open(&folder).unwrap_err();
         assert_eq!(error.to_string(), "record x of the agent is damaged");
+    }
+
+    /// Records with one entry, written in that boot, of which half a disk's page is left.
+    async fn torn_in(boot_id: &str) -> (TempDir, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::open(folder.path(), boot_id).unwrap();
+        records.write(&record("a", "c1")).done().await.unwrap();
+        drop(records);
+        let path = folder.path().join("records.redb");
+        let whole = fs::read(&path).unwrap();
+        let torn = whole[..2048].to_vec();
+        fs::write(&path, &torn).unwrap();
+        (folder, torn)
+    }
+
+    #[tokio::test]
+    async fn records_that_an_earlier_boots_end_has_torn_are_moved_aside() {
+        let (folder, torn) = torn_in("an earlier boot").await;
+        let records = open(&folder).unwrap();
+        assert!(records.all().is_empty());
+        let aside = folder.path().join("records.torn-in-an earlier boot");
+        assert_eq!(fs::read(aside).unwrap(), torn);
+        records.write(&record("b", "c2")).done().await.unwrap();
+        drop(records);
+        assert_eq!(open(&folder).unwrap().all().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn damaged_records_of_this_boot_are_refused_and_left_alone() {
+        let (folder, torn) = torn_in("this boot").await;
+        let error = open(&folder).unwrap_err();
+        assert!(error.is_damage(), "{error}");
+        assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
+    }
+
+    #[tokio::test]
+    async fn damaged_records_of_an_unknown_boot_are_refused_and_left_alone() {
+        let (folder, torn) = torn_in("an earlier boot").await;
+        fs::remove_file(folder.path().join("records.boot")).unwrap();
+        let error = open(&folder).unwrap_err();
+        assert!(error.is_damage(), "{error}");
+        assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
+    }
+
+    #[tokio::test]
+    async fn sound_records_of_an_earlier_boot_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::open(folder.path(), "an earlier boot").unwrap();
+        records.write(&record("a", "c1")).done().await.unwrap();
+        drop(records);
+        assert_eq!(open(&folder).unwrap().all().len(), 1);
+        assert_eq!(fs::read_to_string(folder.path().join("records.boot")).unwrap(), "this boot");
     }
 }

@@ -4,8 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -15,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sriov::PciAddress;
 
 use super::{OwnState, PciError, locked};
+use crate::whole_file;
 
 /// Where udev says which links it has named.
 const UDEV: &str = "/run/udev";
@@ -108,15 +108,8 @@ fn read(path: &Path) -> io::Result<Option<Kept>> {
     }
 }
 
-/// Replaces the file at once and whole.
 fn write(path: &Path, kept: &Kept) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(&serde_json::to_vec_pretty(kept)?)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    let folder = path.parent().unwrap_or(path);
-    File::open(folder)?.sync_all()
+    whole_file::replace(path, &serde_json::to_vec_pretty(kept)?)
 }
 
 #[cfg(test)]
