@@ -61,6 +61,13 @@ pub enum MoveError {
          out the network's ingress_rate, or the pod's"
     )]
     IngressLimit,
+    /// A PF puts a VF into one VLAN or into none.
+    #[error(
+        "a trunk of VLANs {} is wanted, and a card without a DPU can't keep the pod to them: leave \
+         out the network's trunk",
+        listed(.0)
+    )]
+    Trunk(Vec<u32>),
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
@@ -73,12 +80,17 @@ impl MoveError {
         match self {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
             Self::Missing(_) => Reason::VfMissing,
-            Self::IngressLimit => Reason::Unsupported,
+            Self::IngressLimit | Self::Trunk(_) => Reason::Unsupported,
             Self::NotClean { .. } | Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => {
                 Reason::MoveFailed
             }
         }
     }
+}
+
+fn listed(vlans: &[u32]) -> String {
+    let vlans: Vec<_> = vlans.iter().map(u32::to_string).collect();
+    vlans.join(", ")
 }
 
 /// How long the parts of a move took.

@@ -17,6 +17,10 @@ pub struct Plan {
     pub mtu: u32,
     /// The VLAN that it is in. 0: none. For a PF that has to keep it there.
     pub vlan: u16,
+    /// The VLANs that it may use besides, tagged.
+    pub trunk: Vec<u32>,
+    /// Whether it may send from its own MAC address only. For a PF that has to keep it to that.
+    pub spoof_check: bool,
     /// The most that it may send, in whole Mbit/s. 0: no limit. For a PF that has to keep it.
     pub egress_mbit: u32,
     /// Whether what it receives is limited.
@@ -72,6 +76,8 @@ impl Plan {
             mtu: attachment.mtu,
             vlan: u16::try_from(attachment.vlan)
                 .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
+            trunk: attachment.trunk.clone(),
+            spoof_check: !attachment.allow_mac_spoofing,
             egress_mbit: in_mbit(bandwidth.egress_rate),
             limits_ingress: bandwidth.ingress_rate != 0,
             routes,

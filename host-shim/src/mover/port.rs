@@ -118,11 +118,53 @@ fn settings_for(plan: &Plan) -> Result<VfSettings, MoveError> {
     if plan.limits_ingress {
         return Err(MoveError::IngressLimit);
     }
+    if !plan.trunk.is_empty() {
+        return Err(MoveError::Trunk(plan.trunk.clone()));
+    }
     Ok(VfSettings {
         mac: Some(plan.mac),
         vlan: plan.vlan,
         rate_mbit: (0, plan.egress_mbit),
-        spoof_check: true,
+        spoof_check: plan.spoof_check,
         ..VfSettings::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use offload_proto::v1;
+
+    use super::*;
+
+    fn settings(attachment: v1::Attachment) -> Result<VfSettings, MoveError> {
+        let key = v1::AttachmentKey { interface_name: "eth0".into(), ..Default::default() };
+        let mac = "02:00:00:00:00:01".into();
+        let attachment = v1::Attachment { key: Some(key), mac, ..attachment };
+        settings_for(&Plan::new(&attachment, Duration::ZERO).unwrap())
+    }
+
+    #[test]
+    fn the_pf_checks_the_senders_address_unless_the_network_allows_others() {
+        let allow = |allow_mac_spoofing| {
+            let attachment = v1::Attachment { allow_mac_spoofing, vlan: 7, ..Default::default() };
+            let settings = settings(attachment).unwrap();
+            assert_eq!(settings.vlan, 7);
+            settings.spoof_check
+        };
+        assert!(allow(false));
+        assert!(!allow(true));
+    }
+
+    #[test]
+    fn what_no_pf_can_do_is_refused_by_name() {
+        let trunk = v1::Attachment { trunk: vec![200, 201], ..Default::default() };
+        let error = settings(trunk).unwrap_err();
+        assert!(error.to_string().starts_with("a trunk of VLANs 200, 201 is wanted"), "{error}");
+        assert_eq!(error.reason(), offload_proto::Reason::Unsupported);
+        let bandwidth = v1::Bandwidth { ingress_rate: 1, ..Default::default() };
+        let limited = v1::Attachment { bandwidth: Some(bandwidth), ..Default::default() };
+        assert!(matches!(settings(limited), Err(MoveError::IngressLimit)));
+    }
 }
