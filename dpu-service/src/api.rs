@@ -2,6 +2,8 @@
 
 mod authorise;
 mod convert;
+#[cfg(test)]
+mod fuzz;
 mod operator;
 mod room;
 mod session;

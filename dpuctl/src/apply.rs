@@ -142,6 +142,32 @@ pub(crate) async fn apply(
 }
 
 #[cfg(test)]
+mod fuzz {
+    use super::*;
+
+    /// Longest complaint about a file, in bytes.
+    const LONGEST_MESSAGE: usize = 4096;
+
+    /// A file that somebody else wrote, in YAML or JSON: what is read of it can be written and read
+    /// again.
+    #[test]
+    fn apply_file() {
+        ::fuzz::target("apply_file", |input| {
+            let Ok(text) = std::str::from_utf8(input) else { return };
+            match parse(text) {
+                Ok(found) => {
+                    for Found { network, .. } in found {
+                        let json = serde_json::to_string(&network).unwrap();
+                        assert_eq!(parse(&json).unwrap(), [Found { network, fixed: false }]);
+                    }
+                }
+                Err(message) => assert!(message.len() <= LONGEST_MESSAGE, "{message}"),
+            }
+        });
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -5,6 +5,8 @@
 
 pub mod agent;
 pub mod cni;
+#[cfg(test)]
+mod fuzz;
 pub mod mover;
 pub mod protocol;
 pub mod vf_source;

@@ -7,6 +7,9 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
+#[cfg(test)]
+pub(crate) mod fuzz;
+
 /// The length of a message's header.
 const NETLINK_HEADER_LEN: usize = 16;
 

@@ -1,5 +1,7 @@
 //! Cards: their ports, their eswitches and their rate limits.
 
+#[cfg(test)]
+mod fuzz;
 mod monitor;
 mod port;
 mod rate;

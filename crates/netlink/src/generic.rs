@@ -70,7 +70,7 @@ impl Family {
         })
     }
 
-    fn described_by(attributes: IterableCtrlAttrs<'_>) -> Self {
+    pub(crate) fn described_by(attributes: IterableCtrlAttrs<'_>) -> Self {
         let mut family = Self::default();
         for attribute in attributes.flatten() {
             match attribute {

@@ -5,6 +5,8 @@ mod attach;
 mod collect;
 mod detach;
 mod engine;
+#[cfg(test)]
+mod fuzz;
 mod hello;
 mod listing;
 mod mend;

@@ -10,6 +10,8 @@ mod config;
 mod detach;
 mod device_info;
 mod dpu;
+#[cfg(test)]
+mod fuzz;
 mod intake;
 mod inventory;
 mod keeper;

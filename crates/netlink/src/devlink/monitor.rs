@@ -92,7 +92,7 @@ fn open_socket() -> Result<Socket, Error> {
 }
 
 /// The events in a datagram. What can't be read is told as missed.
-fn events(datagram: &[u8]) -> impl Iterator<Item = DevlinkEvent> {
+pub(super) fn events(datagram: &[u8]) -> impl Iterator<Item = DevlinkEvent> {
     messages(datagram).filter_map(|message| match message.meaning() {
         Ok(Meaning::Object(object)) => event(object),
         Ok(_) => None,

@@ -1,0 +1,32 @@
+//! Hostile answers about cards.
+
+use netlink_bindings::nlctrl::CtrlAttrs;
+
+use super::{Codec, DevlinkDevice, device_of, monitor, port, rate};
+use crate::{datagram::fuzz::checked_objects, generic};
+
+#[test]
+fn devlink_datagram() {
+    fuzz::target("devlink_datagram", |datagram| {
+        let objects = checked_objects(datagram);
+        assert!(monitor::events(datagram).count() <= objects.len() + datagram.len() / 16);
+        for object in objects {
+            let Ok((_command, attributes)) = generic::of_family(object) else { continue };
+            let _family = generic::Family::described_by(CtrlAttrs::new(attributes));
+            check_described(&Codec::new(attributes));
+        }
+    });
+}
+
+/// What describes a port or a rate describes its card, too.
+fn check_described(attributes: &super::Attributes<'_>) {
+    let device: Option<DevlinkDevice> = device_of(attributes);
+    let _mode = attributes.get_eswitch_mode().ok().and_then(super::EswitchMode::from_number);
+    if let Some(port) = port::described_by(attributes) {
+        assert_eq!(Some(&port.device), device.as_ref());
+        assert!(port.netdev.is_none_or(|netdev| netdev.index != 0));
+    }
+    if let Some(rate) = rate::described_by(attributes) {
+        assert_eq!(Some(rate.device), device);
+    }
+}

@@ -1,0 +1,97 @@
+//! Hostile requests, as they come off the wire.
+
+use std::sync::Arc;
+
+use netlink::MacAddress;
+use offload_proto::{Failure, v1};
+use prost::Message;
+use tonic::Status;
+
+use super::convert::{read, show};
+use crate::{
+    attachments::{NetworkView, Origin},
+    config::{check_bandwidth, check_network},
+    model::{AttachSpec, HostName, Network},
+};
+
+/// Longest refusal, in bytes. A network's lists every problem that it has.
+const LONGEST_REFUSAL: usize = 1200;
+const LONGEST_REFUSAL_OF_NETWORK: usize = 8192;
+
+/// What a host sends: the first byte tells which message.
+#[test]
+fn host_request() {
+    fuzz::target("host_request", |input| {
+        let Some((kind, message)) = input.split_first() else { return };
+        let host = HostName("node-1".into());
+        match kind {
+            b'a' => refused(message, |request| {
+                read::attach(&host, request).map(|(spec, _session)| check_spec(&spec))
+            }),
+            b'd' => refused(message, |request| read::detach(&host, request).map(drop)),
+            b'h' => refused(message, |hello| read::hello(&host, hello).map(drop)),
+            b'i' => refused(message, |inventory| read::inventory(&inventory).map(drop)),
+            b'c' => refused(message, |v1::CollectRequest { network, valid }| {
+                read::optional_network(network)?;
+                read::keys(&host, valid).map(drop)
+            }),
+            b'k' => refused(message, |v1::CheckRequest { key, attachment_id }| {
+                read::key(&host, key)?;
+                read::optional_attachment_id(&attachment_id).map(drop)
+            }),
+            _ => {}
+        }
+    });
+}
+
+/// A network that an operator applies: once taken, it reads back the same from an answer and from
+/// the journal.
+#[test]
+fn api_network() {
+    fuzz::target("api_network", |input| {
+        let Ok(message) = v1::Network::decode(input) else { return };
+        let network = match read::network(Some(message)) {
+            Ok(network) => network,
+            Err(failure) => return check_refusal(failure, LONGEST_REFUSAL_OF_NETWORK),
+        };
+        assert_eq!(check_network(&network), [""; 0]);
+        let view = NetworkView {
+            network: Arc::new(network.clone()),
+            origin: Origin::Api,
+            attachments: 0,
+            subnets: Vec::new(),
+        };
+        let shown = show::network_status(&view).network;
+        assert_eq!(read::network(shown).unwrap(), network);
+        let row = serde_json::to_vec(&network).unwrap();
+        assert_eq!(serde_json::from_slice::<Network>(&row).unwrap(), network);
+    });
+}
+
+fn refused<M: Message + Default>(message: &[u8], read: impl FnOnce(M) -> Result<(), Failure>) {
+    if let Ok(message) = M::decode(message)
+        && let Err(failure) = read(message)
+    {
+        check_refusal(failure, LONGEST_REFUSAL);
+    }
+}
+
+/// A refusal is one line that a terminal and a log can bear.
+fn check_refusal(failure: Failure, longest: usize) {
+    let length = failure.message.len();
+    assert!((1..=longest).contains(&length), "{length} bytes: {failure:?}");
+    assert!(!failure.message.contains(char::is_control), "{failure:?}");
+    let message = failure.message.clone();
+    assert_eq!(Status::from(failure).message(), message);
+}
+
+fn check_spec(spec: &AttachSpec) {
+    assert!((1..=253).contains(&spec.key.container_id.len()));
+    assert!((1..=15).contains(&spec.key.interface_name.len()));
+    assert!(spec.addresses.len() <= 16);
+    assert!(spec.mac.is_none_or(MacAddress::is_unicast));
+    assert_eq!(check_bandwidth(&spec.bandwidth), [""; 0]);
+    for label in [&spec.pod.namespace, &spec.pod.name, &spec.pod.uid] {
+        assert!(label.len() <= 253 && !label.contains(char::is_control));
+    }
+}

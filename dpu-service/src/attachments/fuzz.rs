@@ -1,0 +1,93 @@
+//! Hostile files: the configuration and the journal.
+
+use std::{path::Path, str, sync::LazyLock};
+
+use bootstrap::{ConfigError, parse_config};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::registry::Registry;
+use crate::{
+    attachments::Settings,
+    config::Config,
+    records::{self, Loaded, OpenError},
+};
+
+/// Longest sentence on a configuration, in bytes.
+const LONGEST_MESSAGE: usize = 2048;
+
+static EXAMPLE: LazyLock<Config> = LazyLock::new(|| {
+    let text = include_str!("../../../configs/dpu-service.toml");
+    parse_config(text, Path::new("dpu-service.toml")).unwrap()
+});
+
+/// What `--check-config` finds good, the service starts with.
+#[test]
+fn service_configuration() {
+    fuzz::target("service_configuration", |input| {
+        let Ok(text) = str::from_utf8(input) else { return };
+        match parse_config::<Config>(text, Path::new("a.toml")) {
+            Ok(config) => match config.check() {
+                Ok(()) => {
+                    let configuration = config.for_engine();
+                    Registry::restore(Loaded::default(), configuration, config.engine_settings())
+                        .map(drop)
+                        .unwrap();
+                }
+                Err(problems) => assert!(problems.0.iter().all(|problem| !problem.is_empty())),
+            },
+            Err(ConfigError::Invalid { line, column, message, .. }) => {
+                assert!((1..=text.lines().count() + 1).contains(&line), "line {line}: {message}");
+                assert!((1..=text.len() + 1).contains(&column), "column {column}: {message}");
+                assert!(message.len() <= LONGEST_MESSAGE, "{} bytes: {message}", message.len());
+            }
+            Err(other) => panic!("{other}"),
+        }
+    });
+}
+
+/// Rows of the journal, a line each: the table's first letter, a blank, and key and value of a
+/// resting address or the JSON of another row. They are taken over whole, or refused by name.
+#[test]
+fn service_journal() {
+    fuzz::target("service_journal", |input| {
+        let Some(loaded) = loaded(input) else { return };
+        let records = loaded.attachments.clone();
+        match Registry::restore(loaded, EXAMPLE.for_engine(), Settings::default()) {
+            Ok(registry) => {
+                assert_eq!(registry.len(), records.len());
+                for record in records {
+                    assert_eq!(registry.by_vf(record.vf).unwrap().record.id, record.id);
+                    assert_eq!(registry.by_key(&record.key).unwrap().record.id, record.id);
+                    let _settings = record.port_settings();
+                    assert!(record.routes().len() <= record.network.routes.len() + 2);
+                }
+            }
+            Err(error) => assert!(matches!(error, OpenError::Contradiction(_)), "{error:?}"),
+        }
+    });
+}
+
+fn loaded(input: &[u8]) -> Option<Loaded> {
+    let mut loaded = Loaded::default();
+    for line in input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match line.split_at_checked(2)? {
+            (b"a ", row) => loaded.attachments.push(row_of(row)?),
+            (b"n ", row) => loaded.networks.push(row_of(row)?),
+            (b"c ", row) => {
+                let end = row.iter().rposition(|byte| *byte == b' ')?;
+                loaded.cooling.push(records::parse_cooling(&row[..end], &row[end + 1..])?);
+            }
+            _ => return None,
+        }
+    }
+    Some(loaded)
+}
+
+/// A row that can be read is written as it is.
+fn row_of<T: Serialize + DeserializeOwned>(row: &[u8]) -> Option<T> {
+    let read: T = serde_json::from_slice(row).ok()?;
+    let written = serde_json::to_vec(&read).unwrap();
+    let again: T = serde_json::from_slice(&written).unwrap();
+    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+    Some(read)
+}
