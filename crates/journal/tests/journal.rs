@@ -245,9 +245,11 @@ const REMAINS: u64 = 16;
 async fn a_power_cut_at_any_write_loses_nothing_that_was_answered() {
     let place = place();
     let empty = empty_journal(&place);
+    let mut tried = 0;
     for remains in 0..REMAINS {
         let mut chance = Chance(remains);
         for cut in 0.. {
+            tried += 1;
             let disk = FaultyDisk::holding(empty.clone());
             disk.cut_power_after(cut);
             let answered = commit_until_cut(&place, &disk).await;
@@ -269,6 +271,7 @@ async fn a_power_cut_at_any_write_loses_nothing_that_was_answered() {
             }
         }
     }
+    println!("figure: {tried} disks opened again after a power cut amid writing");
 }
 
 /// Longer than a page of the file, so that writing it takes several.
@@ -289,8 +292,10 @@ async fn commit_until_cut(place: &Place, disk: &FaultyDisk) -> usize {
 async fn a_disk_that_fails_once_at_any_write_loses_nothing_that_was_answered() {
     let place = place();
     let empty = empty_journal(&place);
+    let mut tried = 0;
     for number in [FULL, BROKEN] {
         for failing in 0.. {
+            tried += 1;
             let disk = FaultyDisk::holding(empty.clone());
             let journal = open_on(&place, &disk).unwrap();
             disk.fail_once_after(failing, number);
@@ -309,6 +314,7 @@ async fn a_disk_that_fails_once_at_any_write_loses_nothing_that_was_answered() {
             }
         }
     }
+    println!("figure: {tried} writes and syncs that failed, the disk full or broken");
 }
 
 #[tokio::test]
@@ -373,6 +379,7 @@ async fn without_syncs_what_a_power_cut_leaves_is_an_earlier_state_or_refused() 
         }
     }
     assert!((1..TEARS).contains(&refused), "both happen: {refused} of {TEARS} refused");
+    println!("figure: {TEARS} disks opened again after a power cut without syncs");
 }
 
 /// Whether it is what one of the commits left, all of it.

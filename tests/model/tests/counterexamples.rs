@@ -1,6 +1,7 @@
 //! What each part of the protocol is there for: with it taken out, the explorer finds a way to a
 //! broken promise; with all in place there is none, as the tests in `holds` show. Some were found in
 //! the programs by this model, as their comments say.
+#![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
     explorer::{SETTLES, explore},
@@ -13,6 +14,7 @@ fn is_needed(protection: Protection, promise: &'static str, bounds: Bounds) {
     let without = Protocol { bounds, without: vec![protection] };
     let broken = explore(&without, usize::MAX).map_err(|found| found.promise);
     assert_eq!(broken.err(), Some(promise), "without {protection:?}");
+    println!("figure: 1 protections taken out of the protocol, each missed at once");
 }
 
 /// As many faults as there are things to break.

@@ -337,7 +337,7 @@ impl Caller<'_> {
     }
 
     fn end_netns(&mut self, pod: usize, late: bool) {
-        self.ledger.pods[pod].netns = None;
+        self.ledger.pods[pod].end_netns();
         self.ledger.replace(pod);
         if !late {
             self.del_late();

@@ -88,6 +88,14 @@ impl Sandbox {
             ports: INTERFACES.map(port).into(),
         }
     }
+
+    /// Its netns ends, and what was promised with it: the agent may give it back before DEL.
+    pub(crate) fn end_netns(&mut self) {
+        self.netns = None;
+        for port in self.ports.iter_mut().filter(|port| port.promise().is_some()) {
+            port.state = State::Unknown;
+        }
+    }
 }
 
 /// What a caller has: its pods, and the sandboxes before them whose DEL is late.

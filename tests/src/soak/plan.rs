@@ -205,7 +205,7 @@ fn fault(dice: &mut Dice) -> Fault {
         (30, Trouble::Kill(victim)),
         (30, Trouble::KillAtStep(victim, step)),
         (15, Trouble::FailStep(victim, step)),
-        (25, Trouble::Cut),
+        (40, Trouble::Cut),
         (4, Trouble::ResetCard),
         (2, Trouble::RebootDpu),
         (15, Trouble::Reload),

@@ -1,6 +1,6 @@
 //! The CNI contract: versions, verbs, and what hostile or broken input gets.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf};
+use std::{cell::Cell, fs, os::unix::fs::symlink, path::PathBuf};
 
 use e2e::{Call, Lab, Netns, Settings};
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -12,11 +12,13 @@ const VERSIONS: [&str; 5] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0", "0.3.0"];
 struct Refusals {
     lab: Lab,
     pod: Netns,
+    count: Cell<u32>,
 }
 
 impl Refusals {
     fn new() -> Self {
-        Self { lab: Lab::start(&Settings::default()), pod: Netns::new("pod") }
+        let lab = Lab::start(&Settings::default());
+        Self { lab, pod: Netns::new("pod"), count: Cell::new(0) }
     }
 
     fn add(&self) -> Call {
@@ -30,6 +32,7 @@ impl Refusals {
 
     fn refused(&self, call: &Call, code: u64, words: &[&str]) {
         self.lab.execute(call).fails(code, words);
+        self.count.set(self.count.get() + 1);
     }
 
     /// Nothing leaked, and the next good call works.
@@ -37,6 +40,7 @@ impl Refusals {
         self.lab.assert_clean_slate();
         let _ = self.lab.execute(&self.add()).result();
         self.lab.assert_invariants();
+        println!("figure: {} broken or hostile CNI calls refused", self.count.get());
     }
 }
 

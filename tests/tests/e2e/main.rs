@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "helpers of tests too: a failure is a panic at its place"
+    clippy::print_stdout,
+    reason = "helpers of tests too: a failure is a panic at its place, and figures are printed"
 )]
 
 mod configuration;
@@ -18,3 +19,4 @@ mod operators;
 mod outages;
 mod pods;
 mod scripts;
+mod soak;

@@ -1,0 +1,31 @@
+//! A short soak; `hack/soak` does long ones.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use e2e::soak::Soak;
+
+/// What takes a quarter of a minute.
+const OPERATIONS: usize = 300;
+
+fn soak(seed: u64) {
+    println!("hack/soak --ops {OPERATIONS} --seed {seed} does the same again");
+    let mut soak = Soak::start(OPERATIONS, seed);
+    let folder = soak.folder();
+    while soak.advance() {}
+    let progress = soak.progress();
+    let outcome = soak.end();
+    let broken = outcome.breaches();
+    assert!(outcome.is_good(), "seed {seed}, {}: {progress}\n{broken}", folder.display());
+    println!("figure: {OPERATIONS} operations of a soak in every test run");
+}
+
+#[test]
+fn a_short_soak_loses_leaks_and_doubles_nothing() {
+    soak(20);
+}
+
+#[test]
+fn a_short_soak_that_is_another_each_time_loses_leaks_and_doubles_nothing() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    soak(now.as_secs());
+}
