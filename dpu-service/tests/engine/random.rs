@@ -1,18 +1,21 @@
 //! Random histories: whatever happens in whatever order, the invariants hold after each step.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use dpu_service::{
     attachments::{Depth, Detach, Hello, LiveAttachment},
     model::{AttachSpec, Phase},
 };
 use journal::faulty_disk::Fate;
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
     fake_kernel::DOING,
     world::{VFS, World, detach_of, hello, host, inventory, key, live, spec},
 };
+
+/// How many random histories are lived through.
+const HISTORIES: u32 = 48;
 
 #[derive(Clone, Debug)]
 enum Action {
@@ -193,28 +196,37 @@ async fn power_cut(world: &mut World, after: usize, fates: Vec<Fate>, attach: u8
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
-
-    #[test]
-    fn the_invariants_hold_after_each_step(actions in proptest::collection::vec(action(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let mut world = World::new().await;
-            for action in actions {
-                act(&mut world, action).await;
-                world.check();
-            }
-            // In the end everything can be given back.
-            for container in 0..6 {
-                world.detach(&name(container)).await;
-            }
-            world.check();
-            assert!(world.list().is_empty());
-        });
+/// One history, looked at after each step.
+async fn live_through(actions: Vec<Action>) {
+    let mut world = World::new().await;
+    for action in actions {
+        act(&mut world, action).await;
+        world.check();
     }
+    // In the end everything can be given back.
+    for container in 0..6 {
+        world.detach(&name(container)).await;
+    }
+    world.check();
+    assert!(world.list().is_empty());
+}
+
+#[test]
+fn the_invariants_hold_after_each_step() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let config =
+        ProptestConfig { cases: HISTORIES, failure_persistence: None, ..Default::default() };
+    let (steps, cuts) = (Cell::new(0), Cell::new(0));
+    let histories = proptest::collection::vec(action(), 1..40);
+    let result = TestRunner::new(config).run(&histories, |actions| {
+        let is_cut = |action: &&Action| matches!(action, Action::PowerCut { .. });
+        steps.set(steps.get() + actions.len());
+        cuts.set(cuts.get() + actions.iter().filter(is_cut).count());
+        runtime.block_on(live_through(actions));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    println!("figure: {} steps of the service's random histories", steps.get());
+    println!("figure: {} power cuts amid the service's attaches and detaches", cuts.get());
 }
