@@ -108,6 +108,8 @@ pub enum EswitchDriver {
     Veth,
     /// A card that the kernel's devlink knows, in switchdev mode.
     Devlink,
+    /// There is none: the hosts' SR-IOV cards have no DPU.
+    None,
 }
 
 /// The fabric's driver.
@@ -129,6 +131,8 @@ pub enum FabricDriver {
     /// A Linux bridge.
     #[default]
     Bridge,
+    /// There is none, as there is no eswitch.
+    None,
 }
 
 /// How VFs, addresses and MAC addresses are handed out.

@@ -24,9 +24,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::Shared,
     attachments::{Attachments, Depth},
-    config::{Config, EswitchDriver, FabricDriver},
-    eswitch::{Capability, Eswitch, Refused, devlink::DevlinkEswitch, veth::VethEswitch},
-    fabric::bridge::BridgeFabric,
+    config::{self, Config, EswitchDriver, FabricDriver},
+    eswitch::{
+        Capability, Eswitch, Refused, devlink::DevlinkEswitch, none::NoEswitch, veth::VethEswitch,
+    },
+    fabric::{Fabric, bridge::BridgeFabric, none::NoFabric},
     links,
     probe::KernelAbilities,
     programmer::Programmer,
@@ -163,13 +165,14 @@ fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
         EswitchDriver::Devlink => {
             Arc::new(DevlinkEswitch::open(config.eswitch.cards(), &abilities)?)
         }
+        EswitchDriver::None => Arc::new(NoEswitch),
     };
-    let fabric = match config.fabric.driver {
-        FabricDriver::Bridge => {
-            BridgeFabric::open(&config.fabric.bridge, &config.fabric.uplinks, &abilities)?
-        }
+    let config::Fabric { driver, bridge, uplinks } = &config.fabric;
+    let fabric: Arc<dyn Fabric> = match driver {
+        FabricDriver::Bridge => Arc::new(BridgeFabric::open(bridge, uplinks, &abilities)?),
+        FabricDriver::None => Arc::new(NoFabric),
     };
-    Ok(Programmer::new(eswitch, Arc::new(fabric)))
+    Ok(Programmer::new(eswitch, fabric))
 }
 
 fn log_capability(capability: &Capability) {

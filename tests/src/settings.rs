@@ -77,6 +77,8 @@ impl CardKind {
 pub struct Settings {
     /// What the card is made of.
     pub card: CardKind,
+    /// Whether the service programs the card's eswitch. Without, it leaves the VFs to the host.
+    pub has_eswitch: bool,
     /// Physical functions of the card.
     pub pfs: u32,
     /// VFs of each.
@@ -91,6 +93,8 @@ pub struct Settings {
     pub quarantine_after: u32,
     /// Seconds that STATUS stays good without the DPU.
     pub grace: u32,
+    /// Milliseconds that an attach waits for its VF's carrier at most.
+    pub carrier_ms: u32,
     /// Further sections of the service's configuration.
     pub service: String,
 }
@@ -99,6 +103,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             card: CardKind::default(),
+            has_eswitch: true,
             pfs: 1,
             vfs: 4,
             pool: 4,
@@ -106,6 +111,7 @@ impl Default for Settings {
             cool_down: 60,
             quarantine_after: 100,
             grace: 10,
+            carrier_ms: 200,
             service: String::new(),
         }
     }
@@ -128,14 +134,18 @@ impl Settings {
     #[must_use]
     pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
         let state = folder.join("service");
+        let (eswitch, fabric) = match self.has_eswitch {
+            true => (self.card.driver(), "bridge"),
+            false => ("none", "none"),
+        };
         format!(
             r#"listen = "0.0.0.0:7443"
 state_dir = {state:?}
 {tls}
 [eswitch]
-driver = "{driver}"
+driver = "{eswitch}"
 [fabric]
-driver = "bridge"
+driver = "{fabric}"
 bridge = "br-offload"
 [allocation]
 address_cool_down_s = {cool_down}
@@ -149,7 +159,6 @@ select = ["p0#0-{last}"]
 {service}
 {networks}"#,
             tls = pki.section("dpu", "dpu-1"),
-            driver = self.card.driver(),
             cool_down = self.cool_down,
             quarantine_after = self.quarantine_after,
             last = self.pool - 1,
@@ -173,12 +182,14 @@ name = "dpu-1"
 kind = "virtual"
 [timeouts]
 unreachable_grace_s = {grace}
+carrier_ms = {carrier_ms}
 "#,
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),
             tls = pki.section("host", "node-1"),
             grace = self.grace,
+            carrier_ms = self.carrier_ms,
         )
     }
 }

@@ -21,7 +21,9 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let host = calling_host(&request)?;
         let (spec, session) = read::attach(&host, request.into_inner())?;
         let view = self.0.engine.attach(spec, session).await?;
-        Ok(Response::new(v1::AttachResponse { attachment: Some(show::attachment(&view)) }))
+        let host_keeps_port = !self.0.engine.programmer().has_representors();
+        let attachment = v1::Attachment { host_keeps_port, ..show::attachment(&view) };
+        Ok(Response::new(v1::AttachResponse { attachment: Some(attachment) }))
     }
 
     async fn detach(

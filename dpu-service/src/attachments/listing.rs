@@ -69,7 +69,10 @@ impl Engine {
         let (programmer, settings) = (self.programmer.clone(), view.record.port_settings());
         let inspected = on_blocking_thread(move || programmer.inspect(&settings)).await;
         let (representor, steps) = match inspected {
-            Ok(inspection) => (inspection.representor.name, inspection.steps),
+            Ok(inspection) => {
+                let name = inspection.representor.map(|representor| representor.name);
+                (name.unwrap_or_default(), inspection.steps)
+            }
             Err(ProgramError::NoRepresentor(_)) => (String::new(), Vec::new()),
             Err(error) => return Err(Failure::new(Reason::Internal, Chain(&error).to_string())),
         };

@@ -43,7 +43,9 @@ impl Engine {
             Ok(survey) => survey,
             Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
         };
-        self.registry().vfs.set_ports(survey.keys().copied().collect());
+        if self.programmer.has_representors() {
+            self.registry().vfs.set_ports(survey.keys().copied().collect());
+        }
         for record in held {
             if depth == Depth::Thorough || self.looks_wrong(&record, &survey) {
                 self.mend(&record).await;

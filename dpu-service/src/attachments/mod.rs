@@ -63,9 +63,11 @@ impl Attachments {
         settings: Settings,
     ) -> Result<Self, OpenError> {
         let mut registry = Registry::restore(records.load()?, configuration, settings)?;
-        // Where the kernel can't be asked yet, the reconciler's first good look tells.
-        let survey = programmer.survey().unwrap_or_default();
-        registry.vfs.set_ports(survey.into_keys().collect());
+        if programmer.has_representors() {
+            // Where the kernel can't be asked yet, the reconciler's first good look tells.
+            let survey = programmer.survey().unwrap_or_default();
+            registry.vfs.set_ports(survey.into_keys().collect());
+        }
         Ok(Self(Arc::new(Engine::new(registry, records, programmer))))
     }
 

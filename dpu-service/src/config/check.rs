@@ -11,7 +11,7 @@ use offload_proto::form::is_interface_name;
 use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
-    Config, Eswitch, EswitchDriver, Host,
+    Config, Eswitch, EswitchDriver, FabricDriver, Host,
     networks::{check_network, check_networks, is_label},
 };
 
@@ -114,6 +114,18 @@ impl Config {
     fn check_fabric(&self) -> Vec<String> {
         let fabric = &self.fabric;
         let mut problems = Vec::new();
+        let has_eswitch = self.eswitch.driver != EswitchDriver::None;
+        let has_fabric = fabric.driver != FabricDriver::None;
+        if has_eswitch != has_fabric {
+            problems.push(
+                "eswitch.driver = \"none\" and fabric.driver = \"none\" go together: set both or \
+                 neither"
+                    .into(),
+            );
+        }
+        if !has_fabric && !fabric.uplinks.is_empty() {
+            problems.push("fabric.uplinks is for fabric.driver = \"bridge\"".into());
+        }
         if !is_interface_name(&fabric.bridge) {
             problems.push(format!("fabric.bridge = {:?} {NO_INTERFACE}", fabric.bridge));
         }
@@ -303,6 +315,17 @@ mod tests {
         assert_problem(&devlink("mode = \"switchdev\""), "name the cards");
         assert_problem(&devlink("devices = [\"pci/1\", \"pci/1\"]"), "holds \"pci/1\" twice");
         assert_eq!(problems_of(&devlink("")), [""; 0]);
+    }
+
+    #[test]
+    fn no_eswitch_and_no_fabric_go_together() {
+        let (eswitch, fabric) = ("[eswitch]\ndriver = \"none\"", "[fabric]\ndriver = \"none\"");
+        assert_eq!(problems_of(&format!("{eswitch}\n{fabric}")), [""; 0]);
+        for alone in [eswitch, fabric] {
+            assert_problem(alone, "go together: set both or neither");
+        }
+        let uplink = format!("{eswitch}\n{fabric}\nuplinks = [\"p0\"]");
+        assert_problem(&uplink, "fabric.uplinks is for fabric.driver = \"bridge\"");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod devlink;
 mod link;
+pub mod none;
 pub mod veth;
 
 use std::{error::Error, fmt};
@@ -146,6 +147,12 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// The driver's name, as in the configuration.
     fn name(&self) -> &'static str;
 
+    /// Whether VFs have representors. Without, an attachment is as good as programmed at once, and
+    /// the host keeps its pod to what the network says.
+    fn has_representors(&self) -> bool {
+        true
+    }
+
     /// Makes the cards as they were configured.
     ///
     /// # Errors
@@ -196,19 +203,25 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the card refuses.
-    fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused>;
+    fn set_port_mac(&self, _port: &Representor, _mac: MacAddress) -> Result<(), Refused> {
+        Ok(())
+    }
 
     /// Takes the VF's MAC address away again.
     ///
     /// # Errors
     /// When the card refuses.
-    fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused>;
+    fn clear_port_mac(&self, _port: &Representor) -> Result<(), Refused> {
+        Ok(())
+    }
 
     /// Whether the VF has that MAC address.
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Finding, Refused>;
+    fn port_mac(&self, _port: &Representor, _mac: MacAddress) -> Result<Finding, Refused> {
+        Ok(Finding::in_place("set by the host"))
+    }
 
     /// Limits the VF's rates. A rate of 0 takes that direction's limit away.
     ///

@@ -1,6 +1,6 @@
 //! The virtual card's eswitch: a representor is the other end of a VF's veth pair.
 
-use netlink::{Link, LinkEvent, MacAddress};
+use netlink::{Link, LinkEvent};
 use vf_alloc::VfId;
 use virtual_nic::RepresentorAlias;
 
@@ -92,18 +92,6 @@ impl Eswitch for VethEswitch {
             Some(found) if found.vf == vf => Ok(Some(found)),
             _ => Ok(self.representors()?.into_iter().find(|found| found.vf == vf)),
         }
-    }
-
-    fn set_port_mac(&self, _port: &Representor, _mac: MacAddress) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn clear_port_mac(&self, _port: &Representor) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn port_mac(&self, _port: &Representor, _mac: MacAddress) -> Result<Finding, Refused> {
-        Ok(Finding::in_place("set by the host"))
     }
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {

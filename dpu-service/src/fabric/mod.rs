@@ -1,6 +1,7 @@
 //! What joins representors and uplinks: the driver's contract.
 
 pub mod bridge;
+pub mod none;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

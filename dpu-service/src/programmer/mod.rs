@@ -16,6 +16,9 @@ use crate::{
     model::{Bandwidth, PortSettings},
 };
 
+/// What stands for a representor's index where VFs have none.
+const NO_INDEX: u32 = 0;
+
 mod steps;
 
 use steps::Port;
@@ -35,8 +38,8 @@ pub struct StepStatus {
 /// A representor, looked at closely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// The representor.
-    pub representor: Representor,
+    /// The representor. `None`: VFs have none.
+    pub representor: Option<Representor>,
     /// Each step, in order.
     pub steps: Vec<StepStatus>,
 }
@@ -117,6 +120,12 @@ impl Programmer {
         &*self.fabric
     }
 
+    /// Whether VFs have representors to be programmed.
+    #[must_use]
+    pub fn has_representors(&self) -> bool {
+        self.eswitch.has_representors()
+    }
+
     /// What kernel and card can do, as probed at start.
     #[must_use]
     pub fn capabilities(&self) -> Vec<Capability> {
@@ -149,6 +158,9 @@ impl Programmer {
     /// # Errors
     /// See [`ProgramError`]; all steps were undone.
     pub fn program(&self, settings: &PortSettings) -> Result<u32, ProgramError> {
+        if !self.has_representors() {
+            return Ok(NO_INDEX);
+        }
         let vf = settings.vf;
         let mut port = self.port(settings)?;
         let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
@@ -164,6 +176,9 @@ impl Programmer {
     /// # Errors
     /// See [`ProgramError`].
     pub fn repair(&self, settings: &PortSettings) -> Result<Repaired, ProgramError> {
+        if !self.has_representors() {
+            return Ok(Repaired { index: NO_INDEX, steps: Vec::new() });
+        }
         let vf = settings.vf;
         let mut port = self.port(settings)?;
         let found = port.inspect().map_err(|source| ProgramError::Unreadable { vf, source })?;
@@ -196,10 +211,13 @@ impl Programmer {
     /// # Errors
     /// [`ProgramError::NoRepresentor`], or the kernel can't be asked.
     pub fn inspect(&self, settings: &PortSettings) -> Result<Inspection, ProgramError> {
+        if !self.has_representors() {
+            return Ok(Inspection { representor: None, steps: Vec::new() });
+        }
         let port = self.port(settings)?;
         let unreadable = |source| ProgramError::Unreadable { vf: settings.vf, source };
         let steps = port.inspect().map_err(unreadable)?;
-        Ok(Inspection { representor: port.into_representor(), steps })
+        Ok(Inspection { representor: Some(port.into_representor()), steps })
     }
 
     /// Whether the VF's representor is joined to the fabric.

@@ -61,6 +61,12 @@ pub enum MoveError {
          out the network's ingress_rate, or the pod's"
     )]
     IngressLimit,
+    /// The DPU leaves it to the host, and the host to the DPU.
+    #[error(
+        "nobody keeps the pod to {0}: the DPU has eswitch.driver = \"none\", and this host's \
+         vf_source.mode is not \"legacy\""
+    )]
+    NobodyKeeps(String),
     /// A PF puts a VF into one VLAN or into none.
     #[error(
         "a trunk of VLANs {} is wanted, and a card without a DPU can't keep the pod to them: leave \
@@ -80,7 +86,7 @@ impl MoveError {
         match self {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
             Self::Missing(_) => Reason::VfMissing,
-            Self::IngressLimit | Self::Trunk(_) => Reason::Unsupported,
+            Self::IngressLimit | Self::NobodyKeeps(_) | Self::Trunk(_) => Reason::Unsupported,
             Self::NotClean { .. } | Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => {
                 Reason::MoveFailed
             }

@@ -23,6 +23,8 @@ pub struct Plan {
     pub spoof_check: bool,
     /// The most that it may send, in whole Mbit/s. 0: no limit. For a PF that has to keep it.
     pub egress_mbit: u32,
+    /// Whether it is a PF that has to keep it to all this, for nobody else does.
+    pub needs_pf: bool,
     /// Whether what it receives is limited.
     pub limits_ingress: bool,
     /// Its addresses.
@@ -78,6 +80,7 @@ impl Plan {
                 .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
             trunk: attachment.trunk.clone(),
             spoof_check: !attachment.allow_mac_spoofing,
+            needs_pf: attachment.host_keeps_port,
             egress_mbit: in_mbit(bandwidth.egress_rate),
             limits_ingress: bandwidth.ingress_rate != 0,
             routes,

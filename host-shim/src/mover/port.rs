@@ -4,7 +4,7 @@
 use netlink::{Link, LinkChange, Request, VfSetting, VfSettings};
 use saga::Step;
 
-use super::{MoveError, Plan, Scene};
+use super::{MoveError, Plan, Scene, listed};
 use crate::vf_source::PfPort;
 
 /// Tells the PF what the pod may do, before the pod has the VF.
@@ -18,7 +18,7 @@ impl Step<Scene> for SetPort {
     }
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let Some(port) = scene.port() else { return Ok(()) };
+        let Some(port) = scene.port() else { return check_kept(&scene.plan) };
         let wanted = settings_for(&scene.plan)?;
         let (pf, present) = look_at(scene, &port)?;
         if !pf.is_up {
@@ -113,6 +113,20 @@ fn look_at(scene: &mut Scene, port: &PfPort) -> Result<(Link, VfSettings), MoveE
     Ok((pf, present.ok_or_else(|| MoveError::Missing(scene.pci_address.clone()))?))
 }
 
+/// Refuses what nobody would keep the pod to: its PF does not, and the DPU perhaps neither.
+fn check_kept(plan: &Plan) -> Result<(), MoveError> {
+    let is_limited = plan.limits_ingress || plan.egress_mbit != 0;
+    let wanted = match plan {
+        Plan { needs_pf: false, .. } => return Ok(()),
+        Plan { vlan, .. } if *vlan != 0 => format!("VLAN {vlan}"),
+        Plan { trunk, .. } if !trunk.is_empty() => format!("a trunk of VLANs {}", listed(trunk)),
+        Plan { spoof_check: true, .. } => "its own MAC address".into(),
+        _ if is_limited => "a rate".into(),
+        _ => return Ok(()),
+    };
+    Err(MoveError::NobodyKeeps(wanted))
+}
+
 /// What a PF is to make of the pod's VF.
 fn settings_for(plan: &Plan) -> Result<VfSettings, MoveError> {
     if plan.limits_ingress {
@@ -139,10 +153,14 @@ mod tests {
     use super::*;
 
     fn settings(attachment: v1::Attachment) -> Result<VfSettings, MoveError> {
+        settings_for(&plan(attachment))
+    }
+
+    fn plan(attachment: v1::Attachment) -> Plan {
         let key = v1::AttachmentKey { interface_name: "eth0".into(), ..Default::default() };
         let mac = "02:00:00:00:00:01".into();
         let attachment = v1::Attachment { key: Some(key), mac, ..attachment };
-        settings_for(&Plan::new(&attachment, Duration::ZERO).unwrap())
+        Plan::new(&attachment, Duration::ZERO).unwrap()
     }
 
     #[test]
@@ -155,6 +173,23 @@ mod tests {
         };
         assert!(allow(false));
         assert!(!allow(true));
+    }
+
+    #[test]
+    fn what_neither_dpu_nor_pf_keeps_a_pod_to_is_refused_by_name() {
+        let check = |attachment: v1::Attachment| {
+            check_kept(&plan(attachment)).map_err(|error| error.to_string())
+        };
+        let free = v1::Attachment { allow_mac_spoofing: true, ..Default::default() };
+        let unkept = v1::Attachment { host_keeps_port: true, ..free.clone() };
+        assert_eq!(check(unkept.clone()), Ok(()));
+        assert_eq!(check(v1::Attachment { vlan: 7, ..free }), Ok(()), "the DPU keeps it");
+        let in_vlan = check(v1::Attachment { vlan: 7, ..unkept.clone() }).unwrap_err();
+        assert!(in_vlan.starts_with("nobody keeps the pod to VLAN 7: "), "{in_vlan}");
+        let spoofing = v1::Attachment { allow_mac_spoofing: false, ..unkept.clone() };
+        assert!(check(spoofing).unwrap_err().contains("to its own MAC address: "));
+        let bandwidth = Some(v1::Bandwidth { egress_rate: 1, ..Default::default() });
+        assert!(check(v1::Attachment { bandwidth, ..unkept }).unwrap_err().contains("to a rate: "));
     }
 
     #[test]

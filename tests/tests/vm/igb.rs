@@ -1,7 +1,7 @@
 //! Real VFs of a real driver on the host's side: QEMU's igb cards, whose PFs keep the pods to their
 //! MAC addresses and VLANs, for the cards have no DPU. The host is the machine itself, as VFs come
-//! back to its first namespace alone; the service has an eswitch of veth ends that carry nothing:
-//! the cards switch between their VFs by themselves.
+//! back to its first namespace alone; the service has neither eswitch nor fabric: the cards switch
+//! between their VFs by themselves.
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
@@ -24,6 +24,14 @@ name = "green"
 vlan = 200
 [[network.subnet]]
 cidr = "10.2.0.0/24"
+[[network]]
+name = "open"
+allow_mac_spoofing = true
+[[network.subnet]]
+cidr = "10.3.0.0/24"
+[[network]]
+name = "trunked"
+trunk = [300, 301]
 "#;
 
 /// An igb card, the agent that gives its VFs to pods, and a service.
@@ -243,15 +251,9 @@ impl Lab {
     }
 }
 
-/// Representors that carry nothing, and the management link.
+/// The management link: without an eswitch there is nothing else.
 fn plug_dpu(host: &Netns, dpu: &Netns) {
     dpu.ip(&["link", "set", "lo", "up"]);
-    for vf in 0..MOST_VFS {
-        let (name, end) = (format!("pf0vf{vf}"), format!("end{vf}"));
-        dpu.ip(&["link", "add", &name, "type", "veth", "peer", "name", &end]);
-        dpu.ip(&["link", "set", &name, "alias", &format!("virtual-nic representor {name}")]);
-        dpu.ip(&["link", "set", &end, "up"]);
-    }
     host.ip(&[
         "link",
         "add",
@@ -272,6 +274,7 @@ fn plug_dpu(host: &Netns, dpu: &Netns) {
 
 fn write_service_file(folder: &TempDir, pki: &Pki, vfs: usize) {
     let settings = Settings {
+        has_eswitch: false,
         pool: u32::try_from(MOST_VFS).unwrap(),
         networks: NETWORKS.into(),
         cool_down: 0,
@@ -340,6 +343,23 @@ fn vfs_go_into_pods_and_come_back_as_they_were() {
         lab.call("DEL", "green", &one).nothing();
     }
     lab.assert_becomes(&before);
+}
+
+/// A PF checks the senders' addresses where the network does not allow others, and can't do trunks.
+#[test]
+fn what_the_network_allows_the_pf_allows() {
+    let lab = Lab::start(1);
+    let before = lab.all_on_host();
+    let pod = Netns::new("pod");
+    let vf = lab.add("open", &pod).vf;
+    assert_eq!(lab.card.port(vf)["spoofchk"], false);
+    lab.call("DEL", "open", &pod).nothing();
+    lab.assert_becomes(&before);
+
+    let (_, refused) = lab.call("ADD", "trunked", &pod).error();
+    assert!(refused.contains("a trunk of VLANs 300, 301 can't be done here"), "{refused}");
+    lab.assert_becomes(&before);
+    lab.wait_for_free(1);
 }
 
 /// The number of VFs follows the DPU's wish from 0 by 7 to 3, but never while one is in use.

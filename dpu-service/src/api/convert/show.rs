@@ -42,6 +42,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         created_at: Timestamp::from_millisecond(record.created_at).unwrap_or_default().to_string(),
         trunk: network.trunk.iter().map(|vlan| (*vlan).into()).collect(),
         allow_mac_spoofing: network.allow_mac_spoofing,
+        host_keeps_port: false,
     }
 }
 
