@@ -1,11 +1,17 @@
 //! A lab in two halves: what callers use, and what others stop and start meanwhile.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Answer, Call, Netns, Operator, Program, card, cni, lab, soak::Victim};
+use crate::{Answer, Call, Netns, Operator, Program, card, cni, eventually, lab, soak::Victim};
+
+/// How long a program may take to be up.
+const START: Duration = Duration::from_secs(3);
 
 /// What callers use.
 #[derive(Debug)]
@@ -53,9 +59,14 @@ impl Machines<'_> {
         }
     }
 
+    /// As service managers do: not before a program is up.
     pub(crate) fn reload(&self) {
-        self.agent.signal(Signal::SIGHUP);
-        self.service.signal(Signal::SIGHUP);
+        for program in [&*self.agent, &*self.service] {
+            let is_up = || program.catches(Signal::SIGHUP).then_some(());
+            if eventually(START, is_up).is_some() {
+                program.signal(Signal::SIGHUP);
+            }
+        }
     }
 
     pub(crate) fn reset_card(&mut self) {

@@ -105,6 +105,14 @@ impl Program {
         kill(Pid::from_raw(id), signal).unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
+    /// Whether it has got so far that the signal is told to it rather than ends it.
+    pub(crate) fn catches(&self, signal: Signal) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+    }
+
     /// How it ended, if it has.
     ///
     /// # Panics
