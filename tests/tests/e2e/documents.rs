@@ -152,3 +152,16 @@ fn dpuctl_commands_shown_in_documents_are_known() {
         }
     }
 }
+
+#[test]
+fn scripts_named_in_documents_are_there() {
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        for rest in text.split("`hack/").skip(1) {
+            let name = rest.split(|c| !is_name(c)).next().unwrap();
+            let there = root().join("hack").join(name);
+            assert!(there.exists(), "{} names hack/{name}", path.display());
+        }
+    }
+}

@@ -38,7 +38,9 @@ fn the_demo_tells_the_main_job_in_few_lines() {
 
 #[test]
 fn every_script_explains_itself() {
-    for script in ["demo", "test", "bench", "lab", "certs", "vm", "cross", "arm-dpu"] {
+    for script in
+        ["demo", "test", "bench", "lab", "certs", "vm", "cross", "arm-dpu", "soak", "reliability"]
+    {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
     }
@@ -54,6 +56,8 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
     for line in [
         "demo x",
         "bench --write x",
+        "soak --ops 1 x",
+        "reliability --write x",
         "certs /tmp/a b",
         "lab down x",
         "lab restart agent x",
