@@ -4,14 +4,17 @@
 //! over it, and a symlinked folder swapped as Kubernetes does.
 
 use std::{
+    fs::{File, Metadata},
     hash::{DefaultHasher, Hasher},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Watches the content of one or several small files.
+/// Watches the content of one or several small files, and who may read them.
 #[derive(Debug)]
 pub struct FileWatch {
     paths: Vec<PathBuf>,
@@ -19,7 +22,7 @@ pub struct FileWatch {
     seen: Vec<Fingerprint>,
 }
 
-/// A hash of a file's content. `None`: it can't be read.
+/// A hash of a file's content, owner and mode. `None`: it can't be read.
 type Fingerprint = Option<u64>;
 
 /// Watches the file at `path`, looking every `period`.
@@ -41,7 +44,7 @@ impl FileWatch {
         Self { paths, ticks, seen }
     }
 
-    /// Waits until the content of a file differs from when it was last looked at, or the file
+    /// Waits until the content, owner or mode of a file differs from when it was last looked at, or the file
     /// appears or vanishes. May be cancelled and called again without missing a change.
     pub async fn changed(&mut self) {
         loop {
@@ -58,15 +61,29 @@ impl FileWatch {
 /// Reads the file on the calling thread: it is small and nearly always in the page cache, so that
 /// handing it to another thread would cost more.
 fn fingerprint(path: &Path) -> Fingerprint {
-    let content = std::fs::read(path).ok()?;
+    let (content, metadata) = read(path).ok()?;
     let mut hasher = DefaultHasher::new();
     hasher.write(&content);
+    // A private key that others could read is closed by a `chmod` that leaves the content alone.
+    for number in [metadata.uid(), metadata.gid(), metadata.mode()] {
+        hasher.write_u32(number);
+    }
     Some(hasher.finish())
+}
+
+fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
+    let mut file = File::open(path)?;
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok((content, file.metadata()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::{PermissionsExt, symlink},
+    };
 
     use tokio::time::timeout;
 
@@ -98,6 +115,17 @@ mod tests {
         expect_change(&mut watch).await;
 
         fs::write(&path, "one").unwrap();
+        expect_change(&mut watch).await;
+    }
+
+    #[tokio::test]
+    async fn a_change_of_mode_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "one").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let mut watch = watch_file(&path, PERIOD);
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         expect_change(&mut watch).await;
     }
 

@@ -49,9 +49,9 @@ pub enum CredentialsError {
         /// What is wrong with its content.
         reason: String,
     },
-    /// Others than its owner can read the key.
+    /// Others can read or change the key. The group may read one of root's.
     #[error(
-        "private key {} has mode {mode:04o}, which lets others than its owner read it: \
+        "private key {} has mode {mode:04o}, which lets others read or change it: \
          run `chmod 600` on it", path.display()
     )]
     KeyOpen {

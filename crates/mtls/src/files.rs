@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::MetadataExt,
     path::Path,
     sync::Arc,
     time::SystemTime,
@@ -27,8 +27,11 @@ use crate::{
 /// Largest file that is read, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
-/// The permission bits of group and others.
+/// What a key's group and others may not do.
 const OPEN_TO_OTHERS: u32 = 0o077;
+/// Likewise where root owns it. Kubernetes gives root's secrets to a pod's group to read (`fsGroup`),
+/// and so does Debian with `ssl-cert`: who is in the group is root's choice, and nobody else's.
+const OPEN_TO_OTHERS_THAN_ROOTS_GROUP: u32 = 0o037;
 
 /// The own certificate with its key.
 pub(crate) struct OwnCertificate {
@@ -167,13 +170,36 @@ fn check_mode(key: &File, path: &Path) -> Result<(), CredentialsError> {
         path: path.to_owned(),
         source,
     })?;
-    let mode = metadata.permissions().mode() & 0o7777;
-    match mode & OPEN_TO_OTHERS {
-        0 => Ok(()),
-        _ => Err(CredentialsError::KeyOpen { path: path.to_owned(), mode }),
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    match is_closed(owner, mode) {
+        true => Ok(()),
+        false => Err(CredentialsError::KeyOpen { path: path.to_owned(), mode }),
     }
+}
+
+fn is_closed(owner: u32, mode: u32) -> bool {
+    let open = if owner == 0 { OPEN_TO_OTHERS_THAN_ROOTS_GROUP } else { OPEN_TO_OTHERS };
+    mode & open == 0
 }
 
 fn unusable(item: Item, path: &Path, reason: &dyn ToString) -> CredentialsError {
     CredentialsError::Unusable { item, path: path.to_owned(), reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_group_of_a_key_of_roots_may_read_it() {
+        for mode in [0o400, 0o600] {
+            assert!(is_closed(0, mode) && is_closed(1000, mode), "{mode:o}");
+        }
+        for mode in [0o440, 0o640] {
+            assert!(is_closed(0, mode) && !is_closed(1000, mode), "{mode:o}");
+        }
+        for mode in [0o604, 0o620, 0o644, 0o660, 0o601, 0o610] {
+            assert!(!is_closed(0, mode) && !is_closed(1000, mode), "{mode:o}");
+        }
+    }
 }

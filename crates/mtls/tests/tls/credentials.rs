@@ -57,7 +57,7 @@ fn a_key_that_others_can_read_is_refused() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
     assert_eq!(fs::metadata(&settings.key).unwrap().permissions().mode() & 0o777, 0o600);
-    for mode in [0o640, 0o604, 0o644, 0o620] {
+    for mode in [0o604, 0o644, 0o620, 0o660] {
         fs::set_permissions(&settings.key, Permissions::from_mode(mode)).unwrap();
         let error = load_error(&settings);
         assert!(error.contains(&format!("has mode {mode:04o}")), "{error}");

@@ -1,6 +1,11 @@
 //! Certificates that are replaced while programs run.
 
-use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    time::Duration,
+};
 
 use crate::support::{
     BOUND, HOUR, Pki, TRUST_DOMAIN, bounded, eventually, host, listen, raw_client,
@@ -83,6 +88,28 @@ async fn a_torn_replacement_waits_for_its_other_half() {
     assert_eq!(live.current().expires_at(), before.current().expires_at());
 
     fs::write(&settings.key, &next.key).unwrap();
+    until_replaced(&live, &before).await;
+    eventually("nothing is wrong", || live.problem().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_replaced_key_that_others_can_read_is_refused_until_it_is_closed() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let next = renewed(&pki, Role::Host, "a");
+    let open = pki.path().join("open.key");
+    fs::write(&open, &next.key).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
+    fs::rename(&open, &settings.key).unwrap();
+    fs::write(&settings.certificate, &next.certificate).unwrap();
+    eventually("the mode is told", || {
+        live.problem().is_some_and(|problem| problem.contains("has mode 0644"))
+    })
+    .await;
+    assert_eq!(live.current().expires_at(), before.current().expires_at());
+
+    fs::set_permissions(&settings.key, Permissions::from_mode(0o600)).unwrap();
     until_replaced(&live, &before).await;
     eventually("nothing is wrong", || live.problem().is_none()).await;
 }
