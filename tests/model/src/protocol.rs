@@ -52,7 +52,7 @@ pub enum Breakage {
     AgentDies,
     /// The service is killed.
     ServiceDies,
-    /// A host reboots.
+    /// A host reboots, or loses power: its agent's records are not synced, so that they may be lost.
     HostReboots,
     /// A connection breaks.
     ConnectionBreaks,
@@ -145,6 +145,8 @@ pub enum Action {
     ServiceDies,
     /// A host reboots.
     HostReboots(u8, Forgotten),
+    /// A host loses power, and with it its records.
+    PowerFails(u8),
     /// A host's connection breaks.
     ConnectionBreaks(u8, InFlight),
     /// A call is given up: its deadline has passed.
@@ -231,6 +233,9 @@ impl Protocol {
         };
         if self.can_break(Breakage::RecordsAreLost) && !host.disk.is_empty() {
             add(Action::RecordsAreLost(number));
+        }
+        if self.can_break(Breakage::HostReboots) && !host.disk.is_empty() {
+            add(Action::PowerFails(number));
         }
         for &forgotten in forgotten {
             if self.can_break(Breakage::HostReboots) {
@@ -434,6 +439,10 @@ impl Model for Protocol {
                 next.lost.sort_unstable();
             }
             Action::HostReboots(host, forgotten) => self.host_reboots(&mut next, host, forgotten),
+            Action::PowerFails(host) => {
+                self.host_reboots(&mut next, host, Forgotten::Gone);
+                next.hosts[usize::from(host)].disk.clear();
+            }
             Action::ConnectionBreaks(host, in_flight) => {
                 self.connection_breaks(&mut next, host, in_flight);
             }
@@ -468,6 +477,7 @@ fn is_fault(action: Action) -> bool {
         | Action::RecordsAreLost(_)
         | Action::ServiceDies
         | Action::HostReboots(..)
+        | Action::PowerFails(_)
         | Action::ConnectionBreaks(..)
         | Action::CallTimesOut(..)
         | Action::NetnsDies(_)
