@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use super::Agent;
 use crate::{
-    mover::{make_clean, open_netns, take_out},
+    mover::{MoveError, make_clean, open_netns, take_out},
     protocol::DelRequest,
     vf_source,
 };
@@ -47,7 +47,7 @@ impl Agent {
         self.when_its_turn(work).await?
     }
 
-    fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<bool, Error> {
+    fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<bool, MoveError> {
         let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
         let Some(link) = inside.link_by_name(interface)? else { return Ok(false) };
         let Some(vf) = self.source.vf_of(&link) else { return Ok(false) };
@@ -60,7 +60,8 @@ impl Agent {
         }
         take_out(&mut inside, &link, (&self.host, &mut host), &own.name)?;
         let Some(link) = find(&mut host)? else { return Ok(false) };
-        make_clean(&mut host, &link, &own)?;
+        let port = self.source.pf_port(&vf.pci_address);
+        make_clean(&mut host, &link, &own, port.as_ref())?;
         tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
         Ok(true)
     }
@@ -77,7 +78,8 @@ impl Agent {
                 continue;
             }
             let Some(own) = self.source.own_state(&vf) else { continue };
-            match make_clean(&mut host, link, &own) {
+            let port = self.source.pf_port(&vf.pci_address);
+            match make_clean(&mut host, link, &own, port.as_ref()) {
                 Ok(()) => tracing::info!(vf = vf.pci_address, was = link.name, "restored"),
                 Err(error) => tracing::warn!(vf = vf.pci_address, %error, "not restored"),
             }

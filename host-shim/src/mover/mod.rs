@@ -52,6 +52,9 @@ pub enum MoveError {
     /// The link of the VF's PF is gone.
     #[error("PF {0} has no link in the host's network namespace")]
     NoPf(String),
+    /// The VF's PF has fewer VFs now.
+    #[error("PF {} has no VF {}", .0.pf, .0.vf)]
+    NoPort(PfPort),
     /// The link of the VF's PF is switched off, and with it all of its VFs.
     #[error("the link {0} of the VF's PF is down, and so its VFs have no carrier: switch it on")]
     PfDown(String),
@@ -85,7 +88,7 @@ impl MoveError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
-            Self::Missing(_) => Reason::VfMissing,
+            Self::Missing(_) | Self::NoPort(_) => Reason::VfMissing,
             Self::IngressLimit | Self::NobodyKeeps(_) | Self::Trunk(_) => Reason::Unsupported,
             Self::NotClean { .. } | Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => {
                 Reason::MoveFailed

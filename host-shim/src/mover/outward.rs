@@ -4,7 +4,7 @@ use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
 use super::{MoveError, Original, Scene, configure, port, port::ResetPort};
-use crate::vf_source::OwnState;
+use crate::vf_source::{OwnState, PfPort};
 
 /// Takes a VF out of its pod and restores it.
 pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
@@ -127,12 +127,26 @@ pub fn take_out(
 }
 
 /// Makes a VF of which no record tells what it was like fit to be given out: switched off, without
-/// addresses and XDP programs, with its own name, MTU and MAC address. Where nothing is to be done,
-/// nothing is asked of the kernel.
+/// addresses and XDP programs, with its own name, MTU and MAC address, and without anything that its
+/// PF held it to at this `port`. What is right already is not asked of the kernel.
 ///
 /// # Errors
 /// The kernel's refusal, such as that another link has the name.
-pub fn make_clean(host: &mut Rtnl, link: &Link, own: &OwnState) -> Result<(), netlink::Error> {
+pub fn make_clean(
+    host: &mut Rtnl,
+    link: &Link,
+    own: &OwnState,
+    port: Option<&PfPort>,
+) -> Result<(), MoveError> {
+    // What a crash leaves half done is found by its link, so that comes last.
+    if let Some(port) = port {
+        port::loosen(host, port, &port::UNUSED, own.mac)?;
+    }
+    make_link_clean(host, link, own)?;
+    port.map_or(Ok(()), |port| port::settle(host, port, &port::UNUSED))
+}
+
+fn make_link_clean(host: &mut Rtnl, link: &Link, own: &OwnState) -> Result<(), netlink::Error> {
     let addresses = host.addresses(link.index)?.into_iter();
     let mut requests: Vec<_> =
         addresses.map(|address| Request::delete_address(link.index, address)).collect();

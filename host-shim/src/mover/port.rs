@@ -1,7 +1,7 @@
 //! What the PF makes of a VF, on cards without a DPU: there nobody else keeps a pod to its MAC
 //! address and its VLAN.
 
-use netlink::{Link, LinkChange, Request, VfSetting, VfSettings};
+use netlink::{Link, LinkChange, MacAddress, Request, Rtnl, VfLinkState, VfSetting, VfSettings};
 use saga::Step;
 
 use super::{MoveError, Plan, Scene, listed};
@@ -20,7 +20,7 @@ impl Step<Scene> for SetPort {
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
         let Some(port) = scene.port() else { return check_kept(&scene.plan) };
         let wanted = settings_for(&scene.plan)?;
-        let (pf, present) = look_at(scene, &port)?;
+        let (pf, present) = look_at(&mut scene.host.rtnl, &port)?;
         if !pf.is_up {
             return Err(MoveError::PfDown(pf.name));
         }
@@ -68,6 +68,17 @@ fn take_mac(scene: &mut Scene, pf: &Link, port: &PfPort) -> Result<(), MoveError
     Ok(())
 }
 
+/// What a PF makes of a VF that nobody uses, where nothing tells what it was: as its driver begins.
+pub(super) const UNUSED: VfSettings = VfSettings {
+    mac: None,
+    vlan: 0,
+    priority: 0,
+    rate_mbit: (0, 0),
+    spoof_check: true,
+    trust: false,
+    link_state: VfLinkState::Auto,
+};
+
 /// Makes the PF treat the VF as before, and has its link restored meanwhile: while the PF holds the
 /// VF to no MAC address, it can take its own again.
 pub(super) fn restore(
@@ -77,27 +88,51 @@ pub(super) fn restore(
     let (Some(port), Some(original)) = (scene.port(), scene.original.port) else {
         return restore_link(scene);
     };
-    let (pf, present) = look_at(scene, &port)?;
+    let own = scene.original.mac;
+    loosen(&mut scene.host.rtnl, &port, &original, own)?;
+    restore_link(scene)?;
+    settle(&mut scene.host.rtnl, &port, &original)
+}
+
+/// Makes the PF treat the VF as in `original`, but lets its link take its `own` MAC address.
+pub(super) fn loosen(
+    rtnl: &mut Rtnl,
+    port: &PfPort,
+    original: &VfSettings,
+    own: Option<MacAddress>,
+) -> Result<(), MoveError> {
+    let (pf, present) = look_at(rtnl, port)?;
     for setting in original.changes_from(&present) {
         match setting {
-            VfSetting::Mac(_) => let_go(scene, &pf, &port)?,
-            setting => scene.host.rtnl.batch(&[Request::set_vf(pf.index, port.vf, setting)])?,
+            VfSetting::Mac(_) => let_go(rtnl, &pf, port, own)?,
+            setting => rtnl.batch(&[Request::set_vf(pf.index, port.vf, setting)])?,
         }
     }
-    restore_link(scene)?;
+    Ok(())
+}
+
+/// What is left to make the PF treat the VF as in `original`, once its link has its own MAC address.
+pub(super) fn settle(
+    rtnl: &mut Rtnl,
+    port: &PfPort,
+    original: &VfSettings,
+) -> Result<(), MoveError> {
     // Of many cards the PF tells the address that the VF has, and of the others that it shall have.
-    let (pf, present) = look_at(scene, &port)?;
+    let (pf, present) = look_at(rtnl, port)?;
     let left = original.changes_from(&present).into_iter();
     let left = left.filter(|setting| *setting != VfSetting::Mac(None));
     let requests: Vec<_> = left.map(|to| Request::set_vf(pf.index, port.vf, to)).collect();
-    Ok(scene.host.rtnl.batch(&requests)?)
+    Ok(rtnl.batch(&requests)?)
 }
 
 /// Holds the VF to no MAC address any more, or, where the driver can't, to its own.
-fn let_go(scene: &mut Scene, pf: &Link, port: &PfPort) -> Result<(), MoveError> {
-    let own = scene.original.mac;
+fn let_go(
+    rtnl: &mut Rtnl,
+    pf: &Link,
+    port: &PfPort,
+    own: Option<MacAddress>,
+) -> Result<(), MoveError> {
     let hold = |mac| [Request::set_vf(pf.index, port.vf, VfSetting::Mac(mac))];
-    let rtnl = &mut scene.host.rtnl;
     match (rtnl.batch(&hold(None)), own) {
         (Err(_), Some(_)) => Ok(rtnl.batch(&hold(own))?),
         (outcome, _) => Ok(outcome?),
@@ -105,12 +140,11 @@ fn let_go(scene: &mut Scene, pf: &Link, port: &PfPort) -> Result<(), MoveError> 
 }
 
 /// The PF's link, and what it makes of the VF now.
-fn look_at(scene: &mut Scene, port: &PfPort) -> Result<(Link, VfSettings), MoveError> {
-    let rtnl = &mut scene.host.rtnl;
+fn look_at(rtnl: &mut Rtnl, port: &PfPort) -> Result<(Link, VfSettings), MoveError> {
     let pf = port.link(&rtnl.links()?).ok_or_else(|| MoveError::NoPf(port.pf.clone()))?;
     let settings = rtnl.vf_settings(pf.index)?;
     let present = settings.get(&port.vf).copied();
-    Ok((pf, present.ok_or_else(|| MoveError::Missing(scene.pci_address.clone()))?))
+    Ok((pf, present.ok_or_else(|| MoveError::NoPort(port.clone()))?))
 }
 
 /// Refuses what nobody would keep the pod to: its PF does not, and the DPU perhaps neither.

@@ -246,6 +246,20 @@ impl Lab {
         assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?}", self.all_on_host());
     }
 
+    /// The agent dies, and what it knew of attachments is lost.
+    fn lose_records(&mut self) {
+        self.agent.crash();
+        let state = self.folder.path().join("agent");
+        for entry in fs::read_dir(state).unwrap() {
+            let path = entry.unwrap().path();
+            match path.file_name().unwrap().to_str().unwrap() {
+                "vfs.json" => {}
+                _ if path.is_dir() => fs::remove_dir_all(&path).unwrap(),
+                _ => fs::remove_file(&path).unwrap(),
+            }
+        }
+    }
+
     fn restart_agent(&mut self) {
         self.agent = start("host-shim-agent", "host-shim.toml", &self.host, &self.folder);
     }
@@ -358,6 +372,23 @@ fn what_the_network_allows_the_pf_allows() {
 
     let (_, refused) = lab.call("ADD", "trunked", &pod).error();
     assert!(refused.contains("a trunk of VLANs 300, 301 can't be done here"), "{refused}");
+    lab.assert_becomes(&before);
+    lab.wait_for_free(1);
+}
+
+/// A VF that comes home without a record of it gets back what it was like, and its PF holds it to
+/// nothing any more.
+#[test]
+fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
+    let mut lab = Lab::start(1);
+    let before = lab.all_on_host();
+    let pod = Netns::new("pod");
+    let vf = lab.add("blue", &pod).vf;
+    assert_eq!(lab.card.port(vf)["vlan_list"][0]["vlan"], 100);
+    lab.lose_records();
+    drop(pod);
+    wait_for("the VF on the host", LIMIT, || lab.vf_in(&lab.host, vf));
+    lab.restart_agent();
     lab.assert_becomes(&before);
     lab.wait_for_free(1);
 }
