@@ -553,7 +553,7 @@ fn a_vf_without_a_record_is_made_fit_to_be_given_out() {
     let mut host = stage.host.rtnl();
     let stray = host.link_by_name("eth7").unwrap().unwrap();
     let own = OwnState { name: OWN_NAME.into(), mac: None, mtu: OWN_MTU };
-    make_clean(&mut host, &stray, &own).unwrap();
+    make_clean(&mut host, &stray, &own, None).unwrap();
     let clean = host.link_by_name(OWN_NAME).unwrap().unwrap();
     assert_eq!((clean.index, clean.mtu, clean.is_up), (stray.index, OWN_MTU, false));
     assert!(!clean.is_promiscuous && !clean.is_all_multicast && clean.group == 0);
