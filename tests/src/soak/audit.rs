@@ -126,3 +126,62 @@ fn leaked_leases(picture: &Picture, networks: &[Value]) -> Vec<String> {
 fn number(value: &Value) -> u64 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Settings, breach::Harm, wait_for};
+
+    /// A lab with one attachment, and who was promised it.
+    fn kept_promise() -> (Lab, Vec<Ledger>) {
+        let lab = Lab::start(&Settings::with_vfs(2));
+        let mut ledger = Ledger::new(0, 1);
+        let pod = &mut ledger.pods[0];
+        let result = lab.add("blue", pod.netns.as_ref().unwrap(), "eth0").result();
+        let promise = Promise::new(result, lab.configuration("blue"));
+        pod.ports[0].state = State::Promised(Box::new(promise));
+        let ledgers = vec![ledger];
+        await_harms(&lab, &ledgers, &[]);
+        (lab, ledgers)
+    }
+
+    fn await_harms(lab: &Lab, ledgers: &[Ledger], harms: &[Harm]) {
+        wait_for(&format!("{harms:?} to be seen"), SETTLE, || {
+            let seen: Vec<_> = look(lab, ledgers).iter().map(|breach| breach.harm).collect();
+            (seen == harms).then_some(())
+        });
+    }
+
+    #[test]
+    fn what_is_lost_is_seen() {
+        let (lab, ledgers) = kept_promise();
+        lab.del("blue", ledgers[0].pods[0].netns.as_ref().unwrap(), "eth0").nothing();
+        await_harms(&lab, &ledgers, &[Harm::Lost]);
+    }
+
+    #[test]
+    fn what_nobody_has_is_seen() {
+        let (lab, mut ledgers) = kept_promise();
+        ledgers[0].pods[0].ports[0].state = State::Absent;
+        await_harms(&lab, &ledgers, &[Harm::Leaked]);
+    }
+
+    #[test]
+    fn an_address_taken_away_in_the_pod_is_seen() {
+        let (lab, ledgers) = kept_promise();
+        let pod = ledgers[0].pods[0].netns.as_ref().unwrap();
+        pod.ip(&["-4", "address", "flush", "dev", "eth0"]);
+        // Neither as its attachment is, nor as was promised.
+        await_harms(&lab, &ledgers, &[Harm::Lost, Harm::Lost]);
+    }
+
+    #[test]
+    fn what_two_were_promised_is_seen() {
+        let (lab, mut ledgers) = kept_promise();
+        let again = ledgers[0].pods[0].ports[0].state.clone();
+        ledgers[0].pods[0].ports[1].state = again;
+        // A VF, a MAC address and two addresses, and none of them in the second pod.
+        let harms = [Harm::Lost, Harm::Doubled, Harm::Doubled, Harm::Doubled, Harm::Doubled];
+        await_harms(&lab, &ledgers, &harms);
+    }
+}
