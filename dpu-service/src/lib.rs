@@ -8,6 +8,7 @@ pub mod eswitch;
 pub mod events;
 pub mod fabric;
 mod links;
+pub mod milestones;
 pub mod model;
 pub mod probe;
 pub mod programmer;

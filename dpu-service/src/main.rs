@@ -11,6 +11,7 @@ use bootstrap::init_logs;
 use clap::Parser;
 use dpu_service::{
     config::{Config, DEFAULT_PATH},
+    milestones::Milestone,
     programmer::STEPS,
     service,
 };
@@ -34,12 +35,19 @@ struct Arguments {
     /// Prints the names of the programming steps, in order, and exits.
     #[arg(long, conflicts_with = "check_config")]
     list_steps: bool,
+    /// Prints the names of the points at which a test can kill the service, and exits.
+    #[arg(long, conflicts_with_all = ["check_config", "list_steps"])]
+    list_kill_points: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list_steps {
         STEPS.iter().for_each(|step| print(step.name()));
+        return ExitCode::SUCCESS;
+    }
+    if arguments.list_kill_points {
+        Milestone::kill_points().iter().for_each(|point| print(point));
         return ExitCode::SUCCESS;
     }
     let config = match Config::load(&arguments.config) {

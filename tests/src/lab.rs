@@ -11,8 +11,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Call, Card, Netns, Operator, Pki, Program, Settings, cni,
+    Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings, cni,
     halves::{Machines, Site},
+    settings::{DPU, PROXY},
     wait_for,
 };
 
@@ -31,6 +32,7 @@ pub struct Lab {
     pub card: Card,
     /// The certificates.
     pub pki: Pki,
+    proxy: Option<Proxy>,
     folder: TempDir,
 }
 
@@ -46,9 +48,12 @@ impl Lab {
         let pki = Pki::make(path.join("pki"));
         write_files(settings, path, &pki);
         let card = Card::plug(settings, path);
+        let proxy = settings
+            .proxied
+            .then(|| Proxy::start(&card.host, PROXY.parse().unwrap(), DPU.parse().unwrap()));
         let service = start_service(&card.dpu, path);
         let agent = start_agent(&card.host, path);
-        let lab = Self { agent, service, card, pki, folder };
+        let lab = Self { agent, service, card, pki, proxy, folder };
         lab.wait_until_good();
         lab
     }
@@ -79,6 +84,15 @@ impl Lab {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path().join("agent.sock")
+    }
+
+    /// The network between host and DPU, of a lab that is `proxied`.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[must_use]
+    pub fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("a proxied lab")
     }
 
     /// The network configuration that a runtime passes for `network`.
@@ -139,12 +153,24 @@ impl Lab {
 
     /// Starts the service again after it ended.
     pub fn start_service(&mut self) {
-        self.service = start_service(&self.card.dpu, self.folder.path());
+        self.service = self.another_service();
     }
 
     /// Starts the agent again after it ended.
     pub fn start_agent(&mut self) {
-        self.agent = start_agent(&self.card.host, self.folder.path());
+        self.agent = self.another_agent();
+    }
+
+    /// A service to put in the place of one that has ended.
+    #[must_use]
+    pub fn another_service(&self) -> Program {
+        start_service(&self.card.dpu, self.folder.path())
+    }
+
+    /// An agent to put in the place of one that has ended.
+    #[must_use]
+    pub fn another_agent(&self) -> Program {
+        start_agent(&self.card.host, self.folder.path())
     }
 
     /// Resets the card.
@@ -191,6 +217,17 @@ impl Lab {
             folder,
         };
         (site, machines)
+    }
+
+    /// Has `dpu-service` or `host-shim-agent` write down the points of its steps that it passes, and
+    /// returns where.
+    ///
+    /// # Panics
+    /// When the file can't be written.
+    pub fn trace(&self, program: &str) -> PathBuf {
+        let file = faults(self.path(), program).join("trace");
+        fs::write(&file, "").unwrap();
+        file
     }
 
     /// Rewrites the service's configuration file.

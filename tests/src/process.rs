@@ -9,7 +9,11 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid},
+    },
     unistd::Pid,
 };
 
@@ -111,6 +115,21 @@ impl Program {
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+    }
+
+    /// Whether it has ended, be it reaped or not.
+    ///
+    /// # Panics
+    /// When the process can't be asked.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let id = Id::Pid(Pid::from_raw(i32::try_from(self.child.id()).expect("process ids fit")));
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(id, look) {
+            Ok(status) => status != WaitStatus::StillAlive,
+            Err(Errno::ECHILD) => true,
+            Err(error) => panic!("{}: {error}", self.name),
+        }
     }
 
     /// How it ended, if it has.

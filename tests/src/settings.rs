@@ -42,6 +42,11 @@ name = "tiny"
 cidr = "10.4.0.0/30"
 "#;
 
+/// Where the service listens.
+pub(crate) const DPU: &str = "192.168.100.2:7443";
+/// Where the proxy to it listens, in the host's namespace.
+pub(crate) const PROXY: &str = "127.0.0.1:7444";
+
 /// What a lab's card is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CardKind {
@@ -97,6 +102,10 @@ pub struct Settings {
     pub carrier_ms: u32,
     /// Further sections of the service's configuration.
     pub service: String,
+    /// Further keys of the agent's `[timeouts]`.
+    pub timeouts: String,
+    /// Whether the agent reaches the DPU through a [`crate::Proxy`].
+    pub proxied: bool,
 }
 
 impl Default for Settings {
@@ -113,6 +122,8 @@ impl Default for Settings {
             grace: 10,
             carrier_ms: 200,
             service: String::new(),
+            timeouts: String::new(),
+            proxied: false,
         }
     }
 }
@@ -175,7 +186,7 @@ select = ["p0#0-{last}"]
 state_dir = {state:?}
 boot_id_file = {boot_id:?}
 [dpu]
-endpoint = "192.168.100.2:7443"
+endpoint = "{endpoint}"
 name = "dpu-1"
 {tls}
 [vf_source]
@@ -183,7 +194,10 @@ kind = "virtual"
 [timeouts]
 unreachable_grace_s = {grace}
 carrier_ms = {carrier_ms}
+{timeouts}
 "#,
+            endpoint = if self.proxied { PROXY } else { DPU },
+            timeouts = self.timeouts,
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),

@@ -2,27 +2,48 @@
 //! build has.
 //!
 //! A test sets `OFFLOAD_FAULTS` to a folder when it starts the program, and creates a file there to
-//! strike the next time the step of that name has run: `fail-<step>` makes the step fail after its
-//! work is done (the hardest case for its undo), `kill-<step>` kills the process. The file is
-//! removed when it strikes.
+//! strike the next time the point of that name is passed: `fail-<point>` makes a step fail after its
+//! work is done (the hardest case for its undo), `kill-<point>` kills the process. The file is
+//! removed when it strikes. To a file `trace`, if there is one, the name of each point that is passed
+//! is appended.
 
-use std::{env, fs, path::PathBuf, sync::OnceLock};
+use std::{
+    env,
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
-/// A fault struck.
-pub(crate) struct Struck;
+use crate::points::Struck;
 
 fn folder() -> Option<&'static PathBuf> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| env::var_os("OFFLOAD_FAULTS").map(PathBuf::from)).as_ref()
 }
 
-pub(crate) fn strike(step: &str) -> Result<(), Struck> {
-    let Some(folder) = folder() else { return Ok(()) };
-    if fs::remove_file(folder.join(format!("kill-{step}"))).is_ok() {
+/// A point at which the process may be killed.
+pub(crate) fn pass(point: &str) {
+    let Some(folder) = folder() else { return };
+    trace(folder, point);
+    if fs::remove_file(folder.join(format!("kill-{point}"))).is_ok() {
         std::process::abort();
     }
-    match fs::remove_file(folder.join(format!("fail-{step}"))) {
+}
+
+/// A point at which the process may be killed, or a step fail.
+pub(crate) fn strike(point: &str) -> Result<(), Struck> {
+    pass(point);
+    let Some(folder) = folder() else { return Ok(()) };
+    match fs::remove_file(folder.join(format!("fail-{point}"))) {
         Ok(()) => Err(Struck),
         Err(_) => Ok(()),
+    }
+}
+
+fn trace(folder: &Path, point: &str) {
+    if let Ok(mut file) = File::options().append(true).open(folder.join("trace")) {
+        // One write, so that the lines of several threads don't mingle.
+        let _ = file.write_all(format!("{point}\n").as_bytes());
     }
 }

@@ -10,6 +10,9 @@ use std::{error::Error, fmt};
 
 #[cfg(feature = "fault-injection")]
 mod fault;
+mod points;
+
+pub use points::{Way, kill_points, pass};
 
 /// One step of a saga over the context `C`.
 pub trait Step<C>: Sync {
@@ -86,7 +89,7 @@ pub fn run<C, E: Error + Send + Sync + 'static>(
     context: &mut C,
 ) -> Result<(), Failed<E>> {
     for (position, step) in steps.iter().enumerate() {
-        if let Err(source) = attempt(*step, context) {
+        if let Err(source) = attempt(*step, Way::Run, context) {
             let left = undo(&steps[..=position], context);
             return Err(Failed { step: step.name(), source, left });
         }
@@ -105,7 +108,7 @@ pub fn repair<C, E: Error + Send + Sync + 'static>(
     context: &mut C,
 ) -> Result<(), Failed<E>> {
     for step in steps.iter().filter(|step| wanted(step.name())) {
-        attempt(*step, context).map_err(|source| Failed {
+        attempt(*step, Way::Repair, context).map_err(|source| Failed {
             step: step.name(),
             source,
             left: Vec::new(),
@@ -120,7 +123,9 @@ pub fn undo<C, E: Error + Send + Sync + 'static>(
     context: &mut C,
 ) -> Vec<Left<E>> {
     let undo_one = |step: &&'static dyn Step<C, Error = E>| {
-        step.undo(context).err().map(|source| Left { step: step.name(), source })
+        let undone = step.undo(context);
+        points::pass_step(Way::Undo, step.name());
+        undone.err().map(|source| Left { step: step.name(), source })
     };
     steps.iter().rev().filter_map(undo_one).collect()
 }
@@ -128,12 +133,11 @@ pub fn undo<C, E: Error + Send + Sync + 'static>(
 /// `Err(None)`: a fault test made the step fail.
 fn attempt<C, E: Error + Send + Sync + 'static>(
     step: &'static dyn Step<C, Error = E>,
+    way: Way,
     context: &mut C,
 ) -> Result<(), Option<E>> {
     step.run(context).map_err(Some)?;
-    #[cfg(feature = "fault-injection")]
-    fault::strike(step.name()).map_err(|fault::Struck| None)?;
-    Ok(())
+    points::strike_step(way, step.name()).map_err(|points::Struck| None)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     events::EventKind,
+    milestones::Milestone,
     model::{AttachSpec, Record},
     programmer::{self, ProgramError, Programmer},
     records::Changes,
@@ -83,6 +84,7 @@ impl Engine {
             }
         }
         drop(registry);
+        Milestone::AttachRecorded.pass();
         let message = format!("{} reserved for {}", record.vf, record.key);
         self.events.record(EventKind::AttachmentReserved, record.id, message);
         Ok(())
@@ -116,6 +118,7 @@ impl Engine {
         if let Some(entry) = self.registry().get_mut(record.id) {
             entry.programmed = Some(index);
         }
+        Milestone::AttachProgrammed.pass();
         let message = format!("{} forwards for {}", record.vf, record.key);
         self.events.record(EventKind::AttachmentProgrammed, record.id, message);
     }

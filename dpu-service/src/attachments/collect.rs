@@ -12,6 +12,7 @@ use super::{
     views::AttachmentView,
 };
 use crate::{
+    milestones::Milestone,
     model::{AttachmentId, AttachmentKey, HostName, Record},
     programmer::StepStatus,
 };
@@ -68,6 +69,7 @@ impl Engine {
                 .collect()
         };
         let released = join_all(stale.iter().map(|record| self.collect_one(record))).await;
+        Milestone::Collected.pass();
         Ok(released.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 

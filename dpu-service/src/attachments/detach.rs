@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     events::EventKind,
+    milestones::Milestone,
     model::{AttachmentId, AttachmentKey, Record},
     records::Changes,
     sessions::{HostCommand, SessionId},
@@ -90,14 +91,17 @@ impl Engine {
             self.events.record(EventKind::AttachmentReleasing, record.id, reason);
         }
         let (view, returned) = self.set_releasing(record.id, vf_returned)?;
+        Milestone::ReleaseBegun.pass();
         {
             let _vf = self.vfs.lock(&record.vf).await;
             self.unprogram(record.vf).await;
         }
+        Milestone::ReleaseUnprogrammed.pass();
         if returned {
             self.free(record).await?;
         } else {
             self.records.commit(Changes::default().put_attachment(&view.record)).await?;
+            Milestone::ReleaseParked.pass();
         }
         Ok(view)
     }
@@ -121,6 +125,7 @@ impl Engine {
             .iter()
             .fold(Changes::default().delete_attachment(record.id), Changes::put_cooling);
         self.records.commit(changes).await?;
+        Milestone::ReleaseFreed.pass();
         self.registry().free(record.id, resting, now());
         let message = format!("{} and its addresses are given back", record.vf);
         self.events.record(EventKind::AttachmentReleased, record.id, message);

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     events::EventKind,
+    milestones::Milestone,
     model::{AttachmentId, Record},
     programmer::{ProgramError, Repaired},
     records::Changes,
@@ -46,11 +47,13 @@ impl Engine {
         if self.programmer.has_representors() {
             self.registry().vfs.set_ports(survey.keys().copied().collect());
         }
+        Milestone::ReconcileSurveyed.pass();
         for record in held {
             if depth == Depth::Thorough || self.looks_wrong(&record, &survey) {
                 self.mend(&record).await;
             }
         }
+        Milestone::ReconcileMended.pass();
         for (vf, surveyed) in &survey {
             if surveyed.membership.is_some() {
                 self.clear_orphan(*vf, depth).await;
@@ -58,6 +61,7 @@ impl Engine {
         }
         self.finish_returned().await;
         self.forget_rested();
+        Milestone::ReconcileEnded.pass();
     }
 
     async fn prepare_fabric(&self) {
@@ -148,6 +152,7 @@ impl Engine {
         let programmer = self.programmer.clone();
         match on_blocking_thread(move || programmer.unprogram(vf)).await {
             Ok(()) => {
+                Milestone::OrphanCleared.pass();
                 self.registry().stuck.remove(&vf);
                 self.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed");
             }

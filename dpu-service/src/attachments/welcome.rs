@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     events::EventKind,
+    milestones::Milestone,
     model::{AttachmentId, HostName, Record},
     sessions::{HostCommand, Session, SessionId},
 };
@@ -49,7 +50,9 @@ impl Engine {
         let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
         self.events.record(EventKind::HostConnected, &host, message);
 
+        Milestone::HelloOpened.pass();
         let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
+        Milestone::HelloHeard.pass();
         self.quarantine_unaccounted(&hello.live, &conditions);
         let verdicts = self.judge(&host, &hello, &conditions);
         self.note_unclaimed(&verdicts);
@@ -57,6 +60,7 @@ impl Engine {
             self.carry_out(session.id, record, verdict, hello.live.as_slice())
         });
         join_all(carried_out).await;
+        Milestone::HelloSettled.pass();
         if let Some(reason) = self.registry().draining.clone() {
             self.sessions.send(&host, HostCommand::Draining { reason });
         }
@@ -115,6 +119,7 @@ impl Engine {
             self.carry_out(session, record, verdict, &[])
         });
         join_all(freed).await;
+        Milestone::InventorySettled.pass();
     }
 
     /// The host said that the pod has the VF.

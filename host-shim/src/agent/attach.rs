@@ -16,6 +16,7 @@ use super::{
     Agent,
     dpu::detach_request,
     intake::{Setback, TakenIn},
+    milestones::Milestone,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
@@ -44,6 +45,7 @@ impl Agent {
         let asked = Instant::now();
         let attachment = self.call_attach(&request, deadline).await?;
         let rpc = asked.elapsed();
+        Milestone::AttachAnswered.pass();
 
         let taken_in = self.take_in(request, netns, attachment.clone()).await;
         drop(pending);
@@ -58,6 +60,7 @@ impl Agent {
                 return Err(failure);
             }
         };
+        Milestone::AttachDone.pass();
         self.tell_attached(&record);
         let timings = timings(rpc, recording, &durations, started.elapsed());
         log(&record, &timings, &durations);

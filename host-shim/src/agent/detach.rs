@@ -10,6 +10,7 @@ use super::{
     attach::{failure_of_move, living_netns},
     device_info,
     dpu::detach_request,
+    milestones::Milestone,
     records::{Phase, Record, Written},
 };
 use crate::{
@@ -37,6 +38,7 @@ impl Agent {
             tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
             false
         });
+        Milestone::DetachUnrecorded.pass();
         let detach = detach_request(Some(request.key.clone().into()), String::new(), fetched);
         match self.call_detach(detach.clone()).await {
             Ok(()) => self.inventory_wanted(),
@@ -52,14 +54,17 @@ impl Agent {
     /// whoever wanted it back asks again.
     pub(super) async fn release(self: &Arc<Self>, record: Arc<Record>, patience: Duration) {
         let (record, written) = self.begin_release(record);
+        Milestone::ReleaseBegun.pass();
         device_info::remove(&record);
         let home = self.bring_home(&record, patience).await;
+        Milestone::ReleaseMoved.pass();
         if let Some(written) = written
             && let Err(failure) = written.done().await
         {
             // A full disk must not keep a VF.
             tracing::error!(attachment = record.id(), "{failure}");
         }
+        Milestone::ReleaseRecorded.pass();
         match &home {
             Ok(()) => self.pauses.succeeded(record.id()),
             Err(failure) => self.note_absence(&record, failure),
@@ -67,7 +72,10 @@ impl Agent {
         let key = record.attachment.key.clone();
         let detach = detach_request(key, record.id().to_owned(), home.is_ok());
         match self.call_detach(detach).await {
-            Ok(()) if home.is_ok() => self.forget(&record),
+            Ok(()) if home.is_ok() => {
+                Milestone::ReleaseTold.pass();
+                self.forget(&record);
+            }
             Ok(()) => {}
             Err(failure) => {
                 tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
@@ -89,6 +97,7 @@ impl Agent {
 
     fn forget(&self, record: &Record) {
         self.records.remove(record.id());
+        Milestone::ReleaseForgotten.pass();
         self.broken().remove(record.id());
         self.inventory_changed();
         self.vf_became_free();

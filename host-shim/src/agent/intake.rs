@@ -13,6 +13,7 @@ use super::{
     Agent,
     attach::failure_of_move,
     device_info,
+    milestones::Milestone,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
@@ -133,6 +134,7 @@ impl Agent {
         let mut recording = None;
         let moved = self.move_in_once(&record, || {
             written.wait()?;
+            Milestone::AttachRecorded.pass();
             self.records.keep(&record);
             recording = Some(began.elapsed());
             Ok(())

@@ -18,6 +18,7 @@ use tokio::task::spawn_blocking;
 use super::{
     Agent, defect,
     dpu::nanoseconds_since_boot,
+    milestones::Milestone,
     place,
     records::{Phase, Record},
     session::protocol_versions,
@@ -77,6 +78,7 @@ impl Agent {
         if sent.as_ref() != Some(&inventory.pfs)
             && self.session.send(host_message::Message::Inventory(inventory.clone()))
         {
+            Milestone::InventorySent.pass();
             log_uses(&uses);
             *sent = Some(inventory.pfs);
         }

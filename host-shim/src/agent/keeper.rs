@@ -18,6 +18,7 @@ use super::{
     Agent,
     attach::living_netns,
     defect, locked,
+    milestones::Milestone,
     place::{Place, place_in},
     records::{Phase, Record},
 };
@@ -114,6 +115,7 @@ impl Agent {
             self.pauses.failed(record.id());
             return Err(failure);
         }
+        Milestone::PutBack.pass();
         self.pauses.succeeded(record.id());
         self.broken().remove(record.id());
         tracing::info!(attachment = record.id(), "the VF is in its pod again");
@@ -153,6 +155,7 @@ impl Agent {
             self.provide_vfs().await;
             self.settle_orphans().await;
             self.inventory_changed();
+            Milestone::PassEnded.pass();
             *locked(&self.last_pass) = Instant::now();
         }
     }

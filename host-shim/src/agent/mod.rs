@@ -15,6 +15,7 @@ mod fuzz;
 mod intake;
 mod inventory;
 mod keeper;
+mod milestones;
 mod orphans;
 mod pauses;
 mod pending;

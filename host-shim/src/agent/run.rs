@@ -19,6 +19,7 @@ use tokio::{runtime::Builder, time::timeout};
 use super::{
     Agent, MOVES,
     config::{Config, RangeError, VfSourceKind},
+    milestones::Milestone,
     records::{Records, RecordsError},
     server::{ListenError, listen, serve},
 };
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// Only print the names of the steps that move a VF.
     #[arg(long)]
     list_steps: bool,
+    /// Only print the names of the points at which a test can kill the agent.
+    #[arg(long)]
+    list_kill_points: bool,
 }
 
 /// Why the agent can't start, or can't go on.
@@ -106,6 +110,9 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     if arguments.list_steps {
         return print(&step_names());
     }
+    if arguments.list_kill_points {
+        return print(&lines(Milestone::kill_points()));
+    }
     let config: Config = load_config(&arguments.config)?;
     let path = &arguments.config;
     config.check().map_err(|source| AgentError::Range { path: path.clone(), source })?;
@@ -131,7 +138,11 @@ fn step_names() -> String {
     let inward = INWARD_STEPS.iter().map(|step| step.name());
     let arrival = ARRIVAL_STEPS.iter().map(|step| step.name());
     let outward = OUTWARD_STEPS.iter().map(|step| step.name());
-    inward.chain(arrival).chain(outward).map(|name| format!("{name}\n")).collect()
+    lines(inward.chain(arrival).chain(outward))
+}
+
+fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
+    names.into_iter().map(|name| format!("{name}\n")).collect()
 }
 
 async fn keep(config: Config) -> Result<(), AgentError> {
@@ -140,6 +151,7 @@ async fn keep(config: Config) -> Result<(), AgentError> {
     let agent = Arc::new(begin(config)?);
     let monitor = LinkMonitor::open(&agent.host)?;
     agent.reconcile_all().await;
+    Milestone::StartReconciled.pass();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
     let mut keepers = pin!(run_keepers(&agent, monitor));

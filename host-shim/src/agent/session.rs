@@ -28,7 +28,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status, Streaming, transport::Channel};
 
-use super::{Agent, config::Config};
+use super::{Agent, config::Config, milestones::Milestone};
 
 /// Pauses between attempts: the first and the longest. They double in between, and each is
 /// shortened by chance so that the hosts of a rack do not come back in step.
@@ -249,6 +249,7 @@ impl Session {
             session = welcome.session_id,
             "the DPU welcomed this host"
         );
+        Milestone::SessionWelcomed.pass();
         let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
         let session = Established {
             id: welcome.session_id,

@@ -1,10 +1,8 @@
-//! Every step of a program fails, or kills it.
+//! Every step of a program fails.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command};
 
-use crate::{Lab, Netns, Settings, program, run, wait_for};
-
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::{Lab, Netns, Settings, program, run};
 
 /// The steps that a program names itself, so that none is forgotten.
 pub(crate) fn steps(name: &str) -> Vec<String> {
@@ -44,41 +42,5 @@ pub fn every_step_fails_in_turn(settings: &Settings, name: &str) {
         }
         assert!(struck(&armed), "step {step} was never run");
         lab.assert_clean_slate();
-    }
-}
-
-/// A program dies after each of its steps; started again, it completes or releases what was under way.
-///
-/// # Panics
-/// When something is left, or a step is never run.
-pub fn every_step_kills_in_turn(settings: &Settings, name: &str) {
-    let mut lab = Lab::start(settings);
-    for step in steps(name) {
-        let pod = Netns::new("pod");
-        let armed = lab.arm(name, "kill", &step);
-        let _ = lab.add("blue", &pod, "eth0");
-        if !struck(&armed) {
-            let _ = lab.del("blue", &pod, "eth0");
-        }
-        wait_for(&format!("{step} to kill {name}"), LIMIT, || struck(&armed).then_some(()));
-        revive(&mut lab, name);
-        lab.wait_until_good();
-        lab.assert_invariants();
-        lab.del("blue", &pod, "eth0").nothing();
-        lab.assert_clean_slate();
-        let _ = lab.add("blue", &pod, "eth0").result();
-        lab.assert_invariants();
-        lab.del("blue", &pod, "eth0").nothing();
-        lab.assert_clean_slate();
-    }
-}
-
-fn revive(lab: &mut Lab, name: &str) {
-    if name == "dpu-service" {
-        lab.service_ends();
-        lab.start_service();
-    } else {
-        lab.agent_ends();
-        lab.start_agent();
     }
 }

@@ -1,6 +1,14 @@
 //! What holds on every kind of card: each function is a test, given what to set up.
 
+pub mod crowd;
 pub mod faults;
+pub mod kills;
 pub mod load;
 pub mod outages;
 pub mod pods;
+
+/// Tells a figure of what was tried; those of the same name are summed up.
+#[expect(clippy::print_stdout, reason = "what runs of tests are summed up by")]
+fn figure(count: usize, what: &str) {
+    println!("figure: {count} {what}");
+}

@@ -1,9 +1,6 @@
-//! Every step of both sides fails in turn, and kills its program in turn: a clean slate after each.
+//! Every step of both sides fails in turn: a clean slate after each.
 
-use e2e::{
-    Lab, Netns, Settings,
-    scenarios::faults::{every_step_fails_in_turn, every_step_kills_in_turn},
-};
+use e2e::{Lab, Netns, Settings, scenarios::faults::every_step_fails_in_turn};
 
 #[test]
 fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
@@ -13,16 +10,6 @@ fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
 #[test]
 fn every_step_of_the_agent_fails_in_turn_and_leaves_a_clean_slate() {
     every_step_fails_in_turn(&Settings::default(), "host-shim-agent");
-}
-
-#[test]
-fn the_service_killed_after_every_step_recovers() {
-    every_step_kills_in_turn(&Settings::default(), "dpu-service");
-}
-
-#[test]
-fn the_agent_killed_after_every_step_recovers() {
-    every_step_kills_in_turn(&Settings::default(), "host-shim-agent");
 }
 
 #[test]

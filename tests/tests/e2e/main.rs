@@ -14,6 +14,7 @@ mod disks;
 mod documents;
 mod faults;
 mod identity;
+mod kills;
 mod load;
 mod operators;
 mod outages;

@@ -1,0 +1,53 @@
+//! Where between its steps the agent can be killed by a test.
+
+use saga::Way;
+
+use crate::mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS};
+
+saga::milestones! {
+    /// A place between the steps of the agent's flows.
+    pub(super) enum Milestone {
+        /// The DPU has answered an attach; nothing of it is recorded.
+        AttachAnswered = "attach-answered",
+        /// It is recorded; its VF has not been touched.
+        AttachRecorded = "attach-recorded",
+        /// The pod has the VF; neither DPU nor runtime knows.
+        AttachDone = "attach-done",
+        /// The record says that the attachment is being given back, perhaps not yet on the disk.
+        ReleaseBegun = "release-begun",
+        /// The VF is home, or can't be had now.
+        ReleaseMoved = "release-moved",
+        /// That it is being given back is on the disk.
+        ReleaseRecorded = "release-recorded",
+        /// The DPU knows; the record is still there.
+        ReleaseTold = "release-told",
+        /// The record is forgotten.
+        ReleaseForgotten = "release-forgotten",
+        /// A DEL found no record; the DPU is not told yet.
+        DetachUnrecorded = "detach-unrecorded",
+        /// A VF that had fallen out of its pod is in it again.
+        PutBack = "put-back",
+        /// At start, all records were compared with the kernel.
+        StartReconciled = "start-reconciled",
+        /// The DPU has welcomed a new session; nobody uses it yet.
+        SessionWelcomed = "session-welcomed",
+        /// The DPU has been sent an inventory.
+        InventorySent = "inventory-sent",
+        /// All records were compared with the kernel, and all that waited for that is done.
+        PassEnded = "pass-ended",
+    }
+}
+
+impl Milestone {
+    /// All points at which the agent can be killed, by name.
+    pub(super) fn kill_points() -> Vec<String> {
+        let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]).into_iter();
+        let arrival = saga::kill_points(ARRIVAL_STEPS, &[Way::Run]);
+        let outward = saga::kill_points(OUTWARD_STEPS, &[Way::Run]);
+        inward
+            .chain(arrival)
+            .chain(outward)
+            .chain(Self::ALL.iter().map(|name| (*name).to_owned()))
+            .collect()
+    }
+}

@@ -1,0 +1,211 @@
+//! A network between host and DPU that a test can cut, hold up and heal. It forwards TLS records
+//! without understanding them, so that a fault can be placed after each single one.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+};
+
+use crate::Netns;
+
+/// Type, version and length: what a TLS record begins with.
+const HEADER: usize = 5;
+
+/// What becomes of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// All connections end. New ones can be made at once.
+    Cut,
+    /// All connections end, and no new ones can be made.
+    Gone,
+    /// What the host sends waits, and comes late.
+    HoldUp,
+    /// What the DPU sends waits, and comes late.
+    HoldDown,
+    /// Everything waits, and comes late.
+    Hold,
+}
+
+impl Fault {
+    fn holds(self, way: Way) -> bool {
+        match self {
+            Self::Cut | Self::Gone => false,
+            Self::HoldUp => way == Way::Up,
+            Self::HoldDown => way == Way::Down,
+            Self::Hold => true,
+        }
+    }
+}
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From the host to the DPU.
+    Up,
+    Down,
+}
+
+/// The network, as long as the test runs.
+#[derive(Clone, Debug)]
+pub struct Proxy(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Records that may pass until the fault begins.
+    planned: Option<(usize, Fault)>,
+    /// The fault that there is.
+    fault: Option<Fault>,
+    /// Records that have passed, of all connections.
+    passed: usize,
+    connections: Vec<Connection>,
+}
+
+/// Both ends' sockets.
+type Connection = [TcpStream; 2];
+
+impl Proxy {
+    /// Forwards connections to `listen` in that namespace to `target`.
+    ///
+    /// # Panics
+    /// When it can't listen.
+    #[must_use]
+    pub fn start(netns: &Netns, listen: SocketAddr, target: SocketAddr) -> Self {
+        let shared = Arc::new(Shared::default());
+        let netns = netlink::Netns::open(&netns.path()).expect("open the namespace");
+        let (listening, listens) = mpsc::channel();
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            netns.run(|| {
+                let listener = TcpListener::bind(listen).expect("listen");
+                listening.send(()).expect("tell so");
+                accept(&serving, &listener, target);
+            })
+        });
+        listens.recv().expect("the proxy to listen");
+        Self(shared)
+    }
+
+    /// Lets `records` more TLS records pass, in either direction, and then the fault begin.
+    pub fn plan(&self, records: usize, fault: Fault) {
+        self.0.change(|state| state.planned = Some((records, fault)));
+    }
+
+    /// Lets the fault begin now.
+    pub fn strike(&self, fault: Fault) {
+        self.0.change(|state| state.strike(fault));
+    }
+
+    /// Whether the fault that was planned has begun.
+    #[must_use]
+    pub fn has_struck(&self) -> bool {
+        self.0.state().planned.is_none()
+    }
+
+    /// Ends fault and plan. What was held goes on its way.
+    pub fn heal(&self) {
+        self.0.change(|state| (state.planned, state.fault) = (None, None));
+    }
+
+    /// TLS records that have passed so far.
+    #[must_use]
+    pub fn passed(&self) -> usize {
+        self.0.state().passed
+    }
+}
+
+impl State {
+    fn strike(&mut self, fault: Fault) {
+        self.planned = None;
+        if matches!(fault, Fault::Cut | Fault::Gone) {
+            for socket in self.connections.drain(..).flatten() {
+                // It may have ended by itself.
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+        }
+        self.fault = (fault != Fault::Cut).then_some(fault);
+    }
+
+    /// One more record wants to pass.
+    fn count(&mut self) {
+        match &mut self.planned {
+            Some((0, fault)) => {
+                let fault = *fault;
+                self.strike(fault);
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
+        self.passed += 1;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+
+    /// Waits until a record of that direction may pass.
+    fn admit(&self, way: Way) {
+        let mut state = self.state();
+        state.count();
+        let held = |state: &mut State| state.fault.is_some_and(|fault| fault.holds(way));
+        drop(self.changed.wait_while(state, held));
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener, target: SocketAddr) {
+    for host in listener.incoming().filter_map(Result::ok) {
+        if shared.state().fault == Some(Fault::Gone) {
+            continue;
+        }
+        // A DPU that is down refuses: the host learns it by the end of its own connection.
+        if let Ok(dpu) = TcpStream::connect(target) {
+            connect(shared, host, dpu).expect("share the sockets");
+        }
+    }
+}
+
+fn connect(shared: &Arc<Shared>, host: TcpStream, dpu: TcpStream) -> io::Result<()> {
+    for socket in [&host, &dpu] {
+        socket.set_nodelay(true)?;
+    }
+    shared.state().connections.push([host.try_clone()?, dpu.try_clone()?]);
+    let up = (host.try_clone()?, dpu.try_clone()?, Way::Up);
+    for (from, to, way) in [up, (dpu, host, Way::Down)] {
+        let shared = Arc::clone(shared);
+        thread::spawn(move || {
+            let _ = forward(&shared, &from, &to, way);
+            // The other side learns of the end only once it may.
+            shared.admit(way);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
+    Ok(())
+}
+
+/// Forwards record by record until the connection ends.
+fn forward(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream, way: Way) -> io::Result<()> {
+    let mut header = [0; HEADER];
+    loop {
+        from.read_exact(&mut header)?;
+        let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let mut record = header.to_vec();
+        record.resize(HEADER + length, 0);
+        from.read_exact(&mut record[HEADER..])?;
+        shared.admit(way);
+        to.write_all(&record)?;
+    }
+}

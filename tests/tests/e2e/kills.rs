@@ -1,0 +1,80 @@
+//! Both programs are killed at every point of each of their flows, under load.
+
+use e2e::scenarios::kills::{
+    OF_THE_AGENT, OF_THE_SERVICE, every_point_of_the_flow_kills, points_of_no_flow,
+};
+
+/// What only another card's eswitch has to be repaired of.
+const NOT_OF_THIS_CARD: [&str; 1] = ["repair-port-mac"];
+
+#[test]
+fn no_kill_point_of_the_service_is_in_no_flow() {
+    let left = points_of_no_flow(&OF_THE_SERVICE);
+    assert!(left.iter().eq(NOT_OF_THIS_CARD), "{left:?}");
+}
+
+#[test]
+fn no_kill_point_of_the_agent_is_in_no_flow() {
+    let left = points_of_no_flow(&OF_THE_AGENT);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_service_killed_while_it_attaches_and_detaches_recovers() {
+    every_point_of_the_flow_kills(OF_THE_SERVICE[0]);
+}
+
+#[test]
+fn the_service_killed_while_it_reconciles_recovers() {
+    every_point_of_the_flow_kills(OF_THE_SERVICE[1]);
+}
+
+#[test]
+fn the_service_killed_while_it_starts_recovers() {
+    every_point_of_the_flow_kills(OF_THE_SERVICE[2]);
+}
+
+#[test]
+fn the_service_killed_while_it_welcomes_a_host_recovers() {
+    every_point_of_the_flow_kills(OF_THE_SERVICE[3]);
+}
+
+#[test]
+fn the_service_killed_while_it_collects_recovers() {
+    every_point_of_the_flow_kills(OF_THE_SERVICE[4]);
+}
+
+#[test]
+fn the_service_killed_while_it_takes_an_attachment_away_recovers() {
+    every_point_of_the_flow_kills(OF_THE_SERVICE[5]);
+}
+
+#[test]
+fn the_agent_killed_while_it_attaches_and_detaches_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[0]);
+}
+
+#[test]
+fn the_agent_killed_while_it_undoes_an_attach_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[1]);
+}
+
+#[test]
+fn the_agent_killed_while_it_puts_a_vf_back_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[2]);
+}
+
+#[test]
+fn the_agent_killed_while_it_restores_a_dead_pods_vf_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[3]);
+}
+
+#[test]
+fn the_agent_killed_while_it_starts_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[4]);
+}
+
+#[test]
+fn the_agent_killed_while_it_opens_a_session_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[5]);
+}
