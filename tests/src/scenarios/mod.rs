@@ -1,6 +1,7 @@
 //! What holds on every kind of card: each function is a test, given what to set up.
 
 pub mod crowd;
+pub mod cuts;
 pub mod faults;
 pub mod kills;
 pub mod load;

@@ -10,6 +10,7 @@
 
 mod configuration;
 mod contract;
+mod cuts;
 mod disks;
 mod documents;
 mod faults;

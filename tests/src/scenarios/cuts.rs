@@ -1,0 +1,184 @@
+//! The network between host and DPU fails after each single record of a call.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{figure, outages::ids};
+use crate::{Answer, Call, Fault, Lab, Netns, Settings, eventually, wait_for};
+
+/// How long what goes on by itself may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Whatever happens to the network, no call takes longer: far below a runtime's own time limits.
+const FAST: Duration = Duration::from_secs(10);
+
+/// No call takes so many records.
+const MOST_RECORDS: usize = 100;
+
+/// What a runtime asks for while the network fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// ADD, of a new pod.
+    Add,
+    /// DEL, and then an ADD of the same container.
+    Del,
+    /// CHECK.
+    Check,
+    /// GC, of a pod that is not listed.
+    Collect,
+    /// Nothing: the agent opens its session again.
+    Hello,
+}
+
+/// Lets the network fail after no record, after one, and so on, until the call needs no more.
+///
+/// # Panics
+/// When a call is late, or an invariant is broken once the network is healed.
+pub fn the_network_fails_after_each_record(wish: Wish, fault: Fault) {
+    let settings = Settings {
+        proxied: true,
+        service: "[limits]\nheartbeat_ms = 1000".into(),
+        timeouts: "reconnect_ms = 300\nconnect_s = 1".into(),
+        ..Settings::default()
+    };
+    let lab = Lab::start(&settings);
+    let resident = Netns::new("resident");
+    let _ = lab.add("wire", &resident, "eth0").result();
+    let case = Case { lab: &lab, resident: &resident, fault };
+    let needed = (0..MOST_RECORDS).find(|records| !case.try_once(wish, *records));
+    lab.del("wire", &resident, "eth0").nothing();
+    lab.assert_clean_slate();
+    figure(needed.expect("a call that ends"), "failures of the network between host and DPU");
+}
+
+struct Case<'a> {
+    lab: &'a Lab,
+    resident: &'a Netns,
+    fault: Fault,
+}
+
+impl Case<'_> {
+    /// Whether the network failed before the call was over.
+    fn try_once(&self, wish: Wish, records: usize) -> bool {
+        match wish {
+            Wish::Add => self.add(records),
+            Wish::Del => self.delete(records),
+            Wish::Check => self.check(records),
+            Wish::Collect => self.collect(records),
+            Wish::Hello => self.hello(records),
+        }
+    }
+
+    fn add(&self, records: usize) -> bool {
+        let pod = Netns::new("pod");
+        let (first, struck) = self.amid_failure(records, || self.lab.add("blue", &pod, "eth0"));
+        let first = is_done(&first).then(|| first.result());
+        let second = self.added(&pod);
+        if let Some(first) = first {
+            assert_eq!(second, first, "after {records} records");
+        }
+        self.assert_attached(2);
+        self.lab.del("blue", &pod, "eth0").nothing();
+        self.assert_attached(1);
+        struck
+    }
+
+    fn delete(&self, records: usize) -> bool {
+        let pod = Netns::new("pod");
+        let _ = self.added(&pod);
+        let (deleted, struck) = self.amid_failure(records, || self.lab.del("blue", &pod, "eth0"));
+        deleted.nothing();
+        // What the network held comes now, and must not hit the same container's next attachment.
+        let _ = self.added(&pod);
+        self.assert_attached(2);
+        self.lab.del("blue", &pod, "eth0").nothing();
+        self.assert_attached(1);
+        struck
+    }
+
+    fn check(&self, records: usize) -> bool {
+        let pod = Netns::new("pod");
+        let mut configuration = self.lab.configuration("blue");
+        configuration["prevResult"] = self.added(&pod);
+        let call = Call::new("CHECK", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+        let (checked, struck) = self.amid_failure(records, || self.lab.execute(&call));
+        let _ = is_done(&checked);
+        self.finally("a good CHECK", || self.lab.execute(&call));
+        self.lab.del("blue", &pod, "eth0").nothing();
+        self.assert_attached(1);
+        struck
+    }
+
+    fn collect(&self, records: usize) -> bool {
+        let pod = Netns::new("pod");
+        let _ = self.added(&pod);
+        let mut configuration = self.lab.configuration("blue");
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        let call = Call::new("GC", &configuration);
+        let (collected, struck) = self.amid_failure(records, || self.lab.execute(&call));
+        let _ = is_done(&collected);
+        self.finally("a good GC", || self.lab.execute(&call));
+        self.assert_attached(1);
+        struck
+    }
+
+    fn hello(&self, records: usize) -> bool {
+        let welcomes = || self.lab.agent.log().matches("welcomed this host").count();
+        let before = welcomes();
+        self.lab.proxy().strike(Fault::Cut);
+        let (_, struck) = self.amid_failure(records, || {
+            let met = || {
+                let struck = self.lab.proxy().has_struck();
+                (struck || welcomes() > before).then_some(())
+            };
+            wait_for("a session, or the failure of its network", LIMIT, met);
+        });
+        self.assert_attached(1);
+        struck
+    }
+
+    /// Does `work` while the network fails, and then heals it.
+    fn amid_failure<T>(&self, records: usize, work: impl FnOnce() -> T) -> (T, bool) {
+        let proxy = self.lab.proxy();
+        proxy.plan(records, self.fault);
+        let begun = Instant::now();
+        let done = work();
+        let taken = begun.elapsed();
+        assert!(taken < FAST, "{taken:?} after {records} records and {:?}", self.fault);
+        let struck = proxy.has_struck();
+        proxy.heal();
+        self.lab.wait_until_good();
+        (done, struck)
+    }
+
+    fn added(&self, pod: &Netns) -> Value {
+        self.finally("an ADD", || self.lab.add("blue", pod, "eth0")).result()
+    }
+
+    /// Calls again and again until it is done, as runtimes do.
+    fn finally(&self, what: &str, mut call: impl FnMut() -> Answer) -> Answer {
+        wait_for(what, LIMIT, || Some(call()).filter(is_done))
+    }
+
+    fn assert_attached(&self, count: usize) {
+        let mut left = Vec::new();
+        let settled = eventually(LIMIT, || {
+            left = ids(self.lab);
+            (left.len() == count).then_some(())
+        });
+        assert!(settled.is_some(), "{left:?}");
+        self.lab.assert_invariants();
+        assert!(self.resident.json("ip", &["link"]).iter().any(|link| link["ifname"] == "eth0"));
+    }
+}
+
+/// Whether the call was served; if not, it has to be said that it should be made again.
+fn is_done(answer: &Answer) -> bool {
+    let done = answer.status.success();
+    if !done {
+        let (code, text) = answer.error();
+        assert_eq!(code, 11, "{text}");
+    }
+    done
+}
