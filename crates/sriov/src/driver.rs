@@ -2,7 +2,7 @@
 
 use crate::{
     Error, PciAddress, Sysfs,
-    sysfs::{text, write},
+    sysfs::{number, text, write},
 };
 
 /// The driver that hands any device over to a program: a virtual machine, or DPDK. Some cards have
@@ -16,13 +16,29 @@ pub fn is_vfio(driver: &str) -> bool {
     driver.ends_with("vfio-pci") || driver.ends_with("vfio_pci")
 }
 
+/// What becomes of a device that is handed over to programs, and so has no netdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handover {
+    /// No program has it open.
+    Idle,
+    /// A program has it open, such as a virtual machine.
+    Open,
+}
+
 impl Sysfs {
-    /// Whether a device is handed over to a program, and so has no netdev.
+    /// How a device is handed over. `None`: it is not.
+    ///
+    /// Of a device that is open the kernel counts that it is enabled. To open it and see would keep
+    /// others from opening it meanwhile.
     ///
     /// # Errors
     /// When sysfs can't be read.
-    pub fn is_handed_over(&self, address: PciAddress) -> Result<bool, Error> {
-        Ok(self.driver_of(address)?.as_deref().is_some_and(is_vfio))
+    pub fn handover(&self, address: PciAddress) -> Result<Option<Handover>, Error> {
+        if !self.driver_of(address)?.as_deref().is_some_and(is_vfio) {
+            return Ok(None);
+        }
+        let openers: Option<u32> = number(&self.device(address).join("enable"))?;
+        Ok(Some(if openers.unwrap_or(0) == 0 { Handover::Idle } else { Handover::Open }))
     }
 
     /// Takes a device away from its driver, if it has one. Its netdev goes, wherever it is.

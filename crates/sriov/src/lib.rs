@@ -17,7 +17,7 @@ mod provision;
 mod sysfs;
 
 pub use address::{ParseAddressError, PciAddress};
-pub use driver::{VFIO, is_vfio};
+pub use driver::{Handover, VFIO, is_vfio};
 pub use error::Error;
 pub use function::{PhysicalFunction, VirtualFunction};
 pub use names::{device_name, vendor_name};

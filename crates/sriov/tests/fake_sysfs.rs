@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use sriov::{Error, PciAddress, Provisioning, Sysfs, VFIO};
+use sriov::{Error, Handover, PciAddress, Provisioning, Sysfs, VFIO};
 use tempfile::TempDir;
 
 const PF: &str = "0000:03:00.0";
@@ -197,7 +197,7 @@ fn a_vf_that_is_handed_over_needs_no_netdev() {
     for driver in [VFIO, "mlx5_vfio_pci"] {
         card.set(PF, "sriov_numvfs", "1");
         card.bind(&vf, driver);
-        assert!(card.sysfs().is_handed_over(pci(&vf)).unwrap(), "{driver}");
+        assert_eq!(card.sysfs().handover(pci(&vf)).unwrap(), Some(Handover::Idle), "{driver}");
         assert!(card.sysfs().set_num_vfs(pci(PF), 3, &how).is_ok(), "{driver}");
     }
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sriov::{Error, PciAddress, Provisioning, Sysfs, VFIO, VirtualFunction};
+use sriov::{Error, Handover, PciAddress, Provisioning, Sysfs, VFIO, VirtualFunction};
 
 /// The first igb card, without VFs again when it is dropped.
 struct Card {
@@ -150,10 +150,10 @@ fn a_vf_is_handed_over_to_programs_and_taken_back() {
     let card = Card::new();
     let vf = card.provide(1)[0].address;
     card.sysfs.bind(vf, Some(VFIO)).unwrap();
-    assert!(card.sysfs.is_handed_over(vf).unwrap());
+    assert_eq!(card.sysfs.handover(vf).unwrap(), Some(Handover::Idle));
     assert_eq!(card.sysfs.netdevs(vf).unwrap(), [""; 0]);
     card.sysfs.bind(vf, None).unwrap();
-    assert!(!card.sysfs.is_handed_over(vf).unwrap());
+    assert_eq!(card.sysfs.handover(vf).unwrap(), None);
     card.await_netdev(vf);
 }
 

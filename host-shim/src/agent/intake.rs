@@ -8,6 +8,7 @@ use std::{
 
 use netlink::{Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
+use sriov::Handover;
 
 use super::{
     Agent,
@@ -194,10 +195,14 @@ impl Agent {
                     let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
                     (Original::from(&link), used)
                 }
-                None if self.source.is_handed_over(&vf.pci_address) => {
-                    (Original { is_handed_over: true, ..Original::default() }, None)
+                None => {
+                    let Some(handover) = self.source.handover(&vf.pci_address) else {
+                        return Ok(None);
+                    };
+                    let is_open = handover == Handover::Open;
+                    let used = is_open.then(|| "a program has it open".to_owned());
+                    (Original { is_handed_over: true, ..Original::default() }, used)
                 }
-                None => return Ok(None),
             };
         original.port = port_settings(&*self.source, &mut rtnl, &vf.pci_address)?;
         Ok(Some(FoundVf { original, used, pci_address: vf.pci_address.clone() }))

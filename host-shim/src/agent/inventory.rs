@@ -13,6 +13,7 @@ use offload_proto::{
         host_message,
     },
 };
+use sriov::Handover;
 use tokio::task::spawn_blocking;
 
 use super::{
@@ -23,7 +24,7 @@ use super::{
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::vf_source::{self, VfIdentity, VfSource};
+use crate::vf_source::{self, VfIdentity, VfSource, Whereabouts};
 
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
@@ -147,8 +148,11 @@ fn physical_functions(
     let known: HashSet<_> =
         vfs.values().map(|(identity, ..)| identity.pci_address.clone()).collect();
     for vf in source.other_vfs(&|address| known.contains(address)) {
-        let is_free = vf.is_handed_over();
-        let condition = if is_free { VfCondition::Clean } else { VfCondition::Missing };
+        let condition = match vf.whereabouts {
+            Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
+            Whereabouts::HandedOver(Handover::Open) => VfCondition::InUse,
+            Whereabouts::Elsewhere | Whereabouts::Unbound => VfCondition::Missing,
+        };
         vfs.insert(order(&vf.identity), (vf.identity, condition, String::new()));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();

@@ -102,15 +102,15 @@ impl Agent {
         is_any_due
     }
 
-    /// The VFs that a record holds, that the host itself uses, or whose driver serves somebody
-    /// elsewhere, by PCI address.
+    /// The VFs that a record holds, that the host itself uses, or that serves somebody elsewhere,
+    /// by PCI address.
     fn vfs_in_use(&self) -> Result<Vec<String>, netlink::Error> {
         let mut host = Rtnl::open_in(&self.host)?;
         let (links, addresses) = (host.links()?, host.all_addresses()?);
         let present: Vec<_> = vf_source::vfs(&*self.source, &links).collect();
         let is_present = |address: &str| present.iter().any(|(vf, _)| vf.pci_address == address);
         let elsewhere = self.source.other_vfs(&is_present).into_iter();
-        let elsewhere = elsewhere.filter(|vf| vf.driver.is_some());
+        let elsewhere = elsewhere.filter(|vf| vf.whereabouts.is_in_use());
         let used =
             present.iter().filter(|(_, link)| vf_source::use_by_host(link, &addresses).is_some());
         let records = self.records.all();

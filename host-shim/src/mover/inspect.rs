@@ -15,7 +15,7 @@ use crate::vf_source;
 /// The kernel's refusal.
 pub fn inspect(cargo: &Cargo, pod: &Netns) -> Result<Option<String>, MoveError> {
     if cargo.original.is_handed_over {
-        let is_still = cargo.source.is_handed_over(&cargo.pci_address);
+        let is_still = cargo.source.handover(&cargo.pci_address).is_some();
         return Ok((!is_still).then(|| format!("VF {} has another driver now", cargo.pci_address)));
     }
     let mut rtnl = Rtnl::open_in(pod)?;

@@ -7,6 +7,7 @@ use std::{fmt::Debug, net::IpAddr};
 
 use netlink::{Error, IpNetwork, Link, MacAddress, Rtnl};
 use serde::{Deserialize, Serialize};
+use sriov::Handover;
 
 pub use pci::{PciCards, PciError, PciPf, PciSettings};
 pub use virtual_card::VirtualCard;
@@ -51,15 +52,26 @@ pub struct OwnState {
 pub struct OtherVf {
     /// Which VF.
     pub identity: VfIdentity,
-    /// Its driver. With one, its link is elsewhere, or it has none anywhere.
-    pub driver: Option<String>,
+    /// Why it has none there.
+    pub whereabouts: Whereabouts,
 }
 
-impl OtherVf {
-    /// Whether it has no link anywhere, for it is handed over to programs as a device.
+/// Why a VF has no link in the host's namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// It has none anywhere, for it is handed over to programs as a device.
+    HandedOver(Handover),
+    /// Its driver has it, so that its link is elsewhere.
+    Elsewhere,
+    /// It has no driver.
+    Unbound,
+}
+
+impl Whereabouts {
+    /// Whether somebody uses the VF.
     #[must_use]
-    pub fn is_handed_over(&self) -> bool {
-        self.driver.as_deref().is_some_and(sriov::is_vfio)
+    pub fn is_in_use(self) -> bool {
+        matches!(self, Self::HandedOver(Handover::Open) | Self::Elsewhere)
     }
 }
 
@@ -119,9 +131,10 @@ pub trait VfSource: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Whether the VF is handed over to programs as a device, and so has no link to move.
-    fn is_handed_over(&self, _pci_address: &str) -> bool {
-        false
+    /// How the VF is handed over to programs as a device, and so has no link to move. `None`: it is
+    /// not.
+    fn handover(&self, _pci_address: &str) -> Option<Handover> {
+        None
     }
 
     /// The VF as its PF knows it. `None`: it is not the PF that keeps a pod to its settings, but the

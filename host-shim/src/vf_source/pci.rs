@@ -11,9 +11,9 @@ use std::{
 };
 
 use netlink::Link;
-use sriov::{PciAddress, Provisioning, Sysfs};
+use sriov::{Handover, PciAddress, Provisioning, Sysfs};
 
-use super::{OtherVf, OwnState, PfFacts, PfPort, ProvideError, VfIdentity, VfSource};
+use super::{OtherVf, OwnState, PfFacts, PfPort, ProvideError, VfIdentity, VfSource, Whereabouts};
 use memory::Memory;
 
 /// Which cards' VFs there are to be had, and how the DPU calls them.
@@ -147,6 +147,16 @@ impl PciCards {
         Some(number)
     }
 
+    /// Why a VF has no link in the host's namespace.
+    fn whereabouts(&self, pci_address: &str) -> Whereabouts {
+        if let Some(handover) = self.handover(pci_address) {
+            return Whereabouts::HandedOver(handover);
+        }
+        let address = pci_address.parse().ok();
+        let driver = address.and_then(|vf| logged(self.sysfs.driver_of(vf))).flatten();
+        if driver.is_some() { Whereabouts::Elsewhere } else { Whereabouts::Unbound }
+    }
+
     fn pf_address(&self, number: u32) -> Option<PciAddress> {
         locked(&self.pfs).get(&number).copied()
     }
@@ -212,17 +222,15 @@ impl VfSource for PciCards {
             let identities =
                 vfs.into_iter().map(|(vf, address)| self.identity_of(address, number, vf));
             others.extend(identities.filter(|vf| !is_known(&vf.pci_address)).map(|identity| {
-                let address = identity.pci_address.parse().ok();
-                let driver = address.and_then(|vf| logged(self.sysfs.driver_of(vf))).flatten();
-                OtherVf { identity, driver }
+                let whereabouts = self.whereabouts(&identity.pci_address);
+                OtherVf { identity, whereabouts }
             }));
         }
         others
     }
 
-    fn is_handed_over(&self, pci_address: &str) -> bool {
-        let address = pci_address.parse().ok();
-        address.and_then(|address| logged(self.sysfs.is_handed_over(address))).unwrap_or(false)
+    fn handover(&self, pci_address: &str) -> Option<Handover> {
+        logged(self.sysfs.handover(pci_address.parse().ok()?)).flatten()
     }
 
     fn pf_port(&self, pci_address: &str) -> Option<PfPort> {
@@ -392,17 +400,22 @@ mod tests {
     }
 
     #[test]
-    fn vfs_without_a_link_are_listed_and_handed_over_ones_told() {
+    fn vfs_without_a_link_are_listed_with_what_has_them() {
         let root = machine();
         let driver = device(root.path(), "0000:03:00.2").join("driver");
         symlink("../../../../bus/pci/drivers/mlx5_vfio_pci", driver).unwrap();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let listed = |known: &str| {
             let others = cards.other_vfs(&|address| address == known);
-            others.iter().map(|vf| (vf.identity.vf, vf.is_handed_over())).collect::<Vec<_>>()
+            others.iter().map(|vf| (vf.identity.vf, vf.whereabouts)).collect::<Vec<_>>()
         };
-        assert_eq!(listed(""), [(0, true), (1, false)]);
-        assert_eq!(listed("0000:03:00.2"), [(1, false)]);
+        let idle = Whereabouts::HandedOver(Handover::Idle);
+        assert_eq!(listed(""), [(0, idle), (1, Whereabouts::Unbound)]);
+        assert_eq!(listed("0000:03:00.2"), [(1, Whereabouts::Unbound)]);
+        fs::write(device(root.path(), "0000:03:00.2").join("enable"), "1\n").unwrap();
+        let open = Whereabouts::HandedOver(Handover::Open);
+        assert_eq!(listed("0000:03:00.3"), [(0, open)]);
+        assert!(open.is_in_use() && !idle.is_in_use());
     }
 
     #[test]

@@ -3,7 +3,13 @@
 //! back to its first namespace alone; the service has neither eswitch nor fabric: the cards switch
 //! between their VFs by themselves.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use e2e::{Answer, Call, Netns, Pki, Program, Settings, eventually, program, run, wait_for};
 use serde_json::{Value, json};
@@ -169,10 +175,19 @@ impl Lab {
     }
 
     fn free(&self) -> usize {
+        self.free_vfs().len()
+    }
+
+    fn is_free(&self, address: &str) -> bool {
+        self.free_vfs().iter().any(|vf| vf["vf"]["pciAddress"] == address)
+    }
+
+    fn free_vfs(&self) -> Vec<Value> {
         let listed = self.dpuctl(&["get", "vfs", "-o", "json"]);
         let list: Value = serde_json::from_str(&listed).unwrap_or_default();
-        let vfs = list["vfs"].as_array().cloned().unwrap_or_default();
-        vfs.iter().filter(|vf| vf["state"] == "VF_STATE_FREE").count()
+        let mut vfs = list["vfs"].as_array().cloned().unwrap_or_default();
+        vfs.retain(|vf| vf["state"] == "VF_STATE_FREE");
+        vfs
     }
 
     fn dpuctl(&self, arguments: &[&str]) -> String {
@@ -453,15 +468,16 @@ fn a_vf_of_vfio_is_attached_as_a_device() {
     let address = lab.card.vf_address(1);
     lab.card.bind(1, "vfio-pci");
     wait_for("a VF without a netdev that is free", LIMIT, || {
-        let listed = lab.dpuctl(&["get", "vfs", "-o", "json"]);
-        let list: Value = serde_json::from_str(&listed).unwrap_or_default();
-        let vfs = list["vfs"].as_array().cloned().unwrap_or_default();
-        let mut free = vfs.iter().filter(|vf| vf["state"] == "VF_STATE_FREE");
-        let is_free = free.any(|vf| vf["vf"]["pciAddress"] == address.as_str());
-        (is_free && lab.vf_in(&lab.host, 1).is_none()).then_some(())
+        (lab.is_free(&address) && lab.vf_in(&lab.host, 1).is_none()).then_some(())
     });
     let before = lab.card.port(1);
     let pod = Netns::new("pod");
+    let machine = VirtualMachine::with(&lab.card, 1);
+    let pinned = json!({ "runtimeConfig": { "deviceID": address } });
+    drop(lab.call_with("ADD", "blue", &pod, &pinned).error());
+    wait_for("a VF that is in use", LIMIT, || (!lab.is_free(&address)).then_some(()));
+    drop(machine);
+    wait_for("a VF that is free again", LIMIT, || lab.is_free(&address).then_some(()));
     let file = lab.folder.path().join("device.json");
     let wishes = json!({ "runtimeConfig": { "deviceID": address, "CNIDeviceInfoFile": file } });
     let result = lab.call_with("ADD", "blue", &pod, &wishes).result();
@@ -478,6 +494,47 @@ fn a_vf_of_vfio_is_attached_as_a_device() {
     assert_eq!(lab.card.port(1)["vlan_list"], before["vlan_list"]);
     lab.wait_for_free(2);
 }
+
+/// A program that has a VF open, as a virtual machine would.
+struct VirtualMachine(Child);
+
+impl VirtualMachine {
+    /// It has the VF once it says so.
+    fn with(card: &Card, vf: usize) -> Self {
+        let address = card.vf_address(vf);
+        let group = fs::read_link(card.pf.join(format!("virtfn{vf}/iommu_group"))).unwrap();
+        let group = format!("/dev/vfio/{}", group.file_name().unwrap().to_str().unwrap());
+        let mut command = Command::new("perl");
+        command.args(["-e", OPEN_DEVICE, &group, &address]).stdin(Stdio::piped());
+        let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "open\n");
+        Self(program)
+    }
+}
+
+impl Drop for VirtualMachine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// VFIO_GROUP_SET_CONTAINER, VFIO_SET_IOMMU of type 1, VFIO_GROUP_GET_DEVICE_FD.
+const OPEN_DEVICE: &str = r#"
+my ($path, $address) = @ARGV;
+open(my $container, '+<', '/dev/vfio/vfio') or die "container: $!";
+open(my $group, '+<', $path) or die "group: $!";
+my $number = pack('i', fileno($container));
+ioctl($group, 0x3b68, $number) or die "set container: $!";
+ioctl($container, 0x3b66, 1) or die "set IOMMU: $!";
+my $device = "$address\0";
+ioctl($group, 0x3b6a, $device) or die "get device: $!";
+$| = 1;
+print "open\n";
+<STDIN>;
+"#;
 
 /// ADD until it succeeds, as a runtime repeats it: the agent has only just started.
 fn again(lab: &Lab, pod: &Netns) -> Attached {
