@@ -2,6 +2,7 @@
 
 use std::{path::Path, process::Command};
 
+use super::figure;
 use crate::{Lab, Netns, Settings, program, run};
 
 /// The steps that a program names itself, so that none is forgotten.
@@ -26,9 +27,10 @@ fn struck(file: &Path) -> bool {
 /// When something is left, or a step is never run.
 pub fn every_step_fails_in_turn(settings: &Settings, name: &str) {
     let lab = Lab::start(settings);
-    for step in steps(name) {
+    let steps = steps(name);
+    for step in &steps {
         let pod = Netns::new("pod");
-        let armed = lab.arm(name, "fail", &step);
+        let armed = lab.arm(name, "fail", step);
         let added = lab.add("blue", &pod, "eth0");
         if !added.status.success() {
             assert!(struck(&armed), "{step}: {added:?}");
@@ -43,4 +45,5 @@ pub fn every_step_fails_in_turn(settings: &Settings, name: &str) {
         assert!(struck(&armed), "step {step} was never run");
         lab.assert_clean_slate();
     }
+    figure(steps.len(), "steps that failed, and were undone on both sides");
 }
