@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, OpenOptions},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,8 @@ use nix::sys::signal::Signal;
 const LIMIT: Duration = Duration::from_secs(30);
 /// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
 const FAST: Duration = Duration::from_secs(5);
+const NEXT_BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000002\n";
+const HALF_A_PAGE: u64 = 2048;
 
 #[test]
 fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later() {
@@ -97,9 +99,30 @@ fn after_a_host_reboot_the_earlier_boots_attachments_are_released() {
     let pair = Pair::attach(&lab);
     lab.agent.crash();
     drop(pair);
-    lab.new_boot_id("7d0c4ae0-0000-4000-8000-000000000002\n");
+    lab.new_boot_id(NEXT_BOOT);
     lab.start_agent();
     lab.wait_until_good();
+    lab.assert_clean_slate();
+    let pair = Pair::attach(&lab);
+    pair.detach(&lab);
+}
+
+/// The agent's records are not synced: when the host loses power, what of them was on its disk may be
+/// anything. Its card made the VFs anew.
+#[test]
+fn after_a_power_cut_that_tore_the_agents_records_the_earlier_boots_attachments_are_released() {
+    let mut lab = Lab::start(&Settings::default());
+    let pair = Pair::attach(&lab);
+    lab.agent.crash();
+    drop(pair);
+    lab.reset_card();
+    let records = lab.path().join("agent/records.redb");
+    let records = OpenOptions::new().write(true).open(records).unwrap();
+    records.set_len(HALF_A_PAGE).unwrap();
+    lab.new_boot_id(NEXT_BOOT);
+    lab.start_agent();
+    lab.wait_until_good();
+    assert!(lab.agent.log().contains("the host went down"), "{}", lab.agent.log());
     lab.assert_clean_slate();
     let pair = Pair::attach(&lab);
     pair.detach(&lab);

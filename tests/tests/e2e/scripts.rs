@@ -63,6 +63,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "lab restart agent x",
         "vm run x",
         "cross x",
+        "cross --only host-shim x",
         "arm-dpu fetch x",
         "arm-dpu down /tmp x",
     ] {
