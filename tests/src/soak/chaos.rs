@@ -8,7 +8,11 @@ use std::{
 };
 
 use super::plan::{Fault, Trouble, Victim};
-use crate::{halves::Machines, scenarios::faults::steps, wait_for};
+use crate::{
+    halves::Machines,
+    scenarios::{faults::steps, kills::kill_points},
+    wait_for,
+};
 
 /// How often an armed fault is looked for.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -24,28 +28,40 @@ pub(crate) struct Toll {
     pub(crate) resets: u64,
 }
 
-/// The steps of both programs.
+/// Where one program can be killed, and which of its steps can fail.
 #[derive(Debug)]
-pub(crate) struct Steps {
-    agent: Vec<String>,
-    service: Vec<String>,
+struct Places {
+    points: Vec<String>,
+    steps: Vec<String>,
 }
 
-impl Steps {
+/// Those of both programs, as they name them themselves.
+#[derive(Debug)]
+pub(crate) struct Points {
+    agent: Places,
+    service: Places,
+}
+
+impl Points {
     pub(crate) fn ask() -> Self {
-        Self { agent: steps("host-shim-agent"), service: steps("dpu-service") }
+        let places = |victim: Victim| Places {
+            points: kill_points(victim.program()),
+            steps: steps(victim.program()),
+        };
+        Self { agent: places(Victim::Agent), service: places(Victim::Service) }
     }
 
-    fn name(&self, victim: Victim, number: usize) -> &str {
-        let steps = match victim {
+    fn name(&self, victim: Victim, kills: bool, number: usize) -> &str {
+        let places = match victim {
             Victim::Agent => &self.agent,
             Victim::Service => &self.service,
         };
-        &steps[number % steps.len()]
+        let names = if kills { &places.points } else { &places.steps };
+        &names[number % names.len()]
     }
 }
 
-/// A fault that waits for its step.
+/// A fault that waits for its place.
 struct Armed {
     victim: Victim,
     kills: bool,
@@ -61,7 +77,7 @@ impl Armed {
 /// Who does it.
 pub(crate) struct Chaos<'a> {
     pub(crate) machines: Machines<'a>,
-    pub(crate) steps: &'a Steps,
+    pub(crate) points: &'a Points,
     pub(crate) toll: &'a mut Toll,
 }
 
@@ -85,7 +101,7 @@ impl Chaos<'_> {
                 thread::park_timeout(lasting);
                 self.machines.start(victim);
             }
-            Trouble::KillAtStep(victim, step) => armed.push(self.arm(victim, true, step)),
+            Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, true, point)),
             Trouble::FailStep(victim, step) => armed.push(self.arm(victim, false, step)),
             Trouble::Cut => self.cut(lasting),
             Trouble::ResetCard => self.reset_card(),
@@ -117,9 +133,9 @@ impl Chaos<'_> {
         self.toll.resets += 1;
     }
 
-    fn arm(&self, victim: Victim, kills: bool, step: usize) -> Armed {
+    fn arm(&self, victim: Victim, kills: bool, number: usize) -> Armed {
         let how = if kills { "kill" } else { "fail" };
-        let file = self.machines.arm(victim, how, self.steps.name(victim, step));
+        let file = self.machines.arm(victim, how, self.points.name(victim, kills, number));
         Armed { victim, kills, file }
     }
 

@@ -22,7 +22,7 @@ use std::{
 pub(crate) use self::plan::Victim;
 use self::{
     caller::{Caller, Common},
-    chaos::{Chaos, Steps, Toll},
+    chaos::{Chaos, Points, Toll},
     dice::Dice,
     ledger::Ledger,
     plan::{CALLERS, PODS, Round},
@@ -80,7 +80,7 @@ pub struct Soak {
     ledgers: Vec<Ledger>,
     common: Common,
     dice: Dice,
-    steps: Steps,
+    points: Points,
     started: Instant,
     planned: usize,
     outcome: Outcome,
@@ -102,7 +102,7 @@ impl Soak {
             ledgers: (0..CALLERS).map(|caller| Ledger::new(caller, PODS)).collect(),
             common: Common::default(),
             dice: Dice::new(seed),
-            steps: Steps::ask(),
+            points: Points::ask(),
             started: Instant::now(),
             planned: operations,
             outcome,
@@ -179,7 +179,7 @@ impl Soak {
         let done = AtomicBool::new(false);
         let quiet = round.is_quiet();
         let (site, machines) = self.lab.split();
-        let mut chaos = Chaos { machines, steps: &self.steps, toll: &mut self.outcome.toll };
+        let mut chaos = Chaos { machines, points: &self.points, toll: &mut self.outcome.toll };
         let (common, site, done) = (&self.common, &site, &done);
         thread::scope(|scope| {
             let chaos = scope.spawn(move || chaos.wreak(&round.faults, done));

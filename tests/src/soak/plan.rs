@@ -92,8 +92,8 @@ impl Victim {
 pub(crate) enum Trouble {
     /// A program is killed at any moment.
     Kill(Victim),
-    /// It is killed after the step of this number.
-    KillAtStep(Victim, usize),
+    /// It is killed at the point of this number.
+    KillAtPoint(Victim, usize),
     /// The step of this number fails.
     FailStep(Victim, usize),
     /// Host and DPU don't reach each other.
@@ -200,11 +200,11 @@ fn specified(action: Action, dice: &mut Dice) -> Action {
 
 fn fault(dice: &mut Dice) -> Fault {
     let victim = dice.weighted(&[(1, Victim::Agent), (1, Victim::Service)]);
-    let step = dice.index(1000);
+    let number = dice.index(1000);
     let trouble = dice.weighted(&[
         (30, Trouble::Kill(victim)),
-        (30, Trouble::KillAtStep(victim, step)),
-        (15, Trouble::FailStep(victim, step)),
+        (30, Trouble::KillAtPoint(victim, number)),
+        (15, Trouble::FailStep(victim, number)),
         (40, Trouble::Cut),
         (4, Trouble::ResetCard),
         (2, Trouble::RebootDpu),
