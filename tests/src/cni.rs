@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     io::Write,
     path::Path,
-    process::{Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
@@ -88,7 +88,16 @@ impl Call {
         self.execute_command(netns.command(program("host-shim")))
     }
 
-    fn execute_command(&self, mut command: Command) -> Answer {
+    /// Starts the plugin in `netns` and does not wait for it.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    #[must_use]
+    pub fn begin(&self, netns: &Netns) -> Child {
+        self.start(netns.command(program("host-shim")))
+    }
+
+    fn start(&self, mut command: Command) -> Child {
         let mut child = command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -98,11 +107,16 @@ impl Call {
             .stderr(Stdio::piped())
             .spawn()
             .expect("start the plugin");
-        let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids fit"));
         let mut stdin = child.stdin.take().expect("a pipe");
         let document = self.stdin.clone();
         // The plugin may refuse before it has read all: a broken pipe is no failure.
         thread::spawn(move || stdin.write_all(&document).ok());
+        child
+    }
+
+    fn execute_command(&self, command: Command) -> Answer {
+        let child = self.start(command);
+        let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids fit"));
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait_with_output()));
         let Ok(output) = receiver.recv_timeout(TIME_LIMIT) else {

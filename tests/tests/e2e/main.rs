@@ -16,6 +16,7 @@ mod documents;
 mod faults;
 mod identity;
 mod kills;
+mod kubelet;
 mod load;
 mod operators;
 mod outages;

@@ -1,0 +1,136 @@
+//! What kubelet and the runtimes behind it do besides adding once and deleting once.
+
+use std::{path::Path, thread, time::Duration};
+
+use e2e::{
+    Call, Lab, Netns, Settings,
+    scenarios::{outages::ids, pods::addresses},
+    wait_for,
+};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A call for a sandbox of the pod `cart`, as a runtime of Kubernetes makes it.
+fn of_cart(lab: &Lab, verb: &str, container: &str, netns: Option<&Path>) -> Call {
+    let labels = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_UID=1-2";
+    Call::new(verb, &lab.configuration("blue"))
+        .of(container, netns, "eth0")
+        .with("CNI_ARGS", labels)
+}
+
+fn vf_of(result: &Value) -> &Value {
+    &result["interfaces"][0]["pciID"]
+}
+
+#[test]
+fn a_second_del_without_netns_leaves_the_next_pod_with_the_same_vf_alone() {
+    let lab = Lab::start(&Settings::with_vfs(1));
+    let (old, new) = (Netns::new("old"), Netns::new("new"));
+    let first = lab.add("blue", &old, "eth0").result();
+    lab.del("blue", &old, "eth0").nothing();
+    let second = lab.add("blue", &new, "eth0").result();
+    assert_eq!(vf_of(&first), vf_of(&second), "there is but one");
+    for _ in 0..2 {
+        lab.execute(&of_cart(&lab, "DEL", old.name(), None)).nothing();
+        lab.del("blue", &old, "eth0").nothing();
+    }
+    lab.assert_invariants();
+    assert_eq!(lab.add("blue", &new, "eth0").result(), second);
+    lab.del("blue", &new, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The sandbox is made anew, and its predecessor is deleted long after, its namespace gone.
+#[test]
+fn a_late_del_of_the_same_pods_old_sandbox_leaves_the_new_one_alone() {
+    let lab = Lab::start(&Settings::default());
+    let (old, new, peer) = (Netns::new("old"), Netns::new("new"), Netns::new("peer"));
+    let _ = lab.add("blue", &peer, "eth0").result();
+    let old_name = old.name().to_owned();
+    let old_path = old.path();
+    let _ = lab.execute(&of_cart(&lab, "ADD", &old_name, Some(&old.path()))).result();
+    let result = lab.execute(&of_cart(&lab, "ADD", new.name(), Some(&new.path()))).result();
+    let reaches = || addresses(&result).iter().all(|address| peer.pings(address));
+    assert!(reaches());
+    drop(old);
+    wait_for("the old sandbox's release", LIMIT, || (ids(&lab).len() == 2).then_some(()));
+    for netns in [Some(old_path.as_path()), None] {
+        lab.execute(&of_cart(&lab, "DEL", &old_name, netns)).nothing();
+        assert!(reaches());
+    }
+    lab.assert_invariants();
+    for pod in [&new, &peer] {
+        lab.del("blue", pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+/// A runtime that waited too long kills the plugin, and deletes while the agent goes on.
+#[test]
+fn a_del_after_an_add_that_was_killed_at_any_moment_leaves_nothing() {
+    let lab = Lab::start(&Settings { proxied: true, ..Settings::default() });
+    for records in 0..8 {
+        let pod = Netns::new("pod");
+        let before = lab.proxy().passed();
+        let mut add = of_cart(&lab, "ADD", pod.name(), Some(&pod.path())).begin(&lab.card.host);
+        wait_for("the call to get so far", LIMIT, || {
+            let is_over = add.try_wait().unwrap().is_some();
+            (is_over || lab.proxy().passed() >= before + records).then_some(())
+        });
+        // It may have ended.
+        let _ = add.kill();
+        add.wait().unwrap();
+        lab.del("blue", &pod, "eth0").nothing();
+        lab.assert_clean_slate();
+    }
+}
+
+#[test]
+fn a_del_before_the_answer_of_its_add_is_the_last_word() {
+    let lab = Lab::start(&Settings::default());
+    for _ in 0..3 {
+        let pod = Netns::new("pod");
+        thread::scope(|scope| {
+            let add = scope.spawn(|| lab.add("blue", &pod, "eth0"));
+            wait_for("the DPU to have it", LIMIT, || (ids(&lab).len() == 1).then_some(()));
+            lab.del("blue", &pod, "eth0").nothing();
+            let _ = add.join().unwrap();
+        });
+        lab.assert_clean_slate();
+    }
+}
+
+#[test]
+fn adds_repeated_at_the_same_time_get_the_same_answer() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let answers: Vec<Value> = thread::scope(|scope| {
+        let adds: Vec<_> = (0..4).map(|_| scope.spawn(|| lab.add("blue", &pod, "eth0"))).collect();
+        adds.into_iter().map(|add| add.join().unwrap().result()).collect()
+    });
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
+    assert_eq!(ids(&lab).len(), 1);
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// An ADD of a container whose sandbox was made anew at the same path: the first one's is gone.
+#[test]
+fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_ended() {
+    let lab = Lab::start(&Settings::default());
+    let (old, new) = (Netns::new("pod"), Netns::new("pod"));
+    let container = new.name();
+    let _ = lab.execute(&of_cart(&lab, "ADD", container, Some(&old.path()))).result();
+    let again = of_cart(&lab, "ADD", container, Some(&new.path()));
+    lab.execute(&again).fails(110, &["another network namespace"]);
+    drop(old);
+    let added = wait_for("the old namespace's VF to come home", LIMIT, || {
+        Some(lab.execute(&again)).filter(|answer| answer.status.success())
+    });
+    let _ = added.result();
+    lab.assert_invariants();
+    lab.del("blue", &new, "eth0").nothing();
+    lab.assert_clean_slate();
+}
