@@ -117,6 +117,17 @@ impl Program {
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
     }
 
+    /// The most memory that it has had so far, in KiB.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    #[must_use]
+    pub fn peak_memory_kib(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     /// Whether it has ended, be it reaped or not.
     ///
     /// # Panics

@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::Value;
 
+use super::End;
 use crate::{Lab, Netns, wait_for};
 
 /// Callers at a time, and so the VFs that a crowd takes.
@@ -111,11 +112,12 @@ pub fn amid_a_crowd<T>(lab: &Lab, habit: Habit, work: impl FnOnce(&Lab) -> T) ->
         member
     };
     thread::scope(|scope| {
+        let end = End(&over);
         let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(call_until_over)).collect();
         let all_are = || (ready.load(Ordering::Relaxed) == CALLERS).then_some(());
         wait_for("the crowd to be at work", LIMIT, all_are);
         let done = work(lab);
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         (callers.into_iter().map(|caller| caller.join().unwrap()).collect(), done)
     })
 }

@@ -3,10 +3,22 @@
 pub mod crowd;
 pub mod cuts;
 pub mod faults;
+pub mod floods;
 pub mod kills;
 pub mod load;
 pub mod outages;
 pub mod pods;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Sets the flag when it is dropped, so that what goes on meanwhile ends with a test that fails, too.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Tells a figure of what was tried; those of the same name are summed up.
 #[expect(clippy::print_stdout, reason = "what runs of tests are summed up by")]

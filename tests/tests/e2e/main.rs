@@ -14,6 +14,7 @@ mod cuts;
 mod disks;
 mod documents;
 mod faults;
+mod floods;
 mod identity;
 mod kills;
 mod kubelet;

@@ -1,0 +1,210 @@
+//! Peers that mean harm: they connect, and then say little, too much, or the wrong thing, for as long
+//! as they are let.
+
+use std::{
+    io::{self, Write},
+    process::{Child, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{End, figure};
+use crate::{Lab, Netns, wait_for};
+
+/// The frames of HTTP/2 that are sent here (RFC 9113).
+mod frame {
+    pub(super) const DATA: u8 = 0;
+    pub(super) const HEADERS: u8 = 1;
+    pub(super) const RST_STREAM: u8 = 3;
+    pub(super) const SETTINGS: u8 = 4;
+    pub(super) const PING: u8 = 6;
+    pub(super) const CONTINUATION: u8 = 9;
+    pub(super) const END_STREAM: u8 = 1;
+    pub(super) const END_HEADERS: u8 = 4;
+
+    pub(super) fn of(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let mut frame = length[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+}
+
+/// What a peer with a good certificate does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malice {
+    /// Calls, and takes no answer: it allows no byte of one, and reads nothing.
+    NeverReads,
+    /// Sends a message without end.
+    NeverEnds,
+    /// Announces a message of 4 GiB.
+    Oversized,
+    /// Opens streams and resets them at once, again and again.
+    RapidReset,
+    /// Sends headers without end.
+    EndlessHeaders,
+    /// Asks for acknowledgements without end, and reads none.
+    Pings,
+}
+
+impl Malice {
+    /// All of it.
+    pub const ALL: [Self; 6] = [
+        Self::NeverReads,
+        Self::NeverEnds,
+        Self::Oversized,
+        Self::RapidReset,
+        Self::EndlessHeaders,
+        Self::Pings,
+    ];
+
+    /// The `number`-th thing that it says after the greeting.
+    fn says(self, number: u32) -> Vec<u8> {
+        let stream = 2 * number + 1;
+        let headers = |flags| frame::of(frame::HEADERS, flags, stream, &request());
+        let call = || headers(frame::END_HEADERS);
+        let data = |flags, bytes: &[u8]| frame::of(frame::DATA, flags, stream, bytes);
+        match self {
+            Self::NeverReads => [call(), data(frame::END_STREAM, &[0; 5])].concat(),
+            Self::NeverEnds if number == 0 => [call(), data(0, &[0, 0, 0xf, 0xff, 0xff])].concat(),
+            Self::NeverEnds => frame::of(frame::DATA, 0, 1, &[0; 16]),
+            Self::Oversized => [call(), data(0, &[0, 0xff, 0xff, 0xff, 0xff])].concat(),
+            Self::RapidReset => {
+                [call(), frame::of(frame::RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+            }
+            Self::EndlessHeaders if number == 0 => headers(0),
+            Self::EndlessHeaders => {
+                frame::of(frame::CONTINUATION, 0, 1, &literal("x-more", &"x".repeat(100)))
+            }
+            Self::Pings => frame::of(frame::PING, 0, 0, &[0; 8]),
+        }
+    }
+}
+
+/// What every HTTP/2 client says first; no answer may have a byte of content.
+fn greeting() -> Vec<u8> {
+    let no_window = [0, 4, 0, 0, 0, 0];
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame::of(frame::SETTINGS, 0, 0, &no_window)]
+        .concat()
+}
+
+/// The headers of a call that viewers may make.
+fn request() -> Vec<u8> {
+    let post_by_https = vec![0x83, 0x87];
+    let named = [
+        (":path", "/offload.v1.Operator/ListVfs"),
+        (":authority", "dpu-1"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    named.iter().fold(post_by_https, |all, (name, value)| [all, literal(name, value)].concat())
+}
+
+/// A header in HPACK's plainest form.
+fn literal(name: &str, value: &str) -> Vec<u8> {
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    [vec![0], text(name), text(value)].concat()
+}
+
+/// A foreign TLS client with the certificate of the viewer `guest`. What it receives nobody reads.
+fn client(lab: &Lab) -> Child {
+    let pki = &lab.pki;
+    lab.card
+        .host
+        .command("openssl")
+        .args(["s_client", "-quiet", "-tls1_3", "-alpn", "h2", "-connect", "192.168.100.2:7443"])
+        .arg("-CAfile")
+        .arg(pki.ca())
+        .arg("-cert")
+        .arg(pki.certificate("viewer", "guest"))
+        .arg("-key")
+        .arg(pki.key("viewer", "guest"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start openssl")
+}
+
+/// Peers at a time that do the same, fewer than one identity may have connections.
+const PEERS: usize = 6;
+
+/// How long others are watched meanwhile.
+const WATCHED: Duration = Duration::from_secs(4);
+
+/// How long it may take meanwhile until somebody else is served, on a machine that the peers share.
+const BOUND: Duration = Duration::from_secs(15);
+
+/// Peers with a good certificate behave like that, and everybody else is served.
+///
+/// # Panics
+/// When somebody is not.
+pub fn peers_that_misbehave_keep_nobody_out(lab: &Lab, malice: Malice) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let end = End(&over);
+        let harm = || misbehave(lab, malice, &over);
+        let peers: Vec<_> = (0..PEERS).map(|_| scope.spawn(harm)).collect();
+        let served = others_are_served(lab);
+        drop(end);
+        let connections: usize = peers.into_iter().map(|peer| peer.join().unwrap()).sum();
+        assert!(served > 0 && connections >= PEERS, "{served} served, {connections} connections");
+        figure(connections, "connections of hostile peers with a certificate");
+    });
+}
+
+/// Behaves so until it is over, on another connection whenever one is closed. Returns how many.
+fn misbehave(lab: &Lab, malice: Malice, over: &AtomicBool) -> usize {
+    let mut connections = 0;
+    while !over.load(Ordering::Relaxed) {
+        connections += 1;
+        let mut client = client(lab);
+        let mut stdin = client.stdin.take().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| say_all(&mut stdin, malice));
+            while !over.load(Ordering::Relaxed) && client.try_wait().unwrap().is_none() {
+                thread::park_timeout(Duration::from_millis(10));
+            }
+            // It may have ended.
+            let _ = client.kill();
+        });
+        client.wait().unwrap();
+    }
+    connections
+}
+
+/// Until nobody takes it any more.
+fn say_all(to: &mut impl Write, malice: Malice) {
+    let say = |to: &mut dyn Write, bytes: &[u8]| -> io::Result<()> { to.write_all(bytes) };
+    if say(to, &greeting()).is_ok() {
+        for number in 0.. {
+            if say(to, &malice.says(number)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Attaches and detaches for a while. Returns how often.
+///
+/// # Panics
+/// When one is not served in time.
+pub fn others_are_served(lab: &Lab) -> usize {
+    let begun = Instant::now();
+    let mut served = 0;
+    while begun.elapsed() < WATCHED {
+        let pod = Netns::new("pod");
+        for verb in ["ADD", "DEL"] {
+            // The peers take the machine's processors, too: a runtime may have to ask again.
+            wait_for(&format!("a good {verb}"), BOUND, || {
+                let answer = lab.call(verb, "blue", &pod, "eth0");
+                answer.status.success().then_some(())
+            });
+        }
+        served += 1;
+    }
+    served
+}
