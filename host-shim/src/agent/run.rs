@@ -1,8 +1,9 @@
 //! `host-shim-agent`: from the command line to the tasks.
 
 use std::{
-    fs,
+    fs::{self, DirBuilder},
     io::{self, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -195,8 +196,8 @@ async fn reconcile_on_hangup(agent: &Agent) -> io::Error {
 /// Opens all that the agent works on.
 fn begin(config: Config) -> Result<Agent, AgentError> {
     let boot_id = boot_id(&config.boot_id_file)?;
-    fs::create_dir_all(&config.state_dir)
-        .map_err(cannot(format!("create {}", config.state_dir.display())))?;
+    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
+    folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
     let records = Records::open(&config.state_dir, &boot_id)?;
     let host = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;

@@ -23,4 +23,5 @@ mod operators;
 mod outages;
 mod pods;
 mod scripts;
+mod secrets;
 mod soak;

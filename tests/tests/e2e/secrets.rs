@@ -1,0 +1,110 @@
+//! What nobody else is to see: keys, and what runtimes pass for whom it may concern.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    time::Duration,
+};
+
+use e2e::{Call, Lab, Netns, Settings, wait_for};
+use serde_json::json;
+
+/// As much as can be logged.
+const TRACE: &str = "[log]\nlevel = \"trace\"\n";
+
+/// Secrets in what a runtime passes, one in each place where there can be one.
+const PASSED: [&str; 5] = [
+    "hidden-in-cni-args",
+    "hidden-in-the-configuration",
+    "hidden-in-args-cni",
+    "hidden-in-an-annotation",
+    "hidden-in-the-previous-result",
+];
+
+fn traced() -> Lab {
+    let mut lab = Lab::start(&Settings { service: TRACE.into(), ..Settings::default() });
+    lab.agent.stop();
+    let mut file = File::options().append(true).open(lab.path().join("host-shim.toml")).unwrap();
+    file.write_all(TRACE.as_bytes()).unwrap();
+    lab.start_agent();
+    lab.wait_until_good();
+    lab
+}
+
+fn logs(lab: &Lab) -> String {
+    let read = |name| fs::read_to_string(lab.path().join(name)).unwrap();
+    read("dpu-service.log") + &read("host-shim-agent.log")
+}
+
+/// The lines of the PEM files of all keys, as they are now.
+fn keys(lab: &Lab) -> Vec<String> {
+    let files = fs::read_dir(lab.path().join("pki")).unwrap().map(|entry| entry.unwrap().path());
+    let keys = files.filter(|path| path.extension().is_some_and(|end| end == "key"));
+    let texts = keys.map(|path| fs::read_to_string(path).unwrap());
+    let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+    lines.filter(|line| line.len() > 20 && !line.starts_with("-----")).collect()
+}
+
+#[test]
+fn no_secret_gets_into_a_log() {
+    let lab = traced();
+    let mut secrets = keys(&lab);
+    assert!(secrets.len() > 3, "{secrets:?}");
+    let pod = Netns::new("pod");
+    let configuration = with_secrets(lab.configuration("blue"));
+    for verb in ["ADD", "ADD", "DEL"] {
+        let call = Call::new(verb, &configuration)
+            .of(pod.name(), Some(&pod.path()), "eth0")
+            .with("CNI_ARGS", format!("IgnoreUnknown=1;TOKEN={}", PASSED[0]));
+        assert!(lab.execute(&call).status.success(), "{verb}");
+    }
+    let read = || logs(&lab).matches("certificates read").count();
+    let before = read();
+    lab.pki.issue("host", "node-1");
+    lab.pki.issue("dpu", "dpu-1");
+    wait_for("both take their new keys", Duration::from_secs(60), || {
+        (read() >= before + 2).then_some(())
+    });
+    let _ = lab.add("blue", &pod, "eth0").result();
+
+    secrets.extend(keys(&lab));
+    secrets.extend(PASSED.map(str::to_owned));
+    secrets.push("PRIVATE KEY".into());
+    let logs = logs(&lab);
+    assert!(logs.contains("TRACE"), "the logs are not those of trace level");
+    for secret in &secrets {
+        assert!(!logs.contains(secret.as_str()), "{secret} is in a log");
+    }
+    println!("figure: {} secrets looked for in the logs of trace level", secrets.len());
+}
+
+/// A network configuration with something secret in every place that nobody reads.
+fn with_secrets(mut configuration: serde_json::Value) -> serde_json::Value {
+    configuration["password"] = PASSED[1].into();
+    configuration["args"] = json!({"cni": {"token": PASSED[2]}});
+    configuration["runtimeConfig"] =
+        json!({"io.kubernetes.cri.pod-annotations": {"example.org/token": PASSED[3]}});
+    configuration["prevResult"] = json!({"cniVersion": "1.1.0", "token": PASSED[4]});
+    configuration
+}
+
+#[test]
+fn socket_and_state_are_closed_to_others() {
+    let lab = Lab::start(&Settings::default());
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    assert_eq!(mode(&lab.socket()), 0o600);
+    for state in ["service", "agent"] {
+        let folder = lab.path().join(state);
+        assert_eq!(mode(&folder), 0o700);
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        for journal in files.filter(|path| path.extension().is_some_and(|end| end == "redb")) {
+            assert_eq!(mode(&journal), 0o600, "{}", journal.display());
+        }
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
