@@ -16,8 +16,8 @@ const ATTACHMENTS: &str = "attachments";
 const NETWORKS: &str = "networks";
 const COOLING: &str = "cooling";
 
-const SCHEMA: Schema =
-    Schema { name: "dpu-service", version: 1, tables: &[ATTACHMENTS, NETWORKS, COOLING] };
+const TABLES: &[&str] = &[ATTACHMENTS, NETWORKS, COOLING];
+const SCHEMA: Schema = Schema { name: "dpu-service", version: 1, tables: TABLES, migrations: &[] };
 
 /// Why the journal can't be used. Its file is as it was.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use journal::{Change, Journal, Outlives, Schema};
 const TABLE: &str = "records";
 const LASTS: Duration = Duration::from_secs(2);
 
-const SCHEMA: Schema = Schema { name: "bench", version: 1, tables: &[TABLE] };
+const SCHEMA: Schema = Schema { name: "bench", version: 1, tables: &[TABLE], migrations: &[] };
 
 #[tokio::main]
 async fn main() {

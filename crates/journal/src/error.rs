@@ -2,7 +2,8 @@
 
 use std::{error::Error, io, path::PathBuf, sync::Arc};
 
-pub(crate) type Cause = Box<dyn Error + Send + Sync>;
+/// What went wrong underneath.
+pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a journal can't be opened. Its file is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,32 @@ pub enum OpenError {
         found: u32,
         /// The newest version that this program knows.
         known: u32,
+    },
+    /// A version of the program wrote it that is too old for this one.
+    #[error(
+        "{} has schema version {found}, and this program reads versions from {oldest} on: run one in \
+         between first", path.display()
+    )]
+    TooOld {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The oldest version that this program can read.
+        oldest: u32,
+    },
+    /// What an older version of the program wrote can't be turned into what this one reads.
+    #[error(
+        "{} can't be migrated from schema version {found}: run the program that wrote it",
+        path.display()
+    )]
+    Migration {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// Why not.
+        source: Cause,
     },
     /// It can't be read. It is never overwritten.
     #[error(

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redb::{Builder, DatabaseError, ReadableDatabase};
+use redb::{Builder, DatabaseError, ReadableDatabase, StorageBackend, backends::InMemoryBackend};
 
 use crate::{
     OpenError, Schema,
@@ -37,18 +37,37 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
 
 /// Refuses a file that is not the journal, without touching it.
 ///
-/// After an unclean end this can't be told without a repair: opening tells it then.
+/// After an unclean end this can't be told without a repair: a copy in memory is repaired.
 pub(crate) fn check(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let read_only = Builder::new().set_cache_size(store::CACHE).open_read_only(path);
-    let database = match read_only {
-        Ok(database) => database,
-        Err(DatabaseError::RepairAborted) => return Ok(()),
-        Err(error) => return Err(store::explain(error, path, schema)),
-    };
+    match read_only {
+        Ok(database) => check_database(&database, path, schema),
+        Err(DatabaseError::RepairAborted) => check_copy(path, schema),
+        Err(error) => Err(store::explain(error, path, schema)),
+    }
+}
+
+fn check_copy(path: &Path, schema: &Schema) -> Result<(), OpenError> {
+    let refused = |source| OpenError::Io { doing: "read", path: path.to_owned(), source };
+    let bytes = fs::read(path).map_err(refused)?;
+    let copy = InMemoryBackend::new();
+    copy.set_len(bytes.len() as u64).and_then(|()| copy.write(0, &bytes)).map_err(refused)?;
+    drop(bytes);
+    let mut builder = Builder::new();
+    let repaired = builder.set_cache_size(store::CACHE).create_with_backend(copy);
+    let database = repaired.map_err(|error| store::explain(error, path, schema))?;
+    check_database(&database, path, schema)
+}
+
+fn check_database(
+    database: &impl ReadableDatabase,
+    path: &Path,
+    schema: &Schema,
+) -> Result<(), OpenError> {
     let transaction = database
         .begin_read()
         .map_err(|error| OpenError::Damaged { path: path.to_owned(), source: error.into() })?;
-    store::check_owner(&transaction, path, schema)
+    store::check_owner(&transaction, path, schema).map(drop)
 }
 
 /// Opens the file, which must exist.

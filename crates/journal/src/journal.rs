@@ -16,7 +16,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Change, OpenError, Outlives, ReadError, WriteError, file,
+    Change, Migration, OpenError, Outlives, ReadError, WriteError, file,
     storage::{FileBackend, StorageBackend},
     store::Store,
     writer::{Health, Message, Writer},
@@ -30,10 +30,14 @@ pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Schema {
     /// The program. A file of another one is refused.
     pub name: &'static str,
-    /// The version of the tables' contents. A file of a newer one is refused.
+    /// The version of the tables' contents. A file of a newer one is refused, and one of an older
+    /// version migrated when it is opened.
     pub version: u32,
     /// The tables.
     pub tables: &'static [&'static str],
+    /// The way to this version: the last one leads here from the version before, the one before it
+    /// from the version before that, and so on.
+    pub migrations: &'static [Migration],
 }
 
 /// What a journal has done since it was opened.

@@ -14,13 +14,15 @@ mod error;
 pub mod faulty_disk;
 mod file;
 mod journal;
+mod migrate;
 mod store;
 mod syncs;
 mod writer;
 
 pub use change::Change;
-pub use error::{OpenError, ReadError, WriteError};
+pub use error::{Cause, OpenError, ReadError, WriteError};
 pub use journal::{Commit, Journal, Rows, Schema, Statistics};
+pub use migrate::{Migration, Tables};
 pub use syncs::Outlives;
 
 /// What a test's disk is made of: see [`Journal::open_with`].

@@ -9,6 +9,7 @@ use redb::{
 
 use crate::{
     Change, OpenError, Outlives, Rows, Schema,
+    migrate::migrate,
     storage::StorageBackend,
     syncs::{Switched, Syncs},
 };
@@ -17,9 +18,9 @@ use crate::{
 pub(crate) const CACHE: usize = 512 * 1024;
 
 /// The journal's own table: whose it is.
-const OWN: &str = "journal";
+pub(crate) const OWN: &str = "journal";
 const NAME: &[u8] = b"name";
-const VERSION: &[u8] = b"version";
+pub(crate) const VERSION: &[u8] = b"version";
 
 /// An open database.
 pub(crate) struct Store {
@@ -29,7 +30,9 @@ pub(crate) struct Store {
     syncs: Syncs,
 }
 
-const fn definition(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+pub(crate) const fn definition(
+    name: &'static str,
+) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
     TableDefinition::new(name)
 }
 
@@ -54,8 +57,9 @@ impl Store {
             .map_err(|error| explain(error, path, schema))?;
         let damaged = |error: redb::Error| damaged(path, error);
         let transaction = database.begin_read().map_err(|error| damaged(error.into()))?;
-        check_owner(&transaction, path, schema)?;
+        let found = check_owner(&transaction, path, schema)?;
         drop(transaction);
+        bring_forward(&database, path, schema, found)?;
         Ok(Self { database, tables: schema.tables, commits, syncs })
     }
 
@@ -141,12 +145,32 @@ fn change_table<'a>(
     Ok(())
 }
 
-/// Refuses a database of another program or a newer version.
+/// Migrates what an older version wrote. A power cut leaves it as it was, or migrated.
+fn bring_forward(
+    database: &Database,
+    path: &Path,
+    schema: &Schema,
+    found: u32,
+) -> Result<(), OpenError> {
+    let steps = usize::try_from(schema.version - found).unwrap_or(usize::MAX);
+    if steps == 0 {
+        return Ok(());
+    }
+    tracing::info!(path = %path.display(), from = found, to = schema.version, "migrating the journal");
+    migrate(database, schema, steps).map_err(|source| OpenError::Migration {
+        path: path.to_owned(),
+        found,
+        source,
+    })
+}
+
+/// Refuses a database of another program, of a newer version, or of one too old to be migrated. Tells
+/// its version.
 pub(crate) fn check_owner(
     transaction: &ReadTransaction,
     path: &Path,
     schema: &Schema,
-) -> Result<(), OpenError> {
+) -> Result<u32, OpenError> {
     let foreign =
         |found: String| OpenError::Foreign { path: path.to_owned(), expected: schema.name, found };
     let own = match transaction.open_table(definition(OWN)) {
@@ -163,8 +187,13 @@ pub(crate) fn check_owner(
         return Err(foreign(format!("one of {name:?}")));
     }
     let version = text(VERSION)?.unwrap_or_default();
+    let migrations = u32::try_from(schema.migrations.len()).unwrap_or(u32::MAX);
+    let oldest = schema.version.saturating_sub(migrations);
     match version.parse::<u32>() {
-        Ok(found) if found <= schema.version => Ok(()),
+        Ok(found) if (oldest..=schema.version).contains(&found) => Ok(found),
+        Ok(found) if found < oldest => {
+            Err(OpenError::TooOld { path: path.to_owned(), found, oldest })
+        }
         Ok(found) => Err(OpenError::Newer { path: path.to_owned(), found, known: schema.version }),
         Err(_) => Err(foreign(format!("one of schema version {version:?}"))),
     }

@@ -13,7 +13,8 @@ use journal::{
 
 const PODS: &str = "pods";
 const NETWORKS: &str = "networks";
-const SCHEMA: Schema = Schema { name: "test", version: 2, tables: &[PODS, NETWORKS] };
+const SCHEMA: Schema =
+    Schema { name: "test", version: 2, tables: &[PODS, NETWORKS], migrations: &[|_| Ok(())] };
 
 struct Place {
     _directory: tempfile::TempDir,
@@ -127,10 +128,111 @@ fn files_of_others_are_refused_and_untouched() {
     let error = Journal::open(&place.path, other, Machine).unwrap_err();
     assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
 
-    let older = Schema { version: 1, ..SCHEMA };
+    let older = Schema { version: 1, migrations: &[], ..SCHEMA };
     let error = Journal::open(&place.path, older, Machine).unwrap_err();
     assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
     assert_eq!(fs::read(&place.path).unwrap(), before);
+}
+
+/// Leaves the file as a program does that is killed.
+async fn kill_and_keep(place: &Place, schema: Schema, changes: Vec<Change>) -> Vec<u8> {
+    let journal = Journal::open(&place.path, schema, Machine).unwrap();
+    journal.commit(changes).await.unwrap();
+    let bytes = fs::read(&place.path).unwrap();
+    drop(journal);
+    fs::write(&place.path, &bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn a_newer_journal_that_was_not_closed_is_refused_and_untouched() {
+    let place = place();
+    let before = kill_and_keep(&place, SCHEMA, vec![put("a", "1")]).await;
+    let older = Schema { version: 1, migrations: &[], ..SCHEMA };
+    let error = Journal::open(&place.path, older, Machine).unwrap_err();
+    assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
+    assert_eq!(fs::read(&place.path).unwrap(), before);
+    assert_eq!(rows(&Journal::open(&place.path, SCHEMA, Machine).unwrap()), [row("a", "1")]);
+}
+
+const FIRST: Schema = Schema { name: "test", version: 1, tables: &[PODS], migrations: &[] };
+
+/// Version 2 has longer values, version 3 a row of another table for each.
+const THIRD: Schema = Schema {
+    version: 3,
+    tables: &[PODS, NETWORKS],
+    migrations: &[
+        |tables| {
+            let pods = tables.entry(PODS).or_default();
+            pods.iter_mut().for_each(|(_, value)| value.extend(b"+2"));
+            Ok(())
+        },
+        |tables| {
+            let pods = tables[PODS].clone();
+            tables
+                .insert(NETWORKS, pods.into_iter().map(|(key, _)| (key, b"3".to_vec())).collect());
+            Ok(())
+        },
+    ],
+    ..FIRST
+};
+
+#[tokio::test]
+async fn what_an_older_version_wrote_is_migrated_once_in_order() {
+    let place = place();
+    kill_and_keep(&place, FIRST, vec![put("a", "1"), put("b", "1")]).await;
+    for _ in 0..2 {
+        let journal = Journal::open(&place.path, THIRD, Machine).unwrap();
+        assert_eq!(rows(&journal), [row("a", "1+2"), row("b", "1+2")]);
+        assert_eq!(journal.read_all(NETWORKS).unwrap(), [row("a", "3"), row("b", "3")]);
+    }
+    let error = Journal::open(&place.path, FIRST, Machine).unwrap_err();
+    assert!(matches!(error, OpenError::Newer { found: 3, known: 1, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_migration_begins_where_the_journal_is() {
+    let place = place();
+    let second = Schema { version: 2, migrations: &THIRD.migrations[..1], ..FIRST };
+    kill_and_keep(&place, second, vec![put("a", "2")]).await;
+    assert_eq!(rows(&Journal::open(&place.path, THIRD, Machine).unwrap()), [row("a", "2")]);
+}
+
+#[tokio::test]
+async fn what_can_not_be_migrated_stays_as_it_was() {
+    let place = place();
+    kill_and_keep(&place, FIRST, vec![put("a", "1")]).await;
+    let failing = Schema { version: 2, migrations: &[|_| Err("no".into())], ..FIRST };
+    let error = Journal::open(&place.path, failing, Machine).unwrap_err();
+    assert!(matches!(error, OpenError::Migration { found: 1, .. }), "{error}");
+    let late = Schema { version: 3, migrations: &[|_| Ok(())], ..FIRST };
+    let error = Journal::open(&place.path, late, Machine).unwrap_err();
+    assert!(matches!(error, OpenError::TooOld { found: 1, oldest: 2, .. }), "{error}");
+    assert_eq!(rows(&Journal::open(&place.path, FIRST, Machine).unwrap()), [row("a", "1")]);
+}
+
+/// A power cut at any write of a migration leaves what was before it, or all of it.
+#[tokio::test]
+async fn a_power_cut_does_not_leave_half_a_migration() {
+    let place = place();
+    let bytes = kill_and_keep(&place, FIRST, vec![put("a", "1"), put("b", "1")]).await;
+    let mut writes = 0;
+    loop {
+        let disk = FaultyDisk::holding(bytes.clone());
+        disk.cut_power_after(writes);
+        let cut = disk.clone();
+        let opened = Journal::open_with(&place.path, THIRD, Machine, move |_| cut.clone());
+        let is_whole = opened.is_ok();
+        drop(opened);
+        disk.power_on(|| Fate::Lost);
+        let journal = Journal::open_with(&place.path, THIRD, Machine, move |_| disk.clone());
+        assert_eq!(rows(&journal.unwrap()), [row("a", "1+2"), row("b", "1+2")], "after {writes}");
+        if is_whole {
+            break;
+        }
+        writes += 1;
+    }
+    assert!(writes > 2);
 }
 
 #[test]

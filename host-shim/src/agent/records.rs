@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::{mover::Original, protocol::Key};
 
 const TABLE: &str = "attachments";
-const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE] };
+const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE], migrations: &[] };
 
 /// Whether an attachment is being kept or given back. Whether its VF is in the pod is not recorded:
 /// the kernel knows.

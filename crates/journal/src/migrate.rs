@@ -1,0 +1,62 @@
+//! From the contents of an earlier version of the tables to those of the newest, step by step.
+
+use std::collections::BTreeMap;
+
+use redb::{Database, ReadableTable, TableError, WriteTransaction};
+
+use crate::{
+    Rows, Schema,
+    error::Cause,
+    store::{OWN, VERSION, definition},
+};
+
+/// The contents of all tables of a schema, by name.
+pub type Tables = BTreeMap<&'static str, Rows>;
+
+/// Makes of what one version wrote what the next one reads. It must not depend on anything but the
+/// tables.
+pub type Migration = fn(&mut Tables) -> Result<(), Cause>;
+
+/// Takes the last `steps` migrations of `schema`, in one transaction: all of them or none.
+pub(crate) fn migrate(database: &Database, schema: &Schema, steps: usize) -> Result<(), Cause> {
+    let transaction = database.begin_write()?;
+    let mut tables = read(&transaction, schema)?;
+    let first = schema.migrations.len().saturating_sub(steps);
+    for migration in &schema.migrations[first..] {
+        migration(&mut tables)?;
+    }
+    write(&transaction, &tables)?;
+    transaction
+        .open_table(definition(OWN))?
+        .insert(VERSION, schema.version.to_string().as_bytes())?;
+    transaction.commit()?;
+    Ok(())
+}
+
+fn read(transaction: &WriteTransaction, schema: &Schema) -> Result<Tables, Cause> {
+    let mut tables = Tables::new();
+    for name in schema.tables {
+        let table = match transaction.open_table(definition(name)) {
+            Ok(table) => table,
+            Err(TableError::TableDoesNotExist(_)) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let rows = tables.entry(name).or_default();
+        for row in table.iter()? {
+            let (key, value) = row?;
+            rows.push((key.value().to_vec(), value.value().to_vec()));
+        }
+    }
+    Ok(tables)
+}
+
+fn write(transaction: &WriteTransaction, tables: &Tables) -> Result<(), Cause> {
+    for (name, rows) in tables {
+        let mut table = transaction.open_table(definition(name))?;
+        table.retain(|_, _| false)?;
+        for (key, value) in rows {
+            table.insert(key.as_slice(), value.as_slice())?;
+        }
+    }
+    Ok(())
+}
