@@ -7,9 +7,11 @@
 
 pub mod capability;
 pub mod failure;
+pub mod finding;
 pub mod form;
 
 pub use failure::{Failure, Reason};
+pub use finding::Finding;
 
 /// Generated from `offload/v1/*.proto`, where every message and field is documented.
 #[allow(
