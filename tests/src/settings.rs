@@ -185,6 +185,7 @@ select = ["p0#0-{last}"]
             r#"socket = {socket:?}
 state_dir = {state:?}
 boot_id_file = {boot_id:?}
+netns_folders = [{netns:?}]
 [dpu]
 endpoint = "{endpoint}"
 name = "dpu-1"
@@ -201,6 +202,7 @@ carrier_ms = {carrier_ms}
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),
+            netns = folder.join("netns"),
             tls = pki.section("host", "node-1"),
             grace = self.grace,
             carrier_ms = self.carrier_ms,

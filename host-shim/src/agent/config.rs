@@ -39,6 +39,10 @@ pub struct Config {
     /// What tells one boot of the host from the next.
     #[serde(default = "default_boot_id_file")]
     pub boot_id_file: PathBuf,
+    /// Where `dpuctl doctor` looks for VFs that no record names: in the network namespaces that these
+    /// folders' entries are, or have as `ns/net`.
+    #[serde(default = "default_netns_folders")]
+    pub netns_folders: Vec<PathBuf>,
     /// The DPU.
     pub dpu: Dpu,
     /// The agent's certificate.
@@ -224,6 +228,10 @@ fn default_boot_id_file() -> PathBuf {
     "/proc/sys/kernel/random/boot_id".into()
 }
 
+fn default_netns_folders() -> Vec<PathBuf> {
+    ["/run/netns", "/run/docker/netns", "/proc"].map(Into::into).into()
+}
+
 /// A value that is out of its range.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}` is {value}, but must be {range}")]
@@ -376,6 +384,7 @@ mod tests {
         assert_eq!(shipped.socket, default.socket);
         assert_eq!(shipped.state_dir, default.state_dir);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
+        assert_eq!(shipped.netns_folders, default.netns_folders);
         assert_eq!(format!("{:?}", shipped.vf_source), format!("{:?}", default.vf_source));
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use netlink::{IpNetwork, Link, Rtnl};
 use offload_proto::{
-    Failure, Reason,
+    Failure, Reason, capability,
     v1::{
         Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
         host_message,
@@ -54,7 +54,7 @@ impl Agent {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
             boot_id: self.boot_id.clone(),
-            capabilities: Vec::new(),
+            capabilities: capability::ALL.iter().map(ToString::to_string).collect(),
             inventory: Some(inventory),
             live,
             pending,
@@ -88,7 +88,7 @@ impl Agent {
 
     /// The links of the host's namespace. Records are to be listed after them:
     /// a VF that leaves has one.
-    fn host_links(&self) -> Result<HostLinks, netlink::Error> {
+    pub(super) fn host_links(&self) -> Result<HostLinks, netlink::Error> {
         let mut host = Rtnl::open_in(&self.host)?;
         Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
     }
@@ -104,10 +104,10 @@ impl Agent {
 }
 
 /// What is in the host's namespace.
-struct HostLinks {
-    links: Vec<Link>,
+pub(super) struct HostLinks {
+    pub links: Vec<Link>,
     /// Each with its link's index.
-    addresses: Vec<(u32, IpNetwork)>,
+    pub addresses: Vec<(u32, IpNetwork)>,
 }
 
 async fn listed<T: Send + 'static>(

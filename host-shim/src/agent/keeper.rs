@@ -118,7 +118,7 @@ impl Agent {
         Milestone::PutBack.pass();
         self.pauses.succeeded(record.id());
         self.broken().remove(record.id());
-        tracing::info!(attachment = record.id(), "the VF is in its pod again");
+        self.repairs.note(record.id(), "its VF is in its pod again".into());
         self.tell_attached(record);
         Ok(())
     }

@@ -10,6 +10,7 @@ mod config;
 mod detach;
 mod device_info;
 mod dpu;
+mod examine;
 #[cfg(test)]
 mod fuzz;
 mod intake;
@@ -22,10 +23,12 @@ mod pending;
 mod place;
 mod provide;
 mod records;
+mod repairs;
 mod run;
 mod server;
 mod session;
 mod status;
+mod strangers;
 mod strays;
 
 use std::{
@@ -39,7 +42,7 @@ use keyed_locks::KeyedLocks;
 use netlink::Netns;
 use offload_proto::{
     Failure, Reason,
-    v1::{PhysicalFunction, Release, dpu_message::Message},
+    v1::{PhysicalFunction, Release, dpu_message::Message, host_message},
 };
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -58,6 +61,7 @@ use pauses::Pauses;
 use pending::Pending;
 use provide::Wanted;
 use records::Records;
+use repairs::Repairs;
 use session::Session;
 
 /// Moves under way at the same time: the kernel does them one by one, so that one is being made while
@@ -103,6 +107,10 @@ struct Agent {
     vfs_stay: RwLock<()>,
     /// What calls whose answers never came may have left on the DPU.
     orphans: Orphans,
+    /// What was mended lately.
+    repairs: Repairs,
+    /// Held while all VFs are looked at for somebody.
+    examining: tokio::sync::Mutex<()>,
     /// Work that is finished before the agent ends.
     tasks: TaskTracker,
 }
@@ -139,6 +147,8 @@ impl Agent {
             wanted_vfs: Mutex::default(),
             vfs_stay: RwLock::default(),
             orphans: Orphans::default(),
+            repairs: Repairs::default(),
+            examining: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
         }
     }
@@ -203,9 +213,16 @@ impl Agent {
                 );
             }
             Some(Message::WantedVfs(wanted)) => self.want_vfs(&wanted),
+            Some(Message::Examine(request)) => {
+                let agent = Arc::clone(self);
+                self.tasks.spawn(async move {
+                    let examination = agent.examine(request).await;
+                    agent.session.send(host_message::Message::Examination(examination));
+                });
+            }
             // Heartbeats are the session's own; a second welcome, or a message of a newer
             // protocol, asks for nothing.
-            Some(Message::Welcome(_) | Message::Heartbeat(_) | Message::Examine(_)) | None => {}
+            Some(Message::Welcome(_) | Message::Heartbeat(_)) | None => {}
         }
     }
 
@@ -248,6 +265,7 @@ mod tests {
     use crate::{protocol::DelRequest, vf_source::VirtualCard};
 
     const CONFIGURATION: &str = "
+        netns_folders = []
         [dpu]
         endpoint = '192.168.100.2:7443'
         name = 'dpu-1'

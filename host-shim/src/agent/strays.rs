@@ -6,9 +6,9 @@ use netlink::{Error, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
-use super::Agent;
+use super::{Agent, strangers::Obstacles};
 use crate::{
-    mover::{MoveError, make_clean, open_netns, take_out},
+    mover::{MoveError, differences_from_own, make_clean, open_netns, take_out},
     protocol::DelRequest,
     vf_source,
 };
@@ -16,13 +16,15 @@ use crate::{
 impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
     /// again. Those that the host itself uses are left alone.
-    pub(super) async fn restore_strays(self: &Arc<Self>) {
+    /// Tells which could not be restored, and why.
+    pub(super) async fn restore_strays(self: &Arc<Self>) -> Obstacles {
         let agent = Arc::clone(self);
         match spawn_blocking(move || agent.restore_strays_now()).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(obstacles)) => return obstacles,
             Ok(Err(error)) => tracing::warn!(%error, "the VFs can't be listed"),
             Err(error) => tracing::error!(%error, "restoring VFs failed"),
         }
+        Obstacles::new()
     }
 
     /// Brings the VF that a pod has as its interface home, and tells whether there was one.
@@ -66,7 +68,8 @@ impl Agent {
         Ok(true)
     }
 
-    fn restore_strays_now(&self) -> Result<(), Error> {
+    fn restore_strays_now(&self) -> Result<Obstacles, Error> {
+        let mut obstacles = Obstacles::new();
         let mut host = Rtnl::open_in(&self.host)?;
         let links = host.links()?;
         let addresses = host.all_addresses()?;
@@ -79,11 +82,15 @@ impl Agent {
             }
             let Some(own) = self.source.own_state(&vf) else { continue };
             let port = self.source.pf_port(&vf.pci_address);
+            let what = differences_from_own(link, &own).join("; ");
             match make_clean(&mut host, link, &own, port.as_ref()) {
-                Ok(()) => tracing::info!(vf = vf.pci_address, was = link.name, "restored"),
-                Err(error) => tracing::warn!(vf = vf.pci_address, %error, "not restored"),
+                Ok(()) => self.repairs.note(&vf.pci_address, format!("restored: {what}")),
+                Err(error) => {
+                    tracing::warn!(vf = vf.pci_address, %error, "not restored");
+                    obstacles.insert(vf.pci_address, error.to_string());
+                }
             }
         }
-        Ok(())
+        Ok(obstacles)
     }
 }

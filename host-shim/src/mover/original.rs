@@ -75,18 +75,23 @@ impl Original {
         self.queue_length.is_none_or(|frames| frames == link.queue_length)
     }
 
-    /// What of the VF's link is not as it was, if anything. It was switched off, and without XDP
-    /// programs.
+    /// What of the VF's link is not as it was, if anything.
     pub(super) fn difference(&self, link: &Link) -> Option<String> {
+        self.differences(link).into_iter().next()
+    }
+
+    /// All that is not as it was of the VF's link. It was switched off, and without XDP programs.
+    pub(super) fn differences(&self, link: &Link) -> Vec<String> {
         let mut names = [link.alternative_names.clone(), self.alternative_names.clone()];
         names.iter_mut().for_each(|names| names.sort_unstable());
         let name = || format!("its name is {} instead of {}", link.name, self.name);
         let mtu = || format!("its MTU is {} instead of {}", link.mtu, self.mtu);
+        let mac = || format!("its MAC address is {} instead of {}", text(link.mac), text(self.mac));
         let group = || format!("its group is {} instead of {}", link.group, self.group);
         let differences = [
             (link.name != self.name).then(name),
             link.is_up.then(|| "it is up".into()),
-            (link.mac != self.mac).then(|| "its MAC address is not restored".into()),
+            (link.mac != self.mac).then(mac),
             (link.mtu != self.mtu).then(mtu),
             (names[0] != names[1]).then(|| "its alternative names are not restored".into()),
             (link.alias != self.alias).then(|| "its alias is not restored".into()),
@@ -98,7 +103,7 @@ impl Original {
             (!self.has_queue_length_of(link)).then(|| "its queue length is not restored".into()),
             (!link.xdp.is_empty()).then(|| "an XDP program is attached to it".into()),
         ];
-        differences.into_iter().flatten().next()
+        differences.into_iter().flatten().collect()
     }
 
     /// What the kernel is to be asked for to restore the link, in that order. What is right already
@@ -140,6 +145,17 @@ impl Original {
         changes.extend((link.name != self.name).then(|| change().name(&self.name)));
         changes
     }
+}
+
+fn text(mac: Option<MacAddress>) -> String {
+    mac.map_or_else(|| "none".into(), |mac| mac.to_string())
+}
+
+/// All that is not as it should be of the link of a VF that nobody uses, and of which no record tells
+/// what it was like.
+#[must_use]
+pub fn differences_from_own(link: &Link, own: &OwnState) -> Vec<String> {
+    Original::unrecorded(link, own).differences(link)
 }
 
 #[cfg(test)]

@@ -1,0 +1,376 @@
+//! A look at all VFs on demand, and at what is not as it should be.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use netlink::Link;
+use offload_proto::{
+    Failure, Finding, Reason,
+    v1::{Difference, DifferenceState, Examination, Examine, ExaminedVf, Vf, VfPlace},
+};
+use tokio::{task::spawn_blocking, time::timeout};
+
+use super::{
+    Agent,
+    attach::living_netns,
+    defect,
+    inventory::HostLinks,
+    place::{Place, place_in},
+    records::{Phase, Record},
+    strangers::Stranger,
+};
+use crate::{
+    mover::{differences_from_own, inspect},
+    vf_source::{self, OtherVf, VfIdentity, VfSource, Whereabouts},
+};
+
+/// How long an attachment is waited for that somebody is working at.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was found, by PCI address.
+#[derive(Debug, Default)]
+struct Findings {
+    vfs: BTreeMap<String, ExaminedVf>,
+    differences: Vec<Difference>,
+}
+
+impl Agent {
+    /// Looks at all VFs; if asked, mends first what is not as it should be.
+    pub(super) async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
+        let _one_at_a_time = self.examining.lock().await;
+        let request_id = request.request_id;
+        let obstacles = match request.mend {
+            true => self.mend_all(request.held.into_iter().collect()).await,
+            false => HashMap::new(),
+        };
+        let repairs = self.repairs.all();
+        match self.look_at_all().await {
+            Ok(mut findings) => {
+                findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
+                let (vfs, differences) =
+                    (findings.vfs.into_values().collect(), findings.differences);
+                Examination { request_id, vfs, differences, repairs, problem: String::new() }
+            }
+            Err(failure) => {
+                let problem = format!("the VFs can't be looked at: {failure}");
+                Examination { request_id, repairs, problem, ..Examination::default() }
+            }
+        }
+    }
+
+    /// Mends what can be mended, and tells by subject what could not be.
+    async fn mend_all(self: &Arc<Self>, held: HashSet<String>) -> HashMap<String, String> {
+        let obstacles = self.fetch_strangers(held).await;
+        self.reconcile_all().await;
+        let mut by_subject: HashMap<_, _> = self.mend_pods().await;
+        let unrestored = self.restore_strays().await;
+        let by_address = obstacles.into_iter().chain(unrestored);
+        by_subject.extend(by_address.map(|(address, why)| (self.subject_of(&address), why)));
+        self.provide_vfs().await;
+        self.settle_orphans().await;
+        self.inventory_wanted();
+        by_subject
+    }
+
+    /// Completes the pods' interfaces, and tells by attachment which could not be.
+    async fn mend_pods(self: &Arc<Self>) -> HashMap<String, String> {
+        let mut obstacles = HashMap::new();
+        for record in self.records.all() {
+            let _key = self.keys.lock(&record.key()).await;
+            let Some(record) = self.records.by_id(record.id()) else { continue };
+            if record.phase != Phase::Live {
+                continue;
+            }
+            let Ok(Some(what)) = self.difference_of(&record).await else { continue };
+            match self.move_in(&record).await {
+                Ok(_) => self.repairs.note(record.id(), what),
+                Err(failure) => drop(obstacles.insert(record.id().to_owned(), failure.message)),
+            }
+        }
+        obstacles
+    }
+
+    /// What is not as it should be in the pod of a record, if anything.
+    async fn difference_of(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+    ) -> Result<Option<String>, Failure> {
+        let Some(netns) = living_netns(&record.netns) else { return Ok(None) };
+        let cargo = self.cargo(record)?;
+        let inspected = spawn_blocking(move || inspect(&cargo, &netns)).await;
+        let failed = |error| Failure::new(Reason::CheckFailed, format!("{error}"));
+        inspected.map_err(|error| defect(&error))?.map_err(failed)
+    }
+
+    async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {
+        let agent = Arc::clone(self);
+        let looked = spawn_blocking(move || agent.look_without_records()).await;
+        let mut findings = looked
+            .map_err(|error| defect(&error))?
+            .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        for record in self.records.all() {
+            let looked = timeout(PATIENCE, self.look_at_record(&record, &findings)).await;
+            let (vf, differences) = match looked {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                // What somebody is working at is neither one way nor the other.
+                Err(_) => (under_way(&record), None),
+            };
+            findings.vfs.insert(record.pci_address().to_owned(), vf);
+            findings.differences.extend(differences);
+        }
+        Ok(findings)
+    }
+
+    /// The VFs of which there is no record, and where the others are that are not in their pods.
+    fn look_without_records(&self) -> Result<Findings, netlink::Error> {
+        let HostLinks { links, addresses } = self.host_links()?;
+        let mut findings = Findings::default();
+        for (vf, link) in self.host_vfs(&links) {
+            let use_by_host = vf_source::use_by_host(link, &addresses);
+            let is_free =
+                use_by_host.is_none() && self.records.by_pci_address(&vf.pci_address).is_none();
+            if is_free {
+                findings.differences.extend(self.difference_from_own(&vf, link));
+            }
+            let use_by_host = use_by_host.unwrap_or_default();
+            findings.insert(ExaminedVf { use_by_host, ..found_in(&vf, VfPlace::Host, &link.name) });
+        }
+        for Stranger { vf, link, path } in self.strangers(&links) {
+            let netns = path.display().to_string();
+            if self.records.by_pci_address(&vf.pci_address).is_none() {
+                let message = format!("it is in the network namespace {netns} as {}", link.name);
+                findings.differences.push(Finding::VfElsewhere.of(name_of(&vf), message));
+            }
+            findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
+        }
+        let is_known = |address: &str| {
+            findings.vfs.contains_key(address) || self.records.by_pci_address(address).is_some()
+        };
+        for other in self.source.other_vfs(&is_known) {
+            findings.differences.extend(difference_of_other(&other));
+            findings.insert(found_without_netdev(&other));
+        }
+        Ok(findings)
+    }
+
+    /// How a VF differs from its own, that nobody uses. One that was being restored or given out
+    /// meanwhile is looked at again.
+    fn difference_from_own(&self, vf: &VfIdentity, link: &Link) -> Option<Difference> {
+        let own = self.source.own_state(vf)?;
+        let differences = |link: &Link| differences_from_own(link, &own);
+        if differences(link).is_empty() {
+            return None;
+        }
+        let links = self.host_links().ok()?.links;
+        let link = vf_source::link_of(&*self.source, &links, &vf.pci_address)?;
+        let what = differences(link);
+        let is_free = self.records.by_pci_address(&vf.pci_address).is_none();
+        (is_free && !what.is_empty()).then(|| Finding::VfDiffers.of(name_of(vf), what.join("; ")))
+    }
+
+    /// The VF of a record, once nobody is working at it.
+    async fn look_at_record(
+        self: &Arc<Self>,
+        record: &Record,
+        findings: &Findings,
+    ) -> Option<(ExaminedVf, Option<Difference>)> {
+        let _key = self.keys.lock(&record.key()).await;
+        let record = self.records.by_id(record.id())?;
+        let is_in_pod = {
+            let (agent, record) = (Arc::clone(self), Arc::clone(&record));
+            spawn_blocking(move || is_in_netns_of_pod(&*agent.source, &record)).await.ok()?
+        };
+        let vf = found_of_record(&record, is_in_pod, findings);
+        if record.phase == Phase::Releasing {
+            let message =
+                format!("{} is being given back, and the DPU has not taken it", record.key());
+            return Some((vf, Some(Finding::ReleasePending.of(record.id(), message))));
+        }
+        let difference = match self.difference_of(&record).await {
+            _ if !is_in_pod => Some(vf_missing(&record, &vf)),
+            Ok(what) => what.map(|what| pod_differs(&record, &what)),
+            Err(failure) => Some(pod_differs(&record, &failure.message)),
+        };
+        Some((vf, difference))
+    }
+
+    /// How the VF of that PCI address is called in findings.
+    fn subject_of(&self, pci_address: &str) -> String {
+        let recorded = self.records.by_pci_address(pci_address);
+        if let Some(record) = recorded {
+            return record.id().to_owned();
+        }
+        let links = self.host_links().map(|host| host.links).unwrap_or_default();
+        let mut known: Vec<_> = vf_source::vfs(&*self.source, &links).map(|(vf, _)| vf).collect();
+        known.extend(self.strangers(&links).into_iter().map(|stranger| stranger.vf));
+        let vf = known.iter().find(|vf| vf.pci_address == pci_address);
+        vf.map_or_else(|| pci_address.to_owned(), name_of)
+    }
+}
+
+impl Findings {
+    fn insert(&mut self, vf: ExaminedVf) {
+        let address = vf.vf.as_ref().map(|vf| vf.pci_address.clone()).unwrap_or_default();
+        self.vfs.insert(address, vf);
+    }
+}
+
+/// What was tried and failed is told as such.
+fn note_obstacle(found: &mut Difference, obstacles: &HashMap<String, String>) {
+    if let Some(why) = obstacles.get(&found.subject) {
+        found.why.clone_from(why);
+        found.set_state(DifferenceState::Unmended);
+    }
+}
+
+/// As operators call it: `pf0vf3`.
+fn name_of(vf: &VfIdentity) -> String {
+    let controller = match vf.controller {
+        0 => String::new(),
+        controller => format!("c{controller}"),
+    };
+    format!("{controller}pf{}vf{}", vf.pf, vf.vf)
+}
+
+fn message_of(vf: &VfIdentity) -> Vf {
+    let VfIdentity { controller, pf, vf, pci_address } = vf.clone();
+    Vf { controller, pf, vf, pci_address }
+}
+
+fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
+    ExaminedVf {
+        vf: Some(message_of(vf)),
+        place: place.into(),
+        netdev: netdev.to_owned(),
+        ..ExaminedVf::default()
+    }
+}
+
+fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
+    let place = match other.whereabouts {
+        Whereabouts::Unbound => VfPlace::Unbound,
+        Whereabouts::HandedOver(_) => VfPlace::HandedOver,
+        Whereabouts::Elsewhere => VfPlace::Nowhere,
+    };
+    found_in(&other.identity, place, "")
+}
+
+fn difference_of_other(other: &OtherVf) -> Option<Difference> {
+    let VfIdentity { pci_address, .. } = &other.identity;
+    let subject = name_of(&other.identity);
+    match other.whereabouts {
+        Whereabouts::HandedOver(_) => None,
+        Whereabouts::Unbound => {
+            Some(Finding::VfUnbound.of(subject, format!("{pci_address} has no driver")))
+        }
+        Whereabouts::Elsewhere => {
+            let message = format!(
+                "{pci_address} has a driver, and its netdev is in no network namespace that can be \
+                 looked into"
+            );
+            Some(Finding::VfNowhere.of(subject, message))
+        }
+    }
+}
+
+fn is_in_netns_of_pod(source: &dyn VfSource, record: &Record) -> bool {
+    living_netns(&record.netns).is_some_and(|pod| {
+        matches!(place_in(source, &pod, record), Ok(Place::Pod | Place::Unfinished))
+    })
+}
+
+fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findings) -> ExaminedVf {
+    let place = match record.original.is_handed_over {
+        true => VfPlace::HandedOver,
+        false => VfPlace::Pod,
+    };
+    let in_pod = || ExaminedVf {
+        place: place.into(),
+        netdev: record.key().interface_name,
+        netns: record.netns.path.clone(),
+        ..ExaminedVf::default()
+    };
+    let found = if is_in_pod { None } else { findings.vfs.get(record.pci_address()).cloned() };
+    let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
+    let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
+    let attachment_id = record.id().to_owned();
+    ExaminedVf { vf: record.attachment.vf.clone(), attachment_id, ..vf }
+}
+
+fn under_way(record: &Record) -> ExaminedVf {
+    let (vf, attachment_id) = (record.attachment.vf.clone(), record.id().to_owned());
+    ExaminedVf { vf, attachment_id, ..ExaminedVf::default() }
+}
+
+fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
+    let place = match vf.place() {
+        VfPlace::Host => format!("in the host's network namespace as {}", vf.netdev),
+        VfPlace::Elsewhere => format!("in the network namespace {} as {}", vf.netns, vf.netdev),
+        VfPlace::Unbound => "without a driver".into(),
+        _ => "nowhere to be found".into(),
+    };
+    let message =
+        format!("VF {} of {} is not in its pod, but {place}", record.pci_address(), record.key());
+    Finding::PodVfMissing.of(record.id(), message)
+}
+
+fn pod_differs(record: &Record, what: &str) -> Difference {
+    Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{records::tests::record, tests::agent};
+    use sriov::Handover;
+
+    fn examine(mend: bool) -> Examine {
+        Examine { request_id: 7, mend, held: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn a_host_without_anything_is_in_order() {
+        let (agent, _folder) = agent();
+        let found = agent.examine(examine(false)).await;
+        assert_eq!(found, Examination { request_id: 7, ..Examination::default() });
+    }
+
+    #[tokio::test]
+    async fn a_vf_that_is_nowhere_is_told_and_why_it_can_not_be_mended() {
+        let (agent, _folder) = agent();
+        agent.records.keep(&Arc::new(record("a", "c")));
+        let found = agent.examine(examine(false)).await;
+        assert_eq!(found.vfs[0].place(), VfPlace::Nowhere);
+        assert_eq!(
+            (found.differences[0].code.as_str(), found.differences.len()),
+            ("POD_VF_MISSING", 1)
+        );
+    }
+
+    #[test]
+    fn vfs_without_a_netdev_are_told_by_where_they_are() {
+        let identity =
+            VfIdentity { controller: 1, pf: 0, vf: 2, pci_address: "0000:03:00.4".into() };
+        let told = |whereabouts| {
+            let other = OtherVf { identity: identity.clone(), whereabouts };
+            let difference = difference_of_other(&other).map(|found| (found.code, found.subject));
+            (found_without_netdev(&other).place(), difference)
+        };
+        let found = |finding: Finding| Some((finding.as_str().to_owned(), "c1pf0vf2".to_owned()));
+        assert_eq!(told(Whereabouts::Unbound), (VfPlace::Unbound, found(Finding::VfUnbound)));
+        assert_eq!(told(Whereabouts::HandedOver(Handover::Open)), (VfPlace::HandedOver, None));
+        assert_eq!(told(Whereabouts::Elsewhere), (VfPlace::Nowhere, found(Finding::VfNowhere)));
+    }
+
+    #[test]
+    fn what_was_tried_and_failed_is_told_with_the_reason() {
+        let mut found = Finding::VfElsewhere.of("pf0vf1", "it is away");
+        let obstacles = HashMap::from([("pf0vf1".to_owned(), "busy".to_owned())]);
+        note_obstacle(&mut found, &obstacles);
+        assert_eq!((found.state(), found.why.as_str()), (DifferenceState::Unmended, "busy"));
+    }
+}

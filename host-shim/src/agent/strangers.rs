@@ -1,0 +1,148 @@
+//! VFs in network namespaces that no record names.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use netlink::{Error, Link, Netns, NetnsId, Rtnl};
+use tokio::task::spawn_blocking;
+
+use super::Agent;
+use crate::{
+    mover::take_out,
+    vf_source::{self, VfIdentity},
+};
+
+/// A VF that is where no record has it.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    pub vf: VfIdentity,
+    pub link: Link,
+    /// The namespace that it is in.
+    pub path: PathBuf,
+}
+
+/// Why VFs could not be brought home, by PCI address.
+pub(super) type Obstacles = HashMap<String, String>;
+
+impl Agent {
+    /// Brings the VFs home that are in namespaces that no record names. Those that the DPU `held` and
+    /// nobody here has a record of stay: a pod may run on them.
+    pub(super) async fn fetch_strangers(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
+        let agent = Arc::clone(self);
+        match spawn_blocking(move || agent.fetch_strangers_now(&held)).await {
+            Ok(Ok(obstacles)) => obstacles,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the network namespaces can't be looked into");
+                Obstacles::new()
+            }
+            Err(error) => {
+                tracing::error!(%error, "bringing VFs home failed");
+                Obstacles::new()
+            }
+        }
+    }
+
+    fn fetch_strangers_now(&self, held: &HashSet<String>) -> Result<Obstacles, Error> {
+        let mut obstacles = Obstacles::new();
+        let mut host = Rtnl::open_in(&self.host)?;
+        for stranger in self.strangers(&host.links()?) {
+            let address = stranger.vf.pci_address.clone();
+            if held.contains(&address) && self.records.by_pci_address(&address).is_none() {
+                let why = "an attachment of the DPU holds it: a pod may run on it";
+                obstacles.insert(address, why.into());
+            } else if let Err(error) = self.fetch(&stranger, &mut host) {
+                obstacles.insert(address, error.to_string());
+            } else {
+                let message = format!("brought home from {}", stranger.path.display());
+                self.repairs.note(&address, message);
+            }
+        }
+        Ok(obstacles)
+    }
+
+    /// What it is to be like at home is restored by whoever restores VFs there.
+    fn fetch(&self, stranger: &Stranger, host: &mut Rtnl) -> Result<(), Error> {
+        let Stranger { vf, link, path } = stranger;
+        let Ok(netns) = Netns::open(path) else { return Ok(()) };
+        let recorded = self.records.by_pci_address(&vf.pci_address);
+        let name = match (&recorded, self.source.own_state(vf)) {
+            (Some(record), _) => record.original.name.clone(),
+            (None, Some(own)) => own.name,
+            (None, None) => link.name.clone(),
+        };
+        take_out(&mut Rtnl::open_in(&netns)?, link, (&self.host, host), &name)
+    }
+
+    /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
+    /// the host's. Namespaces that can't be looked into are passed over.
+    pub(super) fn strangers(&self, at_home: &[Link]) -> Vec<Stranger> {
+        let mut namespaces = namespaces(&self.config.netns_folders);
+        namespaces.remove(&self.host.id());
+        let mut strangers = Vec::new();
+        for (id, path) in namespaces {
+            for (vf, link) in self.vfs_in(&path) {
+                let is_recorded_there = self
+                    .records
+                    .by_pci_address(&vf.pci_address)
+                    .is_some_and(|record| record.netns.id == id);
+                let is_at_home =
+                    vf_source::link_of(&*self.source, at_home, &vf.pci_address).is_some();
+                if !is_recorded_there && !is_at_home {
+                    strangers.push(Stranger { vf, link, path: path.clone() });
+                }
+            }
+        }
+        strangers
+    }
+
+    fn vfs_in(&self, path: &Path) -> Vec<(VfIdentity, Link)> {
+        let links = Netns::open(path)
+            .map_err(|error| error.to_string())
+            .and_then(|netns| Rtnl::open_in(&netns).map_err(|error| error.to_string()))
+            .and_then(|mut rtnl| rtnl.links().map_err(|error| error.to_string()));
+        match links {
+            Ok(links) => {
+                vf_source::vfs(&*self.source, &links).map(|(vf, link)| (vf, link.clone())).collect()
+            }
+            Err(error) => {
+                tracing::debug!(path = %path.display(), error, "not looked into");
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// The namespaces that the entries of `folders` are, or have as `ns/net` as processes do in `/proc`:
+/// one path of each.
+fn namespaces(folders: &[PathBuf]) -> BTreeMap<NetnsId, PathBuf> {
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let mut found = BTreeMap::new();
+    for entry in entries.filter_map(Result::ok) {
+        let of_process = entry.path().join("ns/net");
+        for path in [of_process, entry.path()] {
+            if let Ok(metadata) = fs::metadata(&path)
+                && metadata.is_file()
+            {
+                found.entry(NetnsId::from(&metadata)).or_insert(path);
+                break;
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_found_once_however_many_have_it() {
+        let own = Netns::current().unwrap().id();
+        let found = namespaces(&["/proc".into(), "/nowhere".into()]);
+        assert!(found[&own].ends_with("ns/net"));
+    }
+}
