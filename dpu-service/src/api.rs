@@ -2,6 +2,7 @@
 
 mod authorise;
 mod convert;
+mod doctor;
 #[cfg(test)]
 mod fuzz;
 mod operator;

@@ -145,6 +145,15 @@ impl Events {
     }
 }
 
+impl Events {
+    /// The kept events of that kind, oldest first.
+    #[must_use]
+    pub fn of_kind(&self, kind: EventKind) -> Vec<Event> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.kept.iter().filter(|event| event.kind == kind).cloned().collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

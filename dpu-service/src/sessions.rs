@@ -7,8 +7,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use offload_proto::{Failure, Reason};
-use tokio::sync::mpsc;
+use offload_proto::{
+    Failure, Reason, capability,
+    v1::{Examination, Examine},
+};
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 use vf_alloc::PfId;
 
@@ -65,6 +68,8 @@ pub enum HostCommand {
         /// Why: one sentence without a final stop.
         reason: String,
     },
+    /// Look at all VFs.
+    Examine(Examine),
     /// Provide so many VFs.
     WantedVfs {
         /// Of this PF.
@@ -119,6 +124,23 @@ struct Host {
 struct Open {
     id: SessionId,
     commands: mpsc::Sender<HostCommand>,
+    /// What both sides can do.
+    capabilities: Vec<&'static str>,
+    /// Who waits for what the host finds, by the number of the request.
+    examinations: HashMap<u64, oneshot::Sender<Examination>>,
+    /// The number of the latest request.
+    requests: u64,
+}
+
+/// Why a host can't be asked what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unasked {
+    /// It has no session.
+    #[error("it is not connected")]
+    NotConnected,
+    /// Its agent does not know the question.
+    #[error("its agent is of a version that can't be asked: upgrade it")]
+    TooOld,
 }
 
 impl Sessions {
@@ -137,7 +159,13 @@ impl Sessions {
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let id = SessionId(Uuid::new_v4());
         let entry = Host {
-            open: Some(Open { id, commands: sender }),
+            open: Some(Open {
+                id,
+                commands: sender,
+                capabilities: hello.capabilities.clone(),
+                examinations: HashMap::new(),
+                requests: 0,
+            }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
             said_hello: said_hello.max(newest),
@@ -181,6 +209,43 @@ impl Sessions {
     pub fn send(&self, host: &HostName, command: HostCommand) {
         if let Some(entry) = self.lock().get_mut(host) {
             entry.send(host, command);
+        }
+    }
+
+    /// Asks the host to look at its VFs, and if wanted to mend first what is not as it should be, but
+    /// for the VFs at the PCI addresses `held`. Its answer comes at most as long as its session lasts.
+    ///
+    /// # Errors
+    /// [`Unasked`].
+    pub fn examine(
+        &self,
+        host: &HostName,
+        mend: bool,
+        held: Vec<String>,
+    ) -> Result<oneshot::Receiver<Examination>, Unasked> {
+        let mut hosts = self.lock();
+        let entry = hosts.get_mut(host).ok_or(Unasked::NotConnected)?;
+        let open = entry.open.as_mut().ok_or(Unasked::NotConnected)?;
+        if !open.capabilities.contains(&capability::EXAMINE) {
+            return Err(Unasked::TooOld);
+        }
+        open.requests += 1;
+        let request_id = open.requests;
+        let (sender, answer) = oneshot::channel();
+        open.examinations.retain(|_, waiting| !waiting.is_closed());
+        open.examinations.insert(request_id, sender);
+        entry.send(host, HostCommand::Examine(Examine { request_id, mend, held }));
+        Ok(answer)
+    }
+
+    /// The host found something. What nobody waits for any more is dropped.
+    pub fn examined(&self, host: &HostName, id: SessionId, examination: Examination) {
+        let mut hosts = self.lock();
+        let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id));
+        let Some(open) = entry.and_then(|entry| entry.open.as_mut()) else { return };
+        if let Some(waiting) = open.examinations.remove(&examination.request_id) {
+            // Whoever waited may have given up.
+            let _ = waiting.send(examination);
         }
     }
 
@@ -247,6 +312,7 @@ mod tests {
         Hello {
             agent_version: "1".into(),
             boot_id: boot_id.into(),
+            capabilities: Vec::new(),
             inventory: Inventory { as_of: HostTime(as_of), pfs: Vec::new() },
             live: Vec::new(),
             pending: Vec::new(),
@@ -299,5 +365,38 @@ mod tests {
         }
         assert!(!sessions.is_current(&host(), session.id));
         assert!(!sessions.view(&host()).connected);
+    }
+
+    fn open_with(sessions: &Sessions, capabilities: &[&'static str]) -> Session {
+        let hello = Hello { capabilities: capabilities.to_vec(), ..hello("boot", 0) };
+        sessions.open(&host(), &hello).unwrap()
+    }
+
+    #[test]
+    fn only_an_agent_that_can_be_asked_is_asked() {
+        let sessions = Sessions::default();
+        let ask = || sessions.examine(&host(), false, Vec::new()).map(drop);
+        assert_eq!(ask(), Err(Unasked::NotConnected));
+        let mut old = open_with(&sessions, &[]);
+        assert_eq!(ask(), Err(Unasked::TooOld));
+        assert!(old.commands.try_recv().is_err(), "it was sent nothing");
+        let mut new = open_with(&sessions, &[capability::EXAMINE]);
+        assert_eq!(ask(), Ok(()));
+        assert!(matches!(new.commands.try_recv(), Ok(HostCommand::Examine(_))));
+    }
+
+    #[test]
+    fn an_answer_comes_to_who_asked_or_not_at_all() {
+        let sessions = Sessions::default();
+        let session = open_with(&sessions, &[capability::EXAMINE]);
+        let ask = || sessions.examine(&host(), false, Vec::new()).unwrap();
+        let (mut first, mut second) = (ask(), ask());
+        let answer = |request_id| Examination { request_id, ..Examination::default() };
+        sessions.examined(&host(), session.id, answer(2));
+        sessions.examined(&host(), session.id, answer(99));
+        assert_eq!(second.try_recv().unwrap().request_id, 2);
+        assert!(first.try_recv().is_err());
+        sessions.close(&host(), session.id);
+        assert_eq!(first.try_recv(), Err(oneshot::error::TryRecvError::Closed));
     }
 }

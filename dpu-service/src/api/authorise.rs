@@ -30,7 +30,7 @@ fn roles(path: &str) -> Option<&'static [Role]> {
         "offload.v1.WorkloadNetwork" => Some(HOSTS),
         "offload.v1.Operator" => match method {
             "GetDpu" | "ListVfs" | "ListAttachments" | "GetAttachment" | "ListNetworks"
-            | "ListPools" | "Watch" => Some(OPERATORS_AND_VIEWERS),
+            | "ListPools" | "Examine" | "Watch" => Some(OPERATORS_AND_VIEWERS),
             _ => Some(OPERATORS),
         },
         "grpc.health.v1.Health"

@@ -11,7 +11,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{Shared, convert::read, convert::show};
+use super::{Shared, convert::read, convert::show, doctor};
 use crate::{attachments::AttachmentFilter, events::Event};
 
 /// The service `offload.v1.Operator`.
@@ -132,16 +132,18 @@ impl v1::operator_server::Operator for OperatorApi {
 
     async fn examine(
         &self,
-        _request: Request<v1::ExamineRequest>,
+        request: Request<v1::ExamineRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let patience = read::patience(request.get_ref().wait_ms)?;
+        Ok(Response::new(doctor::examine(&self.0, patience).await?))
     }
 
     async fn mend(
         &self,
-        _request: Request<v1::MendRequest>,
+        request: Request<v1::MendRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let patience = read::patience(request.get_ref().wait_ms)?;
+        Ok(Response::new(doctor::mend(&self.0, patience).await?))
     }
 
     type WatchStream = BoxStream<'static, Result<v1::Event, Status>>;

@@ -48,10 +48,11 @@ async fn run(
     outgoing: &Outgoing,
 ) -> Result<(), Status> {
     let (hello, protocol) = first_words(shared, host, &mut incoming).await?;
+    let capabilities = hello.capabilities.clone();
     let session = shared.engine.hello(host.clone(), hello).await?;
     let id = session.id;
     let mut conversation = Conversation { shared, host, incoming, outgoing, session };
-    let result = conversation.hold(protocol).await;
+    let result = conversation.hold(protocol, capabilities).await;
     shared.engine.goodbye(host, id);
     result
 }
@@ -94,8 +95,8 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     /// Until one side ends it, or the host falls silent.
-    async fn hold(&mut self, protocol: u32) -> Result<(), Status> {
-        self.send(self.welcome(protocol)).await?;
+    async fn hold(&mut self, protocol: u32, capabilities: Vec<&'static str>) -> Result<(), Status> {
+        self.send(self.welcome(protocol, &capabilities)).await?;
         let mut silent_at = Instant::now() + self.patience();
         loop {
             tokio::select! {
@@ -126,13 +127,13 @@ impl Conversation<'_> {
         Ok(())
     }
 
-    fn welcome(&self, protocol: u32) -> dpu_message::Message {
+    fn welcome(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
         let interval = self.shared.heartbeat.as_millis();
         dpu_message::Message::Welcome(v1::Welcome {
             protocol,
             service_version: env!("CARGO_PKG_VERSION").into(),
             dpu: self.shared.dpu(),
-            capabilities: Vec::new(),
+            capabilities: capabilities.iter().map(ToString::to_string).collect(),
             session_id: self.session.id.to_string(),
             heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),
         })
@@ -156,9 +157,11 @@ impl Conversation<'_> {
             Some(host_message::Message::Hello(_)) => {
                 return Err(refuse(format!("host {} said hello twice in one session", self.host)));
             }
-            // An answer to nothing, or a message of a later protocol: nothing that this version has to
-            // know.
-            Some(host_message::Message::Examination(_)) | None => {}
+            Some(host_message::Message::Examination(found)) => {
+                engine.host_examined(self.host, session, found);
+            }
+            // A message of a later protocol: nothing that this version has to know.
+            None => {}
         }
         Ok(())
     }

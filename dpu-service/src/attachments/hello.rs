@@ -11,6 +11,8 @@ pub struct Hello {
     pub agent_version: String,
     /// The host kernel's boot id.
     pub boot_id: String,
+    /// What its agent and this service can both do.
+    pub capabilities: Vec<&'static str>,
     /// Its PFs and VFs.
     pub inventory: Inventory,
     /// The attachments that it holds records of.

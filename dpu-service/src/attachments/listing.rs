@@ -168,7 +168,7 @@ impl Registry {
     }
 
     /// All VFs that were ever offered or held, and those that only have a representor.
-    fn vf_views(&self, survey: &Survey) -> Vec<VfView> {
+    pub(super) fn vf_views(&self, survey: &Survey) -> Vec<VfView> {
         let mut views: BTreeMap<_, _> =
             survey.keys().map(|vf| (*vf, self.unoffered_view(*vf))).collect();
         views.extend(self.vfs.vfs().map(|view| (view.vf, self.vf_view(&view))));

@@ -165,11 +165,11 @@ impl Engine {
         }
     }
 
-    fn serves_somebody(&self, vf: VfId) -> bool {
+    pub(super) fn serves_somebody(&self, vf: VfId) -> bool {
         self.registry().by_vf(vf).is_some_and(Entry::is_held)
     }
 
-    async fn is_joined(&self, vf: VfId) -> bool {
+    pub(super) async fn is_joined(&self, vf: VfId) -> bool {
         let programmer = self.programmer.clone();
         on_blocking_thread(move || programmer.is_joined(vf)).await.unwrap_or(true)
     }

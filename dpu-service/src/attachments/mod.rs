@@ -5,6 +5,7 @@ mod attach;
 mod collect;
 mod detach;
 mod engine;
+mod examine;
 #[cfg(test)]
 mod fuzz;
 mod hello;
@@ -19,11 +20,15 @@ mod welcome;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use offload_proto::{Failure, Reason};
-use tokio::{sync::watch, task::JoinHandle};
+use offload_proto::{Failure, Reason, v1::Examination};
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
 use vf_alloc::VfId;
 
 pub use detach::Detach;
+pub use examine::{DpuHalf, VfHalf};
 pub use hello::{
     Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
 };
@@ -40,7 +45,7 @@ use crate::{
     model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Network, Record},
     programmer::Programmer,
     records::{OpenError, Records},
-    sessions::{HostCommand, HostView, Session, SessionId},
+    sessions::{HostCommand, HostView, Session, SessionId, Unasked},
 };
 use engine::Engine;
 use registry::Registry;
@@ -159,6 +164,32 @@ impl Attachments {
         let engine = Arc::clone(&self.0);
         let free = async move { engine.free_returned(session, returned).await };
         Ok(self.0.flows.spawn(free))
+    }
+
+    /// Asks the host what it finds of its VFs; with `mend`, once it has mended what it can.
+    ///
+    /// # Errors
+    /// [`Unasked`].
+    pub fn examine_host(
+        &self,
+        host: &HostName,
+        mend: bool,
+    ) -> Result<oneshot::Receiver<Examination>, Unasked> {
+        let held = self.0.pci_addresses_held_of(host);
+        self.0.sessions.examine(host, mend, held)
+    }
+
+    /// The host found something.
+    pub fn host_examined(&self, host: &HostName, session: SessionId, found: Examination) {
+        self.0.sessions.examined(host, session, found);
+    }
+
+    /// Compares the records with what the DPU's kernel has, and changes nothing.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub async fn examine_dpu(&self) -> Result<DpuHalf, Failure> {
+        self.0.examine().await
     }
 
     /// The host's session ended.

@@ -274,6 +274,7 @@ pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hell
     Hello {
         agent_version: "1".into(),
         boot_id: boot_id.into(),
+        capabilities: Vec::new(),
         inventory: inventory(kernel, in_use),
         live: Vec::new(),
         pending: Vec::new(),

@@ -1,11 +1,11 @@
 //! From the protocol: every field's form is checked here, once.
 
-use std::{collections::HashSet, net::IpAddr, str::FromStr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{
-    Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
+    Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, capability,
     form::{self, is_interface_name},
     v1,
 };
@@ -31,6 +31,10 @@ const MOST_ADDRESSES: usize = 16;
 /// Most VFs of one PF, and PFs of one host, in an inventory.
 const MOST_VFS: usize = 4096;
 const MOST_PFS: usize = 64;
+
+/// How long hosts are waited for that are asked what they find.
+const USUAL_PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_PATIENCE_MS: u32 = 60_000;
 
 fn invalid(sentence: impl Into<String>) -> Failure {
     Failure::new(Reason::InvalidRequest, sentence)
@@ -238,6 +242,7 @@ pub(crate) fn hello(host: &HostName, hello: v1::Hello) -> Result<(Hello, u32), F
     let hello = Hello {
         agent_version: label("agent_version", hello.agent_version)?,
         boot_id: boot_id(hello.boot_id)?,
+        capabilities: capability::common(&hello.capabilities),
         inventory: inventory(&hello.inventory.unwrap_or_default())?,
         live: hello.live.into_iter().map(live).collect::<Result<_, Failure>>()?,
         pending: keys(host, hello.pending)?,
@@ -329,6 +334,17 @@ fn pci_id(what: &str, text: &str) -> Result<u16, Failure> {
 pub(crate) fn vf(vf: Option<v1::Vf>) -> Result<VfId, Failure> {
     let vf = vf.ok_or_else(|| invalid("the request names no VF"))?;
     Ok(VfId { pf: pf_id(vf.controller, vf.pf)?, vf: number("VF", vf.vf)? })
+}
+
+/// How long to wait for hosts. 0: as long as is usual.
+pub(crate) fn patience(milliseconds: u32) -> Result<Duration, Failure> {
+    match milliseconds {
+        0 => Ok(USUAL_PATIENCE),
+        1..=LONGEST_PATIENCE_MS => Ok(Duration::from_millis(milliseconds.into())),
+        _ => Err(invalid(format!(
+            "wait_ms is {milliseconds}, and {LONGEST_PATIENCE_MS} is the most"
+        ))),
+    }
 }
 
 /// Why an operator does something.

@@ -66,7 +66,7 @@ fn pod(pod: &Pod) -> v1::Pod {
     v1::Pod { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
 }
 
-fn vf(id: VfId, pci_address: &str) -> v1::Vf {
+pub(crate) fn vf(id: VfId, pci_address: &str) -> v1::Vf {
     v1::Vf {
         controller: id.pf.controller,
         pf: id.pf.pf.into(),
@@ -222,16 +222,21 @@ pub(crate) fn pool(view: &PoolView) -> v1::PoolStatus {
     }
 }
 
-pub(crate) fn vf_status(view: &VfView) -> v1::VfStatus {
-    let (state, detail) = match &view.state {
+/// A VF's state, and why it is so if that needs a reason.
+pub(crate) fn vf_state(state: &VfState) -> (v1::VfState, &str) {
+    match state {
         VfState::Free => (v1::VfState::Free, ""),
         VfState::Reserved => (v1::VfState::Reserved, ""),
         VfState::Attached => (v1::VfState::Attached, ""),
         VfState::Releasing => (v1::VfState::Releasing, ""),
         VfState::Cooling { .. } => (v1::VfState::Cooling, ""),
-        VfState::Quarantined { reason } => (v1::VfState::Quarantined, reason.as_str()),
-        VfState::Absent { reason } => (v1::VfState::Absent, reason.as_str()),
-    };
+        VfState::Quarantined { reason } => (v1::VfState::Quarantined, reason),
+        VfState::Absent { reason } => (v1::VfState::Absent, reason),
+    }
+}
+
+pub(crate) fn vf_status(view: &VfView) -> v1::VfStatus {
+    let (state, detail) = vf_state(&view.state);
     let id = |of: fn((u16, u16)) -> u16| {
         view.device.map(|ids| format!("{:04x}", of(ids))).unwrap_or_default()
     };
@@ -288,6 +293,7 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
         HostCommand::NetworkChanged { network, deleted } => {
             Message::NetworkChanged(v1::NetworkChanged { network, deleted })
         }
+        HostCommand::Examine(examine) => Message::Examine(examine),
         HostCommand::Draining { reason } => Message::Draining(v1::Draining { reason }),
         HostCommand::WantedVfs { pf: PfId { controller, pf }, count } => {
             Message::WantedVfs(v1::WantedVfs { controller, pf: pf.into(), count })
