@@ -10,7 +10,7 @@ use vf_alloc::VfId;
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  the DPU refused or failed the call, or there is no such thing
+  1  the DPU refused or failed the call, there is no such thing, or `doctor` found something
   2  the command line, the configuration or a file given is wrong
   3  the DPU can't be reached, did not answer in time, or ended a watch
   4  a certificate is missing, expired or refused
@@ -61,6 +61,15 @@ impl Options {
 pub enum Verb {
     /// How the DPU and its hosts are
     Status {
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Compare hosts, DPU and records, and show what is not as it should be
+    Doctor {
+        /// Mend it
+        #[arg(long)]
+        fix: bool,
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
@@ -304,6 +313,8 @@ mod tests {
     fn lines_that_operators_type_are_understood() {
         let lines = [
             "dpuctl status",
+            "dpuctl doctor",
+            "dpuctl doctor --fix -o json",
             "dpuctl get vfs",
             "dpuctl get vf pf0vf3 -o yaml",
             "dpuctl get attachments --network blue --host node-1 -o wide",

@@ -81,6 +81,9 @@ pub enum CallError {
     /// The operator said no.
     #[error("nothing was changed")]
     Declined,
+    /// Something is not as it should be: how much.
+    #[error("not all is as it should be; differences: {0}")]
+    Differences(usize),
     /// Certificates can't be made.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
@@ -133,7 +136,9 @@ impl CallError {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused(_) | Self::Unknown { .. } | Self::Declined => FAILED,
+            Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
+                FAILED
+            }
             Self::Encode(_) | Self::Output(_) => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. } | Self::Document { .. } | Self::Unconfirmed => USAGE,

@@ -11,6 +11,7 @@ mod completions;
 mod config;
 mod console;
 mod describe;
+mod doctor;
 mod error;
 mod format;
 mod get;
@@ -37,6 +38,10 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
     let connect = || Client::connect(&options);
     match verb {
         Verb::Status { output } => status::status(&mut connect().await?, output, console).await,
+        Verb::Doctor { fix, output } => {
+            let third = options.timeout() / 3;
+            doctor::doctor(&mut connect().await?, fix, third, output, console).await
+        }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
         Verb::Watch { output } => {

@@ -53,11 +53,16 @@ pub(crate) fn vf_message(id: VfId) -> Vf {
 
 /// How long ago the RFC 3339 time `since` was at `now`, such as `5m12s`, `3h4m` or `12d`.
 pub(crate) fn age(since: &str, now: Timestamp) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 60 * MINUTE;
-    const DAY: i64 = 24 * HOUR;
     let Ok(since) = since.parse::<Timestamp>() else { return "-".into() };
-    let seconds = now.duration_since(since).as_secs().max(0);
+    let elapsed = now.duration_since(since).as_secs();
+    seconds(u64::try_from(elapsed).unwrap_or_default())
+}
+
+/// A length of time, such as `5m12s`, `3h4m` or `12d`.
+pub(crate) fn seconds(seconds: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
     match seconds {
         0..MINUTE => format!("{seconds}s"),
         MINUTE..HOUR => format!("{}m{}s", seconds / MINUTE, seconds % MINUTE),

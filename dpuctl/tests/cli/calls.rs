@@ -262,3 +262,34 @@ async fn version_and_completions_need_no_configuration() {
     }
     assert_eq!(run("get", empty.path(), "").await.code, 2);
 }
+
+#[tokio::test]
+async fn a_doctor_tells_what_differs_and_whether_it_was_mended() {
+    let dut = Dut::start().await;
+    let Outcome { code, output, notes } = dut.dpuctl("doctor").await;
+    assert_eq!(
+        output,
+        "\
+DPU:           dpu-1
+
+HOST     STATE       AGENT   NOT EXAMINED
+node-1   Connected   -       -
+
+VF       HOST     PLACE   NETDEV   STATE   REPRESENTOR   JOINED   ATTACHMENT
+pf0vf3   node-1   Host    lost0    Free    pf0vf3        no       -
+
+VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
+    do: run `dpuctl doctor --fix`
+"
+    );
+    assert_eq!((code, notes.as_str()), (1, "error: not all is as it should be; differences: 1\n"));
+    let mended = output_of(&dut, "doctor --fix --timeout 30").await;
+    assert!(mended.contains("VF_DIFFERS  mended: node-1: pf0vf3"), "{mended}");
+    assert!(!mended.contains("do:"), "{mended}");
+    let asked = ["alice ExamineRequest { wait_ms: 3333 }", "alice MendRequest { wait_ms: 10000 }"];
+    assert_eq!(dut.asked(), asked);
+    let json = dut.dpuctl("doctor -o json").await.output;
+    assert!(
+        json.contains("\"DIFFERENCE_STATE_FOUND\"") && json.contains("\"code\": \"VF_DIFFERS\"")
+    );
+}

@@ -21,9 +21,9 @@ use offload_proto::{
         DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
         Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDpuRequest,
         ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
-        ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, MendRequest, PoolStatus,
-        ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState, VfStatus,
-        WatchRequest,
+        ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, MendRequest,
+        PoolStatus, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState,
+        VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -191,8 +191,7 @@ fn diagnosis(differences: Vec<Difference>) -> Diagnosis {
         state: VfState::Free.into(),
         ..DiagnosedVf::default()
     };
-    let host =
-        DiagnosedHost { name: "node-1".into(), connected: true, ..DiagnosedHost::default() };
+    let host = DiagnosedHost { name: "node-1".into(), connected: true, ..DiagnosedHost::default() };
     let (dpu, hosts, vfs) = ("dpu-1".into(), vec![host], vec![vf]);
     Diagnosis { dpu, hosts, vfs, differences, repairs: Vec::new() }
 }

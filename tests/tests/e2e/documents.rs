@@ -8,7 +8,7 @@ use std::{
 };
 
 use e2e::{Lab, Settings, program, run};
-use offload_proto::Reason;
+use offload_proto::{Finding, Reason};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -43,6 +43,14 @@ fn every_reason_is_explained_with_its_cni_code_and_no_other_is() {
     let explained: BTreeSet<_> =
         text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let known: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(explained, known);
+}
+
+#[test]
+fn every_finding_of_the_doctor_is_explained_and_no_other_is() {
+    let text = read("docs/TROUBLESHOOTING.md");
+    let explained: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let known: Vec<_> = Finding::ALL.iter().map(|finding| finding.as_str()).collect();
     assert_eq!(explained, known);
 }
 

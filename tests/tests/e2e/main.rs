@@ -12,6 +12,7 @@ mod configuration;
 mod contract;
 mod cuts;
 mod disks;
+mod doctor;
 mod documents;
 mod faults;
 mod floods;

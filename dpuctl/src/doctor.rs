@@ -1,0 +1,196 @@
+//! `dpuctl doctor`: hosts, DPU and records compared, and mended.
+
+use std::time::Duration;
+
+use offload_proto::v1::{
+    DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, ExamineRequest,
+    MendRequest, Repair, VfPlace,
+};
+
+use crate::{
+    arguments::Format,
+    client::Client,
+    console::Console,
+    describe::Description,
+    error::CallError,
+    format::{Audience, print_encoded},
+    table::{narrow_or_wide, table},
+    text::{or_dash, printable, seconds, short_id, state, vf_name},
+};
+
+/// Repairs of the last hour are told to people.
+const LATELY_S: u64 = 3600;
+
+/// Hosts are waited for as long as `patience` each time that they are asked: up to three times, to
+/// mend.
+pub(crate) async fn doctor(
+    client: &mut Client,
+    fix: bool,
+    patience: Duration,
+    format: Format,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let diagnosis = diagnosis(client, fix, patience).await?;
+    if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
+        console.print(&text_of(&diagnosis, wide))?;
+    }
+    let is_left = |found: &&Difference| found.state() != DifferenceState::Mended;
+    match diagnosis.differences.iter().filter(is_left).count() {
+        0 => Ok(()),
+        left => Err(CallError::Differences(left)),
+    }
+}
+
+async fn diagnosis(
+    client: &mut Client,
+    fix: bool,
+    patience: Duration,
+) -> Result<Diagnosis, CallError> {
+    const LONGEST_MS: u32 = 60_000;
+    let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
+    if fix {
+        let question = MendRequest { wait_ms };
+        return client.call(async |operator, it| operator.mend(it).await, question).await;
+    }
+    let question = ExamineRequest { wait_ms };
+    client.call(async |operator, it| operator.examine(it).await, question).await
+}
+
+fn text_of(diagnosis: &Diagnosis, wide: bool) -> String {
+    let mut text = Description::default();
+    text.field("DPU", &diagnosis.dpu);
+    text.block("", &host_table(&diagnosis.hosts));
+    text.block("", &vf_table(&diagnosis.vfs, wide));
+    text.block("Mended by themselves in the last hour", &repair_lines(&diagnosis.repairs));
+    text.block("", &difference_lines(&diagnosis.differences));
+    text.finish()
+}
+
+fn host_table(hosts: &[DiagnosedHost]) -> String {
+    let row = |host: &DiagnosedHost| {
+        let state = if host.connected { "Connected" } else { "Disconnected" };
+        let problem = or_dash(&host.problem).to_owned();
+        vec![host.name.clone(), state.into(), or_dash(&host.agent_version).into(), problem]
+    };
+    table(&["HOST", "STATE", "AGENT", "NOT EXAMINED"], hosts.iter().map(row))
+}
+
+fn vf_table(vfs: &[DiagnosedVf], wide: bool) -> String {
+    let headings = [
+        "VF",
+        "HOST",
+        "PLACE",
+        "NETDEV",
+        "STATE",
+        "REPRESENTOR",
+        "JOINED",
+        "ATTACHMENT",
+        "NETNS",
+        "PCI ADDRESS",
+        "USED BY HOST",
+    ];
+    let row = |vf: &DiagnosedVf| {
+        let found = vf.found.clone().unwrap_or_default();
+        let attachment = [&vf.attachment_id, &found.attachment_id];
+        let attachment = attachment.into_iter().find(|id| !id.is_empty());
+        vec![
+            vf_name(found.vf.as_ref()),
+            or_dash(&vf.host).into(),
+            place(found.place()),
+            or_dash(&found.netdev).into(),
+            state(vf.state().as_str_name(), "VF_STATE_"),
+            or_dash(&vf.representor).into(),
+            if vf.joined { "yes" } else { "no" }.into(),
+            or_dash(attachment.map_or("", |id| short_id(id))).into(),
+            or_dash(&found.netns).into(),
+            or_dash(found.vf.as_ref().map_or("", |vf| &vf.pci_address)).into(),
+            or_dash(&found.use_by_host).into(),
+        ]
+    };
+    narrow_or_wide(&headings, 8, wide, vfs.iter().map(row))
+}
+
+fn place(place: VfPlace) -> String {
+    match place {
+        VfPlace::Unspecified => "-".into(),
+        place => state(place.as_str_name(), "VF_PLACE_").replace('_', " "),
+    }
+}
+
+fn repair_lines(repairs: &[Repair]) -> String {
+    let lately = repairs.iter().filter(|repair| repair.ago_s < LATELY_S);
+    let line = |repair: &Repair| {
+        let Repair { ago_s, subject, message, host } = repair;
+        let whose = if host.is_empty() { "the DPU" } else { host };
+        let subject = short_id(subject);
+        printable(&format!("  {} ago, {whose}: {subject}: {message}", seconds(*ago_s))) + "\n"
+    };
+    lately.map(line).collect()
+}
+
+fn difference_lines(differences: &[Difference]) -> String {
+    if differences.is_empty() {
+        return "All is as it should be.\n".into();
+    }
+    differences.iter().map(difference).collect()
+}
+
+fn difference(found: &Difference) -> String {
+    let outcome = match found.state() {
+        DifferenceState::Mended => "mended: ",
+        DifferenceState::Unmended => "not mended: ",
+        _ => "",
+    };
+    let host = if found.host.is_empty() { String::new() } else { format!("{}: ", found.host) };
+    let Difference { code, subject, message, .. } = found;
+    let mut text = format!("{code}  {outcome}{host}{}: {message}\n", short_id(subject));
+    if !found.why.is_empty() {
+        text += &format!("    why: {}\n", found.why);
+    }
+    if found.state() != DifferenceState::Mended && !found.advice.is_empty() {
+        text += &format!("    do: {}\n", found.advice);
+    }
+    printable(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_says_what_was_tried_and_what_to_do() {
+        let found = Difference {
+            code: "VF_ELSEWHERE".into(),
+            subject: "pf0vf1".into(),
+            message: "it is away".into(),
+            state: DifferenceState::Unmended.into(),
+            why: "a pod may run on it".into(),
+            advice: "stop it".into(),
+            host: "node-1".into(),
+        };
+        let expected = "VF_ELSEWHERE  not mended: node-1: pf0vf1: it is away\n    why: a pod may \
+                        run on it\n    do: stop it\n";
+        assert_eq!(difference(&found), expected);
+        let mended =
+            Difference { state: DifferenceState::Mended.into(), why: String::new(), ..found };
+        assert_eq!(difference(&mended), "VF_ELSEWHERE  mended: node-1: pf0vf1: it is away\n");
+    }
+
+    #[test]
+    fn repairs_of_long_ago_are_left_out() {
+        let repair = |ago_s| Repair {
+            ago_s,
+            subject: "pf0vf1".into(),
+            message: "restored".into(),
+            host: "node-1".into(),
+        };
+        let lines = repair_lines(&[repair(LATELY_S), repair(65)]);
+        assert_eq!(lines, "  1m5s ago, node-1: pf0vf1: restored\n");
+    }
+
+    #[test]
+    fn places_read_well() {
+        assert_eq!(place(VfPlace::HandedOver), "Handed over");
+        assert_eq!(place(VfPlace::Unspecified), "-");
+    }
+}

@@ -1,0 +1,220 @@
+//! `dpuctl doctor`: everything that is broken by foreign tools is named, and mended by `--fix`.
+
+use std::{fs, os::unix::fs::symlink, process::Output, time::Duration};
+
+use e2e::{Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What `dpuctl doctor` with these arguments finds, and its exit code.
+fn doctor(lab: &Lab, arguments: &[&str]) -> (Value, Option<i32>) {
+    let all = [&["doctor", "-o", "json"], arguments].concat();
+    let Output { status, stdout, stderr } = lab.operator().dpuctl(&all);
+    let text = String::from_utf8_lossy(&stdout);
+    let found = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}: {}", String::from_utf8_lossy(&stderr)));
+    (found, status.code())
+}
+
+/// The differences that were found: code and state.
+fn differences(diagnosis: &Value) -> Vec<(String, String)> {
+    let text = |found: &Value, key: &str| found[key].as_str().unwrap().to_owned();
+    let all = diagnosis["differences"].as_array().unwrap().iter();
+    all.map(|found| (text(found, "code"), text(found, "state"))).collect()
+}
+
+/// What is broken is named by `code`, and mended.
+fn assert_named_and_mended(lab: &Lab, code: &str) {
+    let (found, exit) = doctor(lab, &[]);
+    let is_named = differences(&found).iter().any(|(named, _)| named == code);
+    assert!(is_named && exit == Some(1), "{code} is not in {found:#}");
+    let (mended, exit) = doctor(lab, &["--fix"]);
+    let expected = (code.to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
+    assert!(differences(&mended).contains(&expected) && exit == Some(0), "{mended:#}");
+    assert_healthy(lab);
+}
+
+fn assert_healthy(lab: &Lab) {
+    let (found, exit) = doctor(lab, &[]);
+    assert!(differences(&found).is_empty() && exit == Some(0), "{found:#}");
+    lab.assert_invariants();
+}
+
+/// What is broken is mended without being asked, and told as a repair.
+fn assert_mends_itself(lab: &Lab, what: &str, breakage: impl FnOnce()) {
+    let count = || {
+        let (found, _) = doctor(lab, &[]);
+        let repairs = found["repairs"].as_array().unwrap().clone();
+        let is_it = |repair: &&Value| repair["message"].as_str().unwrap().contains(what);
+        repairs.iter().filter(is_it).count()
+    };
+    let before = count();
+    breakage();
+    wait_for("a repair", LIMIT, || (count() > before).then_some(()));
+    wait_for("good health", LIMIT, || (doctor(lab, &[]).1 == Some(0)).then_some(()));
+    lab.assert_invariants();
+}
+
+#[test]
+fn what_is_in_order_is_shown_from_both_sides() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    assert_healthy(&lab);
+    let (found, _) = doctor(&lab, &[]);
+    assert_eq!(found["hosts"][0]["connected"], true);
+    let vfs = found["vfs"].as_array().unwrap();
+    let of = |place: &str| vfs.iter().filter(|vf| vf["found"]["place"] == place).count();
+    assert_eq!((of("VF_PLACE_POD"), of("VF_PLACE_HOST"), vfs.len()), (1, 3, 4), "{found:#}");
+    let attached = vfs.iter().find(|vf| vf["found"]["place"] == "VF_PLACE_POD").unwrap();
+    assert_eq!(attached["found"]["attachmentId"], attached["attachmentId"]);
+    assert_eq!(attached["found"]["netns"], pod.path().to_str().unwrap());
+    assert_eq!(attached["joined"], true);
+    let text = lab.operator().says(&["doctor"]);
+    assert!(text.ends_with("All is as it should be.\n"), "{text}");
+}
+
+#[test]
+fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
+    let lab = Lab::start(&Settings::default());
+    let host = &lab.card.host;
+    for (what, setting) in [
+        ("its name is lost0 instead of p0v1", ["p0v1", "name", "lost0"].as_slice()),
+        ("its MTU is 1400 instead of 1500", &["p0v2", "mtu", "1400"]),
+        ("it is up", &["p0v3", "up"]),
+    ] {
+        let change = [&["link", "set"], setting].concat();
+        assert_mends_itself(&lab, what, || drop(host.ip(&change)));
+    }
+}
+
+/// While another link has a VF's name, nobody can restore it.
+#[test]
+fn why_a_vf_can_not_be_restored_is_told() {
+    let lab = Lab::start(&Settings::default());
+    let host = &lab.card.host;
+    lab.agent.signal(Signal::SIGSTOP);
+    host.ip(&["link", "set", "p0v1", "name", "lost0"]);
+    host.ip(&["link", "add", "p0v1", "type", "bridge"]);
+    lab.agent.signal(Signal::SIGCONT);
+    let (found, exit) = doctor(&lab, &["--fix"]);
+    assert_eq!(exit, Some(1), "{found:#}");
+    let unmended = &found["differences"][0];
+    assert_eq!((&unmended["code"], &unmended["subject"]), (&"VF_DIFFERS".into(), &"pf0vf1".into()));
+    assert_eq!(unmended["state"], "DIFFERENCE_STATE_UNMENDED");
+    assert!(unmended["why"].as_str().unwrap().contains("exists"), "{found:#}");
+    host.ip(&["link", "del", "p0v1"]);
+    let _ = doctor(&lab, &["--fix"]);
+    assert_healthy(&lab);
+}
+
+#[test]
+fn a_pod_that_lost_an_address_its_mac_or_its_mtu_gets_them_back() {
+    let lab = Lab::start(&Settings::default());
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let held = addresses(&lab.add("blue", &pod, "eth0").result());
+    let _ = lab.add("blue", &other, "eth0").result();
+    for address in &held {
+        let length = if address.contains(':') { 64 } else { 16 };
+        pod.ip(&["addr", "del", &format!("{address}/{length}"), "dev", "eth0"]);
+        assert_named_and_mended(&lab, "POD_DIFFERS");
+        assert!(other.pings(address));
+    }
+    pod.ip(&["link", "set", "eth0", "mtu", "1300"]);
+    assert_named_and_mended(&lab, "POD_DIFFERS");
+    pod.ip(&["link", "set", "eth0", "down"]);
+    pod.ip(&["link", "set", "eth0", "address", "02:00:00:ff:ff:ff"]);
+    assert_named_and_mended(&lab, "POD_DIFFERS");
+    pod.ip(&["route", "del", "default"]);
+    assert_named_and_mended(&lab, "POD_DIFFERS");
+    assert!(held.iter().all(|address| other.pings(address)));
+}
+
+/// A namespace that the agent looks into, as it does into those of processes.
+fn foreign_netns(lab: &Lab) -> Netns {
+    let netns = Netns::new("foreign");
+    let folder = lab.path().join("netns");
+    fs::create_dir_all(&folder).unwrap();
+    symlink(netns.path(), folder.join(netns.name())).unwrap();
+    netns
+}
+
+#[test]
+fn vfs_in_a_foreign_netns_are_brought_home_or_back_into_their_pod() {
+    let lab = Lab::start(&Settings::default());
+    let foreign = foreign_netns(&lab);
+    lab.card.host.ip(&["link", "set", "p0v1", "netns", foreign.name(), "name", "net1"]);
+    assert_named_and_mended(&lab, "VF_ELSEWHERE");
+    assert_eq!(foreign.json("ip", &["link"]).len(), 1, "only lo is left");
+
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let held = addresses(&lab.add("blue", &pod, "eth0").result());
+    let _ = lab.add("blue", &other, "eth0").result();
+    pod.ip(&["link", "set", "eth0", "netns", foreign.name(), "name", "stolen"]);
+    assert_named_and_mended(&lab, "POD_VF_MISSING");
+    assert!(held.iter().all(|address| other.pings(address)));
+}
+
+/// An agent that has lost its records does not take a running pod's VF away from it.
+#[test]
+fn a_vf_that_the_dpu_holds_is_not_taken_from_a_pod_that_no_record_names() {
+    let mut lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.agent.stop();
+    fs::remove_dir_all(lab.path().join("agent")).unwrap();
+    fs::create_dir_all(lab.path().join("netns")).unwrap();
+    symlink(pod.path(), lab.path().join("netns/pod")).unwrap();
+    lab.start_agent();
+    lab.wait_until_good();
+    let (found, exit) = doctor(&lab, &["--fix"]);
+    assert_eq!(exit, Some(1));
+    let all = found["differences"].as_array().unwrap();
+    let elsewhere = all.iter().find(|found| found["code"] == "VF_ELSEWHERE").unwrap();
+    assert!(elsewhere["why"].as_str().unwrap().contains("a pod may run on it"), "{found:#}");
+    assert!(pod.json("ip", &["link"]).iter().any(|link| link["ifname"] == "eth0"));
+    lab.del("blue", &pod, "eth0").nothing();
+    wait_for("health", LIMIT, || (doctor(&lab, &[]).1 == Some(0)).then_some(()));
+}
+
+#[test]
+fn a_representor_out_of_the_bridge_or_down_is_programmed_again() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let vf = &lab.operator().get("attachments")[0]["vf"]["vf"];
+    let representor = format!("pf0vf{vf}");
+    for breakage in ["nomaster", "down"] {
+        let change = ["link", "set", &representor, breakage];
+        assert_mends_itself(&lab, "programmed again", || drop(lab.card.dpu.ip(&change)));
+    }
+}
+
+#[test]
+fn a_host_that_is_away_or_silent_is_shown_so() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.agent.signal(Signal::SIGSTOP);
+    let (found, exit) = doctor(&lab, &["--timeout", "1"]);
+    lab.agent.signal(Signal::SIGCONT);
+    let code = &found["differences"][0]["code"];
+    assert!(exit == Some(1) && code == "HOST_NOT_EXAMINED", "{found:#}");
+    lab.agent.stop();
+    wait_for("the session's end", LIMIT, || {
+        let (found, exit) = doctor(&lab, &[]);
+        let problem = found["hosts"][0]["problem"].as_str().unwrap().to_owned();
+        (exit == Some(1) && problem == "it is not connected").then_some(())
+    });
+    let text = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
+    assert!(text.contains("HOST_NOT_CONNECTED  node-1: node-1: "), "{text}");
+}
+
+#[test]
+fn a_viewer_may_look_and_only_an_operator_mend() {
+    let lab = Lab::start(&Settings::default());
+    let guest = lab.dpuctl_as("viewer", "guest");
+    let _ = guest.says(&["doctor"]);
+    let complaint = guest.is_refused(&["doctor", "--fix"]);
+    assert!(complaint.contains("NOT_AUTHORISED"), "{complaint}");
+}
