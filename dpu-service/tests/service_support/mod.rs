@@ -34,7 +34,7 @@ pub const BOUND: Duration = Duration::from_secs(20);
 pub struct Setup {
     pub netns: TestNetns,
     pub folder: TempDir,
-    authority: Authority,
+    pub authority: Authority,
 }
 
 impl Setup {

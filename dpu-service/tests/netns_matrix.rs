@@ -1,0 +1,277 @@
+//! Who may do what: every call of every service, by every kind of caller, on somebody's attachment.
+//!
+//! The calls are those of the services' own descriptors, so that a new one without a row here fails.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+#[path = "matrix/raw.rs"]
+mod raw;
+#[allow(dead_code, reason = "netns_service uses the rest")]
+mod service_support;
+#[path = "../../crates/netlink/tests/support/mod.rs"]
+mod support;
+#[path = "matrix/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+
+use mtls::Role;
+use offload_proto::{Failure, Reason, v1};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use tonic::Code;
+
+use raw::{Outcome, call};
+use service_support::Setup;
+use world::{Strangers, World};
+
+/// What a caller gets, and what becomes of node-1's attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// An answer; the attachment stays as it is.
+    Answer,
+    /// An answer; the attachment ends.
+    Ends,
+    /// A refusal for this reason; the attachment stays as it is.
+    Refused(Reason),
+}
+use Expected::{Answer, Ends, Refused};
+
+const NOT_AUTHORISED: Expected = Refused(Reason::NotAuthorised);
+const HOST_UNKNOWN: Expected = Refused(Reason::HostUnknown);
+
+/// The callers, in the order of the columns. The attachment is node-1's.
+const CALLERS: [(Role, &str); 5] = [
+    (Role::Host, "node-1"),
+    (Role::Host, "node-2"),
+    (Role::Host, "stranger"),
+    (Role::Viewer, "eve"),
+    (Role::Operator, "alice"),
+];
+
+/// A call, the message that it is made with, and what each caller gets.
+type Row = (&'static str, fn(&World<'_>) -> Vec<u8>, [Expected; 5]);
+
+/// Looking is for operators and viewers.
+const LOOK: [Expected; 5] = [NOT_AUTHORISED, NOT_AUTHORISED, NOT_AUTHORISED, Answer, Answer];
+/// How the service is, and what it offers, is for whoever has a certificate.
+const ALL: [Expected; 5] = [Answer; 5];
+
+/// Changing is for operators.
+const fn of_operators(operator: Expected) -> [Expected; 5] {
+    [NOT_AUTHORISED, NOT_AUTHORISED, NOT_AUTHORISED, NOT_AUTHORISED, operator]
+}
+
+/// Work is for hosts.
+const fn of_hosts(owner: Expected, other: Expected) -> [Expected; 5] {
+    [owner, other, HOST_UNKNOWN, NOT_AUTHORISED, NOT_AUTHORISED]
+}
+
+fn table() -> Vec<Row> {
+    vec![
+        (
+            "offload.v1.WorkloadNetwork/Attach",
+            |world| {
+                let (session_id, key) = (world.session_id(), Some(world.key()));
+                encoded(&v1::AttachRequest { session_id, key, ..Default::default() })
+            },
+            of_hosts(Answer, Refused(Reason::StaleSession)),
+        ),
+        (
+            "offload.v1.WorkloadNetwork/Detach",
+            |world| {
+                encoded(&v1::DetachRequest {
+                    key: Some(world.key()),
+                    attachment_id: world.id(),
+                    vf_returned: true,
+                    ..Default::default()
+                })
+            },
+            // A DEL of what is not there succeeds, as CNI wants it.
+            of_hosts(Ends, Answer),
+        ),
+        (
+            "offload.v1.WorkloadNetwork/Check",
+            |world| {
+                let (key, attachment_id) = (Some(world.key()), world.id());
+                encoded(&v1::CheckRequest { key, attachment_id })
+            },
+            of_hosts(Answer, Refused(Reason::AttachmentUnknown)),
+        ),
+        (
+            "offload.v1.WorkloadNetwork/Collect",
+            |_| encoded(&v1::CollectRequest { network: "blue".into(), valid: Vec::new() }),
+            of_hosts(Ends, Answer),
+        ),
+        (
+            "offload.v1.WorkloadNetwork/Status",
+            |_| encoded(&v1::StatusRequest {}),
+            of_hosts(Answer, Answer),
+        ),
+        (
+            "offload.v1.WorkloadNetwork/Session",
+            |world| encoded(&world.hello()),
+            // The hello is node-1's: its PF is not another host's to tell of.
+            of_hosts(Answer, NOT_AUTHORISED),
+        ),
+        ("offload.v1.Operator/GetDpu", |_| encoded(&v1::GetDpuRequest {}), LOOK),
+        ("offload.v1.Operator/ListVfs", |_| encoded(&v1::ListVfsRequest {}), LOOK),
+        (
+            "offload.v1.Operator/ListAttachments",
+            |_| encoded(&v1::ListAttachmentsRequest::default()),
+            LOOK,
+        ),
+        (
+            "offload.v1.Operator/GetAttachment",
+            |world| encoded(&v1::GetAttachmentRequest { id: world.id() }),
+            LOOK,
+        ),
+        ("offload.v1.Operator/ListNetworks", |_| encoded(&v1::ListNetworksRequest {}), LOOK),
+        ("offload.v1.Operator/ListPools", |_| encoded(&v1::ListPoolsRequest {}), LOOK),
+        ("offload.v1.Operator/Watch", |_| encoded(&v1::WatchRequest {}), LOOK),
+        (
+            "offload.v1.Operator/ApplyNetwork",
+            |_| {
+                let network = v1::Network { name: "green".into(), ..v1::Network::default() };
+                encoded(&v1::ApplyNetworkRequest { network: Some(network), dry_run: false })
+            },
+            of_operators(Answer),
+        ),
+        (
+            "offload.v1.Operator/DeleteNetwork",
+            |_| encoded(&v1::DeleteNetworkRequest { name: "green".into(), force: true }),
+            of_operators(Answer),
+        ),
+        (
+            "offload.v1.Operator/ReleaseAttachment",
+            |world| {
+                encoded(&v1::ReleaseAttachmentRequest { id: world.id(), reason: "tried".into() })
+            },
+            of_operators(Ends),
+        ),
+        (
+            "offload.v1.Operator/ClearQuarantine",
+            |_| encoded(&v1::ClearQuarantineRequest { vf: Some(v1::Vf::default()) }),
+            of_operators(Refused(Reason::VfNotQuarantined)),
+        ),
+        (
+            "offload.v1.Operator/Examine",
+            |_| encoded(&v1::ExamineRequest::default()),
+            of_operators(Answer),
+        ),
+        (
+            "offload.v1.Operator/Mend",
+            |_| encoded(&v1::MendRequest::default()),
+            of_operators(Answer),
+        ),
+        ("grpc.health.v1.Health/Check", |_| Vec::new(), ALL),
+        ("grpc.health.v1.Health/Watch", |_| Vec::new(), ALL),
+        ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", |_| Vec::new(), ALL),
+        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", |_| Vec::new(), ALL),
+    ]
+}
+
+fn encoded(message: &impl Message) -> Vec<u8> {
+    message.encode_to_vec()
+}
+
+/// The calls that the descriptors name.
+fn calls_served() -> BTreeSet<String> {
+    let descriptors = [
+        v1::DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+    ];
+    let mut calls = BTreeSet::new();
+    for file in descriptors.iter().flat_map(|set| FileDescriptorSet::decode(*set).unwrap().file) {
+        for service in &file.service {
+            let name = |method: &str| format!("{}.{}/{method}", file.package(), service.name());
+            calls.extend(service.method.iter().map(|method| name(method.name())));
+        }
+    }
+    calls
+}
+
+#[test]
+fn every_call_has_its_row() {
+    let rows: BTreeSet<_> = table().iter().map(|row| row.0.to_owned()).collect();
+    assert_eq!(rows, calls_served());
+}
+
+#[test]
+fn every_caller_gets_what_is_its_own() {
+    let setup = world::setup();
+    let _service = setup.start();
+    let mut tried = 0;
+    for row in table() {
+        setup.client(async || try_row(&setup, row).await);
+        tried += CALLERS.len();
+    }
+    println!("figure: {tried} calls tried as one role or another on somebody's attachment");
+}
+
+async fn try_row(setup: &Setup, (path, message, expected): Row) {
+    let world = World::new(setup);
+    for ((role, name), expected) in CALLERS.into_iter().zip(expected) {
+        let case = format!("{path} as {role} {name}");
+        world.attach().await;
+        let before = world.attachments().await;
+        let outcome = call(world.channel(role, name), path, message(&world)).await;
+        assert_eq!(seen(outcome), told(expected), "{case}");
+        let after = world.attachments().await;
+        assert_eq!(after != before, expected == Ends, "{case}: {before:?}, {after:?}");
+    }
+}
+
+/// Whoever has no certificate of this CA that names one role that calls gets no connection, and so
+/// makes no call.
+#[test]
+fn strangers_get_no_connection() {
+    let setup = world::setup();
+    let _service = setup.start();
+    let strangers = Strangers::new(&setup);
+    let names = ["dpu-dpu-1", "robot", "elsewhere", "named", "two-faced", "expired", "foreign"];
+    for stranger in names.map(Some).into_iter().chain([None]) {
+        let heard = strangers.knock(stranger);
+        assert!(heard.contains("SSL alert number"), "{stranger:?}: {heard}");
+    }
+    let heard = strangers.knock_in_the_clear();
+    // A TLS alert, or nothing.
+    assert!(matches!(heard.first(), None | Some(21)), "{heard:?}");
+    // The same knock is let in with a good certificate.
+    let heard = strangers.knock(Some("viewer"));
+    assert!(!heard.contains("SSL alert number"), "{heard}");
+    println!("figure: {} kinds of strangers refused a connection", names.len() + 2);
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Answer,
+    Refused(Reason),
+}
+
+fn told(expected: Expected) -> Seen {
+    match expected {
+        Answer | Ends => Seen::Answer,
+        Refused(reason) => Seen::Refused(reason),
+    }
+}
+
+fn seen(outcome: Outcome) -> Seen {
+    match outcome {
+        Ok(()) => Seen::Answer,
+        // It was let in to where nothing is done yet.
+        Err(status) if status.code() == Code::Unimplemented => Seen::Answer,
+        Err(status) => match Failure::from_status(&status) {
+            Some(failure) => Seen::Refused(failure.reason),
+            None => panic!("no reason in {status:?}"),
+        },
+    }
+}
