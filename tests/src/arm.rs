@@ -12,7 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Call, Card, HostEnd, Netns, Operator, Pki, Program, Settings, cni, invariants::Scene,
+    Answer, Call, Card, HostEnd, Netns, Operator, Pki, Program, Settings, cni,
+    invariants::{Keeper, Scene},
     run, wait_for,
 };
 
@@ -142,7 +143,7 @@ impl ArmLab {
             not_pods: [&self.host, &self.dpu.netns],
             clean: &self.clean,
             operator: self.operator(),
-            dpu_links: Box::new(|| self.dpu.json("ip -d -j link show")),
+            keeper: Keeper::Representors(Box::new(|| self.dpu.json("ip -d -j link show"))),
         }
     }
 }

@@ -138,13 +138,19 @@ pub(crate) fn is_representor(link: &Value) -> bool {
     simulated || text("ifalias").starts_with("virtual-nic representor")
 }
 
-/// A link's alias is `virtual-nic <pci> <vf>` on the host's side of the card.
-pub(crate) fn host_end(link: &Value) -> Option<(String, HostEnd)> {
-    let mut alias = link["ifalias"].as_str()?.split(' ');
-    let (card, pci) = (alias.next()?, alias.next()?);
-    if card != "virtual-nic" || !pci.contains(':') {
-        return None;
+/// The PCI address of a link on the host's side of the card: its device's, or that of its alias,
+/// `virtual-nic <pci> <vf>`.
+fn pci_address(link: &Value) -> Option<&str> {
+    if link["parentbus"] == "pci" {
+        return link["parentdev"].as_str();
     }
+    let alias = link["ifalias"].as_str()?.strip_prefix("virtual-nic ")?;
+    alias.split(' ').next().filter(|pci| pci.contains(':'))
+}
+
+/// A link on the host's side of the card, by PCI address.
+pub(crate) fn host_end(link: &Value) -> Option<(String, HostEnd)> {
+    let pci = pci_address(link)?;
     let altnames = link["altnames"]
         .as_array()
         .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect());

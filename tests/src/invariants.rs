@@ -4,7 +4,8 @@
 //! 2. no address is in two attachments, nor on two pods,
 //! 3. every VF is free and clean in the host's namespace, or in the netns of its one attachment with
 //!    that attachment's name, MAC, MTU and addresses,
-//! 4. every representor is programmed if and only if its VF is attached,
+//! 4. every representor is programmed if and only if its VF is attached; without an eswitch, every PF
+//!    holds a VF to its network if and only if it is attached,
 //! 5. journal, agent's record and kernel agree.
 
 use std::{
@@ -21,17 +22,32 @@ use crate::{Card, HostEnd, Lab, Netns, Operator, breach::Breach, eventually, run
 const SETTLE: Duration = Duration::from_secs(60);
 
 /// What the invariants are about: a host and its DPU, wherever they are.
-pub(crate) struct Scene<'a> {
+#[expect(missing_debug_implementations, reason = "it looks by closures")]
+pub struct Scene<'a> {
     /// The host's root namespace.
-    pub(crate) host: &'a Netns,
+    pub host: &'a Netns,
     /// The namespaces that belong to no pod.
-    pub(crate) not_pods: [&'a Netns; 2],
+    pub not_pods: [&'a Netns; 2],
     /// How each VF looks while nobody has it, by PCI address.
-    pub(crate) clean: &'a BTreeMap<String, HostEnd>,
+    pub clean: &'a BTreeMap<String, HostEnd>,
     /// Who asks the DPU.
-    pub(crate) operator: Operator<'a>,
-    /// The DPU's links, as `ip -d -j link` shows them now.
-    pub(crate) dpu_links: Box<dyn Fn() -> Vec<Value> + 'a>,
+    pub operator: Operator<'a>,
+    /// What keeps the pods to their networks.
+    pub keeper: Keeper<'a>,
+}
+
+/// What keeps the pods to their networks.
+#[expect(missing_debug_implementations, reason = "it looks by closures")]
+pub enum Keeper<'a> {
+    /// Representors, among the DPU's links as `ip -d -j link` shows them now.
+    Representors(Box<dyn Fn() -> Vec<Value> + 'a>),
+    /// The PFs of a card without a DPU.
+    Pfs {
+        /// What they make of each VF while nobody has it, as `ip -j link` shows it, by PCI address.
+        clean: &'a BTreeMap<String, Value>,
+        /// What they make of each now.
+        now: Box<dyn Fn() -> BTreeMap<String, Value> + 'a>,
+    },
 }
 
 /// What foreign tools show of one moment.
@@ -44,9 +60,12 @@ pub(crate) struct Picture {
     pub(crate) pods: Vec<(String, String, HostEnd)>,
     /// Global addresses of each pod's interfaces, by netns and interface.
     pub(crate) addresses: BTreeMap<(String, String), BTreeSet<String>>,
-    /// Representors that are up and in the bridge; those that are neither; and the rest.
+    /// Representors that are up and in the bridge.
     programmed: BTreeSet<String>,
+    /// Representors that are neither.
     idle: BTreeSet<String>,
+    /// What PFs make of VFs, by PCI address.
+    ports: BTreeMap<String, Value>,
 }
 
 impl Lab {
@@ -81,13 +100,17 @@ impl Lab {
             not_pods: [host, dpu],
             clean: self.card.clean(),
             operator: self.operator(),
-            dpu_links: Box::new(|| dpu.json("ip", &["-d", "link", "show"])),
+            keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),
         }
     }
 }
 
 impl Scene<'_> {
-    pub(crate) fn assert_invariants(&self) {
+    /// Asserts all five invariants, giving the background a while to settle.
+    ///
+    /// # Panics
+    /// When one is still broken, naming each breach.
+    pub fn assert_invariants(&self) {
         let mut breaches = Vec::new();
         let settled = eventually(SETTLE, || {
             breaches = self.breaches(&self.picture());
@@ -117,11 +140,15 @@ impl Scene<'_> {
             addresses: BTreeMap::new(),
             programmed: BTreeSet::new(),
             idle: BTreeSet::new(),
+            ports: BTreeMap::new(),
         };
         for pod in self.pods() {
             self.look_into(&pod, &mut picture);
         }
-        self.look_at_representors(&mut picture);
+        match &self.keeper {
+            Keeper::Representors(links) => picture.look_at_representors(&links()),
+            Keeper::Pfs { now, .. } => picture.ports = now(),
+        }
         picture
     }
 
@@ -150,22 +177,6 @@ impl Scene<'_> {
         picture.pods.extend(ends.map(|(pci, end)| (pci, pod.to_owned(), end)));
     }
 
-    fn look_at_representors(&self, picture: &mut Picture) {
-        for link in (self.dpu_links)() {
-            if !crate::card::is_representor(&link) {
-                continue;
-            }
-            let in_bridge = link["master"] == "br-offload";
-            let up = flags(&link).contains("UP");
-            let name = text(&link["ifname"]);
-            match (in_bridge, up) {
-                (true, true) => picture.programmed.insert(name),
-                (false, false) => picture.idle.insert(name),
-                _ => false,
-            };
-        }
-    }
-
     pub(crate) fn breaches(&self, picture: &Picture) -> Vec<Breach> {
         let twice = picture.held_twice().into_iter();
         let mut breaches: Vec<_> = twice.map(Breach::doubled).collect();
@@ -173,20 +184,72 @@ impl Scene<'_> {
             let holder = picture.attachments.iter().find(|a| a["vf"]["pciAddress"] == pci.as_str());
             match holder {
                 Some(attachment) => {
-                    let differences = picture.attached(pci, attachment).into_iter();
-                    breaches.extend(differences.map(Breach::lost));
+                    let mut differences = picture.attached(pci, attachment);
+                    differences.extend(self.keeps(picture, pci, attachment));
+                    breaches.extend(differences.into_iter().map(Breach::lost));
                 }
                 None => {
-                    let differences = picture.free(pci, clean).into_iter();
-                    breaches.extend(differences.map(Breach::leaked));
+                    let mut differences = picture.free(pci, clean);
+                    differences.extend(self.still_keeps(picture, pci));
+                    breaches.extend(differences.into_iter().map(Breach::leaked));
                 }
             }
         }
         breaches
     }
+
+    /// Invariant 4 for a VF of an attachment.
+    fn keeps(&self, picture: &Picture, pci: &str, attachment: &Value) -> Option<String> {
+        match &self.keeper {
+            Keeper::Representors(_) => {
+                let name = picture.representor_of(pci);
+                let is_kept = picture.programmed.contains(&name);
+                (!is_kept).then(|| format!("representor {name} of {pci} is not programmed"))
+            }
+            Keeper::Pfs { .. } => {
+                let port = &picture.ports[pci];
+                let vlan = port["vlan_list"][0]["vlan"].as_u64().unwrap_or(0);
+                let spoofing_allowed = attachment["allowMacSpoofing"] == true;
+                let is_kept = port["address"] == attachment["mac"]
+                    && Some(vlan) == attachment["vlan"].as_u64()
+                    && port["spoofchk"] != spoofing_allowed;
+                (!is_kept).then(|| format!("the PF has VF {pci} as {port}, not as {attachment}"))
+            }
+        }
+    }
+
+    /// Invariant 4 for a VF that nobody has.
+    fn still_keeps(&self, picture: &Picture, pci: &str) -> Option<String> {
+        match &self.keeper {
+            Keeper::Representors(_) => {
+                let vf = picture.vf(pci)?;
+                let is_idle = picture.idle.contains(&picture.representor_of(pci));
+                let told = || format!("VF {pci} is free but its representor is programmed: {vf}");
+                (!is_idle).then(told)
+            }
+            Keeper::Pfs { clean, .. } => {
+                let port = &picture.ports[pci];
+                let told = || format!("VF {pci} is free but the PF has it as {port}");
+                (*port != clean[pci]).then(told)
+            }
+        }
+    }
 }
 
 impl Picture {
+    fn look_at_representors(&mut self, links: &[Value]) {
+        for link in links.iter().filter(|link| crate::card::is_representor(link)) {
+            let in_bridge = link["master"] == "br-offload";
+            let up = flags(link).contains("UP");
+            let name = text(&link["ifname"]);
+            match (in_bridge, up) {
+                (true, true) => self.programmed.insert(name),
+                (false, false) => self.idle.insert(name),
+                _ => false,
+            };
+        }
+    }
+
     /// Invariants 1 and 2.
     fn held_twice(&self) -> Vec<String> {
         let vfs = self.attachments.iter().map(|a| text(&a["vf"]["pciAddress"]));
@@ -198,7 +261,7 @@ impl Picture {
         breaches
     }
 
-    /// Invariants 3, 4 and 5 for a VF that nobody has.
+    /// Invariants 3 and 5 for a VF that nobody has.
     fn free(&self, pci: &str, clean: &HostEnd) -> Vec<String> {
         let mut breaches = Vec::new();
         match self.host.get(pci) {
@@ -208,19 +271,13 @@ impl Picture {
         if let Some((_, pod, _)) = self.pods.iter().find(|(at, ..)| at == pci) {
             breaches.push(format!("VF {pci} is free but in {pod}"));
         }
-        let Some(vf) = self.vf(pci) else {
-            return breaches;
-        };
-        if vf["state"] != "VF_STATE_FREE" {
+        if let Some(vf) = self.vf(pci).filter(|vf| vf["state"] != "VF_STATE_FREE") {
             breaches.push(format!("VF {pci} is in no attachment but {vf}"));
-        }
-        if !self.idle.contains(&text(&vf["representor"])) {
-            breaches.push(format!("VF {pci} is free but its representor is programmed: {vf}"));
         }
         breaches
     }
 
-    /// Invariants 3, 4 and 5 for a VF of an attachment.
+    /// Invariants 3 and 5 for a VF of an attachment.
     fn attached(&self, pci: &str, attachment: &Value) -> Vec<String> {
         let mut breaches = Vec::new();
         if attachment["state"] != "ATTACHMENT_STATE_ATTACHED" {
@@ -246,11 +303,11 @@ impl Picture {
         if has != Some(&addresses_of(attachment).into_iter().collect()) {
             breaches.push(format!("{at} has the addresses {has:?}, not those of {attachment}"));
         }
-        let representor = self.vf(pci).map(|vf| text(&vf["representor"])).unwrap_or_default();
-        if !self.programmed.contains(&representor) {
-            breaches.push(format!("representor {representor} of {pci} is not programmed"));
-        }
         breaches
+    }
+
+    fn representor_of(&self, pci: &str) -> String {
+        self.vf(pci).map(|vf| text(&vf["representor"])).unwrap_or_default()
     }
 
     fn vf(&self, pci: &str) -> Option<&Value> {

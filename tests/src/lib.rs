@@ -30,6 +30,7 @@ mod wait;
 pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
 pub use cni::{Answer, Call, TIME_LIMIT};
+pub use invariants::{Keeper, Scene};
 pub use lab::Lab;
 pub use netns::Netns;
 pub use operator::Operator;

@@ -18,7 +18,13 @@ pub struct Operator<'a> {
     pub(crate) configuration: PathBuf,
 }
 
-impl Operator<'_> {
+impl<'a> Operator<'a> {
+    /// One with a `DPUCTL_CONFIG`, in a namespace.
+    #[must_use]
+    pub fn new(netns: &'a Netns, configuration: PathBuf) -> Self {
+        Self { netns, configuration }
+    }
+
     /// `dpuctl` with these arguments, run to its end.
     #[must_use]
     pub fn dpuctl(&self, arguments: &[&str]) -> Output {

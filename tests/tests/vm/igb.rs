@@ -4,6 +4,7 @@
 //! between their VFs by themselves.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
     path::PathBuf,
@@ -11,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Answer, Call, Netns, Pki, Program, Settings, eventually, program, run, wait_for};
+use e2e::{
+    Answer, Call, HostEnd, Keeper, Netns, Operator, Pki, Program, Scene, Settings, eventually, run,
+    wait_for,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -46,7 +50,7 @@ struct Lab {
     _service: Program,
     pki: Pki,
     card: Card,
-    _dpu: Netns,
+    dpu: Netns,
     host: Netns,
     folder: TempDir,
 }
@@ -64,6 +68,12 @@ struct Attached {
     address: String,
     /// What ADD printed.
     result: Value,
+}
+
+/// How VFs look while nobody has one, by PCI address.
+struct Clean {
+    ends: BTreeMap<String, HostEnd>,
+    ports: BTreeMap<String, Value>,
 }
 
 /// What a VF is like.
@@ -116,6 +126,11 @@ impl Card {
         links[0]["vfinfo_list"][vf].clone()
     }
 
+    /// What the PF makes of each VF, by PCI address.
+    fn ports(&self) -> BTreeMap<String, Value> {
+        (0..self.count()).map(|vf| (self.vf_address(vf), self.port(vf))).collect()
+    }
+
     /// Takes the VF away from its driver and gives it back.
     fn rebind(&self, vf: usize) {
         self.bind(vf, "igbvf");
@@ -158,7 +173,7 @@ impl Lab {
         fs::write(path.join("host-shim.toml"), settings).unwrap();
         let service = start("dpu-service", "dpu-service.toml", &dpu, &folder);
         let agent = start("host-shim-agent", "host-shim.toml", &host, &folder);
-        let lab = Self { agent, _service: service, pki, card, _dpu: dpu, host, folder };
+        let lab = Self { agent, _service: service, pki, card, dpu, host, folder };
         lab.wait_for_free(vfs);
         lab
     }
@@ -183,21 +198,40 @@ impl Lab {
     }
 
     fn free_vfs(&self) -> Vec<Value> {
-        let listed = self.dpuctl(&["get", "vfs", "-o", "json"]);
-        let list: Value = serde_json::from_str(&listed).unwrap_or_default();
+        let listed = self.operator().dpuctl(&["get", "vfs", "-o", "json"]).stdout;
+        let list: Value = serde_json::from_slice(&listed).unwrap_or_default();
         let mut vfs = list["vfs"].as_array().cloned().unwrap_or_default();
         vfs.retain(|vf| vf["state"] == "VF_STATE_FREE");
         vfs
     }
 
-    fn dpuctl(&self, arguments: &[&str]) -> String {
+    fn operator(&self) -> Operator<'_> {
         let configuration = self.folder.path().join("dpuctl.toml");
         let tls = self.pki.section("operator", "admin");
         let text = format!("endpoint = \"192.168.100.2:7443\"\ndpu = \"dpu-1\"\n{tls}");
         fs::write(&configuration, text).unwrap();
-        let mut command = self.host.command(program("dpuctl"));
-        let output = run(command.args(arguments).env("DPUCTL_CONFIG", configuration));
-        String::from_utf8(output.stdout).unwrap()
+        Operator::new(&self.host, configuration)
+    }
+
+    /// The five invariants, of VFs that look so while nobody has them.
+    fn assert_invariants(&self, clean: &Clean) {
+        let now = || self.card.ports();
+        let scene = Scene {
+            host: &self.host,
+            not_pods: [&self.host, &self.dpu],
+            clean: &clean.ends,
+            operator: self.operator(),
+            keeper: Keeper::Pfs { clean: &clean.ports, now: Box::new(now) },
+        };
+        scene.assert_invariants();
+    }
+
+    /// How the VFs look now, when nobody has one.
+    fn clean(&self) -> Clean {
+        let ports = self.card.ports();
+        let mut ends = e2e::Card::ends_in(&self.host);
+        ends.retain(|pci, _| ports.contains_key(pci));
+        Clean { ends, ports }
     }
 
     fn call(&self, verb: &str, network: &str, pod: &Netns) -> Answer {
@@ -345,7 +379,8 @@ fn assert_comes_to_ping(pod: &Netns, address: &str) {
 #[test]
 fn vfs_go_into_pods_and_come_back_as_they_were() {
     let lab = Lab::start(3);
-    let before = lab.all_on_host();
+    let (before, clean) = (lab.all_on_host(), lab.clean());
+    lab.assert_invariants(&clean);
     let (one, two, other) = (Netns::new("one"), Netns::new("two"), Netns::new("other"));
     let Attached { vf, mac, address, result } = lab.add("blue", &one);
     let its_address = lab.add("blue", &two).address;
@@ -357,6 +392,7 @@ fn vfs_go_into_pods_and_come_back_as_they_were() {
     assert_eq!(port["vlan_list"][0]["vlan"], 100, "{port}");
     assert_eq!(port["spoofchk"], true, "{port}");
     lab.check("blue", &one, &result);
+    lab.assert_invariants(&clean);
     assert_comes_to_ping(&one, &its_address);
     assert_comes_to_ping(&two, &address);
     other.ip(&["address", "add", "10.1.0.200/24", "dev", "net1"]);
@@ -367,6 +403,7 @@ fn vfs_go_into_pods_and_come_back_as_they_were() {
     lab.call("DEL", "green", &other).nothing();
     lab.assert_becomes(&before);
     lab.wait_for_free(3);
+    lab.assert_invariants(&clean);
     for _ in 0..2 {
         lab.add("green", &one);
         lab.call("DEL", "green", &one).nothing();
@@ -378,10 +415,11 @@ fn vfs_go_into_pods_and_come_back_as_they_were() {
 #[test]
 fn what_the_network_allows_the_pf_allows() {
     let lab = Lab::start(1);
-    let before = lab.all_on_host();
+    let (before, clean) = (lab.all_on_host(), lab.clean());
     let pod = Netns::new("pod");
     let vf = lab.add("open", &pod).vf;
     assert_eq!(lab.card.port(vf)["spoofchk"], false);
+    lab.assert_invariants(&clean);
     lab.call("DEL", "open", &pod).nothing();
     lab.assert_becomes(&before);
 
@@ -396,7 +434,7 @@ fn what_the_network_allows_the_pf_allows() {
 #[test]
 fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
     let mut lab = Lab::start(1);
-    let before = lab.all_on_host();
+    let (before, clean) = (lab.all_on_host(), lab.clean());
     let pod = Netns::new("pod");
     let vf = lab.add("blue", &pod).vf;
     assert_eq!(lab.card.port(vf)["vlan_list"][0]["vlan"], 100);
@@ -406,23 +444,29 @@ fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
     lab.restart_agent();
     lab.assert_becomes(&before);
     lab.wait_for_free(1);
+    lab.assert_invariants(&clean);
 }
 
 /// The number of VFs follows the DPU's wish from 0 by 7 to 3, but never while one is in use.
 #[test]
 fn the_number_of_vfs_follows_the_dpus_wish() {
     let lab = Lab::start(7);
+    let clean = lab.clean();
     let pod = Netns::new("pod");
     lab.add("blue", &pod);
     lab.want(3);
     let told = || lab.agent.log().contains("keeps its 7 VFs instead of 3");
     wait_for("the agent's word on a VF in use", LIMIT, || told().then_some(()));
     assert_eq!(lab.card.count(), 7);
+    lab.assert_invariants(&clean);
     lab.call("DEL", "blue", &pod).nothing();
     lab.wait_for_free(3);
+    let clean = lab.clean();
     lab.add("blue", &pod);
+    lab.assert_invariants(&clean);
     lab.call("DEL", "blue", &pod).nothing();
     lab.wait_for_free(3);
+    lab.assert_invariants(&clean);
 }
 
 /// A driver that is taken away and given back makes the netdev anew, on the host: the pod gets it
@@ -430,7 +474,7 @@ fn the_number_of_vfs_follows_the_dpus_wish() {
 #[test]
 fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
     let mut lab = Lab::start(2);
-    let before = lab.all_on_host();
+    let (before, clean) = (lab.all_on_host(), lab.clean());
     let (pod, peer) = (Netns::new("pod"), Netns::new("peer"));
     let its_address = lab.add("blue", &peer).address;
     fs::write(lab.folder.path().join("faults/kill-configure"), "").unwrap();
@@ -445,18 +489,21 @@ fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
     assert_eq!(again, vf);
     let expected = Vf { name: "net1".into(), mac, mtu: 1400, is_up: true };
     assert_eq!(lab.vf_in(&pod, vf).as_ref(), Some(&expected));
+    lab.assert_invariants(&clean);
     assert_comes_to_ping(&pod, &its_address);
 
     lab.card.rebind(vf);
     let back =
         eventually(LIMIT, || (lab.vf_in(&pod, vf).as_ref() == Some(&expected)).then_some(()));
     assert!(back.is_some(), "{:?}", lab.vf_in(&pod, vf));
+    lab.assert_invariants(&clean);
     assert_comes_to_ping(&pod, &its_address);
     for pod in [&pod, &peer] {
         lab.call("DEL", "blue", pod).nothing();
     }
     lab.assert_becomes(&before);
     lab.wait_for_free(2);
+    lab.assert_invariants(&clean);
 }
 
 /// A VF that a program is to drive itself has no link to move: the pod is told its address, and its
