@@ -1,0 +1,185 @@
+//! DEL and every other way back: host-shim/src/agent/detach.rs.
+
+use super::{
+    Agent, Giving, Step, Then,
+    attach::{answer_add, fail_add},
+    ends,
+    recovery::is_within_reach,
+    set, step, then,
+};
+use crate::{
+    protocol::{Protection, Protocol},
+    system::{
+        AgentPhase, AgentRecord, AttachmentId, Function, Key, Life, Netns, Place, System, Vf,
+    },
+    wire::{Call, Detach, InFlight},
+};
+
+impl Protocol {
+    /// `Agent::call_detach`: without a session it fails.
+    pub(super) fn calls_detach(&self, system: &mut System, key: Key) {
+        let Some(Step::CallDetach(giving, detach)) = step(system, key) else { return };
+        let Some(then) = then(system, key) else { return };
+        let host = system.host_mut(key);
+        match host.agent.as_ref().and_then(Agent::session) {
+            Some(session) => {
+                host.wire.ask(session, Call::Detach(detach));
+                set(system, key, Step::AwaitDetach(giving, detach, session), then);
+            }
+            None => self.detach_ends(system, key, false),
+        }
+    }
+
+    /// What follows a call of Detach, and with it the task.
+    pub fn detach_ends(&self, system: &mut System, key: Key, is_told: bool) {
+        let (giving, detach) = match step(system, key) {
+            Some(Step::CallDetach(giving, detach) | Step::AwaitDetach(giving, detach, _)) => {
+                (giving, detach)
+            }
+            _ => return,
+        };
+        let host = system.host_mut(key);
+        let Some(agent) = &mut host.agent else { return };
+        match giving {
+            Giving::Recorded(id, is_home) => {
+                let is_over = is_told || !self.has(Protection::ReleasingUntilTold);
+                if is_over && is_home {
+                    host.forget(id);
+                }
+            }
+            Giving::Unrecorded if is_told => agent.sent_inventory = None,
+            Giving::Unrecorded if self.has(Protection::UnrecordedIsOrphan) => agent.note(detach),
+            Giving::Unrecorded => {}
+            Giving::Unknown => agent.sent_inventory = None,
+            Giving::Unused => {
+                if !is_told {
+                    agent.note(detach);
+                }
+                agent.sent_inventory = None;
+            }
+            Giving::Disowned if is_told => agent.sent_inventory = None,
+            Giving::Disowned => agent.note(detach),
+        }
+        release_ends(system, key);
+    }
+
+    /// A call gets no answer any more.
+    pub fn call_fails(&self, system: &mut System, key: Key, in_flight: InFlight) {
+        self.abandon(system, key, in_flight);
+        match step(system, key) {
+            Some(Step::AwaitAttach(netns, session)) => {
+                set(system, key, Step::CallAttach(netns, Some(session)), Then::AnswerAdd);
+            }
+            Some(Step::AwaitDetach(..)) => self.detach_ends(system, key, false),
+            _ => {}
+        }
+    }
+
+    /// `Agent::disown`: an attach is given up though its answer never came.
+    pub fn disowns(&self, system: &mut System, key: Key) {
+        let netns = match step(system, key) {
+            Some(Step::CallAttach(netns, _) | Step::AwaitAttach(netns, _)) => netns,
+            _ => return,
+        };
+        let was_asked = !matches!(step(system, key), Some(Step::CallAttach(_, None)));
+        if !was_asked || system.host(key).by_key(key).is_some() {
+            answer_add(system, key, netns, None);
+            return ends(system, key);
+        }
+        let detach = detach_request(system, key, None, !self.has(Protection::DisownClaimsNothing));
+        set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::FailAdd);
+    }
+}
+
+/// `detach_request`, as of now.
+pub(super) fn detach_request(
+    system: &mut System,
+    key: Key,
+    id: Option<AttachmentId>,
+    returned: bool,
+) -> Detach {
+    let clock = &mut system.host_mut(key).clock;
+    clock.0 += 1;
+    Detach { key, id, returned, as_of: *clock }
+}
+
+/// `Agent::detach` and `detach_unrecorded`.
+pub(super) fn begins_del(system: &mut System, key: Key) {
+    let recorded = system.host(key).by_key(key).map(|record| record.attachment.id);
+    let step = match recorded {
+        Some(id) => Step::BeginRelease(id),
+        None => {
+            let is_fetched = fetches_stray(system, key);
+            let detach = detach_request(system, key, None, is_fetched);
+            Step::CallDetach(Giving::Unrecorded, detach)
+        }
+    };
+    set(system, key, step, Then::AnswerDel);
+}
+
+/// `Agent::fetch_stray`: the pod has a VF that no record holds.
+pub(super) fn fetches_stray(system: &mut System, key: Key) -> bool {
+    let netns = Netns { key, sandbox: system.container(key).sandboxes };
+    let has_it = |vf: &Vf| system.function(*vf).place == Place::Pod(netns);
+    let Some(vf) = system.vfs().find(has_it) else { return false };
+    if system.host(key).by_vf(vf).is_some() {
+        return false;
+    }
+    *system.function_mut(vf) = Function { place: Place::Home, carries: None };
+    true
+}
+
+/// `Agent::release_on_request`.
+pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: AttachmentId) {
+    let step = match system.host(key).by_id(id).is_some() {
+        true => Step::BeginRelease(id),
+        false => Step::CallDetach(Giving::Unknown, detach_request(system, key, Some(id), false)),
+    };
+    set(system, key, step, Then::Nothing);
+}
+
+pub(super) fn begins_release(system: &mut System, key: Key) {
+    let Some(Step::BeginRelease(id)) = step(system, key) else { return };
+    let Some(then) = then(system, key) else { return };
+    let host = system.host_mut(key);
+    if let Some(record) = host.by_id(id).copied()
+        && record.phase == AgentPhase::Live
+    {
+        host.put(AgentRecord { phase: AgentPhase::Releasing, ..record });
+    }
+    set(system, key, Step::BringHome(id), then);
+}
+
+pub(super) fn brings_home(system: &mut System, key: Key) {
+    let Some(Step::BringHome(id)) = step(system, key) else { return };
+    let Some(then) = then(system, key) else { return };
+    let Some(record) = system.host(key).by_id(id).copied() else { return ends(system, key) };
+    let is_home = is_within_reach(system, &record);
+    if is_home {
+        let clean = Function { place: Place::Home, carries: None };
+        *system.function_mut(record.attachment.vf) = clean;
+    }
+    let detach = detach_request(system, key, Some(id), is_home);
+    set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
+}
+
+/// What waits for the end of a release, and for that of other calls of Detach.
+pub(super) fn release_ends(system: &mut System, key: Key) {
+    let Some(then) = then(system, key) else { return };
+    ends(system, key);
+    match then {
+        Then::GoOn(netns) => match system.host(key).by_key(key) {
+            None => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
+            Some(_) => answer_add(system, key, netns, None),
+        },
+        Then::FailAdd => fail_add(system, key),
+        Then::AnswerDel => answer_del(system, key),
+        Then::AnswerAdd | Then::Nothing => {}
+    }
+}
+
+/// The runtime hears of its DEL, and removes the sandbox.
+pub(super) fn answer_del(system: &mut System, key: Key) {
+    system.container_mut(key).life = Life::Absent;
+    system.netns_dies(key);
+}

@@ -1,0 +1,53 @@
+//! What the agent does unasked: host-shim/src/agent/{keeper,orphans}.rs.
+
+use super::{Giving, Step, Then, set};
+use crate::system::{AgentPhase, AgentRecord, Function, Key, Place, System};
+
+/// Whether `Agent::bring_home` would find the VF of a record.
+pub(super) fn is_within_reach(system: &System, record: &AgentRecord) -> bool {
+    match system.function(record.attachment.vf).place {
+        Place::Home => true,
+        Place::Pod(netns) => netns == record.netns,
+        Place::Nowhere => false,
+    }
+}
+
+/// Whether `Agent::reconcile` has anything to do for a key, and what.
+pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
+    let host = system.host(key);
+    let record = host.by_key(key)?;
+    let id = record.attachment.id;
+    let function = system.function(record.attachment.vf);
+    if record.phase == AgentPhase::Releasing || record.attachment.boot_id != host.boot_id {
+        let is_home = *function == Function { place: Place::Home, carries: None };
+        let can_tell = host.agent.as_ref().is_some_and(|agent| agent.session().is_some());
+        let has_work = is_within_reach(system, record)
+            && (!is_home || can_tell || record.phase == AgentPhase::Live);
+        return has_work.then_some(match record.phase {
+            AgentPhase::Live => Step::BeginRelease(id),
+            AgentPhase::Releasing => Step::BringHome(id),
+        });
+    }
+    match (function.place, system.is_alive(record.netns)) {
+        (Place::Home, true) => Some(Step::MoveIn(record.netns, record.attachment)),
+        (Place::Home, false) => Some(Step::BeginRelease(id)),
+        _ => None,
+    }
+}
+
+pub(super) fn reconciles(system: &mut System, key: Key) {
+    if let Some(step) = upkeep(system, key) {
+        set(system, key, step, Then::Nothing);
+    }
+}
+
+pub(super) fn settles_orphan(system: &mut System, key: Key) {
+    let has_record = system.host(key).by_key(key).is_some();
+    let Some(agent) = system.agent_mut(key) else { return };
+    let Some(place) = agent.orphans.iter().position(|orphan| orphan.key == key) else { return };
+    let orphan = agent.orphans.remove(place);
+    // The same attach was tried again, and has a record now.
+    if !has_record {
+        set(system, key, Step::CallDetach(Giving::Disowned, orphan), Then::Nothing);
+    }
+}

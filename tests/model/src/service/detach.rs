@@ -1,0 +1,127 @@
+//! Detach and release: dpu-service/src/attachments/detach.rs.
+
+use super::{Flow, FlowStep, Service, Verdict, put};
+use crate::{
+    protocol::{Protection, Protocol},
+    system::{AttachmentId, HostId, Key, Record, SessionId, System},
+    wire::{Answer, Detach, DpuMessage},
+};
+
+impl Protocol {
+    /// `Engine::detach`, up to `set_releasing`.
+    pub(super) fn detaches(
+        &self,
+        system: &mut System,
+        detach: Detach,
+        session: SessionId,
+        is_awaited: bool,
+    ) {
+        let Detach { key, id, returned, as_of } = detach;
+        let Some(service) = system.dpu.service.as_mut() else { return };
+        let is_stale = service.current(key.host) != Some(session);
+        if is_stale && self.has(Protection::DetachSessionCheck) {
+            if is_awaited {
+                system.host_mut(key).wire.answer(key, Answer::Stale);
+            }
+            return;
+        }
+        let is_meant = |record: &Record| {
+            id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
+        };
+        let record = service.by_key(key).map(|entry| entry.record).filter(is_meant);
+        let Some(record) = record else {
+            if is_awaited {
+                system.host_mut(key).wire.answer(key, Answer::Detached);
+            }
+            return;
+        };
+        if let Some(entry) = service.get_mut(record.id)
+            && self.has(Protection::DetachEndsCalls)
+        {
+            entry.session = None;
+        }
+        let number = usize::from(record.vf.0);
+        if returned || self.has(Protection::AsOfAbsent) {
+            service.told[number] = Some((record.boot_id, as_of));
+        }
+        self.gives_back(service, (key, record.id), returned, None);
+        if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
+            flow.is_awaited = is_awaited;
+        }
+    }
+
+    /// `Engine::give_back`.
+    pub fn gives_back(
+        &self,
+        service: &mut Service,
+        (key, id): (Key, AttachmentId),
+        returned: bool,
+        follows: Option<SessionId>,
+    ) {
+        let is_home = service.set_releasing(id, returned);
+        let returned = is_home || !self.has(Protection::FreedOnlyWhenHome);
+        let step = FlowStep::Unprogram { returned };
+        service.begin(Flow { key, id, step, is_awaited: false, follows, tells_host: false });
+    }
+
+    /// `Engine::free`. `Allocator::release` offers the VF again.
+    pub(super) fn frees(&self, system: &mut System, key: Key) {
+        let Some(service) = system.dpu.service.as_mut() else { return };
+        let Some(flow) = service.flow(key) else { return };
+        let Some(entry) = service.get(flow.id).copied() else { return };
+        service.flows.retain(|flow| flow.key != key);
+        match flow.step {
+            FlowStep::Free { returned: true } => {
+                let number = usize::from(entry.record.vf.0);
+                let is_offered = service.known[number] && self.has(Protection::ReturnOffers);
+                service.offered[number] |= is_offered;
+                service.entries.retain(|entry| entry.record.id != flow.id);
+                system.dpu.journal.retain(|record| record.id != flow.id);
+            }
+            _ => put(&mut system.dpu.journal, entry.record),
+        }
+        if flow.is_awaited {
+            system.host_mut(key).wire.answer(key, Answer::Detached);
+        }
+        if flow.tells_host {
+            tell_release(system, key, flow.id);
+        }
+    }
+
+    pub(super) fn carries_out(&self, system: &mut System, host: HostId, id: AttachmentId) {
+        let Some(service) = system.service_mut() else { return };
+        let is_it = |verdict: &Verdict| verdict.host == host && verdict.id == id;
+        let Some(place) = service.verdicts.iter().position(is_it) else { return };
+        let verdict = service.verdicts.remove(place);
+        let is_current = service.current(host) == Some(verdict.session);
+        let Some(entry) = service.get(id).copied() else { return };
+        if !is_current && self.has(Protection::VerdictOfCurrentSession) {
+            return;
+        }
+        let key = entry.record.key;
+        self.gives_back(service, (key, id), verdict.returned, Some(verdict.session));
+        if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
+            flow.tells_host = verdict.tells_host;
+        }
+    }
+}
+
+pub(super) fn unprograms(system: &mut System, key: Key) {
+    let Some(service) = system.dpu.service.as_mut() else { return };
+    let Some(flow) = service.flow(key) else { return };
+    let FlowStep::Unprogram { returned } = flow.step else { return };
+    let Some(entry) = service.get(flow.id).copied() else { return };
+    system.dpu.ports[usize::from(entry.record.vf.0)] = None;
+    service.go_on(key, FlowStep::Free { returned });
+}
+
+/// `Engine::tell_release`.
+pub fn tell_release(system: &mut System, key: Key, id: AttachmentId) {
+    let Some(service) = &system.dpu.service else { return };
+    let Some(session) = service.current(key.host) else { return };
+    if let Some(stream) = system.host_mut(key).wire.stream_mut(session)
+        && stream.agent_listens
+    {
+        stream.down.push(DpuMessage::Release(key, id));
+    }
+}

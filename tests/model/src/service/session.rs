@@ -1,0 +1,217 @@
+//! What hosts say: dpu-service/src/attachments/{hello,welcome}.rs and sessions.rs.
+
+use super::{Entry, Service, Verdict, detach::tell_release};
+use crate::{
+    protocol::{Protection, Protocol},
+    system::{AttachmentId, BootId, HostId, Record, SessionId, System, Vf},
+    wire::{DpuMessage, Hello, HostMessage, Inventory, VfCondition},
+};
+
+impl Protocol {
+    pub(super) fn reads(&self, system: &mut System, host: HostId, session: SessionId) {
+        let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session) else { return };
+        match stream.up.remove(0) {
+            HostMessage::Hello(hello) => self.evaluates(system, host, session, &hello),
+            HostMessage::Inventory(inventory) => self.takes_note(system, host, session, &inventory),
+            HostMessage::Attached(id) => host_attached(system, host, session, id),
+        }
+    }
+
+    /// `Engine::hello`.
+    pub(super) fn evaluates(
+        &self,
+        system: &mut System,
+        host: HostId,
+        session: SessionId,
+        hello: &Hello,
+    ) {
+        let Some(service) = system.service_mut() else { return };
+        let newest = &mut service.newest[usize::from(host)];
+        if session < *newest && self.has(Protection::NewestHello) {
+            return ends(system, host, session);
+        }
+        *newest = session;
+        opens(system, host, session, hello.boot_id);
+        let Some(service) = system.service_mut() else { return };
+        let conditions = self.take_inventory(service, hello.boot_id, &hello.inventory);
+        quarantine_unaccounted(service, hello, &conditions);
+        service.greeting.push((host, session));
+        service.greeting.sort_unstable();
+        let own: Vec<_> =
+            service.entries.iter().filter(|e| e.record.key.host == host).copied().collect();
+        for entry in own {
+            self.judges(system, (host, session), hello, &conditions, entry);
+        }
+    }
+
+    /// `Engine::judge`, `note_unclaimed` and the verdicts that need no lock.
+    pub(super) fn judges(
+        &self,
+        system: &mut System,
+        (host, session): (HostId, SessionId),
+        hello: &Hello,
+        conditions: &[(Vf, VfCondition)],
+        entry: Entry,
+    ) {
+        let Record { id, key, vf, boot_id, .. } = entry.record;
+        let live = hello.live.iter().find(|(live, _)| *live == id).map(|(_, in_pod)| *in_pod);
+        let returned = conditions.contains(&(vf, VfCondition::Clean));
+        let mut is_unclaimed = false;
+        let mut is_over = false;
+        if boot_id != hello.boot_id && self.has(Protection::BootId) {
+            is_over = true;
+        } else if !entry.is_held() {
+            let is_pending =
+                hello.pending.contains(&key) && self.has(Protection::PendingIsToldOfRelease);
+            match live.is_some() || is_pending {
+                true => tell_release(system, key, id),
+                false => is_over = returned,
+            }
+        } else {
+            match live {
+                Some(true) => host_attached(system, host, session, id),
+                Some(false) => {}
+                None if hello.pending.contains(&key) => {}
+                None if returned => is_over = true,
+                None if self.has(Protection::UnclaimedKept) => is_unclaimed = true,
+                None => is_over = true,
+            }
+        }
+        let Some(service) = system.service_mut() else { return };
+        if let Some(entry) = service.get_mut(id) {
+            entry.unclaimed = is_unclaimed;
+        }
+        if is_over {
+            let tells_host = live.is_some();
+            service.verdicts.push(Verdict { host, session, id, returned, tells_host });
+            service.verdicts.sort_unstable();
+        }
+    }
+
+    /// `Engine::inventory`.
+    pub(super) fn takes_note(
+        &self,
+        system: &mut System,
+        host: HostId,
+        session: SessionId,
+        said: &Inventory,
+    ) {
+        let Some(service) = system.service_mut() else { return };
+        let boot_id = match service.sessions[usize::from(host)] {
+            Some((current, boot_id)) if current == session => boot_id,
+            Some((_, boot_id)) if !self.has(Protection::InventoryOfCurrentSession) => boot_id,
+            _ => return,
+        };
+        let conditions = self.take_inventory(service, boot_id, said);
+        let is_back = |entry: &&mut Entry| {
+            entry.record.key.host == host
+                && (!entry.is_held() || entry.unclaimed)
+                && !entry.returned
+                && !(entry.is_under_way(session) && self.has(Protection::UnderWay))
+                && conditions.contains(&(entry.record.vf, VfCondition::Clean))
+        };
+        let back: Vec<_> =
+            service.entries.iter_mut().filter(is_back).map(|entry| entry.record.id).collect();
+        for id in back {
+            service.set_releasing(id, true);
+            let verdict = Verdict { host, session, id, returned: true, tells_host: false };
+            service.verdicts.push(verdict);
+        }
+        service.verdicts.sort_unstable();
+    }
+
+    /// `Engine::take_inventory`: what is told of a VF that has come back since says nothing.
+    pub(super) fn take_inventory(
+        &self,
+        service: &mut Service,
+        boot_id: BootId,
+        inventory: &Inventory,
+    ) -> Vec<(Vf, VfCondition)> {
+        let is_outdated = |(vf, _): &&(Vf, VfCondition)| {
+            service.returned_after(*vf, boot_id, inventory.as_of) && self.has(Protection::AsOf)
+        };
+        let (_, valid): (Vec<_>, Vec<_>) = inventory.conditions.iter().partition(is_outdated);
+        for (vf, condition) in &valid {
+            let number = usize::from(vf.0);
+            service.known[number] |= match condition {
+                VfCondition::Clean => true,
+                VfCondition::InUse => self.has(Protection::KnownWhileInUse),
+                VfCondition::Missing => false,
+            };
+            service.offered[number] = *condition == VfCondition::Clean;
+            service.unaccounted[number] &= *condition != VfCondition::Clean;
+        }
+        valid
+    }
+}
+
+/// `Sessions::open`: ends the session that the host has.
+pub(super) fn opens(system: &mut System, host: HostId, session: SessionId, boot_id: BootId) {
+    let streams = &mut system.hosts[usize::from(host)].wire.streams;
+    for stream in streams.iter_mut().filter(|stream| stream.session != session) {
+        // One whose hello was not read yet is not a session yet.
+        if !matches!(stream.up.first(), Some(HostMessage::Hello(_))) {
+            stream.is_ended = true;
+            stream.up.clear();
+        }
+    }
+    if let Some(service) = system.service_mut() {
+        service.sessions[usize::from(host)] = Some((session, boot_id));
+    }
+}
+
+/// The service ends the stream of a session.
+pub(super) fn ends(system: &mut System, host: HostId, session: SessionId) {
+    if let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session) {
+        stream.is_ended = true;
+        stream.up.clear();
+    }
+}
+
+pub(super) fn quarantine_unaccounted(
+    service: &mut Service,
+    hello: &Hello,
+    conditions: &[(Vf, VfCondition)],
+) {
+    if hello.live.iter().all(|(id, _)| service.get(*id).is_some()) {
+        return;
+    }
+    for (vf, condition) in conditions {
+        if *condition == VfCondition::InUse && service.by_vf(*vf).is_none() {
+            service.unaccounted[usize::from(vf.0)] = true;
+        }
+    }
+}
+
+pub(super) fn host_attached(
+    system: &mut System,
+    host: HostId,
+    session: SessionId,
+    id: AttachmentId,
+) {
+    let Some(service) = system.service_mut() else { return };
+    if service.current(host) != Some(session) {
+        return;
+    }
+    let Some(entry) = service.get_mut(id).filter(|entry| entry.is_held()) else { return };
+    (entry.unclaimed, entry.attached, entry.was_attached) = (false, true, true);
+}
+
+/// The welcome comes before all else that the host was to be told meanwhile.
+pub(super) fn welcomes(system: &mut System, host: HostId, session: SessionId) {
+    let Some(service) = system.service_mut() else { return };
+    service.greeting.retain(|greeted| *greeted != (host, session));
+    if let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session)
+        && stream.agent_listens
+    {
+        stream.down.insert(0, DpuMessage::Welcome);
+    }
+}
+
+pub(super) fn notices_end(system: &mut System, host: HostId, session: SessionId) {
+    system.hosts[usize::from(host)].wire.streams.retain(|stream| stream.session != session);
+    let Some(service) = system.service_mut() else { return };
+    if service.current(host) == Some(session) {
+        service.sessions[usize::from(host)] = None;
+    }
+}
