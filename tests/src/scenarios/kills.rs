@@ -250,6 +250,13 @@ impl Residents {
         }
     }
 
+    /// After their card was reset, they have what they had.
+    fn assert_back(&self, lab: &Lab) {
+        lab.wait_until_good();
+        self.assert_kept(lab);
+        self.assert_alone(lab);
+    }
+
     fn assert_alone(&self, lab: &Lab) {
         lab.assert_invariants();
         assert_eq!(lab.operator().get("attachments").len(), 2);
@@ -304,6 +311,36 @@ pub fn every_point_of_the_flow_kills(flow: Flow) {
     }
     residents.detach(&lab);
     figure(points.len(), "kill points tried under load");
+}
+
+/// Kills the program at each point of those beginnings that a card reset has it pass.
+///
+/// # Panics
+/// When a pod does not get its VF back.
+pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
+    let (mut lab, residents) = begin();
+    let trace = lab.trace(program);
+    lab.reset_card();
+    residents.assert_back(&lab);
+    let passed = fs::read_to_string(&trace).unwrap();
+    fs::remove_file(&trace).unwrap();
+    let is_own = |point: &&str| own.iter().any(|own| point.starts_with(own));
+    let points: BTreeSet<_> = passed.lines().filter(is_own).collect();
+    for point in &points {
+        let armed = lab.arm(program, "kill", point);
+        lab.reset_card();
+        wait_for(&format!("{point} to kill {program}"), LIMIT, || (!armed.exists()).then_some(()));
+        if program == SERVICE {
+            lab.service_ends();
+            lab.start_service();
+        } else {
+            lab.agent_ends();
+            lab.start_agent();
+        }
+        residents.assert_back(&lab);
+    }
+    residents.detach(&lab);
+    figure(points.len(), "kill points tried after a card reset");
 }
 
 fn begin() -> (Lab, Residents) {

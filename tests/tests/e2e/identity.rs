@@ -175,6 +175,46 @@ fn a_call_outside_the_session_is_refused() {
     lab.assert_clean_slate();
 }
 
+/// The network may deliver a call long after it was given up, and more than once.
+#[test]
+fn calls_that_are_replayed_change_nothing() {
+    let lab = Lab::start(&Settings::with_vfs(1));
+    let pod = Netns::new("pod");
+    let id = || lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let old = id();
+    lab.del("blue", &pod, "eth0").nothing();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let new = id();
+    assert_ne!(old, new);
+    as_host(&lab, "node-1", async |mut node_1| {
+        let detach = |attachment_id: &str, session_id: &str| v1::DetachRequest {
+            key: Some(key(&pod)),
+            attachment_id: attachment_id.into(),
+            vf_returned: true,
+            session_id: session_id.into(),
+            ..Default::default()
+        };
+        for _ in 0..2 {
+            node_1.detach(detach(&old, "")).await.unwrap();
+        }
+        for attachment_id in [&old, &new, ""] {
+            let status = node_1.detach(detach(attachment_id, "4711")).await.unwrap_err();
+            assert_eq!(reason(&status), Reason::StaleSession, "{attachment_id:?}");
+        }
+        let attach = v1::AttachRequest {
+            key: Some(key(&pod)),
+            session_id: "4711".into(),
+            ..v1::AttachRequest::default()
+        };
+        assert_eq!(reason(&node_1.attach(attach).await.unwrap_err()), Reason::StaleSession);
+    });
+    assert_eq!(id(), new);
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
 #[test]
 fn a_message_over_the_limit_is_refused_and_the_next_good_call_works() {
     let lab = Lab::start(&Settings::default());

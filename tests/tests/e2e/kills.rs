@@ -1,7 +1,8 @@
 //! Both programs are killed at every point of each of their flows, under load.
 
 use e2e::scenarios::kills::{
-    OF_THE_AGENT, OF_THE_SERVICE, every_point_of_the_flow_kills, points_of_no_flow,
+    OF_THE_AGENT, OF_THE_SERVICE, every_point_after_a_card_reset_kills,
+    every_point_of_the_flow_kills, points_of_no_flow,
 };
 
 /// What only another card's eswitch has to be repaired of.
@@ -77,4 +78,15 @@ fn the_agent_killed_while_it_starts_recovers() {
 #[test]
 fn the_agent_killed_while_it_opens_a_session_recovers() {
     every_point_of_the_flow_kills(OF_THE_AGENT[5]);
+}
+
+#[test]
+fn the_service_killed_while_it_programs_a_card_that_was_reset_recovers() {
+    every_point_after_a_card_reset_kills("dpu-service", &["repair-"]);
+}
+
+#[test]
+fn the_agent_killed_while_it_puts_vfs_back_after_a_card_reset_recovers() {
+    let own = ["check-names", "prepare", "move-in", "configure", "await-carrier", "put-back"];
+    every_point_after_a_card_reset_kills("host-shim-agent", &own);
 }
