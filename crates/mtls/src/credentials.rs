@@ -1,6 +1,10 @@
 //! One consistent set of own certificate, key and CA, read and checked as a whole.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use rustls::{
     ClientConfig, Error, RootCertStore, ServerConfig,
@@ -25,6 +29,7 @@ pub struct Credentials(Arc<Inner>);
 
 struct Inner {
     identity: Identity,
+    valid_from: SystemTime,
     expires_at: SystemTime,
     own: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
@@ -71,6 +76,13 @@ impl Credentials {
         self.0.expires_at
     }
 
+    /// When it is to be warned of the certificate's end: `ahead` of it, but never before two thirds of
+    /// its validity are over, for certificates that are renewed by themselves live shortly.
+    pub(crate) fn warning_at(&self, ahead: Duration) -> SystemTime {
+        let validity = self.0.expires_at.duration_since(self.0.valid_from).unwrap_or_default();
+        self.0.expires_at - ahead.min(validity / 3)
+    }
+
     /// The settings of a server of this certificate. Nothing is resumed, so that every connection
     /// is checked against the certificates and the CA of its own time.
     pub(crate) fn server_config(&self) -> Result<ServerConfig, Error> {
@@ -107,6 +119,7 @@ impl Credentials {
         check_chain(settings, &own, &roots, &clients)?;
         Ok(Self(Arc::new(Inner {
             identity: own.identity,
+            valid_from: own.facts.not_before,
             expires_at: own.facts.not_after,
             own: Arc::new(own.certified_key),
             roots,

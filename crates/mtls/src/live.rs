@@ -8,11 +8,15 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bootstrap::{Chain, FileWatch};
+use tokio::time::sleep;
 
 use crate::{
     certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
     settings::TlsSettings,
 };
+
+/// How often it is warned of a certificate's end.
+const WARNING_PERIOD: Duration = Duration::from_secs(3600);
 
 /// The credentials in force. Clones share them: when the files are replaced, new connections use
 /// the new ones, and connections that are open keep theirs.
@@ -107,5 +111,30 @@ impl LiveCredentials {
         (SystemTime::now() > current.expires_at()).then(|| {
             format!("certificate {path} expired on {}: renew it", date(current.expires_at()))
         })
+    }
+
+    /// That the certificate in force has expired, or will so soon that it is time to renew it: one
+    /// sentence. `ahead` is how long before its end that is told, or the last third of its validity
+    /// if that is shorter. `None`: it is not time yet.
+    #[must_use]
+    pub fn expiring(&self, ahead: Duration) -> Option<String> {
+        let current = self.current();
+        let path = self.0.settings.certificate.display();
+        let is_near = || SystemTime::now() > current.warning_at(ahead);
+        self.expired().or_else(|| {
+            is_near().then(|| {
+                format!("certificate {path} expires on {}: renew it", date(current.expires_at()))
+            })
+        })
+    }
+
+    /// Warns in the log when it is time to renew the certificate, and again every hour, for ever.
+    pub async fn warn_of_expiry(self, ahead: Duration) {
+        loop {
+            if let Some(warning) = self.expiring(ahead) {
+                tracing::warn!("{warning}");
+            }
+            sleep(WARNING_PERIOD).await;
+        }
     }
 }

@@ -166,3 +166,25 @@ async fn a_changed_ca_decides_about_new_connections() {
     fs::write(&settings.ca, both).unwrap();
     bounded(async { while !admitted().await {} }).await;
 }
+
+#[tokio::test]
+async fn the_end_of_a_certificate_is_told_ahead_of_time() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let pki = Pki::new();
+    let told = |since: Duration, left: Duration, ahead: Duration| {
+        let now = std::time::SystemTime::now();
+        let validity = Validity { not_before: now - since, not_after: now + left };
+        let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
+        let settings = pki.save(&issued, "short");
+        LiveCredentials::load(&settings, &[Role::Host]).unwrap().expiring(ahead)
+    };
+    assert_eq!(told(80 * DAY, 10 * DAY, 5 * DAY), None);
+    let warning = told(80 * DAY, 10 * DAY, 14 * DAY).unwrap();
+    assert!(
+        warning.contains("short.crt expires on ") && warning.ends_with("renew it"),
+        "{warning}"
+    );
+    // One that lives for an hour is renewed by itself, and in time.
+    assert_eq!(told(Duration::from_secs(60), HOUR, 14 * DAY), None);
+    assert!(told(2 * HOUR, HOUR / 2, 14 * DAY).is_some());
+}
