@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Attachments,
     /// This DPU's certificate, and with it its name.
     pub(crate) credentials: LiveCredentials,
+    /// How long before its end it is told that the certificate expires.
+    pub(crate) certificate_warning: Duration,
     pub(crate) started_at: Timestamp,
     /// How often an agent sends its heartbeat.
     pub(crate) heartbeat: Duration,
@@ -64,6 +66,11 @@ impl Shared {
         let mut problems = self.engine.status().await;
         problems.extend(self.credentials.expired());
         problems
+    }
+
+    /// That the certificate expires soon, or has expired: one sentence.
+    pub(crate) fn expiring(&self) -> Option<String> {
+        self.credentials.expiring(self.certificate_warning)
     }
 
     /// What is wrong besides what keeps Attach from being served, one sentence each.

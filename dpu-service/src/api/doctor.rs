@@ -37,9 +37,12 @@ pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::D
     let mut diagnosis = Comparison { before, hosts, dpu, after }.diagnosis(shared);
     let mut problems = shared.engine.status().await;
     problems.extend(shared.other_problems());
-    let name = shared.dpu();
+    let (name, expiring) = (shared.dpu(), shared.expiring());
+    problems.retain(|problem| expiring.as_ref() != Some(problem));
     let told = problems.into_iter().map(|problem| Finding::ServiceProblem.of(&name, problem));
     diagnosis.differences.extend(told);
+    let expires = |problem| Finding::CertificateExpires.of(&name, problem);
+    diagnosis.differences.extend(expiring.map(expires));
     Ok(diagnosis)
 }
 

@@ -27,6 +27,8 @@ impl v1::operator_server::Operator for OperatorApi {
         let engine = &self.0.engine;
         let mut problems = engine.status().await;
         problems.extend(self.0.other_problems());
+        let expiring = self.0.expiring().filter(|expiring| !problems.contains(expiring));
+        problems.extend(expiring);
         Ok(Response::new(v1::Dpu {
             name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -49,6 +49,10 @@ impl Agent {
         let repairs = self.repairs.all();
         match self.look_at_all().await {
             Ok(mut findings) => {
+                let ahead = self.config.certificate_warning();
+                let problem = self.session.certificate_problem(ahead);
+                let told = problem.map(|problem| Finding::CertificateExpires.of("agent", problem));
+                findings.differences.extend(told);
                 findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
                 let (vfs, differences) =
                     (findings.vfs.into_values().collect(), findings.differences);

@@ -120,13 +120,18 @@ impl Established {
 pub(super) struct Session {
     standing: watch::Sender<Standing>,
     connector: OnceLock<Connector>,
+    credentials: OnceLock<LiveCredentials>,
 }
 
 impl Default for Session {
     fn default() -> Self {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
         let standing = Standing::Down { since: Instant::now(), was_up: false, failure };
-        Self { standing: watch::Sender::new(standing), connector: OnceLock::new() }
+        Self {
+            standing: watch::Sender::new(standing),
+            connector: OnceLock::new(),
+            credentials: OnceLock::new(),
+        }
     }
 }
 
@@ -261,6 +266,13 @@ impl Session {
         Ok((session, inbox, period))
     }
 
+    /// What is wrong with the agent's certificate, one sentence: it expires within `ahead`, or has
+    /// expired, or its replacement is refused.
+    pub(super) fn certificate_problem(&self, ahead: Duration) -> Option<String> {
+        let credentials = self.credentials.get()?;
+        credentials.expiring(ahead).or_else(|| credentials.problem())
+    }
+
     /// The connector, made when the certificates can be read for the first time.
     fn connector(&self, config: &Config) -> Result<&Connector, Failure> {
         if let Some(connector) = self.connector.get() {
@@ -279,6 +291,8 @@ impl Session {
             config.timeouts.connect(),
         )
         .map_err(|error| refused(&error))?;
+        self.credentials.get_or_init(|| credentials.clone());
+        tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning()));
         tokio::spawn(credentials.follow(CERTIFICATE_PERIOD));
         Ok(self.connector.get_or_init(|| connector))
     }
@@ -374,7 +388,7 @@ fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
     }
     let message = format!(
         "the DPU speaks version {} of the session protocol, and the agent {PROTOCOL_LOWEST} to \
-         {PROTOCOL_HIGHEST}",
+         {PROTOCOL_HIGHEST}: upgrade the older of the two",
         welcome.protocol
     );
     Err(Failure::new(Reason::Unsupported, message))
@@ -459,6 +473,20 @@ mod tests {
         let call = std::future::pending::<Result<Response<()>, Status>>();
         let failure = failure_of(&session.bounded(deadline, call).await.unwrap_err());
         assert_eq!(failure.reason, Reason::DpuUnreachable);
+    }
+
+    #[test]
+    fn a_dpu_of_another_protocol_is_refused_with_what_to_do() {
+        let first = |protocol| {
+            let welcome = Welcome { protocol, ..Welcome::default() };
+            DpuMessage { message: Some(dpu_message::Message::Welcome(welcome)) }
+        };
+        assert!(welcome(Some(first(PROTOCOL_HIGHEST))).is_ok());
+        let failure = welcome(Some(first(PROTOCOL_HIGHEST + 1))).unwrap_err();
+        assert_eq!(failure.reason, Reason::Unsupported);
+        assert!(failure.message.ends_with("upgrade the older of the two"), "{failure}");
+        let later = welcome(Some(DpuMessage { message: None })).unwrap_err();
+        assert_eq!(later.reason, Reason::DpuUnreachable);
     }
 
     #[test]
