@@ -256,6 +256,52 @@ fn the_newest_session_replaces_the_older() {
     });
 }
 
+/// Agents of earlier and of later versions, beside this service.
+#[test]
+fn agents_of_other_versions_are_served_with_what_both_can_do() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut operator = setup.operator();
+        let mut problem = async || {
+            let request = v1::ExamineRequest { wait_ms: 500 };
+            let diagnosis = operator.examine(request).await.unwrap().into_inner();
+            diagnosis.hosts[0].problem.clone()
+        };
+        assert_eq!(problem().await, "it is not connected");
+
+        let (mut old, welcome) = Session::greeted(&setup).await;
+        assert_eq!(welcome.capabilities, [""; 0]);
+        assert!(problem().await.contains("can't be asked: upgrade it"));
+        old.say(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
+        let heard = old.hear().await.unwrap();
+        assert!(matches!(heard, Some(dpu_message::Message::Heartbeat(_))), "{heard:?}");
+
+        let mut new = Session::open(&setup).await;
+        let host_message::Message::Hello(hello) = hello() else { unreachable!() };
+        let capabilities = vec!["teleport".to_owned(), "examine".to_owned()];
+        new.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+        let Some(dpu_message::Message::Welcome(welcome)) = new.hear().await.unwrap() else {
+            panic!("no welcome")
+        };
+        assert_eq!(welcome.capabilities, ["examine"]);
+        // A message that this version does not know, and then one that it does.
+        new.out.send(v1::HostMessage { message: None }).await.unwrap();
+        let answer = async {
+            let asked = new.hear().await.unwrap();
+            let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
+            let found = v1::Examination {
+                request_id: asked.request_id,
+                problem: "too tired".into(),
+                ..v1::Examination::default()
+            };
+            new.say(host_message::Message::Examination(found)).await;
+        };
+        let (told, ()) = tokio::join!(problem(), answer);
+        assert_eq!(told, "too tired");
+    });
+}
+
 #[test]
 fn a_session_that_breaks_the_protocol_ends_with_the_reason() {
     let setup = Setup::new();

@@ -41,7 +41,36 @@ pub const MESSAGE_LIMIT: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::v1::Attachment;
+    use prost::Message;
+
+    use super::v1::{Attachment, DpuMessage, ExaminedVf, Heartbeat, HostMessage, VfPlace};
+
+    /// What a later version adds: a field of that number with a text.
+    fn with_later_field(mut message: Vec<u8>, number: u8) -> Vec<u8> {
+        const TEXT: &[u8] = b"later";
+        prost::encoding::encode_key(
+            number.into(),
+            prost::encoding::WireType::LengthDelimited,
+            &mut message,
+        );
+        prost::encoding::encode_varint(TEXT.len() as u64, &mut message);
+        message.extend(TEXT);
+        message
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_passed_over() {
+        let beat = Heartbeat { sequence: 7 };
+        let read = Heartbeat::decode(with_later_field(beat.encode_to_vec(), 99).as_slice());
+        assert_eq!(read, Ok(beat));
+        // A message of the session that this version does not know is none.
+        let later = with_later_field(Vec::new(), 77);
+        assert_eq!(HostMessage::decode(later.as_slice()).unwrap().message, None);
+        assert_eq!(DpuMessage::decode(later.as_slice()).unwrap().message, None);
+        let place = ExaminedVf { place: 99, ..ExaminedVf::default() };
+        let read = ExaminedVf::decode(place.encode_to_vec().as_slice()).unwrap();
+        assert_eq!(read.place(), VfPlace::Unspecified);
+    }
 
     #[test]
     fn what_is_empty_is_written_and_need_not_be_there_to_be_read() {

@@ -63,7 +63,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `name` in a netns; what it says is appended to `<folder>/<name>.log`.
+    /// Starts `name` in a netns, from `<folder>/bin` if it is there; what it says is appended to
+    /// `<folder>/<name>.log`.
     ///
     /// # Panics
     /// When it can't be started.
@@ -76,8 +77,10 @@ impl Program {
     ) -> Self {
         let log = folder.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log).expect("open the log");
+        let installed = folder.join("bin").join(name);
+        let path = if installed.exists() { installed } else { program(name) };
         let child = netns
-            .command(program(name))
+            .command(path)
             .args(arguments)
             .envs(environment.iter().copied())
             .stdin(Stdio::null())

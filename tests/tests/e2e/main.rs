@@ -26,3 +26,4 @@ mod pods;
 mod scripts;
 mod secrets;
 mod soak;
+mod upgrade;
