@@ -307,9 +307,11 @@ fn virtual_function(vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure
         v1::VfCondition::Clean => VfCondition::Clean,
         v1::VfCondition::InUse => VfCondition::InUse,
         v1::VfCondition::Missing => VfCondition::Missing,
-        v1::VfCondition::Unspecified => {
+        v1::VfCondition::Unspecified if vf.condition == 0 => {
             return Err(invalid(format!("VF {} has no condition", vf.vf)));
         }
+        // A condition of a later version is none in which the VF may be given out.
+        v1::VfCondition::Unspecified => VfCondition::Missing,
     };
     let number = number("VF", vf.vf)?;
     Ok(VirtualFunction { number, pci_address: pci_address(&vf.pci_address)?, condition })

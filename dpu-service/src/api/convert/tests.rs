@@ -165,7 +165,7 @@ fn malformed_hellos_are_refused() {
         (
             |it| {
                 let mut pf = pf(0, 1);
-                pf.vfs[0].condition = 99;
+                pf.vfs[0].condition = 0;
                 it.inventory = Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf] });
             },
             Reason::InvalidRequest,
