@@ -8,10 +8,13 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-use crate::diagnosis::diagnose;
+use crate::{cut, diagnosis::diagnose};
 
 /// Largest configuration file that is read, in bytes.
 pub const CONFIG_LIMIT: usize = 1024 * 1024;
+
+/// Longest sentence about what is wrong, in bytes: it repeats names and values of the file.
+const LONGEST_MESSAGE: usize = 1024;
 
 /// Why a configuration could not be read. The texts name the file, and the line and column where
 /// there is one.
@@ -65,7 +68,7 @@ pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, C
             path: path.to_owned(),
             line: diagnosis.line,
             column: diagnosis.column,
-            message: diagnosis.message,
+            message: cut(diagnosis.message, LONGEST_MESSAGE),
         }
     })
 }

@@ -5,6 +5,7 @@
 
 mod chain;
 mod config;
+mod cut;
 mod diagnosis;
 mod limits;
 mod logs;
@@ -14,6 +15,7 @@ mod watch;
 
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
+pub use cut::cut;
 pub use diagnosis::nearest;
 pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};

@@ -14,9 +14,9 @@ use crate::{
     model::{AttachSpec, HostName, Network},
 };
 
-/// Longest refusal, in bytes. A network's lists every problem that it has.
+/// Longest refusal, in bytes. A network's lists several problems.
 const LONGEST_REFUSAL: usize = 1200;
-const LONGEST_REFUSAL_OF_NETWORK: usize = 8192;
+const LONGEST_REFUSAL_OF_NETWORK: usize = 2500;
 
 /// What a host sends: the first byte tells which message.
 #[test]

@@ -28,6 +28,9 @@ pub mod code {
     pub const NOT_AVAILABLE_AND_LIMITED: u32 = 51;
 }
 
+/// Longest message, in bytes. It repeats what the caller passed, and ends up in pods' events.
+const LONGEST_MESSAGE: usize = 1024;
+
 /// Why a call failed, as the runtime gets to see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniError {
@@ -42,7 +45,8 @@ pub struct CniError {
 impl CniError {
     /// An error of the plugin's own.
     pub fn new(code: u32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: String::new() }
+        let message = bootstrap::cut(message.into(), LONGEST_MESSAGE);
+        Self { code, message, details: String::new() }
     }
 
     /// The same with details.
@@ -90,6 +94,12 @@ mod tests {
         assert_eq!(object["code"], 102);
         assert_eq!(object["msg"], "pool default has no free VF");
         assert!(object["details"].as_str().unwrap().starts_with("VFS_EXHAUSTED: "));
+    }
+
+    #[test]
+    fn what_a_caller_passed_makes_no_endless_message() {
+        let error = CniError::new(code::UNDECODABLE, "x".repeat(1024 * 1024));
+        assert!(error.message.len() < 1100 && error.message.ends_with("of 1048576 bytes"));
     }
 
     #[test]

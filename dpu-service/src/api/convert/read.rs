@@ -26,6 +26,9 @@ use crate::{
 
 /// Longest text of a field that has no tighter limit, in bytes.
 const LONGEST_TEXT: usize = 253;
+/// Most problems of a network that a refusal tells, and the longest of them, in bytes.
+const MOST_PROBLEMS: usize = 8;
+const LONGEST_PROBLEM: usize = 256;
 /// Most addresses that one pod can ask for.
 const MOST_ADDRESSES: usize = 16;
 /// Most VFs of one PF, and PFs of one host, in an inventory.
@@ -389,7 +392,18 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         default: network.default,
     };
     let problems = check_network(&read);
-    if problems.is_empty() { Ok(read) } else { Err(invalid(problems.join("; "))) }
+    if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }
+}
+
+/// The first of the problems: a refusal travels in a header, for which there is not much room.
+fn told(problems: Vec<String>) -> String {
+    let more = problems.len().saturating_sub(MOST_PROBLEMS);
+    let first = problems.into_iter().take(MOST_PROBLEMS);
+    let first: Vec<_> = first.map(|problem| bootstrap::cut(problem, LONGEST_PROBLEM)).collect();
+    match more {
+        0 => first.join("; "),
+        more => format!("{}; and {more} more", first.join("; ")),
+    }
 }
 
 /// One that is out of range stays so: what checks the network refuses it.

@@ -218,6 +218,16 @@ fn a_network_gets_the_files_defaults_and_rules() {
 }
 
 #[test]
+fn a_network_that_is_wrong_in_every_way_is_refused_in_a_few_words() {
+    let route = v1::Route { destination: "10.0.0.0/8".into(), mtu: 1, ..v1::Route::default() };
+    let name = "x".repeat(4096);
+    let wrong = v1::Network { name, routes: vec![route; 5000], ..v1::Network::default() };
+    let failure = read::network(Some(wrong)).unwrap_err();
+    assert!(failure.message.len() < 2500, "{} bytes", failure.message.len());
+    assert!(failure.message.ends_with(" more"), "{failure:?}");
+}
+
+#[test]
 fn an_id_may_be_begun() {
     assert_eq!(read::id_prefix("0199AB").unwrap(), "0199ab");
     for text in ["xyz1", &"0".repeat(37)] {
