@@ -1,11 +1,15 @@
 //! Hostile files: the configuration and the journal.
 
-use std::{path::Path, str, sync::LazyLock};
+use std::{
+    path::Path,
+    str,
+    sync::{Arc, LazyLock},
+};
 
 use bootstrap::{ConfigError, parse_config};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::registry::Registry;
+use super::registry::{Entry, Registry};
 use crate::{
     attachments::Settings,
     config::Config,
@@ -53,11 +57,18 @@ fn service_journal() {
         let Some(loaded) = loaded(input) else { return };
         let records = loaded.attachments.clone();
         match Registry::restore(loaded, EXAMPLE.for_engine(), Settings::default()) {
-            Ok(registry) => {
+            Ok(mut registry) => {
                 assert_eq!(registry.len(), records.len());
-                for record in records {
+                for record in &records {
                     assert_eq!(registry.by_vf(record.vf).unwrap().record.id, record.id);
-                    assert_eq!(registry.by_key(&record.key).unwrap().record.id, record.id);
+                    let same = records.iter().filter(|other| other.key == record.key);
+                    let newest = same.map(|record| record.id).max().unwrap();
+                    assert_eq!(registry.by_key(&record.key).unwrap().record.id, newest);
+                    if record.id != newest {
+                        registry.remove(record.id);
+                        assert_eq!(registry.by_key(&record.key).unwrap().record.id, newest);
+                        registry.insert(Entry::new(Arc::new(record.clone()), None, true));
+                    }
                     let _settings = record.port_settings();
                     assert!(record.routes().len() <= record.network.routes.len() + 2);
                 }

@@ -213,14 +213,19 @@ impl Registry {
     pub(super) fn insert(&mut self, entry: Entry) {
         let record = &entry.record;
         self.macs.insert(record.mac, record.id);
-        self.by_key.insert(record.key.clone(), record.id);
+        // A journal may hold two of a key, of which the later one is meant: the hosts claim no other.
+        let newest = self.by_key.entry(record.key.clone()).or_insert(record.id);
+        *newest = record.id.max(*newest);
         self.entries.insert(record.id, entry);
     }
 
     pub(super) fn remove(&mut self, id: AttachmentId) {
         if let Some(entry) = self.entries.remove(&id) {
             self.macs.remove(&entry.record.mac);
-            self.by_key.remove(&entry.record.key);
+            let key = &entry.record.key;
+            if self.by_key.get(key) == Some(&id) {
+                self.by_key.remove(key);
+            }
         }
     }
 

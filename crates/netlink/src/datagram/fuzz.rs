@@ -55,7 +55,8 @@ fn check_routing(object: RouteNetlinkMessage) {
 fn check_written(object: &RouteNetlinkMessage) {
     match object {
         RouteNetlinkMessage::NewAddress(message) => {
-            let Some(found) = address::described_by(message) else { return };
+            let found = address::described_by(message);
+            let Some(found) = found.filter(|found| !found.ip().is_multicast()) else { return };
             let index = message.header.index;
             let read = read_back(&Request::add_address(index, found), |object| match object {
                 RouteNetlinkMessage::NewAddress(message) => address::described_by(message),
