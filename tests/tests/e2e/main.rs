@@ -23,6 +23,7 @@ mod load;
 mod operators;
 mod outages;
 mod pods;
+mod renewals;
 mod scripts;
 mod secrets;
 mod soak;
