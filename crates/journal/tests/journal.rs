@@ -1,7 +1,7 @@
 //! The journal on real files, and on a disk that fails.
 #![allow(clippy::unwrap_used)]
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{error::Error, fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use futures::future::join_all;
 use journal::{
@@ -314,10 +314,21 @@ async fn all_members_of_a_failed_transaction_are_told() {
     disk.fail_writes(Some(FULL));
     let commits = (0..32).map(|number| journal.commit(vec![put(&number.to_string(), "1")]));
     for result in join_all(commits.collect::<Vec<_>>()).await {
-        let error = result.unwrap_err();
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert!(cause.contains("No space left"), "{cause}");
+        let told = chain(&result.unwrap_err());
+        assert!(told.contains("No space left"), "{told}");
     }
+}
+
+/// An error with its causes: a transaction that comes after a failed one tells of opening the file
+/// again.
+fn chain(error: &dyn Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    told
 }
 
 #[tokio::test]
