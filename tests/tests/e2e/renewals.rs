@@ -11,6 +11,7 @@ use std::{
 };
 
 use e2e::{Lab, Netns, Program, Settings, program, run, wait_for};
+use mtls::Role;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -108,4 +109,24 @@ fn no_call_fails_while_certificates_are_replaced() {
     });
     assert!(lab.status().status.success());
     lab.assert_clean_slate();
+}
+
+#[test]
+fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
+    let lab = Lab::start(&Settings::default());
+    lab.pki.wear_out(Role::Dpu, "dpu-1");
+    lab.pki.wear_out(Role::Host, "node-1");
+    wait_for("a doctor who tells of both", LIMIT, || {
+        let text = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
+        let told = ["dpu-dpu-1.crt expires on ", "host-node-1.crt expires on "];
+        told.iter().all(|sentence| text.contains(sentence)).then_some(())
+    });
+    let status = lab.operator().says(&["status"]);
+    assert!(status.contains("dpu-dpu-1.crt expires on "), "{status}");
+    // STATUS stays good: what runs, runs well.
+    assert!(lab.status().status.success());
+    both_say(&lab, "certificates read", || {
+        HOLDERS.iter().for_each(|(role, name)| lab.pki.issue(role, name));
+    });
+    let _ = lab.operator().says(&["doctor"]);
 }
