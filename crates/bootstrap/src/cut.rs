@@ -5,7 +5,8 @@
 pub fn cut(mut text: String, limit: usize) -> String {
     let length = text.len();
     if length > limit {
-        text.truncate(text.floor_char_boundary(limit));
+        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or_default());
         text.push_str(&format!("… of {length} bytes"));
     }
     text
