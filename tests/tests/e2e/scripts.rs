@@ -38,9 +38,19 @@ fn the_demo_tells_the_main_job_in_few_lines() {
 
 #[test]
 fn every_script_explains_itself() {
-    for script in
-        ["demo", "test", "bench", "lab", "certs", "vm", "cross", "arm-dpu", "soak", "reliability"]
-    {
+    for script in [
+        "demo",
+        "test",
+        "bench",
+        "lab",
+        "certs",
+        "vm",
+        "cross",
+        "arm-dpu",
+        "soak",
+        "reliability",
+        "fuzz",
+    ] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
     }
