@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -106,7 +106,8 @@ impl Server {
             return Err(HandshakeError::Protocol);
         }
         let identity = identity(connection.peer_certificates())?;
-        Ok(ServerStream { stream, peer: Peer { identity, address }, _place: None })
+        let peer = Peer { identity, address };
+        Ok(ServerStream { stream, peer, is_blocked: false, reader: None, _place: None })
     }
 }
 
@@ -119,11 +120,16 @@ fn identity(certificates: Option<&[CertificateDer<'_>]>) -> Result<Identity, Han
         .map_err(|problem| HandshakeError::Certificate(problem.to_string()))
 }
 
-/// A connection whose peer is known.
+/// A connection whose peer is known. A peer that does not take what it is sent is not listened to
+/// meanwhile: what it would be answered next had to be kept in memory, without bound.
 #[derive(Debug)]
 pub struct ServerStream {
     stream: TlsStream<TcpStream>,
     peer: Peer,
+    /// The peer takes no more at the moment.
+    is_blocked: bool,
+    /// Who is to read on when the peer takes something.
+    reader: Option<Waker>,
     /// Counts the connection as long as it is open.
     _place: Option<Place>,
 }
@@ -137,6 +143,17 @@ impl ServerStream {
 
     pub(crate) fn keeping(self, place: Place) -> Self {
         Self { _place: Some(place), ..self }
+    }
+
+    /// Notes whether the peer takes what it is sent.
+    fn sent<T>(&mut self, outcome: Poll<T>) -> Poll<T> {
+        self.is_blocked = outcome.is_pending();
+        if !self.is_blocked
+            && let Some(reader) = self.reader.take()
+        {
+            reader.wake();
+        }
+        outcome
     }
 }
 
@@ -154,6 +171,10 @@ impl AsyncRead for ServerStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.is_blocked {
+            self.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -164,7 +185,8 @@ impl AsyncWrite for ServerStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.sent(written)
     }
 
     fn poll_write_vectored(
@@ -172,7 +194,8 @@ impl AsyncWrite for ServerStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -180,7 +203,8 @@ impl AsyncWrite for ServerStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.sent(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,6 +1,13 @@
 //! Who gets in, who does not, and what both sides learn of it. Real sockets.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use crate::support::{
     BOUND, HOUR, Pki, bounded, chain, eventually, expired, host, listen, not_yet_valid, raw_client,
@@ -11,7 +18,7 @@ use mtls::{
 };
 use rustls::{AlertDescription, ServerConfig, crypto::ring, version::TLS13};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream},
 };
 use tokio_rustls::TlsAcceptor;
@@ -171,6 +178,42 @@ async fn bytes_that_are_no_tls_are_refused() {
     let mut client = TcpStream::connect(&address).await.unwrap();
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     assert!(matches!(bounded(accept(&listener, &server)).await, Err(HandshakeError::Tls(_))));
+}
+
+/// Sends until the peer takes no more.
+async fn fill(stream: &mut ServerStream) {
+    let mut is_full = |context: &mut Context<'_>| {
+        Poll::Ready(Pin::new(&mut *stream).poll_write(context, &[0; 65536]).is_pending())
+    };
+    while !poll_fn(&mut is_full).await {}
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_not_listened_to_until_it_reads() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let server = pki.server();
+    let issued = pki.issue(Role::Host, "node-1");
+    let (accepted, connected) = bounded(async {
+        tokio::join!(accept(&listener, &server), raw_client(&address, Some(&issued)))
+    })
+    .await;
+    let (mut stream, mut client) = (accepted.unwrap(), connected.unwrap());
+    client.write_all(b"?").await.unwrap();
+    assert_eq!(bounded(stream.read_u8()).await.unwrap(), b'?');
+    bounded(fill(&mut stream)).await;
+    client.write_all(b"!").await.unwrap();
+    let mut said = [0];
+    let unheard = poll_fn(|context| {
+        Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut ReadBuf::new(&mut said)))
+    });
+    assert!(unheard.await.is_pending());
+    tokio::spawn(async move {
+        let mut sink = vec![0; 65536];
+        while client.read(&mut sink).await.is_ok_and(|count| count > 0) {}
+    });
+    bounded(stream.flush()).await.unwrap();
+    assert_eq!(bounded(stream.read_u8()).await.unwrap(), b'!');
 }
 
 /// What the connector says of a server that shows `issued` and asks for no client certificate.
