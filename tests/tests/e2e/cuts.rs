@@ -12,59 +12,38 @@ use e2e::{
     wait_for,
 };
 
-#[test]
-fn connections_cut_after_each_record_of_an_add() {
-    the_network_fails_after_each_record(Wish::Add, Fault::Cut);
+macro_rules! after_each_record {
+    ($($name:ident: $wish:ident, $fault:ident;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                the_network_fails_after_each_record(Wish::$wish, Fault::$fault);
+            }
+        )+
+    };
 }
 
-#[test]
-fn connections_cut_after_each_record_of_a_del() {
-    the_network_fails_after_each_record(Wish::Del, Fault::Cut);
-}
-
-#[test]
-fn connections_cut_after_each_record_of_a_check() {
-    the_network_fails_after_each_record(Wish::Check, Fault::Cut);
-}
-
-#[test]
-fn connections_cut_after_each_record_of_a_gc() {
-    the_network_fails_after_each_record(Wish::Collect, Fault::Cut);
-}
-
-#[test]
-fn connections_cut_after_each_record_of_a_hello() {
-    the_network_fails_after_each_record(Wish::Hello, Fault::Cut);
-}
-
-#[test]
-fn requests_held_up_after_each_record_of_an_add() {
-    the_network_fails_after_each_record(Wish::Add, Fault::HoldUp);
-}
-
-#[test]
-fn answers_held_up_after_each_record_of_an_add() {
-    the_network_fails_after_each_record(Wish::Add, Fault::HoldDown);
-}
-
-#[test]
-fn requests_held_up_after_each_record_of_a_del() {
-    the_network_fails_after_each_record(Wish::Del, Fault::HoldUp);
-}
-
-#[test]
-fn answers_held_up_after_each_record_of_a_del() {
-    the_network_fails_after_each_record(Wish::Del, Fault::HoldDown);
-}
-
-#[test]
-fn a_dpu_that_is_gone_after_each_record_of_an_add() {
-    the_network_fails_after_each_record(Wish::Add, Fault::Gone);
-}
-
-#[test]
-fn a_dpu_that_is_gone_after_each_record_of_a_del() {
-    the_network_fails_after_each_record(Wish::Del, Fault::Gone);
+after_each_record! {
+    connections_cut_after_each_record_of_an_add: Add, Cut;
+    connections_cut_after_each_record_of_a_del: Del, Cut;
+    connections_cut_after_each_record_of_a_check: Check, Cut;
+    connections_cut_after_each_record_of_a_gc: Collect, Cut;
+    connections_cut_after_each_record_of_a_hello: Hello, Cut;
+    requests_held_up_after_each_record_of_an_add: Add, HoldUp;
+    requests_held_up_after_each_record_of_a_del: Del, HoldUp;
+    requests_held_up_after_each_record_of_a_check: Check, HoldUp;
+    requests_held_up_after_each_record_of_a_gc: Collect, HoldUp;
+    requests_held_up_after_each_record_of_a_hello: Hello, HoldUp;
+    answers_held_up_after_each_record_of_an_add: Add, HoldDown;
+    answers_held_up_after_each_record_of_a_del: Del, HoldDown;
+    answers_held_up_after_each_record_of_a_check: Check, HoldDown;
+    answers_held_up_after_each_record_of_a_gc: Collect, HoldDown;
+    answers_held_up_after_each_record_of_a_hello: Hello, HoldDown;
+    a_dpu_that_is_gone_after_each_record_of_an_add: Add, Gone;
+    a_dpu_that_is_gone_after_each_record_of_a_del: Del, Gone;
+    a_dpu_that_is_gone_after_each_record_of_a_check: Check, Gone;
+    a_dpu_that_is_gone_after_each_record_of_a_gc: Collect, Gone;
+    a_dpu_that_is_gone_after_each_record_of_a_hello: Hello, Gone;
 }
 
 #[test]
