@@ -27,12 +27,14 @@ pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
     narrow_or_wide(&headings, 6, wide, vfs.iter().map(row))
 }
 
-/// What its vendor calls a VF, or its ids.
+/// What its vendor calls a VF, or whose it is, or its ids.
 fn device(vf: &VfStatus) -> String {
-    match sriov::device_name(&vf.vendor_id, &vf.device_id) {
-        Some(name) => name.into(),
-        None if vf.vendor_id.is_empty() => String::new(),
-        None => format!("{}:{}", vf.vendor_id, vf.device_id),
+    let VfStatus { vendor_id, device_id, .. } = vf;
+    match (sriov::device_name(vendor_id, device_id), sriov::vendor_name(vendor_id)) {
+        (Some(name), _) => name.into(),
+        (None, Some(vendor)) => format!("{vendor} {device_id}"),
+        (None, None) if vendor_id.is_empty() => String::new(),
+        (None, None) => format!("{vendor_id}:{device_id}"),
     }
 }
 
@@ -167,5 +169,17 @@ mod tests {
         let near = [attachment("0190aaaa-bbbb-7001"), attachment("0190aaaa-bbbb-7000")];
         assert_eq!(short_length(&near), "0190aaaa-bbbb-7000".len());
         assert_eq!(short_length(&[]), SHORT_ID);
+    }
+
+    #[test]
+    fn a_vf_is_called_as_its_vendor_does_as_far_as_that_is_known() {
+        let device = |vendor: &str, device_id: &str| {
+            let (vendor_id, device_id) = (vendor.into(), device_id.into());
+            device(&VfStatus { vendor_id, device_id, ..VfStatus::default() })
+        };
+        assert_eq!(device("8086", "10ca"), "82576 Virtual Function");
+        assert_eq!(device("15b3", "ffff"), "Mellanox Technologies ffff");
+        assert_eq!(device("0002", "ffff"), "0002:ffff");
+        assert_eq!(device("", ""), "");
     }
 }
