@@ -18,8 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Protobuf's JSON form, with zeros and empty lists: a program that reads it looks for `vf: 0`, too.
+/// Fields of a later version are passed over: the plugin and the agent's records have attachments in
+/// this form, and an upgrade does not replace all programs at once.
 fn serialisation(descriptors: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut builder = pbjson_build::Builder::new();
-    builder.register_descriptors(descriptors)?.emit_fields().build(&[".offload.v1"])?;
+    builder.register_descriptors(descriptors)?.emit_fields().ignore_unknown_fields();
+    builder.build(&[".offload.v1"])?;
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::{
     path::Path,
 };
 
+use bootstrap::cut;
 use offload_proto::{
     MESSAGE_LIMIT,
     v1::{ApplyNetworkRequest, ListNetworksResponse, Network, NetworkStatus},
@@ -21,6 +22,9 @@ use crate::{client::Client, console::Console, error::CallError};
 
 /// The origin of networks that only the service's configuration file changes.
 const CONFIGURATION: &str = "configuration";
+
+/// Longest that is told of what is wrong with a document, in bytes: it may repeat what is there.
+const LONGEST_PROBLEM: usize = 1024;
 
 /// A network in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +63,7 @@ fn parse(text: &str) -> Result<Vec<Found>, String> {
         let read = if is_list(kind) { listed(document) } else { single(document) };
         found.extend(read.map_err(|error| match looks_like_toml(text) {
             true => "this looks like TOML: networks are written as YAML or JSON".into(),
-            false => format!("document {number}: {error}"),
+            false => format!("document {number}: {}", cut(error, LONGEST_PROBLEM)),
         })?);
     }
     if found.is_empty() { Err("it holds no network".into()) } else { Ok(found) }
@@ -93,8 +97,20 @@ fn named(network: Network) -> Result<Network, String> {
     if network.name.is_empty() { Err("the network has no `name`".into()) } else { Ok(network) }
 }
 
+/// Programs pass over fields that they don't know; what a person wrote is told of.
 fn deserialize<T: DeserializeOwned>(document: Deserializer<'_>) -> Result<T, String> {
-    serde_path_to_error::deserialize(document).map_err(|error| locate(&error))
+    let mut unknown = None;
+    let mut track = serde_path_to_error::Track::new();
+    let document = serde_path_to_error::Deserializer::new(document, &mut track);
+    let read = serde_ignored::deserialize(document, |path| {
+        // It names what may be left out by a question mark.
+        unknown.get_or_insert_with(|| path.to_string().replace("?.", ""));
+    });
+    match (read, unknown) {
+        (Ok(_), Some(field)) => Err(format!("unknown field `{field}`")),
+        (Ok(read), None) => Ok(read),
+        (Err(error), _) => Err(locate(&serde_path_to_error::Error::new(track.path(), error))),
+    }
 }
 
 /// Whether the first line that says something is a heading or a setting of TOML.
@@ -113,7 +129,7 @@ fn is_toml_key(text: &str) -> bool {
 /// Names the key, which the parser's own words do not always do.
 fn locate(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
     let (path, message) = (error.path().to_string(), error.inner().to_string());
-    let named = path == "." || message.starts_with(&path) || message.contains("unknown field");
+    let named = path == "." || message.starts_with(&path);
     if named { message } else { format!("{path}: {message}") }
 }
 
@@ -222,11 +238,11 @@ mod tests {
             ("name: a\n---\nname: b\nvlam: 3\n", "document 2: unknown field `vlam`"),
             ("vlan: 3\n", "document 1: the network has no `name`"),
             ("name: a\nvlan: many\n", "document 1: vlan: "),
-            ("name: a\nsubnets:\n- cidrr: x\n", "document 1: subnets[0]: unknown field `cidrr`"),
+            ("name: a\nsubnets:\n- cidrr: x\n", "document 1: unknown field `subnets.0.cidrr`"),
             ("name: [\n", "document 1: "),
             ("networks: []\n", "it holds no network"),
             ("networks:\n- origin: api\n", "document 1: an item of `networks` has no `network`"),
-            ("networks:\n- nam: a\n", "document 1: networks[0]: unknown field `nam`"),
+            ("networks:\n- nam: a\n", "document 1: unknown field `networks.0.nam`"),
             ("# blue\nname = \"blue\"\nvlan = 3\n", "this looks like TOML: "),
             ("[[network]]\nname = \"blue\"\n", "this looks like TOML: "),
             ("[\n{\"name\": \"a\"}]\n", "document 1: invalid type: sequence"),

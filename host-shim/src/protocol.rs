@@ -171,6 +171,7 @@ pub enum Reply {
 
 /// How long the phases of an attach took, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Timings {
     /// The call to the DPU.
     pub rpc_us: u64,
@@ -318,5 +319,18 @@ mod tests {
         };
         assert_eq!(*read, attachment);
         assert_eq!(timings.total_us, 7);
+    }
+    /// An upgrade replaces plugin and agent one after the other.
+    #[test]
+    fn what_a_later_agent_adds_is_passed_over() {
+        let text = r#"{"outcome": "attached", "timings": {"total_us": 7, "later_us": 1}, "attachment":
+            {"id": "a", "later": {"x": [1]}, "vf": {"pciAddress": "p", "later": 1}}}"#;
+        let Reply::Attached { attachment, .. } = decode(text.as_bytes()).unwrap() else {
+            panic!("another outcome")
+        };
+        assert_eq!(
+            (attachment.id.as_str(), attachment.vf.unwrap().pci_address.as_str()),
+            ("a", "p")
+        );
     }
 }
