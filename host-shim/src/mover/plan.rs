@@ -37,10 +37,10 @@ pub struct Plan {
     pub carrier_limit: Duration,
 }
 
-/// The interface whose default routes are the pod's. Runtimes call the first one so.
+/// The interface whose routes are the pod's. Runtimes call the first one so.
 const FIRST_INTERFACE: &str = "eth0";
-/// What the default routes of other interfaces cost, plus the link's index: more than the kernel's
-/// own choice in either family, so that they only serve where the first interface has none.
+/// What the routes of other interfaces cost, plus the link's index: more than the kernel's own choice
+/// in either family, so that they only serve where the first interface has none.
 const LATER_METRIC: u32 = 2000;
 
 /// An attachment that the host can't carry out: the DPU's answer is malformed.
@@ -94,17 +94,14 @@ impl Plan {
     pub(super) fn routes_by(&self, index: u32) -> impl Iterator<Item = Route> {
         self.routes.iter().map(move |route| Route {
             output: index,
-            priority: route.priority.or_else(|| self.metric(route, index)),
+            priority: route.priority.or_else(|| self.metric(index)),
             ..route.clone()
         })
     }
 
-    /// A pod may have several interfaces with a default route each.
-    fn metric(&self, route: &Route, index: u32) -> Option<u32> {
-        let is_later_default = self.name != FIRST_INTERFACE
-            && route.destination.prefix() == 0
-            && route.table.is_none();
-        is_later_default.then(|| LATER_METRIC.saturating_add(index))
+    /// A pod may have several interfaces with the same route each, as of one network.
+    fn metric(&self, index: u32) -> Option<u32> {
+        (self.name != FIRST_INTERFACE).then(|| LATER_METRIC.saturating_add(index))
     }
 }
 

@@ -153,7 +153,7 @@ impl Round {
 
 fn operation(dice: &mut Dice) -> Operation {
     let (pod, interface) = (dice.index(PODS), dice.index(INTERFACES.len()));
-    let network = network(dice, interface);
+    let network = network(dice);
     let action = dice.weighted(&[
         (340, Action::Add(network, Wish::Nothing)),
         (20, Action::Add(network, Wish::Mac(0))),
@@ -176,12 +176,10 @@ fn operation(dice: &mut Dice) -> Operation {
     Operation { pod, interface, action: specified(action, dice) }
 }
 
-/// `green` has a route of its own, which a pod can have but once.
-fn network(dice: &mut Dice, interface: usize) -> Network {
-    let routed = if interface == 0 { "green" } else { "blue" };
+fn network(dice: &mut Dice) -> Network {
     dice.weighted(&[
         (8, Network::Configured("blue")),
-        (4, Network::Configured(routed)),
+        (4, Network::Configured("green")),
         (2, Network::Configured("wire")),
         (1, Network::Configured("tiny")),
         (3, Network::Own),

@@ -47,6 +47,25 @@ fn an_added_interface_is_what_the_network_says() {
     lab.assert_invariants();
 }
 
+/// Both bring the network's routes, of which the kernel takes no second one at the same cost.
+#[test]
+fn two_interfaces_of_one_network_are_in_one_pod() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    for interface in ["net1", "net2"] {
+        let _ = lab.add("green", &pod, interface).result();
+        lab.assert_invariants();
+    }
+    let routes = pod.json("ip", &["route"]);
+    let of_green = routes.iter().filter(|route| route["dst"] == "172.16.0.0/12");
+    let by: Vec<_> = of_green.map(|route| route["dev"].as_str().unwrap()).collect();
+    assert_eq!(by, ["net1", "net2"], "{routes:?}");
+    for interface in ["net1", "net2"] {
+        lab.del("green", &pod, interface).nothing();
+    }
+    lab.assert_clean_slate();
+}
+
 #[test]
 fn adding_again_gives_the_same_result() {
     let lab = Lab::start(&Settings::default());
