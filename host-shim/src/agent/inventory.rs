@@ -24,7 +24,10 @@ use super::{
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::vf_source::{self, VfIdentity, VfSource, Whereabouts};
+use crate::{
+    mover::is_clean,
+    vf_source::{self, VfIdentity, VfSource, Whereabouts},
+};
 
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
@@ -139,7 +142,7 @@ fn physical_functions(
         let condition = match vfs.get(&order(identity)) {
             Some(_) => VfCondition::InUse,
             None if vf_source::use_by_host(link, addresses).is_some() => VfCondition::InUse,
-            None if vf_source::is_clean(source, identity, link) => VfCondition::Clean,
+            None if is_clean(source, identity, link) => VfCondition::Clean,
             // Until it is restored.
             None => VfCondition::Missing,
         };

@@ -22,7 +22,7 @@ use super::{
     place::{Place, place_in},
     records::{Phase, Record},
 };
-use crate::vf_source;
+use crate::{mover::is_clean, vf_source};
 
 /// Longest comparison of all records with the kernel: it waits for attaches that are under way,
 /// and for the DPU.
@@ -172,7 +172,7 @@ impl Agent {
         let Some(vf) = self.source.vf_of(link) else { return };
         self.vf_events.send_modify(|count| *count = count.wrapping_add(1));
         let Some(record) = self.records.by_pci_address(&vf.pci_address) else {
-            if !vf_source::is_clean(&*self.source, &vf, link) {
+            if !is_clean(&*self.source, &vf, link) {
                 self.poke.notify_one();
             }
             return self.inventory_changed();

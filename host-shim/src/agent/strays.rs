@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Agent, strangers::Obstacles};
 use crate::{
-    mover::{MoveError, differences_from_own, make_clean, open_netns, take_out},
+    mover::{MoveError, differences_from_own, is_clean, make_clean, open_netns, take_out},
     protocol::DelRequest,
     vf_source,
 };
@@ -74,7 +74,7 @@ impl Agent {
         let links = host.links()?;
         let addresses = host.all_addresses()?;
         for (vf, link) in self.host_vfs(&links) {
-            let is_let_alone = vf_source::is_clean(&*self.source, &vf, link)
+            let is_let_alone = is_clean(&*self.source, &vf, link)
                 || vf_source::use_by_host(link, &addresses).is_some();
             // Looked for after the listing: a VF that is being attached has a record by now.
             if is_let_alone || self.records.by_pci_address(&vf.pci_address).is_some() {

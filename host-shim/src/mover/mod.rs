@@ -25,7 +25,7 @@ pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
-pub use original::{Original, differences_from_own};
+pub use original::{Original, differences_from_own, is_clean};
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub use plan::{Plan, PlanError};
 

@@ -3,7 +3,7 @@
 use netlink::{Link, LinkChange, MacAddress, Request, VfSettings};
 use serde::{Deserialize, Serialize};
 
-use crate::vf_source::OwnState;
+use crate::vf_source::{OwnState, VfIdentity, VfSource};
 
 /// What a VF is like in the host's namespace, to be restored when it comes back. All of it goes with
 /// a link from namespace to namespace, and so from a pod to the next.
@@ -158,9 +158,35 @@ pub fn differences_from_own(link: &Link, own: &OwnState) -> Vec<String> {
     Original::unrecorded(link, own).differences(link)
 }
 
+/// Whether the link of a VF is as it should be while nobody uses it.
+#[must_use]
+pub fn is_clean(source: &dyn VfSource, vf: &VfIdentity, link: &Link) -> bool {
+    source.own_state(vf).is_some_and(|own| differences_from_own(link, &own).is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vf_source::{OWN_MTU, VirtualCard};
+
+    /// Whatever the doctor tells of a VF, the agent restores before it gives the VF out.
+    #[test]
+    fn a_vf_is_clean_if_and_only_if_nothing_of_it_differs() {
+        let change = |change: fn(&mut Link)| {
+            let mut link = Link::default();
+            (link.name, link.mtu) = ("p0v3".into(), OWN_MTU);
+            link.alias = Some("virtual-nic d000:00:00.4 pf0vf3".into());
+            change(&mut link);
+            let vf = VirtualCard.vf_of(&link).unwrap();
+            is_clean(&VirtualCard, &vf, &link)
+        };
+        assert!(change(|_| {}));
+        assert!(!change(|link| link.name = "eth0".into()));
+        assert!(!change(|link| link.is_up = true));
+        assert!(!change(|link| link.is_promiscuous = true));
+        assert!(!change(|link| link.is_all_multicast = true));
+        assert!(!change(|link| link.group = 7));
+    }
 
     #[test]
     fn a_record_of_an_earlier_version_is_read() {

@@ -185,15 +185,6 @@ pub fn vfs<'a>(
     links.iter().filter_map(|link| Some((source.vf_of(link)?, link)))
 }
 
-/// Whether the link of a VF is as it should be while nobody uses it.
-#[must_use]
-pub fn is_clean(source: &dyn VfSource, vf: &VfIdentity, link: &Link) -> bool {
-    let Some(own) = source.own_state(vf) else { return false };
-    let has_own_mac = own.mac.is_none_or(|mac| link.mac == Some(mac));
-    let is_own = link.name == own.name && link.mtu == own.mtu && has_own_mac;
-    is_own && !link.is_up && !link.is_promiscuous
-}
-
 /// What the host itself uses the link of a VF for, of all addresses in the link's namespace.
 /// `None`: for nothing. A VF that comes back from a pod has neither a bridge nor addresses.
 #[must_use]

@@ -392,11 +392,11 @@ mod tests {
         let seen = link("enp3s0v1", "0000:03:00.3");
         let vf = cards.vf_of(&seen).unwrap();
         assert!(cards.own_state(&vf).is_none());
-        assert!(!super::super::is_clean(&cards, &vf, &seen));
+        assert!(!crate::mover::is_clean(&cards, &vf, &seen));
         cards.learn(&[(vf.clone(), &seen)]);
-        assert!(super::super::is_clean(&cards, &vf, &seen));
+        assert!(crate::mover::is_clean(&cards, &vf, &seen));
         let fallen = link("eth0", "0000:03:00.3");
-        assert!(!super::super::is_clean(&cards, &vf, &fallen));
+        assert!(!crate::mover::is_clean(&cards, &vf, &fallen));
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use std::{fs, os::unix::fs::symlink, process::Output, time::Duration};
 
-use e2e::{Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
+use e2e::{
+    Lab, Netns, Settings,
+    scenarios::{figure, pods::addresses},
+    wait_for,
+};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -34,6 +38,7 @@ fn assert_named_and_mended(lab: &Lab, code: &str) {
     let expected = (code.to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
     assert!(differences(&mended).contains(&expected) && exit == Some(0), "{mended:#}");
     assert_healthy(lab);
+    figure(1, "breakages that doctor named and mended");
 }
 
 fn assert_healthy(lab: &Lab) {
@@ -55,6 +60,7 @@ fn assert_mends_itself(lab: &Lab, what: &str, breakage: impl FnOnce()) {
     wait_for("a repair", LIMIT, || (count() > before).then_some(()));
     wait_for("good health", LIMIT, || (doctor(lab, &[]).1 == Some(0)).then_some(()));
     lab.assert_invariants();
+    figure(1, "breakages mended without being asked");
 }
 
 #[test]
@@ -84,6 +90,8 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
         ("its name is lost0 instead of p0v1", ["p0v1", "name", "lost0"].as_slice()),
         ("its MTU is 1400 instead of 1500", &["p0v2", "mtu", "1400"]),
         ("it is up", &["p0v3", "up"]),
+        ("its reception of all multicast is not restored", &["p0v1", "allmulticast", "on"]),
+        ("its group is 7 instead of 0", &["p0v2", "group", "7"]),
     ] {
         let change = [&["link", "set"], setting].concat();
         assert_mends_itself(&lab, what, || drop(host.ip(&change)));
