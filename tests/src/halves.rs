@@ -8,7 +8,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Answer, Call, Netns, Operator, Program, card, cni, eventually, lab, soak::Victim};
+use crate::{Answer, Call, Netns, Operator, Program, card, cni, eventually, lab, victim::Victim};
 
 /// How long a program may take to be up.
 const START: Duration = Duration::from_secs(3);

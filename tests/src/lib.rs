@@ -25,6 +25,7 @@ mod proxy;
 pub mod scenarios;
 mod settings;
 pub mod soak;
+mod victim;
 mod wait;
 
 pub use arm::{ArmDpu, ArmLab};

@@ -54,6 +54,25 @@ pub fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
+/// The steps that the program `name` names itself, so that none is forgotten.
+pub(crate) fn steps(name: &str) -> Vec<String> {
+    listed(name, "--list-steps")
+}
+
+/// The points at which the program `name` says itself that it can be killed, in order.
+pub(crate) fn kill_points(name: &str) -> Vec<String> {
+    listed(name, "--list-kill-points")
+}
+
+fn listed(name: &str, option: &str) -> Vec<String> {
+    let output = run(Command::new(program(name)).arg(option));
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("names");
+    let names: Vec<_> = text.lines().map(str::to_owned).collect();
+    assert!(names.len() > 3, "{names:?}");
+    names
+}
+
 /// A program of ours that stays in the foreground of its child process.
 #[derive(Debug)]
 pub struct Program {

@@ -1,20 +1,9 @@
 //! Every step of a program fails.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use super::figure;
-use crate::{Lab, Netns, Settings, program, run};
-
-/// The steps that a program names itself, so that none is forgotten.
-pub(crate) fn steps(name: &str) -> Vec<String> {
-    let mut command = Command::new(program(name));
-    let output = run(command.arg("--list-steps"));
-    assert!(output.status.success(), "{output:?}");
-    let steps: Vec<_> =
-        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
-    assert!(steps.len() > 3, "{steps:?}");
-    steps
-}
+use crate::{Lab, Netns, Settings, process::steps};
 
 /// Whether the armed fault struck, which takes its file away.
 fn struck(file: &Path) -> bool {

@@ -1,7 +1,7 @@
 //! A program is killed at every point of each of its flows, amid many calls. Started again, it
 //! completes or releases what was under way, and keeps what was confirmed.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,8 @@ use super::{
     pods::addresses,
 };
 use crate::{
-    Answer, Call, Fault, Lab, Netns, Program, Settings, eventually, program, run, wait_for,
+    Answer, Call, Fault, Lab, Netns, Program, Settings, eventually, process::kill_points, run,
+    wait_for,
 };
 
 /// How long what is waited for may take.
@@ -270,18 +271,6 @@ impl Residents {
     }
 }
 
-/// The points at which the program `name` says itself that it can be killed, in order.
-///
-/// # Panics
-/// When it does not say.
-#[must_use]
-pub fn kill_points(name: &str) -> Vec<String> {
-    let output = run(Command::new(program(name)).arg("--list-kill-points"));
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(str::to_owned).collect()
-}
-
 /// The points of a program that none of these flows passes.
 ///
 /// # Panics
@@ -316,7 +305,7 @@ pub fn every_point_of_the_flow_kills(flow: Flow) {
 /// Kills the program at each point of those beginnings that a card reset has it pass.
 ///
 /// # Panics
-/// When a pod does not get its VF back.
+/// When a pod does not get its VF back, or no point that is passed begins like that.
 pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
     let (mut lab, residents) = begin();
     let trace = lab.trace(program);
@@ -324,6 +313,9 @@ pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
     residents.assert_back(&lab);
     let passed = fs::read_to_string(&trace).unwrap();
     fs::remove_file(&trace).unwrap();
+    for own in own {
+        assert!(passed.lines().any(|point| point.starts_with(own)), "{own} is not in {passed}");
+    }
     let is_own = |point: &&str| own.iter().any(|own| point.starts_with(own));
     let points: BTreeSet<_> = passed.lines().filter(is_own).collect();
     for point in &points {

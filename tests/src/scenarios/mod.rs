@@ -12,7 +12,8 @@ pub mod pods;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Sets the flag when it is dropped, so that what goes on meanwhile ends with a test that fails, too.
-struct End<'a>(&'a AtomicBool);
+#[derive(Debug)]
+pub struct End<'a>(pub &'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -22,6 +23,6 @@ impl Drop for End<'_> {
 
 /// Tells a figure of what was tried; those of the same name are summed up.
 #[expect(clippy::print_stdout, reason = "what runs of tests are summed up by")]
-fn figure(count: usize, what: &str) {
+pub fn figure(count: usize, what: &str) {
     println!("figure: {count} {what}");
 }

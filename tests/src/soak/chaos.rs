@@ -7,10 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::plan::{Fault, Trouble, Victim};
+use super::plan::{Fault, Trouble};
 use crate::{
     halves::Machines,
-    scenarios::{faults::steps, kills::kill_points},
+    process::{kill_points, steps},
+    victim::Victim,
     wait_for,
 };
 

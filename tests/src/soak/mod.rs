@@ -19,7 +19,6 @@ use std::{
     time::Instant,
 };
 
-pub(crate) use self::plan::Victim;
 use self::{
     caller::{Caller, Common},
     chaos::{Chaos, Points, Toll},

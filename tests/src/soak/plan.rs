@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::dice::Dice;
+use crate::victim::Victim;
 
 /// Runtimes that call at the same time, each with its own pods.
 pub(crate) const CALLERS: usize = 6;
@@ -69,22 +70,6 @@ pub(crate) struct Operation {
     pub(crate) pod: usize,
     pub(crate) interface: usize,
     pub(crate) action: Action,
-}
-
-/// One of the two programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Victim {
-    Agent,
-    Service,
-}
-
-impl Victim {
-    pub(crate) fn program(self) -> &'static str {
-        match self {
-            Self::Agent => "host-shim-agent",
-            Self::Service => "dpu-service",
-        }
-    }
 }
 
 /// What goes wrong.

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, fs, os::unix::fs::symlink, path::PathBuf};
 
-use e2e::{Call, Lab, Netns, Settings};
+use e2e::{Call, Lab, Netns, Settings, scenarios::figure};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ const VERSIONS: [&str; 5] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0", "0.3.0"];
 struct Refusals {
     lab: Lab,
     pod: Netns,
-    count: Cell<u32>,
+    count: Cell<usize>,
 }
 
 impl Refusals {
@@ -40,7 +40,7 @@ impl Refusals {
         self.lab.assert_clean_slate();
         let _ = self.lab.execute(&self.add()).result();
         self.lab.assert_invariants();
-        println!("figure: {} broken or hostile CNI calls refused", self.count.get());
+        figure(self.count.get(), "broken or hostile CNI calls refused");
     }
 }
 

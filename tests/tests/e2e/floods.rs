@@ -11,21 +11,19 @@ use std::{
 
 use e2e::{
     Lab, Program, Settings,
-    scenarios::floods::{Malice, others_are_served, peers_that_misbehave_keep_nobody_out},
+    scenarios::{
+        figure,
+        floods::{Malice, others_are_served, peers_that_misbehave_keep_nobody_out},
+    },
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// More than either program needs for what it lets happen at once.
 const MOST_MEMORY_MIB: usize = 160;
 
-fn figure(count: usize, what: &str) {
-    println!("figure: {count} {what}");
-}
-
-fn assert_memory_is_bounded(program: &Program) -> usize {
+fn assert_memory_is_bounded(program: &Program) {
     let peak = program.peak_memory_kib() / 1024;
     assert!(peak < MOST_MEMORY_MIB, "{peak} MiB");
-    peak
 }
 
 fn raise_file_limit() {
@@ -62,17 +60,14 @@ fn two_thousand_handshakes_of_a_byte_a_second_keep_nobody_out() {
         assert!(served > 0);
     });
     figure(CROWD, "handshakes that never end");
-    figure(assert_memory_is_bounded(&lab.service), "MiB of memory at most amid these handshakes");
+    assert_memory_is_bounded(&lab.service);
     lab.assert_clean_slate();
 }
 
 fn peers_that_misbehave(malice: Malice) {
     let lab = Lab::start(&Settings::default());
     peers_that_misbehave_keep_nobody_out(&lab, malice);
-    figure(
-        assert_memory_is_bounded(&lab.service),
-        &format!("MiB of memory at most amid {malice:?}"),
-    );
+    assert_memory_is_bounded(&lab.service);
     lab.assert_clean_slate();
 }
 
@@ -136,6 +131,6 @@ fn a_thousand_connections_to_the_agents_socket_keep_nobody_out_for_long() {
     });
     drop(silent);
     figure(SILENT + SLOW + ENDLESS, "hostile connections to the agent's socket");
-    figure(assert_memory_is_bounded(&lab.agent), "MiB of memory at most of the agent amid these");
+    assert_memory_is_bounded(&lab.agent);
     lab.assert_clean_slate();
 }

@@ -87,6 +87,15 @@ fn the_service_killed_while_it_programs_a_card_that_was_reset_recovers() {
 
 #[test]
 fn the_agent_killed_while_it_puts_vfs_back_after_a_card_reset_recovers() {
-    let own = ["check-names", "prepare", "move-in", "configure", "await-carrier", "put-back"];
+    let own = [
+        "check-names",
+        "set-port",
+        "prepare",
+        "move-in",
+        "configure",
+        "watch-carrier",
+        "announce",
+        "put-back",
+    ];
     every_point_after_a_card_reset_kills("host-shim-agent", &own);
 }

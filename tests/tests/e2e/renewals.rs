@@ -10,7 +10,11 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Lab, Netns, Program, Settings, program, run, wait_for};
+use e2e::{
+    Lab, Netns, Program, Settings, program, run,
+    scenarios::{End, figure},
+    wait_for,
+};
 use mtls::Role;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -74,15 +78,6 @@ fn replace_in_all_ways(lab: &Lab) {
     }
 }
 
-/// Ends the calls, also where a replacement fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn no_call_fails_while_certificates_are_replaced() {
     let lab = Lab::start(&Settings::default());
@@ -100,12 +95,12 @@ fn no_call_fails_while_certificates_are_replaced() {
             pods
         });
         {
-            let _over = Over(&is_over);
+            let _end = End(&is_over);
             replace_in_all_ways(&lab);
         }
-        let pods: u32 = calls.join().unwrap();
+        let pods: usize = calls.join().unwrap();
         assert!(pods > 10, "{pods}");
-        println!("figure: {pods} pods attached and detached while certificates were replaced");
+        figure(pods, "pods attached and detached while certificates were replaced");
     });
     assert!(lab.status().status.success());
     lab.assert_clean_slate();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Call, Lab, Netns, Settings, wait_for};
+use e2e::{Call, Lab, Netns, Settings, scenarios::figure, wait_for};
 use serde_json::json;
 
 /// As much as can be logged.
@@ -77,7 +77,7 @@ fn no_secret_gets_into_a_log() {
     for secret in &secrets {
         assert!(!logs.contains(secret.as_str()), "{secret} is in a log");
     }
-    println!("figure: {} secrets looked for in the logs of trace level", secrets.len());
+    figure(secrets.len(), "secrets looked for in the logs of trace level");
 }
 
 /// A network configuration with something secret in every place that nobody reads.

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use e2e::soak::Soak;
+use e2e::{scenarios::figure, soak::Soak};
 
 /// What takes a quarter of a minute.
 const OPERATIONS: usize = 300;
@@ -16,7 +16,7 @@ fn soak(seed: u64) {
     let outcome = soak.end();
     let broken = outcome.breaches();
     assert!(outcome.is_good(), "seed {seed}, {}: {progress}\n{broken}", folder.display());
-    println!("figure: {OPERATIONS} operations of a soak in every test run");
+    figure(OPERATIONS, "operations of a soak in every test run");
 }
 
 #[test]

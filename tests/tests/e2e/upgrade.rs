@@ -2,7 +2,10 @@
 
 use std::{fs, process::Stdio};
 
-use e2e::{Lab, Netns, Settings, scenarios::pods::addresses};
+use e2e::{
+    Lab, Netns, Settings,
+    scenarios::{figure, pods::addresses},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -37,6 +40,7 @@ fn replaced(replace: impl FnOnce(&mut Lab)) {
         lab.del("blue", pod, "eth0").nothing();
     }
     lab.assert_clean_slate();
+    figure(1, "programs replaced under running pods");
 }
 
 /// Puts a copy of a program where it is started from the next time, as the next version is.
