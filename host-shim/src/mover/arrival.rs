@@ -8,6 +8,7 @@ use saga::{Step, Steps};
 use super::{
     Durations, Failed, MoveError, Scene,
     announcer::{Announcement, Announcer},
+    inward::WATCH_CARRIER,
 };
 
 /// What follows once the carrier is there.
@@ -63,7 +64,7 @@ impl Arrival {
 }
 
 fn without_carrier(error: netlink::Error) -> Failed {
-    Failed { step: "await-carrier", source: Some(error.into()), left: Vec::new() }
+    Failed { step: WATCH_CARRIER, source: Some(error.into()), left: Vec::new() }
 }
 
 /// Tells the neighbours where the addresses are now.

@@ -11,6 +11,9 @@ use super::{MoveError, Namespace, Scene, configure, outward, port::SetPort};
 pub const STEPS: &Steps<Scene, MoveError> =
     &[&CheckNames, &Prepare, &SetPort, &MoveIn, &Configure, &WatchCarrier];
 
+/// The step that finds out whether there is a carrier, and what it does where there is none.
+pub(super) const WATCH_CARRIER: &str = "watch-carrier";
+
 /// Gives a pod a VF that has no link to move.
 pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&SetPort];
 
@@ -173,7 +176,7 @@ impl Step<Scene> for WatchCarrier {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
-        "watch-carrier"
+        WATCH_CARRIER
     }
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
