@@ -9,9 +9,12 @@ use std::{
 
 use e2e::{program, run};
 
+fn path(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)
+}
+
 fn hack(script: &str) -> Command {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script);
-    let mut command = Command::new(path);
+    let mut command = Command::new(path(script));
     let programs: PathBuf = program("dpuctl").parent().unwrap().into();
     command.env("OFFLOAD_BIN_DIR", programs);
     command
@@ -83,6 +86,49 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         let last = words[words.len() - 1];
         assert!(!output.status.success() && said.contains(&format!("argument {last};")), "{said}");
     }
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
+    for line in [
+        "soak --ops abc",
+        "soak --ops -1",
+        "soak --ops",
+        "soak --seed 5x",
+        "fuzz --seconds abc",
+        "fuzz --seconds 0",
+        "fuzz --executions 1.5",
+        "fuzz --executions",
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        // A script that goes on is not to go on for ever.
+        let mut bounded = Command::new("timeout");
+        let output = run(bounded.arg("10").arg(path(words[0])).args(&words[1..]));
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        let expected = format!("{}: {} needs a number", words[0], words[1]);
+        assert!(said.starts_with(&expected) && said.lines().count() == 1, "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let stopped = "9 operations of seed 1\ncould not go on: seed 1, round 2; logs in /tmp/x\n";
+    let good = "9 operations, 3 kills, 2 cuts: 0 lost, 0 leaked, 0 doubled";
+    let second = format!("9 operations of seed 2\n{good}\n");
+    let cut_off = "9 operations of seed 3\n";
+    fs::write(folder.path().join("soaks.log"), format!("{stopped}{second}{cut_off}")).unwrap();
+    fs::write(folder.path().join("later.log"), format!("9 operations of seed 4\n{good}\n"))
+        .unwrap();
+    let mut command = hack("reliability");
+    let output = run(command.args(["--logs", "soaks.log", "later.log"]).current_dir(&folder));
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let rows: Vec<_> = said.lines().filter(|line| line.ends_with(" |")).skip(1).collect();
+    let ended = |seed| format!("| {seed} | {good} |");
+    let not_ended = |seed| format!("| {seed} | came to no end |");
+    assert_eq!(rows, [not_ended(1), ended(2), not_ended(3), ended(4)], "{said}");
 }
 
 #[test]
