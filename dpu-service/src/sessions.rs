@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use offload_proto::{
     Failure, Reason, capability,
     v1::{Examination, Examine},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex as Turns, OwnedMutexGuard as Turn, mpsc, oneshot};
 use uuid::Uuid;
 use vf_alloc::PfId;
 
@@ -126,21 +126,34 @@ struct Open {
     commands: mpsc::Sender<HostCommand>,
     /// What both sides can do.
     capabilities: Vec<&'static str>,
-    /// Who waits for what the host finds, by the number of the request.
-    examinations: HashMap<u64, oneshot::Sender<Examination>>,
-    /// The number of the latest request.
-    requests: u64,
+    /// Whose turn it is to ask what the host finds.
+    turns: Arc<Turns<()>>,
+    /// What the host was asked and has not answered.
+    asked: Option<Asked>,
 }
 
-/// Why a host can't be asked what it finds.
+/// A host looks at its VFs. Whoever asked may have given up since: it is the next one's turn only once
+/// the host has answered, so that nobody can have it look more often than it is able to.
+#[derive(Debug)]
+struct Asked {
+    /// Unique over all time, so that what was asked in another session is not answered here.
+    request_id: u64,
+    answer: oneshot::Sender<Examination>,
+    _turn: Turn<()>,
+}
+
+/// Why it is not known what a host finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unasked {
+pub enum NotExamined {
     /// It has no session.
     #[error("it is not connected")]
     NotConnected,
     /// Its agent does not know the question.
     #[error("its agent is of a version that can't be asked: upgrade it")]
     TooOld,
+    /// Its session ended meanwhile.
+    #[error("its session ended before it answered")]
+    SessionEnded,
 }
 
 impl Sessions {
@@ -163,8 +176,8 @@ impl Sessions {
                 id,
                 commands: sender,
                 capabilities: hello.capabilities.clone(),
-                examinations: HashMap::new(),
-                requests: 0,
+                turns: Arc::default(),
+                asked: None,
             }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
@@ -204,6 +217,15 @@ impl Sessions {
         hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
     }
 
+    /// Whether both sides of session `id` can do this, one of [`capability::ALL`]. If that is not the
+    /// session in force, they can't.
+    #[must_use]
+    pub fn can(&self, host: &HostName, id: SessionId, capability: &str) -> bool {
+        let hosts = self.lock();
+        let open = hosts.get(host).filter(|entry| entry.is_in(id)).and_then(|it| it.open.as_ref());
+        open.is_some_and(|open| open.capabilities.contains(&capability))
+    }
+
     /// Tells the host something, if it has a session. A host without one learns it from what the
     /// service makes of its next hello.
     pub fn send(&self, host: &HostName, command: HostCommand) {
@@ -213,27 +235,46 @@ impl Sessions {
     }
 
     /// Asks the host to look at its VFs, and if wanted to mend first what is not as it should be, but
-    /// for the VFs at the PCI addresses `held`. Its answer comes at most as long as its session lasts.
+    /// for the VFs at the PCI addresses `held`. One at a time asks: waits for its turn, and then for
+    /// the answer, as long as the session lasts.
     ///
     /// # Errors
-    /// [`Unasked`].
-    pub fn examine(
+    /// [`NotExamined`].
+    pub async fn examine(
         &self,
         host: &HostName,
         mend: bool,
-        held: Vec<String>,
-    ) -> Result<oneshot::Receiver<Examination>, Unasked> {
-        let mut hosts = self.lock();
-        let entry = hosts.get_mut(host).ok_or(Unasked::NotConnected)?;
-        let open = entry.open.as_mut().ok_or(Unasked::NotConnected)?;
+        held: impl FnOnce() -> Vec<String>,
+    ) -> Result<Examination, NotExamined> {
+        let turn = self.turns(host)?.lock_owned().await;
+        let answer = self.ask(host, turn, mend, held())?;
+        answer.await.map_err(|_| NotExamined::SessionEnded)
+    }
+
+    fn turns(&self, host: &HostName) -> Result<Arc<Turns<()>>, NotExamined> {
+        let hosts = self.lock();
+        let open = hosts.get(host).and_then(|entry| entry.open.as_ref());
+        let open = open.ok_or(NotExamined::NotConnected)?;
         if !open.capabilities.contains(&capability::EXAMINE) {
-            return Err(Unasked::TooOld);
+            return Err(NotExamined::TooOld);
         }
-        open.requests += 1;
-        let request_id = open.requests;
+        Ok(Arc::clone(&open.turns))
+    }
+
+    fn ask(
+        &self,
+        host: &HostName,
+        turn: Turn<()>,
+        mend: bool,
+        held: Vec<String>,
+    ) -> Result<oneshot::Receiver<Examination>, NotExamined> {
+        let mut hosts = self.lock();
+        let entry = hosts.get_mut(host).ok_or(NotExamined::SessionEnded)?;
+        let is_of_session = |open: &&mut Open| Arc::ptr_eq(&open.turns, Turn::mutex(&turn));
+        let open = entry.open.as_mut().filter(is_of_session).ok_or(NotExamined::SessionEnded)?;
+        let (request_id, _) = Uuid::new_v4().as_u64_pair();
         let (sender, answer) = oneshot::channel();
-        open.examinations.retain(|_, waiting| !waiting.is_closed());
-        open.examinations.insert(request_id, sender);
+        open.asked = Some(Asked { request_id, answer: sender, _turn: turn });
         entry.send(host, HostCommand::Examine(Examine { request_id, mend, held }));
         Ok(answer)
     }
@@ -243,9 +284,10 @@ impl Sessions {
         let mut hosts = self.lock();
         let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id));
         let Some(open) = entry.and_then(|entry| entry.open.as_mut()) else { return };
-        if let Some(waiting) = open.examinations.remove(&examination.request_id) {
+        let is_answered = |asked: &mut Asked| asked.request_id == examination.request_id;
+        if let Some(asked) = open.asked.take_if(is_answered) {
             // Whoever waited may have given up.
-            let _ = waiting.send(examination);
+            let _ = asked.answer.send(examination);
         }
     }
 
@@ -297,6 +339,10 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use std::{pin::pin, time::Duration};
+
+    use tokio::time::timeout;
+
     use super::*;
     use crate::attachments::Inventory;
 
@@ -372,31 +418,70 @@ mod tests {
         sessions.open(&host(), &hello).unwrap()
     }
 
-    #[test]
-    fn only_an_agent_that_can_be_asked_is_asked() {
-        let sessions = Sessions::default();
-        let ask = || sessions.examine(&host(), false, Vec::new()).map(drop);
-        assert_eq!(ask(), Err(Unasked::NotConnected));
-        let mut old = open_with(&sessions, &[]);
-        assert_eq!(ask(), Err(Unasked::TooOld));
-        assert!(old.commands.try_recv().is_err(), "it was sent nothing");
-        let mut new = open_with(&sessions, &[capability::EXAMINE]);
-        assert_eq!(ask(), Ok(()));
-        assert!(matches!(new.commands.try_recv(), Ok(HostCommand::Examine(_))));
+    /// Asks, and gives up at once unless the answer is there.
+    async fn ask(sessions: &Sessions) -> Option<Result<Examination, NotExamined>> {
+        timeout(Duration::ZERO, sessions.examine(&host(), false, Vec::new)).await.ok()
     }
 
-    #[test]
-    fn an_answer_comes_to_who_asked_or_not_at_all() {
+    fn asked_of(session: &mut Session) -> Option<u64> {
+        match session.commands.try_recv() {
+            Ok(HostCommand::Examine(asked)) => Some(asked.request_id),
+            _ => None,
+        }
+    }
+
+    fn answer(request_id: u64) -> Examination {
+        Examination { request_id, ..Examination::default() }
+    }
+
+    #[tokio::test]
+    async fn only_an_agent_that_can_be_asked_is_asked() {
         let sessions = Sessions::default();
-        let session = open_with(&sessions, &[capability::EXAMINE]);
-        let ask = || sessions.examine(&host(), false, Vec::new()).unwrap();
-        let (mut first, mut second) = (ask(), ask());
-        let answer = |request_id| Examination { request_id, ..Examination::default() };
-        sessions.examined(&host(), session.id, answer(2));
-        sessions.examined(&host(), session.id, answer(99));
-        assert_eq!(second.try_recv().unwrap().request_id, 2);
-        assert!(first.try_recv().is_err());
-        sessions.close(&host(), session.id);
-        assert_eq!(first.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        assert_eq!(ask(&sessions).await, Some(Err(NotExamined::NotConnected)));
+        let mut old = open_with(&sessions, &[]);
+        assert_eq!(ask(&sessions).await, Some(Err(NotExamined::TooOld)));
+        assert!(old.commands.try_recv().is_err(), "it was sent nothing");
+        let mut new = open_with(&sessions, &[capability::EXAMINE]);
+        assert_eq!(ask(&sessions).await, None);
+        assert!(asked_of(&mut new).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_host_is_asked_again_only_once_it_has_answered() {
+        let sessions = Sessions::default();
+        let mut session = open_with(&sessions, &[capability::EXAMINE]);
+        for _ in 0..100 {
+            assert_eq!(ask(&sessions).await, None);
+        }
+        let first = asked_of(&mut session).unwrap();
+        assert_eq!(asked_of(&mut session), None, "those who came after it wait");
+        sessions.examined(&host(), session.id, answer(first.wrapping_add(1)));
+        assert_eq!(ask(&sessions).await, None);
+        assert_eq!(asked_of(&mut session), None, "that was no answer");
+        sessions.examined(&host(), session.id, answer(first));
+        assert_eq!(ask(&sessions).await, None);
+        assert!(asked_of(&mut session).is_some_and(|second| second != first));
+    }
+
+    #[tokio::test]
+    async fn an_answer_comes_to_who_asked_in_that_session_or_not_at_all() {
+        let (sessions, host) = (Sessions::default(), host());
+        let mut older = open_with(&sessions, &[capability::EXAMINE]);
+        let mut question = pin!(sessions.examine(&host, false, Vec::new));
+        assert!(timeout(Duration::ZERO, &mut question).await.is_err());
+        let mut waiting = pin!(sessions.examine(&host, false, Vec::new));
+        assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());
+        let of_older = asked_of(&mut older).unwrap();
+        let mut newer = open_with(&sessions, &[capability::EXAMINE]);
+        assert_eq!(question.await, Err(NotExamined::SessionEnded));
+        assert_eq!(waiting.await, Err(NotExamined::SessionEnded));
+
+        let mut question = pin!(sessions.examine(&host, true, Vec::new));
+        assert!(timeout(Duration::ZERO, &mut question).await.is_err());
+        let of_newer = asked_of(&mut newer).unwrap();
+        sessions.examined(&host, newer.id, answer(of_older));
+        assert!(timeout(Duration::ZERO, &mut question).await.is_err(), "a late answer");
+        sessions.examined(&host, newer.id, answer(of_newer));
+        assert_eq!(question.await, Ok(answer(of_newer)));
     }
 }

@@ -39,8 +39,9 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
     match verb {
         Verb::Status { output } => status::status(&mut connect().await?, output, console).await,
         Verb::Doctor { fix, output } => {
-            let third = options.timeout() / 3;
-            doctor::doctor(&mut connect().await?, fix, third, output, console).await
+            // A host may be asked three times, and the DPU's own work takes its time too.
+            let patience = options.timeout() / 4;
+            doctor::doctor(&mut connect().await?, fix, patience, output, console).await
         }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,

@@ -30,8 +30,23 @@ const REPAIRS_TOLD: usize = 64;
 
 /// Compares hosts, DPU and records. Hosts that have not answered after `patience` are told as such.
 pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
+    look(shared, &mut Hosts::new(shared, patience)).await
+}
+
+/// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Hosts are
+/// waited for three times as long as `patience` at most.
+pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
+    let mut hosts = Hosts::new(shared, patience);
+    let found = look(shared, &mut hosts).await?.differences;
+    let obstacles = obstacles(hosts.ask(true).await);
+    shared.engine.reconcile(Depth::Thorough).await;
+    let left = look(shared, &mut hosts).await?;
+    Ok(outcome(found, left, &obstacles))
+}
+
+async fn look(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
     let before = attachments(shared);
-    let hosts = ask_hosts(shared, false, patience).await;
+    let hosts = hosts.ask(false).await;
     let dpu = shared.engine.examine_dpu().await?;
     let after = attachments(shared);
     let mut diagnosis = Comparison { before, hosts, dpu, after }.diagnosis(shared);
@@ -46,32 +61,43 @@ pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::D
     Ok(diagnosis)
 }
 
-/// Mends what can be mended, first on the hosts and then on the DPU, and tells what was.
-pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
-    let found = examine(shared, patience).await?.differences;
-    let tried = ask_hosts(shared, true, patience).await;
-    shared.engine.reconcile(Depth::Thorough).await;
-    let mut diagnosis = examine(shared, patience).await?;
-    let obstacles = obstacles(tried);
+/// What is left, and what was found and is left no more. Of a host that can't be looked at any more
+/// nobody knows that.
+fn outcome(
+    found: Vec<v1::Difference>,
+    mut diagnosis: v1::Diagnosis,
+    obstacles: &HashMap<Identity, String>,
+) -> v1::Diagnosis {
     for left in &mut diagnosis.differences {
         left.set_state(v1::DifferenceState::Unmended);
         left.why = obstacles.get(&identity(left)).cloned().unwrap_or_default();
     }
     let left: HashSet<_> = diagnosis.differences.iter().map(identity).collect();
-    let mut mended = found;
-    mended.retain(|found| !left.contains(&identity(found)));
-    mended.iter_mut().for_each(|found| found.set_state(v1::DifferenceState::Mended));
-    diagnosis.differences.extend(mended);
-    Ok(diagnosis)
+    let unknown = diagnosis.hosts.iter().filter(|host| !host.problem.is_empty());
+    let unknown: HashMap<_, _> = unknown.map(|host| (&host.name, &host.problem)).collect();
+    let mut others = found;
+    others.retain(|found| !left.contains(&identity(found)));
+    for other in &mut others {
+        other.set_state(v1::DifferenceState::Mended);
+        if let Some(problem) = unknown.get(&other.host) {
+            other.set_state(v1::DifferenceState::Unmended);
+            other.why = format!("whether it was mended is not known: {problem}");
+        }
+    }
+    diagnosis.differences.extend(others);
+    diagnosis
 }
 
+/// Host, code and subject.
+type Identity = (String, String, String);
+
 /// What makes two differences the same at two times.
-fn identity(difference: &v1::Difference) -> (String, String, String) {
+fn identity(difference: &v1::Difference) -> Identity {
     (difference.host.clone(), difference.code.clone(), difference.subject.clone())
 }
 
 /// What hosts could not mend, and why.
-fn obstacles(tried: Vec<HostHalf>) -> HashMap<(String, String, String), String> {
+fn obstacles(tried: Vec<HostHalf>) -> HashMap<Identity, String> {
     let found = tried.into_iter().filter_map(|host| {
         let differences = host.found.ok()?.differences.into_iter();
         let name = host.view.name.to_string();
@@ -91,26 +117,44 @@ struct HostHalf {
     found: Result<v1::Examination, String>,
 }
 
-async fn ask_hosts(shared: &Shared, mend: bool, patience: Duration) -> Vec<HostHalf> {
-    let ask = |view: HostView| async move {
-        let found = ask_host(shared, &view.name, mend, patience).await;
-        HostHalf { view, found }
-    };
-    join_all(shared.engine.hosts().into_iter().map(ask)).await
+/// Asks all hosts, as often as wanted, but none again of which it was not to be learned what it has: a
+/// silent one is waited for once.
+struct Hosts<'a> {
+    shared: &'a Shared,
+    patience: Duration,
+    /// Why it is not known what a host has.
+    problems: HashMap<HostName, String>,
 }
 
-async fn ask_host(
-    shared: &Shared,
-    host: &HostName,
-    mend: bool,
-    patience: Duration,
-) -> Result<v1::Examination, String> {
-    let answer = shared.engine.examine_host(host, mend).map_err(|unasked| unasked.to_string())?;
-    match timeout(patience, answer).await {
-        Ok(Ok(found)) if found.problem.is_empty() => Ok(found),
-        Ok(Ok(found)) => Err(found.problem),
-        Ok(Err(_)) => Err("its session ended before it answered".into()),
-        Err(_) => Err(format!("it did not answer within {patience:?}")),
+impl<'a> Hosts<'a> {
+    fn new(shared: &'a Shared, patience: Duration) -> Self {
+        Self { shared, patience, problems: HashMap::new() }
+    }
+
+    async fn ask(&mut self, mend: bool) -> Vec<HostHalf> {
+        let asking = &*self;
+        let ask = |view: HostView| async move {
+            let found = match asking.problems.get(&view.name) {
+                Some(problem) => Err(problem.clone()),
+                None => asking.ask_one(&view.name, mend).await,
+            };
+            HostHalf { view, found }
+        };
+        let halves = join_all(self.shared.engine.hosts().into_iter().map(ask)).await;
+        for HostHalf { view, found } in &halves {
+            if let Err(problem) = found {
+                self.problems.insert(view.name.clone(), problem.clone());
+            }
+        }
+        halves
+    }
+
+    async fn ask_one(&self, host: &HostName, mend: bool) -> Result<v1::Examination, String> {
+        let answer = timeout(self.patience, self.shared.engine.examine_host(host, mend)).await;
+        let found = answer
+            .map_err(|_| format!("it did not answer within {:?}", self.patience))?
+            .map_err(|not_examined| not_examined.to_string())?;
+        if found.problem.is_empty() { Ok(found) } else { Err(found.problem) }
     }
 }
 
@@ -296,5 +340,41 @@ fn show_vf(half: &VfHalf, found: &HashMap<VfId, v1::ExaminedVf>) -> v1::Diagnose
         joined: *joined,
         state: show::vf_state(&view.state).0.into(),
         attachment_id: view.attachment.map(|id| id.to_string()).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_that_fell_silent_had_is_not_told_as_mended() {
+        let on = |host: &str, found: Finding| v1::Difference {
+            host: host.into(),
+            ..found.of("pf0vf1", "it differs")
+        };
+        let host = |name: &str, problem: &str| v1::DiagnosedHost {
+            name: name.into(),
+            problem: problem.into(),
+            ..v1::DiagnosedHost::default()
+        };
+        let left = v1::Diagnosis {
+            hosts: vec![host("a", ""), host("b", "it did not answer within 2s")],
+            differences: vec![on("b", Finding::HostNotExamined)],
+            ..v1::Diagnosis::default()
+        };
+        let found = vec![on("a", Finding::VfDiffers), on("b", Finding::VfDiffers)];
+        let outcome = outcome(found, left, &HashMap::new()).differences;
+        let states: Vec<_> =
+            outcome.iter().map(|it| (it.host.as_str(), it.code.as_str(), it.state())).collect();
+        assert_eq!(
+            states,
+            [
+                ("b", "HOST_NOT_EXAMINED", v1::DifferenceState::Unmended),
+                ("a", "VF_DIFFERS", v1::DifferenceState::Mended),
+                ("b", "VF_DIFFERS", v1::DifferenceState::Unmended),
+            ]
+        );
+        assert!(outcome[2].why.ends_with("it did not answer within 2s"), "{}", outcome[2].why);
     }
 }

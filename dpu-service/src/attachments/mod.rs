@@ -21,10 +21,7 @@ mod welcome;
 use std::{fmt, sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason, v1::Examination};
-use tokio::{
-    sync::{oneshot, watch},
-    task::JoinHandle,
-};
+use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
 
 pub use detach::Detach;
@@ -45,7 +42,7 @@ use crate::{
     model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Network, Record},
     programmer::Programmer,
     records::{OpenError, Records},
-    sessions::{HostCommand, HostView, Session, SessionId, Unasked},
+    sessions::{HostCommand, HostView, NotExamined, Session, SessionId},
 };
 use engine::Engine;
 use registry::Registry;
@@ -169,14 +166,14 @@ impl Attachments {
     /// Asks the host what it finds of its VFs; with `mend`, once it has mended what it can.
     ///
     /// # Errors
-    /// [`Unasked`].
-    pub fn examine_host(
+    /// [`NotExamined`].
+    pub async fn examine_host(
         &self,
         host: &HostName,
         mend: bool,
-    ) -> Result<oneshot::Receiver<Examination>, Unasked> {
-        let held = self.0.pci_addresses_held_of(host);
-        self.0.sessions.examine(host, mend, held)
+    ) -> Result<Examination, NotExamined> {
+        let held = || self.0.pci_addresses_held_of(host);
+        self.0.sessions.examine(host, mend, held).await
     }
 
     /// The host found something.

@@ -204,10 +204,12 @@ fn a_representor_out_of_the_bridge_or_down_is_programmed_again() {
 fn a_host_that_is_away_or_silent_is_shown_so() {
     let mut lab = Lab::start(&Settings::default());
     lab.agent.signal(Signal::SIGSTOP);
-    let (found, exit) = doctor(&lab, &["--timeout", "1"]);
+    for arguments in [["--timeout", "1"].as_slice(), &["--fix", "--timeout", "2"]] {
+        let (found, exit) = doctor(&lab, arguments);
+        let code = &found["differences"][0]["code"];
+        assert!(exit == Some(1) && code == "HOST_NOT_EXAMINED", "{found:#}");
+    }
     lab.agent.signal(Signal::SIGCONT);
-    let code = &found["differences"][0]["code"];
-    assert!(exit == Some(1) && code == "HOST_NOT_EXAMINED", "{found:#}");
     lab.agent.stop();
     wait_for("the session's end", LIMIT, || {
         let (found, exit) = doctor(&lab, &[]);
