@@ -307,6 +307,17 @@ pub struct PortSettings {
     pub anti_spoofing: bool,
 }
 
+impl PortSettings {
+    /// Whether somebody has to keep the pod to any of it. An MTU the pod keeps by itself.
+    #[must_use]
+    pub fn needs_keeping(&self) -> bool {
+        self.vlan.is_some()
+            || !self.trunk.is_empty()
+            || !self.bandwidth.is_unlimited()
+            || self.anti_spoofing
+    }
+}
+
 impl Record {
     /// What it wants of its representor.
     #[must_use]

@@ -4,8 +4,12 @@
 /// An agent that answers `Examine`.
 pub const EXAMINE: &str = "examine";
 
+/// An agent that understands `Attachment.host_keeps_port`: where the DPU has no port of a VF to program,
+/// it has the PF keep the pod to what the network says, or refuses.
+pub const KEEPS_PORT: &str = "keeps-port";
+
 /// What this build can do.
-pub const ALL: &[&str] = &[EXAMINE];
+pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT];
 
 /// Most capabilities of a peer that are read.
 const MOST: usize = 256;

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use bootstrap::Chain;
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, capability};
 
 use super::{
     engine::{Engine, now},
@@ -58,14 +58,30 @@ impl Engine {
             return Err(Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
         }
         let record = registry.reserve(spec, session, boot_id, now())?;
-        if let Err(unsupported) = self.programmer.check(&record.port_settings()) {
+        if let Err(why) = self.check_kept(&record, session) {
             registry.forget(record.id, None, now());
-            return Err(Failure::new(
-                Reason::Unsupported,
-                format!("network {}: {unsupported}", record.network.name),
-            ));
+            let message = format!("network {}: {why}", record.network.name);
+            return Err(Failure::new(Reason::Unsupported, message));
         }
         Ok((record, true))
+    }
+
+    /// Whether the pod will be kept to what its network says: by the card, or else by the host.
+    fn check_kept(&self, record: &Record, session: SessionId) -> Result<(), String> {
+        let settings = record.port_settings();
+        self.programmer.check(&settings).map_err(|unsupported| unsupported.to_string())?;
+        let host = &record.key.host;
+        let is_kept = self.programmer.has_representors()
+            || !settings.needs_keeping()
+            || self.sessions.can(host, session, capability::KEEPS_PORT);
+        if is_kept {
+            return Ok(());
+        }
+        Err(format!(
+            "nobody would keep the pod to its VLAN, its MAC address and its rates: the DPU has no \
+             port of the VF, and the agent of host {host} is of a version that can't have the PF do \
+             it; upgrade it"
+        ))
     }
 
     /// Writes the record to the journal, or takes the reservation back.

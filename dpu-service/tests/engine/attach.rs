@@ -7,7 +7,7 @@ use dpu_service::{
     model::{AttachSpec, Bandwidth},
     programmer::STEPS,
 };
-use offload_proto::Reason;
+use offload_proto::{Reason, capability};
 use vf_alloc::VfId;
 
 use crate::{
@@ -230,6 +230,29 @@ async fn what_the_card_cant_do_is_refused_by_name() {
     assert!(failure.message.contains("VLAN 100"), "{failure}");
     world.check();
     assert_eq!(world.engine.pools()[0].usage.free, usize::from(crate::world::VFS));
+}
+
+#[tokio::test]
+async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused() {
+    let mut world = World::new().await;
+    world.kernel.leave_all_to_the_hosts();
+    let free =
+        network("name = 'free'\nallow_mac_spoofing = true\n[[subnet]]\ncidr = '10.2.0.0/24'");
+    world.engine.apply_network(free, false).await.unwrap();
+    let failure = world.attach(spec("pod")).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::Unsupported);
+    assert!(failure.message.starts_with("network red: nobody would keep"), "{failure}");
+    assert!(failure.message.contains("the agent of host node-1"), "{failure}");
+    assert!(world.list().is_empty());
+    let nothing_to_keep = AttachSpec { network: Some("free".into()), ..spec("free") };
+    world.attach(nothing_to_keep.clone()).await.unwrap();
+    let bandwidth = Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() };
+    let limited = AttachSpec { key: key("limited"), bandwidth, ..nothing_to_keep };
+    assert_eq!(world.refused(limited).await, Reason::Unsupported);
+
+    let capabilities = vec![capability::KEEPS_PORT];
+    world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.attach(spec("pod")).await.unwrap();
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ struct State {
     refusals: HashMap<&'static str, u32>,
     /// Whether VLANs can't be done.
     without_vlan: bool,
+    /// Whether nothing of a VF is programmed.
+    without_representors: bool,
     /// The method whose next call finds the representor gone.
     vanishing: Option<&'static str>,
 }
@@ -126,6 +128,10 @@ impl FakeKernel {
         self.lock().without_vlan = true;
     }
 
+    pub(crate) fn leave_all_to_the_hosts(&self) {
+        self.lock().without_representors = true;
+    }
+
     pub(crate) fn port(&self, vf: VfId) -> Port {
         self.lock().ports[&vf].clone()
     }
@@ -182,6 +188,10 @@ fn finding(in_place: bool) -> Finding {
 impl Eswitch for FakeKernel {
     fn name(&self) -> &'static str {
         "fake"
+    }
+
+    fn has_representors(&self) -> bool {
+        !self.lock().without_representors
     }
 
     fn capabilities(&self) -> Vec<Capability> {
