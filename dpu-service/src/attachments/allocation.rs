@@ -97,10 +97,10 @@ impl Registry {
                 format!("{mac} is not the address of one interface: it is multicast or zero"),
             ));
         }
-        match self.macs.get(&mac) {
+        match self.by_mac(mac) {
             Some(holder) => Err(Failure::new(
                 Reason::MacInUse,
-                format!("MAC address {mac} is held by attachment {holder}"),
+                format!("MAC address {mac} is held by attachment {}", holder.record.id),
             )),
             None => Ok(mac),
         }
@@ -118,9 +118,9 @@ impl Registry {
             MacAddress(bytes)
         };
         // Among one more than are held there is a free one, unless the prefix leaves fewer.
-        (0..=self.macs.len() as u64)
+        (0..=self.len() as u64)
             .map(|offset| mac(start.wrapping_add(offset)))
-            .find(|mac| !self.macs.contains_key(mac))
+            .find(|mac| self.by_mac(*mac).is_none())
             .ok_or_else(|| {
                 Failure::new(Reason::Overloaded, "all MAC addresses of the prefix are held")
             })

@@ -13,6 +13,7 @@ use super::registry::{Entry, Registry};
 use crate::{
     attachments::Settings,
     config::Config,
+    model::Record,
     records::{self, Loaded, OpenError},
 };
 
@@ -61,14 +62,12 @@ fn service_journal() {
                 assert_eq!(registry.len(), records.len());
                 for record in &records {
                     assert_eq!(registry.by_vf(record.vf).unwrap().record.id, record.id);
-                    let same = records.iter().filter(|other| other.key == record.key);
-                    let newest = same.map(|record| record.id).max().unwrap();
-                    assert_eq!(registry.by_key(&record.key).unwrap().record.id, newest);
-                    if record.id != newest {
-                        registry.remove(record.id);
-                        assert_eq!(registry.by_key(&record.key).unwrap().record.id, newest);
-                        registry.insert(Entry::new(Arc::new(record.clone()), None, true));
-                    }
+                    assert_all_found(&registry, &records);
+                    registry.remove(record.id);
+                    let others: Vec<_> =
+                        records.iter().filter(|other| other.id != record.id).cloned().collect();
+                    assert_all_found(&registry, &others);
+                    registry.insert(Entry::new(Arc::new(record.clone()), None, true));
                     let _settings = record.port_settings();
                     assert!(record.routes().len() <= record.network.routes.len() + 2);
                 }
@@ -76,6 +75,19 @@ fn service_journal() {
             Err(error) => assert!(matches!(error, OpenError::Contradiction(_)), "{error:?}"),
         }
     });
+}
+
+/// Each key and each MAC address leads to the newest of those that have it.
+fn assert_all_found(registry: &Registry, records: &[Record]) {
+    let newest = |is_alike: &dyn Fn(&&Record) -> bool| {
+        records.iter().filter(is_alike).map(|record| record.id).max().unwrap()
+    };
+    for record in records {
+        let of_key = registry.by_key(&record.key).unwrap().record.id;
+        assert_eq!(of_key, newest(&|other| other.key == record.key));
+        let of_mac = registry.by_mac(record.mac).unwrap().record.id;
+        assert_eq!(of_mac, newest(&|other| other.mac == record.mac));
+    }
 }
 
 fn loaded(input: &[u8]) -> Option<Loaded> {

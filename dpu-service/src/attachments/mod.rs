@@ -9,6 +9,7 @@ mod examine;
 #[cfg(test)]
 mod fuzz;
 mod hello;
+mod index;
 mod listing;
 mod mend;
 mod network_changes;

@@ -15,6 +15,7 @@ use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
     hello::HostTime,
+    index::Index,
     networks::{Claim, Networks, Suspended},
     settings::{Configuration, Settings},
     views::{AttachmentState, AttachmentView, Origin},
@@ -36,7 +37,7 @@ pub(super) struct Registry {
     pub(super) hosts: BTreeMap<HostName, BTreeSet<PfId>>,
     /// How many VFs PFs shall have.
     pub(super) wanted_vfs: BTreeMap<PfId, u32>,
-    pub(super) macs: HashMap<MacAddress, AttachmentId>,
+    macs: Index<MacAddress>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
     /// As of when the latest Detach of each VF spoke, and the boot that this time belongs to.
@@ -48,7 +49,7 @@ pub(super) struct Registry {
     /// Why no new attachments are taken. `None`: they are.
     pub(super) draining: Option<String>,
     entries: HashMap<AttachmentId, Entry>,
-    by_key: HashMap<AttachmentKey, AttachmentId>,
+    by_key: Index<AttachmentKey>,
     /// Numbers for the allocator. A host that is served no more keeps its number.
     host_numbers: HashMap<HostName, HostId>,
 }
@@ -130,14 +131,14 @@ impl Registry {
             suspended: BTreeMap::new(),
             hosts: BTreeMap::new(),
             wanted_vfs: configuration.vfs,
-            macs: HashMap::new(),
+            macs: Index::default(),
             cooling: loaded.cooling,
             detaches: HashMap::new(),
             unaccounted: BTreeSet::new(),
             stuck: BTreeSet::new(),
             draining: None,
             entries: HashMap::new(),
-            by_key: HashMap::new(),
+            by_key: Index::default(),
             host_numbers: HashMap::new(),
             settings,
         };
@@ -213,19 +214,14 @@ impl Registry {
     pub(super) fn insert(&mut self, entry: Entry) {
         let record = &entry.record;
         self.macs.insert(record.mac, record.id);
-        // A journal may hold two of a key, of which the later one is meant: the hosts claim no other.
-        let newest = self.by_key.entry(record.key.clone()).or_insert(record.id);
-        *newest = record.id.max(*newest);
+        self.by_key.insert(record.key.clone(), record.id);
         self.entries.insert(record.id, entry);
     }
 
     pub(super) fn remove(&mut self, id: AttachmentId) {
         if let Some(entry) = self.entries.remove(&id) {
-            self.macs.remove(&entry.record.mac);
-            let key = &entry.record.key;
-            if self.by_key.get(key) == Some(&id) {
-                self.by_key.remove(key);
-            }
+            self.macs.remove(&entry.record.mac, id);
+            self.by_key.remove(&entry.record.key, id);
         }
     }
 
@@ -237,8 +233,13 @@ impl Registry {
         self.entries.get_mut(&id)
     }
 
+    /// A journal may hold two of a key, of which the later one is meant: the hosts claim no other.
     pub(super) fn by_key(&self, key: &AttachmentKey) -> Option<&Entry> {
-        self.entries.get(self.by_key.get(key)?)
+        self.get(self.by_key.newest(key)?)
+    }
+
+    pub(super) fn by_mac(&self, mac: MacAddress) -> Option<&Entry> {
+        self.get(self.macs.newest(&mac)?)
     }
 
     pub(super) fn by_vf(&self, vf: VfId) -> Option<&Entry> {
