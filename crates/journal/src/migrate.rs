@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redb::{Database, ReadableTable, TableError, WriteTransaction};
+use redb::{Database, ReadableTable, WriteTransaction};
 
 use crate::{
     Rows, Schema,
@@ -36,11 +36,7 @@ pub(crate) fn migrate(database: &Database, schema: &Schema, steps: usize) -> Res
 fn read(transaction: &WriteTransaction, schema: &Schema) -> Result<Tables, Cause> {
     let mut tables = Tables::new();
     for name in schema.tables {
-        let table = match transaction.open_table(definition(name)) {
-            Ok(table) => table,
-            Err(TableError::TableDoesNotExist(_)) => continue,
-            Err(error) => return Err(error.into()),
-        };
+        let table = transaction.open_table(definition(name))?;
         let rows = tables.entry(name).or_default();
         for row in table.iter()? {
             let (key, value) = row?;
