@@ -6,6 +6,14 @@
 //! lets libFuzzer look for more. Both need nothing but stable Rust.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::exit,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "all of this is test code: a failure is a panic at its place"
+)]
 
 #[cfg(fuzzing)]
 mod engine;
