@@ -3,9 +3,9 @@
 //!
 //! A test sets `OFFLOAD_FAULTS` to a folder when it starts the program, and creates a file there to
 //! strike the next time the point of that name is passed: `fail-<point>` makes a step fail after its
-//! work is done (the hardest case for its undo), `kill-<point>` kills the process. The file is
-//! removed when it strikes. To a file `trace`, if there is one, the name of each point that is passed
-//! is appended.
+//! work is done (the hardest case for its undo), `kill-<point>` kills the process by `abort`, after
+//! which nothing of it runs, as after SIGKILL. The file is removed when it strikes. To a file `trace`,
+//! if there is one, the name of each point that is passed is appended.
 
 use std::{
     env,
