@@ -1,7 +1,7 @@
 //! A look at all VFs on demand, and at what is not as it should be.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -9,9 +9,14 @@ use std::{
 use netlink::Link;
 use offload_proto::{
     Failure, Finding, Reason,
-    v1::{Difference, DifferenceState, Examination, Examine, ExaminedVf, Vf, VfPlace},
+    v1::{
+        Difference, DifferenceState, Examination, Examine, ExaminedVf, Vf, VfPlace, host_message,
+    },
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
 
 use super::{
     Agent,
@@ -20,7 +25,7 @@ use super::{
     inventory::HostLinks,
     place::{Place, place_in},
     records::{Phase, Record},
-    strangers::Stranger,
+    strangers::{Obstacles, Stranger},
 };
 use crate::{
     mover::{differences_from_own, inspect},
@@ -30,6 +35,9 @@ use crate::{
 /// How long an attachment is waited for that somebody is working at.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What findings call the agent itself.
+const AGENT: &str = "agent";
+
 /// What was found, by PCI address.
 #[derive(Debug, Default)]
 struct Findings {
@@ -38,21 +46,47 @@ struct Findings {
 }
 
 impl Agent {
+    /// Looks at all VFs for the DPU, when it is its turn, and answers.
+    ///
+    /// # Errors
+    /// The answer where as many wait already as may.
+    pub(super) fn begin_examination(
+        self: &Arc<Self>,
+        request: Examine,
+    ) -> Result<JoinHandle<()>, Examination> {
+        let Ok(admission) = Arc::clone(&self.examinations).try_acquire_owned() else {
+            let Examine { request_id, .. } = request;
+            let problem = "it is being examined already: try again".into();
+            return Err(Examination { request_id, problem, ..Examination::default() });
+        };
+        let (agent, asker, mend) = (Arc::clone(self), self.session.speaker(), request.mend);
+        let work = async move {
+            let _admission = admission;
+            let _turn = agent.examining.lock().await;
+            // Whoever asked in an earlier session has given up.
+            if asker.strong_count() == 0 {
+                return;
+            }
+            let examination = agent.examine(request).await;
+            if let Some(asker) = asker.upgrade() {
+                asker.send(host_message::Message::Examination(examination));
+            }
+        };
+        // A look need not be finished before the agent ends.
+        Ok(if mend { self.tasks.spawn(work) } else { tokio::spawn(work) })
+    }
+
     /// Looks at all VFs; if asked, mends first what is not as it should be.
     pub(super) async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
-        let _one_at_a_time = self.examining.lock().await;
         let request_id = request.request_id;
         let obstacles = match request.mend {
             true => self.mend_all(request.held.into_iter().collect()).await,
-            false => HashMap::new(),
+            false => Obstacles::new(),
         };
         let repairs = self.repairs.all();
         match self.look_at_all().await {
             Ok(mut findings) => {
-                let ahead = self.config.certificate_warning();
-                let problem = self.session.certificate_problem(ahead);
-                let told = problem.map(|problem| Finding::CertificateExpires.of("agent", problem));
-                findings.differences.extend(told);
+                findings.differences.extend(self.certificate_findings());
                 findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
                 let (vfs, differences) =
                     (findings.vfs.into_values().collect(), findings.differences);
@@ -65,23 +99,29 @@ impl Agent {
         }
     }
 
+    /// That the agent's certificate expires, or that its replacement is refused.
+    fn certificate_findings(&self) -> impl Iterator<Item = Difference> + use<> {
+        let expiring = self.session.certificate_expiring(self.config.certificate_warning());
+        let problem = self.session.certificate_problem();
+        let refused = problem.filter(|problem| expiring.as_ref() != Some(problem));
+        let advice = "see the agent's log".to_owned();
+        let refused = refused
+            .map(|problem| Difference { advice, ..Finding::ServiceProblem.of(AGENT, problem) });
+        expiring.map(|told| Finding::CertificateExpires.of(AGENT, told)).into_iter().chain(refused)
+    }
+
     /// Mends what can be mended, and tells by subject what could not be.
-    async fn mend_all(self: &Arc<Self>, held: HashSet<String>) -> HashMap<String, String> {
-        let obstacles = self.fetch_strangers(held).await;
-        self.reconcile_all().await;
-        let mut by_subject: HashMap<_, _> = self.mend_pods().await;
-        let unrestored = self.restore_strays().await;
-        let by_address = obstacles.into_iter().chain(unrestored);
-        by_subject.extend(by_address.map(|(address, why)| (self.subject_of(&address), why)));
-        self.provide_vfs().await;
-        self.settle_orphans().await;
+    async fn mend_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
+        let mut obstacles = self.fetch_strangers(held).await;
+        obstacles.extend(self.pass().await);
+        obstacles.extend(self.mend_pods().await);
         self.inventory_wanted();
-        by_subject
+        obstacles
     }
 
     /// Completes the pods' interfaces, and tells by attachment which could not be.
-    async fn mend_pods(self: &Arc<Self>) -> HashMap<String, String> {
-        let mut obstacles = HashMap::new();
+    async fn mend_pods(self: &Arc<Self>) -> Obstacles {
+        let mut obstacles = Obstacles::new();
         for record in self.records.all() {
             let _key = self.keys.lock(&record.key()).await;
             let Some(record) = self.records.by_id(record.id()) else { continue };
@@ -143,7 +183,7 @@ impl Agent {
             let use_by_host = use_by_host.unwrap_or_default();
             findings.insert(ExaminedVf { use_by_host, ..found_in(&vf, VfPlace::Host, &link.name) });
         }
-        for Stranger { vf, link, path } in self.strangers(&links) {
+        for Stranger { vf, link, path, .. } in self.strangers(&links) {
             let netns = path.display().to_string();
             if self.records.by_pci_address(&vf.pci_address).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
@@ -202,17 +242,10 @@ impl Agent {
         Some((vf, difference))
     }
 
-    /// How the VF of that PCI address is called in findings.
-    fn subject_of(&self, pci_address: &str) -> String {
-        let recorded = self.records.by_pci_address(pci_address);
-        if let Some(record) = recorded {
-            return record.id().to_owned();
-        }
-        let links = self.host_links().map(|host| host.links).unwrap_or_default();
-        let mut known: Vec<_> = vf_source::vfs(&*self.source, &links).map(|(vf, _)| vf).collect();
-        known.extend(self.strangers(&links).into_iter().map(|stranger| stranger.vf));
-        let vf = known.iter().find(|vf| vf.pci_address == pci_address);
-        vf.map_or_else(|| pci_address.to_owned(), name_of)
+    /// What findings call a VF.
+    pub(super) fn subject_of(&self, vf: &VfIdentity) -> String {
+        let recorded = self.records.by_pci_address(&vf.pci_address);
+        recorded.map_or_else(|| name_of(vf), |record| record.id().to_owned())
     }
 }
 
@@ -224,7 +257,7 @@ impl Findings {
 }
 
 /// What was tried and failed is told as such.
-fn note_obstacle(found: &mut Difference, obstacles: &HashMap<String, String>) {
+fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
     if let Some(why) = obstacles.get(&found.subject) {
         found.why.clone_from(why);
         found.set_state(DifferenceState::Unmended);
@@ -344,6 +377,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_one_examination_waits_for_the_one_that_is_made() {
+        let (agent, _folder) = agent();
+        let turn = agent.examining.lock().await;
+        let begun = [true, true].map(|mend| agent.begin_examination(examine(mend)).unwrap());
+        let busy = agent.begin_examination(examine(false)).unwrap_err();
+        assert!(busy.request_id == 7 && busy.problem.ends_with("try again"), "{busy:?}");
+        drop(turn);
+        let before = *agent.last_pass.lock().unwrap();
+        for ended in begun {
+            ended.await.unwrap();
+        }
+        assert_eq!(*agent.last_pass.lock().unwrap(), before, "nobody waits for it: no session");
+        drop(agent.begin_examination(examine(false)).unwrap());
+    }
+
+    #[tokio::test]
     async fn a_vf_that_is_nowhere_is_told_and_why_it_can_not_be_mended() {
         let (agent, _folder) = agent();
         agent.records.keep(&Arc::new(record("a", "c")));
@@ -373,7 +422,7 @@ mod tests {
     #[test]
     fn what_was_tried_and_failed_is_told_with_the_reason() {
         let mut found = Finding::VfElsewhere.of("pf0vf1", "it is away");
-        let obstacles = HashMap::from([("pf0vf1".to_owned(), "busy".to_owned())]);
+        let obstacles = Obstacles::from([("pf0vf1".to_owned(), "busy".to_owned())]);
         note_obstacle(&mut found, &obstacles);
         assert_eq!((found.state(), found.why.as_str()), (DifferenceState::Unmended, "busy"));
     }

@@ -21,6 +21,7 @@ use super::{
     milestones::Milestone,
     place::{Place, place_in},
     records::{Phase, Record},
+    strangers::Obstacles,
 };
 use crate::{mover::is_clean, vf_source};
 
@@ -150,14 +151,22 @@ impl Agent {
     pub(super) async fn keep_agreement(self: &Arc<Self>) -> Infallible {
         loop {
             self.poke.notified().await;
-            self.reconcile_all().await;
-            self.restore_strays().await;
-            self.provide_vfs().await;
-            self.settle_orphans().await;
+            self.pass().await;
             self.inventory_changed();
             Milestone::PassEnded.pass();
-            *locked(&self.last_pass) = Instant::now();
         }
+    }
+
+    /// Compares all with the kernel, and makes the kernel agree: one pass at a time, whoever wants it.
+    /// Tells which VFs could not be restored, and why.
+    pub(super) async fn pass(self: &Arc<Self>) -> Obstacles {
+        let _one_at_a_time = self.passing.lock().await;
+        self.reconcile_all().await;
+        let obstacles = self.restore_strays().await;
+        self.provide_vfs().await;
+        self.settle_orphans().await;
+        *locked(&self.last_pass) = Instant::now();
+        obstacles
     }
 
     /// Whether comparisons with the kernel still come to an end. One that doesn't means that the
@@ -233,11 +242,23 @@ impl Agent {
 mod tests {
     use super::*;
     use crate::agent::tests::agent;
+    use offload_proto::v1::Examine;
 
     #[tokio::test]
     async fn an_agent_whose_passes_hang_is_not_healthy() {
         let (agent, _folder) = agent();
         assert!(agent.is_healthy(Instant::now()));
         assert!(!agent.is_healthy(Instant::now() + Duration::from_secs(3600)));
+    }
+
+    #[tokio::test]
+    async fn who_mends_for_an_operator_waits_for_the_pass_under_way() {
+        let (agent, _folder) = agent();
+        let pass = agent.passing.lock().await;
+        let request = Examine { mend: true, ..Examine::default() };
+        let mut mending = std::pin::pin!(agent.examine(request));
+        assert!(timeout(Duration::from_millis(200), &mut mending).await.is_err());
+        drop(pass);
+        assert_eq!(mending.await.problem, "");
     }
 }

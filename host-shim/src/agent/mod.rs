@@ -68,6 +68,9 @@ use session::Session;
 /// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
 const MOVES: usize = 3;
 
+/// Examinations at the same time: one that is made, and one that waits, as of a next session.
+const EXAMINATIONS: usize = 2;
+
 /// All that the agent's tasks share.
 #[derive(Debug)]
 struct Agent {
@@ -109,6 +112,10 @@ struct Agent {
     orphans: Orphans,
     /// What was mended lately.
     repairs: Repairs,
+    /// Held while all is compared with the kernel.
+    passing: tokio::sync::Mutex<()>,
+    /// The examinations that may be wanted at a time.
+    examinations: Arc<Semaphore>,
     /// Held while all VFs are looked at for somebody.
     examining: tokio::sync::Mutex<()>,
     /// Work that is finished before the agent ends.
@@ -148,6 +155,8 @@ impl Agent {
             vfs_stay: RwLock::default(),
             orphans: Orphans::default(),
             repairs: Repairs::default(),
+            passing: tokio::sync::Mutex::default(),
+            examinations: Arc::new(Semaphore::new(EXAMINATIONS)),
             examining: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
         }
@@ -214,11 +223,9 @@ impl Agent {
             }
             Some(Message::WantedVfs(wanted)) => self.want_vfs(&wanted),
             Some(Message::Examine(request)) => {
-                let agent = Arc::clone(self);
-                self.tasks.spawn(async move {
-                    let examination = agent.examine(request).await;
-                    agent.session.send(host_message::Message::Examination(examination));
-                });
+                if let Err(busy) = self.begin_examination(request) {
+                    self.session.send(host_message::Message::Examination(busy));
+                }
             }
             // Heartbeats are the session's own; a second welcome, or a message of a newer
             // protocol, asks for nothing.

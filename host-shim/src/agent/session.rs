@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     future::Future,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -266,11 +266,22 @@ impl Session {
         Ok((session, inbox, period))
     }
 
-    /// What is wrong with the agent's certificate, one sentence: it expires within `ahead`, or has
-    /// expired, or its replacement is refused.
-    pub(super) fn certificate_problem(&self, ahead: Duration) -> Option<String> {
-        let credentials = self.credentials.get()?;
-        credentials.expiring(ahead).or_else(|| credentials.problem())
+    /// That the agent's certificate expires within `ahead`, or has expired: one sentence.
+    pub(super) fn certificate_expiring(&self, ahead: Duration) -> Option<String> {
+        self.credentials.get()?.expiring(ahead)
+    }
+
+    /// That the agent's certificate has expired, or that its replacement is refused: one sentence.
+    pub(super) fn certificate_problem(&self) -> Option<String> {
+        self.credentials.get()?.problem()
+    }
+
+    /// Who speaks in the session that there is now. Gone once that is over.
+    pub(super) fn speaker(&self) -> Weak<Established> {
+        match &*self.standing.borrow() {
+            Standing::Up(session) => Arc::downgrade(session),
+            Standing::Down { .. } => Weak::new(),
+        }
     }
 
     /// The connector, made when the certificates can be read for the first time.

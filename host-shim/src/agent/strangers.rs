@@ -22,10 +22,12 @@ pub(super) struct Stranger {
     pub vf: VfIdentity,
     pub link: Link,
     /// The namespace that it is in.
+    pub netns: NetnsId,
+    /// What leads there, unless it leads elsewhere by now.
     pub path: PathBuf,
 }
 
-/// Why VFs could not be brought home, by PCI address.
+/// Why VFs could not be brought home or restored, by what findings call them.
 pub(super) type Obstacles = HashMap<String, String>;
 
 impl Agent {
@@ -50,31 +52,56 @@ impl Agent {
         let mut obstacles = Obstacles::new();
         let mut host = Rtnl::open_in(&self.host)?;
         for stranger in self.strangers(&host.links()?) {
-            let address = stranger.vf.pci_address.clone();
-            if held.contains(&address) && self.records.by_pci_address(&address).is_none() {
+            let address = &stranger.vf.pci_address;
+            if held.contains(address) && self.records.by_pci_address(address).is_none() {
                 let why = "an attachment of the DPU holds it: a pod may run on it";
-                obstacles.insert(address, why.into());
-            } else if let Err(error) = self.fetch(&stranger, &mut host) {
-                obstacles.insert(address, error.to_string());
-            } else {
-                let message = format!("brought home from {}", stranger.path.display());
-                self.repairs.note(&address, message);
+                obstacles.insert(self.subject_of(&stranger.vf), why.into());
+                continue;
+            }
+            let from = stranger.path.display();
+            match self.fetch(&stranger, &mut host) {
+                Ok(true) => self.repairs.note(address, format!("brought home from {from}")),
+                Ok(false) => tracing::info!(vf = address, "it is not in {from} any more"),
+                Err(error) => {
+                    obstacles.insert(self.subject_of(&stranger.vf), error.to_string());
+                }
             }
         }
         Ok(obstacles)
     }
 
-    /// What it is to be like at home is restored by whoever restores VFs there.
-    fn fetch(&self, stranger: &Stranger, host: &mut Rtnl) -> Result<(), Error> {
-        let Stranger { vf, link, path } = stranger;
-        let Ok(netns) = Netns::open(path) else { return Ok(()) };
-        let recorded = self.records.by_pci_address(&vf.pci_address);
-        let name = match (&recorded, self.source.own_state(vf)) {
+    /// Brings a VF home, and tells whether it still was where it was seen. What it is to be like at
+    /// home is restored by whoever restores VFs there.
+    fn fetch(&self, stranger: &Stranger, host: &mut Rtnl) -> Result<bool, Error> {
+        let Some((mut inside, link)) = self.seen_again(stranger)? else { return Ok(false) };
+        let recorded = self.records.by_pci_address(&stranger.vf.pci_address);
+        let name = match (&recorded, self.source.own_state(&stranger.vf)) {
             (Some(record), _) => record.original.name.clone(),
             (None, Some(own)) => own.name,
             (None, None) => link.name.clone(),
         };
-        take_out(&mut Rtnl::open_in(&netns)?, link, (&self.host, host), &name)
+        take_out(&mut inside, &link, (&self.host, host), &name)?;
+        Ok(true)
+    }
+
+    /// The VF's link where it was seen. `None`: it has left since, or is there for a record by now. A
+    /// path such as a process's may lead to another namespace by now, and a link's index means
+    /// another link there.
+    fn seen_again(&self, stranger: &Stranger) -> Result<Option<(Rtnl, Link)>, Error> {
+        let Stranger { vf, link, netns, path } = stranger;
+        let Ok(opened) = Netns::open(path) else { return Ok(None) };
+        if opened.id() != *netns || self.is_recorded_in(vf, *netns) {
+            return Ok(None);
+        }
+        let mut inside = Rtnl::open_in(&opened)?;
+        let name = Some(link.name.as_str());
+        let found = vf_source::find(&*self.source, &mut inside, &vf.pci_address, name)?;
+        Ok(found.map(|link| (inside, link)))
+    }
+
+    fn is_recorded_in(&self, vf: &VfIdentity, netns: NetnsId) -> bool {
+        let record = self.records.by_pci_address(&vf.pci_address);
+        record.is_some_and(|record| record.netns.id == netns)
     }
 
     /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
@@ -83,16 +110,12 @@ impl Agent {
         let mut namespaces = namespaces(&self.config.netns_folders);
         namespaces.remove(&self.host.id());
         let mut strangers = Vec::new();
-        for (id, path) in namespaces {
+        for (netns, path) in namespaces {
             for (vf, link) in self.vfs_in(&path) {
-                let is_recorded_there = self
-                    .records
-                    .by_pci_address(&vf.pci_address)
-                    .is_some_and(|record| record.netns.id == id);
                 let is_at_home =
                     vf_source::link_of(&*self.source, at_home, &vf.pci_address).is_some();
-                if !is_recorded_there && !is_at_home {
-                    strangers.push(Stranger { vf, link, path: path.clone() });
+                if !self.is_recorded_in(&vf, netns) && !is_at_home {
+                    strangers.push(Stranger { vf, link, netns, path: path.clone() });
                 }
             }
         }
@@ -138,11 +161,30 @@ fn namespaces(folders: &[PathBuf]) -> BTreeMap<NetnsId, PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::tests::agent;
+
+    const OWN: &str = "/proc/self/ns/net";
 
     #[test]
     fn a_namespace_is_found_once_however_many_have_it() {
         let own = Netns::current().unwrap().id();
         let found = namespaces(&["/proc".into(), "/nowhere".into()]);
         assert!(found[&own].ends_with("ns/net"));
+    }
+
+    #[tokio::test]
+    async fn a_vf_is_not_brought_home_from_where_it_was_not_seen() {
+        let (agent, _folder) = agent();
+        let own = Netns::current().unwrap().id();
+        let another = NetnsId { inode: own.inode + 1, ..own };
+        // Each namespace has a loopback of that index.
+        let mut link = Link::default();
+        (link.index, link.name) = (1, "lo".into());
+        for (netns, path) in [(own, "/nowhere"), (another, OWN), (own, OWN)] {
+            let vf = VfIdentity { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() };
+            let stranger = Stranger { vf, link: link.clone(), netns, path: path.into() };
+            let mut host = Rtnl::open_in(&agent.host).unwrap();
+            assert!(!agent.fetch(&stranger, &mut host).unwrap(), "{netns} {path}");
+        }
     }
 }

@@ -87,7 +87,7 @@ impl Agent {
                 Ok(()) => self.repairs.note(&vf.pci_address, format!("restored: {what}")),
                 Err(error) => {
                     tracing::warn!(vf = vf.pci_address, %error, "not restored");
-                    obstacles.insert(vf.pci_address, error.to_string());
+                    obstacles.insert(self.subject_of(&vf), error.to_string());
                 }
             }
         }
