@@ -5,6 +5,7 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    panic::catch_unwind,
     path::{Path, PathBuf},
 };
 
@@ -35,28 +36,43 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
     sync_directory(directory).map_err(refused("sync the directory of"))
 }
 
-/// Refuses a file that is not the journal, without touching it.
+/// Refuses a file that is not the journal, or is damaged anywhere, without touching it.
 ///
-/// After an unclean end this can't be told without a repair: a copy in memory is repaired.
+/// redb believes a file that was closed, panics where a page of it holds nonsense, and repairs one that
+/// was not closed. So a copy in memory is repaired, and every page of it checked.
 pub(crate) fn check(path: &Path, schema: &Schema) -> Result<(), OpenError> {
-    let read_only = Builder::new().set_cache_size(store::CACHE).open_read_only(path);
-    match read_only {
-        Ok(database) => check_database(&database, path, schema),
-        Err(DatabaseError::RepairAborted) => check_copy(path, schema),
+    match catch_unwind(|| check_unused(path, schema).and_then(|()| check_copy(path, schema))) {
+        Ok(checked) => checked,
+        Err(_) => Err(damaged(path, "a page holds nonsense")),
+    }
+}
+
+/// Refuses a file that another process has open: a copy of it would look damaged.
+fn check_unused(path: &Path, schema: &Schema) -> Result<(), OpenError> {
+    match Builder::new().set_cache_size(store::CACHE).open_read_only(path) {
+        Ok(_) | Err(DatabaseError::RepairAborted) => Ok(()),
         Err(error) => Err(store::explain(error, path, schema)),
     }
 }
 
 fn check_copy(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let refused = |source| OpenError::Io { doing: "read", path: path.to_owned(), source };
+    let explain = |error| store::explain(error, path, schema);
     let bytes = fs::read(path).map_err(refused)?;
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64).and_then(|()| copy.write(0, &bytes)).map_err(refused)?;
     drop(bytes);
     let mut builder = Builder::new();
-    let repaired = builder.set_cache_size(store::CACHE).create_with_backend(copy);
-    let database = repaired.map_err(|error| store::explain(error, path, schema))?;
+    let opened = builder.set_cache_size(store::CACHE).create_with_backend(copy);
+    let mut database = opened.map_err(explain)?;
+    if !database.check_integrity().map_err(explain)? {
+        return Err(damaged(path, "a page is not as it was written"));
+    }
     check_database(&database, path, schema)
+}
+
+fn damaged(path: &Path, what: &str) -> OpenError {
+    OpenError::Damaged { path: path.to_owned(), source: what.into() }
 }
 
 fn check_database(

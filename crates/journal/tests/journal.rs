@@ -250,6 +250,34 @@ fn damaged_files_are_refused_and_untouched() {
     }
 }
 
+/// A disk that changes what was written, under a journal that was closed.
+#[tokio::test]
+async fn a_changed_byte_is_never_believed() {
+    let place = place();
+    let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
+    let keys: Vec<_> = (0..200).map(|number| format!("10.1.0.{number}")).collect();
+    journal.commit(keys.iter().map(|key| put(key, "held")).collect()).await.unwrap();
+    drop(journal);
+    let good = fs::read(&place.path).unwrap();
+    let before = rows(&Journal::open(&place.path, SCHEMA, Machine).unwrap());
+    let mut refused = 0;
+    for block in (0..good.len()).step_by(1024) {
+        let mut bytes = good.clone();
+        bytes[block + 16] ^= 0x04;
+        fs::write(&place.path, &bytes).unwrap();
+        match Journal::open(&place.path, SCHEMA, Machine) {
+            Ok(journal) => assert_eq!(rows(&journal), before, "byte {}", block + 16),
+            Err(OpenError::Damaged { .. }) => {
+                refused += 1;
+                assert!(fs::read(&place.path).unwrap() == bytes, "byte {}", block + 16);
+            }
+            Err(error) => panic!("byte {}: {error}", block + 16),
+        }
+    }
+    assert!(refused > 0);
+    println!("figure: {refused} changed bytes of a closed journal found");
+}
+
 #[test]
 fn a_directory_in_the_way_is_refused() {
     let place = place();
