@@ -13,6 +13,7 @@ use libfuzzer_sys as _;
 static CHECK: OnceLock<fn(&[u8])> = OnceLock::new();
 
 /// Gives `check` input after input, if the environment asks for this target.
+#[allow(clippy::disallowed_methods, reason = "libFuzzer's end is the process's")]
 pub(crate) fn seek(name: &str, check: fn(&[u8])) {
     if env::var("FUZZ_TARGET").as_deref() != Ok(name) {
         return;
@@ -48,9 +49,9 @@ fn run(arguments: Vec<CString>) -> c_int {
 
 #[allow(unsafe_code, reason = "libFuzzer is C++")]
 extern "C" fn check(input: *const u8, length: usize) -> c_int {
-    // SAFETY: libFuzzer passes as many readable bytes, which it leaves alone meanwhile.
     let input = match length {
         0 => &[],
+        // SAFETY: libFuzzer passes as many readable bytes, which it leaves alone meanwhile.
         _ => unsafe { slice::from_raw_parts(input, length) },
     };
     CHECK.get().expect("set before the driver runs")(input);
