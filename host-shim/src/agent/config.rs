@@ -43,9 +43,9 @@ pub struct Config {
     #[serde(default = "default_boot_id_file")]
     pub boot_id_file: PathBuf,
     /// Where `dpuctl doctor` looks for VFs that no record names: in the network namespaces that these
-    /// folders' entries are, or have as `ns/net`.
-    #[serde(default = "default_netns_folders")]
-    pub netns_folders: Vec<PathBuf>,
+    /// folders' entries are, or have as `ns/net`. See [`Config::netns_folders`].
+    #[serde(default)]
+    netns_folders: Option<Vec<PathBuf>>,
     /// The DPU.
     pub dpu: Dpu,
     /// The agent's certificate.
@@ -227,16 +227,15 @@ fn default_state_dir() -> PathBuf {
     "/var/lib/dpu-offload/agent".into()
 }
 
+/// Where network namespaces are found on most hosts.
+const NETNS_FOLDERS: [&str; 3] = ["/run/netns", "/run/docker/netns", "/proc"];
+
 const fn default_certificate_warning_days() -> u32 {
     14
 }
 
 fn default_boot_id_file() -> PathBuf {
     "/proc/sys/kernel/random/boot_id".into()
-}
-
-fn default_netns_folders() -> Vec<PathBuf> {
-    ["/run/netns", "/run/docker/netns", "/proc"].map(Into::into).into()
 }
 
 /// A value that is out of its range.
@@ -249,6 +248,16 @@ pub struct RangeError {
 }
 
 impl Config {
+    /// Where VFs are looked for that no record names. Nowhere for the card made of software, unless
+    /// told: all such cards have the same names for their VFs, and another's would be taken for its own.
+    pub(super) fn netns_folders(&self) -> Vec<PathBuf> {
+        match (&self.netns_folders, self.vf_source.kind) {
+            (Some(folders), _) => folders.clone(),
+            (None, VfSourceKind::Pci) => NETNS_FOLDERS.map(Into::into).into(),
+            (None, VfSourceKind::Virtual) => Vec::new(),
+        }
+    }
+
     /// How long before its end it is told that the certificate expires.
     pub(super) fn certificate_warning(&self) -> Duration {
         Duration::from_secs(86_400) * self.certificate_warning_days
@@ -398,8 +407,18 @@ mod tests {
         assert_eq!(shipped.state_dir, default.state_dir);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
         assert_eq!(shipped.certificate_warning_days, default.certificate_warning_days);
-        assert_eq!(shipped.netns_folders, default.netns_folders);
+        assert_eq!(shipped.netns_folders(), default.netns_folders());
         assert_eq!(format!("{:?}", shipped.vf_source), format!("{:?}", default.vf_source));
+    }
+
+    /// Two labs on one machine have VFs of the same names.
+    #[test]
+    fn a_software_cards_vfs_are_looked_for_only_where_the_configuration_says() {
+        assert!(config("").netns_folders().is_empty());
+        let pci = config("[vf_source]\nkind = 'pci'");
+        assert!(pci.netns_folders().contains(&"/run/netns".into()));
+        let told = config("netns_folders = ['/run/pods']");
+        assert_eq!(told.netns_folders(), [PathBuf::from("/run/pods")]);
     }
 
     #[test]

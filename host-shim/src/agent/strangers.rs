@@ -107,7 +107,7 @@ impl Agent {
     /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
     /// the host's. Namespaces that can't be looked into are passed over.
     pub(super) fn strangers(&self, at_home: &[Link]) -> Vec<Stranger> {
-        let mut namespaces = namespaces(&self.config.netns_folders);
+        let mut namespaces = namespaces(&self.config.netns_folders());
         namespaces.remove(&self.host.id());
         let mut strangers = Vec::new();
         for (netns, path) in namespaces {
