@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    mem,
     sync::Arc,
     time::Duration,
 };
 
-use netlink::Link;
+use netlink::{IpNetwork, Link};
 use offload_proto::{
     Failure, Finding, Reason,
     v1::{
@@ -22,7 +23,7 @@ use super::{
     Agent,
     attach::living_netns,
     defect,
-    inventory::HostLinks,
+    inventory::{HostLinks, listed},
     place::{Place, place_in},
     records::{Phase, Record},
     strangers::{Obstacles, Stranger},
@@ -43,6 +44,8 @@ const AGENT: &str = "agent";
 struct Findings {
     vfs: BTreeMap<String, ExaminedVf>,
     differences: Vec<Difference>,
+    /// The VFs that were not at home, by PCI address, and how that is told unless they came home.
+    away: Vec<(String, Difference)>,
 }
 
 impl Agent {
@@ -151,10 +154,7 @@ impl Agent {
 
     async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {
         let agent = Arc::clone(self);
-        let looked = spawn_blocking(move || agent.look_without_records()).await;
-        let mut findings = looked
-            .map_err(|error| defect(&error))?
-            .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        let mut findings = listed(move || agent.look_without_records()).await?;
         for record in self.records.all() {
             let looked = timeout(PATIENCE, self.look_at_record(&record, &findings)).await;
             let (vf, differences) = match looked {
@@ -166,6 +166,28 @@ impl Agent {
             findings.vfs.insert(record.pci_address().to_owned(), vf);
             findings.differences.extend(differences);
         }
+        let agent = Arc::clone(self);
+        listed(move || agent.look_for_arrivals(findings)).await
+    }
+
+    /// Looks at home again: what came home meanwhile, as from a pod that has ended, was perhaps seen
+    /// nowhere, or where it no longer is.
+    fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
+        let HostLinks { links, addresses } = self.host_links()?;
+        let is_recorded = |address: &str| self.records.by_pci_address(address).is_some();
+        for (vf, link) in self.host_vfs(&links) {
+            let found = findings.vfs.get(&vf.pci_address);
+            let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
+            if !was_here && !is_recorded(&vf.pci_address) {
+                findings.insert(found_at_home(&vf, link, &addresses));
+            }
+        }
+        let is_away = |address: &str| {
+            vf_source::link_of(&*self.source, &links, address).is_none() && !is_recorded(address)
+        };
+        let away = mem::take(&mut findings.away).into_iter();
+        let still_away = away.filter(|(address, _)| is_away(address));
+        findings.differences.extend(still_away.map(|(_, difference)| difference));
         Ok(findings)
     }
 
@@ -174,20 +196,19 @@ impl Agent {
         let HostLinks { links, addresses } = self.host_links()?;
         let mut findings = Findings::default();
         for (vf, link) in self.host_vfs(&links) {
-            let use_by_host = vf_source::use_by_host(link, &addresses);
-            let is_free =
-                use_by_host.is_none() && self.records.by_pci_address(&vf.pci_address).is_none();
-            if is_free {
+            let found = found_at_home(&vf, link, &addresses);
+            let is_recorded = self.records.by_pci_address(&vf.pci_address).is_some();
+            if found.use_by_host.is_empty() && !is_recorded {
                 findings.differences.extend(self.difference_from_own(&vf, link));
             }
-            let use_by_host = use_by_host.unwrap_or_default();
-            findings.insert(ExaminedVf { use_by_host, ..found_in(&vf, VfPlace::Host, &link.name) });
+            findings.insert(found);
         }
         for Stranger { vf, link, path, .. } in self.strangers(&links) {
             let netns = path.display().to_string();
             if self.records.by_pci_address(&vf.pci_address).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
-                findings.differences.push(Finding::VfElsewhere.of(name_of(&vf), message));
+                let told = Finding::VfElsewhere.of(name_of(&vf), message);
+                findings.away.push((vf.pci_address.clone(), told));
             }
             findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
         }
@@ -195,7 +216,8 @@ impl Agent {
             findings.vfs.contains_key(address) || self.records.by_pci_address(address).is_some()
         };
         for other in self.source.other_vfs(&is_known) {
-            findings.differences.extend(difference_of_other(&other));
+            let told = difference_of_other(&other);
+            findings.away.extend(told.map(|told| (other.identity.pci_address.clone(), told)));
             findings.insert(found_without_netdev(&other));
         }
         Ok(findings)
@@ -285,6 +307,11 @@ fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
         netdev: netdev.to_owned(),
         ..ExaminedVf::default()
     }
+}
+
+fn found_at_home(vf: &VfIdentity, link: &Link, addresses: &[(u32, IpNetwork)]) -> ExaminedVf {
+    let use_by_host = vf_source::use_by_host(link, addresses).unwrap_or_default();
+    ExaminedVf { use_by_host, ..found_in(vf, VfPlace::Host, &link.name) }
 }
 
 fn found_without_netdev(other: &OtherVf) -> ExaminedVf {

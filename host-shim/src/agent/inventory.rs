@@ -113,7 +113,7 @@ pub(super) struct HostLinks {
     pub addresses: Vec<(u32, IpNetwork)>,
 }
 
-async fn listed<T: Send + 'static>(
+pub(super) async fn listed<T: Send + 'static>(
     list: impl FnOnce() -> Result<T, netlink::Error> + Send + 'static,
 ) -> Result<T, Failure> {
     let listed = spawn_blocking(list).await.map_err(|error| defect(&error))?;

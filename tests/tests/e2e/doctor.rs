@@ -1,6 +1,13 @@
 //! `dpuctl doctor`: everything that is broken by foreign tools is named, and mended by `--fix`.
 
-use std::{fs, os::unix::fs::symlink, process::Output, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    process::Output,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use e2e::{
     Lab, Netns, Settings,
@@ -91,11 +98,13 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
         ("its MTU is 1400 instead of 1500", &["p0v2", "mtu", "1400"]),
         ("it is up", &["p0v3", "up"]),
         ("its reception of all multicast is not restored", &["p0v1", "allmulticast", "on"]),
-        ("its group is 7 instead of 0", &["p0v2", "group", "7"]),
     ] {
         let change = [&["link", "set"], setting].concat();
         assert_mends_itself(&lab, what, || drop(host.ip(&change)));
     }
+    // The kernel tells nobody of a change of a link's group while that is down.
+    host.ip(&["link", "set", "p0v2", "group", "7"]);
+    assert_named_and_mended(&lab, "VF_DIFFERS");
 }
 
 /// While another link has a VF's name, nobody can restore it.
@@ -163,6 +172,29 @@ fn vfs_in_a_foreign_netns_are_brought_home_or_back_into_their_pod() {
     pod.ip(&["link", "set", "eth0", "netns", foreign.name(), "name", "stolen"]);
     assert_named_and_mended(&lab, "POD_VF_MISSING");
     assert!(held.iter().all(|address| other.pings(address)));
+}
+
+#[test]
+fn a_vf_that_a_pod_gives_back_meanwhile_is_not_told_as_lost() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let folder = lab.path().join("netns");
+    fs::create_dir_all(&folder).unwrap();
+    symlink(pod.path(), folder.join(pod.name())).unwrap();
+    let churns = AtomicBool::new(true);
+    thread::scope(|scope| {
+        let _ = scope.spawn(|| {
+            while churns.load(Ordering::Relaxed) {
+                let _ = lab.add("blue", &pod, "eth0").result();
+                lab.del("blue", &pod, "eth0").nothing();
+            }
+        });
+        let found: Vec<_> = (0..40).flat_map(|_| differences(&doctor(&lab, &[]).0)).collect();
+        churns.store(false, Ordering::Relaxed);
+        let lost = ["VF_ELSEWHERE", "VF_NOWHERE", "VF_UNKNOWN_TO_HOST"];
+        assert!(found.iter().all(|(code, _)| !lost.contains(&code.as_str())), "{found:?}");
+    });
+    assert_healthy(&lab);
 }
 
 /// An agent that has lost its records does not take a running pod's VF away from it.
