@@ -47,6 +47,7 @@ impl Engine {
         let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| super::stale(session))?;
         if let Some(entry) = registry.by_key(&spec.key) {
             check_same(entry, spec, &registry)?;
+            self.check_kept_by_host(&entry.record, session)?;
             let record = Arc::clone(&entry.record);
             if let Some(entry) = registry.get_mut(record.id) {
                 entry.session = Some(session);
@@ -58,30 +59,35 @@ impl Engine {
             return Err(Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
         }
         let record = registry.reserve(spec, session, boot_id, now())?;
-        if let Err(why) = self.check_kept(&record, session) {
+        if let Err(failure) = self.check_kept(&record, session) {
             registry.forget(record.id, None, now());
-            let message = format!("network {}: {why}", record.network.name);
-            return Err(Failure::new(Reason::Unsupported, message));
+            return Err(failure);
         }
         Ok((record, true))
     }
 
     /// Whether the pod will be kept to what its network says: by the card, or else by the host.
-    fn check_kept(&self, record: &Record, session: SessionId) -> Result<(), String> {
-        let settings = record.port_settings();
-        self.programmer.check(&settings).map_err(|unsupported| unsupported.to_string())?;
+    fn check_kept(&self, record: &Record, session: SessionId) -> Result<(), Failure> {
+        let checked = self.programmer.check(&record.port_settings());
+        checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))?;
+        self.check_kept_by_host(record, session)
+    }
+
+    /// Whether the host does what is left to it. An agent that does not know of it would say nothing.
+    fn check_kept_by_host(&self, record: &Record, session: SessionId) -> Result<(), Failure> {
         let host = &record.key.host;
         let is_kept = self.programmer.has_representors()
-            || !settings.needs_keeping()
+            || !record.port_settings().needs_keeping()
             || self.sessions.can(host, session, capability::KEEPS_PORT);
         if is_kept {
             return Ok(());
         }
-        Err(format!(
+        let why = format!(
             "nobody would keep the pod to its VLAN, its MAC address and its rates: the DPU has no \
              port of the VF, and the agent of host {host} is of a version that can't have the PF do \
              it; upgrade it"
-        ))
+        );
+        Err(unsupported_by(record, &why))
     }
 
     /// Writes the record to the journal, or takes the reservation back.
@@ -160,6 +166,10 @@ impl Engine {
         let entry = registry.get(record.id);
         entry.map(Entry::view).ok_or_else(|| super::unknown(&record.id))
     }
+}
+
+fn unsupported_by(record: &Record, why: &str) -> Failure {
+    Failure::new(Reason::Unsupported, format!("network {}: {why}", record.network.name))
 }
 
 fn failure_of(error: &ProgramError) -> Failure {

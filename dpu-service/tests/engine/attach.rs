@@ -252,7 +252,11 @@ async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused()
 
     let capabilities = vec![capability::KEEPS_PORT];
     world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
-    world.attach(spec("pod")).await.unwrap();
+    let view = world.attach(spec("pod")).await.unwrap();
+    // The agent is of the earlier version again.
+    world.hello(&[live(&view, true)]).await;
+    assert_eq!(world.refused(spec("pod")).await, Reason::Unsupported);
+    assert_eq!(world.list().len(), 1, "the pod keeps it");
 }
 
 #[tokio::test]
