@@ -4,7 +4,7 @@
 //! over it, and a symlinked folder swapped as Kubernetes does.
 
 use std::{
-    fs::{File, Metadata},
+    fs::Metadata,
     hash::{DefaultHasher, Hasher},
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -13,6 +13,8 @@ use std::{
 };
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::open_regular_file;
 
 /// Watches the content of one or several small files, and who may read them.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ fn fingerprint(path: &Path) -> Fingerprint {
 }
 
 fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular_file(path)?;
     let mut content = Vec::new();
     file.read_to_end(&mut content)?;
     Ok((content, file.metadata()?))

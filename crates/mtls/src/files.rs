@@ -151,7 +151,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
 
 fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
     let unreadable = |source| CredentialsError::Read { item, path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = bootstrap::open_regular_file(path).map_err(unreadable)?;
     if item == Item::Key {
         check_mode(&file, path)?;
     }

@@ -2,13 +2,13 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
 use bootstrap::{Chain, FileWatch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
@@ -27,7 +27,7 @@ pub struct LiveCredentials(Arc<Shared>);
 struct Shared {
     settings: TlsSettings,
     current: ArcSwap<Credentials>,
-    problem: Mutex<Option<String>>,
+    refusal: Mutex<Option<String>>,
 }
 
 impl LiveCredentials {
@@ -40,7 +40,7 @@ impl LiveCredentials {
         Ok(Self(Arc::new(Shared {
             settings: settings.clone(),
             current: ArcSwap::from_pointee(credentials),
-            problem: Mutex::new(None),
+            refusal: Mutex::new(None),
         })))
     }
 
@@ -54,8 +54,12 @@ impl LiveCredentials {
     /// refused. `None`: nothing.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let refused = || self.0.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.expired().or_else(refused)
+        self.expired().or_else(|| self.refusal().clone())
+    }
+
+    /// Why the last replacement was refused.
+    fn refusal(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the files, looking every `period`, until it is dropped.
@@ -66,7 +70,12 @@ impl LiveCredentials {
         // Whatever changed between the first load and the watch's first look.
         self.reload();
         loop {
-            watch.changed().await;
+            // What is refused now may be good later without a change: once its validity begins.
+            if self.refusal().is_some() {
+                let _ = timeout(period, watch.changed()).await;
+            } else {
+                watch.changed().await;
+            }
             self.reload();
         }
     }
@@ -96,11 +105,12 @@ impl LiveCredentials {
     }
 
     fn report(&self, refused: Option<CredentialsError>) {
-        let problem = refused.map(|error| Chain(&error).to_string());
-        if let Some(problem) = &problem {
+        let found = refused.map(|error| Chain(&error).to_string());
+        let mut refusal = self.refusal();
+        if let Some(problem) = found.as_ref().filter(|_| *refusal != found) {
             tracing::error!(problem, "replaced certificates are refused; the earlier ones stay");
         }
-        *self.0.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        *refusal = found;
     }
 
     /// That the certificate in force has expired, one sentence. `None`: it has not.

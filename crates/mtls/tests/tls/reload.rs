@@ -4,7 +4,7 @@ use std::{
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use crate::support::{
@@ -136,6 +136,22 @@ async fn an_invalid_replacement_is_refused_and_the_old_one_stays() {
     refused(old, "expired on").await;
 }
 
+/// The CA's clock is ahead.
+#[tokio::test]
+async fn a_replacement_that_is_not_valid_yet_is_taken_once_it_is() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let begins = SystemTime::now() + Duration::from_secs(2);
+    let validity = Validity { not_before: begins, not_after: begins + 2 * HOUR };
+    let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
+    issued.save(pki.path(), "host-a").unwrap();
+    let is_refused = || live.problem().is_some_and(|problem| problem.contains("valid only from"));
+    eventually("it is refused", is_refused).await;
+    until_replaced(&live, &before).await;
+    assert_eq!(live.problem(), None);
+}
+
 #[tokio::test]
 async fn a_replacement_for_somebody_else_is_refused() {
     let other = |pki: &Pki, _: &Path| {
@@ -172,7 +188,7 @@ async fn the_end_of_a_certificate_is_told_ahead_of_time() {
     const DAY: Duration = Duration::from_secs(86_400);
     let pki = Pki::new();
     let told = |since: Duration, left: Duration, ahead: Duration| {
-        let now = std::time::SystemTime::now();
+        let now = SystemTime::now();
         let validity = Validity { not_before: now - since, not_after: now + left };
         let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
         let settings = pki.save(&issued, "short");

@@ -1,0 +1,42 @@
+//! Opening what must be a file.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use nix::fcntl::OFlag;
+
+/// Opens a file to read. What is no regular file is refused at once: a FIFO in its place would block
+/// whoever opens it.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] for anything but a file; else what opening fails with.
+pub fn open_regular_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        for path in [path.as_path(), folder.path()] {
+            let error = open_regular_file(path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}
