@@ -70,13 +70,13 @@ impl LiveCredentials {
         // Whatever changed between the first load and the watch's first look.
         self.reload();
         loop {
-            // What is refused now may be good later without a change: once its validity begins.
-            if self.refusal().is_some() {
-                let _ = timeout(period, watch.changed()).await;
-            } else {
-                watch.changed().await;
+            let is_refused = self.refusal().is_some();
+            match timeout(period, watch.changed()).await {
+                Ok(()) => self.reload(),
+                // It may be good by now without a change: once its validity has begun.
+                Err(_) if is_refused => self.report(self.replace().err(), false),
+                Err(_) => {}
             }
-            self.reload();
         }
     }
 
@@ -86,7 +86,7 @@ impl LiveCredentials {
     /// Certificate and key that do not match are refused too, when one of them was replaced without
     /// the other. The other one's coming is the next change that [`LiveCredentials::follow`] sees.
     pub fn reload(&self) {
-        self.report(self.replace().err());
+        self.report(self.replace().err(), true);
     }
 
     fn replace(&self) -> Result<(), CredentialsError> {
@@ -104,10 +104,11 @@ impl LiveCredentials {
         Ok(())
     }
 
-    fn report(&self, refused: Option<CredentialsError>) {
+    /// What is refused as before is told again only of files that changed.
+    fn report(&self, refused: Option<CredentialsError>, have_changed: bool) {
         let found = refused.map(|error| Chain(&error).to_string());
         let mut refusal = self.refusal();
-        if let Some(problem) = found.as_ref().filter(|_| *refusal != found) {
+        if let Some(problem) = found.as_ref().filter(|_| have_changed || *refusal != found) {
             tracing::error!(problem, "replaced certificates are refused; the earlier ones stay");
         }
         *refusal = found;
