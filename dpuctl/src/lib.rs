@@ -39,8 +39,8 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
     match verb {
         Verb::Status { output } => status::status(&mut connect().await?, output, console).await,
         Verb::Doctor { fix, output } => {
-            // A host may be asked three times, and the DPU's own work takes its time too.
-            let patience = options.timeout() / 4;
+            // A host may be asked five times, and the DPU's own work takes its time too.
+            let patience = options.timeout() / 6;
             doctor::doctor(&mut connect().await?, fix, patience, output, console).await
         }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,

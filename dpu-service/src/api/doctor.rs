@@ -34,7 +34,7 @@ pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::D
 }
 
 /// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Hosts are
-/// waited for three times as long as `patience` at most.
+/// waited for five times as long as `patience` at most.
 pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
     let mut hosts = Hosts::new(shared, patience);
     let found = look(shared, &mut hosts).await?.differences;
@@ -44,12 +44,27 @@ pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diag
     Ok(outcome(found, left, &obstacles))
 }
 
+/// What two looks in a row find. A VF on its way into a pod or out of it is found in neither half at
+/// times, and is somewhere else at the next look.
 async fn look(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
+    let first = look_once(shared, hosts).await?;
+    if first.differences.is_empty() {
+        return Ok(first);
+    }
+    let seen: HashSet<_> = first.differences.iter().map(identity).collect();
+    let mut second = look_once(shared, hosts).await?;
+    second.differences.retain(|found| seen.contains(&identity(found)));
+    Ok(second)
+}
+
+async fn look_once(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
     let before = attachments(shared);
     let hosts = hosts.ask(false).await;
     let dpu = shared.engine.examine_dpu().await?;
     let after = attachments(shared);
-    let mut diagnosis = Comparison { before, hosts, dpu, after }.diagnosis(shared);
+    let has_representors = shared.engine.programmer().has_representors();
+    let comparison = Comparison { before, hosts, dpu, after, has_representors };
+    let mut diagnosis = comparison.diagnosis(shared);
     let mut problems = shared.engine.status().await;
     problems.extend(shared.other_problems());
     let (name, expiring) = (shared.dpu(), shared.expiring());
@@ -165,6 +180,8 @@ struct Comparison {
     hosts: Vec<HostHalf>,
     dpu: DpuHalf,
     after: Vec<AttachmentView>,
+    /// Cards without a DPU have none.
+    has_representors: bool,
 }
 
 impl Comparison {
@@ -226,7 +243,7 @@ impl Comparison {
                     let message = "it has a representor on the DPU, and its host does not know it";
                     Some(Finding::VfUnknownToHost.of(half.view.vf, message))
                 }
-                (true, true) if half.view.attachment.is_none() => {
+                (true, true) if half.view.attachment.is_none() && self.has_representors => {
                     let message = "its host has it, and it has no representor on the DPU";
                     Some(Finding::NoRepresentor.of(half.view.vf, message))
                 }
