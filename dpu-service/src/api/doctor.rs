@@ -45,7 +45,7 @@ pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diag
 }
 
 /// What two looks in a row find. A VF on its way into a pod or out of it is found in neither half at
-/// times, and is somewhere else at the next look.
+/// times, and is somewhere else at the next look. Of a host that falls silent the first look counts.
 async fn look(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
     let first = look_once(shared, hosts).await?;
     if first.differences.is_empty() {
@@ -53,7 +53,11 @@ async fn look(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, F
     }
     let seen: HashSet<_> = first.differences.iter().map(identity).collect();
     let mut second = look_once(shared, hosts).await?;
-    second.differences.retain(|found| seen.contains(&identity(found)));
+    let is_silent = |name: &str| hosts.problems.keys().any(|host| *host.0 == *name);
+    second.differences.retain(|found| seen.contains(&identity(found)) || is_silent(&found.host));
+    let told: HashSet<_> = second.differences.iter().map(identity).collect();
+    let of_silent = first.differences.into_iter().filter(|found| is_silent(&found.host));
+    second.differences.extend(of_silent.filter(|found| !told.contains(&identity(found))));
     Ok(second)
 }
 

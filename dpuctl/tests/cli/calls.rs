@@ -286,7 +286,7 @@ VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
     let mended = output_of(&dut, "doctor --fix --timeout 30").await;
     assert!(mended.contains("VF_DIFFERS  mended: node-1: pf0vf3"), "{mended}");
     assert!(!mended.contains("do:"), "{mended}");
-    let asked = ["alice ExamineRequest { wait_ms: 2500 }", "alice MendRequest { wait_ms: 7500 }"];
+    let asked = ["alice ExamineRequest { wait_ms: 1666 }", "alice MendRequest { wait_ms: 5000 }"];
     assert_eq!(dut.asked(), asked);
     let json = dut.dpuctl("doctor -o json").await.output;
     assert!(

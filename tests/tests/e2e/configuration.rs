@@ -68,7 +68,7 @@ fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
     let service = files.service().replace("state_dir", "state_dri");
     files.refused("dpu-service", &service, &["checked.toml:2", "state_dri", "`state_dir`"]);
     let agent = files.agent().replace("endpoint", "endpiont");
-    files.refused("host-shim-agent", &agent, &["checked.toml:5", "endpiont", "`endpoint`"]);
+    files.refused("host-shim-agent", &agent, &["checked.toml:6", "endpiont", "`endpoint`"]);
 }
 
 #[test]
