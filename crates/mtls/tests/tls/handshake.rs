@@ -18,8 +18,9 @@ use mtls::{
 };
 use rustls::{AlertDescription, ServerConfig, crypto::ring, version::TLS13};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, split},
     net::{TcpListener, TcpStream},
+    task::yield_now,
 };
 use tokio_rustls::{TlsAcceptor, client::TlsStream};
 
@@ -208,12 +209,16 @@ async fn who_does_not_read_is_not_listened_to_until_it_reads() {
         Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut ReadBuf::new(&mut said)))
     });
     assert!(unheard.await.is_pending());
+    // A task of its own: nobody but the connection wakes it.
+    let (mut reader, mut writer) = split(stream);
+    let heard = tokio::spawn(async move { reader.read_u8().await });
+    yield_now().await;
     tokio::spawn(async move {
         let mut sink = vec![0; 65536];
         while client.read(&mut sink).await.is_ok_and(|count| count > 0) {}
     });
-    bounded(stream.flush()).await.unwrap();
-    assert_eq!(bounded(stream.read_u8()).await.unwrap(), b'!');
+    bounded(writer.flush()).await.unwrap();
+    assert_eq!(bounded(heard).await.unwrap().unwrap(), b'!');
 }
 
 /// What the connector says of a server that shows `issued` and asks for no client certificate.
