@@ -190,6 +190,27 @@ async fn what_an_older_version_wrote_is_migrated_once_in_order() {
     assert!(matches!(error, OpenError::Newer { found: 3, known: 1, .. }), "{error}");
 }
 
+/// Of a key that a migration renames or leaves out nothing stays.
+#[tokio::test]
+async fn what_a_migration_leaves_out_is_gone() {
+    const RENAMED: Schema = Schema {
+        version: 2,
+        migrations: &[|tables| {
+            let pods = tables.entry(PODS).or_default();
+            pods.retain(|(key, _)| key != b"b");
+            pods.iter_mut().for_each(|(key, _)| key.insert(0, b'x'));
+            Ok(())
+        }],
+        ..FIRST
+    };
+    let place = place();
+    kill_and_keep(&place, FIRST, vec![put("a", "1"), put("b", "1")]).await;
+    for _ in 0..2 {
+        let journal = Journal::open(&place.path, RENAMED, Machine).unwrap();
+        assert_eq!(rows(&journal), [row("xa", "1")]);
+    }
+}
+
 #[tokio::test]
 async fn a_migration_begins_where_the_journal_is() {
     let place = place();
@@ -489,6 +510,23 @@ async fn without_syncs_a_closed_journal_survives_a_power_cut() {
     drop(journal);
     disk.power_on(|| Fate::Lost);
     assert_eq!(rows(&open_on(&place, &disk).unwrap()), [row("a", "1"), row("b", "2")]);
+}
+
+/// It takes from the file the trust that redb has in one that was closed: were that not on the disk, a
+/// torn file would be believed.
+#[tokio::test]
+async fn without_syncs_the_first_commit_after_opening_is_on_the_disk_all_the_same() {
+    let place = place();
+    let disk = FaultyDisk::holding(empty_journal(&place));
+    for number in ["1", "2"] {
+        let journal = open_for(Process, &place, &disk).unwrap();
+        journal.commit(vec![put("first", number)]).await.unwrap();
+        journal.commit(vec![put("second", number)]).await.unwrap();
+        disk.cut_power_after(0);
+        drop(journal);
+        disk.power_on(|| Fate::Lost);
+        assert_eq!(rows(&open_on(&place, &disk).unwrap()), [row("first", number)]);
+    }
 }
 
 /// How many ways of losing and tearing what was not synced are tried.
