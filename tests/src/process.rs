@@ -156,11 +156,21 @@ impl Program {
     /// When the process can't be asked.
     #[must_use]
     pub fn is_over(&self) -> bool {
+        self.end() != Some(WaitStatus::StillAlive)
+    }
+
+    /// Whether SIGKILL has ended it, rather than it itself. It is not reaped yet.
+    pub(crate) fn is_killed(&self) -> bool {
+        matches!(self.end(), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
+    }
+
+    /// How it has ended, if it has. `None`: it has been reaped.
+    fn end(&self) -> Option<WaitStatus> {
         let id = Id::Pid(Pid::from_raw(i32::try_from(self.child.id()).expect("process ids fit")));
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(id, look) {
-            Ok(status) => status != WaitStatus::StillAlive,
-            Err(Errno::ECHILD) => true,
+            Ok(status) => Some(status),
+            Err(Errno::ECHILD) => None,
             Err(error) => panic!("{}: {error}", self.name),
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! A test sets `OFFLOAD_FAULTS` to a folder when it starts the program, and creates a file there to
 //! strike the next time the point of that name is passed: `fail-<point>` makes a step fail after its
-//! work is done (the hardest case for its undo), `kill-<point>` kills the process by `abort`, after
-//! which nothing of it runs, as after SIGKILL. The file is removed when it strikes. To a file `trace`,
+//! work is done (the hardest case for its undo), `kill-<point>` kills the process by SIGKILL.
+//! The file is removed when it strikes. To a file `trace`,
 //! if there is one, the name of each point that is passed is appended.
 
 use std::{
@@ -14,6 +14,8 @@ use std::{
     path::{Path, PathBuf},
     sync::OnceLock,
 };
+
+use nix::sys::signal::{Signal, raise};
 
 use crate::points::Struck;
 
@@ -27,8 +29,14 @@ pub(crate) fn pass(point: &str) {
     let Some(folder) = folder() else { return };
     trace(folder, point);
     if fs::remove_file(folder.join(format!("kill-{point}"))).is_ok() {
-        std::process::abort();
+        die();
     }
+}
+
+fn die() {
+    // What the kernel lets live, such as the first process of a namespace, ends all the same.
+    let _ = raise(Signal::SIGKILL);
+    std::process::abort();
 }
 
 /// A point at which the process may be killed, or a step fail.

@@ -388,4 +388,5 @@ fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
 fn wait_for_death(program: &Program, flow: Flow, point: &str, armed: &Path) {
     let what = format!("{point} to kill {} during {}", flow.program, flow.name);
     wait_for(&what, LIMIT, || (!armed.exists() && program.is_over()).then_some(()));
+    assert!(program.is_killed(), "{} ended by itself after {point}", flow.program);
 }
