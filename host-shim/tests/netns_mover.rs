@@ -20,7 +20,7 @@ use std::{
 
 use host_shim::{
     mover::{
-        Announcer, Arrival, Cargo, Durations, INWARD_STEPS, MoveError, Namespace, OUTWARD_STEPS,
+        Announcer, Arrival, Cargo, Durations, INWARD_STEPS, MoveError, Namespaces, OUTWARD_STEPS,
         Original, Plan, Scene, inspect, make_clean,
     },
     vf_source::{OWN_MTU, OwnState, VirtualCard},
@@ -134,15 +134,16 @@ impl Stage {
     }
 
     fn scene(&self, cargo: &Cargo) -> Scene {
-        Scene::open(cargo.clone(), self.host(), Some(Arc::new(self.pod.netns()))).unwrap()
+        let pod = Some(Arc::new(self.pod.netns()));
+        Scene::new(cargo.clone(), self.namespaces(pod))
     }
 
     fn move_in(&self, cargo: &Cargo) -> Arrival {
         self.scene(cargo).move_in().unwrap()
     }
 
-    fn host(&self) -> Namespace {
-        Namespace::open(Arc::new(self.host.netns())).unwrap()
+    fn namespaces(&self, pod: Option<Arc<Netns>>) -> Namespaces {
+        Namespaces::open(&Arc::new(self.host.netns()), pod).unwrap()
     }
 }
 
@@ -238,6 +239,25 @@ fn a_vf_moves_in_and_out() {
     assert_in_pod(&stage, &cargo);
     stage.scene(&cargo).move_out().unwrap();
     assert_clean(&stage, &before);
+}
+
+#[test]
+fn the_neighbours_are_told_where_the_pods_addresses_are() {
+    let stage = Stage::new();
+    let cargo = cargo(&stage);
+    stage.dpu.ip("address add 10.1.0.1/16 dev pf0vf3");
+    let arrival = stage.move_in(&cargo);
+    for address in ["10.1.0.5", "fd00::5"] {
+        let known = "lladdr 02:00:00:00:00:99 dev pf0vf3 nud stale";
+        stage.dpu.ip(&format!("neigh replace {address} {known}"));
+    }
+    settled(arrival);
+    let is_told = || {
+        let neighbours = stage.dpu.ip("neigh show dev pf0vf3");
+        let neighbours = neighbours.as_array().unwrap().iter();
+        neighbours.filter(|neighbour| neighbour["lladdr"] == POD_MAC).count() == 2
+    };
+    assert!((0..1000).any(|_| is_told()), "{}", stage.dpu.ip("neigh show"));
 }
 
 #[test]
@@ -446,7 +466,7 @@ fn a_vf_that_fell_back_under_the_pods_name_is_restored() {
     stage.host.ip(&format!("link set {OWN_NAME} down"));
     // As a real VF comes back when its pod's namespace ends.
     stage.host.ip(&format!("link set {OWN_NAME} name eth0 mtu 9000 address {POD_MAC}"));
-    let scene = Scene::open(cargo, stage.host(), None).unwrap();
+    let scene = Scene::new(cargo, stage.namespaces(None));
     scene.move_out().unwrap();
     assert_clean(&stage, &before);
 }

@@ -6,7 +6,7 @@ use netlink_sys::Socket;
 use nix::errno::Errno;
 use tokio::time::timeout;
 
-use crate::{Error, LinkEvent, LinkMonitor, Rtnl, monitor};
+use crate::{Error, LinkEvent, LinkMonitor, Netns, Rtnl, monitor};
 
 /// A link that had no carrier yet. Like every socket, it keeps the link's namespace alive.
 #[derive(Debug)]
@@ -17,22 +17,22 @@ pub struct CarrierWatch {
 }
 
 impl CarrierWatch {
-    /// Looks for the carrier of a link of the calling thread's namespace, and watches the link where
-    /// there is none. `None`: there is one.
+    /// Looks for the carrier of a link of a namespace, to which `rtnl` is the interface, and watches
+    /// the link where there is none. `None`: there is one.
     ///
     /// # Errors
     /// When the link does not exist, or the kernel refuses to be asked.
-    pub fn unless_there(rtnl: &mut Rtnl, index: u32) -> Result<Option<Self>, Error> {
+    pub fn unless_there(netns: &Netns, rtnl: &mut Rtnl, index: u32) -> Result<Option<Self>, Error> {
         // Mostly it is there already.
         if has_carrier(rtnl, index)? {
             return Ok(None);
         }
         // Watching begins before the next look, so that no change falls in between.
-        let events = monitor::open_socket().map_err(|error| failed(index, &error))?;
+        let events = netns.run(monitor::open_socket)?.map_err(|error| failed(index, &error))?;
         if has_carrier(rtnl, index)? {
             return Ok(None);
         }
-        Ok(Some(Self { index, rtnl: Rtnl::open()?, events }))
+        Ok(Some(Self { index, rtnl: Rtnl::open_in(netns)?, events }))
     }
 
     /// Waits for the carrier, at most for `limit`, and tells whether it came. Keeps no thread, and is

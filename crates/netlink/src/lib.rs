@@ -12,8 +12,8 @@
 //! carries what is said to cards about themselves ([`Devlink`]).
 //!
 //! A socket stays in the network namespace in which it was opened, so a program works in several
-//! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it on a
-//! thread that ends with the work.
+//! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it for as
+//! long as the work takes.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -66,7 +66,7 @@ pub use request::Request;
 pub use route::Route;
 pub use rtnl::Rtnl;
 pub use rule::Rule;
-pub use sysctl::{Family, read_sysctl, set_sysctl};
+pub use sysctl::{Family, set_sysctl};
 pub use veth::VethEnd;
 pub use vf::{VfLinkState, VfSetting, VfSettings};
 pub use xdp::XdpMode;

@@ -2,13 +2,13 @@
 
 use std::{
     fmt, fs,
+    io::{self, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::{FileTypeExt, MetadataExt},
     },
-    panic,
     path::Path,
-    thread,
+    process,
 };
 
 use nix::{
@@ -16,7 +16,7 @@ use nix::{
     fcntl::{OFlag, open},
     sched::{CloneFlags, setns},
     sys::{
-        stat::Mode,
+        stat::{Mode, fstat},
         statfs::{NSFS_MAGIC, fstatfs},
     },
 };
@@ -101,36 +101,47 @@ impl Netns {
         self.id
     }
 
-    /// Does `work` inside the namespace, and waits: at once where the calling thread is in it, else
-    /// on a thread of its own that ends with it.
+    /// Does `work` inside the namespace, on the calling thread, which then is where it was before.
+    /// It must start no thread: that would be in the namespace too, and stay there. Where there is no
+    /// way back, the process is aborted.
     ///
     /// # Errors
-    /// When no thread can be started, or it may not enter. A panic of `work` is passed on.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-        if self.is_entered() {
+    /// When the thread may not enter, or not come back. A panic of `work` is passed on.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let failed = |errno| Error::errno_of("enter a network namespace", errno);
+        let own = own().map_err(failed)?;
+        if id_of(&own).map_err(failed)? == self.id {
             return Ok(work());
         }
-        let inside = || self.enter().map(|()| work());
-        thread::scope(|scope| {
-            let thread = thread::Builder::new()
-                .name("netns".to_owned())
-                .spawn_scoped(scope, inside)
-                .map_err(|error| Error::io("start a thread", &error))?;
-            thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
-        })
+        // Who may not come back does not leave.
+        enter(&own).map_err(failed)?;
+        enter(&self.fd).map_err(failed)?;
+        let _way_back = WayBack(own);
+        Ok(work())
     }
+}
 
-    /// Whether the calling thread is in it.
-    fn is_entered(&self) -> bool {
-        let own = fs::metadata(OWN).map(|metadata| NetnsId::from(&metadata));
-        own.is_ok_and(|own| own == self.id)
-    }
+/// Brings the thread back into this namespace.
+struct WayBack(OwnedFd);
 
-    #[expect(clippy::disallowed_methods, reason = "the thread of `run` does nothing else")]
-    fn enter(&self) -> Result<(), Error> {
-        setns(&self.fd, CloneFlags::CLONE_NEWNET)
-            .map_err(|errno| Error::errno_of("enter a network namespace", errno))
+impl Drop for WayBack {
+    /// A thread that is lost in a foreign namespace would do there what is meant for its own.
+    fn drop(&mut self) {
+        if let Err(errno) = enter(&self.0) {
+            // Not by the log, which may not be on the disk before the end.
+            let _ = writeln!(io::stderr(), "a thread can't leave a network namespace: {errno}");
+            process::abort();
+        }
     }
+}
+
+fn own() -> Result<OwnedFd, Errno> {
+    open(OWN, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+#[expect(clippy::disallowed_methods, reason = "`run` brings the thread back")]
+fn enter(netns: &OwnedFd) -> Result<(), Errno> {
+    setns(netns, CloneFlags::CLONE_NEWNET)
 }
 
 impl AsFd for Netns {
@@ -140,12 +151,13 @@ impl AsFd for Netns {
 }
 
 fn metadata(fd: &OwnedFd) -> Result<fs::Metadata, Errno> {
-    let failed = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    let failed = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
     fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(failed)
 }
 
 fn id_of(fd: &OwnedFd) -> Result<NetnsId, Errno> {
-    metadata(fd).map(|metadata| NetnsId::from(&metadata))
+    let found = fstat(fd)?;
+    Ok(NetnsId { dev: found.st_dev, inode: found.st_ino })
 }
 
 fn kind_of_file(fd: &OwnedFd) -> Result<&'static str, Errno> {

@@ -1,10 +1,19 @@
 //! Settings of the calling thread's network namespace below `/proc/sys/net`.
 
-use std::{fmt, fs, path::PathBuf};
+use std::{
+    fmt,
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 use nix::errno::Errno;
 
 use crate::Error;
+
+/// Bytes of a number and its line's end.
+const LONGEST: usize = 24;
 
 /// Which protocol a setting is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,26 +33,35 @@ impl fmt::Display for Family {
     }
 }
 
-/// Sets `net.<family>.conf.<interface>.<key>` of the calling thread's namespace: what
-/// `/proc/sys/net` shows depends on the thread that looks. A move of the link resets it.
+/// Sets `net.<family>.conf.<interface>.<key>` of the calling thread's namespace, unless it is so
+/// already: what `/proc/sys/net` shows depends on the thread that looks, and writing some settings
+/// waits for the kernel's lock over all links. A move of the link resets them.
 ///
 /// # Errors
-/// When there is no such interface or key, or `/proc/sys` is mounted read-only.
+/// When there is no such interface or key, or it is otherwise and `/proc/sys` is mounted read-only.
 pub fn set_sysctl(family: Family, interface: &str, key: &str, value: &str) -> Result<(), Error> {
     let path = path(family, interface, key)?;
-    fs::write(&path, value)
+    set(&path, value)
         .map_err(|error| Error::io(format!("write {value} to {}", path.display()), &error))
 }
 
-/// Reads `net.<family>.conf.<interface>.<key>` of the calling thread's namespace.
-///
-/// # Errors
-/// When there is no such interface or key.
-pub fn read_sysctl(family: Family, interface: &str, key: &str) -> Result<String, Error> {
-    let path = path(family, interface, key)?;
-    fs::read_to_string(&path)
-        .map(|value| value.trim_end().to_owned())
-        .map_err(|error| Error::io(format!("read {}", path.display()), &error))
+fn set(path: &Path, value: &str) -> io::Result<()> {
+    let opened = File::options().read(true).write(true).open(path);
+    let (file, refusal) = match opened {
+        Ok(file) => (file, None),
+        Err(refusal) => (File::open(path)?, Some(refusal)),
+    };
+    if is(&file, value)? {
+        return Ok(());
+    }
+    // Settings take what is written at their beginning, and no more.
+    refusal.map_or_else(|| file.write_all_at(value.as_bytes(), 0), Err)
+}
+
+fn is(file: &File, value: &str) -> io::Result<bool> {
+    let mut text = [0; LONGEST];
+    let length = file.read_at(&mut text, 0)?;
+    Ok(text[..length].trim_ascii_end() == value.as_bytes())
 }
 
 fn path(family: Family, interface: &str, key: &str) -> Result<PathBuf, Error> {

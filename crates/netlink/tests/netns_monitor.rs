@@ -123,8 +123,7 @@ async fn a_carrier_is_awaited_only_so_long() {
     let mut rtnl = host.rtnl();
     rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)).unwrap();
     rtnl.change_link(50, &LinkChange::new().up()).unwrap();
-    let mut watch =
-        || host.netns.run(|| CarrierWatch::unless_there(&mut rtnl, 50)).unwrap().unwrap();
+    let mut watch = || CarrierWatch::unless_there(&host.netns, &mut rtnl, 50).unwrap();
     let start = Instant::now();
     assert!(!watch().unwrap().wait(Duration::from_millis(20)).await.unwrap());
     assert!(start.elapsed() >= Duration::from_millis(20));
@@ -141,7 +140,7 @@ async fn nobody_waits_for_the_carrier_of_a_link_that_is_gone() {
     let host = TestNetns::new();
     let mut rtnl = host.rtnl();
     host.run("ip link add name vf index 50 up type veth peer name rep");
-    let watch = host.netns.run(|| CarrierWatch::unless_there(&mut rtnl, 50)).unwrap();
+    let watch = CarrierWatch::unless_there(&host.netns, &mut rtnl, 50);
     host.run("ip link delete dev vf");
     let error = watch.unwrap().unwrap().wait(Duration::from_secs(10)).await.unwrap_err();
     assert!(error.to_string().contains("wait for the carrier of link 50"), "{error}");

@@ -8,9 +8,14 @@
 
 mod support;
 
-use std::{fs, os::unix::fs::symlink, path::Path, thread};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+};
 
-use netlink::{Family, Netns, NetnsError, read_sysctl, set_sysctl};
+use netlink::{Family, Netns, NetnsError, set_sysctl};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use support::TestNetns;
 
@@ -68,19 +73,21 @@ fn work_is_done_inside_and_leaves_the_caller_outside() {
 }
 
 #[test]
-fn a_thread_that_is_inside_works_there_itself() {
-    let netns = TestNetns::new();
-    let itself = || thread::current().id();
-    let (outer, inner) = netns.netns.run(|| (itself(), netns.netns.run(itself).unwrap())).unwrap();
-    assert_eq!(outer, inner);
-    assert_ne!(outer, itself());
+fn namespaces_are_left_in_the_order_they_were_entered() {
+    let (one, other) = (TestNetns::new(), TestNetns::new());
+    let here = || Netns::current().unwrap().id();
+    let within = || (other.netns.run(here).unwrap(), one.netns.run(here).unwrap(), here());
+    let one_s = one.netns.id();
+    assert_eq!(one.netns.run(within).unwrap(), (other.netns.id(), one_s, one_s));
 }
 
 #[test]
-#[should_panic(expected = "on purpose")]
-fn a_panic_of_the_work_is_passed_on() {
+fn a_panic_of_the_work_is_passed_on_outside() {
     let netns = TestNetns::new();
-    drop(netns.netns.run(|| panic!("on purpose")));
+    let outside = Netns::current().unwrap().id();
+    let panicking = || netns.netns.run(|| panic!("on purpose"));
+    assert!(panic::catch_unwind(AssertUnwindSafe(panicking)).is_err());
+    assert_eq!(Netns::current().unwrap().id(), outside);
 }
 
 #[test]
@@ -91,7 +98,5 @@ fn settings_are_those_of_the_thread_s_namespace() {
     netns.netns.run(set).unwrap().unwrap();
     let shown = netns.run("sysctl -n net.ipv4.conf.vf.arp_notify");
     assert_eq!(shown.trim(), "1");
-    let read = netns.netns.run(|| read_sysctl(Family::V4, "vf", "arp_notify")).unwrap();
-    assert_eq!(read.unwrap(), "1");
-    assert!(read_sysctl(Family::V4, "vf", "arp_notify").unwrap_err().is_not_found());
+    assert!(set().unwrap_err().is_not_found(), "it is set in the namespace alone");
 }

@@ -9,7 +9,9 @@
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
-use netlink::{CarrierWatch, Link, LinkChange, Request, Rtnl, VfLinkState, VfSetting, VfSettings};
+use netlink::{
+    CarrierWatch, Link, LinkChange, Netns, Request, Rtnl, VfLinkState, VfSetting, VfSettings,
+};
 use serde_json::{Value, json};
 
 /// The first igb card with two VFs; without VFs again when it is dropped.
@@ -33,7 +35,9 @@ impl Card {
         fs::write(&num_vfs, "2").unwrap();
         // The driver limits rates by the speed of its link.
         rtnl.change_link(pf.index, &LinkChange::new().up()).unwrap();
-        if let Some(watch) = CarrierWatch::unless_there(&mut rtnl, pf.index).unwrap() {
+        if let Some(watch) =
+            CarrierWatch::unless_there(&Netns::current().unwrap(), &mut rtnl, pf.index).unwrap()
+        {
             assert!(watch.wait(Duration::from_secs(60)).await.unwrap(), "the PF has no carrier");
         }
         Self { pf, rtnl, num_vfs }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netlink::{Family, Limit, Link, LinkChange, Rtnl, read_sysctl, set_sysctl};
+use netlink::{Family, Limit, Link, LinkChange, Rtnl, set_sysctl};
 
 use super::{Refused, Representor, Unsupported};
 use crate::{model::Bandwidth, probe::Ability};
@@ -81,13 +81,7 @@ impl Links {
 
 /// Keeps this DPU from talking IPv6 of its own on a representor: whatever the VLAN, the pod behind it
 /// would hear it. Where the kernel can't talk IPv6, there is nothing to do.
-///
-/// Writing the setting spins while anybody else changes links, so one that is silent is left alone.
 fn silence(port: &Representor) {
-    let disabled = read_sysctl(Family::V6, &port.name, "disable_ipv6");
-    if disabled.is_ok_and(|disabled| disabled == "1") {
-        return;
-    }
     if let Err(error) = set_sysctl(Family::V6, &port.name, "disable_ipv6", "1") {
         tracing::debug!(port = port.name, %error, "not silenced");
     }

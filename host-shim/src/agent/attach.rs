@@ -67,7 +67,8 @@ impl Agent {
         Ok((attachment, timings))
     }
 
-    /// The namespace at a path. It is not kept open: that would keep it alive.
+    /// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
+    /// and with it the pod's other VFs away from the host.
     fn pod_netns(&self, path: &str) -> Result<PodNetns, Failure> {
         let id = open_netns(path)?.id();
         if id == self.host.id() {

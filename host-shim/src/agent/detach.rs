@@ -14,7 +14,7 @@ use super::{
     records::{Phase, Record, Written},
 };
 use crate::{
-    mover::{MoveError, Namespace, Scene},
+    mover::{MoveError, Namespaces, Scene},
     protocol::DelRequest,
 };
 
@@ -153,9 +153,9 @@ impl Agent {
 
     fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
         let failed = |error: MoveError| Failure::new(error.reason(), error.to_string());
-        let host = Namespace::open(Arc::clone(&self.host)).map_err(|error| failed(error.into()))?;
         let pod = living_netns(&record.netns).map(Arc::new);
-        let scene = Scene::open(self.cargo(record)?, host, pod).map_err(failed)?;
+        let namespaces = Namespaces::open(&self.host, pod).map_err(|error| failed(error.into()))?;
+        let scene = Scene::new(self.cargo(record)?, namespaces);
         scene.move_out().map_err(|failure| failure_of_move(record, &failure))
     }
 }

@@ -18,7 +18,9 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    mover::{Arrival, Durations, MoveError, Namespace, Original, Scene, open_netns},
+    mover::{
+        Arrival, Cargo, Durations, MoveError, Namespace, Namespaces, Original, Scene, open_netns,
+    },
     protocol::AddRequest,
     vf_source::{self, VfIdentity, VfSource},
 };
@@ -121,8 +123,7 @@ impl Agent {
         Err(Failure::new(Reason::VfNotFree, message))
     }
 
-    /// The record is on the disk before the VF is touched. What is only looked at and opened does not
-    /// wait for it.
+    /// The record is written before the VF is touched. What is only looked at does not wait for it.
     fn enter_now(
         &self,
         request: AddRequest,
@@ -130,21 +131,20 @@ impl Agent {
         attachment: v1::Attachment,
     ) -> Result<Entered, Setback> {
         let began = Instant::now();
-        let record = Arc::new(self.draft(request, netns, attachment)?);
+        let host = Namespace::open(Arc::clone(&self.host));
+        let mut host = host.map_err(|error| not_found(not_moved(error)))?;
+        let record = self.draft(request, netns, attachment, &mut host.rtnl)?;
+        let record = Arc::new(record);
         let written = self.records.write(&record);
-        let mut recording = None;
-        let moved = self.move_in_once(&record, || {
-            written.wait()?;
-            Milestone::AttachRecorded.pass();
-            self.records.keep(&record);
-            recording = Some(began.elapsed());
-            Ok(())
-        });
-        match (moved, recording) {
-            (Ok(arrival), Some(recording)) => Ok(Entered { record, recording, arrival }),
-            (Err(failure), Some(_)) => Err(Setback::Unmoved { failure, record }),
-            (Err(failure), None) => Err(not_taken(failure)),
-            (Ok(_), None) => Err(not_taken(super::defect(&"it moved a VF without a record"))),
+        let cargo = self.cargo(&record).map_err(not_taken)?;
+        let pod = open_pod(&record.netns).map_err(not_taken)?;
+        written.wait().map_err(not_taken)?;
+        Milestone::AttachRecorded.pass();
+        self.records.keep(&record);
+        let recording = began.elapsed();
+        match move_in_now(&record, cargo, Namespaces { host, pod: Some(pod) }) {
+            Ok(arrival) => Ok(Entered { record, recording, arrival }),
+            Err(failure) => Err(Setback::Unmoved { failure, record }),
         }
     }
 
@@ -154,12 +154,14 @@ impl Agent {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
+        rtnl: &mut Rtnl,
     ) -> Result<Record, Setback> {
         let original = match self.records.by_id(&attachment.id) {
             Some(same) => same.original.clone(),
             None => {
                 let vf = attachment.vf.clone().unwrap_or_default();
-                self.vf_in_host(vf).map_err(not_found)?.unused().map_err(not_taken)?
+                let found = self.vf_in_host(vf, rtnl).map_err(not_found)?;
+                found.unused().map_err(not_taken)?
             }
         };
         Ok(Record {
@@ -173,10 +175,10 @@ impl Agent {
         })
     }
 
-    fn vf_in_host(&self, vf: v1::Vf) -> Result<FoundVf, Failure> {
+    fn vf_in_host(&self, vf: v1::Vf, rtnl: &mut Rtnl) -> Result<FoundVf, Failure> {
         let v1::Vf { controller, pf, vf, pci_address, .. } = vf;
         let identity = VfIdentity { controller, pf, vf, pci_address };
-        let found = self.look_in_host(&identity).map_err(not_moved)?;
+        let found = self.look_in_host(&identity, rtnl).map_err(not_moved)?;
         found.ok_or_else(|| {
             let VfIdentity { pci_address, .. } = &identity;
             let message =
@@ -185,26 +187,29 @@ impl Agent {
         })
     }
 
-    fn look_in_host(&self, vf: &VfIdentity) -> Result<Option<FoundVf>, netlink::Error> {
+    fn look_in_host(
+        &self,
+        vf: &VfIdentity,
+        rtnl: &mut Rtnl,
+    ) -> Result<Option<FoundVf>, netlink::Error> {
         let own = self.source.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
-        let mut rtnl = Rtnl::open_in(&self.host)?;
-        let (mut original, used) =
-            match vf_source::find(&*self.source, &mut rtnl, &vf.pci_address, name)? {
-                Some(link) => {
-                    let used = vf_source::use_by_host(&link, &rtnl.all_addresses()?);
-                    (Original::from(&link), used)
-                }
-                None => {
-                    let Some(handover) = self.source.handover(&vf.pci_address) else {
-                        return Ok(None);
-                    };
-                    let is_open = handover == Handover::Open;
-                    let used = is_open.then(|| "a program has it open".to_owned());
-                    (Original { is_handed_over: true, ..Original::default() }, used)
-                }
-            };
-        original.port = port_settings(&*self.source, &mut rtnl, &vf.pci_address)?;
+        let link = vf_source::find(&*self.source, rtnl, &vf.pci_address, name)?;
+        let (mut original, used) = match &link {
+            Some(link) => {
+                let used = vf_source::use_by_host(link, &rtnl.all_addresses()?);
+                (Original::from(link), used)
+            }
+            None => {
+                let Some(handover) = self.source.handover(&vf.pci_address) else {
+                    return Ok(None);
+                };
+                let is_open = handover == Handover::Open;
+                let used = is_open.then(|| "a program has it open".to_owned());
+                (Original { is_handed_over: true, ..Original::default() }, used)
+            }
+        };
+        original.port = port_settings(&*self.source, rtnl, &vf.pci_address)?;
         Ok(Some(FoundVf { original, used, pci_address: vf.pci_address.clone() }))
     }
 
@@ -217,39 +222,37 @@ impl Agent {
         record: &Arc<Record>,
     ) -> Result<Durations, Failure> {
         let (agent, moved) = (Arc::clone(self), Arc::clone(record));
-        let work = move || agent.move_in_once(&moved, || Ok(()));
-        let arrival = self.when_its_turn(work).await??;
+        let arrival = self.when_its_turn(move || agent.move_in_again(&moved)).await??;
         arrival.settle().await.map_err(|failed| failure_of_move(record, &failed))
     }
 
-    /// Moves the VF of a record into its pod, once all is open and then `ready`.
-    fn move_in_once(
-        &self,
-        record: &Record,
-        ready: impl FnOnce() -> Result<(), Failure> + Send,
-    ) -> Result<Arrival, Failure> {
-        let cargo = self.cargo(record)?;
+    fn move_in_again(&self, record: &Record) -> Result<Arrival, Failure> {
+        let pod = Some(open_pod(&record.netns)?);
         let host = Namespace::open(Arc::clone(&self.host)).map_err(not_moved)?;
-        let pod = Arc::new(open_netns(&record.netns.path)?);
-        if pod.id() != record.netns.id {
-            let message =
-                format!("{} is another network namespace than at the attach", record.netns.path);
-            return Err(Failure::new(Reason::NetnsInvalid, message));
-        }
-        // Several steps work inside the pod's namespace: it is entered once.
-        let inside = || {
-            let scene = Scene::open(cargo, host, Some(Arc::clone(&pod))).map_err(not_moved)?;
-            ready()?;
-            scene.move_in().map_err(|failed| failure_of_move(record, &failed))
-        };
-        let arrival = pod.run(inside).map_err(not_moved)??;
-        device_info::write(record).map_err(|error| {
-            let path = record.device_info_file.as_deref().unwrap_or_default();
-            let message = format!("the device-info file {path} can't be written: {error}");
-            Failure::new(Reason::MoveFailed, message)
-        })?;
-        Ok(arrival)
+        move_in_now(record, self.cargo(record)?, Namespaces { host, pod })
     }
+}
+
+/// Moves the VF of a record into its pod.
+fn move_in_now(record: &Record, cargo: Cargo, namespaces: Namespaces) -> Result<Arrival, Failure> {
+    let arrival = Scene::new(cargo, namespaces).move_in();
+    let arrival = arrival.map_err(|failed| failure_of_move(record, &failed))?;
+    device_info::write(record).map_err(|error| {
+        let path = record.device_info_file.as_deref().unwrap_or_default();
+        let message = format!("the device-info file {path} can't be written: {error}");
+        Failure::new(Reason::MoveFailed, message)
+    })?;
+    Ok(arrival)
+}
+
+/// Opens a pod's namespace, which has to be the one of the attach still.
+fn open_pod(netns: &PodNetns) -> Result<Namespace, Failure> {
+    let found = open_netns(&netns.path)?;
+    if found.id() != netns.id {
+        let message = format!("{} is another network namespace than at the attach", netns.path);
+        return Err(Failure::new(Reason::NetnsInvalid, message));
+    }
+    Namespace::open(Arc::new(found)).map_err(not_moved)
 }
 
 /// What the PF makes of a VF, where that is not the DPU's business.

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use netlink::{
-    Error, Family, Link, LinkChange, Netns, Request, Route, Rtnl, read_sysctl, set_sysctl,
-};
+use netlink::{Error, Family, Link, LinkChange, Netns, Request, Route, Rtnl, set_sysctl};
 
 use super::Plan;
 
@@ -99,12 +97,9 @@ fn set_sysctls(link: &Link, plan: &Plan) -> Result<(), Error> {
         if family == Family::V6 && !has_v6 {
             continue;
         }
-        // Writing some of them waits for the kernel's lock over all links, even for no change.
-        if read_sysctl(family, &link.name, key)? != value {
-            set_sysctl(family, &link.name, key, value)?;
-        }
+        set_sysctl(family, &link.name, key, value)?;
     }
-    if has_v6 && read_sysctl(Family::V6, "lo", "disable_ipv6")? != "0" {
+    if has_v6 {
         set_sysctl(Family::V6, "lo", "disable_ipv6", "0")?;
     }
     Ok(())

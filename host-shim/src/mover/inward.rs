@@ -68,7 +68,8 @@ impl Step<Scene> for Prepare {
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
         let started = Instant::now();
-        let Some(link) = scene.in_host()? else { return Ok(()) };
+        scene.departing = scene.in_host()?;
+        let Some(link) = scene.departing.clone() else { return Ok(()) };
         let taken = if link.alternative_names.is_empty() {
             Vec::new()
         } else {
@@ -104,7 +105,7 @@ impl Step<Scene> for MoveIn {
 
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
         let started = Instant::now();
-        if let Some(link) = scene.in_host()? {
+        if let Some(link) = scene.departing.take() {
             let netns = Arc::clone(&scene.pod()?.netns);
             let change = LinkChange::new().netns(&netns).name(&scene.plan.name);
             scene.is_fresh = true;
@@ -182,7 +183,7 @@ impl Step<Scene> for WatchCarrier {
     fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
         let index = scene.arrived()?.index;
         let Namespace { netns, rtnl } = scene.pod()?;
-        scene.carrier = netns.run(|| CarrierWatch::unless_there(rtnl, index))??;
+        scene.carrier = CarrierWatch::unless_there(netns, rtnl, index)?;
         Ok(())
     }
 }

@@ -126,6 +126,8 @@ pub struct Scene {
     host: Namespace,
     /// `None`: the pod's namespace has ended.
     pod: Option<Namespace>,
+    /// The VF as it is about to leave the host's namespace. `None`: it is not there.
+    departing: Option<Link>,
     /// The VF as it came into the pod. `None`: it has not come yet.
     arrived: Option<Link>,
     /// The VF was moved just now, so nothing of it is configured yet.
@@ -138,8 +140,10 @@ pub struct Scene {
 /// A network namespace and the kernel's interface to it.
 #[derive(Debug)]
 pub struct Namespace {
-    netns: Arc<Netns>,
-    rtnl: Rtnl,
+    /// The namespace.
+    pub netns: Arc<Netns>,
+    /// The kernel's interface to it.
+    pub rtnl: Rtnl,
 }
 
 impl Namespace {
@@ -150,6 +154,28 @@ impl Namespace {
     pub fn open(netns: Arc<Netns>) -> Result<Self, netlink::Error> {
         let rtnl = Rtnl::open_in(&netns)?;
         Ok(Self { netns, rtnl })
+    }
+}
+
+/// What a move needs open. It keeps the pod's namespace alive, so it is open no longer than a call.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// The host's.
+    pub host: Namespace,
+    /// The pod's. `None`: it has ended.
+    pub pod: Option<Namespace>,
+}
+
+impl Namespaces {
+    /// Opens both. `pod` is `None` where the pod's has ended.
+    ///
+    /// # Errors
+    /// When one of them can't be entered.
+    pub fn open(host: &Arc<Netns>, pod: Option<Arc<Netns>>) -> Result<Self, netlink::Error> {
+        Ok(Self {
+            host: Namespace::open(Arc::clone(host))?,
+            pod: pod.map(Namespace::open).transpose()?,
+        })
     }
 }
 
@@ -172,24 +198,23 @@ pub struct Cargo {
 pub type Failed = saga::Failed<MoveError>;
 
 impl Scene {
-    /// Opens the scene. `pod` is `None` where the pod's namespace has ended.
-    ///
-    /// # Errors
-    /// When the pod's namespace can't be entered.
-    pub fn open(cargo: Cargo, host: Namespace, pod: Option<Arc<Netns>>) -> Result<Self, MoveError> {
-        Ok(Self {
+    /// The scene of a move of that VF.
+    #[must_use]
+    pub fn new(cargo: Cargo, namespaces: Namespaces) -> Self {
+        Self {
             source: cargo.source,
             pci_address: cargo.pci_address,
             original: cargo.original,
             plan: cargo.plan,
             announcer: cargo.announcer,
-            host,
-            pod: pod.map(Namespace::open).transpose()?,
+            host: namespaces.host,
+            pod: namespaces.pod,
+            departing: None,
             arrived: None,
             is_fresh: false,
             carrier: None,
             durations: Durations::default(),
-        })
+        }
     }
 
     /// Moves the VF into the pod and configures it there. Repeating it changes nothing. What is left

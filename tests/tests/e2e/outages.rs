@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::{
-    Card, HostEnd, Lab, Netns, Settings,
+    Call, Card, HostEnd, Lab, Netns, Program, Settings,
     scenarios::outages::{self, Pair, ids},
     wait_for,
 };
@@ -187,6 +187,39 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
     lab.wait_until_good();
     lab.assert_invariants();
     pair.detach(&lab);
+}
+
+/// Whatever the agent has open of a namespace keeps it alive, and the VFs in it away.
+#[test]
+fn an_add_that_waits_for_the_dpu_keeps_no_namespace_alive() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let (name, path) = (pod.name().to_owned(), pod.path());
+    let call = |verb, interface| {
+        Call::new(verb, &lab.configuration("blue")).of(&name, Some(&path), interface)
+    };
+    let idle = descriptors(&lab.agent);
+    let _ = lab.execute(&call("ADD", "eth0")).result();
+    let is_idle = || (descriptors(&lab.agent) <= idle).then_some(());
+    wait_for("the announcements to be made", LIMIT, is_idle);
+    lab.service.signal(Signal::SIGSTOP);
+    let mut waiting = call("ADD", "eth1").begin(&lab.card.host);
+    wait_for("the call", LIMIT, || is_idle().is_none().then_some(()));
+    drop(pod);
+    let is_home = || (Card::ends_in(&lab.card.host).len() == lab.card.clean().len()).then_some(());
+    wait_for("the VF to come home", Duration::from_secs(2), is_home);
+    assert!(waiting.try_wait().unwrap().is_none(), "nothing waited for the DPU");
+    lab.service.signal(Signal::SIGCONT);
+    waiting.wait().unwrap();
+    for interface in ["eth0", "eth1"] {
+        lab.execute(&call("DEL", interface)).nothing();
+    }
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}
+
+fn descriptors(program: &Program) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", program.id())).unwrap().count()
 }
 
 #[test]
