@@ -1,6 +1,6 @@
 //! Which stable code an error has, and what an operator does about it.
 
-use mtls::{ConnectError, CredentialsError};
+use mtls::{ConnectError, CredentialsError, authority::AuthorityError};
 use offload_proto::Reason;
 use tonic::Code;
 
@@ -29,14 +29,15 @@ impl CallError {
             Self::Unknown { kind: Kind::Pool, .. } => {
                 Some("list the pools with `dpuctl get pools`")
             }
-            Self::Credentials(CredentialsError::Read { .. }) => {
-                Some("correct the path under [tls] in the configuration, or make the file there")
-            }
+            Self::Credentials(error) => Some(for_credentials(error)),
             Self::Connect(ConnectError::ServerRefused { .. }) => {
                 Some("check which DPU `dpu` names, and that `tls.ca` is the CA of its certificate")
             }
             Self::Connect(ConnectError::OwnRefused { .. }) => {
                 Some("use a certificate of the CA that the DPU trusts")
+            }
+            Self::Authority(AuthorityError::Exists(_)) => {
+                Some("take another folder, or replace it with --force")
             }
             Self::StreamEnded(_) => Some("watch again once `dpuctl status` answers"),
             _ => self.reason().map(for_operators),
@@ -55,6 +56,22 @@ impl Kind {
     }
 }
 
+/// What to do about the own files, which the configuration names.
+const fn for_credentials(error: &CredentialsError) -> &'static str {
+    match error {
+        CredentialsError::Read { .. } => {
+            "correct the path under [tls] in the configuration, or make the file there"
+        }
+        CredentialsError::Role { .. } => "name an operator's or a viewer's in `tls.certificate`",
+        CredentialsError::KeyOpen { .. } => "close the key's file to group and others",
+        CredentialsError::KeyMismatch { .. } => {
+            "name a certificate and its own key in `tls.certificate` and `tls.key`"
+        }
+        CredentialsError::NotYetValid { .. } => "set this machine's clock, or wait",
+        _ => Reason::CertificateRefused.advice(),
+    }
+}
+
 /// The reason's advice. Where that speaks to hosts, ours.
 const fn for_operators(reason: Reason) -> &'static str {
     match reason {
@@ -64,5 +81,24 @@ const fn for_operators(reason: Reason) -> &'static str {
         }
         Reason::DeadlineExceeded => "try again, or give it longer with --timeout",
         _ => reason.advice(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_on_a_key_is_not_to_renew_its_certificate() {
+        let (key, certificate) = ("a.key", "a.crt");
+        let open = CredentialsError::KeyOpen { path: key.into(), mode: 0o644 };
+        let another =
+            CredentialsError::KeyMismatch { key: key.into(), certificate: certificate.into() };
+        for (error, expected) in
+            [(open, "close the key's file"), (another, "name a certificate and")]
+        {
+            let advice = CallError::from(error).advice().unwrap();
+            assert!(advice.starts_with(expected), "{advice}");
+        }
     }
 }

@@ -252,8 +252,11 @@ pub enum Pki {
         /// How long it is valid
         #[arg(long, default_value_t = 3650, value_parser = days())]
         days: u64,
+        /// Replace an authority that is there, and with it all that it certified
+        #[arg(long)]
+        force: bool,
     },
-    /// Make a key and a certificate; earlier ones of the same name are replaced
+    /// Make a key and a certificate
     Issue {
         /// host, dpu, operator or viewer
         #[arg(value_parser = role)]
@@ -270,6 +273,9 @@ pub enum Pki {
         /// How long it is valid
         #[arg(long, default_value_t = 90, value_parser = days())]
         days: u64,
+        /// Replace earlier ones of the same name, such as to renew them
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -328,8 +334,8 @@ mod tests {
             "dpuctl delete network blue --force",
             "dpuctl release 0190 --reason maintenance -y",
             "dpuctl clear-quarantine c1pf0vf3",
-            "dpuctl pki init --dir /tmp/pki --trust-domain lab.example",
-            "dpuctl pki issue viewer eve --dir /tmp/pki --out /tmp --days 1",
+            "dpuctl pki init --dir /tmp/pki --trust-domain lab.example --force",
+            "dpuctl pki issue viewer eve --dir /tmp/pki --out /tmp --days 1 --force",
             "dpuctl completions zsh",
         ];
         for line in lines {

@@ -2,45 +2,37 @@
 
 use std::{path::Path, time::Duration};
 
-use mtls::{
-    Role,
-    authority::{Authority, CA_CERTIFICATE, CA_KEY, Validity},
-};
+use mtls::authority::{Authority, AuthorityError, CA_CERTIFICATE, CA_KEY, Validity};
 
 use crate::{arguments::Pki, console::Console, error::CallError};
 
 pub(crate) fn pki(what: Pki, console: &mut Console<'_>) -> Result<(), CallError> {
-    match what {
-        Pki::Init { dir, trust_domain, days } => init(&dir, &trust_domain, days, console),
-        Pki::Issue { role, name, dir, out, days } => {
-            issue(role, &name, &dir, out.as_deref().unwrap_or(&dir), days, console)
+    let written = match what {
+        Pki::Init { dir, trust_domain, days, force } => {
+            let authority = Authority::create(&trust_domain, validity(days))?;
+            if force {
+                authority.save_over(&dir)?;
+            } else {
+                authority.save(&dir)?;
+            }
+            [CA_CERTIFICATE, CA_KEY].map(|name| dir.join(name))
         }
-    }
+        Pki::Issue { role, name, dir, out, days, force } => {
+            let issued = Authority::open(&dir)?.issue(role, &name, validity(days))?;
+            let (folder, stem) = (out.unwrap_or(dir), format!("{role}-{name}"));
+            if !force {
+                refuse_to_replace(&folder, &stem)?;
+            }
+            issued.save(&folder, &stem)?.into()
+        }
+    };
+    written.iter().try_for_each(|path| console.line(&path.display().to_string()))
 }
 
-fn init(
-    folder: &Path,
-    trust_domain: &str,
-    days: u64,
-    console: &mut Console<'_>,
-) -> Result<(), CallError> {
-    Authority::create(trust_domain, validity(days))?.save(folder)?;
-    console.line(&folder.join(CA_CERTIFICATE).display().to_string())?;
-    console.line(&folder.join(CA_KEY).display().to_string())
-}
-
-fn issue(
-    role: Role,
-    name: &str,
-    folder: &Path,
-    out: &Path,
-    days: u64,
-    console: &mut Console<'_>,
-) -> Result<(), CallError> {
-    let issued = Authority::open(folder)?.issue(role, name, validity(days))?;
-    let (certificate, key) = issued.save(out, &format!("{role}-{name}"))?;
-    console.line(&certificate.display().to_string())?;
-    console.line(&key.display().to_string())
+fn refuse_to_replace(folder: &Path, stem: &str) -> Result<(), AuthorityError> {
+    let paths = ["crt", "key"].map(|ending| folder.join(format!("{stem}.{ending}")));
+    let existing = paths.into_iter().find(|path| path.exists());
+    existing.map_or(Ok(()), |path| Err(AuthorityError::Exists(path)))
 }
 
 fn validity(days: u64) -> Validity {

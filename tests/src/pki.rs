@@ -45,7 +45,7 @@ impl Pki {
     /// # Panics
     /// When `dpuctl pki` fails.
     pub fn issue(&self, role: &str, name: &str) {
-        self.dpuctl(&["pki", "issue", role, name]);
+        self.dpuctl(&["pki", "issue", role, name, "--force"]);
     }
 
     /// Puts a certificate that ended an hour ago in the place of `<role>-<name>`.

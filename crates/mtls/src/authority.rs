@@ -11,9 +11,10 @@ use std::{
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{
     certificate::Facts,
@@ -57,6 +58,13 @@ pub enum AuthorityError {
         /// What is missing.
         reason: String,
     },
+    /// The two files are of two CAs, as when one was replaced and the other was not.
+    #[error(
+        "{} and {} are not of one CA, so nobody would trust what it issues: restore both from one \
+         backup, or make a new CA with `dpuctl pki init --force --dir {}` and issue all certificates anew",
+        .0.join(CA_KEY).display(), .0.join(CA_CERTIFICATE).display(), .0.display()
+    )]
+    KeyMismatch(PathBuf),
     /// A certificate can't be made.
     #[error("cannot make the certificate")]
     Make(#[from] rcgen::Error),
@@ -97,14 +105,15 @@ impl std::fmt::Debug for Issued {
 }
 
 impl Issued {
-    /// Writes `<stem>.crt` and `<stem>.key` (mode 0600) into `folder` and returns their paths.
-    /// Earlier files of these names are replaced, each in one step.
+    /// Writes `<stem>.crt` and `<stem>.key` (mode 0600) into `folder`, which is made if it is missing, and
+    /// returns their paths. Earlier files of these names are replaced, each in one step.
     ///
     /// # Errors
     /// [`AuthorityError::File`].
     pub fn save(&self, folder: &Path, stem: &str) -> Result<(PathBuf, PathBuf), AuthorityError> {
         let certificate = folder.join(format!("{stem}.crt"));
         let key = folder.join(format!("{stem}.key"));
+        make_folder(folder)?;
         replace(&key, &self.key, 0o600)?;
         replace(&certificate, &self.certificate, 0o644)?;
         Ok((certificate, key))
@@ -153,8 +162,11 @@ impl Authority {
         }
         let certificate = read(&path)?;
         let key = KeyPair::from_pem(&read(&folder.join(CA_KEY))?)?;
-        let trust_domain = trust_domain(&certificate)
-            .map_err(|reason| AuthorityError::NotOurs { path, reason })?;
+        let not_ours = |reason| AuthorityError::NotOurs { path: path.clone(), reason };
+        let trust_domain = trust_domain(&certificate).map_err(not_ours)?;
+        if public_key(&certificate).map_err(not_ours)? != key.subject_public_key_info() {
+            return Err(AuthorityError::KeyMismatch(folder.into()));
+        }
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
         Ok(Self { trust_domain, certificate, issuer })
     }
@@ -164,10 +176,19 @@ impl Authority {
     /// # Errors
     /// [`AuthorityError::Exists`], if there is a CA already, or [`AuthorityError::File`].
     pub fn save(&self, folder: &Path) -> Result<(), AuthorityError> {
-        let unusable = |source| AuthorityError::File { path: folder.into(), source };
-        DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(unusable)?;
+        make_folder(folder)?;
         create(&folder.join(CA_KEY), &self.issuer.key().serialize_pem(), 0o600)?;
         create(&folder.join(CA_CERTIFICATE), &self.certificate, 0o644)
+    }
+
+    /// As [`Self::save`], in the place of a CA that may be there: nothing that it issued is worth anything then.
+    ///
+    /// # Errors
+    /// [`AuthorityError::File`].
+    pub fn save_over(&self, folder: &Path) -> Result<(), AuthorityError> {
+        make_folder(folder)?;
+        replace(&folder.join(CA_KEY), &self.issuer.key().serialize_pem(), 0o600)?;
+        replace(&folder.join(CA_CERTIFICATE), &self.certificate, 0o644)
     }
 
     /// The realm of the identities it certifies.
@@ -246,8 +267,21 @@ fn trust_domain(certificate: &str) -> Result<String, String> {
     .ok_or_else(|| "it names no trust domain".into())
 }
 
+/// The public key that a certificate is for: its SubjectPublicKeyInfo, DER.
+fn public_key(certificate: &str) -> Result<Vec<u8>, String> {
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
+        .map_err(|error| error.to_string())?;
+    let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|error| error.to_string())?;
+    Ok(parsed.public_key().raw.to_vec())
+}
+
 fn read(path: &Path) -> Result<String, AuthorityError> {
     fs::read_to_string(path).map_err(|source| AuthorityError::File { path: path.into(), source })
+}
+
+fn make_folder(folder: &Path) -> Result<(), AuthorityError> {
+    let unusable = |source| AuthorityError::File { path: folder.into(), source };
+    DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(unusable)
 }
 
 fn create(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {

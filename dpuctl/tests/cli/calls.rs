@@ -224,6 +224,8 @@ async fn trouble_on_the_way_has_its_own_exit_codes() {
     let outcome = dut.dpuctl("status").await;
     assert_eq!(outcome.code, 4, "{outcome:?}");
     assert!(outcome.notes.contains("this program needs one of role operator or viewer"));
+    let told = "\nadvice: name an operator's or a viewer's in `tls.certificate`";
+    assert!(outcome.notes.contains(told), "{outcome:?}");
 
     dut.configure("missing");
     let outcome = dut.dpuctl("status").await;

@@ -33,30 +33,55 @@ async fn every_role_gets_a_certificate_that_loads() {
     assert_eq!(mode(&folder.path().join("pki/ca.key")), 0o600);
 }
 
+const ADVICE: &str = "advice: take another folder, or replace it with --force\n";
+
 #[tokio::test]
-async fn a_ca_is_never_overwritten() {
+async fn a_ca_is_overwritten_only_by_force() {
     let folder = tempfile::tempdir().unwrap();
+    let key = || fs::read(folder.path().join("a/ca.key")).unwrap();
     assert_eq!(run("pki init --dir a", folder.path(), "").await.code, 0);
-    let before = fs::read(folder.path().join("a/ca.key")).unwrap();
+    let before = key();
     let again = run("pki init --dir a", folder.path(), "").await;
     assert_eq!(again.code, 2);
-    assert_eq!(again.notes, "error: a/ca.key exists already and is not overwritten\n");
-    assert_eq!(fs::read(folder.path().join("a/ca.key")).unwrap(), before);
+    let told = format!("error: a/ca.key exists already and is not overwritten\n{ADVICE}");
+    assert_eq!(again.notes, told);
+    assert_eq!(key(), before);
+    assert_eq!(run("pki init --dir a --force", folder.path(), "").await.code, 0);
+    assert_ne!(key(), before);
+    assert_eq!(run("pki issue host node-1 --dir a", folder.path(), "").await.code, 0);
 }
 
 #[tokio::test]
-async fn certificates_go_where_they_are_wanted_and_are_renewed() {
+async fn certificates_go_where_they_are_wanted_and_are_renewed_only_by_force() {
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("out")).unwrap();
     run("pki init", folder.path(), "").await;
-    let issue = "pki issue host node-1 --out out";
-    assert_eq!(
-        run(issue, folder.path(), "").await.output,
-        "out/host-node-1.crt\nout/host-node-1.key\n"
-    );
-    let first = fs::read(folder.path().join("out/host-node-1.crt")).unwrap();
-    assert_eq!(run(issue, folder.path(), "").await.code, 0);
-    assert_ne!(fs::read(folder.path().join("out/host-node-1.crt")).unwrap(), first);
+    let issue = "pki issue host node-1 --out new/out";
+    let files = "new/out/host-node-1.crt\nnew/out/host-node-1.key\n";
+    assert_eq!(run(issue, folder.path(), "").await.output, files);
+    let certificate = || fs::read(folder.path().join("new/out/host-node-1.crt")).unwrap();
+    let first = certificate();
+    let again = run(issue, folder.path(), "").await;
+    assert_eq!(again.code, 2);
+    let path = "new/out/host-node-1.crt";
+    let told = format!("error: {path} exists already and is not overwritten\n{ADVICE}");
+    assert_eq!(again.notes, told);
+    assert_eq!(certificate(), first);
+    let renewed = run(&format!("{issue} --force"), folder.path(), "").await;
+    assert_eq!((renewed.code, renewed.output.as_str()), (0, files));
+    assert_ne!(certificate(), first);
+}
+
+#[tokio::test]
+async fn a_ca_of_which_only_the_key_was_replaced_issues_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    run("pki init --dir a", folder.path(), "").await;
+    run("pki init --dir b", folder.path(), "").await;
+    fs::copy(folder.path().join("b/ca.key"), folder.path().join("a/ca.key")).unwrap();
+    let refused = run("pki issue host node-1 --dir a", folder.path(), "").await;
+    let told = "error: a/ca.key and a/ca.crt are not of one CA, ";
+    assert!(refused.code == 2 && refused.notes.starts_with(told), "{refused:?}");
+    assert!(refused.notes.contains("`dpuctl pki init --force --dir a`"), "{refused:?}");
+    assert!(!folder.path().join("a/host-node-1.key").exists());
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ fn issue(lab: &Lab, (role, name): (&str, &str), folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     let authority = lab.pki.ca();
     let mut command = Command::new(program("dpuctl"));
-    command.args(["pki", "issue", role, name, "--dir"]).arg(authority.parent().unwrap());
+    command.args(["pki", "issue", role, name, "--force", "--dir"]).arg(authority.parent().unwrap());
     let output = run(command.arg("--out").arg(folder));
     assert!(output.status.success(), "{output:?}");
 }
