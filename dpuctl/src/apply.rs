@@ -1,5 +1,9 @@
 //! `dpuctl apply`: networks from files.
 
+mod depth;
+mod mistake;
+mod sentence;
+
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -18,6 +22,7 @@ use serde::{
 };
 use serde_norway::Deserializer;
 
+pub use self::mistake::Mistake;
 use crate::{client::Client, console::Console, error::CallError};
 
 /// The origin of networks that only the service's configuration file changes.
@@ -25,6 +30,9 @@ const CONFIGURATION: &str = "configuration";
 
 /// Longest that is told of what is wrong with a document, in bytes: it may repeat what is there.
 const LONGEST_PROBLEM: usize = 1024;
+
+/// Some editors begin a file with it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A network in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +51,7 @@ pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Vec<Found>,
         File::open(path).and_then(read_text)
     };
     parse(&text.map_err(unreadable)?)
-        .map_err(|message| CallError::Document { path: path.into(), message })
+        .map_err(|mistake| CallError::Document { path: path.into(), mistake })
 }
 
 /// Networks as large as messages may be are refused by the DPU; more text is none of its networks.
@@ -54,19 +62,25 @@ fn read_text(input: impl Read) -> io::Result<String> {
 }
 
 /// All documents are read before the first is applied.
-fn parse(text: &str) -> Result<Vec<Found>, String> {
+fn parse(text: &str) -> Result<Vec<Found>, Mistake> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    depth::check(text)?;
     let mut found = Vec::new();
     // A document can be read once; the first reading only tells of what kind it is.
-    let documents = Deserializer::from_str(text).zip(Deserializer::from_str(text));
-    for (index, (kind, document)) in documents.enumerate() {
-        let number = index + 1;
-        let read = if is_list(kind) { listed(document) } else { single(document) };
-        found.extend(read.map_err(|error| match looks_like_toml(text) {
-            true => "this looks like TOML: networks are written as YAML or JSON".into(),
-            false => format!("document {number}: {}", cut(error, LONGEST_PROBLEM)),
+    let readers = Deserializer::from_str(text).zip(Deserializer::from_str(text));
+    for (index, (kind, reader)) in readers.enumerate() {
+        let document = Document { text, index };
+        let read = if is_list(kind) { document.list(reader) } else { document.single(reader) };
+        found.extend(read.map_err(|mistake| match looks_like_toml(text) {
+            true => elsewhere("this looks like TOML: networks are written as YAML or JSON".into()),
+            false => Mistake { message: cut(mistake.message, LONGEST_PROBLEM), ..mistake },
         })?);
     }
-    if found.is_empty() { Err("it holds no network".into()) } else { Ok(found) }
+    if found.is_empty() { Err(elsewhere("it holds no network".into())) } else { Ok(found) }
+}
+
+fn elsewhere(message: String) -> Mistake {
+    Mistake { place: None, message }
 }
 
 /// Whether a document is what `dpuctl get networks` prints.
@@ -75,41 +89,67 @@ fn is_list(document: Deserializer<'_>) -> bool {
         .is_ok_and(|keys| keys.contains_key("networks"))
 }
 
-fn listed(document: Deserializer<'_>) -> Result<Vec<Found>, String> {
-    let list: ListNetworksResponse = deserialize(document)?;
-    list.networks.into_iter().map(found).collect()
+/// One of the documents in a text.
+#[derive(Clone, Copy)]
+struct Document<'a> {
+    text: &'a str,
+    index: usize,
 }
 
-fn found(status: NetworkStatus) -> Result<Found, String> {
-    let fixed = status.origin == CONFIGURATION;
-    let network = status.network.ok_or("an item of `networks` has no `network`")?;
-    Ok(Found { network: named(network)?, fixed })
-}
+impl<'a> Document<'a> {
+    fn list(self, reader: Deserializer<'a>) -> Result<Vec<Found>, Mistake> {
+        let list: ListNetworksResponse = self.deserialize(reader)?;
+        list.networks.into_iter().map(|status| self.found(status)).collect()
+    }
 
-/// None is in an empty document, as after a closing `---`.
-fn single(document: Deserializer<'_>) -> Result<Vec<Found>, String> {
-    let network: Option<Network> = deserialize(document)?;
-    let found = |network| Ok(Found { network: named(network)?, fixed: false });
-    network.into_iter().map(found).collect()
-}
+    fn found(self, status: NetworkStatus) -> Result<Found, Mistake> {
+        let fixed = status.origin == CONFIGURATION;
+        let missing = || self.mistake("an item of `networks` has no `network`");
+        Ok(Found { network: self.named(status.network.ok_or_else(missing)?)?, fixed })
+    }
 
-fn named(network: Network) -> Result<Network, String> {
-    if network.name.is_empty() { Err("the network has no `name`".into()) } else { Ok(network) }
-}
+    /// None is in an empty document, as after a closing `---`.
+    fn single(self, reader: Deserializer<'a>) -> Result<Vec<Found>, Mistake> {
+        let network: Option<Network> = self.deserialize(reader)?;
+        let found = |network| Ok(Found { network: self.named(network)?, fixed: false });
+        network.into_iter().map(found).collect()
+    }
 
-/// Programs pass over fields that they don't know; what a person wrote is told of.
-fn deserialize<T: DeserializeOwned>(document: Deserializer<'_>) -> Result<T, String> {
-    let mut unknown = None;
-    let mut track = serde_path_to_error::Track::new();
-    let document = serde_path_to_error::Deserializer::new(document, &mut track);
-    let read = serde_ignored::deserialize(document, |path| {
-        // It names what may be left out by a question mark.
-        unknown.get_or_insert_with(|| path.to_string().replace("?.", ""));
-    });
-    match (read, unknown) {
-        (Ok(_), Some(field)) => Err(format!("unknown field `{field}`")),
-        (Ok(read), None) => Ok(read),
-        (Err(error), _) => Err(locate(&serde_path_to_error::Error::new(track.path(), error))),
+    fn named(self, network: Network) -> Result<Network, Mistake> {
+        if network.name.is_empty() {
+            return Err(self.mistake("the network has no `name`"));
+        }
+        Ok(network)
+    }
+
+    /// What is wrong with it as a whole.
+    fn mistake(self, what: &str) -> Mistake {
+        elsewhere(format!("document {}: {what}", self.index + 1))
+    }
+
+    /// Programs pass over fields that they don't know; what a person wrote is told of.
+    fn deserialize<T: DeserializeOwned>(self, reader: Deserializer<'a>) -> Result<T, Mistake> {
+        let mut unknown = None;
+        let mut track = serde_path_to_error::Track::new();
+        let reader = serde_path_to_error::Deserializer::new(reader, &mut track);
+        let read = serde_ignored::deserialize(reader, |path| {
+            // It names what may be left out by a question mark.
+            unknown.get_or_insert_with(|| path.to_string().replace("?.", ""));
+        });
+        match (read, unknown) {
+            (Ok(_), Some(path)) => Err(mistake::unknown::<T>(self.again(), &path)),
+            (Ok(read), None) => Ok(read),
+            (Err(error), _) => {
+                let path = track.path().to_string();
+                Err(mistake::located(self.again(), &path, &error))
+            }
+        }
+    }
+
+    /// Another reader of it.
+    fn again(self) -> Deserializer<'a> {
+        let mut readers = Deserializer::from_str(self.text).skip(self.index);
+        readers.next().unwrap_or_else(|| Deserializer::from_str(""))
     }
 }
 
@@ -124,13 +164,6 @@ fn looks_like_toml(text: &str) -> bool {
 
 fn is_toml_key(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
-}
-
-/// Names the key, which the parser's own words do not always do.
-fn locate(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
-    let (path, message) = (error.path().to_string(), error.inner().to_string());
-    let named = path == "." || message.starts_with(&path);
-    if named { message } else { format!("{path}: {message}") }
 }
 
 /// Applies the networks in order and stops at the first that is refused. Those that a list names as
@@ -177,7 +210,12 @@ mod fuzz {
                         assert_eq!(parse(&json).unwrap(), [Found { network, fixed: false }]);
                     }
                 }
-                Err(message) => assert!(message.len() <= LONGEST_MESSAGE, "{message}"),
+                Err(Mistake { place, message }) => {
+                    assert!(message.len() <= LONGEST_MESSAGE, "{message}");
+                    // YAML has more line breaks than Rust.
+                    let most = text.len() + 1;
+                    assert!(place.is_none_or(|(line, _)| (1..=most).contains(&line)), "{message}");
+                }
             }
         });
     }
@@ -231,26 +269,98 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_document() {
+    fn mistakes_are_told_with_their_place() {
         let told = [
-            ("", "it holds no network"),
-            ("---\n", "it holds no network"),
-            ("name: a\n---\nname: b\nvlam: 3\n", "document 2: unknown field `vlam`"),
-            ("vlan: 3\n", "document 1: the network has no `name`"),
-            ("name: a\nvlan: many\n", "document 1: vlan: "),
-            ("name: a\nsubnets:\n- cidrr: x\n", "document 1: unknown field `subnets.0.cidrr`"),
-            ("name: [\n", "document 1: "),
-            ("networks: []\n", "it holds no network"),
-            ("networks:\n- origin: api\n", "document 1: an item of `networks` has no `network`"),
-            ("networks:\n- nam: a\n", "document 1: unknown field `networks.0.nam`"),
-            ("# blue\nname = \"blue\"\nvlan = 3\n", "this looks like TOML: "),
-            ("[[network]]\nname = \"blue\"\n", "this looks like TOML: "),
-            ("[\n{\"name\": \"a\"}]\n", "document 1: invalid type: sequence"),
-            ("- name: a\n", "document 1: invalid type: sequence"),
+            ("", ": it holds no network"),
+            ("---\n", ": it holds no network"),
+            ("name: a\n---\nname: b\nvlam: 3\n", ":4:1: unknown key `vlam`: did you mean `vlan`?"),
+            (
+                "name: a\ninterface_nam: b\n",
+                ":2:1: unknown key `interface_nam`: did you mean `interface_name`?",
+            ),
+            ("vlan: 3\n", ": document 1: the network has no `name`"),
+            ("name: a\nvlan: many\n", ":2:1: `vlan`: "),
+            (
+                "name: a\nsubnets:\n- cidr: x\n- {cidrr: x}\n",
+                ":4:4: unknown key `subnets[1].cidrr`: did you mean `cidr`?",
+            ),
+            (
+                "name: a\nsubnets:\n- banana: x\n",
+                ":3:3: unknown key `subnets[0].banana`: the keys here are `cidr`, `gateway`, ",
+            ),
+            (
+                "{\"name\": \"a\",\n \"bandwidth\": {\"rate\": 1}}",
+                ":2:16: unknown key `bandwidth.rate`: ",
+            ),
+            ("name: [\n", ":1:7: `name`: "),
+            ("name: a\nb\nc: d\n", ":3:1: could not find"),
+            ("networks: []\n", ": it holds no network"),
+            ("networks:\n- origin: api\n", ": document 1: an item of `networks` has no `network`"),
+            ("networks:\n- nam: a\n", ":2:3: unknown key `networks[0].nam`: "),
+            (
+                "networks:\n- network: {name: a, vlam: 2}\n",
+                ":2:22: unknown key `networks[0].network.vlam`: did you mean `vlan`?",
+            ),
+            ("# blue\nname = \"blue\"\nvlan = 3\n", ": this looks like TOML: "),
+            ("[[network]]\nname = \"blue\"\n", ": this looks like TOML: "),
+            ("[\n{\"name\": \"a\"}]\n", ":1:1: a document is one network, not a list of them: "),
+            ("- name: a\n", ":1:1: a document is one network, not a list of them: "),
+            ("hello\n", ":1:1: a network is written as keys with values, such as `name: blue`"),
+            ("name: a\nMTU: 1500\n", ":2:1: unknown key `MTU`: did you mean `mtu`?"),
+            ("name: a\nmtu: 1\nmtu: 2\n", ":3:1: the key `mtu` is there twice"),
+            (
+                "name: a\nsubnets:\n- cidr: x\n  cidr: y\n",
+                ":4:3: `subnets[0]`: the key `cidr` is there twice",
+            ),
         ];
         for (text, expected) in told {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn values_of_another_kind_are_told_without_types_of_rust() {
+        let vlan = "`vlan`: it must be a whole number from 1 to 4094";
+        for (line, expected) in [
+            ("vlan: many", vlan),
+            ("vlan: -1", vlan),
+            ("vlan: 1.5", vlan),
+            ("vlan: 99999999999", vlan),
+            ("vlan: \"\"", vlan),
+            ("trunk: [a]", "`trunk[0]`: it must be a whole number from 1 to 4094"),
+            ("trunk: 5", "`trunk`: invalid type: integer `5`, expected a list, of which each item"),
+            ("mtu: big", "`mtu`: it must be a whole number from 1280 to 9216"),
+            (
+                "bandwidth: {ingressRate: -1}",
+                "`bandwidth.ingressRate`: it must be a whole number that is not negative",
+            ),
+            ("bandwidth: 5", "`bandwidth`: it is written as `{ingressRate: 250000000}`"),
+            (
+                "routes: [{mtu: x}]",
+                "`routes[0].mtu`: it must be a whole number that is not negative",
+            ),
+            ("subnets: [10.3.0.0/24]", "`subnets[0]`: an item is written as `- cidr: 10.3.0.0/24`"),
+            ("name: [a]", "`name`: invalid type: list, expected a string"),
+        ] {
+            let told = parse(&format!("pool: a\n{line}\n")).unwrap_err();
+            assert!(told.message.starts_with(expected), "{line}: {told}");
+            assert_eq!(told.place.unwrap().0, 2, "{line}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_mark_before_the_text_is_passed_over() {
+        assert_eq!(networks("\u{feff}name: blue\nvlan: 3\n")[0].vlan, 3);
+        assert_eq!(networks("\u{feff}{\"name\": \"blue\"}")[0].name, "blue");
+    }
+
+    #[test]
+    fn brackets_nested_too_deep_are_told_before_they_take_time() {
+        let text = format!("name: a\nx: {}", "[".repeat(MESSAGE_LIMIT - 100));
+        let told = parse(&text).unwrap_err().to_string();
+        assert_eq!(told, ":2:68: brackets are nested deeper than 64 levels");
+        let many = "name: a\nsubnets: [{cidr: 10.0.0.0/8, ranges: [{}]}]\n---\n".repeat(100);
+        assert_eq!(networks(&many).len(), 100);
     }
 }

@@ -7,7 +7,7 @@ use mtls::{ConnectError, CredentialsError, EndpointError, authority::AuthorityEr
 use offload_proto::Failure;
 use tonic::{Code, Status};
 
-use crate::{console::Console, text::printable};
+use crate::{apply::Mistake, console::Console, text::printable};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -68,12 +68,12 @@ pub enum CallError {
         source: io::Error,
     },
     /// A file with networks is malformed.
-    #[error("{}: {message}", path.display())]
+    #[error("{}{mistake}", path.display())]
     Document {
         /// The file.
         path: PathBuf,
         /// Where and what.
-        message: String,
+        mistake: Mistake,
     },
     /// Nobody was there to confirm.
     #[error("standard input is no terminal to ask on: confirm with --yes")]

@@ -22,6 +22,7 @@ mod table;
 mod text;
 mod watch;
 
+pub use apply::Mistake;
 pub use arguments::{Arguments, Options, Verb};
 pub use config::Config;
 pub use console::Console;

@@ -61,11 +61,7 @@ fn key_in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, name: &str) -
 fn explain(message: &str, key: Option<&str>) -> String {
     let message = message.trim().replace('\n', ", ");
     if let Some((found, known)) = quoted_names(&message, "unknown field ") {
-        return format!(
-            "unknown key `{}`: {}",
-            key.unwrap_or(found),
-            advise(found, &known, "keys")
-        );
+        return unknown_key(key.unwrap_or(found), found, &known);
     }
     if let Some((found, known)) = quoted_names(&message, "unknown variant ") {
         return name(key, &format!("unknown value `{found}`: {}", advise(found, &known, "values")));
@@ -87,12 +83,20 @@ fn quoted_names<'a>(message: &'a str, prefix: &str) -> Option<(&'a str, Vec<&'a 
     Some((quoted.next()?, quoted.collect()))
 }
 
-/// The name among `known` that `found` was probably meant to be. `None`: it resembles none of them.
+/// The name among `known` that `found`, in whatever case, was probably meant to be. `None`: it resembles none
+/// of them.
 #[must_use]
 pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
-    let similarity = |candidate: &str| strsim::jaro_winkler(found, candidate);
+    let found = found.to_lowercase();
+    let similarity = |candidate: &str| strsim::jaro_winkler(&found, &candidate.to_lowercase());
     let best = *known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
     (similarity(best) >= SIMILAR).then_some(best)
+}
+
+/// Tells that `key`, whose full name is `full_name`, is none of `known`, and the nearest of them, or all.
+#[must_use]
+pub fn unknown_key(full_name: &str, key: &str, known: &[&str]) -> String {
+    format!("unknown key `{full_name}`: {}", advise(key, known, "keys"))
 }
 
 fn advise(found: &str, known: &[&str], plural: &str) -> String {

@@ -17,7 +17,7 @@ mod watch;
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
 pub use cut::cut;
-pub use diagnosis::nearest;
+pub use diagnosis::{nearest, unknown_key};
 pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
 pub use regular_file::open_regular_file;
