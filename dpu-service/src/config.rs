@@ -13,7 +13,7 @@ use std::{
 };
 
 use bootstrap::LogSettings;
-use mtls::TlsSettings;
+use mtls::{ExpiryWarning, TlsSettings};
 use netlink::{DevlinkDevice, EswitchMode};
 use serde::{Deserialize, Deserializer, de};
 use vf_alloc::{PfId, PoolSpec};
@@ -42,8 +42,8 @@ pub struct Config {
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
     /// How many days before its end it is told that the certificate expires.
-    #[serde(default = "default_certificate_warning_days")]
-    pub certificate_warning_days: u32,
+    #[serde(default, rename = "certificate_warning_days")]
+    pub certificate_warning: ExpiryWarning,
     /// The service's certificate, and whom it trusts.
     #[serde(default = "default_tls")]
     pub tls: TlsSettings,
@@ -271,11 +271,6 @@ pub enum LoadError {
 }
 
 impl Config {
-    /// How long before its end it is told that the certificate expires.
-    pub(crate) fn certificate_warning(&self) -> Duration {
-        Duration::from_secs(86_400) * self.certificate_warning_days
-    }
-
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
@@ -315,10 +310,7 @@ impl Config {
         let keys = [
             ("listen", self.listen != next.listen),
             ("state_dir", self.state_dir != next.state_dir),
-            (
-                "certificate_warning_days",
-                self.certificate_warning_days != next.certificate_warning_days,
-            ),
+            ("certificate_warning_days", self.certificate_warning != next.certificate_warning),
             ("tls", self.tls != next.tls),
             ("log.format", self.log.format != next.log.format),
             ("eswitch", self.eswitch != next.eswitch),
@@ -332,10 +324,6 @@ impl Config {
 
 fn default_listen() -> SocketAddr {
     (Ipv4Addr::UNSPECIFIED, 7443).into()
-}
-
-const fn default_certificate_warning_days() -> u32 {
-    14
 }
 
 fn default_state_dir() -> PathBuf {
@@ -440,7 +428,7 @@ mod tests {
         let defaults = parse("").unwrap();
         assert_eq!(config.listen, defaults.listen);
         assert_eq!(config.state_dir, defaults.state_dir);
-        assert_eq!(config.certificate_warning_days, defaults.certificate_warning_days);
+        assert_eq!(config.certificate_warning, defaults.certificate_warning);
         assert_eq!(config.tls, defaults.tls);
         assert_eq!(config.log, defaults.log);
         assert_eq!(config.eswitch, defaults.eswitch);

@@ -90,7 +90,7 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let credentials = LiveCredentials::load(&config.tls, &[Role::Dpu])?;
     tokio::spawn(credentials.clone().follow(CERTIFICATES_PERIOD));
-    tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning()));
+    tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
     let programmer = open_drivers(&config)?;
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
@@ -208,7 +208,7 @@ fn share(
     Shared {
         engine,
         credentials,
-        certificate_warning: config.certificate_warning(),
+        certificate_warning: config.certificate_warning.ahead(),
         started_at: Timestamp::now(),
         heartbeat: Duration::from_millis(config.limits.heartbeat_ms.into()),
         hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),

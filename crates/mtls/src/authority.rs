@@ -6,7 +6,6 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
 };
 
 use rcgen::{
@@ -16,6 +15,7 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+pub use crate::validity::Validity;
 use crate::{
     certificate::Facts,
     identity::{Identity, IdentityError, Role, is_trust_domain},
@@ -25,9 +25,6 @@ use crate::{
 pub const CA_CERTIFICATE: &str = "ca.crt";
 /// File name of the CA's private key in its folder.
 pub const CA_KEY: &str = "ca.key";
-
-/// Certificates are made valid from a little earlier on, for clocks that are slow.
-const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
 
 /// Why a CA could not be made or read, or a certificate not be issued.
 #[derive(Debug, thiserror::Error)]
@@ -68,24 +65,6 @@ pub enum AuthorityError {
     /// A certificate can't be made.
     #[error("cannot make the certificate")]
     Make(#[from] rcgen::Error),
-}
-
-/// From when until when a certificate is valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
-    /// Its first moment.
-    pub not_before: SystemTime,
-    /// Its last moment.
-    pub not_after: SystemTime,
-}
-
-impl Validity {
-    /// From now (and a few minutes before, for slow clocks) for `length`.
-    #[must_use]
-    pub fn from_now(length: Duration) -> Self {
-        let now = SystemTime::now();
-        Self { not_before: now - CLOCK_SKEW, not_after: now + length }
-    }
 }
 
 /// A certificate with its private key, both PEM.

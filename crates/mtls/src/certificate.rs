@@ -6,7 +6,10 @@ use rustls_pki_types::CertificateDer;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::identity::{Identity, IdentityError};
+use crate::{
+    identity::{Identity, IdentityError},
+    validity::Validity,
+};
 
 /// Why a certificate says no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,8 +28,7 @@ pub(crate) enum CertificateProblem {
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub subject: String,
-    pub not_before: SystemTime,
-    pub not_after: SystemTime,
+    pub validity: Validity,
     pub uris: Vec<String>,
 }
 
@@ -40,8 +42,10 @@ impl Facts {
             .map_or(&[][..], |extension| &extension.value.general_names);
         Ok(Self {
             subject: parsed.subject().to_string(),
-            not_before: system_time(parsed.validity().not_before.timestamp()),
-            not_after: system_time(parsed.validity().not_after.timestamp()),
+            validity: Validity {
+                not_before: system_time(parsed.validity().not_before.timestamp()),
+                not_after: system_time(parsed.validity().not_after.timestamp()),
+            },
             uris: names.iter().filter_map(uri).collect(),
         })
     }

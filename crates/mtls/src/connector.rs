@@ -29,6 +29,7 @@ use tower::Service;
 
 use crate::{
     certificate::date,
+    credentials::Credentials,
     identity::{Identity, IdentityError, Role},
     live::LiveCredentials,
     reason::{alert, certificate_reason, explain_alert, tls_error},
@@ -227,21 +228,21 @@ impl Connector {
     }
 
     async fn attempt(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
-        self.check_own()?;
+        let own = self.credentials.current();
+        Self::check_own(&own)?;
         let stream = self.dial().await.map_err(|error| self.dial_failed(error))?;
-        let mut stream = self.handshake(stream).await?;
+        let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
         Ok(stream)
     }
 
-    fn check_own(&self) -> Result<(), ConnectError> {
-        let own = self.credentials.current();
-        if SystemTime::now() <= own.expires_at() {
+    fn check_own(own: &Credentials) -> Result<(), ConnectError> {
+        if SystemTime::now() <= own.validity().not_after {
             return Ok(());
         }
         Err(ConnectError::OwnExpired {
             identity: own.identity().clone(),
-            not_after: date(own.expires_at()),
+            not_after: date(own.validity().not_after),
         })
     }
 
@@ -251,9 +252,13 @@ impl Connector {
         Ok(stream)
     }
 
-    async fn handshake(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
+    async fn handshake(
+        &self,
+        own: &Credentials,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, ConnectError> {
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-        let config = self.credentials.current().client_config(self.dpu.clone());
+        let config = own.client_config(self.dpu.clone());
         let config = config.map_err(|error| self.tls_failed(io::Error::other(error)))?;
         let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
         connecting.await.map_err(|error| self.tls_failed(error))

@@ -1,10 +1,6 @@
 //! One consistent set of own certificate, key and CA, read and checked as a whole.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, sync::Arc};
 
 use rustls::{
     ClientConfig, Error, RootCertStore, ServerConfig,
@@ -16,10 +12,11 @@ use rustls::{
 use crate::{
     certificate::date,
     error::CredentialsError,
-    files::{check_chain, client_verifier, own_certificate, trusted},
+    files::{Trusted, check_chain, client_verifier, own_certificate, trusted},
     identity::{Identity, Role},
     provider::{ALPN, VERSIONS, provider},
     settings::TlsSettings,
+    validity::Validity,
     verifier::{ExpectClients, ExpectServer},
 };
 
@@ -29,8 +26,8 @@ pub struct Credentials(Arc<Inner>);
 
 struct Inner {
     identity: Identity,
-    valid_from: SystemTime,
-    expires_at: SystemTime,
+    validity: Validity,
+    ca_validity: Validity,
     own: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
     clients: Arc<ExpectClients>,
@@ -41,7 +38,7 @@ impl fmt::Debug for Inner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Credentials")
             .field("identity", &self.identity)
-            .field("expires_at", &date(self.expires_at))
+            .field("expires_at", &date(self.validity.not_after))
             .finish_non_exhaustive()
     }
 }
@@ -56,10 +53,7 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`], which names the file and what to do.
     pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
-        let credentials = match Self::load_once(settings) {
-            Err(CredentialsError::KeyMismatch { .. }) => Self::load_once(settings)?,
-            other => other?,
-        };
+        let credentials = once_more_if_torn(|| Self::load_once(settings))?;
         credentials.require_role(settings, roles)?;
         Ok(credentials)
     }
@@ -70,17 +64,16 @@ impl Credentials {
         &self.0.identity
     }
 
-    /// The last moment at which the certificate is valid.
+    /// From when until when the certificate is valid.
     #[must_use]
-    pub fn expires_at(&self) -> SystemTime {
-        self.0.expires_at
+    pub fn validity(&self) -> Validity {
+        self.0.validity
     }
 
-    /// When it is to be warned of the certificate's end: `ahead` of it, but never before two thirds of
-    /// its validity are over, for certificates that are renewed by themselves live shortly.
-    pub(crate) fn warning_at(&self, ahead: Duration) -> SystemTime {
-        let validity = self.0.expires_at.duration_since(self.0.valid_from).unwrap_or_default();
-        self.0.expires_at - ahead.min(validity / 3)
+    /// From when until when the CA's certificate is valid; of several, that one whose end comes first.
+    #[must_use]
+    pub fn ca_validity(&self) -> Validity {
+        self.0.ca_validity
     }
 
     /// The settings of a server of this certificate. Nothing is resumed, so that every connection
@@ -113,14 +106,14 @@ impl Credentials {
     }
 
     fn load_once(settings: &TlsSettings) -> Result<Self, CredentialsError> {
-        let roots = Arc::new(trusted(settings)?);
+        let Trusted { roots, validity: ca_validity } = trusted(settings)?;
         let clients = Arc::new(client_verifier(settings, &roots)?);
         let own = own_certificate(settings)?;
         check_chain(settings, &own, &roots, &clients)?;
         Ok(Self(Arc::new(Inner {
             identity: own.identity,
-            valid_from: own.facts.not_before,
-            expires_at: own.facts.not_after,
+            validity: own.facts.validity,
+            ca_validity,
             own: Arc::new(own.certified_key),
             roots,
             clients,
@@ -137,5 +130,47 @@ impl Credentials {
             identity: self.0.identity.clone(),
             wanted: wanted.join(" or "),
         })
+    }
+}
+
+/// Reads files that may be about to be replaced, one after the other, while they are read.
+fn once_more_if_torn<T>(
+    read: impl Fn() -> Result<T, CredentialsError>,
+) -> Result<T, CredentialsError> {
+    match read() {
+        Err(CredentialsError::KeyMismatch { .. }) => read(),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// What comes of reading files that are found as told, and how often they are read.
+    fn read(found: [fn() -> Result<(), CredentialsError>; 2]) -> (bool, usize) {
+        let reads = Cell::new(0);
+        let passed = once_more_if_torn(|| {
+            reads.set(reads.get() + 1);
+            found[reads.get() - 1]()
+        });
+        (passed.is_ok(), reads.get())
+    }
+
+    #[test]
+    fn files_that_do_not_match_are_read_again_once() {
+        let good = || Ok(());
+        let torn =
+            || Err(CredentialsError::KeyMismatch { key: "k".into(), certificate: "c".into() });
+        let missing = || {
+            let source = std::io::ErrorKind::NotFound.into();
+            Err(CredentialsError::Read { item: crate::Item::Key, path: "k".into(), source })
+        };
+        assert_eq!(read([good, good]), (true, 1));
+        assert_eq!(read([torn, good]), (true, 2));
+        assert_eq!(read([torn, torn]), (false, 2));
+        assert_eq!(read([missing, good]), (false, 1));
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     provider::provider,
     reason::certificate_reason,
     settings::TlsSettings,
+    validity::Validity,
     verifier::{ExpectClients, check_server_chain},
 };
 
@@ -41,12 +42,23 @@ pub(crate) struct OwnCertificate {
 }
 
 /// The CA certificates that are trusted.
-pub(crate) fn trusted(settings: &TlsSettings) -> Result<RootCertStore, CredentialsError> {
+pub(crate) struct Trusted {
+    pub roots: Arc<RootCertStore>,
+    /// Of that one among them whose end comes first.
+    pub validity: Validity,
+}
+
+pub(crate) fn trusted(settings: &TlsSettings) -> Result<Trusted, CredentialsError> {
+    let refused = |reason: &dyn ToString| unusable(Item::Ca, &settings.ca, reason);
+    let chain = certificates(Item::Ca, &settings.ca)?;
+    let mut validity = Facts::read(&chain[0]).map_err(|error| refused(&error))?.validity;
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(Item::Ca, &settings.ca)? {
-        roots.add(certificate).map_err(|error| unusable(Item::Ca, &settings.ca, &error))?;
+    for certificate in chain {
+        let other = Facts::read(&certificate).map_err(|error| refused(&error))?.validity;
+        validity = std::cmp::min_by_key(validity, other, |it| it.not_after);
+        roots.add(certificate).map_err(|error| refused(&error))?;
     }
-    Ok(roots)
+    Ok(Trusted { roots: Arc::new(roots), validity })
 }
 
 /// What clients must pass, as a server with this CA.
@@ -105,12 +117,13 @@ fn certificates(item: Item, path: &Path) -> Result<Vec<CertificateDer<'static>>,
 
 fn check_dates(path: &Path, facts: &Facts, now: SystemTime) -> Result<(), CredentialsError> {
     let (path, subject) = (path.to_owned(), facts.subject.clone());
-    if now > facts.not_after {
-        let not_after = date(facts.not_after);
+    let Validity { not_before, not_after } = facts.validity;
+    if now > not_after {
+        let not_after = date(not_after);
         return Err(CredentialsError::Expired { path, subject, not_after });
     }
-    if now < facts.not_before {
-        let not_before = date(facts.not_before);
+    if now < not_before {
+        let not_before = date(not_before);
         return Err(CredentialsError::NotYetValid { path, subject, not_before });
     }
     Ok(())

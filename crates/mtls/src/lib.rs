@@ -23,6 +23,7 @@ mod provider;
 mod reason;
 mod server;
 mod settings;
+mod validity;
 mod verifier;
 
 pub use connector::{ConnectError, Connector, EndpointError};
@@ -32,4 +33,5 @@ pub use identity::{Identity, IdentityError, NAME_LIMIT, Role};
 pub use listener::{Limits, incoming};
 pub use live::LiveCredentials;
 pub use server::{HandshakeError, Peer, Server, ServerStream};
-pub use settings::TlsSettings;
+pub use settings::{ExpiryWarning, TlsSettings};
+pub use validity::Validity;

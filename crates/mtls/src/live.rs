@@ -8,7 +8,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bootstrap::{Chain, FileWatch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
@@ -17,6 +17,10 @@ use crate::{
 
 /// How often it is warned of a certificate's end.
 const WARNING_PERIOD: Duration = Duration::from_secs(3600);
+/// How often the certificate in force is looked at, for it may be replaced, and the clock be set.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// The clock has passed a moment when it is by this much later.
+const INSTANT: Duration = Duration::from_millis(1);
 
 /// The credentials in force. Clones share them: when the files are replaced, new connections use
 /// the new ones, and connections that are open keep theirs.
@@ -99,7 +103,7 @@ impl LiveCredentials {
                 expected: current.identity().clone(),
             });
         }
-        tracing::info!(identity = %next.identity(), expires_at = date(next.expires_at()), "certificates read");
+        tracing::info!(identity = %next.identity(), expires_at = date(next.validity().not_after), "certificates read");
         self.0.current.store(Arc::new(next));
         Ok(())
     }
@@ -119,8 +123,11 @@ impl LiveCredentials {
     pub fn expired(&self) -> Option<String> {
         let current = self.current();
         let path = self.0.settings.certificate.display();
-        (SystemTime::now() > current.expires_at()).then(|| {
-            format!("certificate {path} expired on {}: renew it", date(current.expires_at()))
+        (SystemTime::now() > current.validity().not_after).then(|| {
+            format!(
+                "certificate {path} expired on {}: renew it",
+                date(current.validity().not_after)
+            )
         })
     }
 
@@ -131,21 +138,40 @@ impl LiveCredentials {
     pub fn expiring(&self, ahead: Duration) -> Option<String> {
         let current = self.current();
         let path = self.0.settings.certificate.display();
-        let is_near = || SystemTime::now() > current.warning_at(ahead);
+        let is_near = || SystemTime::now() > current.validity().warning_at(ahead);
         self.expired().or_else(|| {
             is_near().then(|| {
-                format!("certificate {path} expires on {}: renew it", date(current.expires_at()))
+                format!(
+                    "certificate {path} expires on {}: renew it",
+                    date(current.validity().not_after)
+                )
             })
         })
     }
 
-    /// Warns in the log when it is time to renew the certificate, and again every hour, for ever.
+    /// Warns in the log when it is time to renew the certificate, at its end, and again every hour, for
+    /// ever.
     pub async fn warn_of_expiry(self, ahead: Duration) {
+        let mut told: Option<(String, Instant)> = None;
         loop {
             if let Some(warning) = self.expiring(ahead) {
-                tracing::warn!("{warning}");
+                let is_told = told.as_ref().is_some_and(|(earlier, at)| {
+                    *earlier == warning && at.elapsed() < WARNING_PERIOD
+                });
+                if !is_told {
+                    tracing::warn!("{warning}");
+                    told = Some((warning, Instant::now()));
+                }
             }
-            sleep(WARNING_PERIOD).await;
+            sleep(self.until_next_look(ahead)).await;
         }
+    }
+
+    fn until_next_look(&self, ahead: Duration) -> Duration {
+        let validity = self.current().validity();
+        let now = SystemTime::now();
+        let moments = [validity.warning_at(ahead), validity.not_after];
+        let left = moments.into_iter().filter_map(|moment| moment.duration_since(now).ok());
+        left.map(|left| left + INSTANT).fold(LOOK_PERIOD, Duration::min)
     }
 }

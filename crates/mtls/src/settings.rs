@@ -1,6 +1,6 @@
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 /// The `[tls]` table of every configuration. All files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -19,4 +19,59 @@ pub struct TlsSettings {
 
 fn default_trust_domain() -> String {
     "dpu-offload.local".into()
+}
+
+/// How long before its end it is told that a certificate expires: `certificate_warning_days` of every
+/// configuration, 0 to 365.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiryWarning(u32);
+
+impl ExpiryWarning {
+    const MOST_DAYS: u32 = 365;
+
+    /// So long before the end. See [`crate::Validity::warning_at`] for certificates that live shortly.
+    #[must_use]
+    pub fn ahead(self) -> Duration {
+        Duration::from_secs(86_400) * self.0
+    }
+}
+
+impl Default for ExpiryWarning {
+    fn default() -> Self {
+        Self(14)
+    }
+}
+
+impl<'de> Deserialize<'de> for ExpiryWarning {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        match u32::deserialize(input)? {
+            days @ 0..=Self::MOST_DAYS => Ok(Self(days)),
+            days => Err(de::Error::custom(format!("{days} must be 0 to {} days", Self::MOST_DAYS))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct File {
+        #[serde(default, rename = "certificate_warning_days")]
+        warning: ExpiryWarning,
+    }
+
+    #[test]
+    fn warnings_come_up_to_a_year_ahead_and_else_two_weeks() {
+        let parse = |text: &str| bootstrap::parse_config::<File>(text, Path::new("f.toml"));
+        let days = |text: &str| parse(text).unwrap().warning.ahead().as_secs() / 86_400;
+        assert_eq!(days(""), 14);
+        assert_eq!(days("certificate_warning_days = 0"), 0);
+        assert_eq!(days("certificate_warning_days = 365"), 365);
+        let refused = parse("certificate_warning_days = 366").unwrap_err().to_string();
+        let sentence = "`certificate_warning_days`: 366 must be 0 to 365 days";
+        assert!(refused.contains(sentence), "{refused}");
+    }
 }

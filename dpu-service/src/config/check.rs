@@ -65,7 +65,6 @@ impl Config {
         let limits = &self.limits;
         let allocation = &self.allocation;
         let numbers: [(&str, usize, RangeInclusive<usize>); _] = [
-            ("certificate_warning_days", saturate(self.certificate_warning_days), 0..=365),
             ("limits.connections", limits.connections, 1..=65536),
             ("limits.connections_per_identity", limits.connections_per_identity, 1..=65536),
             ("limits.handshakes", limits.handshakes, 1..=65536),

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, path::PathBuf, time::Duration};
 
 use bootstrap::LogSettings;
-use mtls::TlsSettings;
+use mtls::{ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
 
@@ -37,8 +37,8 @@ pub struct Config {
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
     /// How many days before its end it is told that the certificate expires.
-    #[serde(default = "default_certificate_warning_days")]
-    pub certificate_warning_days: u32,
+    #[serde(default, rename = "certificate_warning_days")]
+    pub certificate_warning: ExpiryWarning,
     /// What tells one boot of the host from the next.
     #[serde(default = "default_boot_id_file")]
     pub boot_id_file: PathBuf,
@@ -230,10 +230,6 @@ fn default_state_dir() -> PathBuf {
 /// Where network namespaces are found on most hosts.
 const NETNS_FOLDERS: [&str; 3] = ["/run/netns", "/run/docker/netns", "/proc"];
 
-const fn default_certificate_warning_days() -> u32 {
-    14
-}
-
 fn default_boot_id_file() -> PathBuf {
     "/proc/sys/kernel/random/boot_id".into()
 }
@@ -258,11 +254,6 @@ impl Config {
         }
     }
 
-    /// How long before its end it is told that the certificate expires.
-    pub(super) fn certificate_warning(&self) -> Duration {
-        Duration::from_secs(86_400) * self.certificate_warning_days
-    }
-
     /// Checks what the types don't.
     ///
     /// # Errors
@@ -278,7 +269,6 @@ impl Config {
             ("timeouts.carrier_ms", timeouts.carrier_ms, 0, LONGEST_CARRIER_MS),
             ("timeouts.connect_s", timeouts.connect_s, 1, LONGEST_S),
             ("timeouts.reconcile_s", timeouts.reconcile_s, 1, LONGEST_S),
-            ("certificate_warning_days", self.certificate_warning_days.into(), 0, 365),
             ("limits.connections", self.limits.connections as u64, 1, 65_536),
         ] {
             if !(lowest..=highest).contains(&value) {
@@ -406,7 +396,7 @@ mod tests {
         assert_eq!(shipped.socket, default.socket);
         assert_eq!(shipped.state_dir, default.state_dir);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
-        assert_eq!(shipped.certificate_warning_days, default.certificate_warning_days);
+        assert_eq!(shipped.certificate_warning, default.certificate_warning);
         assert_eq!(shipped.netns_folders(), default.netns_folders());
         assert_eq!(format!("{:?}", shipped.vf_source), format!("{:?}", default.vf_source));
     }

@@ -104,7 +104,7 @@ impl Agent {
 
     /// That the agent's certificate expires, or that its replacement is refused.
     fn certificate_findings(&self) -> impl Iterator<Item = Difference> + use<> {
-        let expiring = self.session.certificate_expiring(self.config.certificate_warning());
+        let expiring = self.session.certificate_expiring(self.config.certificate_warning.ahead());
         let problem = self.session.certificate_problem();
         let refused = problem.filter(|problem| expiring.as_ref() != Some(problem));
         let advice = "see the agent's log".to_owned();

@@ -303,7 +303,7 @@ impl Session {
         )
         .map_err(|error| refused(&error))?;
         self.credentials.get_or_init(|| credentials.clone());
-        tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning()));
+        tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
         tokio::spawn(credentials.follow(CERTIFICATE_PERIOD));
         Ok(self.connector.get_or_init(|| connector))
     }

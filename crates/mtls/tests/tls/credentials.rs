@@ -22,6 +22,19 @@ fn good_files_of_every_role_pass() {
 }
 
 #[test]
+fn of_several_cas_that_one_counts_whose_end_comes_first() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let alone = load(&settings).unwrap().ca_validity();
+    let longer = Authority::create("test.local", Validity::from_now(2 * HOUR)).unwrap();
+    let ours = pki.authority.certificate();
+    for bundle in [[ours, longer.certificate()], [longer.certificate(), ours]] {
+        fs::write(&settings.ca, bundle.concat()).unwrap();
+        assert_eq!(load(&settings).unwrap().ca_validity(), alone);
+    }
+}
+
+#[test]
 fn a_role_that_the_program_can_not_use_is_refused() {
     let pki = Pki::new();
     let error = Credentials::load(&pki.settings(Role::Host, "a"), &[Role::Operator, Role::Viewer]);

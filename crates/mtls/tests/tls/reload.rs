@@ -30,8 +30,9 @@ fn renewed(pki: &Pki, role: Role, name: &str) -> Issued {
 }
 
 async fn until_replaced(live: &LiveCredentials, before: &LiveCredentials) {
-    let old = before.current().expires_at();
-    eventually("the new certificate is in force", || live.current().expires_at() > old).await;
+    let old = before.current().validity().not_after;
+    eventually("the new certificate is in force", || live.current().validity().not_after > old)
+        .await;
 }
 
 fn snapshot(settings: &TlsSettings, role: Role) -> LiveCredentials {
@@ -85,7 +86,7 @@ async fn a_torn_replacement_waits_for_its_other_half() {
         live.problem().is_some_and(|problem| problem.contains("does not belong to certificate"))
     })
     .await;
-    assert_eq!(live.current().expires_at(), before.current().expires_at());
+    assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
 
     fs::write(&settings.key, &next.key).unwrap();
     until_replaced(&live, &before).await;
@@ -107,7 +108,7 @@ async fn a_replaced_key_that_others_can_read_is_refused_until_it_is_closed() {
         live.problem().is_some_and(|problem| problem.contains("has mode 0644"))
     })
     .await;
-    assert_eq!(live.current().expires_at(), before.current().expires_at());
+    assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
 
     fs::set_permissions(&settings.key, Permissions::from_mode(0o600)).unwrap();
     until_replaced(&live, &before).await;
@@ -122,7 +123,7 @@ async fn refused(replacement: impl FnOnce(&Pki, &Path), problem: &str) {
     replacement(&pki, &settings.certificate);
     eventually(problem, || live.problem().is_some_and(|found| found.contains(problem))).await;
     assert_eq!(live.current().identity(), &host("a"));
-    assert_eq!(live.current().expires_at(), before.current().expires_at());
+    assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
 }
 
 #[tokio::test]
