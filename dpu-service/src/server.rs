@@ -95,6 +95,7 @@ pub(crate) fn door(limits: &Limits) -> mtls::Limits {
         handshakes: limits.handshakes,
         connections: limits.connections,
         connections_per_identity: limits.connections_per_identity,
+        unread: 2 * Duration::from_secs(limits.keepalive_s),
     }
 }
 

@@ -33,12 +33,15 @@ use crate::{
     identity::{Identity, IdentityError, Role},
     live::LiveCredentials,
     reason::{alert, certificate_reason, explain_alert, tls_error},
+    tcp,
 };
 
 /// An idle connection is tried this often, so that a DPU that went away is noticed.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the DPU may take to answer such a trial.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may leave untaken what it is sent.
+const UNREAD: Duration = Duration::from_secs(30);
 
 /// Pauses after failed attempts: the first, and the longest. They double in between.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -248,7 +251,7 @@ impl Connector {
 
     async fn dial(&self) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(&*self.address).await?;
-        stream.set_nodelay(true)?;
+        tcp::prepare(&stream, UNREAD)?;
         Ok(stream)
     }
 

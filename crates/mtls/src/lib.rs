@@ -23,6 +23,7 @@ mod provider;
 mod reason;
 mod server;
 mod settings;
+mod tcp;
 mod validity;
 mod verifier;
 

@@ -19,7 +19,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{
     identity::Identity,
-    server::{Server, ServerStream},
+    server::{HandshakeError, Server, ServerStream},
+    tcp,
 };
 
 /// How long to wait when the system refuses to accept, as it does when files run out.
@@ -41,6 +42,8 @@ pub struct Limits {
     pub connections: usize,
     /// Open connections of one identity; further ones are closed at once.
     pub connections_per_identity: usize,
+    /// How long a peer may leave untaken what it is sent; its connection is closed then.
+    pub unread: Duration,
 }
 
 /// Accepts connections on `listener` and does their handshakes side by side. Refused peers are
@@ -56,7 +59,7 @@ pub fn incoming(
         per_identity: limits.connections_per_identity,
         present: Mutex::default(),
     });
-    let door = Door { server, guests, refusals: Arc::default(), accepted };
+    let door = Door { server, guests, unread: limits.unread, refusals: Arc::default(), accepted };
     let handshakes = Handshakes { limit: limits.handshakes.max(1), ..Handshakes::default() };
     tokio::spawn(door.stand(listener, handshakes));
     ReceiverStream::new(receiver)
@@ -66,6 +69,7 @@ pub fn incoming(
 struct Door {
     server: Server,
     guests: Arc<Guests>,
+    unread: Duration,
     refusals: Arc<Refusals>,
     accepted: mpsc::Sender<io::Result<ServerStream>>,
 }
@@ -91,7 +95,7 @@ impl Door {
     }
 
     async fn greet(self, stream: TcpStream, address: SocketAddr) {
-        let stream = match self.server.accept(stream).await {
+        let stream = match self.shake_hands(stream).await {
             Ok(stream) => stream,
             Err(error) => {
                 return self.refusals.tell(address, &Chain(&error));
@@ -105,6 +109,11 @@ impl Door {
                 self.refusals.tell(address, &format_args!("{identity}: {limit}"));
             }
         }
+    }
+
+    async fn shake_hands(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
+        tcp::prepare(&stream, self.unread).map_err(HandshakeError::Io)?;
+        self.server.accept(stream).await
     }
 }
 

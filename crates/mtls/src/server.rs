@@ -96,8 +96,6 @@ impl Server {
     }
 
     async fn handshake(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
-        // Without this each answer waits for the peer's delayed acknowledgement: 25 ms.
-        stream.set_nodelay(true)?;
         let address = stream.peer_addr()?;
         let config = self.credentials.current().server_config().map_err(HandshakeError::Tls)?;
         let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;

@@ -64,7 +64,12 @@ impl Dut {
         let address = listener.local_addr().unwrap().to_string();
         let asked = Asked::default();
         let service = OperatorServer::new(Canned { asked: Arc::clone(&asked) });
-        let limits = Limits { handshakes: 4, connections: 16, connections_per_identity: 16 };
+        let limits = Limits {
+            handshakes: 4,
+            connections: 16,
+            connections_per_identity: 16,
+            unread: Duration::from_secs(60),
+        };
         let incoming = incoming(listener, server, limits);
         let router = tonic::transport::Server::builder().add_service(service);
         tokio::spawn(router.serve_with_incoming(incoming));

@@ -8,13 +8,19 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{BOUND, Pki, bounded, host, listen};
+use crate::support::{BOUND, Pki, bounded, host, listen, raw_client};
 use mtls::{ConnectError, Limits, Peer, Role, incoming};
-use tokio::{io::AsyncReadExt, net::TcpListener, sync::oneshot, time::sleep};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::oneshot,
+    time::sleep,
+};
 use tonic::{Request, Status, service::interceptor::InterceptedService, transport::Server};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-const LIMITS: Limits = Limits { handshakes: 8, connections: 8, connections_per_identity: 8 };
+const LIMITS: Limits =
+    Limits { handshakes: 8, connections: 8, connections_per_identity: 8, unread: BOUND };
 
 /// Serves gRPC health to everybody whom the handshake lets in, and checks who that is.
 /// Until the result is dropped.
@@ -117,11 +123,7 @@ async fn many_callers_of_a_dead_dpu_share_few_attempts() {
 async fn connections_beyond_the_limit_are_closed_and_the_client_learns_it() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
-    let _server = serve(
-        &pki,
-        listener,
-        Limits { handshakes: 8, connections: 1, connections_per_identity: 1 },
-    );
+    let _server = serve(&pki, listener, Limits { connections: 1, ..LIMITS });
     let first = bounded(pki.connector(&address, "dpu-1").connect()).await.unwrap();
     assert!(bounded(pki.connector(&address, "dpu-1").connect()).await.is_err());
 
@@ -178,4 +180,20 @@ async fn one_identity_cannot_take_all_connections() {
         }
     })
     .await;
+}
+
+/// What every HTTP/2 client says first, and a ping.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0pingping";
+
+#[tokio::test]
+async fn a_peer_that_never_reads_loses_its_connection() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, Limits { unread: Duration::from_secs(1), ..LIMITS });
+    let issued = pki.issue(Role::Host, "node-1");
+    let mut deaf = raw_client(&address, Some(&issued)).await.unwrap();
+    deaf.write_all(GREETING).await.unwrap();
+    let pings = PING.repeat(1000);
+    bounded(async { while deaf.write_all(&pings).await.is_ok() {} }).await;
 }
