@@ -70,6 +70,14 @@ impl Pki {
         );
     }
 
+    /// Puts a certificate that is good for `life` from now on in the place of `<role>-<name>`.
+    ///
+    /// # Panics
+    /// When the CA can't be read.
+    pub fn issue_for(&self, life: Duration, role: Role, name: &str) {
+        self.replace(role, name, Validity::from_now(life));
+    }
+
     fn replace(&self, role: Role, name: &str, validity: Validity) {
         let authority = Authority::open(&self.folder).unwrap();
         let issued = authority.issue(role, name, validity).unwrap();

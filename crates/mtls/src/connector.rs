@@ -10,7 +10,7 @@ use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::{Duration, SystemTime},
 };
@@ -29,11 +29,14 @@ use tower::Service;
 
 use crate::{
     certificate::date,
+    client_stream::ClientStream,
     credentials::Credentials,
     identity::{Identity, IdentityError, Role},
     live::LiveCredentials,
     reason::{alert, certificate_reason, explain_alert, tls_error},
+    renewal::Lifetime,
     tcp,
+    term::Term,
 };
 
 /// An idle connection is tried this often, so that a DPU that went away is noticed.
@@ -155,6 +158,7 @@ pub struct Connector {
     dpu: Identity,
     deadline: Duration,
     pause: Arc<Mutex<Pause>>,
+    latest: Arc<Mutex<Option<Lifetime>>>,
 }
 
 /// While a DPU can't be reached, only one caller in a while tries; the others learn at once what
@@ -183,8 +187,8 @@ impl Connector {
         let authority: http::uri::Authority = address.parse().map_err(|_| malformed())?;
         let (host, port) = (authority.host(), authority.port_u16());
         port.filter(|_| !host.is_empty()).ok_or_else(malformed)?;
-        let pause = Arc::default();
-        Ok(Self { credentials, address: address.into(), dpu, deadline, pause })
+        let (pause, latest) = Default::default();
+        Ok(Self { credentials, address: address.into(), dpu, deadline, pause, latest })
     }
 
     /// A channel that connects when it is first used, and again whenever the connection broke.
@@ -218,7 +222,12 @@ impl Connector {
             .keep_alive_while_idle(true)
     }
 
-    async fn open(self) -> Result<TokioIo<TlsStream<TcpStream>>, ConnectError> {
+    /// That of the connection that was opened last.
+    pub(crate) fn latest(&self) -> MutexGuard<'_, Option<Lifetime>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn open(self) -> Result<TokioIo<ClientStream>, ConnectError> {
         if let Some(error) = self.paused() {
             return Err(error);
         }
@@ -230,13 +239,15 @@ impl Connector {
         opened.map(TokioIo::new)
     }
 
-    async fn attempt(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
+    async fn attempt(&self) -> Result<ClientStream, ConnectError> {
         let own = self.credentials.current();
         Self::check_own(&own)?;
         let stream = self.dial().await.map_err(|error| self.dial_failed(error))?;
         let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
-        Ok(stream)
+        let term = self.term(&stream)?;
+        *self.latest() = Some(Lifetime::until(term.end().min(own.validity().not_after)));
+        Ok(ClientStream { stream, term })
     }
 
     fn check_own(own: &Credentials) -> Result<(), ConnectError> {
@@ -276,6 +287,14 @@ impl Connector {
             Ok(_) => Ok(()),
             Err(error) => Err(self.tls_failed(error)),
         }
+    }
+
+    /// The end of the certificate that the verifier has accepted.
+    fn term(&self, stream: &TlsStream<TcpStream>) -> Result<Term, ConnectError> {
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let none = || self.tls_failed(io::Error::other("the server showed no certificate"));
+        Term::of(shown.ok_or_else(none)?)
+            .map_err(|problem| self.tls_failed(io::Error::other(problem)))
     }
 
     fn paused(&self) -> Option<ConnectError> {
@@ -320,7 +339,7 @@ impl Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Response = TokioIo<ClientStream>;
     type Error = ConnectError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
 

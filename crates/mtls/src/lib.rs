@@ -12,6 +12,7 @@
 
 pub mod authority;
 mod certificate;
+mod client_stream;
 mod connector;
 mod credentials;
 mod error;
@@ -21,12 +22,15 @@ mod listener;
 mod live;
 mod provider;
 mod reason;
+mod renewal;
 mod server;
 mod settings;
 mod tcp;
+mod term;
 mod validity;
 mod verifier;
 
+pub use client_stream::ClientStream;
 pub use connector::{ConnectError, Connector, EndpointError};
 pub use credentials::Credentials;
 pub use error::{CredentialsError, Item};

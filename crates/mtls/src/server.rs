@@ -19,12 +19,12 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
 use crate::{
-    certificate::Facts,
     identity::Identity,
     listener::Place,
     live::LiveCredentials,
     provider::ALPN,
     reason::{certificate_reason, tls_error},
+    term::Term,
 };
 
 /// Who is at the other end. Found in the extensions of every request that came by a
@@ -103,27 +103,28 @@ impl Server {
         if connection.alpn_protocol() != Some(ALPN) {
             return Err(HandshakeError::Protocol);
         }
-        let identity = identity(connection.peer_certificates())?;
-        let peer = Peer { identity, address };
-        Ok(ServerStream { stream, peer, is_blocked: false, reader: None, _place: None })
+        let term = term(connection.peer_certificates())?;
+        let peer = Peer { identity: term.peer().clone(), address };
+        Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _place: None })
     }
 }
 
-/// Reads the identity that the handshake's verifier has admitted.
-fn identity(certificates: Option<&[CertificateDer<'_>]>) -> Result<Identity, HandshakeError> {
+/// Whom the handshake's verifier has admitted, and until when.
+fn term(certificates: Option<&[CertificateDer<'_>]>) -> Result<Term, HandshakeError> {
     let certificate = certificates.and_then(<[_]>::first);
     let none = || HandshakeError::Certificate("no certificate was presented".into());
-    Facts::read(certificate.ok_or_else(none)?)
-        .and_then(|facts| facts.identity())
+    Term::of(certificate.ok_or_else(none)?)
         .map_err(|problem| HandshakeError::Certificate(problem.to_string()))
 }
 
-/// A connection whose peer is known. A peer that does not take what it is sent is not listened to
-/// meanwhile: what it would be answered next had to be kept in memory, without bound.
+/// A connection whose peer is known, and which ends with the peer's certificate. A peer that does not
+/// take what it is sent is not listened to meanwhile: what it would be answered next had to be kept in
+/// memory, without bound.
 #[derive(Debug)]
 pub struct ServerStream {
     stream: TlsStream<TcpStream>,
     peer: Peer,
+    term: Term,
     /// The peer takes no more at the moment.
     is_blocked: bool,
     /// Who is to read on when the peer takes something.
@@ -169,6 +170,9 @@ impl AsyncRead for ServerStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(over) = self.term.poll_over(context) {
+            return Poll::Ready(Err(over));
+        }
         if self.is_blocked {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;

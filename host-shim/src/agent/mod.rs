@@ -9,6 +9,7 @@ mod collect;
 mod config;
 mod detach;
 mod device_info;
+mod dial;
 mod dpu;
 mod examine;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The one session with the DPU: opened, kept, and opened again when it breaks.
 
+mod attend;
+
 use std::{
     convert::Infallible,
     future::Future,
@@ -8,11 +10,11 @@ use std::{
 };
 
 use bootstrap::Chain;
-use mtls::{ConnectError, Connector, LiveCredentials, Role};
+use mtls::{ConnectError, Connector, LiveCredentials};
 use offload_proto::{
     Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
     v1::{
-        self, DpuMessage, Heartbeat, HostMessage, Welcome, dpu_message, host_message,
+        self, DpuMessage, HostMessage, Welcome, dpu_message, host_message,
         workload_network_client::WorkloadNetworkClient,
     },
 };
@@ -22,13 +24,14 @@ use tokio::{
         mpsc::{self, error::TrySendError},
         watch,
     },
-    time::{MissedTickBehavior, interval, sleep, sleep_until, timeout, timeout_at},
+    time::{sleep, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status, Streaming, transport::Channel};
 
-use super::{Agent, config::Config, milestones::Milestone};
+use super::{Agent, config::Config, dial, milestones::Milestone};
+use attend::{Loss, attend};
 
 /// Pauses between attempts: the first and the longest. They double in between, and each is
 /// shortened by chance so that the hosts of a rack do not come back in step.
@@ -36,11 +39,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Messages to the DPU that may wait to be sent.
 const OUTBOX: usize = 256;
-/// The pause of an agent whose session was ended by another's: two agents of one identity are not
-/// to spend their time ending each other's sessions.
-const RIVAL_PAUSE: Duration = Duration::from_secs(10);
-/// A heartbeat is waited for as long as it takes until the next, and this long at least.
-const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
 /// What a DPU that does not answer heartbeats is told as.
 const SILENCE: &str = "it does not answer heartbeats";
 /// How often the certificate files are looked at.
@@ -187,8 +185,9 @@ impl Session {
     /// Keeps a session, for ever.
     pub(super) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
         let mut pause = FIRST_PAUSE;
+        let mut dialled = None;
         loop {
-            match self.hold_one(agent).await {
+            match self.hold_one(agent, dialled.take()).await {
                 Ended::BeforeWelcome(failure) => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     tracing::info!(reason = %failure.reason, "no session with the DPU: {failure}");
@@ -199,6 +198,13 @@ impl Session {
                     let reason = failure.reason;
                     tracing::warn!(%reason, "the session with the DPU is over: {failure}");
                     self.went_down(failure, since);
+                }
+                Ended::Renewed(channel) => {
+                    tracing::info!("the session goes on with renewed certificates");
+                    // What is begun from here on is not in the next hello, and waits for its session.
+                    self.went_down(lost("its connection is being renewed"), Instant::now());
+                    dialled = Some(channel);
+                    continue;
                 }
             }
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -216,9 +222,13 @@ impl Session {
     }
 
     /// Opens a session and stays with it until it ends.
-    async fn hold_one(&self, agent: &Arc<Agent>) -> Ended {
+    async fn hold_one(&self, agent: &Arc<Agent>, dialled: Option<Channel>) -> Ended {
         let limit = agent.config.timeouts.connect();
-        let opened = match timeout(limit, self.open(agent)).await {
+        let connector = match self.connector(&agent.config) {
+            Ok(connector) => connector,
+            Err(failure) => return Ended::BeforeWelcome(failure),
+        };
+        let opened = match timeout(limit, open(agent, connector, dialled)).await {
             Ok(opened) => opened,
             Err(_) => Err(lost(format!("it did not answer within {limit:?}"))),
         };
@@ -229,41 +239,10 @@ impl Session {
         let session = Arc::new(session);
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
         agent.session_began();
-        Ended::AfterWelcome(attend(agent, &session, inbox, period).await)
-    }
-
-    async fn open(
-        &self,
-        agent: &Arc<Agent>,
-    ) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
-        let channel =
-            self.connector(&agent.config)?.connect().await.map_err(|error| refused(&error))?;
-        let mut client = WorkloadNetworkClient::new(channel)
-            .max_decoding_message_size(MESSAGE_LIMIT)
-            .max_encoding_message_size(MESSAGE_LIMIT);
-        let (outbox, messages) = mpsc::channel(OUTBOX);
-        let hello = host_message::Message::Hello(agent.hello().await?);
-        let hello = HostMessage { message: Some(hello) };
-        outbox.send(hello).await.map_err(|_| lost("the session was closed"))?;
-        let inbox = client.session(ReceiverStream::new(messages)).await;
-        let mut inbox = inbox.map_err(|status| failure_of(&status))?.into_inner();
-        let welcome = welcome(inbox.message().await.map_err(|status| failure_of(&status))?)?;
-        tracing::info!(
-            dpu = welcome.dpu,
-            version = welcome.service_version,
-            session = welcome.session_id,
-            "the DPU welcomed this host"
-        );
-        Milestone::SessionWelcomed.pass();
-        let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-        let session = Established {
-            id: welcome.session_id,
-            client,
-            outbox,
-            overflow: Notify::new(),
-            silent: CancellationToken::new(),
-        };
-        Ok((session, inbox, period))
+        tokio::select! {
+            loss = attend(agent, &session, inbox, period) => Ended::AfterWelcome(loss),
+            channel = connector.renewed() => Ended::Renewed(channel),
+        }
     }
 
     /// That the agent's certificate expires within `ahead`, or has expired: one sentence.
@@ -289,19 +268,7 @@ impl Session {
         if let Some(connector) = self.connector.get() {
             return Ok(connector);
         }
-        let refused = |error: &(dyn std::error::Error + 'static)| {
-            Failure::new(Reason::CertificateRefused, Chain(error).to_string())
-        };
-        let credentials = LiveCredentials::load(&config.tls, &[Role::Host]);
-        let credentials = credentials.map_err(|error| refused(&error))?;
-        let dpu = &config.dpu;
-        let connector = Connector::new(
-            credentials.clone(),
-            &dpu.endpoint,
-            &dpu.name,
-            config.timeouts.connect(),
-        )
-        .map_err(|error| refused(&error))?;
+        let (credentials, connector) = dial::by(config)?;
         self.credentials.get_or_init(|| credentials.clone());
         tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
         tokio::spawn(credentials.follow(CERTIFICATE_PERIOD));
@@ -309,85 +276,50 @@ impl Session {
     }
 }
 
+/// Opens a session, by a connection that is there already if there is one.
+async fn open(
+    agent: &Arc<Agent>,
+    connector: &Connector,
+    dialled: Option<Channel>,
+) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
+    let channel = match dialled {
+        Some(channel) => channel,
+        None => connector.connect().await.map_err(|error| refused(&error))?,
+    };
+    let mut client = WorkloadNetworkClient::new(channel)
+        .max_decoding_message_size(MESSAGE_LIMIT)
+        .max_encoding_message_size(MESSAGE_LIMIT);
+    let (outbox, messages) = mpsc::channel(OUTBOX);
+    let hello = host_message::Message::Hello(agent.hello().await?);
+    let hello = HostMessage { message: Some(hello) };
+    outbox.send(hello).await.map_err(|_| lost("the session was closed"))?;
+    let inbox = client.session(ReceiverStream::new(messages)).await;
+    let mut inbox = inbox.map_err(|status| failure_of(&status))?.into_inner();
+    let welcome = welcome(inbox.message().await.map_err(|status| failure_of(&status))?)?;
+    tracing::info!(
+        dpu = welcome.dpu,
+        version = welcome.service_version,
+        session = welcome.session_id,
+        "the DPU welcomed this host"
+    );
+    Milestone::SessionWelcomed.pass();
+    let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
+    let session = Established {
+        id: welcome.session_id,
+        client,
+        outbox,
+        overflow: Notify::new(),
+        silent: CancellationToken::new(),
+    };
+    Ok((session, inbox, period))
+}
+
 /// How a session ended.
 enum Ended {
     BeforeWelcome(Failure),
     AfterWelcome(Loss),
-}
-
-/// How a session was lost.
-struct Loss {
-    failure: Failure,
-    /// When the DPU last gave a sign of life.
-    since: Instant,
-    /// How long to wait before the next attempt.
-    pause: Duration,
-}
-
-impl From<Failure> for Loss {
-    fn from(failure: Failure) -> Self {
-        Self { failure, since: Instant::now(), pause: FIRST_PAUSE }
-    }
-}
-
-impl From<Status> for Loss {
-    /// Of all ends, only that by a newer session is `Aborted`. This agent did not open it.
-    fn from(status: Status) -> Self {
-        let failure = failure_of(&status);
-        if status.code() != Code::Aborted {
-            return failure.into();
-        }
-        let message = format!("{failure}; does another agent use this host's certificate?");
-        let failure = Failure::new(failure.reason, message);
-        Self { pause: RIVAL_PAUSE, ..failure.into() }
-    }
-}
-
-/// Heartbeats out, messages in, until the session is over.
-async fn attend(
-    agent: &Arc<Agent>,
-    session: &Established,
-    mut inbox: Streaming<DpuMessage>,
-    period: Duration,
-) -> Loss {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let patience = period.max(SHORTEST_PATIENCE);
-    let mut sequence = 0;
-    let mut heard = Instant::now();
-    let mut unanswered_since = None;
-    loop {
-        tokio::select! {
-            // What has arrived counts first: perhaps it was the agent that stood still.
-            biased;
-            received = inbox.message() => match received {
-                Ok(Some(DpuMessage { message })) => {
-                    heard = Instant::now();
-                    unanswered_since = None;
-                    agent.hear(message);
-                }
-                Ok(None) => return lost("it closed the session").into(),
-                Err(status) => return status.into(),
-            },
-            () = end_of_patience(unanswered_since, patience) => {
-                session.silent.cancel();
-                return Loss { since: heard, ..lost(SILENCE).into() };
-            }
-            () = session.overflow.notified() => return lost("it takes no messages").into(),
-            _ = ticks.tick() => {
-                sequence += 1;
-                unanswered_since.get_or_insert_with(Instant::now);
-                session.send(host_message::Message::Heartbeat(Heartbeat { sequence }));
-            }
-        }
-    }
-}
-
-async fn end_of_patience(unanswered_since: Option<Instant>, patience: Duration) {
-    match unanswered_since {
-        Some(since) => sleep_until((since + patience).into()).await,
-        None => std::future::pending().await,
-    }
+    /// There is another connection to open the next one by.
+    Renewed(Channel),
 }
 
 fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
@@ -450,6 +382,7 @@ pub(super) fn is_answer(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use offload_proto::v1::Heartbeat;
     use tonic::transport::Endpoint;
 
     use super::*;
@@ -498,11 +431,5 @@ mod tests {
         assert!(failure.message.ends_with("upgrade the older of the two"), "{failure}");
         let later = welcome(Some(DpuMessage { message: None })).unwrap_err();
         assert_eq!(later.reason, Reason::DpuUnreachable);
-    }
-
-    #[test]
-    fn only_the_end_by_a_rival_is_followed_by_a_long_pause() {
-        assert_eq!(Loss::from(Status::aborted("newer")).pause, RIVAL_PAUSE);
-        assert_eq!(Loss::from(Status::unavailable("stopping")).pause, FIRST_PAUSE);
     }
 }

@@ -7,7 +7,7 @@ use std::{
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use e2e::{
@@ -106,6 +106,31 @@ fn no_call_fails_while_certificates_are_replaced() {
     lab.assert_clean_slate();
 }
 
+/// Puts the certificate of `host/node-2` in the place of that of `host/node-1`.
+fn mistake_for_another(lab: &Lab) {
+    lab.pki.issue("host", "node-2");
+    fs::copy(lab.pki.certificate("host", "node-2"), lab.pki.certificate("host", "node-1")).unwrap();
+    fs::copy(lab.pki.key("host", "node-2"), lab.pki.key("host", "node-1")).unwrap();
+}
+
+#[test]
+fn an_agent_refuses_another_hosts_certificate_and_tells_of_it() {
+    let lab = Lab::start(&Settings::default());
+    let doctor = || String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
+    mistake_for_another(&lab);
+    wait_for("a doctor who tells of it", LIMIT, || {
+        let text = doctor();
+        let told = ["spiffe://dpu-offload.local/host/node-2", "restart it to change who it is"];
+        told.iter().all(|words| text.contains(words)).then_some(())
+    });
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    lab.pki.issue("host", "node-1");
+    wait_for("a doctor who is content", LIMIT, || {
+        lab.operator().dpuctl(&["doctor"]).status.success().then_some(())
+    });
+    lab.assert_invariants();
+}
+
 #[test]
 fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
     let lab = Lab::start(&Settings::default());
@@ -124,4 +149,82 @@ fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
         HOLDERS.iter().for_each(|(role, name)| lab.pki.issue(role, name));
     });
     let _ = lab.operator().says(&["doctor"]);
+}
+
+/// Long enough to be read, and to open a session with it.
+const LIFE: Duration = Duration::from_secs(15);
+
+/// A session that was opened with a certificate ends with it.
+fn a_session_ends_with_the_certificate(role: Role, name: &str) {
+    let mut lab = Lab::start(&Settings::default());
+    let read = |lab: &Lab| lab.service.log().matches("certificates read").count();
+    let before = read(&lab);
+    lab.pki.issue_for(LIFE, role, name);
+    if role == Role::Dpu {
+        wait_for("the service to read it", LIMIT, || (read(&lab) > before).then_some(()));
+    }
+    lab.agent.stop();
+    lab.start_agent();
+    lab.wait_until_good();
+    wait_for("an ADD that is refused", LIMIT, || {
+        let pod = Netns::new("pod");
+        let answer = lab.add("blue", &pod, "eth0");
+        lab.del("blue", &pod, "eth0").nothing();
+        let is_refused = || answer.error().1.contains("CERTIFICATE_REFUSED");
+        (!answer.status.success() && is_refused()).then_some(())
+    });
+    if role == Role::Host {
+        wait_for("the agent to tell why", LIMIT, || {
+            let log = lab.agent.log();
+            let told = ["host-node-1.crt expires on ", "host-node-1.crt expired on "];
+            told.iter().all(|sentence| log.contains(sentence)).then_some(())
+        });
+    }
+    lab.pki.issue(role.as_str(), name);
+    lab.wait_until_good();
+    let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
+    lab.assert_invariants();
+}
+
+#[test]
+fn a_session_ends_with_the_hosts_certificate() {
+    a_session_ends_with_the_certificate(Role::Host, "node-1");
+}
+
+#[test]
+fn a_session_ends_with_the_dpus_certificate() {
+    a_session_ends_with_the_certificate(Role::Dpu, "dpu-1");
+}
+
+/// Often enough for no certificate to end before its successor is in force.
+const RENEWED_EVERY: Duration = Duration::from_secs(3);
+
+#[test]
+fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
+    let mut lab = Lab::start(&Settings::default());
+    let renew = |lab: &Lab| {
+        lab.pki.issue_for(LIFE, Role::Dpu, "dpu-1");
+        lab.pki.issue_for(LIFE, Role::Host, "node-1");
+    };
+    both_say(&lab, "certificates read", || renew(&lab));
+    lab.agent.stop();
+    lab.start_agent();
+    lab.wait_until_good();
+    let sessions = || lab.agent.log().matches("the session goes on").count();
+    let begun = Instant::now();
+    let (mut renewed, mut pods) = (begun, 0);
+    while begun.elapsed() < 2 * LIFE || sessions() < 3 {
+        if renewed.elapsed() > RENEWED_EVERY {
+            renew(&lab);
+            renewed = Instant::now();
+        }
+        let pod = Netns::new("pod");
+        let _ = lab.add("blue", &pod, "eth0").result();
+        assert!(lab.status().status.success());
+        lab.del("blue", &pod, "eth0").nothing();
+        pods += 1;
+        assert!(begun.elapsed() < 2 * LIMIT, "{} sessions", sessions());
+    }
+    figure(pods, "pods attached and detached by certificates that live for 15 s");
+    lab.assert_clean_slate();
 }

@@ -5,11 +5,13 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use crate::support::{BOUND, Pki, bounded, host, listen, raw_client};
-use mtls::{ConnectError, Limits, Peer, Role, incoming};
+use mtls::{
+    ConnectError, Connector, Limits, LiveCredentials, Peer, Role, authority::Validity, incoming,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -25,7 +27,11 @@ const LIMITS: Limits =
 /// Serves gRPC health to everybody whom the handshake lets in, and checks who that is.
 /// Until the result is dropped.
 fn serve(pki: &Pki, listener: TcpListener, limits: Limits) -> oneshot::Sender<()> {
-    let incoming = incoming(listener, pki.server(), limits);
+    serve_as(pki.server(), listener, limits)
+}
+
+fn serve_as(server: mtls::Server, listener: TcpListener, limits: Limits) -> oneshot::Sender<()> {
+    let incoming = incoming(listener, server, limits);
     let (_, health) = tonic_health::server::health_reporter();
     let health = InterceptedService::new(health, |request: Request<()>| {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.identity.clone());
@@ -143,7 +149,7 @@ async fn a_silent_peer_does_not_hold_up_the_others() {
     let _server = serve(&pki, listener, LIMITS);
     let _silent = tokio::net::TcpStream::connect(&address).await.unwrap();
     let viewer = pki.live(Role::Host, "node-1");
-    let connector = mtls::Connector::new(viewer, &address, "dpu-1", BOUND).unwrap();
+    let connector = Connector::new(viewer, &address, "dpu-1", BOUND).unwrap();
     bounded(call(connector.channel())).await.unwrap();
 }
 
@@ -170,7 +176,7 @@ async fn one_identity_cannot_take_all_connections() {
     let first = bounded(pki.connector(&address, "dpu-1").connect()).await.unwrap();
     assert!(bounded(pki.connector(&address, "dpu-1").connect()).await.is_err());
     let other = pki.live(Role::Viewer, "eve");
-    let other = mtls::Connector::new(other, &address, "dpu-1", BOUND).unwrap();
+    let other = Connector::new(other, &address, "dpu-1", BOUND).unwrap();
     bounded(other.connect()).await.unwrap();
 
     drop(first);
@@ -196,4 +202,85 @@ async fn a_peer_that_never_reads_loses_its_connection() {
     deaf.write_all(GREETING).await.unwrap();
     let pings = PING.repeat(1000);
     bounded(async { while deaf.write_all(&pings).await.is_ok() {} }).await;
+}
+
+/// Credentials that are good for so many seconds.
+fn short_lived(pki: &Pki, role: Role, name: &str, seconds: u64) -> LiveCredentials {
+    let validity = Validity::from_now(Duration::from_secs(seconds));
+    let issued = pki.authority.issue(role, name, validity).unwrap();
+    LiveCredentials::load(&pki.save(&issued, "short"), &[role]).unwrap()
+}
+
+/// Calls until one fails, and tells why.
+async fn until_refused(connector: &Connector) -> ConnectError {
+    let channel = bounded(connector.connect()).await.unwrap();
+    bounded(call(channel.clone())).await.unwrap();
+    let status = bounded(async {
+        loop {
+            match call(channel.clone()).await {
+                Ok(()) => sleep(Duration::from_millis(20)).await,
+                // The call in which the connection ends tells of that alone.
+                Err(status) if ConnectError::find(&status).is_none() => {}
+                Err(status) => return status,
+            }
+        }
+    });
+    ConnectError::find(&status.await).unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_clients_certificate() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let client = short_lived(&pki, Role::Host, "node-1", 5);
+    let connector = Connector::new(client, &address, "dpu-1", BOUND).unwrap();
+    let error = until_refused(&connector).await;
+    assert!(matches!(error, ConnectError::OwnExpired { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_servers_certificate() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let server = mtls::Server::new(short_lived(&pki, Role::Dpu, "dpu-1", 5), BOUND);
+    let _server = serve_as(server, listener, LIMITS);
+    let error = until_refused(&pki.connector(&address, "dpu-1")).await;
+    assert!(matches!(error, ConnectError::ServerRefused { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_is_renewed_ahead_of_either_certificates_end_and_not_before() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let lasting = pki.connector(&address, "dpu-1");
+    let short = short_lived(&pki, Role::Host, "node-1", 9);
+    let end = short.current().validity().not_after;
+    let waning = Connector::new(short.clone(), &address, "dpu-1", BOUND).unwrap();
+    let _channels =
+        (bounded(lasting.connect()).await.unwrap(), bounded(waning.connect()).await.unwrap());
+    pki.save(&pki.issue(Role::Host, "node-1"), "short");
+    tokio::spawn(short.follow(Duration::from_millis(5)));
+    let renewal = async {
+        tokio::select! {
+            _ = lasting.renewed() => panic!("an hour ahead"),
+            _ = waning.renewed() => assert!(SystemTime::now() < end, "too late"),
+        }
+    };
+    bounded(renewal).await;
+}
+
+#[tokio::test]
+async fn no_connection_takes_the_place_of_one_that_lasts_as_long() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let _server = serve(&pki, listener, LIMITS);
+    let short = short_lived(&pki, Role::Host, "node-1", 6);
+    let connector = Connector::new(short, &address, "dpu-1", BOUND).unwrap();
+    let _channel = bounded(connector.connect()).await.unwrap();
+    tokio::select! {
+        error = until_refused(&connector) => assert!(error.is_certificate(), "{error}"),
+        _ = connector.renewed() => panic!("with a certificate that nobody renewed"),
+    }
 }
