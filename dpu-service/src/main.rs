@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use bootstrap::init_logs;
+use bootstrap::{Chain, init_logs};
 use clap::Parser;
 use dpu_service::{
     config::{Config, DEFAULT_PATH},
@@ -29,7 +29,7 @@ struct Arguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     config: PathBuf,
-    /// Checks the configuration file and exits.
+    /// Checks the configuration file and its certificates, and exits.
     #[arg(long)]
     check_config: bool,
     /// Prints the names of the programming steps, in order, and exits.
@@ -58,8 +58,7 @@ fn main() -> ExitCode {
         }
     };
     if arguments.check_config {
-        print(&format!("{} is good", arguments.config.display()));
-        return ExitCode::SUCCESS;
+        return check_certificates(&config, &arguments.config);
     }
     match start(config, &arguments.config) {
         Ok(()) => ExitCode::SUCCESS,
@@ -67,6 +66,24 @@ fn main() -> ExitCode {
             tracing::error!("{error:#}");
             complain(&format_args!("dpu-service: {error:#}"));
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Checks what the configuration file names, as far as that changes nothing.
+fn check_certificates(config: &Config, path: &Path) -> ExitCode {
+    let path = path.display();
+    match service::credentials(config) {
+        Ok(_) => {
+            print(&format!(
+                "{path} is good, and so are its certificates. Its card, bridge, journal and addresses \
+                 to listen on are looked at by a start alone"
+            ));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            complain(&format_args!("{path}: {}", Chain(&error)));
+            ExitCode::from(BAD_CONFIGURATION)
         }
     }
 }

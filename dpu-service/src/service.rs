@@ -88,7 +88,7 @@ pub enum ServiceError {
 pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), ServiceError> {
     raise_file_limit();
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
-    let credentials = LiveCredentials::load(&config.tls, &[Role::Dpu])?;
+    let credentials = credentials(&config)?;
     tokio::spawn(credentials.clone().follow(CERTIFICATES_PERIOD));
     tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
     let programmer = open_drivers(&config)?;
@@ -131,6 +131,14 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
         tracing::info!("some peers keep their connections; they are cut");
     }
     Ok(())
+}
+
+/// The certificates of the configuration, read and checked.
+///
+/// # Errors
+/// [`CredentialsError`].
+pub fn credentials(config: &Config) -> Result<LiveCredentials, CredentialsError> {
+    LiveCredentials::load(&config.tls, &[Role::Dpu])
 }
 
 /// Whether the kernel and the records were compared lately. What hangs, be it a lock, the journal or

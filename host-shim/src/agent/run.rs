@@ -15,11 +15,13 @@ use bootstrap::{
     raise_file_limit, reload_signals, shutdown_signal,
 };
 use netlink::{LinkMonitor, Netns, NetnsError};
+use offload_proto::Failure;
 use tokio::{runtime::Builder, time::timeout};
 
 use super::{
     Agent, MOVES,
     config::{Config, RangeError, VfSourceKind},
+    dial,
     milestones::Milestone,
     records::{Records, RecordsError},
     server::{ListenError, listen, serve},
@@ -41,7 +43,7 @@ pub struct Arguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
     config: PathBuf,
-    /// Only check the configuration.
+    /// Only check the configuration and its certificates.
     #[arg(long)]
     check_config: bool,
     /// Only print the names of the steps that move a VF.
@@ -66,6 +68,14 @@ pub enum AgentError {
         path: PathBuf,
         /// Which value.
         source: RangeError,
+    },
+    /// The DPU can't be dialled with what the configuration names.
+    #[error("{path}")]
+    Dpu {
+        /// The configuration file.
+        path: String,
+        /// Why not.
+        source: Failure,
     },
     /// Logging can't be started.
     #[error(transparent)]
@@ -118,7 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     let path = &arguments.config;
     config.check().map_err(|source| AgentError::Range { path: path.clone(), source })?;
     if arguments.check_config {
-        return print(&format!("{}: good\n", path.display()));
+        return check_certificates(&config, path);
     }
     init_logs(&config.log, "host-shim")?;
     // One thread for the tasks: handing work from one to another would cost more than the work. What
@@ -129,6 +139,16 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
         .build()
         .map_err(cannot("start the agent's threads"))?;
     runtime.block_on(keep(config))
+}
+
+/// Checks what the configuration file names, as far as that changes nothing.
+fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
+    let path = path.display();
+    dial::by(config).map_err(|source| AgentError::Dpu { path: path.to_string(), source })?;
+    print(&format!(
+        "{path} is good, and so are its certificates. The cards, the records, the socket and the way \
+         to the DPU are looked at by a start alone\n"
+    ))
 }
 
 fn print(text: &str) -> Result<(), AgentError> {

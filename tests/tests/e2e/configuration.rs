@@ -1,7 +1,8 @@
 //! Wrong configuration files: refused by place and with the way out, by `--check-config` and at start.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -59,6 +60,33 @@ fn good_files_pass() {
     for (name, text) in [("dpu-service", files.service()), ("host-shim-agent", files.agent())] {
         let (content, said) = files.check(name, &text);
         assert!(content, "{name}: {said}");
+    }
+}
+
+/// What is wrong with the certificates of a program, and which words tell of it.
+#[test]
+fn certificates_that_are_no_good_are_named() {
+    let files = Files::new();
+    let programs = [
+        ("dpu-service", files.service(), ("dpu", "dpu-1"), ("host", "node-1")),
+        ("host-shim-agent", files.agent(), ("host", "node-1"), ("operator", "admin")),
+    ];
+    for (program, good, (role, name), (other_role, other_name)) in programs {
+        let own = format!("{role}-{name}");
+        let other = format!("{other_role}-{other_name}");
+        let replaced = |ending: &str, by: &str| {
+            good.replace(&format!("{own}.{ending}"), &format!("{by}.{ending}"))
+        };
+        files.refused(program, &replaced("crt", "none"), &["checked.toml", "none.crt", "No such"]);
+        files.refused(program, &replaced("key", "none"), &["none.key", "No such"]);
+        files.refused(program, &replaced("key", &other), &["does not belong to certificate"]);
+        files.refused(program, &good.replace("ca.crt", "ca.key"), &["ca.key"]);
+        let of_another = good.replace(&own, &other);
+        files.refused(program, &of_another, &[&other, &format!("needs one of role {role}")]);
+        let key = files.pki.key(role, name);
+        fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+        files.refused(program, &good, &["chmod 600"]);
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
     }
 }
 
