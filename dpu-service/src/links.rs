@@ -28,7 +28,7 @@ async fn watch(engine: &Attachments, fabric: &Fabric) -> Result<(), Refused> {
     engine.kernel_changed();
     loop {
         let event = monitor.next().await.map_err(unwatchable)?;
-        if engine.programmer().eswitch().concerns(&event) || is_fabrics(&event, fabric) {
+        if engine.programmer().concerns(&event) || is_fabrics(&event, fabric) {
             engine.kernel_changed();
         }
     }

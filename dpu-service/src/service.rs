@@ -24,11 +24,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::Shared,
     attachments::{Attachments, Depth},
-    config::{self, Config, EswitchDriver, FabricDriver},
-    eswitch::{
-        Capability, Eswitch, Refused, devlink::DevlinkEswitch, none::NoEswitch, veth::VethEswitch,
-    },
-    fabric::{Fabric, bridge::BridgeFabric, none::NoFabric},
+    config::{self, Config, EswitchDriver},
+    eswitch::{Capability, Eswitch, Refused, devlink::DevlinkEswitch, veth::VethEswitch},
+    fabric::bridge::BridgeFabric,
     links,
     probe::KernelAbilities,
     programmer::Programmer,
@@ -174,14 +172,12 @@ fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
         EswitchDriver::Devlink => {
             Arc::new(DevlinkEswitch::open(config.eswitch.cards(), &abilities)?)
         }
-        EswitchDriver::None => Arc::new(NoEswitch),
+        // And no fabric: the configuration has either both or neither.
+        EswitchDriver::None => return Ok(Programmer::without_representors()),
     };
-    let config::Fabric { driver, bridge, uplinks } = &config.fabric;
-    let fabric: Arc<dyn Fabric> = match driver {
-        FabricDriver::Bridge => Arc::new(BridgeFabric::open(bridge, uplinks, &abilities)?),
-        FabricDriver::None => Arc::new(NoFabric),
-    };
-    Ok(Programmer::new(eswitch, fabric))
+    let config::Fabric { bridge, uplinks, .. } = &config.fabric;
+    let fabric = BridgeFabric::open(bridge, uplinks, &abilities)?;
+    Ok(Programmer::new(eswitch, Arc::new(fabric)))
 }
 
 fn log_capability(capability: &Capability) {

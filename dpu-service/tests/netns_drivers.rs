@@ -70,7 +70,7 @@ fn a_pod_cannot_take_its_neighbours_frames() {
 }
 
 #[test]
-fn the_findings_follow_the_kernel() {
+fn the_readings_follow_the_kernel() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let pod = dpu.plug(0);

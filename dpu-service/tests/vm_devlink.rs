@@ -35,6 +35,7 @@ const VF: VfId = VfId::local(0, 1);
 /// A DPU with a netdevsim card of two VFs.
 struct Dpu {
     card: Netdevsim,
+    eswitch: Arc<dyn Eswitch>,
     programmer: Programmer,
     netns: TestNetns,
 }
@@ -58,10 +59,11 @@ impl Dpu {
             let abilities = KernelAbilities::probe().unwrap();
             let eswitch = DevlinkEswitch::open(cards.clone(), &abilities).unwrap();
             let fabric = BridgeFabric::open(BRIDGE, &[], &abilities).unwrap();
-            Programmer::new(Arc::new(eswitch), Arc::new(fabric))
+            let eswitch: Arc<dyn Eswitch> = Arc::new(eswitch);
+            (Arc::clone(&eswitch), Programmer::new(eswitch, Arc::new(fabric)))
         };
-        let programmer = netns.netns.run(open).unwrap();
-        Self { netns, programmer, card }
+        let (eswitch, programmer) = netns.netns.run(open).unwrap();
+        Self { netns, eswitch, programmer, card }
     }
 
     /// Inside, since a thread sees the sysctls of its own namespace.
@@ -70,7 +72,7 @@ impl Dpu {
     }
 
     fn eswitch(&self) -> &dyn Eswitch {
-        self.programmer.eswitch()
+        &*self.eswitch
     }
 
     fn representor(&self) -> Representor {

@@ -32,14 +32,14 @@ impl v1::operator_server::Operator for OperatorApi {
         Ok(Response::new(v1::Dpu {
             name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),
-            eswitch_driver: engine.programmer().eswitch().name().into(),
-            fabric_driver: engine.programmer().fabric().name().into(),
+            eswitch_driver: engine.programmer().eswitch_name().into(),
+            fabric_driver: engine.programmer().fabric_name().into(),
             capabilities: engine.capabilities().iter().map(show::capability).collect(),
             hosts: engine.hosts().iter().map(show::host).collect(),
             problems,
             attachments: show::count(engine.attachment_count()),
             started_at: self.0.started_at.to_string(),
-            cards: engine.programmer().eswitch().cards().iter().map(show::card).collect(),
+            cards: engine.programmer().cards().iter().map(show::card).collect(),
         }))
     }
 

@@ -42,7 +42,7 @@ impl Engine {
         let suspended = registry.suspended.iter().map(|(name, suspended)| {
             format!("network {name}, made through the API, is not in force: {}", suspended.why)
         });
-        let unserved = self.programmer.eswitch().problems();
+        let unserved = self.programmer.problems();
         suspended.chain(registry.unclaimed()).chain(unserved).collect()
     }
 

@@ -14,7 +14,7 @@ use netlink::{
 use vf_alloc::VfId;
 
 use super::{
-    Capability, Card, Eswitch, Finding, Refused, Representor, Unsupported,
+    Capability, Card, Eswitch, Reading, Refused, Representor, Unsupported,
     link::{Links, check_ingress_rate, gone_is_done, rate_when_limited},
 };
 use crate::{
@@ -334,12 +334,12 @@ impl Eswitch for DevlinkEswitch {
         }
     }
 
-    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Finding, Refused> {
+    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Reading, Refused> {
         let port = self.existing_port(port)?;
         Ok(match port.function.and_then(|function| function.mac) {
-            None => Finding::in_place("set by the host"),
-            Some(NO_MAC) => Finding::missing("none"),
-            Some(current) => Finding { in_place: current == mac, detail: current.to_string() },
+            None => Reading::in_place("set by the host"),
+            Some(NO_MAC) => Reading::missing("none"),
+            Some(current) => Reading { in_place: current == mac, detail: current.to_string() },
         })
     }
 
@@ -356,13 +356,13 @@ impl Eswitch for DevlinkEswitch {
         }
     }
 
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused> {
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
         let ingress = self.links.rate(port)?;
         let egress = self.egress_rate(&self.existing_port(port)?)?.unwrap_or_default();
         let to_pod = ingress.map(|rate| format!("towards the pod {rate} bit/s"));
         let from_pod = (egress != 0).then(|| format!("from the pod {egress} bit/s"));
         let detail: Vec<_> = to_pod.into_iter().chain(from_pod).collect();
-        Ok(Finding {
+        Ok(Reading {
             in_place: ingress == rate_when_limited(bandwidth) && egress == bandwidth.egress_rate,
             detail: if detail.is_empty() { "unlimited".to_owned() } else { detail.join(", ") },
         })

@@ -2,7 +2,6 @@
 
 pub mod devlink;
 mod link;
-pub mod none;
 pub mod veth;
 
 use std::{error::Error, fmt};
@@ -119,14 +118,14 @@ impl Error for Refused {
 
 /// What the kernel has of one setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct Reading {
     /// Whether it is as wanted. A setting that the driver leaves to the host counts as being so.
     pub in_place: bool,
     /// What is there, for people.
     pub detail: String,
 }
 
-impl Finding {
+impl Reading {
     /// As wanted.
     pub fn in_place(detail: impl Into<String>) -> Self {
         Self { in_place: true, detail: detail.into() }
@@ -146,12 +145,6 @@ impl Finding {
 pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// The driver's name, as in the configuration.
     fn name(&self) -> &'static str;
-
-    /// Whether VFs have representors. Without, an attachment is as good as programmed at once, and
-    /// the host keeps its pod to what the network says.
-    fn has_representors(&self) -> bool {
-        true
-    }
 
     /// Makes the cards as they were configured.
     ///
@@ -219,8 +212,8 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn port_mac(&self, _port: &Representor, _mac: MacAddress) -> Result<Finding, Refused> {
-        Ok(Finding::in_place("set by the host"))
+    fn port_mac(&self, _port: &Representor, _mac: MacAddress) -> Result<Reading, Refused> {
+        Ok(Reading::in_place("set by the host"))
     }
 
     /// Limits the VF's rates. A rate of 0 takes that direction's limit away.
@@ -239,7 +232,7 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused>;
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused>;
 
     /// Sets the representor's MTU in bytes.
     ///

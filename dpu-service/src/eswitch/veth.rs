@@ -5,7 +5,7 @@ use vf_alloc::VfId;
 use virtual_nic::RepresentorAlias;
 
 use super::{
-    Capability, Eswitch, Finding, Refused, Representor, Unsupported,
+    Capability, Eswitch, Reading, Refused, Representor, Unsupported,
     link::{Links, check_ingress_rate, rate_when_limited},
 };
 use crate::{
@@ -102,13 +102,13 @@ impl Eswitch for VethEswitch {
         self.links.unlimit(port)
     }
 
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused> {
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
         let rate = self.links.rate(port)?;
         let detail = match rate {
             None => "unlimited".to_owned(),
             Some(rate) => format!("towards the pod {rate} bit/s"),
         };
-        Ok(Finding { in_place: rate == rate_when_limited(bandwidth), detail })
+        Ok(Reading { in_place: rate == rate_when_limited(bandwidth), detail })
     }
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {

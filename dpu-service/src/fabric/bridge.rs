@@ -20,7 +20,7 @@ use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus, uplink_chan
 
 use super::{Fabric, Membership};
 use crate::{
-    eswitch::{Capability, Finding, Refused, Representor, Unsupported, gone_is_done},
+    eswitch::{Capability, Reading, Refused, Representor, Unsupported, gone_is_done},
     model::PortSettings,
     probe::{Ability, KernelAbilities, capability},
 };
@@ -464,10 +464,10 @@ impl Fabric for BridgeFabric {
         &self,
         port: &Representor,
         mac: Option<MacAddress>,
-    ) -> Result<Finding, Refused> {
+    ) -> Result<Reading, Refused> {
         let mut kernel = self.kernel();
         let Some(link) = self.member_link(&mut kernel, port)? else {
-            return Ok(Finding::missing("the port is not in the bridge"));
+            return Ok(Reading::missing("the port is not in the bridge"));
         };
         let refused = |error| Refused::new(format!("look at {}", port.name), error);
         let stations = stations(&mut kernel.rtnl, port.index).map_err(refused)?;
@@ -482,6 +482,6 @@ impl Fabric for BridgeFabric {
             "any MAC address may send".to_owned()
         };
         let in_place = is_settled(link.bridge_port, wanted) && known == expected;
-        Ok(Finding { in_place, detail })
+        Ok(Reading { in_place, detail })
     }
 }

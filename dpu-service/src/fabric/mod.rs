@@ -1,7 +1,6 @@
 //! What joins representors and uplinks: the driver's contract.
 
 pub mod bridge;
-pub mod none;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +10,7 @@ use std::{
 use netlink::MacAddress;
 
 use crate::{
-    eswitch::{Capability, Finding, Refused, Representor, Unsupported},
+    eswitch::{Capability, Reading, Refused, Representor, Unsupported},
     model::PortSettings,
 };
 
@@ -113,5 +112,5 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
         &self,
         port: &Representor,
         mac: Option<MacAddress>,
-    ) -> Result<Finding, Refused>;
+    ) -> Result<Reading, Refused>;
 }

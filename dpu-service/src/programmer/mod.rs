@@ -7,11 +7,11 @@ use std::{
 };
 
 use bootstrap::Chain;
-use netlink::MacAddress;
+use netlink::{LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
 use crate::{
-    eswitch::{Capability, Eswitch, Refused, Representor, Unsupported},
+    eswitch::{Capability, Card, Eswitch, Refused, Representor, Unsupported},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
@@ -19,6 +19,7 @@ use crate::{
 /// What stands for a representor's index where VFs have none.
 const NO_INDEX: u32 = 0;
 
+mod by_hosts;
 mod steps;
 
 use steps::Port;
@@ -87,17 +88,24 @@ pub struct Leftover {
     pub what: String,
 }
 
-/// Programs representors. All methods block on the kernel. Cloning it is cheap and gives the same
-/// one.
+/// Programs representors. All methods block on the kernel, unless they say otherwise. Cloning it is
+/// cheap and gives the same one.
 #[derive(Clone)]
 pub struct Programmer {
+    /// `None`: VFs have no representors. An attachment is as good as programmed at once, and the host
+    /// keeps its pod to what the network says.
+    drivers: Option<Drivers>,
+}
+
+#[derive(Clone)]
+struct Drivers {
     eswitch: Arc<dyn Eswitch>,
     fabric: Arc<dyn Fabric>,
 }
 
 impl fmt::Debug for Programmer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Programmer({}, {})", self.eswitch.name(), self.fabric.name())
+        write!(out, "Programmer({}, {})", self.eswitch_name(), self.fabric_name())
     }
 }
 
@@ -105,32 +113,59 @@ impl Programmer {
     /// A programmer that uses these drivers.
     #[must_use]
     pub fn new(eswitch: Arc<dyn Eswitch>, fabric: Arc<dyn Fabric>) -> Self {
-        Self { eswitch, fabric }
+        Self { drivers: Some(Drivers { eswitch, fabric }) }
     }
 
-    /// The eswitch's driver.
+    /// A programmer that has nothing to program, and leaves all to the hosts.
     #[must_use]
-    pub fn eswitch(&self) -> &dyn Eswitch {
-        &*self.eswitch
+    pub const fn without_representors() -> Self {
+        Self { drivers: None }
     }
 
-    /// The fabric's driver.
+    /// Whether VFs have representors to be programmed. Does not ask the kernel.
     #[must_use]
-    pub fn fabric(&self) -> &dyn Fabric {
-        &*self.fabric
+    pub const fn has_representors(&self) -> bool {
+        self.drivers.is_some()
     }
 
-    /// Whether VFs have representors to be programmed.
+    /// The name of the eswitch's driver, as in the configuration.
     #[must_use]
-    pub fn has_representors(&self) -> bool {
-        self.eswitch.has_representors()
+    pub fn eswitch_name(&self) -> &'static str {
+        self.drivers.as_ref().map_or(by_hosts::NAME, |drivers| drivers.eswitch.name())
+    }
+
+    /// The name of the fabric's driver, as in the configuration.
+    #[must_use]
+    pub fn fabric_name(&self) -> &'static str {
+        self.drivers.as_ref().map_or(by_hosts::NAME, |drivers| drivers.fabric.name())
+    }
+
+    /// The cards: see [`Eswitch::cards`].
+    #[must_use]
+    pub fn cards(&self) -> Vec<Card> {
+        self.drivers.as_ref().map(|drivers| drivers.eswitch.cards()).unwrap_or_default()
+    }
+
+    /// Which VFs can't be served: see [`Eswitch::problems`].
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        self.drivers.as_ref().map(|drivers| drivers.eswitch.problems()).unwrap_or_default()
+    }
+
+    /// Whether an event is about a representor: see [`Eswitch::concerns`].
+    #[must_use]
+    pub fn concerns(&self, event: &LinkEvent) -> bool {
+        self.drivers.as_ref().is_some_and(|drivers| drivers.eswitch.concerns(event))
     }
 
     /// What kernel and card can do, as probed at start.
     #[must_use]
     pub fn capabilities(&self) -> Vec<Capability> {
-        let mut all = self.eswitch.capabilities();
-        all.extend(self.fabric.capabilities());
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else {
+            return by_hosts::capabilities();
+        };
+        let mut all = eswitch.capabilities();
+        all.extend(fabric.capabilities());
         all
     }
 
@@ -139,8 +174,11 @@ impl Programmer {
     /// # Errors
     /// The first setting that it can't be given.
     pub fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        self.eswitch.check(settings)?;
-        self.fabric.check(settings)
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else {
+            return by_hosts::check(settings);
+        };
+        eswitch.check(settings)?;
+        fabric.check(settings)
     }
 
     /// Makes what all ports share. Does all that can be done, then tells the first thing that could
@@ -149,8 +187,9 @@ impl Programmer {
     /// # Errors
     /// When the kernel refuses.
     pub fn prepare(&self) -> Result<(), Refused> {
-        let prepared = self.eswitch.prepare();
-        prepared.and(self.fabric.prepare())
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(()) };
+        let prepared = eswitch.prepare();
+        prepared.and(fabric.prepare())
     }
 
     /// Runs all steps and returns the representor's index. What is in place already stays.
@@ -158,13 +197,11 @@ impl Programmer {
     /// # Errors
     /// See [`ProgramError`]; all steps were undone.
     pub fn program(&self, settings: &PortSettings) -> Result<u32, ProgramError> {
-        if !self.has_representors() {
-            return Ok(NO_INDEX);
-        }
+        let Some(drivers) = &self.drivers else { return Ok(NO_INDEX) };
         let vf = settings.vf;
-        let mut port = self.port(settings)?;
+        let mut port = drivers.port(settings)?;
         let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
-        if !source.left.is_empty() && self.is_gone(vf, port.index()) {
+        if !source.left.is_empty() && drivers.is_gone(vf, port.index()) {
             source.left.clear();
         }
         Err(ProgramError::Step { vf, source })
@@ -176,11 +213,11 @@ impl Programmer {
     /// # Errors
     /// See [`ProgramError`].
     pub fn repair(&self, settings: &PortSettings) -> Result<Repaired, ProgramError> {
-        if !self.has_representors() {
+        let Some(drivers) = &self.drivers else {
             return Ok(Repaired { index: NO_INDEX, steps: Vec::new() });
-        }
+        };
         let vf = settings.vf;
-        let mut port = self.port(settings)?;
+        let mut port = drivers.port(settings)?;
         let found = port.inspect().map_err(|source| ProgramError::Unreadable { vf, source })?;
         let steps: Vec<_> =
             found.iter().filter(|step| !step.in_place).map(|step| step.name).collect();
@@ -194,13 +231,14 @@ impl Programmer {
     /// # Errors
     /// What is left.
     pub fn unprogram(&self, vf: VfId) -> Result<(), Leftover> {
-        let mut port = match self.port(&idle(vf)) {
+        let Some(drivers) = &self.drivers else { return Ok(()) };
+        let mut port = match drivers.port(&idle(vf)) {
             Ok(port) => port,
             Err(ProgramError::NoRepresentor(_)) => return Ok(()),
             Err(error) => return Err(Leftover { vf, what: Chain(&error).to_string() }),
         };
         let left = saga::undo(STEPS, &mut port);
-        if left.is_empty() || self.is_gone(vf, port.index()) {
+        if left.is_empty() || drivers.is_gone(vf, port.index()) {
             return Ok(());
         }
         leftover(vf, &left)
@@ -211,10 +249,10 @@ impl Programmer {
     /// # Errors
     /// [`ProgramError::NoRepresentor`], or the kernel can't be asked.
     pub fn inspect(&self, settings: &PortSettings) -> Result<Inspection, ProgramError> {
-        if !self.has_representors() {
+        let Some(drivers) = &self.drivers else {
             return Ok(Inspection { representor: None, steps: Vec::new() });
-        }
-        let port = self.port(settings)?;
+        };
+        let port = drivers.port(settings)?;
         let unreadable = |source| ProgramError::Unreadable { vf: settings.vf, source };
         let steps = port.inspect().map_err(unreadable)?;
         Ok(Inspection { representor: Some(port.into_representor()), steps })
@@ -225,8 +263,9 @@ impl Programmer {
     /// # Errors
     /// When the kernel can't be asked.
     pub fn is_joined(&self, vf: VfId) -> Result<bool, Refused> {
-        match self.eswitch.representor(vf)? {
-            Some(representor) => Ok(self.fabric.member(&representor)?.is_some()),
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(false) };
+        match eswitch.representor(vf)? {
+            Some(representor) => Ok(fabric.member(&representor)?.is_some()),
             None => Ok(false),
         }
     }
@@ -236,14 +275,17 @@ impl Programmer {
     /// # Errors
     /// When the kernel can't be asked.
     pub fn survey(&self) -> Result<BTreeMap<VfId, Surveyed>, Refused> {
-        let members = self.fabric.members()?;
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(BTreeMap::new()) };
+        let members = fabric.members()?;
         let survey = |representor: Representor| {
             let membership = members.get(&representor.index).cloned();
             (representor.vf, Surveyed { representor, membership })
         };
-        Ok(self.eswitch.representors()?.into_iter().map(survey).collect())
+        Ok(eswitch.representors()?.into_iter().map(survey).collect())
     }
+}
 
+impl Drivers {
     /// Whether that representor was taken away, with all that was programmed of it.
     fn is_gone(&self, vf: VfId, index: u32) -> bool {
         let found = self.eswitch.representor(vf);

@@ -7,7 +7,7 @@ use saga::{Step, Steps};
 
 use super::StepStatus;
 use crate::{
-    eswitch::{Eswitch, Finding, Refused, Representor},
+    eswitch::{Eswitch, Reading, Refused, Representor},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
@@ -73,7 +73,7 @@ impl Port {
     /// Each step and what the kernel has of it.
     pub(super) fn inspect(&self) -> Result<Vec<StepStatus>, Refused> {
         let inspect = |step: &PortStep| {
-            let Finding { in_place, detail } = step.find(self)?;
+            let Reading { in_place, detail } = step.find(self)?;
             Ok(StepStatus { name: step.name(), in_place, detail })
         };
         ALL.iter().map(inspect).collect()
@@ -157,12 +157,12 @@ fn set_up(eswitch: &dyn Eswitch, representor: &mut Representor, up: bool) -> Res
 }
 
 impl PortStep {
-    fn find(self, port: &Port) -> Result<Finding, Refused> {
+    fn find(self, port: &Port) -> Result<Reading, Refused> {
         let Port { eswitch, fabric, representor, settings } = port;
         match self {
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
-            Self::Mtu => Ok(Finding {
+            Self::Mtu => Ok(Reading {
                 in_place: representor.mtu == settings.mtu,
                 detail: format!("{} bytes", representor.mtu),
             }),
@@ -170,7 +170,7 @@ impl PortStep {
             Self::AntiSpoofing => {
                 fabric.anti_spoofing(representor, settings.anti_spoofing.then_some(settings.mac))
             }
-            Self::Up => Ok(Finding {
+            Self::Up => Ok(Reading {
                 in_place: representor.up,
                 detail: if representor.up { "up" } else { "down" }.into(),
             }),
@@ -178,7 +178,7 @@ impl PortStep {
     }
 }
 
-fn find_membership(found: Option<&Membership>, settings: &PortSettings) -> Finding {
+fn find_membership(found: Option<&Membership>, settings: &PortSettings) -> Reading {
     let detail = found.map_or_else(|| "not joined".to_owned(), Membership::to_string);
-    Finding { in_place: found == Some(&Membership::of(settings)), detail }
+    Reading { in_place: found == Some(&Membership::of(settings)), detail }
 }

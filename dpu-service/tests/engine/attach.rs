@@ -236,6 +236,8 @@ async fn what_the_card_cant_do_is_refused_by_name() {
 async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused() {
     let mut world = World::new().await;
     world.kernel.leave_all_to_the_hosts();
+    world.restart().await;
+    world.hello(&[]).await;
     let free =
         network("name = 'free'\nallow_mac_spoofing = true\n[[subnet]]\ncidr = '10.2.0.0/24'");
     world.engine.apply_network(free, false).await.unwrap();

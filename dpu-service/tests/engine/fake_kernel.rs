@@ -6,9 +6,10 @@ use std::{
 };
 
 use dpu_service::{
-    eswitch::{Capability, Eswitch, Finding, Refused, Representor, Unsupported},
+    eswitch::{Capability, Eswitch, Reading, Refused, Representor, Unsupported},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
+    programmer::Programmer,
 };
 use netlink::MacAddress;
 use vf_alloc::VfId;
@@ -128,8 +129,16 @@ impl FakeKernel {
         self.lock().without_vlan = true;
     }
 
+    /// From the service's next start on.
     pub(crate) fn leave_all_to_the_hosts(&self) {
         self.lock().without_representors = true;
+    }
+
+    pub(crate) fn programmer(&self) -> Programmer {
+        if self.lock().without_representors {
+            return Programmer::without_representors();
+        }
+        Programmer::new(Arc::new(self.clone()), Arc::new(self.clone()))
     }
 
     pub(crate) fn port(&self, vf: VfId) -> Port {
@@ -181,17 +190,13 @@ impl FakeKernel {
     }
 }
 
-fn finding(in_place: bool) -> Finding {
-    if in_place { Finding::in_place("as wanted") } else { Finding::missing("otherwise") }
+fn reading(in_place: bool) -> Reading {
+    if in_place { Reading::in_place("as wanted") } else { Reading::missing("otherwise") }
 }
 
 impl Eswitch for FakeKernel {
     fn name(&self) -> &'static str {
         "fake"
-    }
-
-    fn has_representors(&self) -> bool {
-        !self.lock().without_representors
     }
 
     fn capabilities(&self) -> Vec<Capability> {
@@ -218,8 +223,8 @@ impl Eswitch for FakeKernel {
         self.call("clear_port_mac", port, |port| port.mac = None)
     }
 
-    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Finding, Refused> {
-        self.find(port, |port| finding(port.mac == Some(mac)))
+    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Reading, Refused> {
+        self.find(port, |port| reading(port.mac == Some(mac)))
     }
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
@@ -230,8 +235,8 @@ impl Eswitch for FakeKernel {
         self.call("clear_rate", port, |port| port.rate = Bandwidth::default())
     }
 
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Finding, Refused> {
-        self.find(port, |port| finding(port.rate == *bandwidth))
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
+        self.find(port, |port| reading(port.rate == *bandwidth))
     }
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
@@ -310,7 +315,7 @@ impl Fabric for FakeKernel {
         &self,
         port: &Representor,
         mac: Option<MacAddress>,
-    ) -> Result<Finding, Refused> {
-        self.find(port, |port| finding(port.anti_spoofing == mac))
+    ) -> Result<Reading, Refused> {
+        self.find(port, |port| reading(port.anti_spoofing == mac))
     }
 }

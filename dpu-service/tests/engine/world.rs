@@ -12,7 +12,6 @@ use dpu_service::{
         VirtualFunction,
     },
     model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
-    programmer::Programmer,
     records::Records,
     sessions::{HostCommand, Session, SessionId},
 };
@@ -258,15 +257,18 @@ fn open(
     kernel: &FakeKernel,
     disk: &Option<FaultyDisk>,
 ) -> Attachments {
+    let records = open_records(directory, disk);
+    Attachments::open(records, kernel.programmer(), configuration.clone(), settings.clone())
+        .unwrap()
+}
+
+fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {
     let path = directory.path().join("journal");
     let records = match disk.clone() {
         None => Records::open(&path),
         Some(disk) => Records::open_with(&path, move |_| disk.clone()),
     };
-    let records = records.unwrap();
-    let programmer =
-        Programmer::new(std::sync::Arc::new(kernel.clone()), std::sync::Arc::new(kernel.clone()));
-    Attachments::open(records, programmer, configuration.clone(), settings.clone()).unwrap()
+    records.unwrap()
 }
 
 /// A hello that offers all of PF 0's VFs that have a representor, but for those in use.

@@ -89,6 +89,26 @@ fn what_is_in_order_is_shown_from_both_sides() {
     assert!(text.ends_with("All is as it should be.\n"), "{text}");
 }
 
+/// A card without a DPU has no representors, and lacks none.
+#[test]
+fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
+    let networks = "[[network]]\nname = \"plain\"\nallow_mac_spoofing = true\n\
+                    [[network.subnet]]\ncidr = \"10.1.0.0/24\"\n";
+    let settings =
+        Settings { has_eswitch: false, networks: networks.into(), ..Settings::default() };
+    let lab = Lab::start(&settings);
+    let pod = Netns::new("pod");
+    let _ = lab.add("plain", &pod, "eth0").result();
+    let (found, exit) = doctor(&lab, &[]);
+    assert!(differences(&found).is_empty() && exit == Some(0), "{found:#}");
+    let vfs = found["vfs"].as_array().unwrap();
+    assert!(vfs.len() == 4 && vfs.iter().all(|vf| vf["representor"] == ""), "{found:#}");
+    lab.card.host.ip(&["link", "set", "p0v2", "group", "7"]);
+    lab.card.host.ip(&["link", "set", "p0v3", "group", "7"]);
+    let (mended, exit) = doctor(&lab, &["--fix"]);
+    assert_eq!(exit, Some(0), "{mended:#}");
+}
+
 #[test]
 fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
     let lab = Lab::start(&Settings::default());

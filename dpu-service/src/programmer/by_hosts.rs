@@ -1,0 +1,77 @@
+//! What is left to the hosts where VFs have no representors: on SR-IOV cards without a DPU, the PFs keep
+//! the pods to their settings.
+
+use crate::{
+    eswitch::{Capability, Unsupported},
+    model::PortSettings,
+};
+
+/// What such cards' drivers are called in the configuration.
+pub(super) const NAME: &str = "none";
+
+const BY_PFS: &str = "by the hosts' PFs, as their drivers can";
+const BY_CARD: &str = "by the card, as its PF was told";
+const NO_INGRESS_RATE: &str =
+    "a PF limits nothing that pods receive; limit egress only, or use a card with an eswitch";
+const NO_TRUNK: &str =
+    "a PF puts a VF into one VLAN or into none; leave the trunk out, or use a card with an eswitch";
+
+pub(super) fn capabilities() -> Vec<Capability> {
+    let all = [
+        ("port-mac", true, BY_PFS),
+        ("egress-rate", true, BY_PFS),
+        ("ingress-rate", false, NO_INGRESS_RATE),
+        ("access-vlan", true, BY_CARD),
+        ("trunk", false, NO_TRUNK),
+        ("anti-spoofing", true, BY_CARD),
+    ];
+    all.map(|(name, available, detail)| Capability { name, available, detail: detail.into() })
+        .into()
+}
+
+/// Whether PFs can keep a pod to these settings.
+pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
+    let rate = settings.bandwidth.ingress_rate;
+    if rate != 0 {
+        let setting = format!("an ingress rate of {rate} bit/s");
+        return Err(Unsupported { setting, why: NO_INGRESS_RATE.into() });
+    }
+    if settings.trunk.is_empty() {
+        return Ok(());
+    }
+    let vlans: Vec<_> = settings.trunk.iter().map(u16::to_string).collect();
+    let setting = format!("a trunk of VLANs {}", vlans.join(", "));
+    Err(Unsupported { setting, why: NO_TRUNK.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink::MacAddress;
+    use vf_alloc::VfId;
+
+    use super::*;
+    use crate::model::Bandwidth;
+
+    fn settings() -> PortSettings {
+        PortSettings {
+            vf: VfId::local(0, 1),
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            vlan: Some(100),
+            trunk: [].into(),
+            bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },
+            anti_spoofing: true,
+        }
+    }
+
+    #[test]
+    fn what_a_pf_can_do_is_left_to_it_and_the_rest_refused_by_name() {
+        assert_eq!(check(&settings()), Ok(()));
+        let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+        let refused = check(&PortSettings { bandwidth, ..settings() }).unwrap_err().to_string();
+        assert!(refused.starts_with("an ingress rate of 1000000 bit/s can't be done"), "{refused}");
+        let trunk = [300, 301].into();
+        let refused = check(&PortSettings { trunk, ..settings() }).unwrap_err().to_string();
+        assert!(refused.starts_with("a trunk of VLANs 300, 301 can't be done"), "{refused}");
+    }
+}
