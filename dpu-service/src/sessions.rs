@@ -1,19 +1,21 @@
 //! The hosts' sessions: one for each host, the newest.
 
+mod questions;
+
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
-use offload_proto::{
-    Failure, Reason, capability,
-    v1::{Examination, Examine},
-};
-use tokio::sync::{Mutex as Turns, OwnedMutexGuard as Turn, mpsc, oneshot};
+use offload_proto::{Failure, Reason};
+use tokio::sync::mpsc;
 use uuid::Uuid;
 use vf_alloc::PfId;
+
+use questions::Questions;
+pub use questions::{Examined, NotExamined};
 
 use crate::{
     attachments::{AttachmentView, Hello, HostTime},
@@ -69,7 +71,13 @@ pub enum HostCommand {
         reason: String,
     },
     /// Look at all VFs.
-    Examine(Examine),
+    Examine {
+        /// Told again in the answer.
+        request_id: u64,
+        /// `Some`: first mend what is not as it should be, but for the VFs at these PCI addresses of
+        /// which the host has no record.
+        mend_except: Option<Vec<String>>,
+    },
     /// Provide so many VFs.
     WantedVfs {
         /// Of this PF.
@@ -126,34 +134,7 @@ struct Open {
     commands: mpsc::Sender<HostCommand>,
     /// What both sides can do.
     capabilities: Vec<&'static str>,
-    /// Whose turn it is to ask what the host finds.
-    turns: Arc<Turns<()>>,
-    /// What the host was asked and has not answered.
-    asked: Option<Asked>,
-}
-
-/// A host looks at its VFs. Whoever asked may have given up since: it is the next one's turn only once
-/// the host has answered, so that nobody can have it look more often than it is able to.
-#[derive(Debug)]
-struct Asked {
-    /// Unique over all time, so that what was asked in another session is not answered here.
-    request_id: u64,
-    answer: oneshot::Sender<Examination>,
-    _turn: Turn<()>,
-}
-
-/// Why it is not known what a host finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotExamined {
-    /// It has no session.
-    #[error("it is not connected")]
-    NotConnected,
-    /// Its agent does not know the question.
-    #[error("its agent is of a version that can't be asked: upgrade it")]
-    TooOld,
-    /// Its session ended meanwhile.
-    #[error("its session ended before it answered")]
-    SessionEnded,
+    questions: Questions,
 }
 
 impl Sessions {
@@ -176,8 +157,7 @@ impl Sessions {
                 id,
                 commands: sender,
                 capabilities: hello.capabilities.clone(),
-                turns: Arc::default(),
-                asked: None,
+                questions: Questions::default(),
             }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
@@ -217,8 +197,8 @@ impl Sessions {
         hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
     }
 
-    /// Whether both sides of session `id` can do this, one of [`capability::ALL`]. If that is not the
-    /// session in force, they can't.
+    /// Whether both sides of session `id` can do this, one of [`offload_proto::capability::ALL`]. If
+    /// that is not the session in force, they can't.
     #[must_use]
     pub fn can(&self, host: &HostName, id: SessionId, capability: &str) -> bool {
         let hosts = self.lock();
@@ -231,63 +211,6 @@ impl Sessions {
     pub fn send(&self, host: &HostName, command: HostCommand) {
         if let Some(entry) = self.lock().get_mut(host) {
             entry.send(host, command);
-        }
-    }
-
-    /// Asks the host to look at its VFs, and if wanted to mend first what is not as it should be, but
-    /// for the VFs at the PCI addresses `held`. One at a time asks: waits for its turn, and then for
-    /// the answer, as long as the session lasts.
-    ///
-    /// # Errors
-    /// [`NotExamined`].
-    pub async fn examine(
-        &self,
-        host: &HostName,
-        mend: bool,
-        held: impl FnOnce() -> Vec<String>,
-    ) -> Result<Examination, NotExamined> {
-        let turn = self.turns(host)?.lock_owned().await;
-        let answer = self.ask(host, turn, mend, held())?;
-        answer.await.map_err(|_| NotExamined::SessionEnded)
-    }
-
-    fn turns(&self, host: &HostName) -> Result<Arc<Turns<()>>, NotExamined> {
-        let hosts = self.lock();
-        let open = hosts.get(host).and_then(|entry| entry.open.as_ref());
-        let open = open.ok_or(NotExamined::NotConnected)?;
-        if !open.capabilities.contains(&capability::EXAMINE) {
-            return Err(NotExamined::TooOld);
-        }
-        Ok(Arc::clone(&open.turns))
-    }
-
-    fn ask(
-        &self,
-        host: &HostName,
-        turn: Turn<()>,
-        mend: bool,
-        held: Vec<String>,
-    ) -> Result<oneshot::Receiver<Examination>, NotExamined> {
-        let mut hosts = self.lock();
-        let entry = hosts.get_mut(host).ok_or(NotExamined::SessionEnded)?;
-        let is_of_session = |open: &&mut Open| Arc::ptr_eq(&open.turns, Turn::mutex(&turn));
-        let open = entry.open.as_mut().filter(is_of_session).ok_or(NotExamined::SessionEnded)?;
-        let (request_id, _) = Uuid::new_v4().as_u64_pair();
-        let (sender, answer) = oneshot::channel();
-        open.asked = Some(Asked { request_id, answer: sender, _turn: turn });
-        entry.send(host, HostCommand::Examine(Examine { request_id, mend, held }));
-        Ok(answer)
-    }
-
-    /// The host found something. What nobody waits for any more is dropped.
-    pub fn examined(&self, host: &HostName, id: SessionId, examination: Examination) {
-        let mut hosts = self.lock();
-        let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id));
-        let Some(open) = entry.and_then(|entry| entry.open.as_mut()) else { return };
-        let is_answered = |asked: &mut Asked| asked.request_id == examination.request_id;
-        if let Some(asked) = open.asked.take_if(is_answered) {
-            // Whoever waited may have given up.
-            let _ = asked.answer.send(examination);
         }
     }
 
@@ -339,14 +262,10 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use std::{pin::pin, time::Duration};
-
-    use tokio::time::timeout;
-
     use super::*;
     use crate::attachments::Inventory;
 
-    fn host() -> HostName {
+    pub(super) fn host() -> HostName {
         HostName("node-1".into())
     }
 
@@ -354,7 +273,7 @@ mod tests {
         HostCommand::Draining { reason: "maintenance".into() }
     }
 
-    fn hello(boot_id: &str, as_of: u64) -> Hello {
+    pub(super) fn hello(boot_id: &str, as_of: u64) -> Hello {
         Hello {
             agent_version: "1".into(),
             boot_id: boot_id.into(),
@@ -411,77 +330,5 @@ mod tests {
         }
         assert!(!sessions.is_current(&host(), session.id));
         assert!(!sessions.view(&host()).connected);
-    }
-
-    fn open_with(sessions: &Sessions, capabilities: &[&'static str]) -> Session {
-        let hello = Hello { capabilities: capabilities.to_vec(), ..hello("boot", 0) };
-        sessions.open(&host(), &hello).unwrap()
-    }
-
-    /// Asks, and gives up at once unless the answer is there.
-    async fn ask(sessions: &Sessions) -> Option<Result<Examination, NotExamined>> {
-        timeout(Duration::ZERO, sessions.examine(&host(), false, Vec::new)).await.ok()
-    }
-
-    fn asked_of(session: &mut Session) -> Option<u64> {
-        match session.commands.try_recv() {
-            Ok(HostCommand::Examine(asked)) => Some(asked.request_id),
-            _ => None,
-        }
-    }
-
-    fn answer(request_id: u64) -> Examination {
-        Examination { request_id, ..Examination::default() }
-    }
-
-    #[tokio::test]
-    async fn only_an_agent_that_can_be_asked_is_asked() {
-        let sessions = Sessions::default();
-        assert_eq!(ask(&sessions).await, Some(Err(NotExamined::NotConnected)));
-        let mut old = open_with(&sessions, &[]);
-        assert_eq!(ask(&sessions).await, Some(Err(NotExamined::TooOld)));
-        assert!(old.commands.try_recv().is_err(), "it was sent nothing");
-        let mut new = open_with(&sessions, &[capability::EXAMINE]);
-        assert_eq!(ask(&sessions).await, None);
-        assert!(asked_of(&mut new).is_some());
-    }
-
-    #[tokio::test]
-    async fn a_host_is_asked_again_only_once_it_has_answered() {
-        let sessions = Sessions::default();
-        let mut session = open_with(&sessions, &[capability::EXAMINE]);
-        for _ in 0..100 {
-            assert_eq!(ask(&sessions).await, None);
-        }
-        let first = asked_of(&mut session).unwrap();
-        assert_eq!(asked_of(&mut session), None, "those who came after it wait");
-        sessions.examined(&host(), session.id, answer(first.wrapping_add(1)));
-        assert_eq!(ask(&sessions).await, None);
-        assert_eq!(asked_of(&mut session), None, "that was no answer");
-        sessions.examined(&host(), session.id, answer(first));
-        assert_eq!(ask(&sessions).await, None);
-        assert!(asked_of(&mut session).is_some_and(|second| second != first));
-    }
-
-    #[tokio::test]
-    async fn an_answer_comes_to_who_asked_in_that_session_or_not_at_all() {
-        let (sessions, host) = (Sessions::default(), host());
-        let mut older = open_with(&sessions, &[capability::EXAMINE]);
-        let mut question = pin!(sessions.examine(&host, false, Vec::new));
-        assert!(timeout(Duration::ZERO, &mut question).await.is_err());
-        let mut waiting = pin!(sessions.examine(&host, false, Vec::new));
-        assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());
-        let of_older = asked_of(&mut older).unwrap();
-        let mut newer = open_with(&sessions, &[capability::EXAMINE]);
-        assert_eq!(question.await, Err(NotExamined::SessionEnded));
-        assert_eq!(waiting.await, Err(NotExamined::SessionEnded));
-
-        let mut question = pin!(sessions.examine(&host, true, Vec::new));
-        assert!(timeout(Duration::ZERO, &mut question).await.is_err());
-        let of_newer = asked_of(&mut newer).unwrap();
-        sessions.examined(&host, newer.id, answer(of_older));
-        assert!(timeout(Duration::ZERO, &mut question).await.is_err(), "a late answer");
-        sessions.examined(&host, newer.id, answer(of_newer));
-        assert_eq!(question.await, Ok(answer(of_newer)));
     }
 }

@@ -20,7 +20,7 @@ use nix::sys::{
     signal::Signal,
 };
 use offload_proto::{
-    MESSAGE_LIMIT, Reason,
+    Finding, MESSAGE_LIMIT, Reason,
     v1::{
         self, dpu_message, host_message, operator_client::OperatorClient,
         workload_network_client::WorkloadNetworkClient,
@@ -299,6 +299,57 @@ fn agents_of_other_versions_are_served_with_what_both_can_do() {
         };
         let (told, ()) = tokio::join!(problem(), answer);
         assert_eq!(told, "too tired");
+    });
+}
+
+impl Session {
+    /// A host that can be asked what it finds.
+    async fn examinable(setup: &Setup) -> Self {
+        let mut session = Self::open(setup).await;
+        let host_message::Message::Hello(hello) = hello() else { unreachable!() };
+        let capabilities = vec!["examine".to_owned()];
+        session.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+        assert!(matches!(session.hear().await, Ok(Some(dpu_message::Message::Welcome(_)))));
+        session
+    }
+
+    /// Answers the next look.
+    async fn find(&mut self, subjects: &[&str]) {
+        let asked = self.hear().await.unwrap();
+        let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
+        let found = |subject: &&str| Finding::VfDiffers.of(subject, "its MTU is 1400");
+        let examination = v1::Examination {
+            request_id: asked.request_id,
+            differences: subjects.iter().map(found).collect(),
+            ..v1::Examination::default()
+        };
+        self.say(host_message::Message::Examination(examination)).await;
+    }
+}
+
+/// What is only there for a moment is not told, and of a host that falls silent what it had is.
+#[test]
+fn what_two_looks_at_a_host_find_is_told() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut host = Session::examinable(&setup).await;
+        let mut operator = setup.operator();
+        let mut told = async |wait_ms| {
+            let examined = operator.examine(v1::ExamineRequest { wait_ms }).await;
+            let found = examined.unwrap().into_inner().differences.into_iter();
+            let mut found: Vec<_> = found.map(|it| format!("{} {}", it.code, it.subject)).collect();
+            found.sort();
+            found
+        };
+        let answers = async {
+            host.find(&["pf0vf1", "pf0vf2"]).await;
+            host.find(&["pf0vf2", "pf0vf3"]).await;
+        };
+        let (found, ()) = tokio::join!(told(60_000), answers);
+        assert_eq!(found, ["VF_DIFFERS pf0vf2"]);
+        let (found, ()) = tokio::join!(told(1000), host.find(&["pf0vf1"]));
+        assert_eq!(found, ["HOST_NOT_EXAMINED node-1", "VF_DIFFERS pf0vf1"]);
     });
 }
 

@@ -21,8 +21,8 @@ use crate::{
 /// Repairs of the last hour are told to people.
 const LATELY_S: u64 = 3600;
 
-/// Hosts are waited for as long as `patience` each time that they are asked: up to three times, to
-/// mend.
+/// Hosts are waited for as long as `patience` each time that they are asked: twice to look, and five
+/// times to mend.
 pub(crate) async fn doctor(
     client: &mut Client,
     fix: bool,
@@ -34,11 +34,16 @@ pub(crate) async fn doctor(
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
         console.print(&text_of(&diagnosis, wide))?;
     }
-    let is_left = |found: &&Difference| found.state() != DifferenceState::Mended;
-    match diagnosis.differences.iter().filter(is_left).count() {
+    match count_left(&diagnosis) {
         0 => Ok(()),
         left => Err(CallError::Differences(left)),
     }
+}
+
+fn count_left(diagnosis: &Diagnosis) -> u64 {
+    let is_left = |found: &&Difference| found.state() != DifferenceState::Mended;
+    let told = diagnosis.differences.iter().filter(is_left).count();
+    u64::try_from(told).unwrap_or(u64::MAX).saturating_add(diagnosis.differences_left_out)
 }
 
 async fn diagnosis(
@@ -62,15 +67,18 @@ fn text_of(diagnosis: &Diagnosis, wide: bool) -> String {
     text.block("", &host_table(&diagnosis.hosts));
     text.block("", &vf_table(&diagnosis.vfs, wide));
     text.block("Mended by themselves in the last hour", &repair_lines(&diagnosis.repairs));
-    text.block("", &difference_lines(&diagnosis.differences));
+    text.block("", &difference_lines(diagnosis));
     text.finish()
 }
 
 fn host_table(hosts: &[DiagnosedHost]) -> String {
     let row = |host: &DiagnosedHost| {
         let state = if host.connected { "Connected" } else { "Disconnected" };
-        let problem = or_dash(&host.problem).to_owned();
-        vec![host.name.clone(), state.into(), or_dash(&host.agent_version).into(), problem]
+        let not_examined = match host.vfs_left_out {
+            0 => or_dash(&host.problem).to_owned(),
+            vfs => format!("{vfs} of its VFs, too many to be told"),
+        };
+        vec![host.name.clone(), state.into(), or_dash(&host.agent_version).into(), not_examined]
     };
     table(&["HOST", "STATE", "AGENT", "NOT EXAMINED"], hosts.iter().map(row))
 }
@@ -128,11 +136,13 @@ fn repair_lines(repairs: &[Repair]) -> String {
     lately.map(line).collect()
 }
 
-fn difference_lines(differences: &[Difference]) -> String {
-    if differences.is_empty() {
-        return "All is as it should be.\n".into();
+fn difference_lines(diagnosis: &Diagnosis) -> String {
+    let told: String = diagnosis.differences.iter().map(difference).collect();
+    match diagnosis.differences_left_out {
+        0 if told.is_empty() => "All is as it should be.\n".into(),
+        0 => told,
+        more => format!("{told}and {more} more, too many to be told\n"),
     }
-    differences.iter().map(difference).collect()
 }
 
 fn difference(found: &Difference) -> String {
@@ -141,8 +151,9 @@ fn difference(found: &Difference) -> String {
         DifferenceState::Unmended => "not mended: ",
         _ => "",
     };
-    let host = if found.host.is_empty() { String::new() } else { format!("{}: ", found.host) };
-    let Difference { code, subject, message, .. } = found;
+    let Difference { code, subject, message, host, .. } = found;
+    let is_of_itself = host.is_empty() || host == subject;
+    let host = if is_of_itself { String::new() } else { format!("{host}: ") };
     let mut text = format!("{code}  {outcome}{host}{}: {message}\n", short_id(subject));
     if !found.why.is_empty() {
         text += &format!("    why: {}\n", found.why);
@@ -155,6 +166,8 @@ fn difference(found: &Difference) -> String {
 
 #[cfg(test)]
 mod tests {
+    use offload_proto::Finding;
+
     use super::*;
 
     #[test]
@@ -174,6 +187,25 @@ mod tests {
         let mended =
             Difference { state: DifferenceState::Mended.into(), why: String::new(), ..found };
         assert_eq!(difference(&mended), "VF_ELSEWHERE  mended: node-1: pf0vf1: it is away\n");
+    }
+
+    #[test]
+    fn what_is_about_a_host_names_it_once() {
+        let message = "what the host has is not known: it is not connected";
+        let found = Finding::HostNotConnected.of("node-1", message);
+        let found = Difference { host: "node-1".into(), advice: String::new(), ..found };
+        assert_eq!(difference(&found), format!("HOST_NOT_CONNECTED  node-1: {message}\n"));
+    }
+
+    #[test]
+    fn what_is_too_much_to_be_told_is_counted() {
+        let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
+        let diagnosis = Diagnosis { differences, differences_left_out: 7, ..Diagnosis::default() };
+        let lines = difference_lines(&diagnosis);
+        assert!(lines.ends_with("\nand 7 more, too many to be told\n"), "{lines}");
+        assert_eq!(count_left(&diagnosis), 8);
+        let host = DiagnosedHost { vfs_left_out: 9, ..DiagnosedHost::default() };
+        assert!(host_table(&[host]).contains("9 of its VFs"));
     }
 
     #[test]

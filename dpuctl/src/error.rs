@@ -83,7 +83,7 @@ pub enum CallError {
     Declined,
     /// Something is not as it should be: how much.
     #[error("not all is as it should be; differences: {0}")]
-    Differences(usize),
+    Differences(u64),
     /// Certificates can't be made.
     #[error(transparent)]
     Authority(#[from] AuthorityError),

@@ -4,8 +4,11 @@ use std::fmt;
 
 use crate::v1::{Difference, DifferenceState};
 
+/// What mends most things.
+const FIX: &str = "run `dpuctl doctor --fix`";
+
 macro_rules! findings {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $advice:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $advice:expr $(, unmended: $left:literal)?;)*) => {
         /// What may be found that is not as it should be. The codes' meaning never changes; new ones may
         /// be added. docs/TROUBLESHOOTING.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,15 +30,26 @@ macro_rules! findings {
             pub const fn advice(self) -> &'static str {
                 match self { $(Finding::$name => $advice,)* }
             }
+
+            /// What is left to do once `dpuctl doctor --fix` could not mend it, likewise.
+            #[must_use]
+            pub fn advice_unmended(self) -> &'static str {
+                match self {
+                    $($(Finding::$name => $left,)?)*
+                    other => other.advice(),
+                }
+            }
         }
     };
 }
 
 findings! {
     /// A VF that nobody uses is not as its own: name, MAC address, MTU, or another setting.
-    VfDiffers = "VF_DIFFERS", "run `dpuctl doctor --fix`";
+    VfDiffers = "VF_DIFFERS", FIX,
+        unmended: "remove what is in the way: the agent tries again every 30 s";
     /// A VF is in a network namespace that no record names.
-    VfElsewhere = "VF_ELSEWHERE", "stop who has it there, then run `dpuctl doctor --fix`";
+    VfElsewhere = "VF_ELSEWHERE", "stop who has it there, then run `dpuctl doctor --fix`",
+        unmended: "stop the pod that runs on it, or release its attachment with `dpuctl release`";
     /// A VF has no driver, and so no netdev.
     VfUnbound = "VF_UNBOUND", "write its PCI address to /sys/bus/pci/drivers_probe";
     /// A VF has a driver, and no netdev that can be found.
@@ -43,11 +57,16 @@ findings! {
     /// The DPU has a VF's representor, and its host does not know the VF.
     VfUnknownToHost = "VF_UNKNOWN_TO_HOST", "look for the VF on its host, and at the agent's `vf_source`";
     /// An attachment's VF is not in its pod.
-    PodVfMissing = "POD_VF_MISSING", "run `dpuctl doctor --fix`, or recreate the pod";
+    PodVfMissing = "POD_VF_MISSING", "run `dpuctl doctor --fix`, or recreate the pod",
+        unmended: "recreate the pod";
     /// A pod's interface is not as its attachment wants it.
-    PodDiffers = "POD_DIFFERS", "run `dpuctl doctor --fix`";
+    PodDiffers = "POD_DIFFERS", FIX, unmended: "recreate the pod";
     /// An attachment is being given back, and that is not at its end.
-    ReleasePending = "RELEASE_PENDING", "run `dpuctl doctor --fix`; see `dpuctl describe attachment`";
+    ReleasePending = "RELEASE_PENDING", "run `dpuctl doctor --fix`; see `dpuctl describe attachment`",
+        unmended: "see `dpuctl describe attachment`: it ends once its VF is back on the host";
+    /// Host and DPU have different VFs, MAC addresses or IP addresses in their records of an
+    /// attachment.
+    RecordsDiffer = "RECORDS_DIFFER", "recreate the pod: it is not known which of the records is right";
     /// The DPU has an attachment of which its host has no record.
     AttachmentUnknownToHost = "ATTACHMENT_UNKNOWN_TO_HOST", "release it with `dpuctl release` once its pod is gone";
     /// The host has a record of an attachment that the DPU does not have.
@@ -55,9 +74,11 @@ findings! {
     /// A VF that is used has no representor on the DPU.
     NoRepresentor = "NO_REPRESENTOR", "look at the card: its eswitch mode, and whether it was reset";
     /// A representor is not programmed as its attachment wants it.
-    RepresentorDiffers = "REPRESENTOR_DIFFERS", "run `dpuctl doctor --fix`; the service's log has the kernel's words";
+    RepresentorDiffers = "REPRESENTOR_DIFFERS", "wait: the service programs it again within a minute",
+        unmended: "see the service's log for the kernel's words";
     /// A representor forwards though its VF serves nobody.
-    RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "run `dpuctl doctor --fix`";
+    RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service takes it out within a minute",
+        unmended: "see the service's log for the kernel's words";
     /// A VF is not handed out.
     VfQuarantined = "VF_QUARANTINED", "mend the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.
@@ -82,6 +103,24 @@ impl Finding {
             ..Difference::default()
         }
     }
+
+    fn named(code: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|finding| finding.as_str() == code)
+    }
+}
+
+impl Difference {
+    /// Notes that it could not be mended and, if that is known, why: what is advised then is no more
+    /// to try that. A finding of a later version keeps its advice.
+    pub fn set_unmended(&mut self, why: impl Into<String>) {
+        self.set_state(DifferenceState::Unmended);
+        self.why = why.into();
+        if let Some(finding) = Finding::named(&self.code)
+            && self.advice == finding.advice()
+        {
+            self.advice = finding.advice_unmended().into();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -94,5 +133,26 @@ mod tests {
     fn codes_are_unique() {
         let codes: HashSet<_> = Finding::ALL.iter().map(|finding| finding.as_str()).collect();
         assert_eq!(codes.len(), Finding::ALL.len());
+    }
+
+    #[test]
+    fn nobody_is_advised_to_try_again_what_has_failed() {
+        for finding in Finding::ALL {
+            let mut found = finding.of("pf0vf3", "it differs");
+            found.set_unmended("busy");
+            assert!(!found.advice.is_empty() && !found.advice.contains("--fix"), "{found:?}");
+            assert_eq!((found.state(), found.why.as_str()), (DifferenceState::Unmended, "busy"));
+        }
+    }
+
+    #[test]
+    fn the_advice_of_a_later_version_stays() {
+        let mut found = Difference {
+            code: "LATER".into(),
+            advice: "wait".into(),
+            ..Finding::VfDiffers.of("pf0vf3", "it differs")
+        };
+        found.set_unmended("");
+        assert_eq!(found.advice, "wait");
     }
 }

@@ -9,9 +9,11 @@ pub mod capability;
 pub mod failure;
 pub mod finding;
 pub mod form;
+mod room;
 
 pub use failure::{Failure, Reason};
 pub use finding::Finding;
+pub use room::{encoded_len, first_that_fit};
 
 /// Generated from `offload/v1/*.proto`, where every message and field is documented.
 #[allow(

@@ -31,6 +31,7 @@ fn host_request() {
             b'd' => refused(message, |request| read::detach(&host, request).map(drop)),
             b'h' => refused(message, |hello| read::hello(&host, hello).map(drop)),
             b'i' => refused(message, |inventory| read::inventory(&inventory).map(drop)),
+            b'e' => examination(message),
             b'c' => refused(message, |v1::CollectRequest { network, valid }| {
                 read::optional_network(network)?;
                 read::keys(&host, valid).map(drop)
@@ -66,6 +67,19 @@ fn api_network() {
         let row = serde_json::to_vec(&network).unwrap();
         assert_eq!(serde_json::from_slice::<Network>(&row).unwrap(), network);
     });
+}
+
+/// Whatever a host says that it found, operators can be shown.
+fn examination(message: &[u8]) {
+    let Ok(message) = v1::Examination::decode(message) else { return };
+    match read::examination(&message) {
+        Ok(found) => {
+            let texts = found.differences.iter().flat_map(|it| [&it.subject, &it.message, &it.why]);
+            let places = found.vfs.iter().flat_map(|vf| [&vf.netdev, &vf.netns]);
+            assert!(texts.chain(places).all(|text| !text.contains(char::is_control)));
+        }
+        Err(problem) => assert!(!problem.contains(char::is_control), "{problem:?}"),
+    }
 }
 
 fn refused<M: Message + Default>(message: &[u8], read: impl FnOnce(M) -> Result<(), Failure>) {

@@ -158,7 +158,8 @@ impl Conversation<'_> {
                 return Err(refuse(format!("host {} said hello twice in one session", self.host)));
             }
             Some(host_message::Message::Examination(found)) => {
-                engine.host_examined(self.host, session, found);
+                let request_id = found.request_id;
+                engine.host_examined(self.host, session, request_id, read::examination(&found));
             }
             // A message of a later protocol: nothing that this version has to know.
             None => {}

@@ -28,6 +28,8 @@ pub struct DpuHalf {
     pub vfs: Vec<VfHalf>,
     /// What differs from the records.
     pub differences: Vec<Difference>,
+    /// VFs have representors: cards without a DPU have none.
+    pub has_representors: bool,
 }
 
 /// A VF as the DPU has it.
@@ -62,7 +64,11 @@ impl Engine {
         };
         differences.extend(views.iter().filter_map(quarantine));
         let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
-        Ok(DpuHalf { vfs: views.into_iter().map(half).collect(), differences })
+        Ok(DpuHalf {
+            vfs: views.into_iter().map(half).collect(),
+            differences,
+            has_representors: self.programmer.has_representors(),
+        })
     }
 
     /// The PCI addresses of the VFs that the host's attachments hold.

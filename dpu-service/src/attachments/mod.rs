@@ -5,6 +5,7 @@ mod attach;
 mod collect;
 mod detach;
 mod engine;
+pub(crate) mod examination;
 mod examine;
 #[cfg(test)]
 mod fuzz;
@@ -21,11 +22,12 @@ mod welcome;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use offload_proto::{Failure, Reason, v1::Examination};
+use offload_proto::{Failure, Reason};
 use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
 
 pub use detach::Detach;
+pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
 pub use examine::{DpuHalf, VfHalf};
 pub use hello::{
     Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
@@ -43,7 +45,7 @@ use crate::{
     model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Network, Record},
     programmer::Programmer,
     records::{OpenError, Records},
-    sessions::{HostCommand, HostView, NotExamined, Session, SessionId},
+    sessions::{Examined, HostCommand, HostView, Session, SessionId},
 };
 use engine::Engine;
 use registry::Registry;
@@ -164,22 +166,31 @@ impl Attachments {
         Ok(self.0.flows.spawn(free))
     }
 
-    /// Asks the host what it finds of its VFs; with `mend`, once it has mended what it can.
+    /// Asks the host what it finds of its VFs.
     ///
     /// # Errors
-    /// [`NotExamined`].
-    pub async fn examine_host(
-        &self,
-        host: &HostName,
-        mend: bool,
-    ) -> Result<Examination, NotExamined> {
-        let held = || self.0.pci_addresses_held_of(host);
-        self.0.sessions.examine(host, mend, held).await
+    /// [`NotExamined`](crate::sessions::NotExamined).
+    pub async fn examine_host(&self, host: &HostName) -> Examined {
+        self.0.sessions.look(host).await
     }
 
-    /// The host found something.
-    pub fn host_examined(&self, host: &HostName, session: SessionId, found: Examination) {
-        self.0.sessions.examined(host, session, found);
+    /// Likewise, once the host has mended what it can.
+    ///
+    /// # Errors
+    /// [`NotExamined`](crate::sessions::NotExamined).
+    pub async fn mend_host(&self, host: &HostName) -> Examined {
+        self.0.sessions.mend(host, || self.0.pci_addresses_held_of(host)).await
+    }
+
+    /// The host found something, or tells why it could not look.
+    pub fn host_examined(
+        &self,
+        host: &HostName,
+        session: SessionId,
+        request_id: u64,
+        found: Result<Examination, String>,
+    ) {
+        self.0.sessions.examined(host, session, request_id, found);
     }
 
     /// Compares the records with what the DPU's kernel has, and changes nothing.

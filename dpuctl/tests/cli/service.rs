@@ -198,7 +198,7 @@ fn diagnosis(differences: Vec<Difference>) -> Diagnosis {
     };
     let host = DiagnosedHost { name: "node-1".into(), connected: true, ..DiagnosedHost::default() };
     let (dpu, hosts, vfs) = ("dpu-1".into(), vec![host], vec![vf]);
-    Diagnosis { dpu, hosts, vfs, differences, repairs: Vec::new() }
+    Diagnosis { dpu, hosts, vfs, differences, ..Diagnosis::default() }
 }
 
 #[tonic::async_trait]

@@ -1,5 +1,7 @@
 //! A look at all VFs on demand, and at what is not as it should be.
 
+mod bounds;
+
 use std::{
     collections::{BTreeMap, HashSet},
     mem,
@@ -9,10 +11,8 @@ use std::{
 
 use netlink::{IpNetwork, Link};
 use offload_proto::{
-    Failure, Finding, Reason,
-    v1::{
-        Difference, DifferenceState, Examination, Examine, ExaminedVf, Vf, VfPlace, host_message,
-    },
+    Failure, Finding, MESSAGE_LIMIT, Reason,
+    v1::{Difference, Examination, Examine, ExaminedVf, Vf, VfPlace, host_message},
 };
 use tokio::{
     task::{JoinHandle, spawn_blocking},
@@ -91,13 +91,18 @@ impl Agent {
             Ok(mut findings) => {
                 findings.differences.extend(self.certificate_findings());
                 findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
-                let (vfs, differences) =
-                    (findings.vfs.into_values().collect(), findings.differences);
-                Examination { request_id, vfs, differences, repairs, problem: String::new() }
+                let vfs = findings.vfs.into_values().collect();
+                let differences = findings.differences;
+                let found =
+                    Examination { request_id, vfs, differences, repairs, ..Examination::default() };
+                bounds::fit(found, MESSAGE_LIMIT)
             }
             Err(failure) => {
                 let problem = format!("the VFs can't be looked at: {failure}");
-                Examination { request_id, repairs, problem, ..Examination::default() }
+                bounds::fit(
+                    Examination { request_id, repairs, problem, ..Examination::default() },
+                    MESSAGE_LIMIT,
+                )
             }
         }
     }
@@ -281,8 +286,7 @@ impl Findings {
 /// What was tried and failed is told as such.
 fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
     if let Some(why) = obstacles.get(&found.subject) {
-        found.why.clone_from(why);
-        found.set_state(DifferenceState::Unmended);
+        found.set_unmended(why);
     }
 }
 
@@ -361,13 +365,24 @@ fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findings) -> Exa
     let found = if is_in_pod { None } else { findings.vfs.get(record.pci_address()).cloned() };
     let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
     let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
-    let attachment_id = record.id().to_owned();
-    ExaminedVf { vf: record.attachment.vf.clone(), attachment_id, ..vf }
+    with_record(vf, record)
+}
+
+/// A VF with what a record has of it.
+fn with_record(vf: ExaminedVf, record: &Record) -> ExaminedVf {
+    let attachment = &record.attachment;
+    let addresses = attachment.addresses.iter().map(|address| address.address.clone());
+    ExaminedVf {
+        vf: attachment.vf.clone(),
+        attachment_id: attachment.id.clone(),
+        mac: attachment.mac.clone(),
+        addresses: addresses.collect(),
+        ..vf
+    }
 }
 
 fn under_way(record: &Record) -> ExaminedVf {
-    let (vf, attachment_id) = (record.attachment.vf.clone(), record.id().to_owned());
-    ExaminedVf { vf, attachment_id, ..ExaminedVf::default() }
+    with_record(ExaminedVf::default(), record)
 }
 
 fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
@@ -388,6 +403,8 @@ fn pod_differs(record: &Record, what: &str) -> Difference {
 
 #[cfg(test)]
 mod tests {
+    use offload_proto::v1::DifferenceState;
+
     use super::*;
     use crate::agent::{records::tests::record, tests::agent};
     use sriov::Handover;
@@ -422,9 +439,13 @@ mod tests {
     #[tokio::test]
     async fn a_vf_that_is_nowhere_is_told_and_why_it_can_not_be_mended() {
         let (agent, _folder) = agent();
-        agent.records.keep(&Arc::new(record("a", "c")));
+        let mut record = record("a", "c");
+        record.attachment.mac = "02:00:00:00:00:07".into();
+        agent.records.keep(&Arc::new(record));
         let found = agent.examine(examine(false)).await;
-        assert_eq!(found.vfs[0].place(), VfPlace::Nowhere);
+        let vf = &found.vfs[0];
+        let of_record = (vf.attachment_id.as_str(), vf.mac.as_str());
+        assert_eq!((vf.place(), of_record), (VfPlace::Nowhere, ("a", "02:00:00:00:00:07")));
         assert_eq!(
             (found.differences[0].code.as_str(), found.differences.len()),
             ("POD_VF_MISSING", 1)

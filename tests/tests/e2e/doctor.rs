@@ -269,7 +269,7 @@ fn a_host_that_is_away_or_silent_is_shown_so() {
         (exit == Some(1) && problem == "it is not connected").then_some(())
     });
     let text = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
-    assert!(text.contains("HOST_NOT_CONNECTED  node-1: node-1: "), "{text}");
+    assert!(text.contains("HOST_NOT_CONNECTED  node-1: what the host has"), "{text}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! From the protocol: every field's form is checked here, once.
 
+mod examination;
+
 use std::{collections::HashSet, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
@@ -10,6 +12,8 @@ use offload_proto::{
     v1,
 };
 use vf_alloc::{PfId, VfId};
+
+pub(crate) use examination::examination;
 
 use crate::{
     attachments::{

@@ -8,8 +8,8 @@ use vf_alloc::{PfId, Policy, VfId, VfState};
 
 use crate::{
     attachments::{
-        Applied, AttachmentDetail, AttachmentState, AttachmentView, NetworkView, Origin, PoolView,
-        SubnetUsage, VfView,
+        Applied, AttachmentDetail, AttachmentState, AttachmentView, ExaminedVf, NetworkView,
+        Origin, PoolView, SubnetUsage, VfView,
     },
     eswitch::{Capability, Card},
     events::Event,
@@ -64,6 +64,23 @@ fn key(key: &AttachmentKey) -> v1::AttachmentKey {
 
 fn pod(pod: &Pod) -> v1::Pod {
     v1::Pod { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+}
+
+/// A VF as its host found it.
+pub(crate) fn examined_vf(found: &ExaminedVf) -> v1::ExaminedVf {
+    let record = found.record.as_ref();
+    let holdings = record.and_then(|record| record.holdings.as_ref());
+    let addresses = holdings.into_iter().flat_map(|holdings| &holdings.addresses);
+    v1::ExaminedVf {
+        vf: Some(vf(found.vf, &found.pci_address)),
+        place: found.place.into(),
+        netdev: found.netdev.clone(),
+        netns: found.netns.clone(),
+        attachment_id: record.map(|record| record.id.to_string()).unwrap_or_default(),
+        use_by_host: found.use_by_host.clone(),
+        mac: holdings.map(|holdings| holdings.mac.to_string()).unwrap_or_default(),
+        addresses: addresses.map(ToString::to_string).collect(),
+    }
 }
 
 pub(crate) fn vf(id: VfId, pci_address: &str) -> v1::Vf {
@@ -293,7 +310,11 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
         HostCommand::NetworkChanged { network, deleted } => {
             Message::NetworkChanged(v1::NetworkChanged { network, deleted })
         }
-        HostCommand::Examine(examine) => Message::Examine(examine),
+        HostCommand::Examine { request_id, mend_except } => Message::Examine(v1::Examine {
+            request_id,
+            mend: mend_except.is_some(),
+            held: mend_except.unwrap_or_default(),
+        }),
         HostCommand::Draining { reason } => Message::Draining(v1::Draining { reason }),
         HostCommand::WantedVfs { pf: PfId { controller, pf }, count } => {
             Message::WantedVfs(v1::WantedVfs { controller, pf: pf.into(), count })

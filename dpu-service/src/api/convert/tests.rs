@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use offload_proto::{Failure, Reason, v1};
+use offload_proto::{Failure, Finding, Reason, v1};
 use proptest::prelude::*;
 
 use super::{read, show};
 use crate::{
-    attachments::{NetworkView, Origin},
+    attachments::{Examination, NetworkView, Origin},
     model::{HostName, Network},
 };
 
 const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
+const ATTACHMENT: &str = "0190aaaa-bbbb-7000-8000-000000000001";
 
 /// Spoils a good message.
 type Change<T> = fn(&mut T);
@@ -259,5 +260,81 @@ proptest! {
         for failure in refusals.into_iter().flatten() {
             prop_assert!(failure.message.len() < 1200, "{}", failure.message);
         }
+    }
+}
+
+fn examined_vf() -> v1::ExaminedVf {
+    v1::ExaminedVf {
+        vf: Some(v1::Vf { controller: 0, pf: 0, vf: 3, pci_address: "0000:03:00.4".into() }),
+        place: v1::VfPlace::Pod.into(),
+        netdev: "eth0".into(),
+        netns: "/run/netns/a".into(),
+        attachment_id: ATTACHMENT.into(),
+        use_by_host: String::new(),
+        mac: "02:00:00:00:00:07".into(),
+        addresses: vec!["10.1.0.5/24".into(), "fd00:1::5/64".into()],
+    }
+}
+
+fn examination(vf: v1::ExaminedVf) -> Result<Examination, String> {
+    read::examination(&v1::Examination { vfs: vec![vf], ..v1::Examination::default() })
+}
+
+#[test]
+fn what_a_host_found_is_shown_as_it_told() {
+    let earlier = v1::ExaminedVf { mac: String::new(), addresses: vec![], ..examined_vf() };
+    let free = v1::ExaminedVf { attachment_id: String::new(), ..earlier.clone() };
+    for told in [examined_vf(), earlier, free] {
+        let read = examination(told.clone()).unwrap();
+        assert_eq!(show::examined_vf(&read.vfs[0]), told);
+    }
+}
+
+#[test]
+fn a_hosts_answer_that_can_not_be_read_is_told_as_such() {
+    let spoilt: [(Change<v1::ExaminedVf>, &str); 5] = [
+        (|vf| vf.vf = None, "no VF"),
+        (|vf| vf.attachment_id = "a".into(), "attachment id"),
+        (|vf| vf.mac = "eth0".into(), "mac"),
+        (|vf| vf.addresses[0] = "10.1.0.500/24".into(), "address"),
+        (|vf| vf.vf.as_mut().unwrap().vf = 65_536, "no VF 65536"),
+    ];
+    for (spoil, words) in spoilt {
+        let mut vf = examined_vf();
+        spoil(&mut vf);
+        let problem = examination(vf).unwrap_err();
+        let is_told = problem.starts_with("its answer can't be read: ") && problem.contains(words);
+        assert!(is_told, "{problem} does not tell {words}");
+    }
+}
+
+#[test]
+fn texts_of_a_host_are_cut_and_cleaned_and_its_word_on_hosts_is_not_taken() {
+    let hostile = "\u{1b}[2J".repeat(5000);
+    let mut difference = Finding::VfDiffers.of(&hostile, hostile.clone());
+    (difference.host, difference.why) = ("node-2".into(), hostile.clone());
+    let repair =
+        v1::Repair { message: hostile.clone(), host: "node-2".into(), ..Default::default() };
+    let told = v1::Examination {
+        vfs: vec![v1::ExaminedVf { netdev: hostile.clone(), ..examined_vf() }],
+        differences: vec![difference],
+        repairs: vec![repair],
+        ..Default::default()
+    };
+    let read = read::examination(&told).unwrap();
+    let (found, repair) = (&read.differences[0], &read.repairs[0]);
+    assert_eq!((found.host.as_str(), repair.host.as_str()), ("", ""));
+    let problem = v1::Examination { problem: hostile.clone(), ..Default::default() };
+    let problem = read::examination(&problem).unwrap_err();
+    let texts = [
+        &found.subject,
+        &found.message,
+        &found.why,
+        &repair.message,
+        &read.vfs[0].netdev,
+        &problem,
+    ];
+    for text in texts {
+        assert!(text.len() < 2200 && !text.contains(char::is_control), "{text:?}");
     }
 }

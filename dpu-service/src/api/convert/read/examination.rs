@@ -1,0 +1,77 @@
+//! What a host found of its VFs.
+
+use ipnetwork::IpNetwork;
+use offload_proto::{Failure, v1};
+
+use super::{IP_ADDRESS, collect, mac, optional, optional_attachment_id, parse, pci_address, vf};
+use crate::attachments::{Examination, ExaminedVf, Holdings, HostRecord};
+
+/// Longest sentence of a host that is told to operators, in bytes.
+const LONGEST_SENTENCE: usize = 2048;
+
+/// What a host found of its VFs. Its texts are cut and cleaned rather than refused, for some are the
+/// kernel's, or of who named a link in a pod.
+///
+/// # Errors
+/// Why that is not known, one sentence without a final stop.
+pub(crate) fn examination(found: &v1::Examination) -> Result<Examination, String> {
+    if !found.problem.is_empty() {
+        return Err(clean(&found.problem));
+    }
+    let unreadable = |failure: Failure| format!("its answer can't be read: {}", failure.message);
+    Ok(Examination {
+        vfs: collect(&found.vfs, examined_vf).map_err(unreadable)?,
+        vfs_left_out: found.vfs_left_out,
+        differences: found.differences.iter().map(difference).collect(),
+        differences_left_out: found.differences_left_out,
+        repairs: found.repairs.iter().map(repair).collect(),
+    })
+}
+
+fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
+    let place = found.place();
+    let id = optional_attachment_id(&found.attachment_id)?;
+    let holdings = optional(found.mac.clone(), |text| mac(&text))?.map(|mac| {
+        let read = |text: &String| parse::<IpNetwork>("address", text, IP_ADDRESS);
+        collect(&found.addresses, read).map(|addresses| Holdings { mac, addresses })
+    });
+    let holdings = holdings.transpose()?;
+    let told = found.vf.clone().unwrap_or_default().pci_address;
+    Ok(ExaminedVf {
+        vf: vf(found.vf.clone())?,
+        pci_address: optional(told, |text| pci_address(&text))?.unwrap_or_default(),
+        place,
+        netdev: clean(&found.netdev),
+        netns: clean(&found.netns),
+        use_by_host: clean(&found.use_by_host),
+        record: id.map(|id| HostRecord { id, holdings }),
+    })
+}
+
+/// Which host it is on, the service knows better.
+fn difference(found: &v1::Difference) -> v1::Difference {
+    v1::Difference {
+        code: clean(&found.code),
+        subject: clean(&found.subject),
+        message: clean(&found.message),
+        why: clean(&found.why),
+        advice: clean(&found.advice),
+        state: found.state,
+        host: String::new(),
+    }
+}
+
+fn repair(told: &v1::Repair) -> v1::Repair {
+    v1::Repair {
+        ago_s: told.ago_s,
+        subject: clean(&told.subject),
+        message: clean(&told.message),
+        host: String::new(),
+    }
+}
+
+/// A host's text, fit for a terminal and a log.
+fn clean(text: &str) -> String {
+    let text = text.replace(char::is_control, "\u{fffd}");
+    bootstrap::cut(text, LONGEST_SENTENCE)
+}

@@ -1,0 +1,69 @@
+//! What the hosts find, each asked and waited for.
+
+use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tokio::time::timeout;
+
+use super::Shared;
+use crate::{
+    attachments::{Attachments, Examination},
+    model::HostName,
+    sessions::{Examined, HostView},
+};
+
+/// What a host has.
+pub(super) struct HostHalf {
+    pub(super) view: HostView,
+    /// `Err`: why it is not known.
+    pub(super) found: Result<Arc<Examination>, String>,
+}
+
+/// Asks all hosts, as often as wanted, but none again of which it was not to be learned what it has: a
+/// silent one is waited for once.
+pub(super) struct Hosts<'a> {
+    engine: &'a Attachments,
+    patience: Duration,
+    /// Why it is not known what a host has.
+    problems: HashMap<HostName, String>,
+}
+
+impl<'a> Hosts<'a> {
+    pub(super) fn new(shared: &'a Shared, patience: Duration) -> Self {
+        Self { engine: &shared.engine, patience, problems: HashMap::new() }
+    }
+
+    pub(super) async fn look(&mut self) -> Vec<HostHalf> {
+        let engine = self.engine;
+        self.ask(async |host| engine.examine_host(&host).await).await
+    }
+
+    pub(super) async fn mend(&mut self) -> Vec<HostHalf> {
+        let engine = self.engine;
+        self.ask(async |host| engine.mend_host(&host).await).await
+    }
+
+    async fn ask<F: Future<Output = Examined>>(
+        &mut self,
+        question: impl Fn(HostName) -> F,
+    ) -> Vec<HostHalf> {
+        let (problems, patience, question) = (&self.problems, self.patience, &question);
+        let ask = |view: HostView| async move {
+            let found = match problems.get(&view.name) {
+                Some(problem) => Err(problem.clone()),
+                None => match timeout(patience, question(view.name.clone())).await {
+                    Ok(examined) => examined.map_err(|not_examined| not_examined.to_string()),
+                    Err(_) => Err(format!("it did not answer within {patience:?}")),
+                },
+            };
+            HostHalf { view, found }
+        };
+        let halves = join_all(self.engine.hosts().into_iter().map(ask)).await;
+        for HostHalf { view, found } in &halves {
+            if let Err(problem) = found {
+                self.problems.insert(view.name.clone(), problem.clone());
+            }
+        }
+        halves
+    }
+}

@@ -1,0 +1,169 @@
+//! What hosts find of their VFs, and how their records differ from the journal's.
+
+use std::collections::BTreeSet;
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use offload_proto::{
+    Finding,
+    v1::{Difference, Repair, VfPlace},
+};
+use vf_alloc::VfId;
+
+use crate::model::{AttachmentId, Record};
+
+/// What a host found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Examination {
+    /// Its VFs.
+    pub vfs: Vec<ExaminedVf>,
+    /// How many VFs it has besides, too many to be told.
+    pub vfs_left_out: u32,
+    /// What is not as it should be.
+    pub differences: Vec<Difference>,
+    /// How many differences there are besides, too many to be told.
+    pub differences_left_out: u32,
+    /// What the host has lately mended by itself, oldest first.
+    pub repairs: Vec<Repair>,
+}
+
+/// A VF as its host found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExaminedVf {
+    /// The VF.
+    pub vf: VfId,
+    /// Its PCI address. Empty: not told.
+    pub pci_address: String,
+    /// Where it is.
+    pub place: VfPlace,
+    /// Its netdev's name there.
+    pub netdev: String,
+    /// The network namespace that it is in, unless it is the host's: its path.
+    pub netns: String,
+    /// What the host itself uses it for. Empty: for nothing.
+    pub use_by_host: String,
+    /// The host's record that holds it.
+    pub record: Option<HostRecord>,
+}
+
+/// A host's record of an attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRecord {
+    /// The attachment.
+    pub id: AttachmentId,
+    /// What it holds. `None`: an agent of an earlier version does not tell.
+    pub holdings: Option<Holdings>,
+}
+
+/// What an attachment holds besides its VF, as its host has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// The MAC address.
+    pub mac: MacAddress,
+    /// The addresses, with their subnets' prefix lengths.
+    pub addresses: Vec<IpNetwork>,
+}
+
+impl ExaminedVf {
+    /// How the host's record of an attachment differs from the journal's, if it does.
+    pub(crate) fn difference_from(&self, journal: &Record) -> Option<Difference> {
+        let mut differences = Vec::new();
+        let mut compare = |what: &str, host: String, dpu: String| {
+            if host != dpu {
+                differences.push(format!("{what} {host} on the host and {dpu} on the DPU"));
+            }
+        };
+        compare("VF", self.vf.to_string(), journal.vf.to_string());
+        if let Some(Holdings { mac, addresses }) = self.record.as_ref()?.holdings.as_ref() {
+            compare("MAC address", mac.to_string(), journal.mac.to_string());
+            let leases = journal.leases.iter().map(|lease| lease.address);
+            compare("addresses", listed(addresses.iter().copied()), listed(leases));
+        }
+        let message = format!("the records of {} differ: {}", journal.key, differences.join("; "));
+        (!differences.is_empty()).then(|| Finding::RecordsDiffer.of(journal.id, message))
+    }
+}
+
+/// In one order, whichever they are told in.
+fn listed(addresses: impl Iterator<Item = IpNetwork>) -> String {
+    let texts: Vec<_> =
+        addresses.collect::<BTreeSet<_>>().iter().map(ToString::to_string).collect();
+    if texts.is_empty() { "none".into() } else { texts.join(", ") }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{AttachmentKey, Bandwidth, HostName, Lease, Phase, Pod};
+
+    /// Changes a good record.
+    type Change = fn(&mut Record);
+
+    /// An attachment of node-1.
+    pub(crate) fn record() -> Record {
+        let lease = |address: &str| Lease { address: address.parse().unwrap(), gateway: None };
+        Record {
+            id: AttachmentId("0190aaaa-bbbb-7000-8000-000000000001".parse().unwrap()),
+            key: AttachmentKey {
+                host: HostName("node-1".into()),
+                container_id: "c1".into(),
+                interface_name: "eth0".into(),
+            },
+            phase: Phase::Held,
+            pod: Pod::default(),
+            vf: "pf0vf3".parse().unwrap(),
+            pci_address: "0000:03:00.4".into(),
+            mac: "02:00:00:00:00:07".parse().unwrap(),
+            leases: vec![lease("10.1.0.5/24"), lease("fd00:1::5/64")],
+            bandwidth: Bandwidth::default(),
+            network: Arc::new(toml::from_str("name = 'blue'").unwrap()),
+            boot_id: "boot".into(),
+            created_at: 0,
+        }
+    }
+
+    /// The VF in its pod, as a host finds it whose record is as that one.
+    pub(crate) fn examined(record: &Record) -> ExaminedVf {
+        let addresses = record.leases.iter().rev().map(|lease| lease.address).collect();
+        let holdings = Some(Holdings { mac: record.mac, addresses });
+        ExaminedVf {
+            vf: record.vf,
+            pci_address: record.pci_address.clone(),
+            place: VfPlace::Pod,
+            netdev: "eth0".into(),
+            netns: "/run/netns/a".into(),
+            use_by_host: String::new(),
+            record: Some(HostRecord { id: record.id, holdings }),
+        }
+    }
+
+    #[test]
+    fn records_are_alike_in_whatever_order_addresses_are_told() {
+        assert_eq!(examined(&record()).difference_from(&record()), None);
+        let mut earlier = examined(&record());
+        earlier.record.as_mut().unwrap().holdings = None;
+        assert_eq!(earlier.difference_from(&record()), None, "an earlier agent does not tell");
+    }
+
+    #[test]
+    fn records_that_differ_are_told_with_what_either_has() {
+        let changes: [(Change, &str); 4] = [
+            (|host| host.vf.vf = 9, "VF pf0vf9 on the host and pf0vf3 on the DPU"),
+            (|host| host.mac.0[5] = 9, "MAC address 02:00:00:00:00:09 on the host"),
+            (
+                |host| host.leases.truncate(1),
+                "addresses 10.1.0.5/24 on the host and 10.1.0.5/24, fd00:1::5/64 on the DPU",
+            ),
+            (|host| host.leases.clear(), "addresses none on the host"),
+        ];
+        for (change, words) in changes {
+            let mut host = record();
+            change(&mut host);
+            let found = examined(&host).difference_from(&record()).unwrap();
+            assert_eq!((found.code, found.subject), ("RECORDS_DIFFER".into(), host.id.to_string()));
+            assert!(found.message.contains(words), "{} does not tell {words}", found.message);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Messages that are to fit into a limit.
+
+use prost::Message;
+
+/// A message's field number and length, for each element of a list: both are varints, of field
+/// numbers below 16 and lengths below 2^28.
+const FRAME: usize = 5;
+
+/// The first elements of a list that take up at most `room` bytes together, and how many are left
+/// out.
+#[must_use]
+pub fn first_that_fit<M: Message>(mut all: Vec<M>, room: usize) -> (Vec<M>, usize) {
+    let mut taken = 0_usize;
+    let mut fits = |message: &M| {
+        taken = taken.saturating_add(message.encoded_len()).saturating_add(FRAME);
+        taken <= room
+    };
+    let fitting = all.iter().take_while(|message| fits(message)).count();
+    let left_out = all.len() - fitting;
+    all.truncate(fitting);
+    (all, left_out)
+}
+
+/// How many bytes a message takes up.
+#[must_use]
+pub fn encoded_len(message: &impl Message) -> usize {
+    message.encoded_len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::{Examination, Repair};
+
+    #[test]
+    fn what_is_kept_fits_and_what_is_left_out_is_counted() {
+        let repair = Repair { subject: "pf0vf3".into(), ..Repair::default() };
+        for (room, expected) in [(0, 0), (12, 0), (13, 1), (129, 9), (130, 10), (9999, 10)] {
+            let (repairs, left_out) = first_that_fit(vec![repair.clone(); 10], room);
+            assert_eq!((repairs.len(), left_out), (expected, 10 - expected), "{room}");
+            let message = Examination { repairs, ..Examination::default() };
+            assert!(message.encoded_len() <= room);
+        }
+    }
+}
