@@ -60,6 +60,7 @@ impl Engine {
         let views = {
             let mut registry = self.registry();
             registry.vfs.advance(now());
+            differences.extend(registry.held_twice());
             registry.vf_views(&survey)
         };
         differences.extend(views.iter().filter_map(quarantine));

@@ -31,6 +31,22 @@ impl<K: Eq + Hash> Index<K> {
         }
     }
 
+    /// Another attachment than `id` that has that key.
+    pub(super) fn other(&self, key: &K, id: AttachmentId) -> Option<AttachmentId> {
+        self.0.get(key)?.iter().copied().find(|other| *other != id)
+    }
+
+    /// The keys that several attachments have, each with all of these, oldest first.
+    pub(super) fn shared(&self) -> impl Iterator<Item = (&K, &BTreeSet<AttachmentId>)> {
+        self.0.iter().filter(|(_, ids)| ids.len() > 1)
+    }
+
+    /// Forgets the keys that one attachment has alone.
+    pub(super) fn retain_shared(&mut self) {
+        self.0.retain(|_, ids| ids.len() > 1);
+        self.0.shrink_to_fit();
+    }
+
     pub(super) fn newest(&self, key: &K) -> Option<AttachmentId> {
         self.0.get(key)?.last().copied()
     }

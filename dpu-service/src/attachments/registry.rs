@@ -10,7 +10,7 @@ use std::{
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Finding, Reason, v1::Difference};
 use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
@@ -38,6 +38,9 @@ pub(super) struct Registry {
     /// How many VFs PFs shall have.
     pub(super) wanted_vfs: BTreeMap<PfId, u32>,
     macs: Index<MacAddress>,
+    /// Those that the journal gave to several attachments, and these: none, unless it is damaged. Of all
+    /// others the networks' pools know the holder.
+    addresses_held_twice: Index<IpAddr>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
     /// As of when the latest Detach of each VF spoke, and the boot that this time belongs to.
@@ -132,6 +135,7 @@ impl Registry {
             hosts: BTreeMap::new(),
             wanted_vfs: configuration.vfs,
             macs: Index::default(),
+            addresses_held_twice: held_twice(&loaded.attachments),
             cooling: loaded.cooling,
             detaches: HashMap::new(),
             unaccounted: BTreeSet::new(),
@@ -221,6 +225,9 @@ impl Registry {
     pub(super) fn remove(&mut self, id: AttachmentId) {
         if let Some(entry) = self.entries.remove(&id) {
             self.macs.remove(&entry.record.mac, id);
+            for lease in &entry.record.leases {
+                self.addresses_held_twice.remove(&lease.address.ip(), id);
+            }
             self.by_key.remove(&entry.record.key, id);
         }
     }
@@ -256,6 +263,28 @@ impl Registry {
 
     pub(super) fn users_of(&self, network: &str) -> impl Iterator<Item = &Entry> {
         self.entries.values().filter(move |entry| entry.record.network.name == network)
+    }
+
+    /// What several attachments hold, each of which should hold it alone: only a damaged journal has
+    /// it so.
+    pub(super) fn held_twice(&self) -> Vec<Difference> {
+        let tell = |what: String, ids: &BTreeSet<AttachmentId>, outcome: &str| {
+            let holders = ids.iter().filter_map(|id| self.get(*id));
+            let holders: Vec<_> =
+                holders.map(|it| format!("{} ({})", it.record.id, it.record.key)).collect();
+            let message = format!("attachments {} hold it: {outcome}", holders.join(" and "));
+            Finding::HeldTwice.of(what, message)
+        };
+        let addresses = self.addresses_held_twice.shared().map(|(address, ids)| {
+            tell(address.to_string(), ids, "each pod keeps it, and no other gets it")
+        });
+        let macs = self.macs.shared().map(|(mac, ids)| {
+            tell(mac.to_string(), ids, "each pod keeps it, and no other gets it")
+        });
+        let keys = self.by_key.shared().map(|(key, ids)| {
+            tell(key.to_string(), ids, "the last one is its pod's, the others wait for release")
+        });
+        addresses.chain(macs).chain(keys).collect()
     }
 
     /// All addresses that attachments hold, each with its network's name.
@@ -310,7 +339,22 @@ impl Registry {
         });
         self.cooling.extend(resting);
         self.vfs.release(&id, now);
+        let freed = self.get(id).map(|entry| Arc::clone(&entry.record));
         self.remove(id);
+        freed.iter().for_each(|record| self.keep_for_others(record));
+    }
+
+    /// What a journal gave to another attachment, too, is that one's now.
+    fn keep_for_others(&mut self, freed: &Record) {
+        for address in freed.leases.iter().map(|lease| lease.address.ip()) {
+            let other = self.addresses_held_twice.other(&address, freed.id);
+            let Some(other) = other else { continue };
+            for pool in self.networks.pools_with(address) {
+                if let Err(error) = pool.restore(other, address) {
+                    tracing::error!(%error, "the journal contradicts itself");
+                }
+            }
+        }
     }
 
     /// Takes back a reservation that nobody has ever used. With `failed`, its VF could not be
@@ -348,6 +392,20 @@ impl Registry {
         if until == now {
             return Vec::new();
         }
-        record.leases.iter().map(|lease| rest(lease.address)).collect()
+        let is_free = |address: &IpNetwork| {
+            self.addresses_held_twice.other(&address.ip(), record.id).is_none()
+        };
+        record.leases.iter().map(|lease| lease.address).filter(is_free).map(rest).collect()
     }
+}
+
+fn held_twice(records: &[Record]) -> Index<IpAddr> {
+    let mut addresses = Index::default();
+    for record in records {
+        for lease in &record.leases {
+            addresses.insert(lease.address.ip(), record.id);
+        }
+    }
+    addresses.retain_shared();
+    addresses
 }

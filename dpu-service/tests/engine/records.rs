@@ -1,13 +1,17 @@
 //! Restarts, full disks, and commits that share transactions.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use dpu_service::attachments::{AttachmentState, Depth, Detach};
+use dpu_service::{
+    attachments::{AttachmentState, Depth, Detach, LiveAttachment},
+    model::{AttachSpec, AttachmentId, Record},
+};
 use futures::future::join_all;
 use journal::faulty_disk::FULL;
 use offload_proto::Reason;
+use vf_alloc::VfId;
 
-use crate::world::{World, configuration, detach_of, live, settings, spec};
+use crate::world::{World, configuration, detach_of, inventory, key, live, settings, spec};
 
 #[tokio::test]
 async fn a_restart_gives_the_same_view() {
@@ -90,6 +94,39 @@ async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
     assert!(world.list().is_empty());
     world.engine.reconcile(Depth::Thorough).await;
     world.check();
+}
+
+/// Nothing of a journal that contradicts itself is dropped in silence, nor given to a third.
+#[tokio::test]
+async fn what_two_attachments_hold_is_told_and_kept_for_the_one_that_is_left() {
+    let mut world = World::new().await;
+    let first = world.attached("first").await.record;
+    let other = VfId { vf: if first.vf.vf == 0 { 1 } else { 0 }, ..first.vf };
+    let id = AttachmentId(uuid::Uuid::now_v7());
+    let twin = Record { id, key: key("twin"), vf: other, ..(*first).clone() };
+    world.restart_with(&twin).await;
+
+    let examined = world.engine.examine_dpu().await.unwrap();
+    let twice = examined.differences.iter().filter(|found| found.code == "HELD_TWICE");
+    let twice: HashMap<_, _> = twice.map(|found| (found.subject.as_str(), found)).collect();
+    let addresses: Vec<_> = first.leases.iter().map(|lease| lease.address.ip()).collect();
+    let (v4, v6, mac) = (addresses[0].to_string(), addresses[1].to_string(), first.mac.to_string());
+    for subject in [&v4, &v6, &mac] {
+        let Some(found) = twice.get(subject.as_str()) else { panic!("{subject}: {examined:?}") };
+        let names_both = [first.id, id].iter().all(|id| found.message.contains(&id.to_string()));
+        assert!(names_both && found.message.ends_with("no other gets it"), "{found:?}");
+    }
+    assert_eq!(twice.len(), 3);
+
+    let in_use = |id| LiveAttachment { id, in_pod: true };
+    world.hello(&[in_use(first.id), in_use(id)]).await;
+    for (gone, is_free) in [("first", false), ("twin", true)] {
+        world.detach(gone).await;
+        let inventory = inventory(&world.kernel, &[]);
+        world.say_inventory(&inventory).await;
+        let asked = AttachSpec { addresses: addresses.clone(), ..spec("next") };
+        assert_eq!(world.attach(asked).await.is_ok(), is_free, "{gone} is gone");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use dpu_service::{
         VirtualFunction,
     },
     model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
-    records::Records,
+    records::{Changes, Records},
     sessions::{HostCommand, Session, SessionId},
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
@@ -135,6 +135,15 @@ impl World {
     /// The service dies and starts again; the host has not spoken yet.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
+        self.start();
+    }
+
+    /// Likewise, and meanwhile somebody puts a record into the journal.
+    pub(crate) async fn restart_with(&mut self, record: &Record) {
+        self.stop().await;
+        let records = open_records(&self.directory, &self.disk);
+        records.commit(Changes::default().put_attachment(record)).await.unwrap();
+        drop(records);
         self.start();
     }
 
