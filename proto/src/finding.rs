@@ -51,7 +51,8 @@ findings! {
     VfElsewhere = "VF_ELSEWHERE", "stop who has it there, then run `dpuctl doctor --fix`",
         unmended: "stop the pod that runs on it, or release its attachment with `dpuctl release`";
     /// A VF has no driver, and so no netdev.
-    VfUnbound = "VF_UNBOUND", "write its PCI address to /sys/bus/pci/drivers_probe";
+    VfUnbound = "VF_UNBOUND", FIX,
+        unmended: "see the kernel's log on the host for why no driver takes it";
     /// A VF has a driver, and no netdev that can be found.
     VfNowhere = "VF_NOWHERE", "find the namespace or program that holds it, or bind its driver anew";
     /// The DPU has a VF's representor, and its host does not know the VF.

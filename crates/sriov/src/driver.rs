@@ -1,4 +1,4 @@
-//! Drivers: which has a device, and which shall have it.
+//! Drivers: which has a device, and how it comes to one.
 
 use crate::{
     Error, PciAddress, Sysfs,
@@ -41,44 +41,20 @@ impl Sysfs {
         Ok(Some(if openers.unwrap_or(0) == 0 { Handover::Idle } else { Handover::Open }))
     }
 
-    /// Takes a device away from its driver, if it has one. Its netdev goes, wherever it is.
+    /// Gives a device without a driver to the one that it is kept for or, if it is kept for none, to
+    /// whichever knows it.
     ///
     /// # Errors
-    /// The kernel's refusal.
-    pub fn unbind(&self, address: PciAddress) -> Result<(), Error> {
-        let Some(driver) = self.driver_of(address)? else { return Ok(()) };
-        write(&self.bus().join("drivers").join(driver).join("unbind"), &address.to_string())
-    }
-
-    /// Gives a device to `driver` and to no other from now on, or, without one, to whichever knows
-    /// it. Repeating it changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::NotBound`] if the driver does not take it; else the kernel's refusal.
-    pub fn bind(&self, address: PciAddress, driver: Option<&str>) -> Result<(), Error> {
-        let present = self.driver_of(address)?;
-        if present.is_some() && present.as_deref() == driver {
-            return Ok(());
-        }
-        self.unbind(address)?;
-        // An end of line alone takes the choice back.
-        let chosen = driver.map_or_else(|| "\n".to_owned(), str::to_owned);
-        write(&self.device(address).join("driver_override"), &chosen)?;
+    /// [`Error::Unclaimed`] if no driver takes it; else the kernel's refusal.
+    pub fn find_driver(&self, address: PciAddress) -> Result<(), Error> {
         write(&self.bus().join("drivers_probe"), &address.to_string())?;
-        let present = self.driver_of(address)?;
-        match driver {
-            Some(wanted) if present.as_deref() != Some(wanted) => {
-                Err(Error::NotBound { address, wanted: wanted.to_owned(), driver: present })
-            }
-            _ => Ok(()),
+        match self.driver_of(address)? {
+            Some(_) => Ok(()),
+            None => Err(Error::Unclaimed { address, kept_for: self.kept_for(address)? }),
         }
     }
 
-    /// The driver that a device is kept for. `None`: any that knows it.
-    ///
-    /// # Errors
-    /// When sysfs can't be read.
-    pub fn chosen_driver(&self, address: PciAddress) -> Result<Option<String>, Error> {
+    fn kept_for(&self, address: PciAddress) -> Result<Option<String>, Error> {
         let chosen = text(&self.device(address).join("driver_override"))?;
         Ok(chosen.filter(|driver| !driver.is_empty() && driver != "(null)"))
     }

@@ -78,14 +78,19 @@ pub enum Error {
         /// The VF's driver.
         driver: Option<String>,
     },
-    /// A driver did not take a device.
-    #[error("driver {wanted} did not take PCI device {address}: its driver is {}", driver.as_deref().unwrap_or("missing"))]
-    NotBound {
+    /// No driver takes a device.
+    #[error("{} PCI device {address}", no_driver(kept_for.as_deref()))]
+    Unclaimed {
         /// Which device.
         address: PciAddress,
-        /// The driver that should have it.
-        wanted: String,
-        /// The driver that has it.
-        driver: Option<String>,
+        /// The one driver that it is kept for. `None`: any that knows it.
+        kept_for: Option<String>,
     },
+}
+
+fn no_driver(kept_for: Option<&str>) -> String {
+    match kept_for {
+        Some(driver) => format!("driver {driver}, which alone may have it, does not take"),
+        None => "no driver takes".into(),
+    }
 }

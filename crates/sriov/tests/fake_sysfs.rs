@@ -203,18 +203,20 @@ fn a_vf_that_is_handed_over_needs_no_netdev() {
 }
 
 #[test]
-fn a_driver_that_does_not_take_a_device_is_told() {
+fn a_device_that_no_driver_takes_is_told() {
     let card = Card::new(4, 1);
     let vf = address_of(0);
-    fs::write(card.root.path().join("bus/pci/drivers_probe"), "").unwrap();
-    let error = card.sysfs().bind(pci(&vf), Some(VFIO)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "driver vfio-pci did not take PCI device 0000:03:00.1: its driver is mlx5_core"
-    );
-    assert_eq!(card.sysfs().chosen_driver(pci(&vf)).unwrap().as_deref(), Some(VFIO));
-    let unbound = card.root.path().join("bus/pci/drivers/mlx5_core/unbind");
-    assert_eq!(fs::read_to_string(unbound).unwrap(), vf);
+    let probe = card.root.path().join("bus/pci/drivers_probe");
+    fs::write(&probe, "").unwrap();
+    fs::remove_file(card.device(&vf).join("driver")).unwrap();
+    let refusal = || card.sysfs().find_driver(pci(&vf)).unwrap_err().to_string();
+    assert_eq!(refusal(), "no driver takes PCI device 0000:03:00.1");
+    assert_eq!(fs::read_to_string(&probe).unwrap(), vf);
+    card.set(&vf, "driver_override", VFIO);
+    let alone = "driver vfio-pci, which alone may have it, does not take PCI device 0000:03:00.1";
+    assert_eq!(refusal(), alone);
+    card.bind(&vf, VFIO);
+    card.sysfs().find_driver(pci(&vf)).unwrap();
 }
 
 #[test]

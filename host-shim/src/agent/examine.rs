@@ -121,6 +121,7 @@ impl Agent {
     /// Mends what can be mended, and tells by subject what could not be.
     async fn mend_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
         let mut obstacles = self.fetch_strangers(held).await;
+        obstacles.extend(self.find_drivers().await);
         obstacles.extend(self.pass().await);
         obstacles.extend(self.mend_pods().await);
         self.inventory_wanted();

@@ -11,6 +11,7 @@ mod detach;
 mod device_info;
 mod dial;
 mod dpu;
+mod driverless;
 mod examine;
 #[cfg(test)]
 mod fuzz;

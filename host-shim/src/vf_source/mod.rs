@@ -131,6 +131,15 @@ pub trait VfSource: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Gives a VF that has no driver to the one that it is kept for or, if it is kept for none, to
+    /// whichever knows it. Its link shows up in the host's namespace.
+    ///
+    /// # Errors
+    /// Why it has no driver still.
+    fn find_driver(&self, _pci_address: &str) -> Result<(), sriov::Error> {
+        Ok(())
+    }
+
     /// How the VF is handed over to programs as a device, and so has no link to move. `None`: it is
     /// not.
     fn handover(&self, _pci_address: &str) -> Option<Handover> {

@@ -229,6 +229,10 @@ impl VfSource for PciCards {
         others
     }
 
+    fn find_driver(&self, pci_address: &str) -> Result<(), sriov::Error> {
+        pci_address.parse().map_or(Ok(()), |address| self.sysfs.find_driver(address))
+    }
+
     fn handover(&self, pci_address: &str) -> Option<Handover> {
         logged(self.sysfs.handover(pci_address.parse().ok()?)).flatten()
     }

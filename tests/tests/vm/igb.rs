@@ -138,11 +138,22 @@ impl Card {
 
     /// Takes the VF away from its driver and gives it to one.
     fn bind(&self, vf: usize, driver: &str) {
-        let address = self.vf_address(vf);
-        let device = self.pf.parent().unwrap().join(&address);
-        fs::write(device.join("driver/unbind"), &address).unwrap();
-        fs::write(device.join("driver_override"), driver).unwrap();
-        fs::write("/sys/bus/pci/drivers_probe", &address).unwrap();
+        self.unbind(vf);
+        self.keep_for(vf, driver);
+        fs::write("/sys/bus/pci/drivers_probe", self.vf_address(vf)).unwrap();
+    }
+
+    fn device(&self, vf: usize) -> PathBuf {
+        self.pf.parent().unwrap().join(self.vf_address(vf))
+    }
+
+    fn unbind(&self, vf: usize) {
+        fs::write(self.device(vf).join("driver/unbind"), self.vf_address(vf)).unwrap();
+    }
+
+    /// No other driver takes the VF from now on. The end of a line: any that knows it does.
+    fn keep_for(&self, vf: usize, driver: &str) {
+        fs::write(self.device(vf).join("driver_override"), driver).unwrap();
     }
 }
 
@@ -211,6 +222,17 @@ impl Lab {
         let text = format!("endpoint = \"192.168.100.2:7443\"\ndpu = \"dpu-1\"\n{tls}");
         fs::write(&configuration, text).unwrap();
         Operator::new(&self.host, configuration)
+    }
+
+    /// What `dpuctl doctor` finds by that code.
+    #[track_caller]
+    fn doctor(&self, arguments: &[&str], code: &str) -> Value {
+        let all = [&["doctor", "-o", "json", "--timeout", "60"], arguments].concat();
+        let told = self.operator().dpuctl(&all).stdout;
+        let diagnosis: Value = serde_json::from_slice(&told).unwrap();
+        let mut found = diagnosis["differences"].as_array().unwrap().iter();
+        let found = found.find(|found| found["code"] == code);
+        found.unwrap_or_else(|| panic!("no {code} in {diagnosis:#}")).clone()
     }
 
     /// The five invariants, of VFs that look so while nobody has them.
@@ -504,6 +526,36 @@ fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
     lab.assert_becomes(&before);
     lab.wait_for_free(2);
     lab.assert_invariants(&clean);
+}
+
+/// `dpuctl doctor` names a VF without a driver, and `--fix` finds it one: the VF is as it was, on the
+/// host or in its pod.
+#[test]
+fn a_vf_without_a_driver_is_named_and_given_one() {
+    let lab = Lab::start(2);
+    let (before, clean) = (lab.all_on_host(), lab.clean());
+    lab.card.keep_for(1, "nonesuch");
+    lab.card.unbind(1);
+    let unmended = lab.doctor(&["--fix"], "VF_UNBOUND");
+    assert_eq!(unmended["state"], "DIFFERENCE_STATE_UNMENDED");
+    let why = unmended["why"].as_str().unwrap();
+    assert!(why.starts_with("driver nonesuch, which alone may have it, does not take"), "{why}");
+    assert!(!unmended["advice"].as_str().unwrap().contains("--fix"), "{unmended}");
+    lab.card.keep_for(1, "\n");
+    assert_eq!(lab.doctor(&[], "VF_UNBOUND")["state"], "DIFFERENCE_STATE_FOUND");
+    assert_eq!(lab.doctor(&["--fix"], "VF_UNBOUND")["state"], "DIFFERENCE_STATE_MENDED");
+    lab.assert_becomes(&before);
+    lab.wait_for_free(2);
+
+    let pod = Netns::new("pod");
+    let Attached { vf, mac, .. } = lab.add("blue", &pod);
+    lab.card.unbind(vf);
+    assert_eq!(lab.doctor(&["--fix"], "POD_VF_MISSING")["state"], "DIFFERENCE_STATE_MENDED");
+    let expected = Vf { name: "net1".into(), mac, mtu: 1400, is_up: true };
+    assert_eq!(lab.vf_in(&pod, vf), Some(expected));
+    lab.assert_invariants(&clean);
+    lab.call("DEL", "blue", &pod).nothing();
+    lab.assert_becomes(&before);
 }
 
 /// A VF that a program is to drive itself has no link to move: the pod is told its address, and its

@@ -1,0 +1,39 @@
+//! VFs that have no driver, and so no link.
+
+use std::sync::Arc;
+
+use bootstrap::Chain;
+use tokio::task::spawn_blocking;
+
+use super::{Agent, strangers::Obstacles};
+use crate::vf_source::{OtherVf, Whereabouts};
+
+impl Agent {
+    /// Gives them to the drivers that they are kept for or that know them. Whoever took a driver away
+    /// may have had a reason, so only an operator asks for that. Tells which VFs no driver took.
+    pub(super) async fn find_drivers(self: &Arc<Self>) -> Obstacles {
+        // Meanwhile nobody changes the number of VFs.
+        let _vfs_stay = self.vfs_stay.read().await;
+        let agent = Arc::clone(self);
+        spawn_blocking(move || agent.find_drivers_now()).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "giving VFs to their drivers failed");
+            Obstacles::new()
+        })
+    }
+
+    fn find_drivers_now(&self) -> Obstacles {
+        let others = self.source.other_vfs(&|_| false).into_iter();
+        let mut obstacles = Obstacles::new();
+        for OtherVf { identity, .. } in others.filter(|vf| vf.whereabouts == Whereabouts::Unbound) {
+            match self.source.find_driver(&identity.pci_address) {
+                Ok(()) => {
+                    self.repairs.note(&self.subject_of(&identity), "it has a driver again".into());
+                }
+                Err(error) => {
+                    obstacles.insert(self.subject_of(&identity), Chain(&error).to_string());
+                }
+            }
+        }
+        obstacles
+    }
+}
