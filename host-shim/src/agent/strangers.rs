@@ -60,7 +60,10 @@ impl Agent {
             }
             let from = stranger.path.display();
             match self.fetch(&stranger, &mut host) {
-                Ok(true) => self.repairs.note(address, format!("brought home from {from}")),
+                Ok(true) => {
+                    let subject = self.subject_of(&stranger.vf);
+                    self.repairs.note(&subject, format!("brought home from {from}"));
+                }
                 Ok(false) => tracing::info!(vf = address, "it is not in {from} any more"),
                 Err(error) => {
                     obstacles.insert(self.subject_of(&stranger.vf), error.to_string());

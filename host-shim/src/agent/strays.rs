@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use netlink::{Error, Netns, Rtnl};
+use netlink::{Error, Link, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
@@ -15,8 +15,8 @@ use crate::{
 
 impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
-    /// again. Those that the host itself uses are left alone.
-    /// Tells which could not be restored, and why.
+    /// again. Those that the host itself uses are left alone. Tells which could not be restored, and
+    /// why.
     pub(super) async fn restore_strays(self: &Arc<Self>) -> Obstacles {
         let agent = Arc::clone(self);
         match spawn_blocking(move || agent.restore_strays_now()).await {
@@ -84,13 +84,41 @@ impl Agent {
             let port = self.source.pf_port(&vf.pci_address);
             let what = differences_from_own(link, &own).join("; ");
             match make_clean(&mut host, link, &own, port.as_ref()) {
-                Ok(()) => self.repairs.note(&vf.pci_address, format!("restored: {what}")),
+                Ok(()) => self.repairs.note(&self.subject_of(&vf), format!("restored: {what}")),
                 Err(error) => {
-                    tracing::warn!(vf = vf.pci_address, %error, "not restored");
-                    obstacles.insert(self.subject_of(&vf), error.to_string());
+                    let why = with_what_is_in_the_way(&error, &mut host, link, &own.name);
+                    tracing::warn!(vf = vf.pci_address, "not restored: {why}");
+                    obstacles.insert(self.subject_of(&vf), why);
                 }
             }
         }
         Ok(obstacles)
+    }
+}
+
+/// The kernel's refusal and, if another link has the VF's name, which.
+fn with_what_is_in_the_way(error: &MoveError, host: &mut Rtnl, vf: &Link, name: &str) -> String {
+    match host.link_by_name(name) {
+        Ok(Some(other)) if other.index != vf.index => {
+            let Link { index, kind, .. } = other;
+            let kind = kind.map(|kind| format!(", a {kind},")).unwrap_or_default();
+            format!("{error}: link {index}{kind} has the name {name}")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_the_way_is_told_with_what_it_is() {
+        let mut host = Rtnl::open_in(&Netns::current().unwrap()).unwrap();
+        let mut vf = Link::default();
+        vf.index = u32::MAX;
+        let error = MoveError::Missing("d000:00:00.4".into());
+        let told = with_what_is_in_the_way(&error, &mut host, &vf, "lo");
+        assert!(told.ends_with(": link 1 has the name lo"), "{told}");
     }
 }

@@ -141,7 +141,9 @@ fn why_a_vf_can_not_be_restored_is_told() {
     let unmended = &found["differences"][0];
     assert_eq!((&unmended["code"], &unmended["subject"]), (&"VF_DIFFERS".into(), &"pf0vf1".into()));
     assert_eq!(unmended["state"], "DIFFERENCE_STATE_UNMENDED");
-    assert!(unmended["why"].as_str().unwrap().contains("exists"), "{found:#}");
+    let why = unmended["why"].as_str().unwrap();
+    assert!(why.contains("exists") && why.contains(", a bridge, has the name p0v1"), "{found:#}");
+    assert!(!unmended["advice"].as_str().unwrap().contains("--fix"), "{found:#}");
     host.ip(&["link", "del", "p0v1"]);
     let _ = doctor(&lab, &["--fix"]);
     assert_healthy(&lab);
