@@ -1,7 +1,9 @@
 //! The gRPC API: what each service's calls do, and who may make them.
 
 mod authorise;
+mod calls;
 mod convert;
+mod count;
 mod doctor;
 #[cfg(test)]
 mod fuzz;
@@ -21,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use authorise::Authorise;
+pub(crate) use count::{Count, calls};
 pub(crate) use operator::OperatorApi;
 pub(crate) use workload::WorkloadApi;
 
@@ -63,14 +66,28 @@ impl Shared {
     /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
     /// new ones don't.
     pub(crate) async fn status(&self) -> Vec<String> {
-        let mut problems = self.engine.status().await;
-        problems.extend(self.credentials.expired());
-        problems
+        let obstacles = self.engine.status().await;
+        obstacles.into_iter().chain(self.credentials.expired()).collect()
     }
 
     /// That the certificate expires soon, or has expired: one sentence.
     pub(crate) fn expiring(&self) -> Option<String> {
         self.credentials.expiring(self.certificate_warning)
+    }
+
+    /// All that is wrong, one sentence each.
+    pub(crate) async fn problems(&self) -> Vec<String> {
+        self.all_problems(self.status().await)
+    }
+
+    /// All that is wrong, given why Attach can't be served.
+    pub(crate) fn all_problems(&self, mut status: Vec<String>) -> Vec<String> {
+        for problem in self.other_problems().into_iter().chain(self.expiring()) {
+            if !status.contains(&problem) {
+                status.push(problem);
+            }
+        }
+        status
     }
 
     /// What is wrong besides what keeps Attach from being served, one sentence each.

@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::LogSettings;
+use bootstrap::{LogSettings, socket_address};
+use metrics::MetricsSettings;
 use mtls::{ExpiryWarning, TlsSettings};
 use netlink::{DevlinkDevice, EswitchMode};
 use serde::{Deserialize, Deserializer, de};
@@ -50,6 +51,9 @@ pub struct Config {
     /// Logs.
     #[serde(default)]
     pub log: LogSettings,
+    /// Metrics.
+    #[serde(default)]
+    pub metrics: MetricsSettings,
     /// How VFs' representors are reached.
     #[serde(default)]
     pub eswitch: Eswitch,
@@ -313,6 +317,7 @@ impl Config {
             ("certificate_warning_days", self.certificate_warning != next.certificate_warning),
             ("tls", self.tls != next.tls),
             ("log.format", self.log.format != next.log.format),
+            ("metrics", self.metrics != next.metrics),
             ("eswitch", self.eswitch != next.eswitch),
             ("fabric", self.fabric != next.fabric),
             ("allocation", self.allocation != next.allocation),
@@ -337,16 +342,6 @@ fn default_tls() -> TlsSettings {
         key: "/etc/dpu-offload/tls/dpu.key".into(),
         trust_domain: "dpu-offload.local".into(),
     }
-}
-
-fn socket_address<'de, D: Deserializer<'de>>(input: D) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(input)?;
-    text.parse().map_err(|_| {
-        de::Error::custom(format!(
-            "{text:?} is not an address and port: write an IP address and a port, such as \
-             \"0.0.0.0:7443\" or \"[::]:7443\""
-        ))
-    })
 }
 
 fn pf_ids<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<PfId>, D::Error> {
@@ -431,6 +426,7 @@ mod tests {
         assert_eq!(config.certificate_warning, defaults.certificate_warning);
         assert_eq!(config.tls, defaults.tls);
         assert_eq!(config.log, defaults.log);
+        assert_eq!(config.metrics, defaults.metrics);
         assert_eq!(config.eswitch, defaults.eswitch);
         assert_eq!(config.fabric, defaults.fabric);
         assert_eq!(config.allocation, defaults.allocation);
@@ -446,6 +442,7 @@ mod tests {
         );
         assert_refused("[[network]]\nname = \"a\"\nvlans = 1", "did you mean `vlan`?");
         assert_refused("[[pool]]\nname = \"a\"\nselcet = []", "did you mean `select`?");
+        assert_refused("[metrics]\nlisen = \"\"", "did you mean `listen`?");
     }
 
     #[test]
@@ -453,6 +450,10 @@ mod tests {
         let cases = [
             ("listen = \"7443\"", "`listen`: \"7443\" is not an address and port: write"),
             ("listen = \"dpu:7443\"", "\"dpu:7443\" is not an address and port"),
+            (
+                "[metrics]\nlisten = \":9464\"",
+                "`metrics.listen`: \":9464\" is not an address and port",
+            ),
             ("[[host]]\nname = \"a\"\npfs = [\"eth0\"]", "\"eth0\" does not name a PF, such as p0"),
             ("[[host]]\nname = \"a\"\npfs = []\nvfs = { eth0 = 1 }", "\"eth0\" does not name a PF"),
             ("[allocation]\nmac_prefix = \"00:11\"", "`allocation.mac_prefix`: \"00:11\" is not a"),

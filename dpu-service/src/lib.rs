@@ -15,6 +15,7 @@ pub mod programmer;
 pub mod reconcile;
 pub mod records;
 mod reload;
+mod scrape;
 mod server;
 pub mod service;
 pub mod sessions;

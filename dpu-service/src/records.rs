@@ -148,6 +148,12 @@ impl Records {
         self.journal.probe().await.err().map(|error| unavailable(&error))
     }
 
+    /// Whether it could be written when that was tried last.
+    #[must_use]
+    pub fn can_be_written(&self) -> bool {
+        self.journal.problem().is_none()
+    }
+
     /// What it has done since it was opened.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use metrics::Calls;
 use mtls::{LiveCredentials, Server, incoming};
 use offload_proto::{
     MESSAGE_LIMIT,
@@ -16,7 +17,7 @@ use tonic::{service::Routes, transport};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    api::{Authorise, OperatorApi, Shared, WorkloadApi},
+    api::{Authorise, Count, OperatorApi, Shared, WorkloadApi},
     config::Limits,
 };
 
@@ -42,6 +43,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     credentials: LiveCredentials,
     shared: Arc<Shared>,
+    calls: Arc<Calls>,
     limits: Limits,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
@@ -57,6 +59,7 @@ pub(crate) async fn serve(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
     transport(&limits)
+        .layer(Count(calls))
         .layer(Authorise::new(shared, limits.in_flight))
         .serve_with_incoming_shutdown(routes.prepare(), connections, stop.cancelled_owned())
         .await?;

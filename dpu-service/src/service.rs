@@ -4,7 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use bootstrap::{
     shutdown_signal,
 };
 use jiff::Timestamp;
+use metrics::{Calls, Endpoint};
 use mtls::{CredentialsError, LiveCredentials, Role};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -22,7 +23,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    api::Shared,
+    api::{self, Shared},
     attachments::{Attachments, Depth},
     config::{self, Config, EswitchDriver},
     eswitch::{Capability, Eswitch, Refused, devlink::DevlinkEswitch, veth::VethEswitch},
@@ -33,6 +34,7 @@ use crate::{
     reconcile,
     records::{OpenError, Records},
     reload::Reloader,
+    scrape::Scrape,
     server::{ServeError, serve},
     without_journal::open_when_readable,
 };
@@ -92,7 +94,9 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let programmer = open_drivers(&config)?;
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
-    let Some(engine) = open_when_readable(&config, &credentials, open).await? else {
+    let calls = api::calls();
+    let shown = serve_metrics(&config, &credentials, &calls);
+    let Some(engine) = open_when_readable(&config, &credentials, &calls, open).await? else {
         return Ok(());
     };
     let stop = CancellationToken::new();
@@ -100,10 +104,12 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
 
     let listener = listen(&config)?;
     let shared = Arc::new(share(&config, engine.clone(), credentials.clone(), &stop));
+    shown.get_or_init(|| shared.clone());
     let serving = serve(
         listener,
         credentials.clone(),
         shared.clone(),
+        calls,
         config.limits.clone(),
         stop.child_token(),
     );
@@ -129,6 +135,25 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
         tracing::info!("some peers keep their connections; they are cut");
     }
     Ok(())
+}
+
+/// Serves metrics, if that is wanted: until what is returned is set, without those of the engine.
+fn serve_metrics(
+    config: &Config,
+    credentials: &LiveCredentials,
+    calls: &Arc<Calls>,
+) -> Arc<OnceLock<Arc<Shared>>> {
+    let shared = Arc::<OnceLock<_>>::default();
+    if let Some(endpoint) = Endpoint::listen(&config.metrics) {
+        let scrape = Scrape {
+            credentials: credentials.clone(),
+            certificate_warning: config.certificate_warning.ahead(),
+            calls: Arc::clone(calls),
+            shared: Arc::clone(&shared),
+        };
+        tokio::spawn(endpoint.serve(move || scrape.clone().page()));
+    }
+    shared
 }
 
 /// The certificates of the configuration, read and checked.

@@ -2,9 +2,10 @@
 //! switch is touched, so that running pods keep their network, and the file is left as it is. Once it
 //! can be read again, be it mended or put back from a copy, the service begins its work.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bootstrap::{Chain, feed_watchdog, notify_ready, shutdown_signal};
+use metrics::Calls;
 use mtls::{LiveCredentials, Server, incoming};
 use offload_proto::{Failure, Reason};
 use tokio::{
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, service::InterceptorLayer};
 
 use crate::{
+    api::Count,
     attachments::Attachments,
     config::Config,
     records::OpenError,
@@ -32,6 +34,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 pub(crate) async fn open_when_readable(
     config: &Config,
     credentials: &LiveCredentials,
+    calls: &Arc<Calls>,
     open: impl Fn() -> Result<Attachments, OpenError>,
 ) -> Result<Option<Attachments>, ServiceError> {
     let error = match open() {
@@ -45,7 +48,7 @@ pub(crate) async fn open_when_readable(
     tracing::error!("{failure}");
     notify_ready();
     let stop = CancellationToken::new();
-    let mut refusing = pin!(refuse_all(config, credentials, failure, stop.clone()));
+    let mut refusing = pin!(refuse_all(config, credentials, calls, failure, stop.clone()));
     let opened = tokio::select! {
         signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
         refused = &mut refusing => return refused.map(|()| None),
@@ -74,6 +77,7 @@ async fn try_again(
 async fn refuse_all(
     config: &Config,
     credentials: &LiveCredentials,
+    calls: &Arc<Calls>,
     failure: Failure,
     stop: CancellationToken,
 ) -> Result<(), ServiceError> {
@@ -82,6 +86,7 @@ async fn refuse_all(
     let connections = incoming(listen(config)?, server, door(limits));
     let (_, health) = tonic_health::server::health_reporter();
     transport(limits)
+        .layer(Count(Arc::clone(calls)))
         .layer(InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into())))
         .add_service(health)
         .serve_with_incoming_shutdown(connections, stop.cancelled_owned())

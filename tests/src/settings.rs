@@ -47,6 +47,9 @@ pub(crate) const DPU: &str = "192.168.100.2:7443";
 /// Where the proxy to it listens, in the host's namespace.
 pub(crate) const PROXY: &str = "127.0.0.1:7444";
 
+/// Where metrics are read, in the namespace of either program.
+pub const METRICS: &str = "127.0.0.1:9464";
+
 /// What a lab's card is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CardKind {
@@ -104,6 +107,8 @@ pub struct Settings {
     pub service: String,
     /// Further keys of the agent's `[timeouts]`.
     pub timeouts: String,
+    /// Whether both programs serve their metrics, on [`METRICS`].
+    pub has_metrics: bool,
     /// Whether the agent reaches the DPU through a [`crate::Proxy`].
     pub proxied: bool,
 }
@@ -123,6 +128,7 @@ impl Default for Settings {
             carrier_ms: 200,
             service: String::new(),
             timeouts: String::new(),
+            has_metrics: false,
             proxied: false,
         }
     }
@@ -141,6 +147,10 @@ impl Settings {
         Self { card: CardKind::Netdevsim, ..Self::default() }
     }
 
+    fn metrics(&self) -> String {
+        if self.has_metrics { format!("[metrics]\nlisten = {METRICS:?}\n") } else { String::new() }
+    }
+
     /// The service's configuration file.
     #[must_use]
     pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
@@ -153,6 +163,7 @@ impl Settings {
             r#"listen = "0.0.0.0:7443"
 state_dir = {state:?}
 {tls}
+{metrics}
 [eswitch]
 driver = "{eswitch}"
 [fabric]
@@ -170,6 +181,7 @@ select = ["p0#0-{last}"]
 {service}
 {networks}"#,
             tls = pki.section("dpu", "dpu-1"),
+            metrics = self.metrics(),
             cool_down = self.cool_down,
             quarantine_after = self.quarantine_after,
             last = self.pool - 1,
@@ -190,6 +202,7 @@ netns_folders = [{netns:?}]
 endpoint = "{endpoint}"
 name = "dpu-1"
 {tls}
+{metrics}
 [vf_source]
 kind = "virtual"
 [timeouts]
@@ -204,6 +217,7 @@ carrier_ms = {carrier_ms}
             boot_id = folder.join("boot-id"),
             netns = folder.join("netns"),
             tls = pki.section("host", "node-1"),
+            metrics = self.metrics(),
             grace = self.grace,
             carrier_ms = self.carrier_ms,
         )

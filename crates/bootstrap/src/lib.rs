@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod address;
 mod chain;
 mod config;
 mod cut;
@@ -14,6 +15,7 @@ mod service_manager;
 mod signals;
 mod watch;
 
+pub use address::socket_address;
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
 pub use cut::cut;

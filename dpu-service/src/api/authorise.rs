@@ -1,4 +1,5 @@
-//! Who may call what: one table, applied to every call before it reaches its service.
+//! Who may call what, and whether there is room for it: asked of every call before it reaches its
+//! service.
 
 use std::{
     sync::Arc,
@@ -14,31 +15,10 @@ use tower::{Layer, Service};
 
 use super::{
     Shared,
+    calls::{HOSTS, roles},
     room::{Place, Room},
 };
 use crate::model::HostName;
-
-const HOSTS: &[Role] = &[Role::Host];
-const OPERATORS: &[Role] = &[Role::Operator];
-const OPERATORS_AND_VIEWERS: &[Role] = &[Role::Operator, Role::Viewer];
-
-/// The roles that may make the call of that gRPC path. `None`: there is no such service, and nobody
-/// may.
-fn roles(path: &str) -> Option<&'static [Role]> {
-    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
-    match service {
-        "offload.v1.WorkloadNetwork" => Some(HOSTS),
-        "offload.v1.Operator" => match method {
-            "GetDpu" | "ListVfs" | "ListAttachments" | "GetAttachment" | "ListNetworks"
-            | "ListPools" | "Examine" | "Watch" => Some(OPERATORS_AND_VIEWERS),
-            _ => Some(OPERATORS),
-        },
-        "grpc.health.v1.Health"
-        | "grpc.reflection.v1.ServerReflection"
-        | "grpc.reflection.v1alpha.ServerReflection" => Some(&Role::ALL),
-        _ => None,
-    }
-}
 
 /// Lets a call pass if its peer's role may make it, and if there is room for it.
 #[derive(Clone, Debug)]
@@ -146,67 +126,6 @@ where
                     answer.await
                 })
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn may(role: Role, path: &str) -> bool {
-        roles(path).is_some_and(|roles| roles.contains(&role))
-    }
-
-    #[test]
-    fn the_matrix() {
-        const WORKLOAD: &[&str] = &["Attach", "Detach", "Check", "Collect", "Status", "Session"];
-        const READS: &[&str] = &[
-            "GetDpu",
-            "ListVfs",
-            "ListAttachments",
-            "GetAttachment",
-            "ListNetworks",
-            "ListPools",
-            "Watch",
-        ];
-        const WRITES: &[&str] =
-            &["ApplyNetwork", "DeleteNetwork", "ReleaseAttachment", "ClearQuarantine"];
-        // Role, then whether it may: work, look, change, ask for health.
-        let matrix = [
-            (Role::Host, [true, false, false, true]),
-            (Role::Dpu, [false, false, false, true]),
-            (Role::Operator, [false, true, true, true]),
-            (Role::Viewer, [false, true, false, true]),
-        ];
-        for (role, expected) in matrix {
-            let calls: [(&str, &[&str]); 4] = [
-                ("offload.v1.WorkloadNetwork", WORKLOAD),
-                ("offload.v1.Operator", READS),
-                ("offload.v1.Operator", WRITES),
-                ("grpc.health.v1.Health", &["Check", "Watch"]),
-            ];
-            for ((service, methods), expected) in calls.into_iter().zip(expected) {
-                for method in methods {
-                    let path = format!("/{service}/{method}");
-                    assert_eq!(may(role, &path), expected, "{role} {path}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_call_that_is_new_to_the_table_is_for_operators() {
-        assert!(may(Role::Operator, "/offload.v1.Operator/FormatDisk"));
-        assert!(!may(Role::Viewer, "/offload.v1.Operator/FormatDisk"));
-    }
-
-    #[test]
-    fn nobody_may_call_what_is_not_there() {
-        for path in
-            ["", "/", "/x", "/x/y", "offload.v1.Operator/GetDpu", "//offload.v1.Operator/GetDpu"]
-        {
-            assert_eq!(roles(path), None, "{path}");
         }
     }
 }

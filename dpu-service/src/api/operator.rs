@@ -25,10 +25,6 @@ impl v1::operator_server::Operator for OperatorApi {
         _request: Request<v1::GetDpuRequest>,
     ) -> Result<Response<v1::Dpu>, Status> {
         let engine = &self.0.engine;
-        let mut problems = engine.status().await;
-        problems.extend(self.0.other_problems());
-        let expiring = self.0.expiring().filter(|expiring| !problems.contains(expiring));
-        problems.extend(expiring);
         Ok(Response::new(v1::Dpu {
             name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -36,7 +32,7 @@ impl v1::operator_server::Operator for OperatorApi {
             fabric_driver: engine.programmer().fabric_name().into(),
             capabilities: engine.capabilities().iter().map(show::capability).collect(),
             hosts: engine.hosts().iter().map(show::host).collect(),
-            problems,
+            problems: self.0.problems().await,
             attachments: show::count(engine.attachment_count()),
             started_at: self.0.started_at.to_string(),
             cards: engine.programmer().cards().iter().map(show::card).collect(),

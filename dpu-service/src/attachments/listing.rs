@@ -1,6 +1,9 @@
 //! What callers see.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
@@ -9,7 +12,10 @@ use vf_alloc::{VfId, VfState};
 use super::{
     engine::{Engine, now, on_blocking_thread},
     registry::{Entry, Registry},
-    views::{AttachmentDetail, AttachmentFilter, AttachmentView, NetworkView, PoolView, VfView},
+    views::{
+        AttachmentDetail, AttachmentFilter, AttachmentState, AttachmentView, NetworkView, PoolView,
+        VfView,
+    },
 };
 use crate::{
     model::{AttachmentId, HostName, Record},
@@ -61,6 +67,14 @@ impl Engine {
         views
     }
 
+    pub(super) fn attachments_by_state(&self) -> [(AttachmentState, usize); 4] {
+        let mut numbers = AttachmentState::ALL.map(|state| (state, 0));
+        for entry in self.registry().entries().filter(|entry| entry.durable) {
+            numbers[entry.state() as usize].1 += 1;
+        }
+        numbers
+    }
+
     /// The attachment whose id is `id`, or begins so.
     pub(super) async fn attachment(&self, id: &str) -> Result<AttachmentDetail, Failure> {
         let id = self.registry().find_id(id)?;
@@ -104,8 +118,12 @@ impl Engine {
 
     pub(super) fn networks(&self) -> Vec<NetworkView> {
         let registry = self.registry();
+        let mut users = HashMap::<_, usize>::new();
+        for entry in registry.entries() {
+            *users.entry(entry.record.network.name.as_str()).or_default() += 1;
+        }
         let view = |entry: &super::networks::Entry| {
-            entry.view(registry.users_of(&entry.network.name).count(), now())
+            entry.view(users.get(entry.network.name.as_str()).copied().unwrap_or_default(), now())
         };
         registry.networks.iter().map(view).collect()
     }

@@ -313,6 +313,12 @@ impl Attachments {
         self.0.attachments(filter)
     }
 
+    /// How many attachments there are in each state.
+    #[must_use]
+    pub fn attachments_by_state(&self) -> [(AttachmentState, usize); 4] {
+        self.0.attachments_by_state()
+    }
+
     /// The attachment whose id is `id`, or begins so: at least 4 characters.
     ///
     /// # Errors
@@ -349,6 +355,12 @@ impl Attachments {
     #[must_use]
     pub fn capabilities(&self) -> Vec<Capability> {
         self.0.programmer.capabilities()
+    }
+
+    /// Whether the journal could be written when that was tried last.
+    #[must_use]
+    pub fn journal_can_be_written(&self) -> bool {
+        self.0.records.can_be_written()
     }
 
     /// What the journal has done since it was opened.

@@ -106,14 +106,17 @@ impl Entry {
         self.record.phase == Phase::Held
     }
 
-    pub(super) fn view(&self) -> AttachmentView {
-        let state = match self.record.phase {
+    pub(super) fn state(&self) -> AttachmentState {
+        match self.record.phase {
             Phase::Releasing => AttachmentState::Releasing,
             Phase::Held if self.attached => AttachmentState::Attached,
             Phase::Held if self.programmed.is_some() => AttachmentState::Programmed,
             Phase::Held => AttachmentState::Reserved,
-        };
-        AttachmentView { record: Arc::clone(&self.record), state }
+        }
+    }
+
+    pub(super) fn view(&self) -> AttachmentView {
+        AttachmentView { record: Arc::clone(&self.record), state: self.state() }
     }
 }
 

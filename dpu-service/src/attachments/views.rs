@@ -23,6 +23,22 @@ pub enum AttachmentState {
     Releasing,
 }
 
+impl AttachmentState {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing];
+
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Programmed => "programmed",
+            Self::Attached => "attached",
+            Self::Releasing => "releasing",
+        }
+    }
+}
+
 /// An attachment as callers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentView {

@@ -231,6 +231,13 @@ impl World {
     pub(crate) fn check(&self) {
         let views = self.list();
         assert_eq!(views.len(), self.engine.attachment_count(), "no reservation is left over");
+        for (state, number) in self.engine.attachments_by_state() {
+            assert_eq!(
+                views.iter().filter(|view| view.state == state).count(),
+                number,
+                "{state:?}"
+            );
+        }
         let is_unique = |what: Vec<String>| what.iter().collect::<HashSet<_>>().len() == what.len();
         assert!(is_unique(views.iter().map(|view| view.record.vf.to_string()).collect()));
         assert!(is_unique(views.iter().map(|view| view.record.mac.to_string()).collect()));

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, path::PathBuf, time::Duration};
 
 use bootstrap::LogSettings;
+use metrics::MetricsSettings;
 use mtls::{ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
@@ -53,6 +54,9 @@ pub struct Config {
     /// The log.
     #[serde(default)]
     pub log: LogSettings,
+    /// Metrics.
+    #[serde(default)]
+    pub metrics: MetricsSettings,
     /// Where VFs come from.
     #[serde(default)]
     pub vf_source: VfSourceSettings,
@@ -397,6 +401,7 @@ mod tests {
         assert_eq!(shipped.state_dir, default.state_dir);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
         assert_eq!(shipped.certificate_warning, default.certificate_warning);
+        assert_eq!(shipped.metrics, default.metrics);
         assert_eq!(shipped.netns_folders(), default.netns_folders());
         assert_eq!(format!("{:?}", shipped.vf_source), format!("{:?}", default.vf_source));
     }

@@ -29,6 +29,20 @@ use crate::{
     vf_source::{self, VfIdentity, VfSource, Whereabouts},
 };
 
+/// What the DPU was told last.
+#[derive(Debug, Default)]
+pub(super) struct SentInventory {
+    pub pfs: Vec<PhysicalFunction>,
+    /// It is to be told once more, even if nothing changed.
+    pub is_wanted_again: bool,
+}
+
+impl SentInventory {
+    fn note(&mut self, pfs: Vec<PhysicalFunction>) {
+        *self = Self { pfs, is_wanted_again: false };
+    }
+}
+
 impl Agent {
     /// The first message of a session. What is under way is listed before what is recorded, so that
     /// an attach in between is in one of the lists at least.
@@ -52,7 +66,7 @@ impl Agent {
         };
         let (inventory, live, uses) = listed(list).await?;
         log_uses(&uses);
-        *self.sent_inventory() = Some(inventory.pfs.clone());
+        self.sent_inventory().note(inventory.pfs.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -79,12 +93,12 @@ impl Agent {
         };
         let (inventory, uses) = listed(list).await?;
         let mut sent = self.sent_inventory();
-        if sent.as_ref() != Some(&inventory.pfs)
+        if (sent.is_wanted_again || sent.pfs != inventory.pfs)
             && self.session.send(host_message::Message::Inventory(inventory.clone()))
         {
             Milestone::InventorySent.pass();
             log_uses(&uses);
-            *sent = Some(inventory.pfs);
+            sent.note(inventory.pfs);
         }
         Ok(())
     }

@@ -220,7 +220,7 @@ impl Agent {
 
     /// Sends the inventory soon, even as it was: the DPU waits for it to learn of a VF.
     pub(super) fn inventory_wanted(&self) {
-        self.sent_inventory().take();
+        self.sent_inventory().is_wanted_again = true;
         self.inventory_changed();
     }
 

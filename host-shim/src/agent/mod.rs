@@ -27,6 +27,7 @@ mod provide;
 mod records;
 mod repairs;
 mod run;
+mod scrape;
 mod server;
 mod session;
 mod status;
@@ -41,10 +42,11 @@ use std::{
 };
 
 use keyed_locks::KeyedLocks;
+use metrics::Calls;
 use netlink::Netns;
 use offload_proto::{
     Failure, Reason,
-    v1::{PhysicalFunction, Release, dpu_message::Message, host_message},
+    v1::{Release, dpu_message::Message, host_message},
 };
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -57,7 +59,7 @@ pub use server::ListenError;
 
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
 use dpu::detach_request;
-
+use inventory::SentInventory;
 use orphans::Orphans;
 use pauses::Pauses;
 use pending::Pending;
@@ -96,7 +98,7 @@ struct Agent {
     /// When such a comparison last came to its end.
     last_pass: Mutex<Instant>,
     inventory_poke: Notify,
-    sent_inventory: Mutex<Option<Vec<PhysicalFunction>>>,
+    sent_inventory: Mutex<SentInventory>,
     /// The records that are about to be looked at, by attachment id.
     looked_for: Mutex<HashSet<String>>,
     /// How long to wait before a VF is worked at again.
@@ -114,6 +116,8 @@ struct Agent {
     orphans: Orphans,
     /// What was mended lately.
     repairs: Repairs,
+    /// The calls that were answered.
+    calls: Arc<Calls>,
     /// Held while all is compared with the kernel.
     passing: tokio::sync::Mutex<()>,
     /// The examinations that may be wanted at a time.
@@ -157,6 +161,7 @@ impl Agent {
             vfs_stay: RwLock::default(),
             orphans: Orphans::default(),
             repairs: Repairs::default(),
+            calls: scrape::calls(),
             passing: tokio::sync::Mutex::default(),
             examinations: Arc::new(Semaphore::new(EXAMINATIONS)),
             examining: tokio::sync::Mutex::default(),
@@ -189,7 +194,7 @@ impl Agent {
         locked(&self.looked_for)
     }
 
-    fn sent_inventory(&self) -> MutexGuard<'_, Option<Vec<PhysicalFunction>>> {
+    fn sent_inventory(&self) -> MutexGuard<'_, SentInventory> {
         locked(&self.sent_inventory)
     }
 

@@ -1,6 +1,13 @@
 //! What the agent has mended by itself, for whoever asks.
 
-use std::{collections::VecDeque, sync::Mutex, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use offload_proto::v1;
 
@@ -11,7 +18,10 @@ const KEPT: usize = 64;
 
 /// The latest repairs.
 #[derive(Debug, Default)]
-pub(super) struct Repairs(Mutex<VecDeque<Repair>>);
+pub(super) struct Repairs {
+    latest: Mutex<VecDeque<Repair>>,
+    count: AtomicU64,
+}
 
 #[derive(Debug)]
 struct Repair {
@@ -24,11 +34,17 @@ impl Repairs {
     /// Something of `subject` was mended just now: one sentence.
     pub(super) fn note(&self, subject: &str, message: String) {
         tracing::info!(subject, "mended: {message}");
-        let mut kept = locked(&self.0);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let mut kept = locked(&self.latest);
         if kept.len() == KEPT {
             kept.pop_front();
         }
         kept.push_back(Repair { at: Instant::now(), subject: subject.to_owned(), message });
+    }
+
+    /// How many there were since the agent started.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// What is remembered, oldest first.
@@ -39,7 +55,7 @@ impl Repairs {
             message: repair.message.clone(),
             host: String::new(),
         };
-        locked(&self.0).iter().map(told).collect()
+        locked(&self.latest).iter().map(told).collect()
     }
 }
 
@@ -53,5 +69,6 @@ mod tests {
         (0..=KEPT).for_each(|number| repairs.note(&number.to_string(), "restored".into()));
         let all = repairs.all();
         assert_eq!((all.len(), all[0].subject.as_str()), (KEPT, "1"));
+        assert_eq!(repairs.count(), KEPT as u64 + 1);
     }
 }

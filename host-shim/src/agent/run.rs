@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder},
+    future::{Ready, ready},
     io::{self, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -14,6 +15,7 @@ use bootstrap::{
     ConfigError, LogError, feed_watchdog, init_logs, load_config, notify_ready, notify_stopping,
     raise_file_limit, reload_signals, shutdown_signal,
 };
+use metrics::{Endpoint, Page};
 use netlink::{LinkMonitor, Netns, NetnsError};
 use offload_proto::Failure;
 use tokio::{runtime::Builder, time::timeout};
@@ -169,7 +171,11 @@ fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
 async fn keep(config: Config) -> Result<(), AgentError> {
     raise_file_limit();
     let socket = listen(&config.socket)?;
+    let endpoint = Endpoint::listen(&config.metrics);
     let agent = Arc::new(begin(config)?);
+    if let Some(endpoint) = endpoint {
+        tokio::spawn(endpoint.serve(page_of(&agent)));
+    }
     let monitor = LinkMonitor::open(&agent.host)?;
     agent.reconcile_all().await;
     Milestone::StartReconciled.pass();
@@ -187,6 +193,11 @@ async fn keep(config: Config) -> Result<(), AgentError> {
         () = finish(&agent) => Ok(()),
         error = keepers => Err(error),
     }
+}
+
+fn page_of(agent: &Arc<Agent>) -> impl Fn() -> Ready<Page> + Clone + use<> {
+    let agent = Arc::clone(agent);
+    move || ready(agent.page())
 }
 
 /// All that the agent does unasked, for ever.

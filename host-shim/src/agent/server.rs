@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use metrics::OK;
 use nix::unistd::geteuid;
 use offload_proto::{Failure, Reason};
 use tokio::{
@@ -22,7 +23,7 @@ use tokio::{
     time::{sleep, timeout, timeout_at},
 };
 
-use super::{Agent, defect};
+use super::{Agent, defect, scrape};
 use crate::{
     cni::error::CniError,
     protocol::{Call, DOCUMENT_LIMIT, Reply, Request, decode},
@@ -137,15 +138,17 @@ async fn converse(
     let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
     let deadline = arrived + Duration::from_millis(call.deadline_ms).saturating_sub(MARGIN);
     // A task of its own: a caller that is killed or gives up does not stop the work in the middle.
-    let tasks = agent.tasks.clone();
-    let work = tasks.spawn(async move {
+    let (verb, begun) = (scrape::verb(&call.request), Instant::now());
+    let worker = Arc::clone(&agent);
+    let work = agent.tasks.spawn(async move {
         let _permit = permit;
-        answer(&agent, call.request, deadline).await
+        answer(&worker, call.request, deadline).await
     });
-    let reply = match timeout_at(deadline.into(), work).await {
-        Ok(reply) => reply.unwrap_or_else(|error| failed(defect(&error))),
+    let Answer { reply, refusal } = match timeout_at(deadline.into(), work).await {
+        Ok(answer) => answer.unwrap_or_else(|error| failed(defect(&error))),
         Err(_) => failed(late()),
     };
+    agent.calls.note(verb.as_str(), refusal.map_or(OK, Reason::as_str), begun.elapsed());
     stream.write_all(&serde_json::to_vec(&reply)?).await?;
     stream.shutdown().await
 }
@@ -156,21 +159,35 @@ async fn read(stream: &mut UnixStream) -> io::Result<Call> {
     decode(&document)
 }
 
-async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Reply {
-    let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done);
+/// What a caller is told.
+pub(super) struct Answer {
+    pub reply: Reply,
+    /// `None`: what was asked for is done.
+    pub refusal: Option<Reason>,
+}
+
+impl From<Reply> for Answer {
+    /// What was asked for is done.
+    fn from(reply: Reply) -> Self {
+        Self { reply, refusal: None }
+    }
+}
+
+async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Answer {
+    let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
     match request {
         Request::Add(request) => {
             let deadline = deadline.min(Instant::now() + agent.config.timeouts.attach());
             match agent.attach(request, deadline).await {
                 Ok((attachment, timings)) => {
-                    Reply::Attached { attachment: Box::new(attachment), timings }
+                    Reply::Attached { attachment: Box::new(attachment), timings }.into()
                 }
                 Err(failure) => failed(failure),
             }
         }
         Request::Del(request) => {
             agent.detach(request).await;
-            Reply::Done
+            Reply::Done.into()
         }
         Request::Check(request) => done(agent.check(request).await),
         Request::Gc(request) => done(agent.collect(request).await),
@@ -182,10 +199,11 @@ fn late() -> Failure {
     Failure::new(Reason::DeadlineExceeded, "the agent is still at work on the call")
 }
 
-fn failed(failure: Failure) -> Reply {
-    tracing::info!(reason = %failure.reason, "refused: {failure}");
+fn failed(failure: Failure) -> Answer {
+    let reason = failure.reason;
+    tracing::info!(%reason, "refused: {failure}");
     let CniError { code, message, details } = failure.into();
-    Reply::Failed { code, message, details }
+    Answer { reply: Reply::Failed { code, message, details }, refusal: Some(reason) }
 }
 
 #[cfg(test)]
@@ -228,7 +246,7 @@ mod tests {
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let permits = Arc::new(Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
-        tokio::spawn(converse(agent, stream, permit));
+        let conversation = tokio::spawn(converse(Arc::clone(&agent), stream, permit));
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -236,6 +254,10 @@ mod tests {
         let Reply::Failed { details, .. } = decode(&answer).unwrap() else { panic!("no failure") };
         assert!(details.starts_with("DEADLINE_EXCEEDED"), "{details}");
         assert_eq!(permits.available_permits(), 0, "the work goes on");
+        conversation.await.unwrap().unwrap();
+        let page = agent.page().text().unwrap();
+        let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
+        assert!(page.contains(counted), "as the caller was told: {page}");
     }
 
     #[tokio::test]

@@ -245,6 +245,11 @@ impl Session {
         }
     }
 
+    /// The agent's certificate. `None`: it could not be read yet.
+    pub(super) fn credentials(&self) -> Option<&LiveCredentials> {
+        self.credentials.get()
+    }
+
     /// That the agent's certificate expires within `ahead`, or has expired: one sentence.
     pub(super) fn certificate_expiring(&self, ahead: Duration) -> Option<String> {
         self.credentials.get()?.expiring(ahead)

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use offload_proto::{Failure, Reason};
 
-use super::{Agent, session::Standing};
+use super::{Agent, server::Answer, session::Standing};
 use crate::{
     cni::error::{CniError, code},
     protocol::Reply,
@@ -16,9 +16,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 impl Agent {
     /// Serves a STATUS. Pools that are exhausted are no problem of this kind: a node that is not
     /// ready would lose the pods that run well.
-    pub(super) async fn status(&self) -> Reply {
+    pub(super) async fn status(&self) -> Answer {
         match self.trouble().await {
-            None => Reply::Done,
+            None => Reply::Done.into(),
             Some(failure) => self.not_available(failure),
         }
     }
@@ -41,14 +41,15 @@ impl Agent {
         }
     }
 
-    fn not_available(&self, failure: Failure) -> Reply {
+    fn not_available(&self, failure: Failure) -> Answer {
         let code = if self.broken().is_empty() {
             code::NOT_AVAILABLE
         } else {
             code::NOT_AVAILABLE_AND_LIMITED
         };
+        let refusal = Some(failure.reason);
         let CniError { message, details, .. } = failure.into();
-        Reply::Failed { code, message, details }
+        Answer { reply: Reply::Failed { code, message, details }, refusal }
     }
 }
 

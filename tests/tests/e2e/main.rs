@@ -20,6 +20,7 @@ mod identity;
 mod kills;
 mod kubelet;
 mod load;
+mod metrics;
 mod operators;
 mod outages;
 mod pods;

@@ -1,0 +1,126 @@
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use mtls::Credentials;
+use prometheus_client::{
+    encoding::{EncodeMetric, MetricEncoder, text},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge, info::Info},
+    registry::{Registry, Unit},
+};
+
+use crate::Calls;
+
+/// What all names begin with.
+const PREFIX: &str = "dpu_offload";
+
+/// A label's name and value. Values come out of a bounded set, such as states or what a configuration
+/// names: a monitoring system keeps a series for each of them.
+pub type Label = (&'static str, String);
+
+/// A label.
+#[must_use]
+pub fn label(name: &'static str, value: &str) -> Label {
+    (name, value.to_owned())
+}
+
+/// What one scrape reads. Families are added in the order in which they are shown. Help texts are one
+/// clause without a final stop.
+#[derive(Debug)]
+pub struct Page(Registry);
+
+impl Page {
+    /// A page of `program`, which tells of its `version`.
+    #[must_use]
+    pub fn of(program: &'static str, version: &'static str) -> Self {
+        let mut registry = Registry::with_prefix(PREFIX);
+        let build = Info::new([("program", program), ("version", version)]);
+        registry.register("build", "The program that runs", build);
+        Self(registry)
+    }
+
+    /// Adds a number that goes up and down.
+    pub fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.0.register(name, help, ConstGauge::new(value));
+    }
+
+    /// Adds numbers that go up and down, by their labels.
+    pub fn gauges<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = ([Label; N], u64)>,
+    ) {
+        self.0.register(name, help, Gauges(series.into_iter().collect()));
+    }
+
+    /// Adds a number that only goes up. It is shown as `<name>_total`.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.0.register(name, help, ConstCounter::new(value));
+    }
+
+    /// Adds calls: `<scope>_calls_total` and `<scope>_call_duration_seconds`.
+    pub fn calls(&mut self, scope: &str, help: &str, calls: &Arc<Calls>) {
+        self.0.register(format!("{scope}_calls"), help, calls.answers());
+        self.0.register_with_unit(
+            format!("{scope}_call_duration"),
+            "How long they took until their answer",
+            Unit::Seconds,
+            calls.durations(),
+        );
+    }
+
+    /// Adds the ends of the certificates in force, and when it is warned of them, `ahead` at most.
+    pub fn certificates(&mut self, credentials: &Credentials, ahead: Duration) {
+        let certificates = [("own", credentials.validity()), ("ca", credentials.ca_validity())];
+        self.timestamps(
+            "certificate_not_after",
+            "The last moment at which the certificate in force is valid",
+            certificates.map(|(which, validity)| (which, validity.not_after)),
+        );
+        self.timestamps(
+            "certificate_warning",
+            "From when on the certificate in force is to be renewed",
+            certificates.map(|(which, validity)| (which, validity.warning_at(ahead))),
+        );
+    }
+
+    fn timestamps(&mut self, name: &str, help: &str, times: [(&str, SystemTime); 2]) {
+        let series = times.map(|(which, time)| {
+            let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            ([("certificate", which.to_owned())], since_1970.as_secs())
+        });
+        let gauges = Gauges(series.to_vec());
+        self.0.register_with_unit(format!("{name}_timestamp"), help, Unit::Seconds, gauges);
+    }
+
+    /// Its text, as it is scraped.
+    ///
+    /// # Errors
+    /// None that a page is known to cause.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.0)?;
+        Ok(text)
+    }
+}
+
+/// Gauges of one family, by their labels.
+#[derive(Debug)]
+struct Gauges<const N: usize>(Vec<([Label; N], u64)>);
+
+impl<const N: usize> EncodeMetric for Gauges<N> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (labels, value) in &self.0 {
+            let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
+            ConstGauge::new(*value).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}

@@ -1,0 +1,16 @@
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Deserializer};
+
+/// The `[metrics]` table of every configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSettings {
+    /// The address and port that metrics are read from. `None`: from nowhere.
+    #[serde(deserialize_with = "some_address")]
+    pub listen: Option<SocketAddr>,
+}
+
+fn some_address<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SocketAddr>, D::Error> {
+    bootstrap::socket_address(input).map(Some)
+}

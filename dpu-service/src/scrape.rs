@@ -1,0 +1,115 @@
+//! What a scrape of the metrics sees: how it stands at the moment, in numbers.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use metrics::{Calls, Page, label};
+use mtls::LiveCredentials;
+
+use crate::{
+    api::Shared,
+    attachments::{Attachments, NetworkView, PoolView},
+    sessions::HostView,
+};
+
+/// All that a scrape looks at.
+#[derive(Clone, Debug)]
+pub(crate) struct Scrape {
+    pub(crate) credentials: LiveCredentials,
+    /// How long before its end it is told that the certificate expires.
+    pub(crate) certificate_warning: Duration,
+    pub(crate) calls: Arc<Calls>,
+    /// Empty as long as the journal can't be read.
+    pub(crate) shared: Arc<OnceLock<Arc<Shared>>>,
+}
+
+impl Scrape {
+    /// The page of this moment.
+    pub(crate) async fn page(self) -> Page {
+        let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
+        page.certificates(&self.credentials.current(), self.certificate_warning);
+        let shared = self.shared.get();
+        add_readiness(&mut page, shared).await;
+        if let Some(shared) = shared {
+            add_journal(&mut page, &shared.engine);
+            add_attachments(&mut page, &shared.engine);
+            add_hosts(&mut page, &shared.engine.hosts());
+            add_vfs(&mut page, &shared.engine.pools());
+            add_addresses(&mut page, &shared.engine.networks());
+        }
+        let help = "Calls that were answered, streams that were begun";
+        page.calls("service", help, &self.calls);
+        page
+    }
+}
+
+async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
+    let (is_ready, is_writable, problems) = match shared {
+        Some(shared) => {
+            // One look, which tries a journal that has a problem: what a page tells fits together.
+            let status = shared.status().await;
+            let is_writable = shared.engine.journal_can_be_written();
+            (status.is_empty(), is_writable, shared.all_problems(status).len())
+        }
+        None => (false, false, 1),
+    };
+    page.gauge("service_ready", "Whether new attachments can be made", is_ready.into());
+    let help = "Whether the journal could be written the last time";
+    page.gauge("service_journal_writable", help, is_writable.into());
+    page.gauge("service_problems", "Problems that `dpuctl status` tells of", problems as u64);
+}
+
+fn add_journal(page: &mut Page, engine: &Attachments) {
+    let journal::Statistics { commits, transactions } = engine.journal_statistics();
+    page.counter("service_journal_commits", "Changes made durable", commits);
+    let help = "Transactions that these changes took";
+    page.counter("service_journal_transactions", help, transactions);
+}
+
+fn add_attachments(page: &mut Page, engine: &Attachments) {
+    let numbers = engine.attachments_by_state();
+    let series = numbers.map(|(state, number)| ([label("state", state.name())], number as u64));
+    page.gauges("service_attachments", "Attachments, by where they stand", series);
+}
+
+fn add_hosts(page: &mut Page, hosts: &[HostView]) {
+    let series = hosts.iter().map(|host| ([label("host", &host.name.0)], host.connected.into()));
+    page.gauges("service_host_connected", "Whether the host has a session", series);
+}
+
+fn add_vfs(page: &mut Page, pools: &[PoolView]) {
+    let of_pool = |PoolView { spec, usage }: &PoolView| {
+        let states = [
+            ("free", usage.free),
+            ("in_use", usage.in_use),
+            ("cooling", usage.cooling),
+            ("quarantined", usage.quarantined),
+            ("absent", usage.absent),
+        ];
+        let pool = label("pool", &spec.name);
+        states.map(|(state, number)| ([pool.clone(), label("state", state)], number as u64))
+    };
+    page.gauges("service_vfs", "VFs of each pool, by state", pools.iter().flat_map(of_pool));
+}
+
+fn add_addresses(page: &mut Page, networks: &[NetworkView]) {
+    let subnets = networks.iter().flat_map(|network| {
+        let name = &network.network.name;
+        network.subnets.iter().map(move |subnet| {
+            ([label("network", name), label("subnet", &subnet.cidr.to_string())], subnet)
+        })
+    });
+    let subnets: Vec<_> = subnets.collect();
+    let used = subnets.iter().flat_map(|([network, cidr], subnet)| {
+        [("held", subnet.held), ("cooling", subnet.cooling)]
+            .map(|(state, number)| ([network.clone(), cidr.clone(), label("state", state)], number))
+    });
+    page.gauges("service_addresses", "Addresses of each subnet that are not free, by state", used);
+    page.gauges(
+        "service_address_capacity",
+        "Addresses of each subnet that may be handed out",
+        subnets.iter().map(|(labels, subnet)| (labels.clone(), subnet.capacity)),
+    );
+}

@@ -1,0 +1,110 @@
+//! What a scrape of the metrics sees: how it stands at the moment, in numbers.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use metrics::{Calls, Page, label};
+use offload_proto::v1::VfCondition;
+
+use super::{Agent, records::Phase, session::Standing};
+use crate::{cni::environment::Verb, protocol::Request};
+
+/// What the plugin asks of the agent.
+const VERBS: [Verb; 5] = [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
+
+/// No calls yet.
+pub(super) fn calls() -> Arc<Calls> {
+    Arc::new(Calls::new("verb", VERBS.map(Verb::as_str)))
+}
+
+/// What CNI calls it.
+pub(super) const fn verb(request: &Request) -> Verb {
+    match request {
+        Request::Add(_) => Verb::Add,
+        Request::Del(_) => Verb::Del,
+        Request::Check(_) => Verb::Check,
+        Request::Gc(_) => Verb::Gc,
+        Request::Status => Verb::Status,
+    }
+}
+
+impl Agent {
+    /// The page of this moment. Nothing that it shows takes a look at the kernel.
+    pub(super) fn page(&self) -> Page {
+        let mut page = Page::of("host-shim-agent", env!("CARGO_PKG_VERSION"));
+        if let Some(credentials) = self.session.credentials() {
+            page.certificates(&credentials.current(), self.config.certificate_warning.ahead());
+        }
+        let is_connected = matches!(self.session.standing(), Standing::Up(_));
+        let help = "Whether there is a session with the DPU";
+        page.gauge("agent_session_connected", help, is_connected.into());
+        self.add_records(&mut page);
+        self.add_vfs(&mut page);
+        let help = "VFs, pods and records that were mended";
+        page.counter("agent_repairs", help, self.repairs.count());
+        page.calls("agent", "Calls of the CNI plugin that were answered", &self.calls);
+        page
+    }
+
+    fn add_records(&self, page: &mut Page) {
+        let (mut live, mut releasing) = (0, 0);
+        for record in self.records.all() {
+            match record.phase {
+                Phase::Live => live += 1,
+                Phase::Releasing => releasing += 1,
+            }
+        }
+        let series = [([label("phase", "live")], live), ([label("phase", "releasing")], releasing)];
+        page.gauges("agent_records", "Records of attachments, by phase", series);
+        let spooled = releasing + self.orphans.keys().len() as u64;
+        let help = "Releases that the DPU has not confirmed yet";
+        page.gauge("agent_spooled_releases", help, spooled);
+        let help = "Attachments whose pods have lost their VF";
+        page.gauge("agent_broken_attachments", help, self.broken().len() as u64);
+    }
+
+    fn add_vfs(&self, page: &mut Page) {
+        let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
+        let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
+        for vf in self.sent_inventory().pfs.iter().flat_map(|pf| &pf.vfs) {
+            let is_held = self.records.by_pci_address(&vf.pci_address).is_some();
+            let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };
+            *numbers.entry(state).or_default() += 1;
+        }
+        let series = states.map(|state| {
+            let number = numbers.get(&(state as i32)).copied().unwrap_or_default();
+            ([label("state", name(state))], number)
+        });
+        page.gauges(
+            "agent_vfs",
+            "VFs by state: with a record in use, else as the DPU was told last",
+            series,
+        );
+    }
+}
+
+const fn name(condition: VfCondition) -> &'static str {
+    match condition {
+        VfCondition::Unspecified => "unspecified",
+        VfCondition::Clean => "clean",
+        VfCondition::InUse => "in_use",
+        VfCondition::Missing => "missing",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::v1::{PhysicalFunction, VirtualFunction};
+
+    use super::*;
+    use crate::agent::tests::agent;
+
+    #[tokio::test]
+    async fn vfs_are_counted_while_the_dpu_is_to_be_told_of_them_again() {
+        let (agent, _folder) = agent();
+        let vf = VirtualFunction { condition: VfCondition::Clean.into(), ..Default::default() };
+        agent.sent_inventory().pfs = vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }];
+        agent.inventory_wanted();
+        let page = agent.page().text().unwrap();
+        assert!(page.contains(r#"agent_vfs{state="clean"} 1"#), "{page}");
+    }
+}
