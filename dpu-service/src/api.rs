@@ -5,6 +5,7 @@ mod calls;
 mod convert;
 mod count;
 mod doctor;
+mod finish;
 #[cfg(test)]
 mod fuzz;
 mod operator;
@@ -24,6 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use authorise::Authorise;
 pub(crate) use count::{Count, calls};
+pub(crate) use finish::Finish;
 pub(crate) use operator::OperatorApi;
 pub(crate) use workload::WorkloadApi;
 

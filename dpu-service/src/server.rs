@@ -17,7 +17,7 @@ use tonic::{service::Routes, transport};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    api::{Authorise, Count, OperatorApi, Shared, WorkloadApi},
+    api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
     config::Limits,
 };
 
@@ -59,6 +59,7 @@ pub(crate) async fn serve(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
     transport(&limits)
+        .layer(Finish)
         .layer(Count(calls))
         .layer(Authorise::new(shared, limits.in_flight))
         .serve_with_incoming_shutdown(routes.prepare(), connections, stop.cancelled_owned())

@@ -27,12 +27,20 @@ use offload_proto::{
     },
 };
 use service_support::{ADDRESS, NETWORKS, Setup, eventually, reason};
-use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+    time::timeout,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming, transport::Channel};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+
+/// Where the service's metrics are read.
+const METRICS: &str = "127.0.0.1:9464";
 
 /// What each of four calls gave: work, look, change, health.
 async fn try_all(channel: Channel) -> [Result<(), Status>; 4] {
@@ -421,6 +429,54 @@ fn calls_beyond_the_limit_are_refused_at_once() {
         let (served, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         assert!(!served.is_empty() && !refused.is_empty(), "{} served", served.len());
         refused.into_iter().for_each(|result| assert_eq!(reason(result), Reason::Overloaded));
+    });
+}
+
+async fn scrape() -> String {
+    let mut stream = TcpStream::connect(METRICS).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    page
+}
+
+/// Its work goes on, so it has its place until that ends, and is counted then.
+#[test]
+fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let setup = Setup::new();
+    let metrics = format!("[metrics]\nlisten = {METRICS:?}\n{NETWORKS}");
+    // One call of each peer.
+    setup.configure("in_flight = 2", &metrics);
+    let _service = setup.start();
+    setup.client(async || {
+        let mut host = Session::examinable(&setup).await;
+        let mut operator = setup.operator();
+        for has_deadline in [true, false] {
+            let mut examine = tonic::Request::new(v1::ExamineRequest::default());
+            if has_deadline {
+                examine.set_timeout(PATIENCE);
+                let status = operator.examine(examine).await.unwrap_err();
+                let is_late = matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded);
+                assert!(is_late, "{status:?}");
+            } else {
+                let _ = timeout(PATIENCE, operator.examine(examine)).await.unwrap_err();
+            }
+            let refused = operator.list_pools(v1::ListPoolsRequest {}).await;
+            assert_eq!(reason(refused), Reason::Overloaded, "deadline: {has_deadline}");
+            host.find(&[]).await;
+            eventually("the place is free again", async || {
+                operator.list_pools(v1::ListPoolsRequest {}).await.is_ok()
+            })
+            .await;
+        }
+        let of_examine = |number, rest| {
+            format!("call_duration_seconds_{number}method=\"Operator/Examine\"}} {rest}\n")
+        };
+        let counted = of_examine("count{", 2);
+        eventually("both are counted", async || scrape().await.contains(&counted)).await;
+        let page = scrape().await;
+        assert!(page.contains(&of_examine("bucket{le=\"0.1\",", 0)), "{page}");
     });
 }
 

@@ -120,7 +120,7 @@ where
             }
             Ok(place) => {
                 let answer = self.inner.call(request);
-                // A stream counts until its call has begun to answer.
+                // A stream takes it until its call has begun to answer.
                 Box::pin(async move {
                     let _place = place;
                     answer.await

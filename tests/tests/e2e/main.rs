@@ -16,6 +16,7 @@ mod doctor;
 mod documents;
 mod faults;
 mod floods;
+mod greed;
 mod identity;
 mod kills;
 mod kubelet;

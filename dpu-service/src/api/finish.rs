@@ -1,0 +1,54 @@
+//! Sees calls through to their end, whatever becomes of their callers.
+
+use std::{
+    future::Future,
+    panic::resume_unwind,
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use tower::{Layer, Service};
+
+/// Lets a call go on when its deadline is over or its caller has gone, as its work does anyway. So what
+/// is inside of this layer sees the end of each call: its place is taken until then, and it is counted.
+/// Of a call that answers with a stream, the end is that it has begun to answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finish;
+
+impl<S> Layer<S> for Finish {
+    type Service = Finished<S>;
+
+    fn layer(&self, inner: S) -> Finished<S> {
+        Finished(inner)
+    }
+}
+
+/// A service behind [`Finish`].
+#[derive(Clone, Debug)]
+pub(crate) struct Finished<S>(S);
+
+impl<S, R> Service<R> for Finished<S>
+where
+    S: Service<R>,
+    S::Future: Future<Output = Result<S::Response, S::Error>> + Send + 'static,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let call = tokio::spawn(self.0.call(request));
+        Box::pin(async {
+            match call.await {
+                Ok(answer) => answer,
+                Err(error) => resume_unwind(error.into_panic()),
+            }
+        })
+    }
+}

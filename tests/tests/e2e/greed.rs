@@ -1,0 +1,218 @@
+//! Who calls without end, on all connections and places that one certificate has, starves nobody.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Lab, Netns, Settings,
+    scenarios::{End, figure},
+    wait_for,
+};
+use futures::future::join_all;
+use mtls::{Connector, Role};
+use offload_proto::v1::{
+    self, host_message, operator_client::OperatorClient,
+    workload_network_client::WorkloadNetworkClient,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+const DPU: &str = "192.168.100.2:7443";
+
+/// Connections of the greedy one: with those of its session as many as one identity may have.
+const CONNECTIONS: usize = 15;
+/// Calls under way on each: with [`CONNECTIONS`] far more than all of `limits.in_flight`.
+const CALLS: usize = 64;
+
+/// Pods that others attach meanwhile.
+const PODS: usize = 10;
+/// How long one of their calls may take meanwhile, on processors that the greedy one shares.
+const BOUND: Duration = Duration::from_secs(5);
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Who calls without end.
+struct Greedy<'a> {
+    lab: &'a Lab,
+    role: Role,
+    name: &'a str,
+    calls: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl<'a> Greedy<'a> {
+    fn new(lab: &'a Lab, role: Role, name: &'a str) -> Self {
+        let (calls, is_over) = Default::default();
+        Self { lab, role, name, calls, is_over }
+    }
+
+    fn connector(&self) -> Connector {
+        let credentials = self.lab.pki.credentials(self.role, self.name);
+        Connector::new(credentials, DPU, "dpu-1", LIMIT).unwrap()
+    }
+
+    /// Does its `work` in the host's namespace.
+    fn at_work(&self, work: impl AsyncFnOnce() + Send) {
+        let host = netlink::Netns::open(&self.lab.card.host.path()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        host.run(|| runtime.block_on(work())).unwrap();
+    }
+
+    /// Makes a call again as soon as it is answered, in all its places.
+    async fn call(&self, call: impl AsyncFn(Channel, usize)) {
+        let connector = self.connector();
+        let channels: Vec<_> = (0..CONNECTIONS).map(|_| connector.channel()).collect();
+        let place = async |number: usize| {
+            let channel = &channels[number % CONNECTIONS];
+            while !self.is_over.load(Ordering::Relaxed) {
+                call(channel.clone(), number).await;
+                self.calls.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        join_all((0..CONNECTIONS * CALLS).map(place)).await;
+    }
+
+    /// Others attach and detach while it is at `work`, and each of their calls is served in time.
+    fn starves_nobody(&self, work: impl AsyncFnOnce() + Send) {
+        thread::scope(|scope| {
+            let end = End(&self.is_over);
+            scope.spawn(|| self.at_work(work));
+            let is_at_it = || self.calls.load(Ordering::Relaxed) > CONNECTIONS * CALLS;
+            wait_for("the greedy one's calls", LIMIT, || is_at_it().then_some(()));
+            let slowest = serve_others(self.lab);
+            drop(end);
+            assert!(slowest < BOUND, "{slowest:?}");
+        });
+        figure(self.calls.load(Ordering::Relaxed), "calls of a greedy identity");
+    }
+}
+
+/// Attaches and detaches pods, each at the first try. Returns what the slowest call took.
+fn serve_others(lab: &Lab) -> Duration {
+    let pod = Netns::new("pod");
+    let served = |verb| {
+        let begun = Instant::now();
+        let answer = lab.call(verb, "blue", &pod, "eth0");
+        assert!(answer.status.success(), "{answer:?}");
+        begun.elapsed()
+    };
+    (0..PODS).flat_map(|_| ["ADD", "DEL"]).map(served).max().unwrap()
+}
+
+#[test]
+fn an_operator_who_looks_without_end_starves_nobody() {
+    // So few that they are under way at each moment.
+    let service = "[limits]\nin_flight = 16\n".into();
+    let lab = Lab::start(&Settings { service, ..Settings::default() });
+    let greedy = Greedy::new(&lab, Role::Viewer, "guest");
+    greedy.starves_nobody(async || {
+        let look = async |channel, _| {
+            drop(
+                OperatorClient::new(channel)
+                    .list_attachments(v1::ListAttachmentsRequest::default())
+                    .await,
+            );
+        };
+        greedy.call(look).await;
+    });
+    lab.assert_clean_slate();
+}
+
+const SECOND_HOST: &str = r#"
+[limits]
+heartbeat_ms = 60000
+[[host]]
+name = "node-2"
+pfs = ["p1"]
+[[pool]]
+name = "other"
+select = ["p1#0-3"]
+"#;
+
+const NETWORKS: &str = r#"
+[[network]]
+name = "blue"
+default = true
+allow_mac_spoofing = true
+subnet = [{ cidr = "10.1.0.0/16" }]
+[[network]]
+name = "other"
+pool = "other"
+allow_mac_spoofing = true
+subnet = [{ cidr = "10.2.0.0/16" }]
+"#;
+
+/// A VF of the host `node-2`, as far as the service knows.
+fn vf(number: u32) -> v1::VirtualFunction {
+    v1::VirtualFunction {
+        vf: number,
+        pci_address: format!("d001:00:00.{}", number + 1),
+        condition: v1::VfCondition::Clean.into(),
+        netdev: format!("p1v{number}"),
+    }
+}
+
+fn hello() -> v1::HostMessage {
+    let pf = v1::PhysicalFunction {
+        controller: 0,
+        pf: 1,
+        pci_address: "d001:00:00.0".into(),
+        vendor_id: "1af4".into(),
+        device_id: "1000".into(),
+        vfs: (0..4).map(vf).collect(),
+    };
+    let hello = v1::Hello {
+        protocol: Some(v1::ProtocolVersions { lowest: 1, highest: 1 }),
+        boot_id: "boot".into(),
+        inventory: Some(v1::Inventory { pfs: vec![pf], as_of_ns: 0 }),
+        ..v1::Hello::default()
+    };
+    v1::HostMessage { message: Some(host_message::Message::Hello(hello)) }
+}
+
+#[test]
+fn a_host_that_attaches_without_end_starves_nobody() {
+    // Without an eswitch, the VFs of a host need not be there.
+    let lab = Lab::start(&Settings {
+        has_eswitch: false,
+        carrier_ms: 0,
+        service: SECOND_HOST.into(),
+        networks: NETWORKS.into(),
+        ..Settings::default()
+    });
+    lab.pki.issue("host", "node-2");
+    let greedy = Greedy::new(&lab, Role::Host, "node-2");
+    greedy.starves_nobody(async || {
+        let mut client = WorkloadNetworkClient::new(greedy.connector().channel());
+        let (out, messages) = mpsc::channel(1);
+        out.send(hello()).await.unwrap();
+        let mut session = client.session(ReceiverStream::new(messages)).await.unwrap().into_inner();
+        let welcome = session.message().await.unwrap().unwrap().message;
+        let Some(v1::dpu_message::Message::Welcome(welcome)) = welcome else {
+            panic!("{welcome:?}")
+        };
+        greedy
+            .call(async |channel, number| {
+                let mut client = WorkloadNetworkClient::new(channel);
+                let key = v1::AttachmentKey {
+                    container_id: format!("c{number}"),
+                    interface_name: "eth0".into(),
+                };
+                let attach = v1::AttachRequest {
+                    session_id: welcome.session_id.clone(),
+                    network: "other".into(),
+                    key: Some(key.clone()),
+                    ..Default::default()
+                };
+                drop(client.attach(attach).await);
+                let detach =
+                    v1::DetachRequest { key: Some(key), vf_returned: true, ..Default::default() };
+                drop(client.detach(detach).await);
+            })
+            .await;
+    });
+}
