@@ -8,7 +8,9 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Answer, Call, Netns, Operator, Program, card, cni, eventually, lab, victim::Victim};
+use crate::{
+    Answer, Call, Netns, Operator, Program, Proxy, card, cni, eventually, lab, victim::Victim,
+};
 
 /// How long a program may take to be up.
 const START: Duration = Duration::from_secs(3);
@@ -41,6 +43,8 @@ pub(crate) struct Machines<'a> {
     pub(crate) host: &'a Netns,
     pub(crate) dpu: &'a Netns,
     pub(crate) plan: card::Plan,
+    /// Of a lab that is proxied.
+    pub(crate) proxy: Option<&'a Proxy>,
     pub(crate) folder: &'a Path,
 }
 

@@ -214,6 +214,7 @@ impl Lab {
             host,
             dpu,
             plan: self.card.plan,
+            proxy: self.proxy.as_ref(),
             folder,
         };
         (site, machines)

@@ -6,6 +6,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
+    time::Duration,
 };
 
 use crate::Netns;
@@ -26,12 +27,15 @@ pub enum Fault {
     HoldDown,
     /// Everything waits, and comes late.
     Hold,
+    /// A single record is late by that much, and so is what follows it on its way: a connection's order
+    /// is TCP's, so that nothing overtakes it.
+    Late(Duration),
 }
 
 impl Fault {
     fn holds(self, way: Way) -> bool {
         match self {
-            Self::Cut | Self::Gone => false,
+            Self::Cut | Self::Gone | Self::Late(_) => false,
             Self::HoldUp => way == Way::Up,
             Self::HoldDown => way == Way::Down,
             Self::Hold => true,
@@ -130,20 +134,24 @@ impl State {
                 let _ = socket.shutdown(Shutdown::Both);
             }
         }
-        self.fault = (fault != Fault::Cut).then_some(fault);
+        self.fault = (!matches!(fault, Fault::Cut | Fault::Late(_))).then_some(fault);
     }
 
-    /// One more record wants to pass.
-    fn count(&mut self) {
+    /// One more record wants to pass. Returns by how much it is late.
+    fn count(&mut self) -> Duration {
+        self.passed += 1;
         match &mut self.planned {
             Some((0, fault)) => {
                 let fault = *fault;
                 self.strike(fault);
+                if let Fault::Late(by) = fault { by } else { Duration::ZERO }
             }
-            Some((left, _)) => *left -= 1,
-            None => {}
+            Some((left, _)) => {
+                *left -= 1;
+                Duration::ZERO
+            }
+            None => Duration::ZERO,
         }
-        self.passed += 1;
     }
 }
 
@@ -159,10 +167,10 @@ impl Shared {
 
     /// Waits until a record of that direction may pass.
     fn admit(&self, way: Way) {
-        let mut state = self.state();
-        state.count();
+        let late = self.state().count();
+        thread::park_timeout(late);
         let held = |state: &mut State| state.fault.is_some_and(|fault| fault.holds(way));
-        drop(self.changed.wait_while(state, held));
+        drop(self.changed.wait_while(self.state(), held));
     }
 }
 

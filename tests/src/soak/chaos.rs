@@ -11,6 +11,7 @@ use super::plan::{Fault, Trouble};
 use crate::{
     halves::Machines,
     process::{kill_points, steps},
+    proxy as network,
     victim::Victim,
     wait_for,
 };
@@ -25,6 +26,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Toll {
     pub(crate) kills: u64,
     pub(crate) cuts: u64,
+    pub(crate) delays: u64,
     pub(crate) failed_steps: u64,
     pub(crate) resets: u64,
 }
@@ -105,6 +107,7 @@ impl Chaos<'_> {
             Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, true, point)),
             Trouble::FailStep(victim, step) => armed.push(self.arm(victim, false, step)),
             Trouble::Cut => self.cut(lasting),
+            Trouble::Delay => self.delay(lasting),
             Trouble::ResetCard => self.reset_card(),
             Trouble::RebootDpu => {
                 self.kill(Victim::Service, armed);
@@ -127,6 +130,14 @@ impl Chaos<'_> {
         self.toll.cuts += 1;
         thread::park_timeout(lasting);
         self.machines.dpu.ip(&["link", "set", "mgmt0", "up"]);
+    }
+
+    fn delay(&mut self, lasting: Duration) {
+        let proxy = self.machines.proxy.expect("a proxied lab");
+        proxy.strike(network::Fault::Hold);
+        self.toll.delays += 1;
+        thread::park_timeout(lasting);
+        proxy.heal();
     }
 
     fn reset_card(&mut self) {

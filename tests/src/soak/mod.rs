@@ -93,7 +93,12 @@ impl Soak {
     /// When it does not come up.
     #[must_use]
     pub fn start(operations: usize, seed: u64) -> Self {
-        let settings = Settings { cool_down: 1, quarantine_after: 100, ..Settings::with_vfs(VFS) };
+        let settings = Settings {
+            cool_down: 1,
+            quarantine_after: 100,
+            proxied: true,
+            ..Settings::with_vfs(VFS)
+        };
         let mut lab = Lab::start(&settings);
         lab.keep_folder(true);
         let outcome = Outcome { operations: 0, toll: Toll::default(), breaches: Vec::new() };
@@ -156,9 +161,15 @@ impl Soak {
         let Outcome { operations, toll, .. } = &self.outcome;
         let per_second = *operations as f64 / self.started.elapsed().as_secs_f64();
         format!(
-            "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} failed steps, {} card resets; \
-             {per_second:.0} operations a second",
-            self.planned, self.rounds, toll.kills, toll.cuts, toll.failed_steps, toll.resets
+            "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
+             {} card resets; {per_second:.0} operations a second",
+            self.planned,
+            self.rounds,
+            toll.kills,
+            toll.cuts,
+            toll.delays,
+            toll.failed_steps,
+            toll.resets
         )
     }
 

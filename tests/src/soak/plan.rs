@@ -83,6 +83,8 @@ pub(crate) enum Trouble {
     FailStep(Victim, usize),
     /// Host and DPU don't reach each other.
     Cut,
+    /// What host and DPU send each other waits, and comes late.
+    Delay,
     /// The card is pulled out and plugged in again.
     ResetCard,
     /// The service is killed and the card reset.
@@ -189,6 +191,7 @@ fn fault(dice: &mut Dice) -> Fault {
         (30, Trouble::KillAtPoint(victim, number)),
         (15, Trouble::FailStep(victim, number)),
         (40, Trouble::Cut),
+        (15, Trouble::Delay),
         (4, Trouble::ResetCard),
         (2, Trouble::RebootDpu),
         (15, Trouble::Reload),
