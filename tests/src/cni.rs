@@ -114,7 +114,12 @@ impl Call {
         child
     }
 
-    fn execute_command(&self, command: Command) -> Answer {
+    /// Executes a plugin by this command and waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end within [`TIME_LIMIT`].
+    #[must_use]
+    pub fn execute_command(&self, command: Command) -> Answer {
         let child = self.start(command);
         let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids fit"));
         let (sender, receiver) = mpsc::channel();

@@ -12,3 +12,4 @@ mod igb;
 mod machine;
 mod netdevsim;
 mod reset;
+mod strangers;

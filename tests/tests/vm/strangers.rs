@@ -1,0 +1,45 @@
+//! Other users of the host, who are truly others here: in the namespaces of the other tests there is
+//! one user alone.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+};
+
+use e2e::{Answer, Call, Lab, Settings, program};
+use nix::sys::stat::{Mode, umask};
+
+/// `nobody`
+const STRANGER: &str = "65534";
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// STATUS, asked by a plugin that a stranger has started.
+fn status_for_a_stranger(lab: &Lab) -> Answer {
+    // Where programs are built strangers may not be let in.
+    let plugin = lab.path().join("host-shim");
+    fs::copy(program("host-shim"), &plugin).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", STRANGER, "--regid", STRANGER, "--clear-groups"]).arg(plugin);
+    Call::new("STATUS", &lab.configuration("blue")).execute_command(command)
+}
+
+#[test]
+fn a_stranger_is_kept_out_by_the_sockets_mode_and_by_the_kernels_word_who_calls() {
+    // Nothing that the agent makes is closed to others by itself.
+    umask(Mode::empty());
+    let lab = Lab::start(&Settings::netdevsim());
+    set_mode(lab.path(), 0o755);
+    let told = "a call of a stranger is refused";
+    status_for_a_stranger(&lab).fails(50, &["Permission denied", "as root"]);
+    assert!(!lab.agent.log().contains(told), "the socket's mode keeps strangers out");
+
+    set_mode(&lab.socket(), 0o666);
+    status_for_a_stranger(&lab).fails(50, &["can't be reached"]);
+    assert!(lab.agent.log().contains(told), "{}", lab.agent.log());
+    assert!(lab.status().status.success());
+}
