@@ -23,6 +23,23 @@ wants_help() {
 # no_more ARGUMENT...: ends the script if there is one.
 no_more() { (($# == 0)) || die "unknown argument $1; see hack/${0##*/} --help"; }
 
+# number OPTION VALUE: prints the value, if it is a whole number from 1 on.
+number() {
+    [[ ${2:-} =~ ^[1-9][0-9]{0,17}$ ]] || die "$1 needs a number from 1 on; see hack/${0##*/} --help"
+    say "$2"
+}
+
+# The page that hack/reliability writes, relative to the repository.
+RELIABILITY=docs/RELIABILITY.md
+
+# commit: what is built here, as figures tell what they are of. The page of figures makes no difference.
+commit() {
+    local commit changed
+    commit=$(git -C "$ROOT" rev-parse --short=10 HEAD 2>/dev/null) || { say "unknown" && return; }
+    changed=$(git -C "$ROOT" status --porcelain -- . ":!$RELIABILITY")
+    say "$commit${changed:+ with changes}"
+}
+
 # The folder of the built programs: OFFLOAD_BIN_DIR, or where cargo puts a build of that profile.
 bin_dir() {
     if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then

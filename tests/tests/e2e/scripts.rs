@@ -9,6 +9,9 @@ use std::{
 
 use e2e::{program, run};
 
+/// How a soak ends that found nothing wrong.
+const GOOD: &str = "9 operations, 3 kills, 2 cuts: 0 lost, 0 leaked, 0 doubled";
+
 fn path(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)
 }
@@ -115,20 +118,77 @@ fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
 fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
     let folder = tempfile::tempdir().unwrap();
     let stopped = "9 operations of seed 1\ncould not go on: seed 1, round 2; logs in /tmp/x\n";
-    let good = "9 operations, 3 kills, 2 cuts: 0 lost, 0 leaked, 0 doubled";
-    let second = format!("9 operations of seed 2\n{good}\n");
+    let second = format!("commit aaaaaaaaaa\n9 operations of seed 2\n{GOOD}\n");
     let cut_off = "9 operations of seed 3\n";
     fs::write(folder.path().join("soaks.log"), format!("{stopped}{second}{cut_off}")).unwrap();
-    fs::write(folder.path().join("later.log"), format!("9 operations of seed 4\n{good}\n"))
-        .unwrap();
+    let later = format!("commit bbbbbbbbbb\n9 operations of seed 4\n{GOOD}\n");
+    fs::write(folder.path().join("later.log"), later).unwrap();
     let mut command = hack("reliability");
     let output = run(command.args(["--logs", "soaks.log", "later.log"]).current_dir(&folder));
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     let rows: Vec<_> = said.lines().filter(|line| line.ends_with(" |")).skip(1).collect();
-    let ended = |seed| format!("| {seed} | {good} |");
-    let not_ended = |seed| format!("| {seed} | came to no end |");
-    assert_eq!(rows, [not_ended(1), ended(2), not_ended(3), ended(4)], "{said}");
+    let ended = |seed, commit| format!("| {seed} | {commit} | {GOOD} |");
+    let not_ended = |seed| format!("| {seed} | unknown | came to no end |");
+    let expected = [not_ended(1), ended(2, "aaaaaaaaaa"), not_ended(3), ended(4, "bbbbbbbbbb")];
+    assert_eq!(rows, expected, "{said}");
+}
+
+#[test]
+fn figures_of_fuzzing_are_added_up_for_each_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = |commit: &str, number: u32| {
+        let figure =
+            |target: &str| format!("figure: {number} executions of fuzz target {target}\n");
+        format!("commit {commit}\n{}{}", figure("cni_input"), figure("agent_call"))
+    };
+    let logs = [log("aaaaaaaaaa", 1), log("aaaaaaaaaa", 10), log("bbbbbbbbbb", 100)];
+    fs::write(folder.path().join("fuzz.log"), logs.concat()).unwrap();
+    let said = text(&run(hack("reliability").args(["--logs", "fuzz.log"]).current_dir(&folder)));
+    for row in [
+        "| 11 | aaaaaaaaaa | cni_input |",
+        "| 22 | aaaaaaaaaa | in all |",
+        "| 100 | bbbbbbbbbb | agent_call |",
+        "| 200 | bbbbbbbbbb | in all |",
+    ] {
+        assert!(said.contains(row), "{row} is not in:\n{said}");
+    }
+}
+
+#[test]
+fn the_page_of_figures_takes_no_log_that_proves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_commit = "commit aaaaaaaaaa\n9 operations of seed 1\n";
+    let soak = format!("{of_commit}{GOOD}\n");
+    let fuzzed = "commit aaaaaaaaaa\nfigure: 5 executions of fuzz target cni_input\n";
+    for (log, expected) in [
+        (format!("9 operations of seed 1\n{GOOD}\n"), "does not tell of which commit"),
+        (format!("commit unknown\n9 operations of seed 1\n{GOOD}\n"), "does not tell of which"),
+        (of_commit.into(), "does not end with 0 lost"),
+        (format!("{of_commit}{}\n", GOOD.replace("0 leaked", "1 leaked")), "does not end with"),
+        ("commit aaaaaaaaaa\nfuzz: target cni_input broke\n".into(), "tells of no soak"),
+        ("figure: 5 executions of fuzz target cni_input\n".into(), "does not tell of which commit"),
+        (soak.replace("aaaaaaaaaa", "aaaaaaaaaa with changes"), "a work tree with changes"),
+        (soak.replace("9 operations", "0 operations"), "a soak that did nothing"),
+        (fuzzed.replace(" 5 ", " 0 "), "a fuzz target that executed nothing"),
+        (soak.repeat(2), "the same run twice: 1, aaaaaaaaaa, 9 operations"),
+        (fuzzed.repeat(2), "the same run twice: 5, aaaaaaaaaa, cni_input"),
+    ] {
+        fs::write(folder.path().join("a.log"), &log).unwrap();
+        let output = run(hack("reliability").args(["--write", "a.log"]).current_dir(&folder));
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(expected), "{log}: {said}");
+    }
+}
+
+#[test]
+fn fuzz_targets_are_listed_at_once() {
+    let mut bounded = Command::new("timeout");
+    let output = run(bounded.arg("10").arg(path("fuzz")).arg("--list"));
+    let listed = text(&output);
+    assert!(output.status.success() && listed.lines().any(|line| line == "cni_input"), "{listed}");
+    let output = run(Command::new("timeout").arg("10").arg(path("fuzz")).arg("nonsense"));
+    assert_eq!(text(&output), "fuzz: no target nonsense; see hack/fuzz --list\n");
 }
 
 #[test]
@@ -234,7 +294,9 @@ fn a_program_that_ends_at_its_start_is_told_with_its_last_words() {
         assert!(!output.status.success() && said.contains("`state_dir`"), "{said}");
         assert!(text(&lab.run(&["env"])).contains(&format!("the {what} has ended")));
         fs::write(&path, good).unwrap();
-        lab.succeeds(&["restart", what]);
+        // That it is down is no news.
+        let again = lab.run(&["restart", what]);
+        assert_eq!(text(&again), format!("{what} runs again\n"));
     }
 }
 
