@@ -4,12 +4,13 @@
 use std::{
     io::{self, Read, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::{fd::AsRawFd, unix::net::UnixStream},
     path::Path,
     time::{Duration, Instant},
 };
 
 use netlink::MacAddress;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use offload_proto::v1;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -193,15 +194,46 @@ pub struct Timings {
 /// Whatever connecting, sending, receiving or decoding fails with.
 pub fn call(socket: &Path, call: &Call) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
-    let mut stream = UnixStream::connect(socket)?;
-    let document = serde_json::to_vec(call)?;
-    stream.set_write_timeout(Some(remaining(deadline)?))?;
-    stream.write_all(&document)?;
-    stream.shutdown(Shutdown::Write)?;
-    stream.set_read_timeout(Some(remaining(deadline)?))?;
+    let mut line = Line { stream: connect(socket, deadline)?, deadline };
+    line.write_all(&serde_json::to_vec(call)?)?;
+    line.stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
-    stream.take(DOCUMENT_LIMIT).read_to_end(&mut answer)?;
+    line.take(DOCUMENT_LIMIT).read_to_end(&mut answer)?;
     decode(&answer)
+}
+
+/// Connects, though it may have to wait for a place in the agent's queue.
+fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let unix = AddressFamily::Unix;
+    let socket = socket::socket(unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_write_timeout(Some(remaining(deadline)?))?;
+    socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
+}
+
+/// A connection to an agent that has until the deadline, however little it takes or says at a time.
+struct Line {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl Read for Line {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(remaining(self.deadline)?))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(remaining(self.deadline)?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 /// Decodes one document.
@@ -242,7 +274,9 @@ impl From<v1::AttachmentKey> for Key {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::net::UnixListener, thread};
+    use std::{os::unix::net::UnixListener, sync::mpsc, thread};
+
+    use nix::sys::socket::Backlog;
 
     use super::*;
 
@@ -291,6 +325,44 @@ mod tests {
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
         let error = call(&socket, &Call { deadline_ms: 20, request: Request::Status }).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
+    /// How long an agent that drips would take to say what it says.
+    const DRIPS: u32 = 500;
+    const DRIP: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn an_agent_that_drips_its_answer_meets_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let agent = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (_caller, hung_up) = mpsc::channel::<()>();
+            for _ in 0..DRIPS {
+                if stream.write_all(b" ").is_err() {
+                    return;
+                }
+                let _ = hung_up.recv_timeout(DRIP);
+            }
+        });
+        let begun = Instant::now();
+        let error =
+            call(&socket, &Call { deadline_ms: 200, request: Request::Status }).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+        assert!(begun.elapsed() < DRIPS * DRIP, "{:?}", begun.elapsed());
+        agent.join().unwrap();
+    }
+
+    #[test]
+    fn an_agent_whose_queue_is_full_meets_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _first = UnixStream::connect(&socket).unwrap();
+        let error = call(&socket, &Call { deadline_ms: 50, request: Request::Status }).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     }
 
