@@ -388,6 +388,35 @@ pub(crate) mod tests {
         assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
     }
 
+    /// What may be found in the place of a boot id.
+    const NO_BOOT_IDS: [&[u8]; 5] =
+        [b"", b"\xff\xfe", b"../../../tmp/x", b"a\nb", &[b'a'; 1 << 16]];
+
+    #[tokio::test]
+    async fn sound_records_are_kept_whatever_the_note_of_their_boot_says() {
+        for note in NO_BOOT_IDS {
+            let folder = tempfile::tempdir().unwrap();
+            let records = open(&folder).unwrap();
+            records.write(&record("a", "c1")).done().await.unwrap();
+            drop(records);
+            let path = folder.path().join("records.boot");
+            fs::write(&path, note).unwrap();
+            assert_eq!(open(&folder).unwrap().all().len(), 1);
+            assert_eq!(fs::read_to_string(path).unwrap(), "this boot");
+        }
+    }
+
+    #[tokio::test]
+    async fn damaged_records_are_left_alone_when_the_note_of_their_boot_says_none() {
+        for note in NO_BOOT_IDS {
+            let (folder, torn) = torn_in("an earlier boot").await;
+            fs::write(folder.path().join("records.boot"), note).unwrap();
+            let error = open(&folder).unwrap_err();
+            assert!(error.is_damage(), "{error}");
+            assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
+        }
+    }
+
     #[tokio::test]
     async fn sound_records_of_an_earlier_boot_are_kept() {
         let folder = tempfile::tempdir().unwrap();

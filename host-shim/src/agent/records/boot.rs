@@ -6,21 +6,45 @@
 
 use std::{
     error::Error,
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
 use super::RecordsError;
 use crate::whole_file;
 
-/// The boot that `records` were opened in last. `None`: it is not known.
+/// Longest boot id that a note is believed to hold, in bytes. The kernel's have 36.
+const BOOT_ID_LIMIT: u64 = 128;
+
+/// The boot that `records` were opened in last. `None`: it is not known, for there is no note, or
+/// something else in its place.
 pub(super) fn last(records: &Path) -> Result<Option<String>, RecordsError> {
     let path = note_beside(records);
-    match fs::read_to_string(&path) {
-        Ok(boot_id) => Ok(Some(boot_id)),
+    match read(&path) {
+        Ok(note) => {
+            let boot_id = String::from_utf8(note).ok().filter(|id| is_boot_id(id));
+            if boot_id.is_none() {
+                tracing::warn!(path = %path.display(), "the note of the records' boot is damaged");
+            }
+            Ok(boot_id)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(RecordsError::Note { path, source }),
     }
+}
+
+/// Reads as much as tells whether it is too long.
+fn read(note: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    bootstrap::open_regular_file(note)?.take(BOOT_ID_LIMIT + 1).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Whether it can be one: a part of a file's name is made of it.
+fn is_boot_id(text: &str) -> bool {
+    let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || b"-_. ".contains(&byte);
+    (1..=BOOT_ID_LIMIT).contains(&(text.len() as u64)) && text.bytes().all(is_ours)
 }
 
 /// Notes that `records` are opened in this boot. They may be written once that is on the disk.
