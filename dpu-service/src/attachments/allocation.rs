@@ -63,7 +63,7 @@ impl Registry {
         }
         Err(Failure::new(
             Reason::Overloaded,
-            format!("this DPU serves {limit} attachments already, which is its limit"),
+            format!("this DPU serves as many attachments as limits.attachments allows: {limit}"),
         ))
     }
 

@@ -355,5 +355,7 @@ fn fixed(network: &Network) -> Failure {
 }
 
 fn in_use(name: &str, users: usize) -> Failure {
-    Failure::new(Reason::NetworkInUse, format!("network {name} is used by {users} attachments"))
+    let attachments = if users == 1 { "attachment" } else { "attachments" };
+    let message = format!("network {name} is used by {users} {attachments}");
+    Failure::new(Reason::NetworkInUse, message)
 }

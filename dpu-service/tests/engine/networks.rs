@@ -69,7 +69,9 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let view = world.attach(on_blue("pod")).await.unwrap();
     let delete = |force| world.engine.delete_network("blue".into(), force);
-    assert_eq!(delete(false).await.unwrap_err().reason, Reason::NetworkInUse);
+    let refused = delete(false).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::NetworkInUse);
+    assert_eq!(refused.message, "network blue is used by 1 attachment");
     delete(true).await.unwrap();
     assert_eq!(delete(true).await.unwrap_err().reason, Reason::NetworkUnknown);
     assert_eq!(world.refused(on_blue("other")).await, Reason::NetworkUnknown);
