@@ -69,6 +69,11 @@ impl Agent {
             Ok(()) => self.pauses.succeeded(record.id()),
             Err(failure) => self.note_absence(&record, failure),
         }
+        if home.is_ok() {
+            // Before the time of the Detach is taken: of a VF that is said to be back, no later
+            // inventory says that it is in use.
+            self.records.keep(&Arc::new(Record { is_returned: true, ..(*record).clone() }));
+        }
         let key = record.attachment.key.clone();
         let detach = detach_request(key, record.id().to_owned(), home.is_ok());
         match self.call_detach(detach).await {

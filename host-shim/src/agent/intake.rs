@@ -172,6 +172,7 @@ impl Agent {
             boot_id: self.boot_id.clone(),
             phase: Phase::Live,
             device_info_file: request.device_info_file,
+            is_returned: false,
         })
     }
 

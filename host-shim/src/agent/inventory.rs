@@ -152,18 +152,23 @@ fn physical_functions(
         };
         vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
     }
+    // The DPU may have given one that is back to another pod by now, and hear this after that.
+    let held = records.iter().filter(|record| !record.is_returned);
+    let mut known: HashSet<_> = held.map(|record| record.pci_address().to_owned()).collect();
     for (identity, link) in present {
-        let condition = match vfs.get(&order(identity)) {
-            Some(_) => VfCondition::InUse,
-            None if vf_source::use_by_host(link, addresses).is_some() => VfCondition::InUse,
-            None if is_clean(source, identity, link) => VfCondition::Clean,
+        let condition = if known.contains(&identity.pci_address)
+            || vf_source::use_by_host(link, addresses).is_some()
+        {
+            VfCondition::InUse
+        } else if is_clean(source, identity, link) {
+            VfCondition::Clean
+        } else {
             // Until it is restored.
-            None => VfCondition::Missing,
+            VfCondition::Missing
         };
         vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
     }
-    let known: HashSet<_> =
-        vfs.values().map(|(identity, ..)| identity.pci_address.clone()).collect();
+    known.extend(present.iter().map(|(identity, _)| identity.pci_address.clone()));
     for vf in source.other_vfs(&|address| known.contains(address)) {
         let condition = match vf.whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
@@ -294,5 +299,20 @@ mod tests {
             ]
         );
         assert_eq!(pfs[1].pci_address, "d001:00:00.0");
+    }
+
+    #[test]
+    fn a_vf_of_which_the_dpu_is_told_that_it_is_back_is_clean() {
+        let links = [link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
+        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &links).collect();
+        let told = |is_returned, present: &[(VfIdentity, &Link)]| {
+            let mut held = Record { is_returned, ..record("a", "c") };
+            held.attachment.vf =
+                Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
+            physical_functions(&VirtualCard, present, &[], &[Arc::new(held)])[0].vfs[0].condition()
+        };
+        assert_eq!(told(false, &vfs), VfCondition::InUse);
+        assert_eq!(told(true, &vfs), VfCondition::Clean);
+        assert_eq!(told(true, &[]), VfCondition::InUse, "listed before it came back");
     }
 }

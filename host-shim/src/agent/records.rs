@@ -60,6 +60,10 @@ pub(super) struct Record {
     /// The device-info file that was written.
     #[serde(default)]
     pub device_info_file: Option<String>,
+    /// The VF is back in the host's namespace, and so the DPU is told. After a crash that is found
+    /// out anew.
+    #[serde(skip)]
+    pub is_returned: bool,
 }
 
 impl Record {
@@ -303,6 +307,7 @@ pub(crate) mod tests {
             boot_id: "boot".into(),
             phase: Phase::Live,
             device_info_file: None,
+            is_returned: false,
         }
     }
 
