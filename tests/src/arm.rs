@@ -72,7 +72,7 @@ impl ArmLab {
     /// # Panics
     /// When it stays bad.
     pub fn wait_until_good(&self) {
-        wait_for("a session of the host", LIMIT, || self.session().map(|_| ()));
+        self.operator().wait_for_the_host(LIMIT);
         let status = Call::new("STATUS", &self.configuration("blue"));
         let good = || status.execute(&self.host).status.success().then_some(());
         wait_for("a good STATUS", LIMIT, good);

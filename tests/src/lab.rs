@@ -63,15 +63,8 @@ impl Lab {
     /// # Panics
     /// When it stays bad.
     pub fn wait_until_good(&self) {
-        wait_for("a session of the host", LIMIT, || self.is_connected().then_some(()));
+        self.operator().wait_for_the_host(LIMIT);
         wait_for("a good STATUS", LIMIT, || self.status().status.success().then_some(()));
-    }
-
-    /// Whether the DPU has a session with the host. The agent's STATUS forgives short outages.
-    fn is_connected(&self) -> bool {
-        let output = self.operator().dpuctl(&["status", "-o", "json"]);
-        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        status["hosts"][0]["connected"] == true
     }
 
     /// The folder of configuration, logs and state.

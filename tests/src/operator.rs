@@ -3,11 +3,12 @@
 use std::{
     path::PathBuf,
     process::{Command, Output},
+    time::Duration,
 };
 
 use serde_json::Value;
 
-use crate::{Netns, program, run};
+use crate::{Netns, program, run, wait_for};
 
 /// Somebody with a `dpuctl` configuration.
 #[derive(Debug)]
@@ -63,6 +64,20 @@ impl<'a> Operator<'a> {
         let text = self.says(&["get", kind, "-o", "json"]);
         let list: Value = serde_json::from_str(&text).expect("JSON");
         list[kind].as_array().unwrap_or_else(|| panic!("no list: {text}")).clone()
+    }
+
+    /// Waits until the first host answers the DPU. That both know of their session then neither the DPU's
+    /// word for it proves, which comes before its welcome, nor the agent's STATUS, which forgives outages.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_for_the_host(&self, limit: Duration) {
+        wait_for("an answer of the host", limit, || {
+            let output = self.dpuctl(&["doctor", "-o", "json"]);
+            let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let host = &found["hosts"][0];
+            (host["connected"] == true && host["problem"] == "").then_some(())
+        });
     }
 
     /// A `dpuctl` command to be given arguments.
