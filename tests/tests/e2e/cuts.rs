@@ -82,23 +82,34 @@ fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_u
 /// What another VF does has the inventory told while the DPU's answer is awaited.
 #[test]
 fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
-    const LIMIT: Duration = Duration::from_secs(2);
-    let lab = Lab::start(&Settings { proxied: true, pool: 1, ..Settings::with_vfs(2) });
-    let of_host = |change: &str| lab.card.host.ip(&["addr", change, "10.1.1.1/24", "dev", "p0v1"]);
+    const LIMIT: Duration = Duration::from_secs(30);
+    // Neither session nor Detach are to be given up meanwhile.
+    let lab = Lab::start(&Settings {
+        proxied: true,
+        pool: 1,
+        service: "[limits]\nheartbeat_ms = 60000".into(),
+        timeouts: "detach_s = 15".into(),
+        ..Settings::with_vfs(2)
+    });
+    // Of addresses the agent hears nothing, but of links that come up and go down.
+    let of_host = |change: &str, state: &str| {
+        lab.card.host.ip(&["addr", change, "10.1.1.1/24", "dev", "p0v1"]);
+        lab.card.host.ip(&["link", "set", "p0v1", state]);
+    };
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     lab.proxy().strike(Fault::HoldDown);
     thread::scope(|scope| {
         let deleted = scope.spawn(|| lab.del("blue", &pod, "eth0"));
         wait_for("the release", LIMIT, || ids(&lab).is_empty().then_some(()));
-        of_host("add");
+        of_host("add", "up");
         let state = || lab.operator().get("vfs")[1]["state"].clone();
         wait_for("the inventory", LIMIT, || (state() == "VF_STATE_ABSENT").then_some(()));
         lab.proxy().heal();
         deleted.join().expect("a DEL").nothing();
         let _ = lab.add("blue", &pod, "eth0").result();
     });
-    of_host("del");
+    of_host("del", "down");
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
