@@ -19,6 +19,11 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// One whose agent looks only when it is told or sees something, so that a doctor finds what is broken.
+fn lab_without_a_timer() -> Lab {
+    Lab::start(&Settings { timeouts: "reconcile_s = 3600".into(), ..Settings::default() })
+}
+
 /// What `dpuctl doctor` with these arguments finds, and its exit code.
 fn doctor(lab: &Lab, arguments: &[&str]) -> (Value, Option<i32>) {
     let all = [&["doctor", "-o", "json"], arguments].concat();
@@ -111,7 +116,7 @@ fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
 
 #[test]
 fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
-    let lab = Lab::start(&Settings::default());
+    let lab = lab_without_a_timer();
     let host = &lab.card.host;
     for (what, setting) in [
         ("its name is lost0 instead of p0v1", ["p0v1", "name", "lost0"].as_slice()),
@@ -151,7 +156,7 @@ fn why_a_vf_can_not_be_restored_is_told() {
 
 #[test]
 fn a_pod_that_lost_an_address_its_mac_or_its_mtu_gets_them_back() {
-    let lab = Lab::start(&Settings::default());
+    let lab = lab_without_a_timer();
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let held = addresses(&lab.add("blue", &pod, "eth0").result());
     let _ = lab.add("blue", &other, "eth0").result();
@@ -182,7 +187,7 @@ fn foreign_netns(lab: &Lab) -> Netns {
 
 #[test]
 fn vfs_in_a_foreign_netns_are_brought_home_or_back_into_their_pod() {
-    let lab = Lab::start(&Settings::default());
+    let lab = lab_without_a_timer();
     let foreign = foreign_netns(&lab);
     lab.card.host.ip(&["link", "set", "p0v1", "netns", foreign.name(), "name", "net1"]);
     assert_named_and_mended(&lab, "VF_ELSEWHERE");
@@ -256,7 +261,9 @@ fn a_representor_out_of_the_bridge_or_down_is_programmed_again() {
 
 #[test]
 fn a_host_that_is_away_or_silent_is_shown_so() {
-    let mut lab = Lab::start(&Settings::default());
+    // Its session is to outlast its silence.
+    let service = "[limits]\nheartbeat_ms = 60000".into();
+    let mut lab = Lab::start(&Settings { service, ..Settings::default() });
     lab.agent.signal(Signal::SIGSTOP);
     for arguments in [["--timeout", "1"].as_slice(), &["--fix", "--timeout", "2"]] {
         let (found, exit) = doctor(&lab, arguments);

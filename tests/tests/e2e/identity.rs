@@ -13,6 +13,7 @@ use serde_json::Value;
 use tonic::{Code, Status, transport::Channel};
 
 const DPU: &str = "192.168.100.2:7443";
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A second host, with a PF of its own.
 fn with_two_hosts() -> Settings {
@@ -256,8 +257,10 @@ fn an_agent_without_a_certificate_says_so_and_goes_on_once_there_is_one() {
     lab.agent.stop();
     fs::remove_file(lab.pki.certificate("host", "node-1")).unwrap();
     lab.start_agent();
-    wait_for("the agent's socket", Duration::from_secs(10), || lab.socket().exists().then_some(()));
-    lab.status().fails(50, &["host-node-1.crt"]);
+    wait_for("a STATUS that says so", LIMIT, || {
+        let answer = lab.status();
+        answer.stdout.contains("host-node-1.crt").then(|| answer.fails(50, &[]))
+    });
     lab.add("blue", &Netns::new("pod"), "eth0").fails(126, &["host-node-1.crt"]);
     lab.pki.issue("host", "node-1");
     lab.wait_until_good();

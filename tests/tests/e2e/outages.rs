@@ -192,7 +192,9 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
 /// Whatever the agent has open of a namespace keeps it alive, and the VFs in it away.
 #[test]
 fn an_add_that_waits_for_the_dpu_keeps_no_namespace_alive() {
-    let lab = Lab::start(&Settings::default());
+    // It is to wait for as long as the test takes.
+    let service = "[limits]\nheartbeat_ms = 60000".into();
+    let lab = Lab::start(&Settings { service, ..Settings::default() });
     let pod = Netns::new("pod");
     let (name, path) = (pod.name().to_owned(), pod.path());
     let call = |verb, interface| {
@@ -207,7 +209,7 @@ fn an_add_that_waits_for_the_dpu_keeps_no_namespace_alive() {
     wait_for("the call", LIMIT, || is_idle().is_none().then_some(()));
     drop(pod);
     let is_home = || (Card::ends_in(&lab.card.host).len() == lab.card.clean().len()).then_some(());
-    wait_for("the VF to come home", Duration::from_secs(2), is_home);
+    wait_for("the VF to come home", LIMIT, is_home);
     assert!(waiting.try_wait().unwrap().is_none(), "nothing waited for the DPU");
     lab.service.signal(Signal::SIGCONT);
     waiting.wait().unwrap();
