@@ -168,6 +168,8 @@ fn ten_thousand_silent_connections_keep_nobody_out() {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     assert!(hard > CROWD as u64 + 500, "this test needs {CROWD} open files; the limit is {hard}");
     let setup = Setup::new();
+    // So that nobody's place becomes free by itself meanwhile.
+    setup.configure("handshake_timeout_s = 15", NETWORKS);
     let _service = setup.start();
     setup.client(async || {
         let mut crowd = Vec::with_capacity(CROWD);
@@ -177,7 +179,7 @@ fn ten_thousand_silent_connections_keep_nobody_out() {
         let begun = Instant::now();
         setup.host().status(v1::StatusRequest {}).await.unwrap();
         let taken = begun.elapsed();
-        assert!(taken < Duration::from_secs(1), "a good call took {taken:?}");
+        assert!(taken < Duration::from_secs(5), "a good call took {taken:?}");
         drop(crowd);
     });
 }
@@ -272,7 +274,7 @@ fn agents_of_other_versions_are_served_with_what_both_can_do() {
     setup.client(async || {
         let mut operator = setup.operator();
         let mut problem = async || {
-            let request = v1::ExamineRequest { wait_ms: 500 };
+            let request = v1::ExamineRequest { wait_ms: 10_000 };
             let diagnosis = operator.examine(request).await.unwrap().into_inner();
             diagnosis.hosts[0].problem.clone()
         };
@@ -323,11 +325,21 @@ impl Session {
 
     /// Answers the next look.
     async fn find(&mut self, subjects: &[&str]) {
+        let request_id = self.asked().await;
+        self.answer(request_id, subjects).await;
+    }
+
+    /// Waits for the next look.
+    async fn asked(&mut self) -> u64 {
         let asked = self.hear().await.unwrap();
         let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
+        asked.request_id
+    }
+
+    async fn answer(&self, request_id: u64, subjects: &[&str]) {
         let found = |subject: &&str| Finding::VfDiffers.of(subject, "its MTU is 1400");
         let examination = v1::Examination {
-            request_id: asked.request_id,
+            request_id,
             differences: subjects.iter().map(found).collect(),
             ..v1::Examination::default()
         };
@@ -356,7 +368,7 @@ fn what_two_looks_at_a_host_find_is_told() {
         };
         let (found, ()) = tokio::join!(told(60_000), answers);
         assert_eq!(found, ["VF_DIFFERS pf0vf2"]);
-        let (found, ()) = tokio::join!(told(1000), host.find(&["pf0vf1"]));
+        let (found, ()) = tokio::join!(told(3000), host.find(&["pf0vf1"]));
         assert_eq!(found, ["HOST_NOT_EXAMINED node-1", "VF_DIFFERS pf0vf1"]);
     });
 }
@@ -364,15 +376,11 @@ fn what_two_looks_at_a_host_find_is_told() {
 #[test]
 fn a_session_that_breaks_the_protocol_ends_with_the_reason() {
     let setup = Setup::new();
-    setup.configure("heartbeat_ms = 100\nhandshake_timeout_s = 1", NETWORKS);
     let _service = setup.start();
     setup.client(async || {
         let mut rude = Session::open(&setup).await;
         rude.say(host_message::Message::Heartbeat(v1::Heartbeat::default())).await;
         assert_eq!(reason(rude.hear().await), Reason::InvalidRequest);
-
-        let mut mute = Session::open(&setup).await;
-        assert_eq!(reason(mute.hear().await), Reason::InvalidRequest);
 
         let (mut twice, _) = Session::greeted(&setup).await;
         twice.say(hello()).await;
@@ -383,6 +391,17 @@ fn a_session_that_breaks_the_protocol_ends_with_the_reason() {
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
         modern.say(host_message::Message::Hello(v1::Hello { protocol, ..hello })).await;
         assert_eq!(reason(modern.hear().await), Reason::Unsupported);
+    });
+}
+
+#[test]
+fn a_session_that_says_nothing_ends() {
+    let setup = Setup::new();
+    setup.configure("heartbeat_ms = 100\nhandshake_timeout_s = 3", NETWORKS);
+    let _service = setup.start();
+    setup.client(async || {
+        let mut mute = Session::open(&setup).await;
+        assert_eq!(reason(mute.hear().await), Reason::InvalidRequest);
 
         let (mut silent, _) = Session::greeted(&setup).await;
         assert_eq!(reason(silent.hear().await), Reason::StaleSession);
@@ -443,6 +462,7 @@ async fn scrape() -> String {
 /// Its work goes on, so it has its place until that ends, and is counted then.
 #[test]
 fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
+    const DEADLINE: Duration = Duration::from_secs(2);
     const PATIENCE: Duration = Duration::from_millis(200);
     let setup = Setup::new();
     let metrics = format!("[metrics]\nlisten = {METRICS:?}\n{NETWORKS}");
@@ -452,19 +472,30 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
         let mut operator = setup.operator();
+        // So that neither deadline is spent on a connection.
+        operator.list_pools(v1::ListPoolsRequest {}).await.unwrap();
         for has_deadline in [true, false] {
+            let mut looking = operator.clone();
             let mut examine = tonic::Request::new(v1::ExamineRequest::default());
             if has_deadline {
-                examine.set_timeout(PATIENCE);
-                let status = operator.examine(examine).await.unwrap_err();
+                examine.set_timeout(DEADLINE);
+            }
+            let mut call = Box::pin(looking.examine(examine));
+            let asked = tokio::select! {
+                answered = &mut call => panic!("{answered:?}"),
+                asked = host.asked() => asked,
+            };
+            if has_deadline {
+                let status = call.await.unwrap_err();
                 let is_late = matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded);
                 assert!(is_late, "{status:?}");
             } else {
-                let _ = timeout(PATIENCE, operator.examine(examine)).await.unwrap_err();
+                timeout(PATIENCE, &mut call).await.unwrap_err();
+                drop(call);
             }
             let refused = operator.list_pools(v1::ListPoolsRequest {}).await;
             assert_eq!(reason(refused), Reason::Overloaded, "deadline: {has_deadline}");
-            host.find(&[]).await;
+            host.answer(asked, &[]).await;
             eventually("the place is free again", async || {
                 operator.list_pools(v1::ListPoolsRequest {}).await.is_ok()
             })
