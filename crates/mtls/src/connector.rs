@@ -33,10 +33,11 @@ use crate::{
     credentials::Credentials,
     identity::{Identity, IdentityError, Role},
     live::LiveCredentials,
-    reason::{alert, certificate_reason, explain_alert, tls_error},
+    reason::{alert, certificate_reason, expiry, explain_alert, tls_error},
     renewal::Lifetime,
     tcp,
     term::Term,
+    verifier::Outdated,
 };
 
 /// An idle connection is tried this often, so that a DPU that went away is noticed.
@@ -67,7 +68,7 @@ pub enum EndpointError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The own certificate has expired since it was read.
-    #[error("our certificate {identity} expired on {not_after}: renew it")]
+    #[error("our certificate {identity} expired on {not_after}: renew it on this machine")]
     OwnExpired {
         /// Whose it is.
         identity: Identity,
@@ -97,6 +98,16 @@ pub enum ConnectError {
         address: Arc<str>,
         /// Why.
         reason: String,
+    },
+    /// The DPU's certificate has expired, and nothing else is wrong with it.
+    #[error("the certificate of {dpu} at {address} expired on {not_after}: renew it on the DPU")]
+    DpuExpired {
+        /// Where.
+        address: Arc<str>,
+        /// Whose it is.
+        dpu: Identity,
+        /// Its last moment, RFC 3339.
+        not_after: String,
     },
     /// The DPU refuses our certificate.
     #[error("the DPU at {address} refused our certificate {identity}: {reason} (alert {alert})")]
@@ -132,7 +143,10 @@ impl ConnectError {
     pub fn is_certificate(&self) -> bool {
         matches!(
             self,
-            Self::OwnExpired { .. } | Self::ServerRefused { .. } | Self::OwnRefused { .. }
+            Self::OwnExpired { .. }
+                | Self::ServerRefused { .. }
+                | Self::DpuExpired { .. }
+                | Self::OwnRefused { .. }
         )
     }
 
@@ -272,10 +286,19 @@ impl Connector {
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-        let config = own.client_config(self.dpu.clone());
+        let outdated = Outdated::default();
+        let config = own.client_config(self.dpu.clone(), outdated.clone());
         let config = config.map_err(|error| self.tls_failed(io::Error::other(error)))?;
         let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        connecting.await.map_err(|error| self.tls_failed(error))
+        connecting.await.map_err(|error| {
+            self.dpu_expired(&error, &outdated).unwrap_or_else(|| self.tls_failed(error))
+        })
+    }
+
+    fn dpu_expired(&self, error: &io::Error, outdated: &Outdated) -> Option<ConnectError> {
+        let (dpu, not_after) = (outdated.holder()?.clone(), expiry(tls_error(error)?)?);
+        let address = Arc::clone(&self.address);
+        Some(ConnectError::DpuExpired { address, dpu, not_after: date(not_after) })
     }
 
     async fn await_first_bytes(

@@ -17,7 +17,7 @@ use crate::{
     provider::{ALPN, VERSIONS, provider},
     settings::TlsSettings,
     validity::Validity,
-    verifier::{ExpectClients, ExpectServer},
+    verifier::{ExpectClients, ExpectServer, Outdated},
 };
 
 /// An own certificate with its key, and the CA that peers are checked by. Cheap to clone.
@@ -30,7 +30,7 @@ struct Inner {
     ca_validity: Validity,
     own: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
-    clients: Arc<ExpectClients>,
+    clients: ExpectClients,
 }
 
 /// The key stays out of logs.
@@ -77,12 +77,13 @@ impl Credentials {
     }
 
     /// The settings of a server of this certificate. Nothing is resumed, so that every connection
-    /// is checked against the certificates and the CA of its own time.
-    pub(crate) fn server_config(&self) -> Result<ServerConfig, Error> {
+    /// is checked against the certificates and the CA of its own time. For one handshake: `outdated` is
+    /// told of its client.
+    pub(crate) fn server_config(&self, outdated: Outdated) -> Result<ServerConfig, Error> {
         let own = SingleCertAndKey::from(Arc::clone(&self.0.own));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)?
-            .with_client_cert_verifier(Arc::clone(&self.0.clients) as _)
+            .with_client_cert_verifier(Arc::new(self.0.clients.telling(outdated)))
             .with_cert_resolver(Arc::new(own));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -90,10 +91,15 @@ impl Credentials {
         Ok(config)
     }
 
-    /// The settings of a client with this certificate that wants to talk to `expected` alone.
-    pub(crate) fn client_config(&self, expected: Identity) -> Result<ClientConfig, Error> {
+    /// The settings of a client with this certificate that wants to talk to `expected` alone. For one
+    /// handshake: `outdated` is told of its server.
+    pub(crate) fn client_config(
+        &self,
+        expected: Identity,
+        outdated: Outdated,
+    ) -> Result<ClientConfig, Error> {
         let own = SingleCertAndKey::from(Arc::clone(&self.0.own));
-        let verifier = ExpectServer { roots: Arc::clone(&self.0.roots), expected };
+        let verifier = ExpectServer { roots: Arc::clone(&self.0.roots), expected, outdated };
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)?
             .dangerous()
@@ -107,7 +113,7 @@ impl Credentials {
 
     fn load_once(settings: &TlsSettings) -> Result<Self, CredentialsError> {
         let Trusted { roots, validity: ca_validity } = trusted(settings)?;
-        let clients = Arc::new(client_verifier(settings, &roots)?);
+        let clients = client_verifier(settings, &roots)?;
         let own = own_certificate(settings)?;
         check_chain(settings, &own, &roots, &clients)?;
         Ok(Self(Arc::new(Inner {

@@ -32,6 +32,16 @@ pub(crate) fn certificate_reason(error: &Error) -> Option<String> {
     })
 }
 
+/// When a certificate ended that does not pass for that.
+pub(crate) fn expiry(error: &Error) -> Option<SystemTime> {
+    match error {
+        Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
+            Some(system_time(*not_after))
+        }
+        _ => None,
+    }
+}
+
 fn describe(error: &CertificateError) -> String {
     match error {
         CertificateError::ExpiredContext { not_after, .. } => {

@@ -6,13 +6,14 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    sync::mpsc,
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -25,6 +26,7 @@ use crate::{
     provider::ALPN,
     reason::{certificate_reason, tls_error},
     term::Term,
+    verifier::Outdated,
 };
 
 /// Who is at the other end. Found in the extensions of every request that came by a
@@ -35,6 +37,19 @@ pub struct Peer {
     pub identity: Identity,
     /// Where it calls from.
     pub address: SocketAddr,
+    /// The last moment of its certificate, and of the connection.
+    pub certificate_end: SystemTime,
+}
+
+/// A peer that was refused for the dates of its certificate alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutdatedPeer {
+    /// Whom our CA has issued the certificate to. That the peer has its key is not proved.
+    pub holder: Identity,
+    /// Where it called from.
+    pub address: SocketAddr,
+    /// What is wrong with the dates: one clause without a final stop.
+    pub reason: String,
 }
 
 /// Why a connection was not accepted. The texts say nothing that the peer could not know.
@@ -47,6 +62,14 @@ pub enum HandshakeError {
     /// The peer's certificate was refused, or it had none.
     #[error("the peer's certificate is refused: {0}")]
     Certificate(String),
+    /// The peer's certificate is refused for its dates alone.
+    #[error("the peer shows the certificate of {holder}, which is refused: {reason}")]
+    Outdated {
+        /// Whom our CA has issued it to.
+        holder: Identity,
+        /// What is wrong with the dates.
+        reason: String,
+    },
     /// The peer did not ask for HTTP/2.
     #[error("the peer does not offer HTTP/2 by ALPN")]
     Protocol,
@@ -69,11 +92,22 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
+impl HandshakeError {
+    fn of(error: io::Error, outdated: &Outdated) -> Self {
+        match (Self::from(error), outdated.holder().cloned()) {
+            (Self::Certificate(reason), Some(holder)) => Self::Outdated { holder, reason },
+            (error, _) => error,
+        }
+    }
+}
+
 /// Turns TCP connections into mutually authenticated ones.
 #[derive(Clone, Debug)]
 pub struct Server {
     credentials: LiveCredentials,
     deadline: Duration,
+    /// Who wants to know of peers whose certificates are outdated.
+    outdated: Option<mpsc::Sender<OutdatedPeer>>,
 }
 
 impl Server {
@@ -81,7 +115,24 @@ impl Server {
     /// that takes longer than `deadline` is given up.
     #[must_use]
     pub fn new(credentials: LiveCredentials, deadline: Duration) -> Self {
-        Self { credentials, deadline }
+        Self { credentials, deadline, outdated: None }
+    }
+
+    /// Tells `outdated` of the peers that [`crate::incoming`] refuses for the dates of their
+    /// certificates, as far as it takes them.
+    #[must_use]
+    pub fn telling(self, outdated: mpsc::Sender<OutdatedPeer>) -> Self {
+        Self { outdated: Some(outdated), ..self }
+    }
+
+    pub(crate) fn tell(&self, error: &HandshakeError, address: SocketAddr) {
+        if let (Some(outdated), HandshakeError::Outdated { holder, reason }) =
+            (&self.outdated, error)
+        {
+            let (holder, reason) = (holder.clone(), reason.clone());
+            // Whoever does not keep up misses what comes again.
+            let _ = outdated.try_send(OutdatedPeer { holder, address, reason });
+        }
     }
 
     /// Does the handshake on `stream`.
@@ -97,14 +148,17 @@ impl Server {
 
     async fn handshake(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
         let address = stream.peer_addr()?;
-        let config = self.credentials.current().server_config().map_err(HandshakeError::Tls)?;
-        let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
+        let (own, outdated) = (self.credentials.current(), Outdated::default());
+        let config = own.server_config(outdated.clone()).map_err(HandshakeError::Tls)?;
+        let accepted = TlsAcceptor::from(Arc::new(config)).accept(stream).await;
+        let stream = accepted.map_err(|error| HandshakeError::of(error, &outdated))?;
         let (_, connection) = stream.get_ref();
         if connection.alpn_protocol() != Some(ALPN) {
             return Err(HandshakeError::Protocol);
         }
         let term = term(connection.peer_certificates())?;
-        let peer = Peer { identity: term.peer().clone(), address };
+        let identity = term.peer().clone();
+        let peer = Peer { identity, address, certificate_end: term.end() };
         Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _place: None })
     }
 }

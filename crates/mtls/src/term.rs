@@ -26,14 +26,18 @@ pub(crate) struct Term {
     /// The last moment of the peer's certificate.
     end: SystemTime,
     next_look: Pin<Box<Sleep>>,
+    clock: fn() -> SystemTime,
 }
 
 impl Term {
     /// That of a connection whose peer has shown this certificate.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, CertificateProblem> {
         let facts = Facts::read(certificate)?;
-        let next_look = Box::pin(sleep(Duration::ZERO));
-        Ok(Self { peer: facts.identity()?, end: facts.validity.not_after, next_look })
+        Ok(Self::until(facts.validity.not_after, facts.identity()?, SystemTime::now))
+    }
+
+    fn until(end: SystemTime, peer: Identity, clock: fn() -> SystemTime) -> Self {
+        Self { peer, end, next_look: Box::pin(sleep(Duration::ZERO)), clock }
     }
 
     /// Whose certificate it is.
@@ -50,7 +54,7 @@ impl Term {
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             ready!(self.next_look.as_mut().poll(context));
-            let Ok(left) = self.end.duration_since(SystemTime::now()) else {
+            let Ok(left) = self.end.duration_since((self.clock)()) else {
                 return Poll::Ready(self.over());
             };
             self.next_look.as_mut().reset(Instant::now() + left.min(LOOK_PERIOD));
@@ -62,5 +66,35 @@ impl Term {
         let reason = format!("the certificate of {peer} expired on {}", date(*end));
         tracing::warn!("a connection is closed: {reason}");
         io::Error::new(io::ErrorKind::TimedOut, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, future::poll_fn};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    thread_local! {
+        static CLOCK: Cell<SystemTime> = const { Cell::new(SystemTime::UNIX_EPOCH) };
+    }
+
+    fn term() -> Term {
+        let peer = "spiffe://test.local/host/node-1".parse().unwrap();
+        Term::until(SystemTime::UNIX_EPOCH + HOUR, peer, || CLOCK.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_past_the_end_is_noticed_at_the_next_look() {
+        let mut term = term();
+        let mut within = async |limit| timeout(limit, poll_fn(|it| term.poll_over(it))).await;
+        assert!(within(10 * LOOK_PERIOD).await.is_err(), "it has an hour yet");
+        CLOCK.set(SystemTime::UNIX_EPOCH + 2 * HOUR);
+        let over = within(LOOK_PERIOD).await.expect("nobody looked at the clock");
+        assert!(over.to_string().ends_with("expired on 1970-01-01T01:00:00Z"), "{over}");
     }
 }

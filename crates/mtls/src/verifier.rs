@@ -4,7 +4,10 @@
 //! which DNS name?", which means nothing here, by "for which identity?". Addresses of management
 //! links are the same on every host, so a name in DNS proves nothing about a DPU.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
@@ -58,11 +61,63 @@ pub(crate) fn check_server_chain(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
 }
 
+/// Whose certificate was refused for its dates alone: the CA has issued it, and at another time it would
+/// have been accepted. That who shows it has its key is not proved.
+#[derive(Clone, Default)]
+pub(crate) struct Outdated(Arc<OnceLock<Identity>>);
+
+impl Outdated {
+    pub(crate) fn holder(&self) -> Option<&Identity> {
+        self.0.get()
+    }
+
+    /// Asks again as of a moment at which the certificate was valid.
+    fn note(&self, error: &Error, holder_at: impl FnOnce(UnixTime) -> Result<Identity, Error>) {
+        let valid_at = match error {
+            Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
+                *not_after
+            }
+            Error::InvalidCertificate(CertificateError::NotValidYetContext {
+                not_before, ..
+            }) => *not_before,
+            _ => return,
+        };
+        if let Ok(holder) = holder_at(valid_at) {
+            // One certificate is shown in a handshake.
+            let _ = self.0.set(holder);
+        }
+    }
+}
+
+impl fmt::Debug for Outdated {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Outdated({:?})", self.holder())
+    }
+}
+
 /// Lets a client accept exactly one DPU.
 #[derive(Debug)]
 pub(crate) struct ExpectServer {
     pub roots: Arc<RootCertStore>,
     pub expected: Identity,
+    /// Told of the DPU, if its certificate is.
+    pub outdated: Outdated,
+}
+
+impl ExpectServer {
+    fn accept(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<Identity, Error> {
+        check_server_chain(certificate, intermediates, &self.roots, now)?;
+        let found = identity(certificate)?;
+        if found == self.expected {
+            return Ok(found);
+        }
+        Err(Refusal::OtherServer { found, expected: self.expected.clone() }.into())
+    }
 }
 
 impl ServerCertVerifier for ExpectServer {
@@ -74,11 +129,8 @@ impl ServerCertVerifier for ExpectServer {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        check_server_chain(certificate, intermediates, &self.roots, now)?;
-        let found = identity(certificate)?;
-        if found != self.expected {
-            return Err(Refusal::OtherServer { found, expected: self.expected.clone() }.into());
-        }
+        let accept = |now| self.accept(certificate, intermediates, now);
+        accept(now).inspect_err(|error| self.outdated.note(error, accept))?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -106,10 +158,12 @@ impl ServerCertVerifier for ExpectServer {
 }
 
 /// Lets a server accept the hosts and operators of its trust domain.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ExpectClients {
     chain: Arc<dyn ClientCertVerifier>,
-    trust_domain: String,
+    trust_domain: Arc<str>,
+    /// Told of the client, if its certificate is.
+    outdated: Outdated,
 }
 
 impl ExpectClients {
@@ -118,16 +172,32 @@ impl ExpectClients {
         trust_domain: &str,
     ) -> Result<Self, VerifierBuilderError> {
         let chain = WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?;
-        Ok(Self { chain, trust_domain: trust_domain.into() })
+        Ok(Self { chain, trust_domain: trust_domain.into(), outdated: Outdated::default() })
     }
 
-    fn admit(&self, found: Identity) -> Result<(), Refusal> {
-        if found.trust_domain() != self.trust_domain {
-            return Err(Refusal::TrustDomain { found, trust_domain: self.trust_domain.clone() });
+    /// The same for one handshake.
+    pub(crate) fn telling(&self, outdated: Outdated) -> Self {
+        Self { outdated, ..self.clone() }
+    }
+
+    fn accept(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<Identity, Error> {
+        self.chain.verify_client_cert(certificate, intermediates, now)?;
+        Ok(self.admit(identity(certificate)?)?)
+    }
+
+    fn admit(&self, found: Identity) -> Result<Identity, Refusal> {
+        if found.trust_domain() != &*self.trust_domain {
+            let trust_domain = self.trust_domain.to_string();
+            return Err(Refusal::TrustDomain { found, trust_domain });
         }
         match found.role() {
             Role::Dpu => Err(Refusal::DpuAsClient(found)),
-            Role::Host | Role::Operator | Role::Viewer => Ok(()),
+            Role::Host | Role::Operator | Role::Viewer => Ok(found),
         }
     }
 }
@@ -143,9 +213,9 @@ impl ClientCertVerifier for ExpectClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.chain.verify_client_cert(certificate, intermediates, now)?;
-        self.admit(identity(certificate)?)?;
-        Ok(verified)
+        let accept = |now| self.accept(certificate, intermediates, now);
+        accept(now).inspect_err(|error| self.outdated.note(error, accept))?;
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -8,14 +8,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::support::{BOUND, Pki, bounded, host, listen, raw_client};
+use crate::support::{BOUND, Pki, bounded, expired, host, listen, raw_client};
 use mtls::{
     ConnectError, Connector, Limits, LiveCredentials, Peer, Role, authority::Validity, incoming,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     time::sleep,
 };
 use tonic::{Request, Status, service::interceptor::InterceptedService, transport::Server};
@@ -240,13 +240,29 @@ async fn a_connection_ends_with_its_clients_certificate() {
 }
 
 #[tokio::test]
+async fn a_listener_tells_whose_certificates_are_outdated() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let (sender, mut outdated) = mpsc::channel(1);
+    let _server = serve_as(pki.server().telling(sender), listener, LIMITS);
+    let issued = pki.authority.issue(Role::Host, "node-1", expired()).unwrap();
+    let stream = bounded(raw_client(&address, Some(&issued))).await.unwrap();
+    let peer = bounded(outdated.recv()).await.unwrap();
+    assert_eq!(
+        (peer.holder, peer.address),
+        (host("node-1"), stream.get_ref().0.local_addr().unwrap())
+    );
+    assert!(peer.reason.starts_with("it expired on 20"), "{}", peer.reason);
+}
+
+#[tokio::test]
 async fn a_connection_ends_with_its_servers_certificate() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
     let server = mtls::Server::new(short_lived(&pki, Role::Dpu, "dpu-1", 5), BOUND);
     let _server = serve_as(server, listener, LIMITS);
     let error = until_refused(&pki.connector(&address, "dpu-1")).await;
-    assert!(matches!(error, ConnectError::ServerRefused { .. }), "{error}");
+    assert!(matches!(error, ConnectError::DpuExpired { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -256,12 +256,54 @@ async fn servers_other_than_the_expected_dpu_are_refused() {
     let error = connect_error(&pki, &pki.issue(Role::Host, "dpu-1")).await.to_string();
     assert!(error.contains("extended key usage"), "{error}");
 
-    let old = pki.authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
-    let error = connect_error(&pki, &old).await.to_string();
-    assert!(error.contains("it expired on 20"), "{error}");
-
     let error = connect_error(&pki, &Pki::new().issue(Role::Dpu, "dpu-1")).await.to_string();
     assert!(error.contains("not by the CA trusted here"), "{error}");
+}
+
+#[tokio::test]
+async fn a_dpus_certificate_that_expired_is_told_with_where_to_renew_it() {
+    let pki = Pki::new();
+    let old = pki.authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
+    let error = connect_error(&pki, &old).await;
+    assert!(matches!(error, ConnectError::DpuExpired { .. }) && error.is_certificate(), "{error}");
+    let said = error.to_string();
+    assert!(said.starts_with("the certificate of spiffe://test.local/dpu/dpu-1 at "), "{said}");
+    assert!(said.contains(" expired on 20") && said.ends_with(": renew it on the DPU"), "{said}");
+
+    // Who it is, only its CA can say.
+    let strangers = Pki::new().authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
+    let of_another = pki.authority.issue(Role::Dpu, "dpu-2", expired()).unwrap();
+    for issued in [strangers, of_another] {
+        let error = connect_error(&pki, &issued).await;
+        assert!(matches!(error, ConnectError::ServerRefused { .. }), "{error}");
+    }
+}
+
+/// What a server says that is shown `issued`.
+async fn handshake_error(pki: &Pki, issued: &Issued) -> HandshakeError {
+    let ((listener, address), server) = (listen().await, pki.server());
+    let (accepted, _stream) = bounded(async {
+        tokio::join!(accept(&listener, &server), raw_client(&address, Some(issued)))
+    })
+    .await;
+    accepted.unwrap_err()
+}
+
+#[tokio::test]
+async fn only_who_is_refused_for_dates_alone_is_told_by_name() {
+    let pki = Pki::new();
+    let node_1 = |pki: &Pki, validity| pki.authority.issue(Role::Host, "node-1", validity).unwrap();
+    for validity in [expired(), not_yet_valid()] {
+        let error = handshake_error(&pki, &node_1(&pki, validity)).await;
+        let HandshakeError::Outdated { holder, .. } = &error else { panic!("{error}") };
+        assert_eq!(*holder, host("node-1"));
+        // Whoever makes a CA of its own may write any name.
+        let strangers = handshake_error(&pki, &node_1(&Pki::new(), validity)).await;
+        assert!(matches!(strangers, HandshakeError::Certificate(_)), "{strangers}");
+    }
+    let of_another_role = pki.authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
+    let error = handshake_error(&pki, &of_another_role).await;
+    assert!(matches!(error, HandshakeError::Certificate(_)), "{error}");
 }
 
 #[tokio::test]
