@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::Future,
     io,
-    net::{self, SocketAddr},
+    net::{self, IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Mutex,
+    task::yield_now,
     time::{Instant, sleep, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -33,8 +34,8 @@ const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Connections at a time. One more ends the oldest, so that those who hold theirs for long keep nobody
-/// out.
+/// Connections at a time. One more ends the oldest of whoever has most, so that those who hold theirs for
+/// long, or make many, keep nobody else out.
 const CONNECTIONS: usize = 16;
 /// How long a request may take to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
@@ -100,22 +101,37 @@ impl Endpoint {
         let pages = Arc::new(Pages { look, latest: Mutex::default() });
         let mut connections = VecDeque::new();
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept().await {
+                Ok((stream, address)) => (stream, address.ip()),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept scrapes of metrics");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            connections.retain(|open: &AbortOnDropHandle<()>| !open.is_finished());
+            connections.retain(|open: &Open| !open.task.is_finished());
             if connections.len() == CONNECTIONS {
-                connections.pop_front();
+                connections.remove(most_dispensable(&connections));
             }
-            let connection = tokio::spawn(serve_one(stream, Arc::clone(&pages)));
-            connections.push_back(AbortOnDropHandle::new(connection));
+            let task = tokio::spawn(serve_one(stream, Arc::clone(&pages)));
+            connections.push_back(Open { peer, task: AbortOnDropHandle::new(task) });
+            // Who has asked already is answered before others can take its place.
+            yield_now().await;
         }
     }
+}
+
+/// A connection.
+struct Open {
+    peer: IpAddr,
+    task: AbortOnDropHandle<()>,
+}
+
+/// The oldest connection of the peer that has most.
+fn most_dispensable(connections: &VecDeque<Open>) -> usize {
+    let number_of = |peer| connections.iter().filter(|open| open.peer == peer).count();
+    let newest_first = (0..connections.len()).rev();
+    newest_first.max_by_key(|index| number_of(connections[*index].peer)).unwrap_or_default()
 }
 
 fn open(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {

@@ -13,7 +13,7 @@ use std::{
 use metrics::{Calls, Endpoint, MetricsSettings, OK, Page};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::{Instant, sleep, timeout},
 };
 
@@ -170,6 +170,49 @@ async fn a_crowd_of_slow_ones_keeps_nobody_out() {
     // Those who came first have been let go, sooner than the time that a request has.
     let mut rest = Vec::new();
     let _ = timeout(Duration::from_secs(1), crowd[0].read_to_end(&mut rest)).await.unwrap();
+}
+
+/// Makes a connection from that address of this machine.
+async fn connect_from(peer: &str, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{peer}:0").parse().unwrap()).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+#[tokio::test]
+async fn who_makes_many_connections_loses_its_own() {
+    let address = serve();
+    let (begun, rest) = SCRAPE.as_bytes().split_at(20);
+    let mut scraper = connect_from("127.0.0.2", address).await;
+    scraper.write_all(begun).await.unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..200 {
+        let mut other = connect_from("127.0.0.3", address).await;
+        let _ = other.write_all(begun).await;
+        crowd.push(other);
+    }
+    scraper.write_all(rest).await.unwrap();
+    let mut answer = String::new();
+    timeout(BOUND, scraper.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[tokio::test]
+async fn whoever_has_asked_is_answered_however_many_came_after() {
+    let endpoint = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
+    let address = endpoint.address();
+    let mut crowd = Vec::new();
+    for _ in 0..100 {
+        let mut scraper = TcpStream::connect(address).await.unwrap();
+        scraper.write_all(SCRAPE.as_bytes()).await.unwrap();
+        crowd.push(scraper);
+    }
+    tokio::spawn(endpoint.serve(async || page()));
+    for mut scraper in crowd {
+        let mut answer = String::new();
+        timeout(BOUND, scraper.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
 }
 
 #[tokio::test]
