@@ -88,6 +88,25 @@ fn every_key_of_the_examples_is_in_the_reference() {
     }
 }
 
+/// What was copied from one program's table into another's is true of the first alone.
+#[test]
+fn no_key_of_one_program_is_described_by_the_words_of_anothers() {
+    let reference = read("docs/CONFIGURATION.md");
+    let tables = reference.split("\n## ").map(|section| {
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        rows.map(|row| row.split(" | ").last().unwrap()).collect::<BTreeSet<_>>()
+    });
+    let (mut told, mut copied) = (BTreeSet::new(), Vec::new());
+    for table in tables {
+        let is_reference = |words: &&&str| words.starts_with("as the service's");
+        copied.extend(
+            table.iter().filter(|words| told.contains(**words) && !is_reference(words)).copied(),
+        );
+        told.extend(table.clone());
+    }
+    assert_eq!(copied, [""; 0]);
+}
+
 #[test]
 fn configuration_shown_in_documents_is_good() {
     let lab = Lab::start(&Settings::default());

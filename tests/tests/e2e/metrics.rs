@@ -104,18 +104,40 @@ fn documented_name(name: &str, family: &Family) -> String {
     format!("{name}{suffix}")
 }
 
-/// What the table in docs/OPERATIONS.md says: the labels of each metric.
-fn documented() -> BTreeMap<String, BTreeSet<String>> {
+/// Labels whose values the tables in docs/OPERATIONS.md list.
+const LISTED: [&str; 4] = ["certificate", "phase", "state", "verb"];
+
+/// What the tables in docs/OPERATIONS.md say of a metric.
+#[derive(Debug)]
+struct Row {
+    labels: BTreeSet<String>,
+    text: String,
+}
+
+fn documented() -> BTreeMap<String, Row> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATIONS.md");
     let text = fs::read_to_string(path).unwrap();
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `dpu_offload_"));
     rows.map(|row| {
         let (name, rest) = row.split_once('`').unwrap();
-        let labels = rest.split('|').nth(1).unwrap();
+        let (labels, text) = rest.trim_start_matches(" | ").split_once('|').unwrap();
         let labels = labels.split(',').map(|label| label.trim().trim_matches('`').to_owned());
-        (format!("dpu_offload_{name}"), labels.filter(|label| !label.is_empty()).collect())
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        (format!("dpu_offload_{name}"), Row { labels, text: text.to_owned() })
     })
     .collect()
+}
+
+/// Fails if a value of a listed label is in no list. Histograms are of the metric in the row before.
+fn assert_values_are_listed(families: &BTreeMap<String, Family>) {
+    let rows = documented();
+    for (name, family) in families.iter().filter(|(_, family)| family.kind != "histogram") {
+        let labels = family.samples.keys().flat_map(|sample| &sample.labels);
+        for (label, value) in labels.filter(|(label, _)| LISTED.contains(&label.as_str())) {
+            let is_listed = rows[name].text.contains(&format!("`{value}`"));
+            assert!(is_listed, "{label}=\"{value}\" is not in the row of {name}");
+        }
+    }
 }
 
 /// The metrics that any document names.
@@ -258,8 +280,11 @@ fn every_metric_is_documented_and_moves() {
 
     let steady = [Service, Agent].map(|program| (program, STEADY.to_owned()));
     assert_eq!(it.unmoved(), BTreeSet::from(steady));
-    let found = it.families().into_iter().map(|(name, family)| (name, labels(&family)));
-    assert_eq!(found.collect::<BTreeMap<_, _>>(), documented());
+    let found = it.families();
+    let labels_of = found.iter().map(|(name, family)| (name.clone(), labels(family)));
+    let rows = documented().into_iter().map(|(name, row)| (name, row.labels));
+    assert_eq!(labels_of.collect::<BTreeMap<_, _>>(), rows.collect());
+    assert_values_are_listed(&found);
     assert_eq!(named(), documented().into_keys().collect(), "alerts are of metrics that exist");
 }
 
