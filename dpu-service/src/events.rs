@@ -54,8 +54,12 @@ pub enum EventKind {
     VfCleared,
     /// A host opened a session.
     HostConnected,
+    /// A host renewed its connection, and its session goes on.
+    HostRenewed,
     /// A host's session ended.
     HostDisconnected,
+    /// A connection with a host's certificate was refused.
+    HostRefused,
     /// A network was created or changed.
     NetworkApplied,
     /// A network was deleted.
@@ -81,7 +85,9 @@ impl EventKind {
             Self::VfQuarantined => "VfQuarantined",
             Self::VfCleared => "VfCleared",
             Self::HostConnected => "HostConnected",
+            Self::HostRenewed => "HostRenewed",
             Self::HostDisconnected => "HostDisconnected",
+            Self::HostRefused => "HostRefused",
             Self::NetworkApplied => "NetworkApplied",
             Self::NetworkDeleted => "NetworkDeleted",
             Self::Draining => "Draining",

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::Calls;
-use mtls::{LiveCredentials, Server, incoming};
+use mtls::{LiveCredentials, OutdatedPeer, Role, Server, incoming};
 use offload_proto::{
     MESSAGE_LIMIT,
     v1::{
@@ -11,18 +11,23 @@ use offload_proto::{
         workload_network_server::WorkloadNetworkServer,
     },
 };
-use tokio::{net::TcpListener, time::interval};
+use tokio::{net::TcpListener, sync::mpsc, time::interval};
 use tokio_util::sync::CancellationToken;
 use tonic::{service::Routes, transport};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
+    attachments::Attachments,
     config::Limits,
+    model::HostName,
 };
 
 /// How often the health service learns whether Attach can be served.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+
+/// How many refused connections may wait to be noted.
+const REFUSALS_WAITING: usize = 16;
 
 const WORKLOAD: &str = "offload.v1.WorkloadNetwork";
 const OPERATOR: &str = "offload.v1.Operator";
@@ -48,7 +53,10 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let deadline = Duration::from_secs(limits.handshake_timeout_s);
-    let connections = incoming(listener, Server::new(credentials, deadline), door(&limits));
+    let (outdated, told) = mpsc::channel(REFUSALS_WAITING);
+    let server = Server::new(credentials, deadline).telling(outdated);
+    let connections = incoming(listener, server, door(&limits));
+    tokio::spawn(note_refusals(told, shared.engine.clone()));
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report_health(reporter, shared.clone(), stop.clone()));
     let workload = WorkloadNetworkServer::new(WorkloadApi(shared.clone()));
@@ -65,6 +73,15 @@ pub(crate) async fn serve(
         .serve_with_incoming_shutdown(routes.prepare(), connections, stop.cancelled_owned())
         .await?;
     Ok(())
+}
+
+/// Ends with the listener.
+async fn note_refusals(mut outdated: mpsc::Receiver<OutdatedPeer>, engine: Attachments) {
+    while let Some(OutdatedPeer { holder, address, reason }) = outdated.recv().await {
+        if holder.role() == Role::Host {
+            engine.host_refused(&HostName(holder.name().into()), address.ip(), &reason);
+        }
+    }
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

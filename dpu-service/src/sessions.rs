@@ -1,5 +1,6 @@
 //! The hosts' sessions: one for each host, the newest.
 
+mod absences;
 mod questions;
 
 use std::{
@@ -14,6 +15,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 use vf_alloc::PfId;
 
+use absences::Absence;
 use questions::Questions;
 pub use questions::{Examined, NotExamined};
 
@@ -95,6 +97,8 @@ pub struct Session {
     /// What to tell the host. Ends when the session is over: replaced by a newer one, or dropped
     /// because the host does not keep up.
     pub commands: mpsc::Receiver<HostCommand>,
+    /// It goes on with the host's session before it.
+    pub is_renewed: bool,
 }
 
 /// A host as operators see it.
@@ -110,12 +114,16 @@ pub struct HostView {
     pub boot_id: String,
     /// Since when it is connected or not.
     pub since: Option<Timestamp>,
+    /// Why it is not connected, as far as that is known, without a final stop.
+    pub absence: Option<String>,
 }
 
 /// All hosts' sessions.
 #[derive(Debug, Default)]
 pub struct Sessions {
     hosts: Mutex<HashMap<HostName, Host>>,
+    /// Of hosts that are not connected. Locked after `hosts`.
+    absences: Mutex<HashMap<HostName, Absence>>,
 }
 
 #[derive(Debug)]
@@ -150,6 +158,8 @@ impl Sessions {
             let message = format!("host {host} has said hello again since");
             return Err(Failure::new(Reason::StaleSession, message));
         }
+        let before = hosts.get(host).and_then(|entry| entry.open.as_ref()).map(|open| open.id);
+        let is_renewed = before.is_some() && before == hello.renewed;
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let id = SessionId(Uuid::new_v4());
         let entry = Host {
@@ -165,15 +175,19 @@ impl Sessions {
             since: Timestamp::now(),
         };
         hosts.insert(host.clone(), entry);
-        Ok(Session { id, commands })
+        self.absences().remove(host);
+        Ok(Session { id, commands, is_renewed })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
-    pub fn close(&self, host: &HostName, id: SessionId) -> bool {
+    pub fn close(&self, host: &HostName, id: SessionId, why: Option<String>) -> bool {
         let mut hosts = self.lock();
         let Some(entry) = hosts.get_mut(host).filter(|entry| entry.is_in(id)) else { return false };
         entry.open = None;
         entry.since = Timestamp::now();
+        if let Some(why) = why {
+            self.absences().insert(host.clone(), Absence::new(why));
+        }
         true
     }
 
@@ -232,6 +246,7 @@ impl Sessions {
             agent_version: entry.map(|entry| entry.agent_version.clone()).unwrap_or_default(),
             boot_id: entry.map(|entry| entry.boot_id.clone()).unwrap_or_default(),
             since: entry.map(|entry| entry.since),
+            absence: self.absences().get(host).map(|absence| absence.why().to_owned()),
         }
     }
 
@@ -281,6 +296,7 @@ mod tests {
             inventory: Inventory { as_of: HostTime(as_of), pfs: Vec::new() },
             live: Vec::new(),
             pending: Vec::new(),
+            renewed: None,
         }
     }
 
@@ -307,8 +323,21 @@ mod tests {
         let newer = open(&sessions);
         assert!(matches!(older.commands.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
         assert!(!sessions.is_current(&host(), older.id));
-        assert!(!sessions.close(&host(), older.id));
+        assert!(!sessions.close(&host(), older.id, None));
         assert!(sessions.is_current(&host(), newer.id));
+    }
+
+    #[test]
+    fn a_session_goes_on_only_with_the_one_in_force() {
+        let sessions = Sessions::default();
+        let renew = |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) });
+        let first = renew(None).unwrap();
+        let second = renew(Some(first.id)).unwrap();
+        assert!(!first.is_renewed && second.is_renewed);
+        assert!(!renew(Some(first.id)).unwrap().is_renewed, "it is over");
+        let last = sessions.current(&host()).unwrap();
+        assert!(sessions.close(&host(), last, None));
+        assert!(!renew(Some(last)).unwrap().is_renewed, "it has ended meanwhile");
     }
 
     #[test]

@@ -39,9 +39,16 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.field("Up for", &age(&dpu.started_at, now));
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
-    text.list("Problems", &dpu.problems);
+    text.list("Problems", &problems(dpu));
     text.block("", &host_table(&dpu.hosts, wide, now));
     text.finish()
+}
+
+/// Those of the DPU, and why hosts are away.
+fn problems(dpu: &Dpu) -> Vec<String> {
+    let absent = dpu.hosts.iter().filter(|host| !host.absence.is_empty());
+    let absent = absent.map(|host| format!("{} is not connected: {}", host.name, host.absence));
+    dpu.problems.iter().cloned().chain(absent).collect()
 }
 
 /// The hosts, with how long they have been as they are.
@@ -75,6 +82,7 @@ mod tests {
             agent_version: agent_version.into(),
             boot_id: "b007".into(),
             since: "2026-03-01T11:00:00Z".into(),
+            absence: if connected { "" } else { "its certificate expired" }.into(),
         };
         let dpu = Dpu {
             name: "dpu-1".into(),
@@ -96,6 +104,7 @@ Attachments:   3
 Hosts:         1 of 2 connected
 Problems:
   the journal's disk is full
+  node-2 is not connected: its certificate expired
 
 HOST     STATE          SINCE   AGENT
 node-1   Connected      1h0m    0.1.0

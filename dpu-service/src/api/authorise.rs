@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use mtls::{Identity, Peer, Role};
 use offload_proto::{Failure, Reason};
 use tonic::{Status, body::Body};
@@ -34,7 +34,7 @@ impl Authorise {
     }
 
     fn admit<B>(&self, request: &Request<B>) -> Result<Place, Status> {
-        let peer = request.extensions().get::<Peer>().ok_or_else(unidentified)?;
+        let peer = peer(request.extensions())?;
         let path = request.uri().path();
         let Some(roles) = roles(path) else {
             return Err(Status::unimplemented(format!("there is no call {path}")));
@@ -73,14 +73,16 @@ impl Authorise {
     }
 }
 
-fn unidentified() -> Failure {
-    Failure::new(Reason::Internal, "the call came without its peer's identity")
+/// Who makes the call.
+pub(crate) fn peer(extensions: &Extensions) -> Result<&Peer, Failure> {
+    extensions
+        .get()
+        .ok_or_else(|| Failure::new(Reason::Internal, "the call came without its peer's identity"))
 }
 
 /// The host that makes the call.
 pub(crate) fn calling_host<T>(request: &tonic::Request<T>) -> Result<HostName, Failure> {
-    let peer = request.extensions().get::<Peer>().ok_or_else(unidentified)?;
-    Ok(HostName(peer.identity.name().into()))
+    Ok(HostName(peer(request.extensions())?.identity.name().into()))
 }
 
 impl<S> Layer<S> for Authorise {

@@ -1,8 +1,13 @@
 //! A host's session: its messages in, the service's commands out.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use futures::stream::{BoxStream, StreamExt};
+use jiff::Timestamp;
+use mtls::Peer;
 use offload_proto::{Failure, Reason, v1, v1::dpu_message, v1::host_message};
 use tokio::{
     sync::mpsc,
@@ -22,17 +27,18 @@ const MISSED_HEARTBEATS: u32 = 3;
 
 type Outgoing = mpsc::Sender<Result<v1::DpuMessage, Status>>;
 
-/// Opens a session for `host`. It lives in a task of its own until the stream that is returned, or
+/// Opens a session for the host at `peer`. It lives in a task of its own until the stream that is returned, or
 /// the one that came in, ends.
 pub(crate) fn open(
     shared: Arc<Shared>,
-    host: HostName,
+    peer: Peer,
     incoming: Streaming<v1::HostMessage>,
 ) -> BoxStream<'static, Result<v1::DpuMessage, Status>> {
     let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
     let sessions = shared.sessions.clone();
     sessions.spawn(async move {
-        if let Err(status) = run(&shared, &host, incoming, &outgoing).await {
+        let host = HostName(peer.identity.name().into());
+        if let Err(status) = run(&shared, &peer, &host, incoming, &outgoing).await {
             tracing::info!(%host, reason = status.message(), "the session ended");
             // A host that has gone needs no reason.
             let _ = outgoing.try_send(Err(status));
@@ -43,6 +49,7 @@ pub(crate) fn open(
 
 async fn run(
     shared: &Shared,
+    peer: &Peer,
     host: &HostName,
     mut incoming: Streaming<v1::HostMessage>,
     outgoing: &Outgoing,
@@ -53,8 +60,16 @@ async fn run(
     let id = session.id;
     let mut conversation = Conversation { shared, host, incoming, outgoing, session };
     let result = conversation.hold(protocol, capabilities).await;
-    shared.engine.goodbye(host, id);
+    shared.engine.goodbye(host, id, expired(peer.certificate_end));
     result
+}
+
+/// That a host's certificate has expired, and its connection with it.
+fn expired(end: SystemTime) -> Option<String> {
+    let end = Timestamp::try_from(end).ok().filter(|end| *end < Timestamp::now())?;
+    Some(format!(
+        "its session ended with its certificate, which expired on {end}: renew it on the host"
+    ))
 }
 
 async fn first_words(

@@ -6,7 +6,13 @@ use futures::stream::BoxStream;
 use offload_proto::{Failure, Reason, v1};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Shared, authorise::calling_host, convert::read, convert::show, session};
+use super::{
+    Shared,
+    authorise::{calling_host, peer},
+    convert::read,
+    convert::show,
+    session,
+};
 
 /// The service `offload.v1.WorkloadNetwork`.
 #[derive(Clone, Debug)]
@@ -76,7 +82,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         if self.0.stopping.is_cancelled() {
             return Err(Failure::new(Reason::Draining, "the service is stopping").into());
         }
-        let host = calling_host(&request)?;
-        Ok(Response::new(session::open(self.0.clone(), host, request.into_inner())))
+        let peer = peer(request.extensions())?.clone();
+        Ok(Response::new(session::open(self.0.clone(), peer, request.into_inner())))
     }
 }

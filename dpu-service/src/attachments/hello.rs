@@ -2,7 +2,10 @@
 
 use vf_alloc::PfId;
 
-use crate::model::{AttachmentId, AttachmentKey};
+use crate::{
+    model::{AttachmentId, AttachmentKey},
+    sessions::SessionId,
+};
 
 /// A host's first words.
 #[derive(Clone, Debug)]
@@ -19,6 +22,8 @@ pub struct Hello {
     pub live: Vec<LiveAttachment>,
     /// Keys of calls that it has under way and will repeat on this session.
     pub pending: Vec<AttachmentKey>,
+    /// The session that this one goes on with, on another connection.
+    pub renewed: Option<SessionId>,
 }
 
 /// An attachment that a host holds a record of.

@@ -20,8 +20,9 @@ mod settings;
 mod views;
 mod welcome;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use offload_proto::{Failure, Reason};
 use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
@@ -201,10 +202,24 @@ impl Attachments {
         self.0.examine().await
     }
 
-    /// The host's session ended.
-    pub fn goodbye(&self, host: &HostName, session: SessionId) {
-        if self.0.sessions.close(host, session) {
-            self.0.events.record(EventKind::HostDisconnected, host, "its session ended");
+    /// The host's session ended, and why, if that tells why the host stays away: one clause.
+    pub fn goodbye(&self, host: &HostName, session: SessionId, why: Option<String>) {
+        let message = why.clone().unwrap_or_else(|| "its session ended".into());
+        if self.0.sessions.close(host, session, why) {
+            self.0.events.record(EventKind::HostDisconnected, host, message);
+        }
+    }
+
+    /// Somebody at `address` showed the host's certificate, and was refused for `reason`.
+    pub fn host_refused(&self, host: &HostName, address: IpAddr, reason: &str) {
+        if !self.0.registry().hosts.contains_key(host) {
+            return;
+        }
+        let refusal =
+            format!("a connection from {address} with its certificate was refused: {reason}");
+        let why = format!("at {} {refusal}", Timestamp::now());
+        if self.0.sessions.refused(host, &refusal, why.clone()) {
+            self.0.events.record(EventKind::HostRefused, host, why);
         }
     }
 

@@ -47,8 +47,7 @@ impl Engine {
         self.check_owner(&host, &hello.inventory)?;
         // From here on calls of earlier sessions are refused: what they have made is all there is.
         let session = self.sessions.open(&host, &hello)?;
-        let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
-        self.events.record(EventKind::HostConnected, &host, message);
+        self.note_session(&host, &hello, session.is_renewed);
 
         Milestone::HelloOpened.pass();
         let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
@@ -67,6 +66,15 @@ impl Engine {
         self.tell_wanted_vfs(&host);
         self.host_spoke.notify_one();
         Ok(session)
+    }
+
+    fn note_session(&self, host: &HostName, hello: &Hello, is_renewed: bool) {
+        if is_renewed {
+            let message = "it renewed its connection, and its session goes on";
+            return self.events.record(EventKind::HostRenewed, host, message);
+        }
+        let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
+        self.events.record(EventKind::HostConnected, host, message);
     }
 
     /// Tells the hosts how many VFs their PFs shall have.

@@ -2,7 +2,7 @@
 
 use dpu_service::{
     attachments::{AttachmentState, Detach, Hello, HostTime, LiveAttachment, VfCondition},
-    events::EventKind,
+    events::{Event, EventKind},
     model::{AttachmentId, HostName},
     sessions::HostCommand,
 };
@@ -165,7 +165,7 @@ async fn a_host_is_told_how_many_vfs_its_pfs_shall_have() {
 async fn what_was_released_meanwhile_is_told() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
-    world.engine.goodbye(&host(), world.session_id());
+    world.engine.goodbye(&host(), world.session_id(), None);
     world.engine.release(view.record.id, "it floods".into()).await.unwrap();
     world.hello(&[live(&view, true)]).await;
     let command = world.command();
@@ -247,13 +247,56 @@ async fn words_of_an_old_session_are_ignored() {
     let pending = vec![key("pod")];
     world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     world.engine.host_attached(&host(), old, view.record.id);
-    world.engine.goodbye(&host(), old);
+    world.engine.goodbye(&host(), old, None);
     let nothing = dpu_service::attachments::Inventory::default();
     let failure = world.engine.inventory(&host(), old, &nothing).unwrap_err();
     assert_eq!(failure.reason, Reason::StaleSession);
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));
     assert_eq!(world.engine.pools()[0].usage.absent, 0);
     assert!(world.engine.hosts()[0].connected);
+}
+
+/// What happened to the host since `events` were watched.
+fn told(events: &mut tokio::sync::broadcast::Receiver<Event>) -> Vec<(EventKind, String)> {
+    let all = std::iter::from_fn(|| events.try_recv().ok());
+    all.filter(|event| event.subject == "node-1").map(|it| (it.kind, it.message)).collect()
+}
+
+#[tokio::test]
+async fn a_host_that_renews_its_connection_is_never_away() {
+    let mut world = World::new().await;
+    let (old, mut events) = (world.session_id(), world.engine.events().watch());
+    world.say(Hello { renewed: Some(old), ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.engine.goodbye(&host(), old, None);
+    let kinds: Vec<_> = told(&mut events).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [EventKind::HostRenewed]);
+}
+
+#[tokio::test]
+async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
+    let mut world = World::new().await;
+    let mut events = world.engine.events().watch();
+    let address = std::net::Ipv4Addr::LOCALHOST.into();
+    let refuse = |world: &World| world.engine.host_refused(&host(), address, "it expired");
+    let absence = |world: &World| world.engine.hosts()[0].absence.clone().unwrap_or_default();
+    refuse(&world);
+    assert!(told(&mut events).is_empty() && absence(&world).is_empty(), "it is connected");
+
+    let why = "its certificate expired";
+    world.engine.goodbye(&host(), world.session_id(), Some(why.into()));
+    assert_eq!(told(&mut events), [(EventKind::HostDisconnected, why.to_owned())]);
+    assert_eq!(absence(&world), why);
+
+    let refused = "a connection from 127.0.0.1 with its certificate was refused: it expired";
+    (0..100).for_each(|_| refuse(&world));
+    let told = told(&mut events);
+    assert!(matches!(&told[..], [(EventKind::HostRefused, message)] if message.ends_with(refused)));
+    assert!(absence(&world).ends_with(refused), "{}", absence(&world));
+
+    world.engine.host_refused(&HostName("node-9".into()), address, "it expired");
+    assert!(world.engine.hosts().iter().all(|it| &*it.name.0 != "node-9"));
+    world.hello(&[]).await;
+    assert_eq!(absence(&world), "");
 }
 
 #[tokio::test]

@@ -296,6 +296,7 @@ pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hell
         inventory: inventory(kernel, in_use),
         live: Vec::new(),
         pending: Vec::new(),
+        renewed: None,
     }
 }
 

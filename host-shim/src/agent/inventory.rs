@@ -75,6 +75,7 @@ impl Agent {
             inventory: Some(inventory),
             live,
             pending,
+            renewed_session_id: String::new(),
         })
     }
 

@@ -185,9 +185,9 @@ impl Session {
     /// Keeps a session, for ever.
     pub(super) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
         let mut pause = FIRST_PAUSE;
-        let mut dialled = None;
+        let mut renewal = None;
         loop {
-            match self.hold_one(agent, dialled.take()).await {
+            match self.hold_one(agent, renewal.take()).await {
                 Ended::BeforeWelcome(failure) => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     tracing::info!(reason = %failure.reason, "no session with the DPU: {failure}");
@@ -199,11 +199,11 @@ impl Session {
                     tracing::warn!(%reason, "the session with the DPU is over: {failure}");
                     self.went_down(failure, since);
                 }
-                Ended::Renewed(channel) => {
+                Ended::Renewed(next) => {
                     tracing::info!("the session goes on with renewed certificates");
                     // What is begun from here on is not in the next hello, and waits for its session.
                     self.went_down(lost("its connection is being renewed"), Instant::now());
-                    dialled = Some(channel);
+                    renewal = Some(next);
                     continue;
                 }
             }
@@ -222,27 +222,28 @@ impl Session {
     }
 
     /// Opens a session and stays with it until it ends.
-    async fn hold_one(&self, agent: &Arc<Agent>, dialled: Option<Channel>) -> Ended {
+    async fn hold_one(&self, agent: &Arc<Agent>, renewal: Option<Renewal>) -> Ended {
         let limit = agent.config.timeouts.connect();
         let connector = match self.connector(&agent.config) {
             Ok(connector) => connector,
             Err(failure) => return Ended::BeforeWelcome(failure),
         };
-        let opened = match timeout(limit, open(agent, connector, dialled)).await {
+        let opened = match timeout(limit, open(agent, connector, renewal)).await {
             Ok(opened) => opened,
             Err(_) => Err(lost(format!("it did not answer within {limit:?}"))),
         };
-        let (session, inbox, period) = match opened {
+        let (session, mut inbox, period) = match opened {
             Ok(opened) => opened,
             Err(failure) => return Ended::BeforeWelcome(failure),
         };
         let session = Arc::new(session);
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
         agent.session_began();
-        tokio::select! {
-            loss = attend(agent, &session, inbox, period) => Ended::AfterWelcome(loss),
-            channel = connector.renewed() => Ended::Renewed(channel),
-        }
+        let channel = tokio::select! {
+            loss = attend(agent, &session, &mut inbox, period) => return Ended::AfterWelcome(loss),
+            channel = connector.renewed() => channel,
+        };
+        Ended::Renewed(Renewal { channel, session, _inbox: inbox })
     }
 
     /// The agent's certificate. `None`: it could not be read yet.
@@ -285,18 +286,19 @@ impl Session {
 async fn open(
     agent: &Arc<Agent>,
     connector: &Connector,
-    dialled: Option<Channel>,
+    renewal: Option<Renewal>,
 ) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
-    let channel = match dialled {
-        Some(channel) => channel,
+    let channel = match &renewal {
+        Some(renewal) => renewal.channel.clone(),
         None => connector.connect().await.map_err(|error| refused(&error))?,
     };
+    let renewed_session_id = renewal.as_ref().map_or_else(String::new, |it| it.session.id.clone());
     let mut client = WorkloadNetworkClient::new(channel)
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
     let (outbox, messages) = mpsc::channel(OUTBOX);
-    let hello = host_message::Message::Hello(agent.hello().await?);
-    let hello = HostMessage { message: Some(hello) };
+    let hello = v1::Hello { renewed_session_id, ..agent.hello().await? };
+    let hello = HostMessage { message: Some(host_message::Message::Hello(hello)) };
     outbox.send(hello).await.map_err(|_| lost("the session was closed"))?;
     let inbox = client.session(ReceiverStream::new(messages)).await;
     let mut inbox = inbox.map_err(|status| failure_of(&status))?.into_inner();
@@ -323,8 +325,15 @@ async fn open(
 enum Ended {
     BeforeWelcome(Failure),
     AfterWelcome(Loss),
-    /// There is another connection to open the next one by.
-    Renewed(Channel),
+    Renewed(Renewal),
+}
+
+/// There is another connection to open the next session by. The session that is renewed stays open until
+/// then, so that to the DPU the host is never away.
+struct Renewal {
+    channel: Channel,
+    session: Arc<Established>,
+    _inbox: Streaming<DpuMessage>,
 }
 
 fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {

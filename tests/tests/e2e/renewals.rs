@@ -173,6 +173,7 @@ fn a_session_ends_with_the_certificate(role: Role, name: &str) {
         let is_refused = || answer.error().1.contains("CERTIFICATE_REFUSED");
         (!answer.status.success() && is_refused()).then_some(())
     });
+    the_end_is_told_everywhere(&lab, role);
     if role == Role::Host {
         wait_for("the agent to tell why", LIMIT, || {
             let log = lab.agent.log();
@@ -184,6 +185,55 @@ fn a_session_ends_with_the_certificate(role: Role, name: &str) {
     lab.wait_until_good();
     let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
     lab.assert_invariants();
+}
+
+/// Whose certificate has ended, and where to renew it.
+fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
+    if role == Role::Dpu {
+        let words =
+            ["spiffe://dpu-offload.local/dpu/dpu-1", "expired on 20", "renew it on the DPU"];
+        lab.add("blue", &Netns::new("pod"), "eth0").fails(126, &words);
+        wait_for("a STATUS that tells it", LIMIT, || {
+            (!lab.status().status.success()).then_some(())
+        });
+        return lab.status().fails(50, &words);
+    }
+    let words = "its session ended with its certificate, which expired on 20";
+    let away = "node-1 is not connected: ";
+    let status = lab.operator().says(&["status"]);
+    assert!(status.contains(&format!("{away}{words}")), "{status}");
+    let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
+    let line = format!(
+        "HOST_NOT_CONNECTED  node-1: what the host has is not known: it is not connected: {words}"
+    );
+    assert!(doctor.contains(&line) && doctor.contains(": renew it on the host"), "{doctor}");
+    let log = lab.service.log();
+    let told = log.lines().any(|it| it.contains("HostDisconnected") && it.contains(words));
+    assert!(told, "{log}");
+}
+
+/// An agent whose clock is behind shows a certificate that it takes for good.
+#[test]
+fn a_host_that_is_refused_for_its_certificate_is_told_so() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.agent.stop();
+    lab.pki.expire(Role::Host, "node-1");
+    let mut openssl = lab.card.host.command("openssl");
+    openssl.args(["s_client", "-connect", "192.168.100.2:7443", "-alpn", "h2", "-ign_eof"]);
+    openssl.arg("-cert").arg(lab.pki.certificate("host", "node-1"));
+    let _ = run(openssl.arg("-key").arg(lab.pki.key("host", "node-1")));
+    let told = "with its certificate was refused: it expired on 20";
+    wait_for("a doctor who tells of it", LIMIT, || {
+        let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
+        (doctor.contains("HOST_NOT_CONNECTED") && doctor.contains(told)).then_some(())
+    });
+    let log = lab.service.log();
+    assert!(log.lines().any(|it| it.contains("HostRefused") && it.contains(told)), "{log}");
+    lab.pki.issue("host", "node-1");
+    lab.start_agent();
+    lab.wait_until_good();
+    let status = lab.operator().says(&["status"]);
+    assert!(!status.contains(told), "{status}");
 }
 
 #[test]
@@ -211,6 +261,8 @@ fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
     lab.start_agent();
     lab.wait_until_good();
     let sessions = || lab.agent.log().matches("the session goes on").count();
+    let ends = || lab.service.log().matches("HostDisconnected").count();
+    let ended = ends();
     let begun = Instant::now();
     let (mut renewed, mut pods) = (begun, 0);
     while begun.elapsed() < 2 * LIFE || sessions() < 3 {
@@ -225,6 +277,8 @@ fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
         pods += 1;
         assert!(begun.elapsed() < 2 * LIMIT, "{} sessions", sessions());
     }
+    assert_eq!(ends(), ended, "a renewal is told as an end");
+    assert!(lab.service.log().matches("HostRenewed").count() >= 3);
     figure(pods, "pods attached and detached by certificates that live for 15 s");
     lab.assert_clean_slate();
 }

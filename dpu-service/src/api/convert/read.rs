@@ -253,6 +253,7 @@ pub(crate) fn hello(host: &HostName, hello: v1::Hello) -> Result<(Hello, u32), F
         inventory: inventory(&hello.inventory.unwrap_or_default())?,
         live: hello.live.into_iter().map(live).collect::<Result<_, Failure>>()?,
         pending: keys(host, hello.pending)?,
+        renewed: optional_session(host, &hello.renewed_session_id)?,
     };
     Ok((hello, protocol))
 }

@@ -293,6 +293,7 @@ pub(crate) fn host(view: &HostView) -> v1::HostStatus {
         agent_version: view.agent_version.clone(),
         boot_id: view.boot_id.clone(),
         since: view.since.map(|since| since.to_string()).unwrap_or_default(),
+        absence: view.absence.clone().unwrap_or_default(),
     }
 }
 

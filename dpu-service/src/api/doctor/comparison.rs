@@ -280,6 +280,7 @@ mod tests {
             agent_version: "1".into(),
             boot_id: "boot".into(),
             since: None,
+            absence: None,
         };
         let found = Examination { vfs: vec![examined(&record())], ..Examination::default() };
         let vfs = vec![vf(3, Some(record().id))];

@@ -9,7 +9,7 @@ use super::Shared;
 use crate::{
     attachments::{Attachments, Examination},
     model::HostName,
-    sessions::{Examined, HostView},
+    sessions::{Examined, HostView, NotExamined},
 };
 
 /// What a host has.
@@ -26,6 +26,16 @@ pub(super) struct Hosts<'a> {
     patience: Duration,
     /// Why it is not known what a host has.
     problems: HashMap<HostName, String>,
+}
+
+/// Why it is not known what a host has.
+fn told(not_examined: &NotExamined, view: &HostView) -> String {
+    match &view.absence {
+        Some(absence) if *not_examined == NotExamined::NotConnected => {
+            format!("{not_examined}: {absence}")
+        }
+        _ => not_examined.to_string(),
+    }
 }
 
 impl<'a> Hosts<'a> {
@@ -52,7 +62,7 @@ impl<'a> Hosts<'a> {
             let found = match problems.get(&view.name) {
                 Some(problem) => Err(problem.clone()),
                 None => match timeout(patience, question(view.name.clone())).await {
-                    Ok(examined) => examined.map_err(|not_examined| not_examined.to_string()),
+                    Ok(examined) => examined.map_err(|not_examined| told(&not_examined, &view)),
                     Err(_) => Err(format!("it did not answer within {patience:?}")),
                 },
             };

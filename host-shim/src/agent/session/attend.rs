@@ -53,7 +53,7 @@ impl From<Status> for Loss {
 pub(super) async fn attend(
     agent: &Arc<Agent>,
     session: &Established,
-    mut inbox: Streaming<DpuMessage>,
+    inbox: &mut Streaming<DpuMessage>,
     period: Duration,
 ) -> Loss {
     let mut ticks = interval(period);
