@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     /// One permit for each `Watch`.
     pub(crate) watchers: Arc<Semaphore>,
     /// Why the configuration file, as it is now, is not in force.
-    pub(crate) configuration_problem: Mutex<Option<String>>,
+    pub(crate) configuration_problems: Mutex<Vec<String>>,
     /// The tasks of open sessions.
     pub(crate) sessions: TaskTracker,
     /// The service stops: long streams end.
@@ -60,9 +60,9 @@ impl Shared {
         self.credentials.current().identity().name().to_owned()
     }
 
-    /// Why the configuration file, as it is now, is not in force. `None`: it is.
-    pub(crate) fn set_configuration_problem(&self, problem: Option<String>) {
-        *self.configuration_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    /// Why the configuration file, as it is now, is not in force: one sentence each.
+    pub(crate) fn set_configuration_problems(&self, problems: Vec<String>) {
+        *self.configuration_problems.lock().unwrap_or_else(PoisonError::into_inner) = problems;
     }
 
     /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
@@ -94,7 +94,7 @@ impl Shared {
 
     /// What is wrong besides what keeps Attach from being served, one sentence each.
     pub(crate) fn other_problems(&self) -> Vec<String> {
-        let configuration = self.configuration_problem.lock();
+        let configuration = self.configuration_problems.lock();
         let configuration = configuration.unwrap_or_else(PoisonError::into_inner).clone();
         let certificate = self.credentials.problem();
         let warnings = self.engine.warnings();

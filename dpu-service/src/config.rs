@@ -311,19 +311,47 @@ impl Config {
 
     /// The keys that differ and that only a restart takes over.
     pub(crate) fn fixed_differences(&self, next: &Self) -> Vec<&'static str> {
-        let keys = [
-            ("listen", self.listen != next.listen),
-            ("state_dir", self.state_dir != next.state_dir),
-            ("certificate_warning_days", self.certificate_warning != next.certificate_warning),
-            ("tls", self.tls != next.tls),
-            ("log.format", self.log.format != next.log.format),
-            ("metrics", self.metrics != next.metrics),
-            ("eswitch", self.eswitch != next.eswitch),
-            ("fabric", self.fabric != next.fabric),
-            ("allocation", self.allocation != next.allocation),
-            ("limits", self.limits != next.limits),
-        ];
-        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+        let differing = |pairs: &[(&'static str, bool)]| -> Vec<_> {
+            pairs.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect()
+        };
+        macro_rules! compare {
+            ($($key:literal: $($field:ident).+),+ $(,)?) => {
+                differing(&[$(($key, self.$($field).+ != next.$($field).+)),+])
+            };
+        }
+        compare! {
+            "listen": listen,
+            "state_dir": state_dir,
+            "certificate_warning_days": certificate_warning,
+            "tls.ca": tls.ca,
+            "tls.certificate": tls.certificate,
+            "tls.key": tls.key,
+            "tls.trust_domain": tls.trust_domain,
+            "log.format": log.format,
+            "metrics.listen": metrics.listen,
+            "eswitch.driver": eswitch.driver,
+            "eswitch.devices": eswitch.devices,
+            "eswitch.mode": eswitch.mode,
+            "fabric.driver": fabric.driver,
+            "fabric.bridge": fabric.bridge,
+            "fabric.uplinks": fabric.uplinks,
+            "allocation.address_cool_down_s": allocation.address_cool_down_s,
+            "allocation.mac_prefix": allocation.mac_prefix,
+            "allocation.quarantine_after": allocation.quarantine_after,
+            "limits.connections": limits.connections,
+            "limits.connections_per_identity": limits.connections_per_identity,
+            "limits.handshakes": limits.handshakes,
+            "limits.handshake_timeout_s": limits.handshake_timeout_s,
+            "limits.streams_per_connection": limits.streams_per_connection,
+            "limits.in_flight": limits.in_flight,
+            "limits.header_bytes": limits.header_bytes,
+            "limits.watchers": limits.watchers,
+            "limits.attachments": limits.attachments,
+            "limits.networks": limits.networks,
+            "limits.heartbeat_ms": limits.heartbeat_ms,
+            "limits.keepalive_s": limits.keepalive_s,
+            "limits.shutdown_s": limits.shutdown_s,
+        }
     }
 }
 
@@ -405,6 +433,26 @@ mod tests {
         let cards = config.eswitch.cards();
         assert_eq!(cards.devices[0].to_string(), "pci/0000:03:00.0");
         assert_eq!(cards.mode, Some(EswitchMode::Switchdev));
+    }
+
+    #[test]
+    fn every_key_that_waits_for_a_restart_is_named() {
+        let fixed = "listen = \"0.0.0.0:1\"\nstate_dir = \"/s\"\ncertificate_warning_days = 1\n\
+                     tls = { ca = \"/a\", certificate = \"/c\", key = \"/k\", trust_domain = \"t\" }\n\
+                     log.format = \"json\"\nmetrics.listen = \"0.0.0.0:2\"\n\
+                     eswitch = { driver = \"devlink\", devices = [\"pci/1\"], mode = \"switchdev\" }\n\
+                     fabric = { driver = \"none\", bridge = \"b\", uplinks = [\"u\"] }\n\
+                     allocation = { address_cool_down_s = 1, mac_prefix = \"06\", quarantine_after = 1 }\n\
+                     [limits]\nconnections = 1\nconnections_per_identity = 1\nhandshakes = 1\n\
+                     handshake_timeout_s = 1\nstreams_per_connection = 1\nin_flight = 1\n\
+                     header_bytes = 1\nwatchers = 1\nattachments = 1\nnetworks = 1\n\
+                     heartbeat_ms = 1\nkeepalive_s = 1\nshutdown_s = 1";
+        let (started, changed) = (parse("").unwrap(), parse(fixed).unwrap());
+        let named = started.fixed_differences(&changed);
+        assert_eq!(named.len(), fixed.matches('=').count() - 4, "{named:?}");
+        assert!(named.contains(&"limits.watchers") && named.contains(&"tls.key"), "{named:?}");
+        let at_once = "log.level = \"debug\"\n[[pool]]\nname = \"a\"\nselect = [\"p0\"]";
+        assert!(started.fixed_differences(&parse(at_once).unwrap()).is_empty());
     }
 
     #[test]

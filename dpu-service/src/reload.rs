@@ -1,6 +1,10 @@
 //! Takes a changed configuration file over while the service runs: all of it, or nothing.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bootstrap::{Chain, FileWatch, LogControl, notify_ready, notify_reloading, watch_file};
 use tokio::signal::unix::Signal;
@@ -30,29 +34,67 @@ impl Reloader {
                 () = watch.changed() => {}
             }
             notify_reloading();
-            let problem = self.reload().await.err();
-            match &problem {
-                None => tracing::info!(path = %self.path.display(), "configuration in force"),
-                Some(problem) => tracing::error!(problem, "the configuration file is not in force"),
-            }
-            self.shared.set_configuration_problem(problem);
+            let problems = match self.reload().await {
+                Ok(()) => {
+                    tracing::info!(path = %self.path.display(), "configuration in force");
+                    Vec::new()
+                }
+                Err(problems) => problems,
+            };
+            problems.iter().for_each(|problem| tracing::error!("{problem}"));
+            self.shared.set_configuration_problems(problems);
             notify_ready();
         }
     }
 
-    /// `Err`: why the file is not in force, or which part of it.
-    async fn reload(&self) -> Result<(), String> {
+    /// `Err`: why the file is not in force, or which part of it: one sentence each.
+    async fn reload(&self) -> Result<(), Vec<String>> {
         self.shared.credentials.reload();
-        let unchanged = |why: &str| format!("the configuration stays as it was: {why}");
         let next = Config::load(&self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
         let level = self.log.set_level(&next.log);
-        level.map_err(|error| Chain(&error).to_string())?;
-        let fixed = self.config.fixed_differences(&next);
-        if fixed.is_empty() {
-            return Ok(());
+        level.map_err(|error| vec![Chain(&error).to_string()])?;
+        match self.config.fixed_differences(&next).as_slice() {
+            [] => Ok(()),
+            waiting => Err(vec![in_part(&self.path, waiting)]),
         }
-        Err(format!("{} changed, which takes a restart of the service", fixed.join(", ")))
+    }
+}
+
+/// One sentence for each line.
+fn unchanged(mistakes: &str) -> Vec<String> {
+    let told = |mistake| format!("the configuration stays as it was: {mistake}");
+    mistakes.lines().map(told).collect()
+}
+
+fn in_part(path: &Path, waiting: &[&str]) -> String {
+    format!(
+        "the hosts, pools, networks and `log.level` of {} are in force; changed, and waiting for a \
+         restart of the service: `{}`",
+        path.display(),
+        waiting.join("`, `")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_restart_is_told_and_what_does_not() {
+        let told = in_part(Path::new("/s.toml"), &["listen", "limits.watchers"]);
+        assert_eq!(
+            told,
+            "the hosts, pools, networks and `log.level` of /s.toml are in force; changed, and \
+             waiting for a restart of the service: `listen`, `limits.watchers`"
+        );
+    }
+
+    #[test]
+    fn each_mistake_has_a_sentence() {
+        let told = unchanged("/s.toml: one\n/s.toml: another");
+        let stays = "the configuration stays as it was: /s.toml";
+        assert_eq!(told, [format!("{stays}: one"), format!("{stays}: another")]);
     }
 }

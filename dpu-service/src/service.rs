@@ -242,7 +242,7 @@ fn share(
         heartbeat: Duration::from_millis(config.limits.heartbeat_ms.into()),
         hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
         watchers: Arc::new(Semaphore::new(config.limits.watchers)),
-        configuration_problem: Mutex::new(None),
+        configuration_problems: Mutex::default(),
         sessions: TaskTracker::new(),
         stopping: stop.child_token(),
     }
