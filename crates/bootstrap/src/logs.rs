@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, layer::SubscriberExt, reload, util::SubscriberInitExt,
+    Layer, Registry, filter::Targets, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
 
 /// The environment variable that overrides [`LogSettings::level`].
@@ -87,7 +87,7 @@ pub fn init_logs(settings: &LogSettings, program: &str) -> Result<LogControl, Lo
 
 /// Changes the level of logs while the program runs.
 #[derive(Clone, Debug)]
-pub struct LogControl(reload::Handle<EnvFilter, Registry>);
+pub struct LogControl(reload::Handle<Targets, Registry>);
 
 impl LogControl {
     /// From now on logs what `settings.level` says, unless [`LOG_VARIABLE`] overrides it. The format
@@ -113,12 +113,12 @@ impl LogSettings {
     }
 }
 
-fn filter(settings: &LogSettings) -> Result<EnvFilter, LogError> {
+fn filter(settings: &LogSettings) -> Result<Targets, LogError> {
     let (origin, level) = match env::var(LOG_VARIABLE) {
         Ok(level) if !level.is_empty() => (LOG_VARIABLE, level),
         _ => ("`log.level`", settings.level.clone()),
     };
-    EnvFilter::builder().parse(&level).map_err(|source| LogError::Level { origin, level, source })
+    level.parse().map_err(|source| LogError::Level { origin, level, source })
 }
 
 fn layer(
@@ -177,6 +177,15 @@ mod tests {
     fn formats_are_named_in_lower_case() {
         let settings: LogSettings = toml::from_str("format = 'journald'").unwrap();
         assert_eq!(settings.format, LogFormat::Journald);
+    }
+
+    #[test]
+    fn modules_may_have_levels_of_their_own() {
+        let level = "info,mtls=debug".to_owned();
+        let filter = filter(&LogSettings { level, ..LogSettings::default() }).unwrap();
+        assert!(filter.would_enable("mtls::server", &tracing::Level::DEBUG));
+        assert!(filter.would_enable("host_shim", &tracing::Level::INFO));
+        assert!(!filter.would_enable("host_shim", &tracing::Level::DEBUG));
     }
 
     #[test]
