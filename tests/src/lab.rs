@@ -21,6 +21,9 @@ use crate::{
 /// processors with others.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// The agent runs in the environment that systemd gives it.
+const AGENT_UNIT: &str = include_str!("../../configs/systemd/dpu-offload-agent.service");
+
 /// A card, the service on the DPU, the agent on the host. All of it ends when it is dropped.
 #[derive(Debug)]
 pub struct Lab {
@@ -280,5 +283,11 @@ pub(crate) fn start_agent(host: &Netns, folder: &Path) -> Program {
     let configuration = folder.join("host-shim.toml");
     let arguments = ["--config".as_ref(), configuration.as_os_str()];
     let faults = faults(folder, "host-shim-agent");
-    Program::start("host-shim-agent", host, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
+    let unit = AGENT_UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
+    let variables = unit.filter_map(|variable| variable.split_once('='));
+    let environment: Vec<_> = variables
+        .map(|(name, value)| (name, Path::new(value)))
+        .chain([("OFFLOAD_FAULTS", faults.as_path())])
+        .collect();
+    Program::start("host-shim-agent", host, folder, arguments, &environment)
 }
