@@ -3,7 +3,7 @@
 //! The keys lie where their places are: next to those that were given out before and after them. The
 //! index finds a key's place by its hash, and the key there tells whether it is the right one.
 
-use std::hash::Hash;
+use std::{hash::Hash, iter::repeat_n};
 
 use ahash::RandomState;
 
@@ -12,23 +12,27 @@ use crate::{
     segment::Place,
 };
 
-/// How many places lie together, and go together: those of a chunk of the bitmap.
-const PLACES_PER_CHUNK: usize = 1 << crate::bitmap::CHUNK_BITS;
+/// How many keys lie together, and go together: those of a chunk of the bitmap.
+const KEYS_PER_CHUNK: usize = 1 << crate::bitmap::CHUNK_BITS;
 
-/// How many keys lie together. A lonely one takes as much room as all that could lie before it.
+/// Where in a chunk its keys can begin. A lonely one takes as much room as lies between.
 const KEYS_PER_BLOCK: usize = 512;
 
-const BLOCKS: usize = PLACES_PER_CHUNK / KEYS_PER_BLOCK;
-
-/// Keys by place, as far as the last one that was set; where none was, there is a copy of another.
-type Blocks<K> = Box<[Vec<K>; BLOCKS]>;
+/// The keys of a chunk by place, from the block of the first one to the last one that was set; where
+/// none was, there is a copy of another.
+#[derive(Debug)]
+struct Keys<K> {
+    start: usize,
+    keys: Vec<K>,
+}
 
 /// Who holds what.
 #[derive(Debug)]
 pub(crate) struct Leases<K> {
     hasher: RandomState,
     index: Index,
-    chunks: Vec<Blocks<K>>,
+    /// Their heads are few enough to stay in the cache, so that a key is one wait for memory away.
+    chunks: Vec<Keys<K>>,
 }
 
 impl<K: Copy + Eq + Hash> Leases<K> {
@@ -75,8 +79,8 @@ impl<K: Copy + Eq + Hash> Leases<K> {
 
     /// The key that holds `place`, which is a taken one.
     pub(crate) fn key_at(&self, place: Place) -> Option<&K> {
-        let (chunk, block, offset) = split(place);
-        let key = self.chunks.get(chunk)?[block].get(offset)?;
+        let (chunk, offset) = split(place);
+        let key = self.chunks.get(chunk)?.get(offset)?;
         (self.get(key) == Some(place)).then_some(key)
     }
 
@@ -86,35 +90,93 @@ impl<K: Copy + Eq + Hash> Leases<K> {
 
     /// Gives the room of a chunk back of which no place is held.
     pub(crate) fn clear_chunk(&mut self, chunk: usize) {
-        if let Some(blocks) = self.chunks.get_mut(chunk) {
-            **blocks = [const { Vec::new() }; BLOCKS];
+        if let Some(keys) = self.chunks.get_mut(chunk) {
+            *keys = Keys::new();
         }
     }
 
     fn set_key(&mut self, place: Place, key: K) {
-        let (chunk, block, offset) = split(place);
-        while self.chunks.len() <= chunk {
-            self.chunks.push(Box::new([const { Vec::new() }; BLOCKS]));
+        let (chunk, offset) = split(place);
+        if self.chunks.len() <= chunk {
+            self.chunks.resize_with(chunk + 1, Keys::new);
         }
-        let keys = &mut self.chunks[chunk][block];
-        match keys.get_mut(offset) {
+        self.chunks[chunk].set(offset, key);
+    }
+}
+
+impl<K: Copy> Keys<K> {
+    const fn new() -> Self {
+        Self { start: 0, keys: Vec::new() }
+    }
+
+    fn get(&self, offset: usize) -> Option<&K> {
+        self.keys.get(offset.checked_sub(self.start)?)
+    }
+
+    fn set(&mut self, offset: usize, key: K) {
+        self.start_at_most(offset / KEYS_PER_BLOCK * KEYS_PER_BLOCK, key);
+        let offset = offset - self.start;
+        match self.keys.get_mut(offset) {
             Some(known) => *known = key,
             None => {
-                keys.reserve_exact((offset + 1).next_power_of_two() - keys.len());
-                keys.resize(offset + 1, key);
+                let room = (offset + 1).next_power_of_two().min(KEYS_PER_CHUNK - self.start);
+                self.keys.reserve_exact(room - self.keys.len());
+                self.keys.resize(offset + 1, key);
             }
+        }
+    }
+
+    /// Makes room in front with copies of `key`.
+    fn start_at_most(&mut self, start: usize, key: K) {
+        if self.keys.is_empty() {
+            self.start = start;
+        } else if start < self.start {
+            self.keys.splice(..0, repeat_n(key, self.start - start));
+            self.start = start;
         }
     }
 }
 
-fn key_of<K>(chunks: &[Blocks<K>], place: Place) -> &K {
-    let (chunk, block, offset) = split(place);
-    &chunks[chunk][block][offset]
+fn key_of<K>(chunks: &[Keys<K>], place: Place) -> &K {
+    let (chunk, offset) = split(place);
+    let Keys { start, keys } = &chunks[chunk];
+    &keys[offset - start]
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "it indexes what there is room for")]
-const fn split(place: Place) -> (usize, usize, usize) {
+const fn split(place: Place) -> (usize, usize) {
     let place = place as usize;
-    let block = place / KEYS_PER_BLOCK % BLOCKS;
-    (place / PLACES_PER_CHUNK, block, place % KEYS_PER_BLOCK)
+    (place / KEYS_PER_CHUNK, place % KEYS_PER_CHUNK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From the middle of a chunk up and down, as requests and journals have it.
+    #[test]
+    fn keys_are_found_whatever_the_order_of_their_places() {
+        let places = [4000, 4095, 3583, 600, 512, 511, 0, 4096 + 2000, 4096 + 7];
+        let mut leases = Leases::new();
+        for place in places {
+            let gap = leases.find(&place).unwrap_err();
+            leases.insert(&gap, place, place);
+            for other in places {
+                let key = leases.key_at(other).copied();
+                assert_eq!(key, leases.get(&other), "place {other} once {place} is held");
+            }
+        }
+        assert!(places.iter().all(|place| leases.key_at(*place) == Some(place)));
+    }
+
+    #[test]
+    fn few_keys_far_up_in_a_chunk_take_a_block_at_most() {
+        let mut keys = Keys::new();
+        for offset in (KEYS_PER_CHUNK - 256..KEYS_PER_CHUNK).rev() {
+            keys.set(offset, offset);
+        }
+        assert!(keys.keys.capacity() <= KEYS_PER_BLOCK);
+        assert_eq!(keys.get(KEYS_PER_CHUNK - 256), Some(&(KEYS_PER_CHUNK - 256)));
+        assert_eq!(keys.get(0), None);
+    }
 }
