@@ -119,9 +119,17 @@ impl Agent {
         Milestone::PutBack.pass();
         self.pauses.succeeded(record.id());
         self.broken().remove(record.id());
-        self.repairs.note(record.id(), "its VF is in its pod again".into());
-        self.tell_attached(record);
+        self.tell_put_back(record);
         Ok(())
+    }
+
+    /// Tells that a VF is in its pod again, unless the pod's namespace ended during the move: then the VF
+    /// comes back to the host.
+    fn tell_put_back(&self, record: &Record) {
+        if living_netns(&record.netns).is_some() {
+            self.repairs.note(record.id(), "its VF is in its pod again".into());
+            self.tell_attached(record);
+        }
     }
 
     /// Watches the VFs in the host's namespace, for ever.
@@ -241,7 +249,11 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::tests::agent;
+    use crate::agent::{
+        records::{PodNetns, tests::record},
+        tests::agent,
+    };
+    use netlink::{Netns, NetnsId};
     use offload_proto::v1::Examine;
 
     #[tokio::test]
@@ -249,6 +261,20 @@ mod tests {
         let (agent, _folder) = agent();
         assert!(agent.is_healthy(Instant::now()));
         assert!(!agent.is_healthy(Instant::now() + Duration::from_secs(3600)));
+    }
+
+    #[tokio::test]
+    async fn a_vf_is_not_told_to_be_in_a_pod_that_has_ended() {
+        let (agent, _folder) = agent();
+        let own = Netns::current().unwrap().id();
+        let record = |inode| Record {
+            netns: PodNetns { path: "/proc/self/ns/net".into(), id: NetnsId { inode, ..own } },
+            ..record("a", "c")
+        };
+        agent.tell_put_back(&record(own.inode + 1));
+        assert_eq!((agent.repairs.count(), agent.untold().len()), (0, 0));
+        agent.tell_put_back(&record(own.inode));
+        assert_eq!((agent.repairs.count(), agent.untold().len()), (1, 1));
     }
 
     #[tokio::test]
