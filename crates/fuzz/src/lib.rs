@@ -10,6 +10,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::exit,
+    clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "all of this is test code: a failure is a panic at its place"
@@ -20,6 +21,14 @@ mod engine;
 #[cfg(not(fuzzing))]
 mod replay;
 
+use std::{path::Path, str};
+
+use bootstrap::{ConfigError, parse_config};
+use serde::de::DeserializeOwned;
+
+/// Longest sentence on a configuration, in bytes.
+const LONGEST_MESSAGE: usize = 2048;
+
 /// Runs the target `name`: `check` panics if anything but what should happens to an input.
 ///
 /// # Panics
@@ -29,4 +38,24 @@ pub fn target(name: &str, check: fn(&[u8])) {
     engine::seek(name, check);
     #[cfg(not(fuzzing))]
     replay::all(name, check);
+}
+
+/// Reads a configuration file. `None`: it is none, and what is wrong was told by its place, in a sentence
+/// that can be read.
+///
+/// # Panics
+/// If it was told in another way.
+#[must_use]
+pub fn configuration<T: DeserializeOwned>(input: &[u8]) -> Option<T> {
+    let text = str::from_utf8(input).ok()?;
+    match parse_config(text, Path::new("a.toml")) {
+        Ok(config) => Some(config),
+        Err(ConfigError::Invalid { line, column, message, .. }) => {
+            assert!((1..=text.lines().count() + 1).contains(&line), "line {line}: {message}");
+            assert!((1..=text.len() + 1).contains(&column), "column {column}: {message}");
+            assert!(message.len() <= LONGEST_MESSAGE, "{} bytes: {message}", message.len());
+            None
+        }
+        Err(other) => panic!("{other}"),
+    }
 }
