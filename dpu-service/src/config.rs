@@ -280,7 +280,8 @@ impl Config {
     /// # Errors
     /// See [`LoadError`].
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let config: Self = bootstrap::load_config(path)?;
+        let mut config: Self = bootstrap::load_config(path)?;
+        config.tls.anchor(path);
         let content = |problems| LoadError::Content { path: path.to_owned(), problems };
         config.check().map_err(content)?;
         Ok(config)
@@ -456,6 +457,18 @@ mod tests {
     }
 
     #[test]
+    fn certificates_are_looked_for_beside_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dpu-service.toml");
+        let tls = "[tls]\nca = \"ca.crt\"\ncertificate = \"pki/dpu.crt\"\nkey = \"/k\"";
+        std::fs::write(&path, tls).unwrap();
+        let tls = Config::load(&path).unwrap().tls;
+        assert_eq!(tls.ca, folder.path().join("ca.crt"));
+        assert_eq!(tls.certificate, folder.path().join("pki/dpu.crt"));
+        assert_eq!(tls.key, Path::new("/k"));
+    }
+
+    #[test]
     fn every_key_has_a_default() {
         let config = parse("").unwrap();
         assert_eq!(config.listen.to_string(), "0.0.0.0:7443");
@@ -500,7 +513,8 @@ mod tests {
             ("listen = \"dpu:7443\"", "\"dpu:7443\" is not an address and port"),
             (
                 "[metrics]\nlisten = \":9464\"",
-                "`metrics.listen`: \":9464\" is not an address and port",
+                "`metrics.listen`: \":9464\" is not an address and port: write an IP address and a port, \
+                 such as \"127.0.0.1:9464\"",
             ),
             ("[[host]]\nname = \"a\"\npfs = [\"eth0\"]", "\"eth0\" does not name a PF, such as p0"),
             ("[[host]]\nname = \"a\"\npfs = []\nvfs = { eth0 = 1 }", "\"eth0\" does not name a PF"),

@@ -74,10 +74,11 @@ fn main() -> ExitCode {
 fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     let path = path.display();
     match service::credentials(config) {
-        Ok(_) => {
+        Ok(credentials) => {
             print(&format!(
                 "{path} is good, and so are its certificates. Its card, bridge, journal and addresses \
-                 to listen on are looked at by a start alone"
+                 to listen on are looked at by a start alone\n{}",
+                credentials.ends()
             ));
             ExitCode::SUCCESS
         }

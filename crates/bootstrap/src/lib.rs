@@ -15,7 +15,7 @@ mod service_manager;
 mod signals;
 mod watch;
 
-pub use address::socket_address;
+pub use address::{socket_address, socket_address_like};
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
 pub use cut::cut;

@@ -12,5 +12,5 @@ pub struct MetricsSettings {
 }
 
 fn some_address<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SocketAddr>, D::Error> {
-    bootstrap::socket_address(input).map(Some)
+    bootstrap::socket_address_like(input, "\"127.0.0.1:9464\" or \"[::1]:9464\"").map(Some)
 }

@@ -197,12 +197,18 @@ impl Connector {
     ) -> Result<Self, EndpointError> {
         let identity = credentials.current().identity().clone();
         let dpu = Identity::new(identity.trust_domain(), Role::Dpu, dpu)?;
-        let malformed = || EndpointError::Address(address.into());
-        let authority: http::uri::Authority = address.parse().map_err(|_| malformed())?;
-        let (host, port) = (authority.host(), authority.port_u16());
-        port.filter(|_| !host.is_empty()).ok_or_else(malformed)?;
+        check_address(address)?;
         let (pause, latest) = Default::default();
         Ok(Self { credentials, address: address.into(), dpu, deadline, pause, latest })
+    }
+
+    /// Whether a connector could be made to a DPU of this trust domain, name and address.
+    ///
+    /// # Errors
+    /// [`EndpointError`], if not.
+    pub fn check(trust_domain: &str, address: &str, dpu: &str) -> Result<(), EndpointError> {
+        Identity::new(trust_domain, Role::Dpu, dpu)?;
+        check_address(address)
     }
 
     /// A channel that connects when it is first used, and again whenever the connection broke.
@@ -359,6 +365,13 @@ impl Connector {
             None => ConnectError::Tls { address, source: Arc::new(error) },
         }
     }
+}
+
+fn check_address(address: &str) -> Result<(), EndpointError> {
+    let malformed = || EndpointError::Address(address.into());
+    let authority: http::uri::Authority = address.parse().map_err(|_| malformed())?;
+    let (host, port) = (authority.host(), authority.port_u16());
+    port.filter(|_| !host.is_empty()).map(drop).ok_or_else(malformed)
 }
 
 impl Service<Uri> for Connector {

@@ -19,7 +19,7 @@ use crate::{
     error::{CredentialsError, Item},
     identity::{Identity, Role},
     provider::provider,
-    reason::certificate_reason,
+    reason::{certificate_reason, pem_reason},
     settings::TlsSettings,
     validity::Validity,
     verifier::{ExpectClients, check_server_chain},
@@ -108,7 +108,7 @@ fn certificates(item: Item, path: &Path) -> Result<Vec<CertificateDer<'static>>,
     let content = read(item, path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&content)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(item, path, &error))?;
+        .map_err(|error| unusable(item, path, &pem_reason(&error)))?;
     if chain.is_empty() {
         return Err(unusable(item, path, &"it holds no `BEGIN CERTIFICATE` section"));
     }
@@ -159,7 +159,8 @@ fn certified_key(
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
     let content = read(Item::Key, path)?;
-    PrivateKeyDer::from_pem_slice(&content).map_err(|error| unusable(Item::Key, path, &error))
+    PrivateKeyDer::from_pem_slice(&content)
+        .map_err(|error| unusable(Item::Key, path, &pem_reason(&error)))
 }
 
 fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {

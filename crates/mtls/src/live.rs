@@ -54,6 +54,20 @@ impl LiveCredentials {
         Credentials::clone(&self.0.current.load())
     }
 
+    /// Until when the certificate in force and the CA's are valid: one clause.
+    #[must_use]
+    pub fn ends(&self) -> String {
+        let (current, settings) = (self.current(), &self.0.settings);
+        format!(
+            "certificate {} of {} is valid until {}, CA file {} until {}",
+            settings.certificate.display(),
+            current.identity(),
+            date(current.validity().not_after),
+            settings.ca.display(),
+            date(current.ca_validity().not_after)
+        )
+    }
+
     /// What is wrong, one sentence: the certificate in force has expired, or its replacement was
     /// refused. `None`: nothing.
     #[must_use]

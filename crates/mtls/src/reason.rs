@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustls::{AlertDescription, CertificateError, Error};
-use rustls_pki_types::UnixTime;
+use rustls_pki_types::{UnixTime, pem};
 
 use crate::certificate::date;
 
@@ -64,6 +64,25 @@ fn describe(error: &CertificateError) -> String {
 
 fn system_time(time: UnixTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
+}
+
+/// Why a file is no PEM file.
+pub(crate) fn pem_reason(error: &pem::Error) -> String {
+    let text = String::from_utf8_lossy;
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!(
+                "it ends before its line \"-----END {}-----\": write it anew, whole",
+                text(end_marker).trim()
+            )
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            format!("{:?} begins no PEM section", text(line).trim())
+        }
+        pem::Error::Base64Decode(_) => "between its lines BEGIN and END is no base64".into(),
+        pem::Error::NoItemsFound => "it holds no `BEGIN PRIVATE KEY` section".into(),
+        other => other.to_string(),
+    }
 }
 
 /// What the peer most likely meant with an alert.

@@ -1,4 +1,7 @@
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize, Deserializer, de};
 
@@ -15,6 +18,16 @@ pub struct TlsSettings {
     /// The trust domain of the own and of all peers' identities.
     #[serde(default = "default_trust_domain")]
     pub trust_domain: String,
+}
+
+impl TlsSettings {
+    /// Has relative paths begin at the configuration file's folder.
+    pub fn anchor(&mut self, configuration: &Path) {
+        let folder = configuration.parent().unwrap_or(Path::new(""));
+        for path in [&mut self.ca, &mut self.certificate, &mut self.key] {
+            *path = folder.join(&*path);
+        }
+    }
 }
 
 fn default_trust_domain() -> String {

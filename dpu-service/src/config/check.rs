@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     path::Path,
 };
@@ -34,6 +35,7 @@ impl Config {
     /// All problems at once.
     pub fn check(&self) -> Result<(), Problems> {
         let mut problems = self.check_paths();
+        problems.extend(self.check_addresses());
         problems.extend(self.log.check().err().map(|error| error.to_string()));
         problems.extend(self.check_numbers());
         problems.extend(self.check_eswitch());
@@ -47,18 +49,20 @@ impl Config {
     }
 
     fn check_paths(&self) -> Vec<String> {
-        let paths = [
-            ("state_dir", &self.state_dir),
-            ("tls.ca", &self.tls.ca),
-            ("tls.certificate", &self.tls.certificate),
-            ("tls.key", &self.tls.key),
-        ];
-        let relative = paths.into_iter().filter(|(_, path)| !Path::new(path).is_absolute());
-        relative
-            .map(|(key, path)| {
-                format!("{key} = {path:?} must be an absolute path, beginning with /")
-            })
-            .collect()
+        let path = &self.state_dir;
+        let relative = (!path.is_absolute())
+            .then(|| format!("state_dir = {path:?} must be an absolute path, beginning with /"));
+        relative.into_iter().collect()
+    }
+
+    fn check_addresses(&self) -> Option<String> {
+        let (api, metrics) = (self.listen, self.metrics.listen?);
+        overlap(api, metrics).then(|| {
+            format!(
+                "listen = \"{api}\" and metrics.listen = \"{metrics}\" are one address: give metrics \
+                 another port"
+            )
+        })
     }
 
     fn check_numbers(&self) -> Vec<String> {
@@ -250,6 +254,16 @@ fn check_vfs(host: &Host) -> Vec<String> {
     problems.into_iter().map(|problem| format!("host {:?}: {problem}", host.name)).collect()
 }
 
+/// Whether only one of two sockets can listen. One on all IPv6 addresses takes all of IPv4, too.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |all: IpAddr, some: IpAddr| match all {
+        IpAddr::V4(all) => all.is_unspecified() && some.is_ipv4(),
+        IpAddr::V6(all) => all.is_unspecified(),
+    };
+    let (a, b) = (one.ip(), other.ip());
+    one.port() == other.port() && one.port() != 0 && (a == b || covers(a, b) || covers(b, a))
+}
+
 /// More than any card has; SR-IOV itself would allow 65535 VFs.
 const HIGHEST_VF: u16 = 4095;
 
@@ -356,8 +370,31 @@ mod tests {
     #[test]
     fn paths_are_absolute() {
         assert_problem("state_dir = \"state\"", "state_dir = \"state\" must be an absolute path");
-        let tls = "[tls]\nca = '/ca'\ncertificate = '/cert'\nkey = 'key'";
-        assert_problem(tls, "tls.key = \"key\" must be an absolute path");
+    }
+
+    #[test]
+    fn metrics_have_an_address_of_their_own() {
+        let with = |api: &str, metrics: &str| {
+            format!("listen = \"{api}\"\n[metrics]\nlisten = \"{metrics}\"")
+        };
+        for (api, metrics) in [
+            ("10.0.0.1:7443", "10.0.0.1:7443"),
+            ("0.0.0.0:7443", "127.0.0.1:7443"),
+            ("[::1]:7443", "[::]:7443"),
+            ("[::]:7443", "127.0.0.1:7443"),
+        ] {
+            let expected =
+                format!("listen = \"{api}\" and metrics.listen = \"{metrics}\" are one address");
+            assert_problem(&with(api, metrics), &expected);
+        }
+        for (api, metrics) in [
+            ("0.0.0.0:7443", "127.0.0.1:9464"),
+            ("10.0.0.1:7443", "127.0.0.1:7443"),
+            ("0.0.0.0:7443", "[::1]:7443"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+        ] {
+            assert_eq!(problems_of(&with(api, metrics)), [""; 0]);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{collections::HashSet, path::PathBuf, time::Duration};
 
 use bootstrap::LogSettings;
 use metrics::MetricsSettings;
-use mtls::{ExpiryWarning, TlsSettings};
+use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
 
@@ -110,18 +110,15 @@ impl Default for VfSourceSettings {
 }
 
 impl VfSourceSettings {
-    fn check(&self) -> Result<(), RangeError> {
+    fn check(&self) -> Option<String> {
         let addresses: Vec<_> = self.pfs.iter().map(|pf| pf.address.to_string()).collect();
-        let refused = |range: &str| {
-            let value = addresses.join(", ");
-            Err(RangeError { key: "vf_source.pfs", value, range: range.into() })
-        };
+        let refused =
+            |range: &str| Some(out_of_range("vf_source.pfs", addresses.join(", "), range));
         if self.kind == VfSourceKind::Virtual && !self.pfs.is_empty() {
             return refused("left out unless vf_source.kind is \"pci\"");
         }
         if self.kind == VfSourceKind::Virtual && self.mode == VfSourceMode::Legacy {
-            let (key, value) = ("vf_source.mode", "legacy".into());
-            return Err(RangeError { key, value, range: "\"dpu\" with the virtual card".into() });
+            return Some(out_of_range("vf_source.mode", "legacy", "\"dpu\" with the virtual card"));
         }
         let distinct = |count: usize| count == self.pfs.len();
         let addresses: HashSet<_> = self.pfs.iter().map(|pf| pf.address).collect();
@@ -129,7 +126,7 @@ impl VfSourceSettings {
         if !(distinct(addresses.len()) && distinct(numbers.len())) {
             return refused("PFs that differ in address and number: give each its `number`");
         }
-        Ok(())
+        None
     }
 }
 
@@ -238,13 +235,9 @@ fn default_boot_id_file() -> PathBuf {
     "/proc/sys/kernel/random/boot_id".into()
 }
 
-/// A value that is out of its range.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{key}` is {value}, but must be {range}")]
-pub struct RangeError {
-    key: &'static str,
-    value: String,
-    range: String,
+/// That a value is out of its range.
+fn out_of_range(key: &str, value: impl std::fmt::Display, range: impl std::fmt::Display) -> String {
+    format!("`{key}` is {value}, but must be {range}")
 }
 
 impl Config {
@@ -261,10 +254,19 @@ impl Config {
     /// Checks what the types don't.
     ///
     /// # Errors
-    /// The first key whose value is out of its range.
-    pub fn check(&self) -> Result<(), RangeError> {
+    /// All that makes no sense: one sentence each, without a final stop.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let mut problems = self.check_numbers();
+        problems.extend(self.check_paths());
+        problems.extend(self.log.check().err().map(|error| error.to_string()));
+        problems.extend(self.check_dpu());
+        problems.extend(self.vf_source.check());
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    fn check_numbers(&self) -> Vec<String> {
         let timeouts = &self.timeouts;
-        for (key, value, lowest, highest) in [
+        let numbers = [
             ("timeouts.attach_s", timeouts.attach_s, 1, LONGEST_ATTACH_S),
             ("timeouts.detach_s", timeouts.detach_s, 1, LONGEST_DETACH_S),
             ("timeouts.vf_return_s", timeouts.vf_return_s, 0, LONGEST_VF_RETURN_S),
@@ -274,22 +276,29 @@ impl Config {
             ("timeouts.connect_s", timeouts.connect_s, 1, LONGEST_S),
             ("timeouts.reconcile_s", timeouts.reconcile_s, 1, LONGEST_S),
             ("limits.connections", self.limits.connections as u64, 1, 65_536),
-        ] {
-            if !(lowest..=highest).contains(&value) {
-                let range = format!("{lowest} to {highest}");
-                return Err(RangeError { key, value: value.to_string(), range });
-            }
-        }
+        ];
+        let wrong = numbers
+            .into_iter()
+            .filter(|(_, value, lowest, highest)| !(*lowest..=*highest).contains(value));
+        wrong
+            .map(|(key, value, lowest, highest)| {
+                out_of_range(key, value, format_args!("{lowest} to {highest}"))
+            })
+            .collect()
+    }
+
+    fn check_paths(&self) -> Vec<String> {
         let sysfs = &self.vf_source.sysfs;
-        for (key, path) in
-            [("socket", &self.socket), ("state_dir", &self.state_dir), ("vf_source.sysfs", sysfs)]
-        {
-            if !path.is_absolute() {
-                let value = path.display().to_string();
-                return Err(RangeError { key, value, range: "an absolute path".into() });
-            }
-        }
-        self.vf_source.check()
+        let paths =
+            [("socket", &self.socket), ("state_dir", &self.state_dir), ("vf_source.sysfs", sysfs)];
+        let relative = paths.into_iter().filter(|(_, path)| !path.is_absolute());
+        relative.map(|(key, path)| out_of_range(key, path.display(), "an absolute path")).collect()
+    }
+
+    fn check_dpu(&self) -> Option<String> {
+        let Dpu { endpoint, name } = &self.dpu;
+        let refused = Connector::check(&self.tls.trust_domain, endpoint, name).err()?;
+        Some(format!("`dpu`: {refused}"))
     }
 }
 
@@ -424,7 +433,7 @@ mod tests {
         let numbers: Vec<_> = config.pci_settings("b").pfs.iter().map(|pf| pf.number).collect();
         assert_eq!(numbers, [1, 7]);
         let alike = pfs("{ address = '0000:03:00.1' }, { address = '0000:04:00.1' }");
-        let error = alike.check().unwrap_err().to_string();
+        let error = alike.check().unwrap_err().concat();
         assert!(error.contains("`vf_source.pfs` is 0000:03:00.1, 0000:04:00.1, but"), "{error}");
     }
 
@@ -432,7 +441,7 @@ mod tests {
     fn the_virtual_card_has_no_pfs_to_name() {
         let error =
             config("[vf_source]\npfs = [{ address = '0000:03:00.1' }]").check().unwrap_err();
-        assert!(error.to_string().ends_with("unless vf_source.kind is \"pci\""), "{error}");
+        assert!(error[0].ends_with("unless vf_source.kind is \"pci\""), "{error:?}");
     }
 
     #[test]
@@ -448,9 +457,20 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_by_key() {
-        let error = config("timeouts.attach_s = 0").check().unwrap_err();
-        assert_eq!(error.to_string(), "`timeouts.attach_s` is 0, but must be 1 to 60");
-        let error = config("socket = 'agent.sock'").check().unwrap_err();
-        assert!(error.to_string().contains("`socket` is agent.sock"));
+        let all = "socket = 'agent.sock'\ntimeouts.attach_s = 0\nlog.level = 'mtls=loud'";
+        let told = config(all).check().unwrap_err();
+        assert_eq!(told[0], "`timeouts.attach_s` is 0, but must be 1 to 60");
+        assert_eq!(told[1], "`socket` is agent.sock, but must be an absolute path");
+        assert!(told.len() == 3 && told[2].starts_with("`log.level` holds"), "{told:?}");
+    }
+
+    #[test]
+    fn a_dpu_that_can_not_be_is_refused() {
+        for (good, bad) in [("192.168.100.2:7443", "192.168.100.2"), ("'dpu-1'", "'DPU 1'")] {
+            let text = LEAST.replace(good, bad);
+            let config: Config = bootstrap::parse_config(&text, Path::new("/c.toml")).unwrap();
+            let told = config.check().unwrap_err();
+            assert!(told.len() == 1 && told[0].starts_with("`dpu`: \""), "{told:?}");
+        }
     }
 }

@@ -52,7 +52,7 @@ use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
-pub use config::{Config, RangeError};
+pub use config::Config;
 pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
 pub use server::ListenError;

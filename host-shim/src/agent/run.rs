@@ -22,7 +22,7 @@ use tokio::{runtime::Builder, time::timeout};
 
 use super::{
     Agent, MOVES,
-    config::{Config, RangeError, VfSourceKind},
+    config::{Config, VfSourceKind},
     dial,
     milestones::Milestone,
     records::{Records, RecordsError},
@@ -63,14 +63,9 @@ pub enum AgentError {
     /// The configuration can't be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A value of the configuration is out of its range.
-    #[error("{} is not valid", path.display())]
-    Range {
-        /// The configuration file.
-        path: PathBuf,
-        /// Which value.
-        source: RangeError,
-    },
+    /// The configuration makes no sense: one line for each mistake.
+    #[error("{0}")]
+    Senseless(String),
     /// The DPU can't be dialled with what the configuration names.
     #[error("{path}")]
     Dpu {
@@ -110,6 +105,14 @@ pub enum AgentError {
     },
 }
 
+impl AgentError {
+    /// Whether the configuration is to blame, which does not mend itself.
+    #[must_use]
+    pub fn is_of_configuration(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::Senseless(_) | Self::Dpu { .. })
+    }
+}
+
 fn cannot(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AgentError {
     let doing = doing.into();
     move |source| AgentError::Io { doing, source }
@@ -126,9 +129,8 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     if arguments.list_kill_points {
         return print(&lines(Milestone::kill_points()));
     }
-    let config: Config = load_config(&arguments.config)?;
     let path = &arguments.config;
-    config.check().map_err(|source| AgentError::Range { path: path.clone(), source })?;
+    let config = load(path)?;
     if arguments.check_config {
         return check_certificates(&config, path);
     }
@@ -143,13 +145,26 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     runtime.block_on(keep(config))
 }
 
+/// Reads and checks the configuration file.
+fn load(path: &Path) -> Result<Config, AgentError> {
+    let mut config: Config = load_config(path)?;
+    config.tls.anchor(path);
+    config.check().map_err(|problems| {
+        let line = |problem: &String| format!("{}: {problem}", path.display());
+        AgentError::Senseless(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
+    })?;
+    Ok(config)
+}
+
 /// Checks what the configuration file names, as far as that changes nothing.
 fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
     let path = path.display();
-    dial::by(config).map_err(|source| AgentError::Dpu { path: path.to_string(), source })?;
+    let (credentials, _) =
+        dial::by(config).map_err(|source| AgentError::Dpu { path: path.to_string(), source })?;
     print(&format!(
         "{path} is good, and so are its certificates. The cards, the records, the socket and the way \
-         to the DPU are looked at by a start alone\n"
+         to the DPU are looked at by a start alone\n{}\n",
+        credentials.ends()
     ))
 }
 

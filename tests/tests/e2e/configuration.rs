@@ -119,6 +119,63 @@ fn what_makes_no_sense_is_refused_by_name() {
     }
 }
 
+/// EX_CONFIG of sysexits.h, for which the units' `RestartPreventExitStatus` is.
+const BAD_CONFIGURATION: i32 = 78;
+
+#[test]
+fn a_mistake_ends_a_start_as_it_ends_a_check() {
+    let files = Files::new();
+    let path = files.folder.path().join("checked.toml");
+    for (name, text, unit) in [
+        ("dpu-service", files.service(), "dpu-offload-service.service"),
+        ("host-shim-agent", files.agent(), "dpu-offload-agent.service"),
+    ] {
+        let without_sense = "state_dir = \"state\"\nlog.level = \"mtls=loud\"\n";
+        let without_state_dir = text.lines().filter(|line| !line.starts_with("state_dir"));
+        let without_state_dir: Vec<_> = without_state_dir.collect();
+        let two = format!("{without_sense}{}", without_state_dir.join("\n"));
+        for (text, mistakes) in [(&*two, 2), ("nonsense = 1", 1)] {
+            fs::write(&path, text).unwrap();
+            for arguments in [["--check-config"].as_slice(), &[]] {
+                let mut command = Command::new(program(name));
+                let output = run(command.arg("--config").arg(&path).args(arguments));
+                let said = String::from_utf8(output.stderr).unwrap();
+                assert_eq!(output.status.code(), Some(BAD_CONFIGURATION), "{name}: {said}");
+                let lines = said.lines().filter(|line| line.contains("checked.toml"));
+                assert_eq!((lines.count(), said.lines().count()), (mistakes, mistakes), "{said}");
+            }
+        }
+        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/systemd").join(unit);
+        let unit = fs::read_to_string(unit).unwrap();
+        assert!(unit.contains(&format!("RestartPreventExitStatus={BAD_CONFIGURATION}\n")));
+    }
+}
+
+#[test]
+fn certificates_are_looked_for_beside_the_file_and_their_ends_are_told() {
+    let files = Files::new();
+    let folder = format!("{}/", files.folder.path().display());
+    let programs = [
+        ("dpu-service", files.service(), files.pki.certificate("dpu", "dpu-1")),
+        ("host-shim-agent", files.agent(), files.pki.certificate("host", "node-1")),
+    ];
+    for (name, text, certificate) in programs {
+        let (path, key) = (files.folder.path().join("checked.toml"), format!("{folder}pki/"));
+        fs::write(&path, text.replace(&key, "pki/")).unwrap();
+        let mut command = Command::new(program(name));
+        command.current_dir("/").arg("--config").arg(&path).arg("--check-config");
+        let output = run(&mut command);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let line = said.lines().last().unwrap_or_default();
+        assert!(line.starts_with(&format!("certificate {} of ", certificate.display())), "{said}");
+        assert!(line.contains(" is valid until 20") && line.contains("ca.crt until 20"), "{said}");
+
+        let whole = fs::read(&certificate).unwrap();
+        fs::write(&certificate, &whole[..whole.len() / 2]).unwrap();
+        files.refused(name, &text, &["it ends before its line \"-----END CERTIFICATE-----\""]);
+    }
+}
+
 #[test]
 fn a_missing_file_is_named() {
     for name in ["dpu-service", "host-shim-agent"] {
