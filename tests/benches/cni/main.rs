@@ -65,12 +65,12 @@ fn one_after_the_other(lab: &Lab) -> (Both, Both) {
     let mut ours = Both { attach: Sample::default(), detach: Sample::default() };
     let mut theirs = Both { attach: Sample::default(), detach: Sample::default() };
     for number in 0..SEQUENTIAL {
-        theirs.attach.time_alone(|| floor.attach(number));
-        ours.attach.time_alone(|| pods.add(number));
+        theirs.attach.time(|| floor.attach(number));
+        ours.attach.time(|| pods.add(number));
     }
     for number in 0..SEQUENTIAL {
-        theirs.detach.time_alone(|| floor.detach(number));
-        ours.detach.time_alone(|| pods.del(number));
+        theirs.detach.time(|| floor.detach(number));
+        ours.detach.time(|| pods.del(number));
     }
     (ours, theirs)
 }

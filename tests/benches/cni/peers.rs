@@ -34,12 +34,12 @@ fn compare(folder: &str, what: &str, count: usize, subnets: &[&str]) {
     let (mut add, mut del) = (Sample::default(), Sample::default());
     let (mut attach, mut detach) = (Sample::default(), Sample::default());
     for number in 0..count {
-        attach.time_alone(|| floor.attach(number));
-        add.time_alone(|| peer.call("ADD", number));
+        attach.time(|| floor.attach(number));
+        add.time(|| peer.call("ADD", number));
     }
     for number in 0..count {
-        detach.time_alone(|| floor.detach(number));
-        del.time_alone(|| peer.call("DEL", number));
+        detach.time(|| floor.detach(number));
+        del.time(|| peer.call("DEL", number));
     }
     println!("| ADD, {what} | {} | {:.2} |", add.row(), add.p50() / attach.p50());
     println!("| DEL, {what} | {} | {:.2} |", del.row(), del.p50() / detach.p50());

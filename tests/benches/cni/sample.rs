@@ -10,13 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a move of a link leaves for later is done after five ticks at most.
-const LEFTOVERS: Duration = Duration::from_millis(30);
-/// The longest a kernel is built with.
-const TICK: Duration = Duration::from_millis(10);
-/// How many parts of a tick have their turn.
-const PARTS: u32 = 10;
-
 /// Durations of one kind of work.
 #[derive(Default)]
 pub(crate) struct Sample {
@@ -32,18 +25,6 @@ impl Sample {
         let value = work();
         self.durations.push(start.elapsed());
         value
-    }
-
-    /// Likewise, but lets the kernel first end what it has left for later of the work before, so that
-    /// nobody pays for anybody else, and begins anywhere within the kernel's tick, as calls do.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the kernel does not tell when it has nothing left"
-    )]
-    pub(crate) fn time_alone<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let part = u32::try_from(self.durations.len()).unwrap() % PARTS;
-        thread::sleep(LEFTOVERS + TICK * part / PARTS);
-        self.time(work)
     }
 
     /// A sample of durations that somebody else measured.
