@@ -222,7 +222,7 @@ impl Session {
     }
 
     /// Opens a session and stays with it until it ends.
-    async fn hold_one(&self, agent: &Arc<Agent>, renewal: Option<Renewal>) -> Ended {
+    async fn hold_one(&self, agent: &Arc<Agent>, renewal: Option<Box<Renewal>>) -> Ended {
         let limit = agent.config.timeouts.connect();
         let connector = match self.connector(&agent.config) {
             Ok(connector) => connector,
@@ -243,7 +243,7 @@ impl Session {
             loss = attend(agent, &session, &mut inbox, period) => return Ended::AfterWelcome(loss),
             channel = connector.renewed() => channel,
         };
-        Ended::Renewed(Renewal { channel, session, _inbox: inbox })
+        Ended::Renewed(Box::new(Renewal { channel, session, _inbox: inbox }))
     }
 
     /// The agent's certificate. `None`: it could not be read yet.
@@ -286,7 +286,7 @@ impl Session {
 async fn open(
     agent: &Arc<Agent>,
     connector: &Connector,
-    renewal: Option<Renewal>,
+    renewal: Option<Box<Renewal>>,
 ) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
     let channel = match &renewal {
         Some(renewal) => renewal.channel.clone(),
@@ -325,7 +325,7 @@ async fn open(
 enum Ended {
     BeforeWelcome(Failure),
     AfterWelcome(Loss),
-    Renewed(Renewal),
+    Renewed(Box<Renewal>),
 }
 
 /// There is another connection to open the next session by. The session that is renewed stays open until
