@@ -118,7 +118,8 @@ async fn what_a_twin_holds_is_told_and_kept(id: AttachmentId) {
     let addresses: Vec<_> = first.leases.iter().map(|lease| lease.address.ip()).collect();
     let (v4, v6, mac) = (addresses[0].to_string(), addresses[1].to_string(), first.mac.to_string());
     for subject in [&v4, &v6, &mac] {
-        let Some(found) = twice.get(subject.as_str()) else { panic!("{subject}: {examined:?}") };
+        assert!(twice.contains_key(subject.as_str()), "{subject}: {examined:?}");
+        let found = twice[subject.as_str()];
         let names_both = [first.id, id].iter().all(|id| found.message.contains(&id.to_string()));
         assert!(names_both && found.message.ends_with("no other gets it"), "{found:?}");
     }
