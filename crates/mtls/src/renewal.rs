@@ -79,19 +79,87 @@ impl Connector {
         let end = |lifetime: Option<Lifetime>| lifetime.map(|lifetime| lifetime.end);
         match connected {
             Ok(channel) if end(*self.latest()) > end(in_force) => return Some(channel),
-            Ok(_) => {
-                *self.latest() = in_force;
-                tracing::debug!("another connection would end with the same certificates");
-            }
+            Ok(_) => tracing::debug!("another connection would end with the same certificates"),
             Err(error) => tracing::warn!("the connection can't be renewed: {}", Chain(&error)),
         }
+        *self.latest() = in_force;
         None
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+    use tokio_rustls::TlsAcceptor;
+
     use super::*;
+    use crate::{
+        LiveCredentials, Role, TlsSettings,
+        authority::{Authority, Validity},
+        verifier::Outdated,
+    };
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const BOUND: Duration = Duration::from_secs(20);
+
+    /// The certificates of a host and of its DPU, which are valid for an hour.
+    struct Pki {
+        folder: tempfile::TempDir,
+        authority: Authority,
+    }
+
+    impl Pki {
+        fn new() -> Self {
+            let authority = Authority::create("test.local", Validity::from_now(HOUR)).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            authority.save(folder.path()).unwrap();
+            Self { folder, authority }
+        }
+
+        fn live(&self, role: Role, name: &str) -> LiveCredentials {
+            let issued = self.authority.issue(role, name, Validity::from_now(HOUR)).unwrap();
+            let (certificate, key) = issued.save(self.folder.path(), name).unwrap();
+            let (ca, trust_domain) = (self.folder.path().join("ca.crt"), "test.local".into());
+            let settings = TlsSettings { ca, certificate, key, trust_domain };
+            LiveCredentials::load(&settings, &[role]).unwrap()
+        }
+
+        /// With a connection that ends in `left`.
+        fn connector(&self, listener: &TcpListener, left: Duration) -> Connector {
+            let address = listener.local_addr().unwrap().to_string();
+            let live = self.live(Role::Host, "node-1");
+            let connector = Connector::new(live, &address, "dpu-1", BOUND).unwrap();
+            *connector.latest() = Some(Lifetime::until(SystemTime::now() + left));
+            connector
+        }
+    }
+
+    async fn listen() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").await.unwrap()
+    }
+
+    /// A server whose connections break off with the first thing it says.
+    async fn break_off(listener: TcpListener, live: LiveCredentials) {
+        const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+        let config = live.current().server_config(Outdated::default()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await.unwrap();
+        stream.get_ref().0.set_zero_linger().unwrap();
+        stream.write_all(SETTINGS).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_http_2_does_not_begin_leaves_the_one_in_force() {
+        let (pki, listener) = (Pki::new(), listen().await);
+        let connector = pki.connector(&listener, HOUR / 2);
+        let in_force = connector.latest().unwrap().end;
+        let server = break_off(listener, pki.live(Role::Dpu, "dpu-1"));
+        let (renewed, ()) = tokio::join!(connector.connect_for_longer(), server);
+        assert!(renewed.is_none());
+        assert_eq!(connector.latest().unwrap().end, in_force);
+    }
 
     #[test]
     fn a_connection_is_renewed_in_the_last_third_of_its_time() {
