@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    mem,
     sync::Arc,
 };
 
@@ -38,8 +39,9 @@ pub(super) struct SentInventory {
 }
 
 impl SentInventory {
-    fn note(&mut self, pfs: Vec<PhysicalFunction>) {
-        *self = Self { pfs, is_wanted_again: false };
+    /// Whether it is wanted again. Whoever wants it from here on wants one that is listed later.
+    fn begin(&mut self) -> bool {
+        mem::take(&mut self.is_wanted_again)
     }
 }
 
@@ -66,7 +68,7 @@ impl Agent {
         };
         let (inventory, live, uses) = listed(list).await?;
         log_uses(&uses);
-        self.sent_inventory().note(inventory.pfs.clone());
+        self.sent_inventory().pfs.clone_from(&inventory.pfs);
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -84,6 +86,14 @@ impl Agent {
     /// # Errors
     /// When the host's links can't be listed.
     pub(super) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
+        let is_wanted_again = self.sent_inventory().begin();
+        let has_it = self.tell_inventory(is_wanted_again).await;
+        self.sent_inventory().is_wanted_again |= is_wanted_again && !matches!(has_it, Ok(true));
+        has_it.map(drop)
+    }
+
+    /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
+    async fn tell_inventory(self: &Arc<Self>, is_wanted_again: bool) -> Result<bool, Failure> {
         let agent = Arc::clone(self);
         let list = move || {
             let as_of_ns = nanoseconds_since_boot();
@@ -94,14 +104,16 @@ impl Agent {
         };
         let (inventory, uses) = listed(list).await?;
         let mut sent = self.sent_inventory();
-        if (sent.is_wanted_again || sent.pfs != inventory.pfs)
-            && self.session.send(host_message::Message::Inventory(inventory.clone()))
-        {
-            Milestone::InventorySent.pass();
-            log_uses(&uses);
-            sent.note(inventory.pfs);
+        if sent.pfs == inventory.pfs && !is_wanted_again {
+            return Ok(true);
         }
-        Ok(())
+        if !self.session.send(host_message::Message::Inventory(inventory.clone())) {
+            return Ok(false);
+        }
+        Milestone::InventorySent.pass();
+        log_uses(&uses);
+        sent.pfs = inventory.pfs;
+        Ok(true)
     }
 
     /// The links of the host's namespace. Records are to be listed after them:
@@ -254,7 +266,10 @@ mod tests {
     use offload_proto::v1;
 
     use super::*;
-    use crate::{agent::records::tests::record, vf_source::VirtualCard};
+    use crate::{
+        agent::{records::tests::record, tests::agent},
+        vf_source::VirtualCard,
+    };
 
     fn link(name: &str, alias: &str) -> Link {
         let mut link = Link::default();
@@ -300,6 +315,14 @@ mod tests {
             ]
         );
         assert_eq!(pfs[1].pci_address, "d001:00:00.0");
+    }
+
+    #[tokio::test]
+    async fn an_inventory_that_nobody_hears_is_wanted_still() {
+        let (agent, _folder) = agent();
+        agent.inventory_wanted();
+        agent.send_inventory().await.unwrap();
+        assert!(agent.sent_inventory().is_wanted_again, "there is no session yet");
     }
 
     #[test]
