@@ -11,6 +11,9 @@ use crate::{
     validity::Validity,
 };
 
+/// Certificates hold until the end of the second that is their last.
+const GRAIN: Duration = Duration::from_secs(1);
+
 /// Why a certificate says no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateProblem {
@@ -34,18 +37,14 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn read(certificate: &CertificateDer<'_>) -> Result<Self, CertificateProblem> {
-        let unreadable = |_| CertificateProblem::Unreadable;
-        let (_, parsed) = X509Certificate::from_der(certificate).map_err(unreadable)?;
+        let parsed = parse(certificate)?;
         let names = parsed
             .subject_alternative_name()
             .map_err(|_| CertificateProblem::Unreadable)?
             .map_or(&[][..], |extension| &extension.value.general_names);
         Ok(Self {
             subject: parsed.subject().to_string(),
-            validity: Validity {
-                not_before: system_time(parsed.validity().not_before.timestamp()),
-                not_after: system_time(parsed.validity().not_after.timestamp()),
-            },
+            validity: validity(&parsed),
             uris: names.iter().filter_map(uri).collect(),
         })
     }
@@ -57,6 +56,44 @@ impl Facts {
             [uri] => Ok(uri.parse()?),
             several => Err(CertificateProblem::SeveralIdentities(several.len())),
         }
+    }
+}
+
+/// The first end among the certificates of a chain, the holder's own and its intermediates. Whoever is
+/// shown more than the path that holds skips what had ended at `moment`, before that path was checked.
+pub(crate) fn first_end(
+    chain: &[CertificateDer<'_>],
+    moment: SystemTime,
+) -> Result<SystemTime, CertificateProblem> {
+    let Some((own, intermediates)) = chain.split_first() else {
+        return Err(CertificateProblem::Unreadable);
+    };
+    let mut first = end(own)?;
+    for intermediate in intermediates {
+        let end = end(intermediate)?;
+        if end + GRAIN > moment {
+            first = first.min(end);
+        }
+    }
+    Ok(first)
+}
+
+fn end(certificate: &CertificateDer<'_>) -> Result<SystemTime, CertificateProblem> {
+    Ok(validity(&parse(certificate)?).not_after)
+}
+
+fn parse<'a>(
+    certificate: &'a CertificateDer<'_>,
+) -> Result<X509Certificate<'a>, CertificateProblem> {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map(|(_, parsed)| parsed).map_err(|_| CertificateProblem::Unreadable)
+}
+
+fn validity(certificate: &X509Certificate<'_>) -> Validity {
+    let validity = certificate.validity();
+    Validity {
+        not_before: system_time(validity.not_before.timestamp()),
+        not_after: system_time(validity.not_after.timestamp()),
     }
 }
 
@@ -75,4 +112,34 @@ fn system_time(seconds: i64) -> SystemTime {
 /// RFC 3339, UTC, such as `2026-05-01T12:00:00Z`.
 pub(crate) fn date(time: SystemTime) -> String {
     OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_else(|_| "an unknown date".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn ending_at(end: SystemTime) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.not_after = end.into();
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().into()
+    }
+
+    #[test]
+    fn a_chain_ends_with_the_first_of_its_certificates_that_has_not_ended_already() {
+        let after = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let moment = after(1000) + GRAIN / 2;
+        let first = |ends: &[u64]| {
+            let chain: Vec<_> = ends.iter().map(|end| ending_at(after(*end))).collect();
+            first_end(&chain, moment)
+        };
+        assert_eq!(first(&[3000]), Ok(after(3000)));
+        assert_eq!(first(&[3000, 4000, 2000]), Ok(after(2000)));
+        assert_eq!(first(&[1000, 2000]), Ok(after(1000)));
+        // Whatever had ended was no part of the path that was found good, except in its last second.
+        assert_eq!(first(&[3000, 4000, 999]), Ok(after(3000)));
+        assert_eq!(first(&[3000, 1000]), Ok(after(1000)));
+        assert_eq!(first(&[]), Err(CertificateProblem::Unreadable));
+    }
 }

@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::term::Term;
 
-/// A connection to a DPU, which ends with the DPU's certificate.
+/// A connection to a DPU, which ends with the DPU's certificates.
 #[derive(Debug)]
 pub struct ClientStream {
     pub(crate) stream: TlsStream<TcpStream>,

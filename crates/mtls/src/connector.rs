@@ -263,10 +263,11 @@ impl Connector {
         let own = self.credentials.current();
         Self::check_own(&own)?;
         let stream = self.dial().await.map_err(|error| self.dial_failed(error))?;
+        let begun = SystemTime::now();
         let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
-        let term = self.term(&stream)?;
-        *self.latest() = Some(Lifetime::until(term.end().min(own.validity().not_after)));
+        let term = self.term(&stream, begun)?;
+        *self.latest() = Some(Lifetime::until(term.end().min(own.first_end())));
         Ok(ClientStream { stream, term })
     }
 
@@ -318,11 +319,11 @@ impl Connector {
         }
     }
 
-    /// The end of the certificate that the verifier has accepted.
-    fn term(&self, stream: &TlsStream<TcpStream>) -> Result<Term, ConnectError> {
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    /// The end of the chain that the verifier has accepted.
+    fn term(&self, stream: &TlsStream<TcpStream>, begun: SystemTime) -> Result<Term, ConnectError> {
+        let shown = stream.get_ref().1.peer_certificates();
         let none = || self.tls_failed(io::Error::other("the server showed no certificate"));
-        Term::of(shown.ok_or_else(none)?)
+        Term::of(shown.ok_or_else(none)?, begun)
             .map_err(|problem| self.tls_failed(io::Error::other(problem)))
     }
 

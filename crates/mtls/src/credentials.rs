@@ -1,6 +1,6 @@
 //! One consistent set of own certificate, key and CA, read and checked as a whole.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use rustls::{
     ClientConfig, Error, RootCertStore, ServerConfig,
@@ -27,6 +27,8 @@ pub struct Credentials(Arc<Inner>);
 struct Inner {
     identity: Identity,
     validity: Validity,
+    /// Of the certificate and its intermediates.
+    first_end: SystemTime,
     ca_validity: Validity,
     own: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
@@ -68,6 +70,12 @@ impl Credentials {
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.0.validity
+    }
+
+    /// The last moment of what is shown to peers: of the certificate, or of an intermediate one that ends
+    /// before it.
+    pub(crate) fn first_end(&self) -> SystemTime {
+        self.0.first_end
     }
 
     /// From when until when the CA's certificate is valid; of several, that one whose end comes first.
@@ -119,6 +127,7 @@ impl Credentials {
         Ok(Self(Arc::new(Inner {
             identity: own.identity,
             validity: own.facts.validity,
+            first_end: own.first_end,
             ca_validity,
             own: Arc::new(own.certified_key),
             roots,

@@ -15,7 +15,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
 
 use crate::{
-    certificate::{Facts, date},
+    certificate::{Facts, date, first_end},
     error::{CredentialsError, Item},
     identity::{Identity, Role},
     provider::provider,
@@ -38,6 +38,8 @@ const OPEN_TO_OTHERS_THAN_ROOTS_GROUP: u32 = 0o037;
 pub(crate) struct OwnCertificate {
     pub certified_key: CertifiedKey,
     pub facts: Facts,
+    /// Of the certificate and its intermediates.
+    pub first_end: SystemTime,
     pub identity: Identity,
 }
 
@@ -73,12 +75,14 @@ pub(crate) fn client_verifier(
 pub(crate) fn own_certificate(settings: &TlsSettings) -> Result<OwnCertificate, CredentialsError> {
     let path = &settings.certificate;
     let chain = certificates(Item::Certificate, path)?;
-    let facts =
-        Facts::read(&chain[0]).map_err(|error| unusable(Item::Certificate, path, &error))?;
-    check_dates(path, &facts, SystemTime::now())?;
+    let now = SystemTime::now();
+    let unusable = |error| unusable(Item::Certificate, path, &error);
+    let facts = Facts::read(&chain[0]).map_err(unusable)?;
+    check_dates(path, &facts, now)?;
+    let first_end = first_end(&chain, now).map_err(unusable)?;
     let identity = identity(settings, &facts)?;
     let certified_key = certified_key(settings, chain)?;
-    Ok(OwnCertificate { certified_key, facts, identity })
+    Ok(OwnCertificate { certified_key, facts, first_end, identity })
 }
 
 /// Checks the own chain as a peer will: what would be refused there is refused here, with the

@@ -50,6 +50,11 @@ fn describe(error: &CertificateError) -> String {
         CertificateError::NotValidYetContext { not_before, .. } => {
             format!("it is valid only from {}; check both clocks", date(system_time(*not_before)))
         }
+        // Those of the certificate itself come with their dates.
+        CertificateError::Expired => "one of its intermediate certificates has expired".into(),
+        CertificateError::NotValidYet => {
+            "one of its intermediate certificates is not valid yet; check both clocks".into()
+        }
         CertificateError::UnknownIssuer => "it was issued by a CA that is not trusted here".into(),
         CertificateError::BadSignature => {
             "its signature is not by the CA trusted here, though that has the same name".into()
@@ -62,7 +67,7 @@ fn describe(error: &CertificateError) -> String {
     }
 }
 
-fn system_time(time: UnixTime) -> SystemTime {
+pub(crate) fn system_time(time: UnixTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
 }
 

@@ -37,7 +37,8 @@ pub struct Peer {
     pub identity: Identity,
     /// Where it calls from.
     pub address: SocketAddr,
-    /// The last moment of its certificate, and of the connection.
+    /// The last moment of its certificate. The connection ends then, or with an intermediate certificate
+    /// before.
     pub certificate_end: SystemTime,
 }
 
@@ -147,7 +148,7 @@ impl Server {
     }
 
     async fn handshake(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
-        let address = stream.peer_addr()?;
+        let (address, begun) = (stream.peer_addr()?, SystemTime::now());
         let (own, outdated) = (self.credentials.current(), Outdated::default());
         let config = own.server_config(outdated.clone()).map_err(HandshakeError::Tls)?;
         let accepted = TlsAcceptor::from(Arc::new(config)).accept(stream).await;
@@ -156,22 +157,21 @@ impl Server {
         if connection.alpn_protocol() != Some(ALPN) {
             return Err(HandshakeError::Protocol);
         }
-        let term = term(connection.peer_certificates())?;
-        let identity = term.peer().clone();
-        let peer = Peer { identity, address, certificate_end: term.end() };
+        let term = term(connection.peer_certificates(), begun)?;
+        let (identity, certificate_end) = (term.peer().clone(), term.certificate_end());
+        let peer = Peer { identity, address, certificate_end };
         Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _place: None })
     }
 }
 
 /// Whom the handshake's verifier has admitted, and until when.
-fn term(certificates: Option<&[CertificateDer<'_>]>) -> Result<Term, HandshakeError> {
-    let certificate = certificates.and_then(<[_]>::first);
+fn term(chain: Option<&[CertificateDer<'_>]>, begun: SystemTime) -> Result<Term, HandshakeError> {
     let none = || HandshakeError::Certificate("no certificate was presented".into());
-    Term::of(certificate.ok_or_else(none)?)
+    Term::of(chain.ok_or_else(none)?, begun)
         .map_err(|problem| HandshakeError::Certificate(problem.to_string()))
 }
 
-/// A connection whose peer is known, and which ends with the peer's certificate. A peer that does not
+/// A connection whose peer is known, and which ends with the peer's certificates. A peer that does not
 /// take what it is sent is not listened to meanwhile: what it would be answered next had to be kept in
 /// memory, without bound.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Connections end with their peer's certificate.
+//! Connections end with their peer's certificates.
 
 use std::{
     future::Future,
@@ -12,7 +12,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::{
-    certificate::{CertificateProblem, Facts, date},
+    certificate::{CertificateProblem, Facts, date, first_end},
     identity::Identity,
 };
 
@@ -24,20 +24,28 @@ const LOOK_PERIOD: Duration = Duration::from_secs(60);
 pub(crate) struct Term {
     peer: Identity,
     /// The last moment of the peer's certificate.
+    certificate_end: SystemTime,
+    /// That of the certificate that ends first, the peer's or an intermediate one.
     end: SystemTime,
     next_look: Pin<Box<Sleep>>,
     clock: fn() -> SystemTime,
 }
 
 impl Term {
-    /// That of a connection whose peer has shown this certificate.
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, CertificateProblem> {
-        let facts = Facts::read(certificate)?;
-        Ok(Self::until(facts.validity.not_after, facts.identity()?, SystemTime::now))
+    /// That of a connection whose peer has shown this chain, which was found good after `begun`.
+    pub(crate) fn of(
+        chain: &[CertificateDer<'_>],
+        begun: SystemTime,
+    ) -> Result<Self, CertificateProblem> {
+        let own = chain.first().ok_or(CertificateProblem::Unreadable)?;
+        let (facts, end) = (Facts::read(own)?, first_end(chain, begun)?);
+        let certificate_end = facts.validity.not_after;
+        Ok(Self { certificate_end, ..Self::until(end, facts.identity()?, SystemTime::now) })
     }
 
     fn until(end: SystemTime, peer: Identity, clock: fn() -> SystemTime) -> Self {
-        Self { peer, end, next_look: Box::pin(sleep(Duration::ZERO)), clock }
+        let next_look = Box::pin(sleep(Duration::ZERO));
+        Self { peer, certificate_end: end, end, next_look, clock }
     }
 
     /// Whose certificate it is.
@@ -46,6 +54,11 @@ impl Term {
     }
 
     /// The last moment of its certificate.
+    pub(crate) fn certificate_end(&self) -> SystemTime {
+        self.certificate_end
+    }
+
+    /// The last moment of the connection.
     pub(crate) fn end(&self) -> SystemTime {
         self.end
     }
@@ -62,8 +75,9 @@ impl Term {
     }
 
     fn over(&self) -> io::Error {
-        let Self { peer, end, .. } = self;
-        let reason = format!("the certificate of {peer} expired on {}", date(*end));
+        let Self { peer, certificate_end, end, .. } = self;
+        let which = if end == certificate_end { "the" } else { "an intermediate" };
+        let reason = format!("{which} certificate of {peer} expired on {}", date(*end));
         tracing::warn!("a connection is closed: {reason}");
         io::Error::new(io::ErrorKind::TimedOut, reason)
     }

@@ -28,6 +28,7 @@ use crate::{
     certificate::{CertificateProblem, Facts},
     identity::{Identity, Role},
     provider::{provider, signature_algorithms},
+    reason::system_time,
 };
 
 /// Why a certificate that is good in itself is refused.
@@ -59,6 +60,26 @@ pub(crate) fn check_server_chain(
     let parsed = ParsedCertificate::try_from(certificate)?;
     let algorithms = signature_algorithms().all;
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)
+        .map_err(|error| without_dates_of_others(error, certificate))
+}
+
+/// An error about dates has them only if they are those of the certificate itself, not of one of its
+/// intermediates: who is told them renews what they are of.
+fn without_dates_of_others(error: Error, certificate: &CertificateDer<'_>) -> Error {
+    let Ok(Facts { validity, .. }) = Facts::read(certificate) else { return error };
+    match error {
+        Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })
+            if system_time(not_after) != validity.not_after =>
+        {
+            CertificateError::Expired.into()
+        }
+        Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })
+            if system_time(not_before) != validity.not_before =>
+        {
+            CertificateError::NotValidYet.into()
+        }
+        error => error,
+    }
 }
 
 /// Whose certificate was refused for its dates alone: the CA has issued it, and at another time it would
@@ -186,7 +207,8 @@ impl ExpectClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<Identity, Error> {
-        self.chain.verify_client_cert(certificate, intermediates, now)?;
+        let passed = self.chain.verify_client_cert(certificate, intermediates, now);
+        passed.map_err(|error| without_dates_of_others(error, certificate))?;
         Ok(self.admit(identity(certificate)?)?)
     }
 

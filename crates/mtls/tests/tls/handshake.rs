@@ -24,7 +24,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, client::TlsStream};
 
-async fn accept(listener: &TcpListener, server: &Server) -> Result<ServerStream, HandshakeError> {
+pub(crate) async fn accept(
+    listener: &TcpListener,
+    server: &Server,
+) -> Result<ServerStream, HandshakeError> {
     let (stream, _) = listener.accept().await.unwrap();
     server.accept(stream).await
 }
@@ -222,7 +225,7 @@ async fn who_does_not_read_is_not_listened_to_until_it_reads() {
 }
 
 /// What the connector says of a server that shows `issued` and asks for no client certificate.
-async fn connect_error(pki: &Pki, issued: &Issued) -> ConnectError {
+pub(crate) async fn connect_error(pki: &Pki, issued: &Issued) -> ConnectError {
     let (listener, address) = listen().await;
     let (certificates, key) = chain(issued);
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -280,7 +283,7 @@ async fn a_dpus_certificate_that_expired_is_told_with_where_to_renew_it() {
 }
 
 /// What a server says that is shown `issued`.
-async fn handshake_error(pki: &Pki, issued: &Issued) -> HandshakeError {
+pub(crate) async fn handshake_error(pki: &Pki, issued: &Issued) -> HandshakeError {
     let ((listener, address), server) = (listen().await, pki.server());
     let (accepted, _stream) = bounded(async {
         tokio::join!(accept(&listener, &server), raw_client(&address, Some(issued)))

@@ -127,8 +127,11 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
 }
 
 pub(crate) fn chain(issued: &Issued) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-    let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
-    (vec![certificate], PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap())
+    let certificates = CertificateDer::pem_slice_iter(issued.certificate.as_bytes());
+    (
+        certificates.map(Result::unwrap).collect(),
+        PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
+    )
 }
 
 /// A client that shows whatever certificate it is given and trusts every server.
