@@ -547,10 +547,9 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
         setup.configure("connections = 5", &red);
         service.signal(Signal::SIGHUP);
         eventually("the restart is asked for", async || {
-            problems(&mut operator)
-                .await
-                .iter()
-                .any(|problem| problem.starts_with("limits changed"))
+            problems(&mut operator).await.iter().any(|problem| {
+                problem.ends_with("waiting for a restart of the service: `limits.connections`")
+            })
         })
         .await;
     });
