@@ -13,7 +13,7 @@ use std::{
 use metrics::{Calls, Endpoint, MetricsSettings, OK, Page};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
     time::{Instant, sleep, timeout},
 };
 
@@ -158,47 +158,17 @@ async fn who_does_not_read_the_answer_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_crowd_of_slow_ones_keeps_nobody_out() {
-    let address = serve();
-    let mut crowd = Vec::new();
-    for _ in 0..200 {
-        let mut slow = TcpStream::connect(address).await.unwrap();
-        let _ = slow.write_all(b"GET /me").await;
-        crowd.push(slow);
-    }
-    assert!(answer(address, SCRAPE.as_bytes()).await.starts_with("HTTP/1.1 200 "));
-    // Those who came first have been let go, sooner than the time that a request has.
-    let mut rest = Vec::new();
-    let _ = timeout(Duration::from_secs(1), crowd[0].read_to_end(&mut rest)).await.unwrap();
-}
-
-/// Makes a connection from that address of this machine.
-async fn connect_from(peer: &str, address: SocketAddr) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(format!("{peer}:0").parse().unwrap()).unwrap();
-    socket.connect(address).await.unwrap()
-}
-
-#[tokio::test]
-async fn who_makes_many_connections_loses_its_own() {
-    let address = serve();
-    let (begun, rest) = SCRAPE.as_bytes().split_at(20);
-    let mut scraper = connect_from("127.0.0.2", address).await;
-    scraper.write_all(begun).await.unwrap();
-    let mut crowd = Vec::new();
-    for _ in 0..200 {
-        let mut other = connect_from("127.0.0.3", address).await;
-        let _ = other.write_all(begun).await;
-        crowd.push(other);
-    }
-    scraper.write_all(rest).await.unwrap();
-    let mut answer = String::new();
-    timeout(BOUND, scraper.read_to_string(&mut answer)).await.unwrap().unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-}
-
-#[tokio::test]
 async fn whoever_has_asked_is_answered_however_many_came_after() {
+    a_hundred_are_answered().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_asked_is_answered_by_several_threads() {
+    a_hundred_are_answered().await;
+}
+
+/// They have asked before the first is let in.
+async fn a_hundred_are_answered() {
     let endpoint = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
     let mut crowd = Vec::new();
