@@ -167,7 +167,7 @@ impl ConnectError {
 /// Opens connections to one DPU. Clones share their memory of failures.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    credentials: LiveCredentials,
+    pub(crate) credentials: LiveCredentials,
     address: Arc<str>,
     dpu: Identity,
     deadline: Duration,

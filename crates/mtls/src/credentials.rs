@@ -84,6 +84,11 @@ impl Credentials {
         self.0.ca_validity
     }
 
+    /// Whether both are from the same reading of the files.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The settings of a server of this certificate. Nothing is resumed, so that every connection
     /// is checked against the certificates and the CA of its own time. For one handshake: `outdated` is
     /// told of its client.

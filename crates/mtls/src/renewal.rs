@@ -4,10 +4,10 @@
 use std::time::{Duration, SystemTime};
 
 use bootstrap::Chain;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
-use crate::connector::Connector;
+use crate::{connector::Connector, credentials::Credentials};
 
 /// How often the clock is looked at, at least, for it may be set; and at most.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
@@ -15,9 +15,9 @@ const SHORTEST_LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// What is not renewed by so much ahead of its end is not renewed ahead of it.
 const LAST_MOMENTS: Duration = Duration::from_secs(1);
 
-/// Pauses between attempts: the first, and the longest. They double in between.
-const FIRST_PAUSE: Duration = Duration::from_secs(3);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Pauses between attempts: a tenth of what is left, within these.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(3);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// From when until when a connection may be used.
 #[derive(Clone, Copy, Debug)]
@@ -39,24 +39,36 @@ impl Lifetime {
     }
 
     fn is_waning(&self, now: SystemTime) -> bool {
-        let left = self.end.duration_since(now).unwrap_or_default();
-        self.until_waning(now).is_zero() && left > LAST_MOMENTS
+        self.until_waning(now).is_zero() && self.left(now) > LAST_MOMENTS
+    }
+
+    fn left(&self, now: SystemTime) -> Duration {
+        self.end.duration_since(now).unwrap_or_default()
     }
 }
 
 impl Connector {
     /// Waits until the latest connection nears its end, and opens another one that lasts longer: a
     /// connection ends with its certificates, ours and the DPU's, though both may have been renewed
-    /// by then. As long as the one that comes first has not been, there is no such connection.
+    /// by then. As long as the one that ends first has not been, there is no such connection.
     pub async fn renewed(&self) -> Channel {
-        let mut pause = FIRST_PAUSE;
         loop {
             self.waning().await;
+            let shown = self.credentials.current();
             match self.connect_for_longer().await {
                 Some(channel) => return channel,
-                None => sleep(pause).await,
+                None => self.pause(&shown).await,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Until our certificate is another one than was `shown`, or the DPU's may be.
+    async fn pause(&self, shown: &Credentials) {
+        let left = self.latest().map(|latest| latest.left(SystemTime::now()));
+        let pause = left.unwrap_or_default() / 10;
+        let over = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        while self.credentials.current().is(shown) && Instant::now() < over {
+            sleep((over - Instant::now()).min(LOOK_PERIOD)).await;
         }
     }
 
@@ -91,7 +103,8 @@ impl Connector {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::{io::AsyncWriteExt, net::TcpListener};
+    use futures::FutureExt;
+    use tokio::{io::AsyncWriteExt, net::TcpListener, time::timeout};
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
@@ -134,6 +147,57 @@ mod tests {
             *connector.latest() = Some(Lifetime::until(SystemTime::now() + left));
             connector
         }
+    }
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// How long the connector waits after an attempt that was in vain, with so much left.
+    async fn paused(left: Duration) -> Duration {
+        let connector = Pki::new().connector(&listen().await, left);
+        let begun = Instant::now();
+        connector.pause(&connector.credentials.current()).await;
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_in_vain_is_repeated_after_a_tenth_of_what_is_left_or_an_hour() {
+        let lefts = [30 * DAY, HOUR, Duration::from_secs(5)];
+        let pauses = [HOUR, HOUR / 10, SHORTEST_PAUSE];
+        for (left, expected) in lefts.into_iter().zip(pauses) {
+            let pause = paused(left).await;
+            // The clock of certificates is not that of the pause.
+            assert!(pause <= expected && pause + BOUND > expected, "{left:?}: {pause:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_own_certificate_that_is_replaced_is_shown_at_the_next_look() {
+        let pki = Pki::new();
+        let connector = pki.connector(&listen().await, 30 * DAY);
+        let shown = connector.credentials.current();
+        let _replaced = pki.live(Role::Host, "node-1");
+        let begun = Instant::now();
+        let replace = async {
+            sleep(LOOK_PERIOD * 3 / 2).await;
+            connector.credentials.reload();
+        };
+        tokio::join!(connector.pause(&shown), replace);
+        assert_eq!(begun.elapsed().as_secs(), 2 * LOOK_PERIOD.as_secs());
+    }
+
+    /// They time out at once: the clock runs ahead whenever there is nothing else to do.
+    #[tokio::test(start_paused = true)]
+    async fn a_dpu_whose_certificate_nobody_renews_is_not_dialled_all_the_time() {
+        let (pki, listener) = (Pki::new(), listen().await);
+        let connector = pki.connector(&listener, DAY);
+        let now = SystemTime::now();
+        *connector.latest() = Some(Lifetime { opened: now - 60 * DAY, end: now + 30 * DAY });
+        assert!(timeout(DAY, connector.renewed()).await.is_err());
+        let mut dialled = 0;
+        while listener.accept().now_or_never().is_some() {
+            dialled += 1;
+        }
+        assert!((20..=25).contains(&dialled), "{dialled}");
     }
 
     async fn listen() -> TcpListener {
