@@ -59,8 +59,6 @@ pub enum LogError {
         origin: &'static str,
         /// What was given.
         level: String,
-        /// What is wrong with it.
-        source: tracing_subscriber::filter::ParseError,
     },
     /// The journal was asked for and can't be reached.
     #[error("cannot reach systemd's journal")]
@@ -118,7 +116,15 @@ fn filter(settings: &LogSettings) -> Result<Targets, LogError> {
         Ok(level) if !level.is_empty() => (LOG_VARIABLE, level),
         _ => ("`log.level`", settings.level.clone()),
     };
-    level.parse().map_err(|source| LogError::Level { origin, level, source })
+    parse_level(&level).ok_or(LogError::Level { origin, level })
+}
+
+/// [`Targets`] takes an empty part for `error`, and what is no module's name for one.
+fn parse_level(level: &str) -> Option<Targets> {
+    let parts: Vec<_> = level.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let is_simple = |part: &&str| part.chars().all(|c| c.is_alphanumeric() || "_:=".contains(c));
+    let is_good = !parts.is_empty() && parts.iter().all(is_simple);
+    is_good.then(|| parts.join(",").parse().ok()).flatten()
 }
 
 fn layer(
@@ -189,9 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn spaces_and_commas_too_many_change_nothing() {
+        let plain = parse_level("info,mtls=debug").unwrap();
+        for level in ["info, mtls=debug", " info ,,mtls=debug,"] {
+            assert_eq!(parse_level(level).as_ref(), Some(&plain), "{level:?}");
+        }
+    }
+
+    #[test]
     fn a_level_that_is_none_is_refused_by_name() {
-        let settings = LogSettings { level: "mtls=loud".into(), ..LogSettings::default() };
-        let error = settings.check().unwrap_err().to_string();
-        assert!(error.starts_with("`log.level` holds \"mtls=loud\""), "{error}");
+        for level in ["mtls=loud", "info,mtls[s]=debug", "[{x=1}]", "info debug", "", " , "] {
+            let settings = LogSettings { level: level.into(), ..LogSettings::default() };
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`log.level` holds {level:?}")), "{error}");
+        }
     }
 }
