@@ -158,8 +158,8 @@ impl Sessions {
             let message = format!("host {host} has said hello again since");
             return Err(Failure::new(Reason::StaleSession, message));
         }
-        let before = hosts.get(host).and_then(|entry| entry.open.as_ref()).map(|open| open.id);
-        let is_renewed = before.is_some() && before == hello.renewed;
+        let renewed = hello.renewed.filter(|id| hosts.get(host).is_some_and(|it| it.is_in(*id)));
+        let since = renewed.and_then(|_| hosts.get(host)).map(|entry| entry.since);
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let id = SessionId(Uuid::new_v4());
         let entry = Host {
@@ -172,11 +172,11 @@ impl Sessions {
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
             said_hello: said_hello.max(newest),
-            since: Timestamp::now(),
+            since: since.unwrap_or_else(Timestamp::now),
         };
         hosts.insert(host.clone(), entry);
         self.absences().remove(host);
-        Ok(Session { id, commands, is_renewed })
+        Ok(Session { id, commands, is_renewed: renewed.is_some() })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
@@ -332,7 +332,10 @@ mod tests {
         let sessions = Sessions::default();
         let renew = |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) });
         let first = renew(None).unwrap();
+        let since = |sessions: &Sessions| sessions.lock()[&host()].since;
+        let began = since(&sessions);
         let second = renew(Some(first.id)).unwrap();
+        assert_eq!(since(&sessions), began, "it goes on");
         assert!(!first.is_renewed && second.is_renewed);
         assert!(!renew(Some(first.id)).unwrap().is_renewed, "it is over");
         let last = sessions.current(&host()).unwrap();
