@@ -151,8 +151,8 @@ fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
     let _ = lab.operator().says(&["doctor"]);
 }
 
-/// Long enough to be read, and to open a session with it.
-const LIFE: Duration = Duration::from_secs(15);
+/// Several times what it takes to read it, and to open a session with it.
+const LIFE: Duration = Duration::from_secs(30);
 
 /// A session that was opened with a certificate ends with it.
 fn a_session_ends_with_the_certificate(role: Role, name: &str) {
@@ -265,7 +265,7 @@ fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
     let ended = ends();
     let begun = Instant::now();
     let (mut renewed, mut pods) = (begun, 0);
-    while begun.elapsed() < 2 * LIFE || sessions() < 3 {
+    while begun.elapsed() < LIFE || sessions() < 2 {
         if renewed.elapsed() > RENEWED_EVERY {
             renew(&lab);
             renewed = Instant::now();
@@ -278,7 +278,7 @@ fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
         assert!(begun.elapsed() < 2 * LIMIT, "{} sessions", sessions());
     }
     assert_eq!(ends(), ended, "a renewal is told as an end");
-    assert!(lab.service.log().matches("HostRenewed").count() >= 3);
-    figure(pods, "pods attached and detached by certificates that live for 15 s");
+    assert!(lab.service.log().matches("HostRenewed").count() >= 2);
+    figure(pods, "pods attached and detached by certificates that live for 30 s");
     lab.assert_clean_slate();
 }
