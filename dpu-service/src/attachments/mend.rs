@@ -50,7 +50,8 @@ impl Engine {
         Milestone::ReconcileSurveyed.pass();
         for record in held {
             if depth == Depth::Thorough || self.looks_wrong(&record, &survey) {
-                self.mend(&record).await;
+                let index = survey.get(&record.vf).map(|surveyed| surveyed.representor.index);
+                self.mend(&record, index).await;
             }
         }
         Milestone::ReconcileMended.pass();
@@ -76,26 +77,28 @@ impl Engine {
 
     /// As far as one look tells. A representor that is missing is none to mend, and one that could
     /// not be mended the last time waits for a thorough look: mending it would make the kernel report
-    /// changes without end.
+    /// changes without end. One that has come since is another one.
     fn looks_wrong(&self, record: &Record, survey: &Survey) -> bool {
         let Some(surveyed) = survey.get(&record.vf) else { return false };
         let registry = self.registry();
         registry.get(record.id).is_some_and(|entry| {
-            let is_known = entry.programmed == Some(surveyed.representor.index);
+            let index = surveyed.representor.index;
+            let is_known = entry.programmed == Some(index);
             let is_right = is_known && surveyed.agrees_with(&record.port_settings());
-            !is_right && !entry.repair_failed
+            !is_right && entry.repair_failed != Some(Some(index))
         })
     }
 
-    /// Programs an attachment's representor again, if it is not as it should be.
-    async fn mend(&self, record: &Arc<Record>) {
+    /// Programs an attachment's representor, which had this index when it was looked at, again, if it
+    /// is not as it should be.
+    async fn mend(&self, record: &Arc<Record>, index: Option<u32>) {
         let _vf = self.vfs.lock(&record.vf).await;
         // Whoever had the lock may have ended the attachment.
         let Some(before) = self.still_held(record.id) else { return };
         let (programmer, settings) = (self.programmer.clone(), record.port_settings());
         match on_blocking_thread(move || programmer.repair(&settings)).await {
             Ok(repaired) => self.note_repaired(record, before, &repaired),
-            Err(error) => self.note_repair_failed(record, &error),
+            Err(error) => self.note_repair_failed(record, index, &error),
         }
     }
 
@@ -117,7 +120,7 @@ impl Engine {
         let mut registry = self.registry();
         let Some(entry) = registry.get_mut(record.id) else { return };
         entry.programmed = Some(index);
-        entry.repair_failed = false;
+        entry.repair_failed = None;
         let view = entry.view();
         drop(registry);
         // A representor that was made anew belongs to a VF that was: it has left its pod.
@@ -127,12 +130,13 @@ impl Engine {
     }
 
     /// Tells once for each time that it begins to fail.
-    fn note_repair_failed(&self, record: &Record, error: &ProgramError) {
+    fn note_repair_failed(&self, record: &Record, index: Option<u32>, error: &ProgramError) {
+        let failed_on = index.filter(|_| !matches!(error, ProgramError::NoRepresentor(_)));
         let mut registry = self.registry();
         let Some(entry) = registry.get_mut(record.id) else { return };
-        let was_told = std::mem::replace(&mut entry.repair_failed, true);
+        let before = entry.repair_failed.replace(failed_on);
         drop(registry);
-        if !was_told {
+        if before.is_none() {
             let message = Chain(error).to_string();
             self.events.record(EventKind::RepairFailed, record.id, message);
         }

@@ -75,8 +75,9 @@ pub(super) struct Entry {
     /// Being given back, and the VF is known to be back and clean: all that is missing is the
     /// journal.
     pub(super) returned: bool,
-    /// The latest repair failed, and that was told.
-    pub(super) repair_failed: bool,
+    /// The latest repair failed, and that was told: with the index of the representor that it failed
+    /// on, if one was there.
+    pub(super) repair_failed: Option<Option<u32>>,
     /// The host's hello did not know it, nor had the host its VF back.
     pub(super) unclaimed: bool,
 }
@@ -91,7 +92,7 @@ impl Entry {
             was_attached: false,
             session,
             returned: false,
-            repair_failed: false,
+            repair_failed: None,
             unclaimed: false,
         }
     }

@@ -87,6 +87,33 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
     world.check();
 }
 
+/// A card that is reset takes the representor away while it is looked at.
+#[tokio::test]
+async fn a_representor_that_comes_after_a_repair_found_none_is_programmed_at_once() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.take_away(view.record.vf);
+    world.engine.reconcile(Depth::Thorough).await;
+    world.kernel.make(view.record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    world.check();
+    assert!(matches!(world.command(), Some(HostCommand::Reattach(_))));
+}
+
+/// The step that failed was on the one that the card has taken away since.
+#[tokio::test]
+async fn a_representor_made_anew_after_a_repair_failed_is_programmed_at_once() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    world.kernel.refuse("join", 1);
+    world.engine.reconcile(Depth::Thorough).await;
+    world.kernel.take_away(view.record.vf);
+    world.kernel.make(view.record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    world.check();
+}
+
 #[tokio::test]
 async fn a_repair_that_fails_leaves_what_works() {
     let world = World::new().await;
