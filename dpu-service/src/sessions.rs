@@ -158,8 +158,8 @@ impl Sessions {
             let message = format!("host {host} has said hello again since");
             return Err(Failure::new(Reason::StaleSession, message));
         }
-        let renewed = hello.renewed.filter(|id| hosts.get(host).is_some_and(|it| it.is_in(*id)));
-        let since = renewed.and_then(|_| hosts.get(host)).map(|entry| entry.since);
+        let is_renewed = |entry: &&Host| hello.renewed.is_some_and(|id| entry.is_in(id));
+        let renewed_since = hosts.get(host).filter(is_renewed).map(|entry| entry.since);
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let id = SessionId(Uuid::new_v4());
         let entry = Host {
@@ -172,11 +172,11 @@ impl Sessions {
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
             said_hello: said_hello.max(newest),
-            since: since.unwrap_or_else(Timestamp::now),
+            since: renewed_since.unwrap_or_else(Timestamp::now),
         };
         hosts.insert(host.clone(), entry);
         self.absences().remove(host);
-        Ok(Session { id, commands, is_renewed: renewed.is_some() })
+        Ok(Session { id, commands, is_renewed: renewed_since.is_some() })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
