@@ -7,10 +7,9 @@ use bootstrap::Chain;
 use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
-use crate::{connector::Connector, credentials::Credentials};
+use crate::{connector::Connector, credentials::Credentials, term::LOOK_PERIOD};
 
-/// How often the clock is looked at, at least, for it may be set; and at most.
-const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// How often the clock is looked at, at most.
 const SHORTEST_LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// What is not renewed by so much ahead of its end is not renewed ahead of it.
 const LAST_MOMENTS: Duration = Duration::from_secs(1);

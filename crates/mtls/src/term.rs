@@ -16,8 +16,8 @@ use crate::{
     identity::Identity,
 };
 
-/// How often the clock is looked at, for it may be set.
-const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// How often the clock is looked at, at least, for it may be set.
+pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
 /// Until when a connection may be used.
 #[derive(Debug)]
