@@ -241,10 +241,11 @@ impl Picture {
         for link in links.iter().filter(|link| crate::card::is_representor(link)) {
             let in_bridge = link["master"] == "br-offload";
             let up = flags(link).contains("UP");
+            let is_plain = link["mtu"] == 1500 && link["qdisc"] != "tbf";
             let name = text(&link["ifname"]);
             match (in_bridge, up) {
                 (true, true) => self.programmed.insert(name),
-                (false, false) => self.idle.insert(name),
+                (false, false) if is_plain => self.idle.insert(name),
                 _ => false,
             };
         }

@@ -1,5 +1,6 @@
-//! The programming steps, in order: the representor comes up last and goes down first, so that no
-//! frame passes a port that is half programmed.
+//! The programming steps, in order. The representor comes up last and goes down first, so that no
+//! frame passes a port that is half programmed. It joins the fabric first and leaves it last, so that
+//! what a crash leaves half done is found among the fabric's ports, be there a record of it or not.
 
 use std::sync::Arc;
 
@@ -17,10 +18,10 @@ const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
 const ALL: [PortStep; 6] = [
+    PortStep::Join,
     PortStep::Mac,
     PortStep::Rate,
     PortStep::Mtu,
-    PortStep::Join,
     PortStep::AntiSpoofing,
     PortStep::Up,
 ];
@@ -34,10 +35,10 @@ pub const STEPS: &Steps<Port, Refused> = &{
 /// One programming step.
 #[derive(Clone, Copy, Debug)]
 enum PortStep {
+    Join,
     Mac,
     Rate,
     Mtu,
-    Join,
     AntiSpoofing,
     Up,
 }
@@ -85,10 +86,10 @@ impl Step<Port> for PortStep {
 
     fn name(&self) -> &'static str {
         match self {
+            Self::Join => "fabric-join",
             Self::Mac => "port-mac",
             Self::Rate => "port-rate",
             Self::Mtu => "representor-mtu",
-            Self::Join => "fabric-join",
             Self::AntiSpoofing => "anti-spoofing",
             Self::Up => "representor-up",
         }
@@ -97,10 +98,10 @@ impl Step<Port> for PortStep {
     fn run(&self, port: &mut Port) -> Result<(), Refused> {
         let Port { eswitch, fabric, representor, settings } = port;
         match self {
+            Self::Join => fabric.join(representor, settings),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
             Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
             Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
-            Self::Join => fabric.join(representor, settings),
             Self::AntiSpoofing if settings.anti_spoofing => {
                 fabric.set_anti_spoofing(representor, settings)
             }
@@ -114,10 +115,10 @@ impl Step<Port> for PortStep {
     fn undo(&self, port: &mut Port) -> Result<(), Refused> {
         let Port { eswitch, fabric, representor, .. } = port;
         match self {
+            Self::Join => fabric.leave(representor),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
             Self::Mtu => set_mtu(&**eswitch, representor, IDLE_MTU),
-            Self::Join => fabric.leave(representor),
             // It goes when the port leaves.
             Self::Rate | Self::AntiSpoofing => Ok(()),
             Self::Up => set_up(&**eswitch, representor, false),
@@ -160,13 +161,13 @@ impl PortStep {
     fn find(self, port: &Port) -> Result<Reading, Refused> {
         let Port { eswitch, fabric, representor, settings } = port;
         match self {
+            Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
             Self::Mtu => Ok(Reading {
                 in_place: representor.mtu == settings.mtu,
                 detail: format!("{} bytes", representor.mtu),
             }),
-            Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
             Self::AntiSpoofing => {
                 fabric.anti_spoofing(representor, settings.anti_spoofing.then_some(settings.mac))
             }

@@ -16,7 +16,7 @@ use vf_alloc::VfId;
 
 /// The methods that do a step, in the steps' order.
 pub(crate) const DOING: [&str; 6] =
-    ["set_port_mac", "set_rate", "set_mtu", "join", "set_anti_spoofing", "set_up"];
+    ["join", "set_port_mac", "set_rate", "set_mtu", "set_anti_spoofing", "set_up"];
 
 /// Cloning it gives the same one.
 #[derive(Clone, Debug, Default)]
