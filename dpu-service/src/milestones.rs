@@ -7,17 +7,17 @@ use crate::programmer::STEPS;
 saga::milestones! {
     /// A place between the steps of the service's flows.
     pub enum Milestone {
-        /// The record of a new attachment is in the journal.
+        /// The record of a new attachment is in the journal; its representor may be half programmed.
         AttachRecorded = "attach-recorded",
-        /// The representor is programmed; the host has no answer yet.
+        /// So is its representor programmed; the host has no answer yet.
         AttachProgrammed = "attach-programmed",
         /// An attachment is marked in memory as being given back.
         ReleaseBegun = "release-begun",
-        /// Its representor is unprogrammed; the journal still has it.
+        /// Its representor is unprogrammed; the journal may still have it.
         ReleaseUnprogrammed = "release-unprogrammed",
-        /// The journal knows that it waits for its VF.
+        /// The journal knows that it waits for its VF; its representor may still be programmed.
         ReleaseParked = "release-parked",
-        /// It is gone from the journal.
+        /// It is gone from the journal; its representor may still be programmed.
         ReleaseFreed = "release-freed",
         /// What the runtime's garbage collection took is released; the host has no answer yet.
         Collected = "collected",

@@ -1,4 +1,4 @@
-//! Attach: reserve, record, program.
+//! Attach: reserve, then record and program.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -30,8 +30,7 @@ impl Engine {
         // From before the record is durable, so that the reconciler does not take it for neglected.
         let _vf = self.vfs.lock(&record.vf).await;
         if is_new {
-            self.record(&record).await?;
-            self.bring_up(&record).await?;
+            self.establish(&record).await?;
         } else {
             self.bring_up_again(&record).await?;
         }
@@ -90,37 +89,36 @@ impl Engine {
         Err(unsupported_by(record, &why))
     }
 
-    /// Writes the record to the journal, or takes the reservation back.
-    async fn record(&self, record: &Record) -> Result<(), Failure> {
-        let committed = self.records.commit(Changes::default().put_attachment(record)).await;
-        let mut registry = self.registry();
-        match committed {
-            Ok(()) => {
-                if let Some(entry) = registry.get_mut(record.id) {
-                    entry.durable = true;
-                }
+    /// Records a reservation and programs the representor, at the same time: the disk and the kernel do
+    /// not wait for each other, and the host hears of the attachment once both are done. Unless both
+    /// succeed, all is taken back. Should the service die with only one of them done, the reconciler
+    /// completes it or takes it back. The caller holds the VF's lock.
+    async fn establish(&self, record: &Arc<Record>) -> Result<(), Failure> {
+        let programming = self.program(record.port_settings(), Programmer::program);
+        match tokio::join!(self.record(record), programming) {
+            (Ok(()), Ok(index)) => {
+                self.note_programmed(record, index);
+                Ok(())
             }
-            Err(failure) => {
-                registry.forget(record.id, None, now());
-                return Err(failure);
+            (Ok(()), Err(error)) => Err(self.abandon(record, &error).await),
+            (Err(failure), _) => {
+                self.unprogram(record.vf).await;
+                self.registry().forget(record.id, None, now());
+                Err(failure)
             }
         }
-        drop(registry);
+    }
+
+    /// Writes the record to the journal.
+    async fn record(&self, record: &Record) -> Result<(), Failure> {
+        self.records.commit(Changes::default().put_attachment(record)).await?;
+        if let Some(entry) = self.registry().get_mut(record.id) {
+            entry.durable = true;
+        }
         Milestone::AttachRecorded.pass();
         let message = format!("{} reserved for {}", record.vf, record.key);
         self.events.record(EventKind::AttachmentReserved, record.id, message);
         Ok(())
-    }
-
-    /// Programs the representor, or takes the attachment back. The caller holds the VF's lock.
-    async fn bring_up(&self, record: &Arc<Record>) -> Result<(), Failure> {
-        match self.program(record.port_settings(), Programmer::program).await {
-            Ok(index) => {
-                self.note_programmed(record, index);
-                Ok(())
-            }
-            Err(error) => Err(self.abandon(record, &error).await),
-        }
     }
 
     /// Programs what is not yet programmed for an earlier call. Pods may use the attachment, so it

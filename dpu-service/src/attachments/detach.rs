@@ -1,8 +1,9 @@
-//! The way back: unprogram, then free, in one durable transaction.
+//! The way back: unprogram and record that, then free.
 
 use std::sync::Arc;
 
 use offload_proto::Failure;
+use vf_alloc::VfId;
 
 use super::{
     engine::{Engine, now},
@@ -78,8 +79,10 @@ impl Engine {
     /// Unprograms an attachment and, once its VF is back and clean, frees all that it holds. Returns
     /// the attachment as it was while it was given back. The caller holds the lock of its key.
     ///
-    /// Should the journal fail, all that the kernel can give back is given back; the rest stays as
-    /// releasing, and the reconciler and the host's repetitions go on trying.
+    /// Disk and kernel do not wait for each other. Should the journal fail, all that the kernel can give
+    /// back is given back; the rest stays as releasing, and the reconciler and the host's repetitions
+    /// go on trying. Should the service die once the record is gone, the reconciler unprograms what
+    /// serves nobody.
     pub(super) async fn give_back(
         &self,
         record: &Arc<Record>,
@@ -92,16 +95,10 @@ impl Engine {
         }
         let (view, returned) = self.set_releasing(record.id, vf_returned)?;
         Milestone::ReleaseBegun.pass();
-        {
-            let _vf = self.vfs.lock(&record.vf).await;
-            self.unprogram(record.vf).await;
-        }
-        Milestone::ReleaseUnprogrammed.pass();
         if returned {
             self.free(record).await?;
         } else {
-            self.records.commit(Changes::default().put_attachment(&view.record)).await?;
-            Milestone::ReleaseParked.pass();
+            self.park(&view.record).await?;
         }
         Ok(view)
     }
@@ -124,12 +121,36 @@ impl Engine {
         let changes = resting
             .iter()
             .fold(Changes::default().delete_attachment(record.id), Changes::put_cooling);
-        self.records.commit(changes).await?;
-        Milestone::ReleaseFreed.pass();
+        self.unprogram_and_record(record.vf, changes, Milestone::ReleaseFreed).await?;
         self.registry().free(record.id, resting, now());
         let message = format!("{} and its addresses are given back", record.vf);
         self.events.record(EventKind::AttachmentReleased, record.id, message);
         Ok(())
+    }
+
+    /// Records that the attachment waits for its VF.
+    async fn park(&self, releasing: &Record) -> Result<(), Failure> {
+        let changes = Changes::default().put_attachment(releasing);
+        self.unprogram_and_record(releasing.vf, changes, Milestone::ReleaseParked).await
+    }
+
+    async fn unprogram_and_record(
+        &self,
+        vf: VfId,
+        changes: Changes,
+        recorded: Milestone,
+    ) -> Result<(), Failure> {
+        let unprogramming = async {
+            let _vf = self.vfs.lock(&vf).await;
+            self.unprogram(vf).await;
+            Milestone::ReleaseUnprogrammed.pass();
+        };
+        let recording = async {
+            self.records.commit(changes).await?;
+            recorded.pass();
+            Ok(())
+        };
+        tokio::join!(unprogramming, recording).1
     }
 
     /// Tells the host to give an attachment's VF back.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dpu_service::{
     attachments::{AttachmentState, Depth},
     events::EventKind,
+    model::{AttachSpec, Bandwidth, PortSettings},
     reconcile,
     sessions::HostCommand,
 };
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use vf_alloc::VfId;
 
 use crate::{
-    fake_kernel::Port,
+    fake_kernel::{DOING, Port},
     world::{World, hello, host, spec},
 };
 
@@ -49,6 +50,26 @@ async fn a_representor_that_serves_nobody_is_unprogrammed() {
     });
     world.engine.reconcile(Depth::Quick).await;
     world.check();
+}
+
+/// The service programs while it records, so that a crash can leave any of it without a record.
+#[tokio::test]
+async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
+    let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+    let world = World::new().await;
+    let view = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap();
+    let vf = VfId::local(0, 3);
+    let settings = PortSettings { vf, ..view.record.port_settings() };
+    for next in DOING.iter().skip(1).map(Some).chain([None]) {
+        if let Some(next) = next {
+            world.kernel.refuse(next, 1);
+        }
+        let programmed = world.kernel.programmer().repair(&settings);
+        assert_eq!(programmed.is_ok(), next.is_none(), "up to {next:?}");
+        assert!(!world.kernel.port(vf).is_idle());
+        world.engine.reconcile(Depth::Quick).await;
+        world.check();
+    }
 }
 
 #[tokio::test]
