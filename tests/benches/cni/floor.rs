@@ -3,7 +3,10 @@
 //! and confines it to the netdev's MAC address; on the host's side one request moves and renames the
 //! netdev, and one batch configures it.
 
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use netlink::{
     Bridge, BridgePort, IpNetwork, LinkChange, MacAddress, Netns, Request, Route, Rtnl, VethEnd,
@@ -65,7 +68,8 @@ impl Floor {
         Self { host, dpu, bridge, pods, pairs }
     }
 
-    pub(crate) fn attach(&self, number: usize) {
+    /// How long the move took.
+    pub(crate) fn attach(&self, number: usize) -> Duration {
         let Pair { link, mac, representor } = self.pairs[number];
         let mut dpu = Rtnl::open_in(&open(&self.dpu)).unwrap();
         dpu.batch(&[
@@ -78,9 +82,12 @@ impl Floor {
         let mut host = Rtnl::open_in(&open(&self.host)).unwrap();
         let pod = open(&self.pods[number]);
         let change = LinkChange::new().netns(&pod).name("eth0").new_index(INDEX);
+        let begun = Instant::now();
         host.change_link(link, &change).unwrap();
+        let moving = begun.elapsed();
         let mut inside = Rtnl::open_in(&pod).unwrap();
         inside.batch(&configuration(number)).unwrap();
+        moving
     }
 
     pub(crate) fn detach(&self, number: usize) {

@@ -10,6 +10,7 @@
 
 mod floor;
 mod footprint;
+mod machine;
 mod peers;
 mod phases;
 mod pods;
@@ -47,6 +48,7 @@ fn attach() {
     println!("\n### One caller, N={SEQUENTIAL}, product and floor in turn\n");
     compare(&ours, &floor);
     phases::print(&lab, &ours.attach);
+    machine::print(&lab);
     println!("\n### {CALLERS} callers, N={SEQUENTIAL}\n");
     let (ours, floor) = at_once(&lab);
     compare(&ours, &floor);
@@ -78,7 +80,9 @@ fn one_after_the_other(lab: &Lab) -> (Both, Both) {
 fn at_once(lab: &Lab) -> (Both, Both) {
     let (pods, floor) = (Pods::new(lab, SEQUENTIAL), Floor::new(SEQUENTIAL));
     let by_all = |work: &(dyn Fn(usize) + Sync)| Sample::by_callers(CALLERS, SEQUENTIAL, work);
-    let theirs_attach = by_all(&|number| floor.attach(number));
+    let theirs_attach = by_all(&|number| {
+        floor.attach(number);
+    });
     let ours_attach = by_all(&|number| pods.add(number));
     let theirs_detach = by_all(&|number| floor.detach(number));
     let ours_detach = by_all(&|number| pods.del(number));

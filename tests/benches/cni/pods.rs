@@ -38,6 +38,11 @@ impl<'a> Pods<'a> {
         self.call("DEL", number);
     }
 
+    /// STATUS, which is about no pod.
+    pub(crate) fn status(&self) {
+        self.call("STATUS", 0);
+    }
+
     /// The command of a call, with its configuration yet to be written to stdin.
     pub(crate) fn command(&self, verb: &str, number: usize) -> (Command, String) {
         let pod = &self.pods[number];

@@ -1,0 +1,61 @@
+//! What an ADD's parts take by themselves, without anything of ours between them: what this machine
+//! leaves of the time that an ADD may take.
+
+use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command, time::Instant};
+
+use e2e::{Lab, program};
+
+use crate::{floor::Floor, pods::Pods, sample::Sample};
+
+/// How many of each are measured.
+const COUNT: usize = 100;
+
+/// What a journal writes at a time, in bytes.
+const PAGE: usize = 4096;
+
+/// Each is measured right after a move of the floor's, as the parts of an ADD come after the ADD
+/// before: then processors sleep and their caches hold other things.
+pub(crate) fn print(lab: &Lab) {
+    let mut requests = Vec::new();
+    let mut after_a_move = |work: &dyn Fn()| {
+        let (floor, mut sample) = (Floor::new(COUNT), Sample::default());
+        for number in 0..COUNT {
+            let begun = Instant::now();
+            let moving = floor.attach(number);
+            requests.push(begun.elapsed() - moving);
+            sample.time(work);
+        }
+        sample
+    };
+    let process = after_a_move(&execute);
+    let pods = Pods::new(lab, 1);
+    let call = after_a_move(&|| pods.status());
+    let file = page(lab.path());
+    let write = after_a_move(&|| write(&file));
+    let requests = Sample::of(requests.into_iter());
+    let together = call.p50() + write.p50() + requests.p50();
+
+    println!("\n### What the machine takes for its parts, N={COUNT}\n");
+    println!("| what | p50 ms | p99 ms |\n|---|---|---|");
+    println!("| a process: the plugin, executed to tell its version | {} |", process.cells());
+    println!("| a call: STATUS from exec to exit, which asks the DPU | {} |", call.cells());
+    println!("| a durable write: a page and its sync | {} |", write.cells());
+    println!("| the kernel's requests: the floor but its move | {} |", requests.cells());
+    println!("| call, write and requests together | {together:.2} | |");
+}
+
+fn execute() {
+    let output = Command::new(program("host-shim")).arg("--version").output().unwrap();
+    assert!(output.status.success());
+}
+
+fn page(folder: &Path) -> File {
+    let file = File::create(folder.join("page")).unwrap();
+    write(&file);
+    file
+}
+
+fn write(file: &File) {
+    file.write_all_at(&[7; PAGE], 0).unwrap();
+    file.sync_data().unwrap();
+}
