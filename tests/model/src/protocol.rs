@@ -80,6 +80,8 @@ pub enum Protection {
     RecordBeforeMove,
     /// The service's record is written before the answer.
     JournalBeforeAnswer,
+    /// The representor is programmed before the answer.
+    ProgramBeforeAnswer,
     /// A hello lists the attaches under way.
     PendingInHello,
     /// An inventory says nothing of a VF that came back later.

@@ -15,7 +15,6 @@ use crate::{
 
 pub use detach::tell_release;
 
-use detach::unprograms;
 use recovery::reconciler_actions;
 use session::{notices_end, welcomes};
 
@@ -70,8 +69,8 @@ pub struct Flow {
     pub key: Key,
     /// The attachment.
     pub id: AttachmentId,
-    /// The next step.
-    pub step: FlowStep,
+    /// What it does.
+    pub work: Work,
     /// Somebody waits for the answer.
     pub is_awaited: bool,
     /// The session whose words it follows from.
@@ -80,22 +79,24 @@ pub struct Flow {
     pub tells_host: bool,
 }
 
-/// A step of a flow.
+/// What a flow does: on the disk and in the kernel, in either order, and then it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FlowStep {
-    /// Write the record.
-    Commit,
-    /// Program the representor, and answer.
-    Program,
-    /// Unprogram it.
-    Unprogram {
-        /// The VF is back and clean.
-        returned: bool,
+pub enum Work {
+    /// `Engine::establish`: make an attachment.
+    Establish {
+        /// The record is written.
+        recorded: bool,
+        /// The representor is programmed.
+        programmed: bool,
     },
-    /// Delete the record or, where the VF is not back, write that it is being given back.
-    Free {
+    /// `Engine::give_back`: end it.
+    GiveBack {
         /// The VF is back and clean.
         returned: bool,
+        /// The record is deleted or, where the VF is not back, says that it is being given back.
+        recorded: bool,
+        /// The representor is unprogrammed.
+        unprogrammed: bool,
     },
 }
 
@@ -121,12 +122,12 @@ pub enum ServiceAction {
     TakesUp(Key, SessionId),
     /// `Engine::record`.
     Commits(Key),
-    /// `Engine::bring_up`.
+    /// `Engine::program`.
     Programs(Key),
     /// `Engine::unprogram`.
     Unprograms(Key),
-    /// `Engine::free`.
-    Frees(Key),
+    /// The commit of `Engine::unprogram_and_record`.
+    CommitsRelease(Key),
     /// `Engine::hello`, `inventory`, `host_attached`: the next message of a session.
     Reads(HostId, SessionId),
     /// `Engine::carry_out`: a verdict gets the key's lock.
@@ -210,10 +211,8 @@ impl Service {
         self.flows.iter().copied().find(|flow| flow.key == key)
     }
 
-    fn go_on(&mut self, key: Key, step: FlowStep) {
-        if let Some(flow) = self.flows.iter_mut().find(|flow| flow.key == key) {
-            flow.step = step;
-        }
+    fn flow_mut(&mut self, key: Key) -> Option<&mut Flow> {
+        self.flows.iter_mut().find(|flow| flow.key == key)
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -301,13 +300,20 @@ impl Protocol {
                 }
             }
         }
-        for flow in &service.flows {
-            add(match flow.step {
-                FlowStep::Commit => ServiceAction::Commits(flow.key),
-                FlowStep::Program => ServiceAction::Programs(flow.key),
-                FlowStep::Unprogram { .. } => ServiceAction::Unprograms(flow.key),
-                FlowStep::Free { .. } => ServiceAction::Frees(flow.key),
-            });
+        for &Flow { key, work, .. } in &service.flows {
+            let (disk, kernel) = match work {
+                Work::Establish { recorded, programmed } => (
+                    (recorded, ServiceAction::Commits(key)),
+                    (programmed, ServiceAction::Programs(key)),
+                ),
+                Work::GiveBack { recorded, unprogrammed, .. } => (
+                    (recorded, ServiceAction::CommitsRelease(key)),
+                    (unprogrammed, ServiceAction::Unprograms(key)),
+                ),
+            };
+            for (_, action) in [disk, kernel].into_iter().filter(|(is_done, _)| !is_done) {
+                add(action);
+            }
         }
         for verdict in &service.verdicts {
             let key = service.get(verdict.id).map(|entry| entry.record.key);
@@ -333,8 +339,8 @@ impl Protocol {
             }
             ServiceAction::Commits(key) => self.commits(system, key),
             ServiceAction::Programs(key) => self.programs(system, key),
-            ServiceAction::Unprograms(key) => unprograms(system, key),
-            ServiceAction::Frees(key) => self.frees(system, key),
+            ServiceAction::Unprograms(key) => self.unprograms(system, key),
+            ServiceAction::CommitsRelease(key) => self.commits_release(system, key),
             ServiceAction::Reads(host, session) => self.reads(system, host, session),
             ServiceAction::CarriesOut(host, id) => self.carries_out(system, host, id),
             ServiceAction::Welcomes(host, session) => welcomes(system, host, session),

@@ -26,7 +26,7 @@ fn bounds<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
 #[test]
 fn a_late_release_of_an_old_sandbox_would_hit_the_new_one() {
     let bounds = bounds(2, [Breakage::OperatorReleases]);
-    is_needed(Protection::AttachmentIdFence, PORT_SERVES_ITS_POD, bounds);
+    is_needed(Protection::AttachmentIdFence, CONFIRMED_STAYS, bounds);
 }
 
 #[test]
@@ -45,9 +45,14 @@ fn an_attach_answered_before_its_record_would_be_nobodys() {
 }
 
 #[test]
+fn an_attach_answered_before_its_port_is_programmed_would_serve_nobody() {
+    is_needed(Protection::ProgramBeforeAnswer, PORT_SERVES_ITS_POD, bounds(1, []));
+}
+
+#[test]
 fn a_hello_in_the_midst_of_an_attach_would_release_it() {
     let bounds = bounds(1, [Breakage::ConnectionBreaks]);
-    is_needed(Protection::PendingInHello, PORT_SERVES_ITS_POD, bounds);
+    is_needed(Protection::PendingInHello, HELD_ON_BOTH_SIDES, bounds);
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn a_detach_without_the_vf_would_wait_for_an_attach_that_is_over() {
 #[test]
 fn an_agent_that_lost_its_records_would_lose_its_pods() {
     let bounds = bounds(1, [Breakage::RecordsAreLost]);
-    is_needed(Protection::UnclaimedKept, PORT_SERVES_ITS_POD, bounds);
+    is_needed(Protection::UnclaimedKept, CONFIRMED_STAYS, bounds);
 }
 
 #[test]
@@ -102,11 +107,7 @@ fn a_vf_that_came_back_would_not_be_had() {
 /// believed.
 #[test]
 fn a_hello_overtaken_by_a_newer_one_would_release_what_it_does_not_know() {
-    is_needed(
-        Protection::NewestHello,
-        PORT_SERVES_ITS_POD,
-        bounds(1, [Breakage::ConnectionBreaks]),
-    );
+    is_needed(Protection::NewestHello, HELD_ON_BOTH_SIDES, bounds(1, [Breakage::ConnectionBreaks]));
 }
 
 /// Found in the service: it asked for what is under way only of attachments that are held.
@@ -120,7 +121,7 @@ fn a_hello_would_free_the_vf_that_a_released_attach_is_about_to_move() {
 #[test]
 fn a_detach_of_an_ended_session_would_hit_a_newer_attachment() {
     let bounds = bounds(2, [Breakage::CallTimesOut, Breakage::ConnectionBreaks]);
-    is_needed(Protection::DetachSessionCheck, PORT_SERVES_ITS_POD, bounds);
+    is_needed(Protection::DetachSessionCheck, CONFIRMED_STAYS, bounds);
 }
 
 /// Found in the agent: it told a DEL without a record once, and the inventory not again.

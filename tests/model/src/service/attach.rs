@@ -1,6 +1,6 @@
 //! Attach: dpu-service/src/attachments/attach.rs.
 
-use super::{Entry, Flow, FlowStep, put};
+use super::{Entry, Flow, Work, put};
 use crate::{
     protocol::{Protection, Protocol},
     system::{AttachmentId, Key, Phase, Record, SessionId, System},
@@ -41,7 +41,7 @@ impl Protocol {
             if is_programmed {
                 return answer(system, Answer::Attached(entry.record));
             }
-            return service.begin(attach_flow(entry.record, FlowStep::Program, is_awaited));
+            return service.begin(attach_flow(entry.record, true, is_awaited));
         }
         let vf = service.free_vf(key.host, system);
         let address = service.free_address(self.bounds.addresses);
@@ -52,44 +52,57 @@ impl Protocol {
         *number += 1;
         let id = AttachmentId { host: key.host, number: *number };
         let record = Record { id, key, vf, address, boot_id, phase: Phase::Held };
-        let first = match self.has(Protection::JournalBeforeAnswer) {
-            true => FlowStep::Commit,
-            false => FlowStep::Program,
-        };
         let Some(service) = system.service_mut() else { return };
         service.insert(Entry::new(record, Some(session), false));
-        service.begin(attach_flow(record, first, is_awaited));
+        service.begin(attach_flow(record, false, is_awaited));
     }
 
     pub(super) fn commits(&self, system: &mut System, key: Key) {
         let Some(service) = system.dpu.service.as_mut() else { return };
-        let Some(flow) = service.flow(key) else { return };
-        if let Some(entry) = service.get_mut(flow.id) {
+        let Some(flow) = service.flow_mut(key) else { return };
+        let Work::Establish { recorded, .. } = &mut flow.work else { return };
+        *recorded = true;
+        let id = flow.id;
+        if let Some(entry) = service.get_mut(id) {
             entry.durable = true;
             put(&mut system.dpu.journal, entry.record);
         }
-        match self.has(Protection::JournalBeforeAnswer) {
-            true => service.go_on(key, FlowStep::Program),
-            false => service.flows.retain(|flow| flow.key != key),
-        }
+        self.answers_attach(system, key);
     }
 
     pub(super) fn programs(&self, system: &mut System, key: Key) {
         let Some(service) = system.dpu.service.as_mut() else { return };
-        let Some(flow) = service.flow(key) else { return };
-        let Some(entry) = service.get(flow.id).copied() else { return };
-        system.dpu.ports[usize::from(entry.record.vf.0)] = Some(flow.id);
-        match entry.durable {
-            true => service.flows.retain(|flow| flow.key != key),
-            false => service.go_on(key, FlowStep::Commit),
+        let Some(flow) = service.flow_mut(key) else { return };
+        let Work::Establish { programmed, .. } = &mut flow.work else { return };
+        *programmed = true;
+        let id = flow.id;
+        if let Some(entry) = service.get(id) {
+            system.dpu.ports[usize::from(entry.record.vf.0)] = Some(id);
         }
-        if flow.is_awaited {
-            system.host_mut(key).wire.answer(key, Answer::Attached(entry.record));
+        self.answers_attach(system, key);
+    }
+
+    /// Once disk and kernel are done.
+    fn answers_attach(&self, system: &mut System, key: Key) {
+        let Some(service) = system.dpu.service.as_mut() else { return };
+        let Some(flow) = service.flow_mut(key) else { return };
+        let Work::Establish { recorded, programmed } = flow.work else { return };
+        let may_answer = (recorded || !self.has(Protection::JournalBeforeAnswer))
+            && (programmed || !self.has(Protection::ProgramBeforeAnswer));
+        let is_answered = may_answer && std::mem::take(&mut flow.is_awaited);
+        let id = flow.id;
+        if recorded && programmed {
+            service.flows.retain(|flow| flow.key != key);
+        }
+        let record = service.get(id).map(|entry| entry.record);
+        if let Some(record) = record.filter(|_| is_answered) {
+            system.host_mut(key).wire.answer(key, Answer::Attached(record));
         }
     }
 }
 
-pub(super) fn attach_flow(record: Record, step: FlowStep, is_awaited: bool) -> Flow {
+pub(super) fn attach_flow(record: Record, recorded: bool, is_awaited: bool) -> Flow {
     let Record { id, key, .. } = record;
-    Flow { key, id, step, is_awaited, follows: None, tells_host: false }
+    let work = Work::Establish { recorded, programmed: false };
+    Flow { key, id, work, is_awaited, follows: None, tells_host: false }
 }

@@ -1,6 +1,6 @@
 //! Detach and release: dpu-service/src/attachments/detach.rs.
 
-use super::{Flow, FlowStep, Service, Verdict, put};
+use super::{Flow, Service, Verdict, Work, put};
 use crate::{
     protocol::{Protection, Protocol},
     system::{AttachmentId, HostId, Key, Record, SessionId, System},
@@ -45,7 +45,7 @@ impl Protocol {
             service.told[number] = Some((record.boot_id, as_of));
         }
         self.gives_back(service, (key, record.id), returned, None);
-        if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
+        if let Some(flow) = service.flow_mut(key) {
             flow.is_awaited = is_awaited;
         }
     }
@@ -60,25 +60,48 @@ impl Protocol {
     ) {
         let is_home = service.set_releasing(id, returned);
         let returned = is_home || !self.has(Protection::FreedOnlyWhenHome);
-        let step = FlowStep::Unprogram { returned };
-        service.begin(Flow { key, id, step, is_awaited: false, follows, tells_host: false });
+        let work = Work::GiveBack { returned, recorded: false, unprogrammed: false };
+        service.begin(Flow { key, id, work, is_awaited: false, follows, tells_host: false });
     }
 
-    /// `Engine::free`. `Allocator::release` offers the VF again.
-    pub(super) fn frees(&self, system: &mut System, key: Key) {
+    pub(super) fn commits_release(&self, system: &mut System, key: Key) {
+        let Some(service) = system.dpu.service.as_mut() else { return };
+        let Some(flow) = service.flow_mut(key) else { return };
+        let Work::GiveBack { returned, recorded, .. } = &mut flow.work else { return };
+        *recorded = true;
+        let (returned, id) = (*returned, flow.id);
+        match service.get(id) {
+            Some(entry) if !returned => put(&mut system.dpu.journal, entry.record),
+            _ => system.dpu.journal.retain(|record| record.id != id),
+        }
+        self.answers_detach(system, key);
+    }
+
+    pub(super) fn unprograms(&self, system: &mut System, key: Key) {
+        let Some(service) = system.dpu.service.as_mut() else { return };
+        let Some(flow) = service.flow_mut(key) else { return };
+        let Work::GiveBack { unprogrammed, .. } = &mut flow.work else { return };
+        *unprogrammed = true;
+        let id = flow.id;
+        if let Some(entry) = service.get(id) {
+            system.dpu.ports[usize::from(entry.record.vf.0)] = None;
+        }
+        self.answers_detach(system, key);
+    }
+
+    /// Once disk and kernel are done. `Registry::free`; `Allocator::release` offers the VF again.
+    fn answers_detach(&self, system: &mut System, key: Key) {
         let Some(service) = system.dpu.service.as_mut() else { return };
         let Some(flow) = service.flow(key) else { return };
-        let Some(entry) = service.get(flow.id).copied() else { return };
+        let Work::GiveBack { returned, recorded: true, unprogrammed: true } = flow.work else {
+            return;
+        };
         service.flows.retain(|flow| flow.key != key);
-        match flow.step {
-            FlowStep::Free { returned: true } => {
-                let number = usize::from(entry.record.vf.0);
-                let is_offered = service.known[number] && self.has(Protection::ReturnOffers);
-                service.offered[number] |= is_offered;
-                service.entries.retain(|entry| entry.record.id != flow.id);
-                system.dpu.journal.retain(|record| record.id != flow.id);
-            }
-            _ => put(&mut system.dpu.journal, entry.record),
+        if let Some(entry) = service.get(flow.id).copied().filter(|_| returned) {
+            let number = usize::from(entry.record.vf.0);
+            let is_offered = service.known[number] && self.has(Protection::ReturnOffers);
+            service.offered[number] |= is_offered;
+            service.entries.retain(|entry| entry.record.id != flow.id);
         }
         if flow.is_awaited {
             system.host_mut(key).wire.answer(key, Answer::Detached);
@@ -100,19 +123,10 @@ impl Protocol {
         }
         let key = entry.record.key;
         self.gives_back(service, (key, id), verdict.returned, Some(verdict.session));
-        if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
+        if let Some(flow) = service.flow_mut(key) {
             flow.tells_host = verdict.tells_host;
         }
     }
-}
-
-pub(super) fn unprograms(system: &mut System, key: Key) {
-    let Some(service) = system.dpu.service.as_mut() else { return };
-    let Some(flow) = service.flow(key) else { return };
-    let FlowStep::Unprogram { returned } = flow.step else { return };
-    let Some(entry) = service.get(flow.id).copied() else { return };
-    system.dpu.ports[usize::from(entry.record.vf.0)] = None;
-    service.go_on(key, FlowStep::Free { returned });
 }
 
 /// `Engine::tell_release`.
