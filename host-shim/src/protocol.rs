@@ -154,8 +154,6 @@ pub enum Reply {
     Attached {
         /// The attachment.
         attachment: Box<v1::Attachment>,
-        /// What the work took.
-        timings: Timings,
     },
     /// Done; there is nothing to tell.
     Done,
@@ -168,24 +166,6 @@ pub enum Reply {
         /// `<CODE>: <advice>`
         details: String,
     },
-}
-
-/// How long the phases of an attach took, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Timings {
-    /// The call to the DPU.
-    pub rpc_us: u64,
-    /// The durable record.
-    pub record_us: u64,
-    /// The kernel's move of the VF between namespaces.
-    pub move_us: u64,
-    /// All that is set on the VF before and after the move.
-    pub configure_us: u64,
-    /// Waiting for the carrier.
-    pub carrier_us: u64,
-    /// From the call's arrival to its answer.
-    pub total_us: u64,
 }
 
 /// Calls the agent at `socket` and waits for its answer until the call's deadline.
@@ -381,23 +361,20 @@ mod tests {
             bandwidth: Some(v1::Bandwidth { egress_rate: u64::MAX, ..Default::default() }),
             ..Default::default()
         };
-        let reply = Reply::Attached {
-            attachment: Box::new(attachment.clone()),
-            timings: Timings { total_us: 7, ..Timings::default() },
-        };
+        let reply = Reply::Attached { attachment: Box::new(attachment.clone()) };
         let text = serde_json::to_vec(&reply).unwrap();
-        let Reply::Attached { attachment: read, timings } = decode(&text).unwrap() else {
+        let Reply::Attached { attachment: read } = decode(&text).unwrap() else {
             panic!("another outcome")
         };
         assert_eq!(*read, attachment);
-        assert_eq!(timings.total_us, 7);
     }
+
     /// An upgrade replaces plugin and agent one after the other.
     #[test]
     fn what_a_later_agent_adds_is_passed_over() {
-        let text = r#"{"outcome": "attached", "timings": {"total_us": 7, "later_us": 1}, "attachment":
+        let text = r#"{"outcome": "attached", "later": {"x": 1}, "attachment":
             {"id": "a", "later": {"x": [1]}, "vf": {"pciAddress": "p", "later": 1}}}"#;
-        let Reply::Attached { attachment, .. } = decode(text.as_bytes()).unwrap() else {
+        let Reply::Attached { attachment } = decode(text.as_bytes()).unwrap() else {
             panic!("another outcome")
         };
         assert_eq!(

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     mover::{Cargo, Durations, Failed, Plan, open_netns},
-    protocol::{AddRequest, Timings},
+    protocol::AddRequest,
 };
 
 impl Agent {
@@ -34,7 +34,7 @@ impl Agent {
         self: &Arc<Self>,
         request: AddRequest,
         deadline: Instant,
-    ) -> Result<(v1::Attachment, Timings), Failure> {
+    ) -> Result<v1::Attachment, Failure> {
         let started = Instant::now();
         let _key = self.keys.lock(&request.key).await;
         let netns = self.pod_netns(&request.netns)?;
@@ -62,9 +62,8 @@ impl Agent {
         };
         Milestone::AttachDone.pass();
         self.tell_attached(&record);
-        let timings = timings(rpc, recording, &durations, started.elapsed());
-        log(&record, &timings, &durations);
-        Ok((attachment, timings))
+        log(&record, rpc, recording, &durations, started.elapsed());
+        Ok(attachment)
     }
 
     /// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
@@ -171,29 +170,24 @@ pub(super) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
     Failure::new(reason, message)
 }
 
-fn timings(rpc: Duration, record: Duration, durations: &Durations, total: Duration) -> Timings {
+fn log(
+    record: &Record,
+    rpc: Duration,
+    recording: Duration,
+    durations: &Durations,
+    total: Duration,
+) {
     let microseconds = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-    Timings {
-        rpc_us: microseconds(rpc),
-        record_us: microseconds(record),
-        move_us: microseconds(durations.relocate),
-        configure_us: microseconds(durations.configure),
-        carrier_us: microseconds(durations.carrier),
-        total_us: microseconds(total),
-    }
-}
-
-fn log(record: &Record, timings: &Timings, durations: &Durations) {
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),
         vf = record.pci_address(),
-        rpc_us = timings.rpc_us,
-        record_us = timings.record_us,
-        move_us = timings.move_us,
-        configure_us = timings.configure_us,
-        carrier_us = timings.carrier_us,
-        total_us = timings.total_us,
+        rpc_us = microseconds(rpc),
+        record_us = microseconds(recording),
+        move_us = microseconds(durations.relocate),
+        configure_us = microseconds(durations.configure),
+        carrier_us = microseconds(durations.carrier),
+        total_us = microseconds(total),
         carrier = !durations.without_carrier,
         "attached"
     );

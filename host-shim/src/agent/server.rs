@@ -179,9 +179,7 @@ async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Answ
         Request::Add(request) => {
             let deadline = deadline.min(Instant::now() + agent.config.timeouts.attach());
             match agent.attach(request, deadline).await {
-                Ok((attachment, timings)) => {
-                    Reply::Attached { attachment: Box::new(attachment), timings }.into()
-                }
+                Ok(attachment) => Reply::Attached { attachment: Box::new(attachment) }.into(),
                 Err(failure) => failed(failure),
             }
         }

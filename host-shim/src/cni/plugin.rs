@@ -1,7 +1,6 @@
 //! One run of the plugin.
 
 use std::{
-    env, fs,
     io::{self, Read, Write},
     path::Path,
     process::ExitCode,
@@ -16,10 +15,7 @@ use super::{
     request::{Document, Prepared, ResultBase, prepare},
     version::{self, Version},
 };
-use crate::protocol::{self, Call, Reply, Timings};
-
-/// Names a file that the timings of an ADD are appended to, one JSON object a line.
-const TIMINGS_VARIABLE: &str = "DPU_OFFLOAD_TIMINGS";
+use crate::protocol::{self, Call, Reply};
 
 /// Answers the call in the process's environment and on its standard input.
 ///
@@ -101,8 +97,7 @@ fn answer_prepared(
     let reply = protocol::call(&socket, &Call { deadline_ms, request })
         .map_err(|error| unreachable_agent(verb, &socket, &error))?;
     match reply {
-        Reply::Attached { attachment, timings } => {
-            keep_timings(&timings);
+        Reply::Attached { attachment } => {
             let ResultBase { previous, sandbox, dns } = base;
             Ok(Some(previous.with_attachment(&attachment, &sandbox, dns).render(version)))
         }
@@ -131,16 +126,5 @@ fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
     match verb {
         Verb::Status => CniError { code: code::NOT_AVAILABLE, ..error },
         _ => error,
-    }
-}
-
-/// Appends the timings to the file that the environment names. They are a courtesy to benchmarks:
-/// an attach does not fail for them.
-fn keep_timings(timings: &Timings) {
-    let Some(path) = env::var_os(TIMINGS_VARIABLE) else { return };
-    let file = fs::File::options().append(true).create(true).open(path);
-    if let (Ok(mut file), Ok(mut line)) = (file, serde_json::to_vec(timings)) {
-        line.push(b'\n');
-        let _ = file.write_all(&line);
     }
 }
