@@ -9,7 +9,7 @@ saga::milestones! {
     pub enum Milestone {
         /// The record of a new attachment is in the journal; its representor may be half programmed.
         AttachRecorded = "attach-recorded",
-        /// So is its representor programmed; the host has no answer yet.
+        /// Record and programming are in place; the host has no answer yet.
         AttachProgrammed = "attach-programmed",
         /// An attachment is marked in memory as being given back.
         ReleaseBegun = "release-begun",

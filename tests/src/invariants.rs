@@ -62,7 +62,7 @@ pub(crate) struct Picture {
     pub(crate) addresses: BTreeMap<(String, String), BTreeSet<String>>,
     /// Representors that are up and in the bridge.
     programmed: BTreeSet<String>,
-    /// Representors that are neither.
+    /// Representors that are neither, with an MTU of their own and no rate limit.
     idle: BTreeSet<String>,
     /// What PFs make of VFs, by PCI address.
     ports: BTreeMap<String, Value>,

@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Registry {
-    /// Reserves for `spec` all that it needs. Only in memory: the journal comes next.
+    /// Reserves for `spec` all that it needs. Only in memory: journal and kernel come next.
     pub(super) fn reserve(
         &mut self,
         spec: &AttachSpec,

@@ -91,8 +91,8 @@ impl Engine {
 
     /// Records a reservation and programs the representor, at the same time: the disk and the kernel do
     /// not wait for each other, and the host hears of the attachment once both are done. Unless both
-    /// succeed, all is taken back. Should the service die with only one of them done, the reconciler
-    /// completes it or takes it back. The caller holds the VF's lock.
+    /// succeed, what can be is taken back. Should the service die in between, the reconciler programs
+    /// what is recorded and clears what is not. The caller holds the VF's lock.
     async fn establish(&self, record: &Arc<Record>) -> Result<(), Failure> {
         let programming = self.program(record.port_settings(), Programmer::program);
         match tokio::join!(self.record(record), programming) {

@@ -1,4 +1,4 @@
-//! The way back: unprogram and record that, then free.
+//! The way back: unprogram and record at the same time, then free.
 
 use std::sync::Arc;
 
@@ -98,7 +98,8 @@ impl Engine {
         if returned {
             self.free(record).await?;
         } else {
-            self.park(&view.record).await?;
+            let changes = Changes::default().put_attachment(&view.record);
+            self.unprogram_and_record(record.vf, changes, Milestone::ReleaseParked).await?;
         }
         Ok(view)
     }
@@ -115,7 +116,8 @@ impl Engine {
         Ok((entry.view(), entry.returned))
     }
 
-    /// Deletes the record and frees what it holds, in one transaction.
+    /// Unprograms and deletes an attachment, and frees what it held: an address that rests is recorded in
+    /// the same transaction.
     async fn free(&self, record: &Record) -> Result<(), Failure> {
         let resting = self.registry().resting(record, now());
         let changes = resting
@@ -128,17 +130,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Records that the attachment waits for its VF.
-    async fn park(&self, releasing: &Record) -> Result<(), Failure> {
-        let changes = Changes::default().put_attachment(releasing);
-        self.unprogram_and_record(releasing.vf, changes, Milestone::ReleaseParked).await
-    }
-
     async fn unprogram_and_record(
         &self,
         vf: VfId,
         changes: Changes,
-        recorded: Milestone,
+        milestone: Milestone,
     ) -> Result<(), Failure> {
         let unprogramming = async {
             let _vf = self.vfs.lock(&vf).await;
@@ -147,10 +143,11 @@ impl Engine {
         };
         let recording = async {
             self.records.commit(changes).await?;
-            recorded.pass();
+            milestone.pass();
             Ok(())
         };
-        tokio::join!(unprogramming, recording).1
+        let ((), recorded) = tokio::join!(unprogramming, recording);
+        recorded
     }
 
     /// Tells the host to give an attachment's VF back.

@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken
-    /// back puts the VF into quarantine; the reconciler goes on trying.
+    /// back puts the VF into quarantine; the reconciler goes on trying while the port is in the fabric.
     pub(super) async fn unprogram(&self, vf: VfId) {
         let programmer = self.programmer.clone();
         if let Err(leftover) = on_blocking_thread(move || programmer.unprogram(vf)).await {

@@ -13,7 +13,7 @@ use crate::{
 /// Where an attachment stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttachmentState {
-    /// Recorded durably; not programmed yet, or no longer.
+    /// Recorded durably; not known to be programmed: not yet, or no longer.
     Reserved,
     /// The eswitch forwards for it; the host has not yet said that the pod has the VF.
     Programmed,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, mpsc::Receiver},
 };
 
 use dpu_service::{
@@ -28,6 +28,8 @@ struct State {
     last_index: u32,
     /// How many calls of a method are refused yet.
     refusals: HashMap<&'static str, u32>,
+    /// What the next refusal waits for.
+    gate: Option<Receiver<()>>,
     /// Whether VLANs can't be done.
     without_vlan: bool,
     /// Whether nothing of a VF is programmed.
@@ -120,6 +122,12 @@ impl FakeKernel {
         self.lock().refusals.insert(method, times);
     }
 
+    /// Refuses the next call of `method`, as soon as something comes through the gate.
+    pub(crate) fn refuse_after(&self, gate: Receiver<()>, method: &'static str) {
+        self.lock().gate = Some(gate);
+        self.refuse(method, 1);
+    }
+
     /// The representor of the next call of `method` vanishes before it.
     pub(crate) fn vanish_at(&self, method: &'static str) {
         self.lock().vanishing = Some(method);
@@ -167,6 +175,11 @@ impl FakeKernel {
         let mut state = self.lock();
         if let Some(times) = state.refusals.get_mut(method).filter(|times| **times > 0) {
             *times -= 1;
+            let gate = state.gate.take();
+            drop(state);
+            if let Some(gate) = gate {
+                gate.recv().unwrap();
+            }
             return Err(Refused::new(format!("{method} {}", port.name), "Device or resource busy"));
         }
         if state.vanishing == Some(method) {

@@ -1,6 +1,9 @@
 //! Restarts, full disks, and commits that share transactions.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, mpsc},
+};
 
 use dpu_service::{
     attachments::{AttachmentState, Depth, Detach, LiveAttachment},
@@ -77,16 +80,19 @@ async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
 async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
     let mut world = World::new().await;
     let attach = world.attach(spec("pod"));
-    world.kernel.refuse("join", 1);
+    let (disk_is_full, gate) = mpsc::channel();
+    world.kernel.refuse_after(gate, "join");
     // The disk fills up once the record is written.
     let disk = world.disk.clone().unwrap();
     let mut feed = world.engine.events().watch();
     let fill = async {
         feed.recv().await.unwrap();
         disk.fail_writes(Some(FULL));
+        disk_is_full.send(()).unwrap();
     };
     let (failure, ()) = tokio::join!(attach, fill);
     assert_eq!(failure.unwrap_err().reason, Reason::ProgrammingFailed);
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing), "the journal has it still");
     world.set_full(false);
     world.engine.reconcile(Depth::Quick).await;
     assert!(world.list().is_empty());

@@ -28,7 +28,7 @@ use crate::{
 /// A VF that is in its pod.
 pub(super) struct TakenIn {
     pub record: Arc<Record>,
-    /// How long it took until the record was on the disk.
+    /// How long it took until the record was written.
     pub recording: Duration,
     pub durations: Durations,
 }

@@ -68,7 +68,7 @@ impl Floor {
         Self { host, dpu, bridge, pods, pairs }
     }
 
-    /// How long the move took.
+    /// Attaches a pod. Returns how long the move took.
     pub(crate) fn attach(&self, number: usize) -> Duration {
         let Pair { link, mac, representor } = self.pairs[number];
         let mut dpu = Rtnl::open_in(&open(&self.dpu)).unwrap();

@@ -1,5 +1,4 @@
-//! What an ADD's parts take by themselves, without anything of ours between them: what this machine
-//! leaves of the time that an ADD may take.
+//! What an ADD can't do without, each measured by itself: what of its time is the machine's.
 
 use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command, time::Instant};
 
@@ -10,7 +9,7 @@ use crate::{floor::Floor, pods::Pods, sample::Sample};
 /// How many of each are measured.
 const COUNT: usize = 100;
 
-/// What a journal writes at a time, in bytes.
+/// The least that a durable write writes, in bytes.
 const PAGE: usize = 4096;
 
 /// Each is measured right after a move of the floor's, as the parts of an ADD come after the ADD
@@ -35,13 +34,13 @@ pub(crate) fn print(lab: &Lab) {
     let requests = Sample::of(requests.into_iter());
     let together = call.p50() + write.p50() + requests.p50();
 
-    println!("\n### What the machine takes for its parts, N={COUNT}\n");
+    println!("\n### What an ADD's parts take alone, N={COUNT}\n");
     println!("| what | p50 ms | p99 ms |\n|---|---|---|");
     println!("| a process: the plugin, executed to tell its version | {} |", process.cells());
     println!("| a call: STATUS from exec to exit, which asks the DPU | {} |", call.cells());
     println!("| a durable write: a page and its sync | {} |", write.cells());
     println!("| the kernel's requests: the floor but its move | {} |", requests.cells());
-    println!("| call, write and requests together | {together:.2} | |");
+    println!("| call, write and requests, one after the other | {together:.2} | |");
 }
 
 fn execute() {

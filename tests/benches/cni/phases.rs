@@ -9,7 +9,7 @@ use crate::sample::Sample;
 
 /// The phases that the agent logs, in microseconds, and what they are.
 const PHASES: [(&str, &str); 5] = [
-    ("rpc_us", "the call to the DPU: reserve, commit, program"),
+    ("rpc_us", "the call to the DPU: reserve, then commit and program at once"),
     ("record_us", "looking at the VF, the agent's record"),
     ("move_us", "the kernel's move between namespaces"),
     ("configure_us", "name, MAC, MTU, addresses, routes, up"),
