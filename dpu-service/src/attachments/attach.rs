@@ -94,6 +94,11 @@ impl Engine {
     /// succeed, what can be is taken back. Should the service die in between, the reconciler programs
     /// what is recorded and clears what is not. The caller holds the VF's lock.
     async fn establish(&self, record: &Arc<Record>) -> Result<(), Failure> {
+        // A disk that is full stays so for long: the kernel is not to be changed to and fro.
+        if let Some(failure) = self.records.problem().await {
+            self.registry().forget(record.id, None, now());
+            return Err(failure);
+        }
         let programming = self.program(record.port_settings(), Programmer::program);
         match tokio::join!(self.record(record), programming) {
             (Ok(()), Ok(index)) => {
@@ -147,7 +152,7 @@ impl Engine {
     async fn abandon(&self, record: &Arc<Record>, error: &ProgramError) -> Failure {
         let failure = failure_of(error);
         if let Some(leftover) = programmer::leftover_of(error) {
-            self.quarantine(record.vf, &leftover.to_string());
+            self.note_leftover(&leftover);
         }
         self.registry().set_releasing(record.id, true);
         match self.records.commit(Changes::default().delete_attachment(record.id)).await {

@@ -22,7 +22,7 @@ use super::{Attachments, registry::Registry};
 use crate::{
     events::Events,
     model::{AttachmentKey, PortSettings},
-    programmer::{ProgramError, Programmer},
+    programmer::{Leftover, ProgramError, Programmer},
     records::Records,
     sessions::Sessions,
 };
@@ -127,12 +127,21 @@ impl Engine {
     }
 
     /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken
-    /// back puts the VF into quarantine; the reconciler goes on trying while the port is in the fabric.
+    /// back puts the VF into quarantine; the reconciler goes on trying.
     pub(super) async fn unprogram(&self, vf: VfId) {
         let programmer = self.programmer.clone();
-        if let Err(leftover) = on_blocking_thread(move || programmer.unprogram(vf)).await {
-            self.quarantine(vf, &Chain(&leftover).to_string());
+        match on_blocking_thread(move || programmer.unprogram(vf)).await {
+            Ok(()) => {
+                self.registry().unclean.remove(&vf);
+            }
+            Err(leftover) => self.note_leftover(&leftover),
         }
+    }
+
+    /// A VF whose representor keeps some of its programming is not to be given out.
+    pub(super) fn note_leftover(&self, leftover: &Leftover) {
+        self.registry().unclean.insert(leftover.vf);
+        self.quarantine(leftover.vf, &Chain(leftover).to_string());
     }
 
     pub(super) fn quarantine(&self, vf: VfId, reason: &str) {

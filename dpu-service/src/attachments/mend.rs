@@ -56,7 +56,7 @@ impl Engine {
         }
         Milestone::ReconcileMended.pass();
         for (vf, surveyed) in &survey {
-            if surveyed.membership.is_some() {
+            if surveyed.membership.is_some() || self.is_unclean(*vf) {
                 self.clear_orphan(*vf, depth).await;
             }
         }
@@ -150,14 +150,17 @@ impl Engine {
         }
         let _vf = self.vfs.lock(&vf).await;
         // An attachment may have got the VF meanwhile, or lost it in good order.
-        if self.serves_somebody(vf) || !self.is_joined(vf).await {
+        if self.serves_somebody(vf) || !(self.is_unclean(vf) || self.is_joined(vf).await) {
             return;
         }
         let programmer = self.programmer.clone();
         match on_blocking_thread(move || programmer.unprogram(vf)).await {
             Ok(()) => {
                 Milestone::OrphanCleared.pass();
-                self.registry().stuck.remove(&vf);
+                let mut registry = self.registry();
+                registry.unclean.remove(&vf);
+                registry.stuck.remove(&vf);
+                drop(registry);
                 self.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed");
             }
             Err(leftover) => {
@@ -167,6 +170,10 @@ impl Engine {
                 }
             }
         }
+    }
+
+    fn is_unclean(&self, vf: VfId) -> bool {
+        self.registry().unclean.contains(&vf)
     }
 
     pub(super) fn serves_somebody(&self, vf: VfId) -> bool {

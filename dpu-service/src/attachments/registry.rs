@@ -47,6 +47,9 @@ pub(super) struct Registry {
     detaches: HashMap<VfId, (String, HostTime)>,
     /// VFs in quarantine because their host holds them for nobody that the journal knows.
     pub(super) unaccounted: BTreeSet<VfId>,
+    /// VFs whose representors kept some of their programming when it was taken back. They may have left
+    /// the fabric.
+    pub(super) unclean: BTreeSet<VfId>,
     /// VFs whose representors serve nobody and can't be unprogrammed; that was told.
     pub(super) stuck: BTreeSet<VfId>,
     /// Why no new attachments are taken. `None`: they are.
@@ -143,6 +146,7 @@ impl Registry {
             cooling: loaded.cooling,
             detaches: HashMap::new(),
             unaccounted: BTreeSet::new(),
+            unclean: BTreeSet::new(),
             stuck: BTreeSet::new(),
             draining: None,
             entries: HashMap::new(),

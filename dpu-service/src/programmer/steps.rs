@@ -1,6 +1,7 @@
 //! The programming steps, in order. The representor comes up last and goes down first, so that no
 //! frame passes a port that is half programmed. It joins the fabric first and leaves it last, so that
-//! what a crash leaves half done is found among the fabric's ports, be there a record of it or not.
+//! what a crash leaves half done is found among the fabric's ports, be there a record of it or not. Only
+//! its MTU is set before and reset after that: a bridge has the smallest MTU of its ports.
 
 use std::sync::Arc;
 
@@ -18,10 +19,10 @@ const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
 const ALL: [PortStep; 6] = [
+    PortStep::Mtu,
     PortStep::Join,
     PortStep::Mac,
     PortStep::Rate,
-    PortStep::Mtu,
     PortStep::AntiSpoofing,
     PortStep::Up,
 ];
@@ -35,10 +36,10 @@ pub const STEPS: &Steps<Port, Refused> = &{
 /// One programming step.
 #[derive(Clone, Copy, Debug)]
 enum PortStep {
+    Mtu,
     Join,
     Mac,
     Rate,
-    Mtu,
     AntiSpoofing,
     Up,
 }
@@ -86,10 +87,10 @@ impl Step<Port> for PortStep {
 
     fn name(&self) -> &'static str {
         match self {
+            Self::Mtu => "representor-mtu",
             Self::Join => "fabric-join",
             Self::Mac => "port-mac",
             Self::Rate => "port-rate",
-            Self::Mtu => "representor-mtu",
             Self::AntiSpoofing => "anti-spoofing",
             Self::Up => "representor-up",
         }
@@ -98,10 +99,10 @@ impl Step<Port> for PortStep {
     fn run(&self, port: &mut Port) -> Result<(), Refused> {
         let Port { eswitch, fabric, representor, settings } = port;
         match self {
+            Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
             Self::Join => fabric.join(representor, settings),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
             Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
-            Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
             Self::AntiSpoofing if settings.anti_spoofing => {
                 fabric.set_anti_spoofing(representor, settings)
             }
@@ -115,10 +116,10 @@ impl Step<Port> for PortStep {
     fn undo(&self, port: &mut Port) -> Result<(), Refused> {
         let Port { eswitch, fabric, representor, .. } = port;
         match self {
+            Self::Mtu => set_mtu(&**eswitch, representor, IDLE_MTU),
             Self::Join => fabric.leave(representor),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
-            Self::Mtu => set_mtu(&**eswitch, representor, IDLE_MTU),
             // It goes when the port leaves.
             Self::Rate | Self::AntiSpoofing => Ok(()),
             Self::Up => set_up(&**eswitch, representor, false),
@@ -161,13 +162,13 @@ impl PortStep {
     fn find(self, port: &Port) -> Result<Reading, Refused> {
         let Port { eswitch, fabric, representor, settings } = port;
         match self {
-            Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
-            Self::Mac => eswitch.port_mac(representor, settings.mac),
-            Self::Rate => eswitch.rate(representor, &settings.bandwidth),
             Self::Mtu => Ok(Reading {
                 in_place: representor.mtu == settings.mtu,
                 detail: format!("{} bytes", representor.mtu),
             }),
+            Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
+            Self::Mac => eswitch.port_mac(representor, settings.mac),
+            Self::Rate => eswitch.rate(representor, &settings.bandwidth),
             Self::AntiSpoofing => {
                 fabric.anti_spoofing(representor, settings.anti_spoofing.then_some(settings.mac))
             }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, mpsc::Receiver},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        mpsc::{Receiver, Sender},
+    },
 };
 
 use dpu_service::{
@@ -16,7 +19,7 @@ use vf_alloc::VfId;
 
 /// The methods that do a step, in the steps' order.
 pub(crate) const DOING: [&str; 6] =
-    ["join", "set_port_mac", "set_rate", "set_mtu", "set_anti_spoofing", "set_up"];
+    ["set_mtu", "join", "set_port_mac", "set_rate", "set_anti_spoofing", "set_up"];
 
 /// Cloning it gives the same one.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +33,10 @@ struct State {
     refusals: HashMap<&'static str, u32>,
     /// What the next refusal waits for.
     gate: Option<Receiver<()>>,
+    /// What the next call of a method waits for, and what it tells first.
+    held_up: HashMap<&'static str, (Sender<()>, Receiver<()>)>,
+    /// How many calls there were.
+    calls: u32,
     /// Whether VLANs can't be done.
     without_vlan: bool,
     /// Whether nothing of a VF is programmed.
@@ -128,6 +135,16 @@ impl FakeKernel {
         self.refuse(method, 1);
     }
 
+    /// The next call of `method` says that it is there, and waits until it may go on.
+    pub(crate) fn hold_up(&self, method: &'static str, there: Sender<()>, go_on: Receiver<()>) {
+        self.lock().held_up.insert(method, (there, go_on));
+    }
+
+    /// How many calls have changed something, or were to.
+    pub(crate) fn calls(&self) -> u32 {
+        self.lock().calls
+    }
+
     /// The representor of the next call of `method` vanishes before it.
     pub(crate) fn vanish_at(&self, method: &'static str) {
         self.lock().vanishing = Some(method);
@@ -172,7 +189,13 @@ impl FakeKernel {
         port: &Representor,
         change: impl FnOnce(&mut Port),
     ) -> Result<(), Refused> {
+        let held_up = self.lock().held_up.remove(method);
+        if let Some((there, go_on)) = held_up {
+            there.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
         let mut state = self.lock();
+        state.calls += 1;
         if let Some(times) = state.refusals.get_mut(method).filter(|times| **times > 0) {
             *times -= 1;
             let gate = state.gate.take();

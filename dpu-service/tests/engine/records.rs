@@ -61,6 +61,20 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_disk_that_stays_full_leaves_the_kernel_alone() {
+    let world = World::new().await;
+    world.set_full(true);
+    assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
+    let calls = world.kernel.calls();
+    assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
+    assert_eq!(world.kernel.calls(), calls);
+    world.check();
+    world.set_full(false);
+    world.attach(spec("pod")).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
 async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
     let world = World::new().await;
     let view = world.attached("pod").await;

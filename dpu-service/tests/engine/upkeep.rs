@@ -1,6 +1,9 @@
 //! The kernel is made to agree with the records, whatever was done to it.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 
 use dpu_service::{
     attachments::{AttachmentState, Depth},
@@ -10,6 +13,7 @@ use dpu_service::{
     sessions::HostCommand,
 };
 use offload_proto::Reason;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use vf_alloc::VfId;
 
@@ -60,7 +64,8 @@ async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
     let view = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap();
     let vf = VfId::local(0, 3);
     let settings = PortSettings { vf, ..view.record.port_settings() };
-    for next in DOING.iter().skip(1).map(Some).chain([None]) {
+    // With an MTU alone it is in no fabric, and whoever gets the VF next sets another.
+    for next in DOING.iter().skip(2).map(Some).chain([None]) {
         if let Some(next) = next {
             world.kernel.refuse(next, 1);
         }
@@ -70,6 +75,49 @@ async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
         world.engine.reconcile(Depth::Quick).await;
         world.check();
     }
+}
+
+/// It has left the fabric by then, so that a look at the ports does not find it.
+#[tokio::test]
+async fn what_an_undo_has_left_is_taken_back_later() {
+    let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+    let limited = || AttachSpec { bandwidth, ..spec("pod") };
+    let world = World::new().await;
+    world.kernel.refuse("clear_rate", 1);
+    world.set_full(true);
+    assert_eq!(world.refused(limited()).await, Reason::JournalUnavailable);
+    world.set_full(false);
+    world.engine.reconcile(Depth::Quick).await;
+    world.check();
+
+    let view = world.attach(limited()).await.unwrap();
+    world.kernel.refuse("clear_rate", 1);
+    world.detach("pod").await;
+    assert!(!world.kernel.port(view.record.vf).is_idle());
+    world.engine.reconcile(Depth::Quick).await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_waits_for_a_repair_of_its_port() {
+    let world = World::new().await;
+    let vf = world.attached("pod").await.record.vf;
+    world.kernel.meddle(vf, |port| {
+        port.representor.mtu = 1280;
+        port.anti_spoofing = None;
+    });
+    let ((there, repairs), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+    world.kernel.hold_up("set_mtu", there, may_go_on);
+    let engine = world.engine.clone();
+    let repair = tokio::spawn(async move { engine.reconcile(Depth::Thorough).await });
+    repairs.recv().unwrap();
+    let detach = world.detach("pod");
+    tokio::pin!(detach);
+    assert!(timeout(Duration::from_millis(50), &mut detach).await.is_err());
+    go_on.send(()).unwrap();
+    detach.await;
+    repair.await.unwrap();
+    world.check();
 }
 
 #[tokio::test]
@@ -207,7 +255,7 @@ async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
     let mut feed = world.engine.events().watch();
     let mut repaired = async || {
         let wait = async { while feed.recv().await.unwrap().kind != EventKind::Repaired {} };
-        tokio::time::timeout(Duration::from_secs(10), wait).await.unwrap();
+        timeout(Duration::from_secs(10), wait).await.unwrap();
     };
     world.kernel.meddle(view.record.vf, |port| port.membership = None);
     let stop = CancellationToken::new();
