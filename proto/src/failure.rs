@@ -42,6 +42,12 @@ macro_rules! reasons {
                 match self { $(Reason::$name => $cni,)* }
             }
 
+            /// Whether it may go away by itself, so that the same call is worth another try.
+            #[must_use]
+            pub const fn is_passing(self) -> bool {
+                self.cni_code() == CNI_TRY_AGAIN
+            }
+
             /// What to do about it, one clause without a final stop.
             #[must_use]
             pub const fn advice(self) -> &'static str {

@@ -3,6 +3,7 @@
 mod attend;
 
 use std::{
+    collections::HashSet,
     convert::Infallible,
     future::Future,
     sync::{Arc, OnceLock, Weak},
@@ -186,21 +187,29 @@ impl Session {
     pub(super) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
         let mut pause = FIRST_PAUSE;
         let mut renewal = None;
+        let mut warned = Warned::default();
         loop {
             match self.hold_one(agent, renewal.take()).await {
                 Ended::BeforeWelcome(failure) => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
-                    tracing::info!(reason = %failure.reason, "no session with the DPU: {failure}");
+                    let reason = failure.reason;
+                    if warned.is_new(reason) {
+                        tracing::warn!(%reason, "no session with the DPU: {failure}");
+                    } else {
+                        tracing::info!(%reason, "no session with the DPU: {failure}");
+                    }
                     self.went_down(failure, Instant::now());
                 }
                 Ended::AfterWelcome(Loss { failure, since, pause: first }) => {
                     pause = first;
+                    warned = Warned::default();
                     let reason = failure.reason;
                     tracing::warn!(%reason, "the session with the DPU is over: {failure}");
                     self.went_down(failure, since);
                 }
                 Ended::Renewed(next) => {
                     tracing::info!("the session goes on with renewed certificates");
+                    warned = Warned::default();
                     // What is begun from here on is not in the next hello, and waits for its session.
                     self.went_down(lost("its connection is being renewed"), Instant::now());
                     renewal = Some(next);
@@ -321,6 +330,17 @@ async fn open(
     Ok((session, inbox, period))
 }
 
+/// The reasons that have been warned of since the last session. The next attempts fail for the same ones.
+#[derive(Default)]
+struct Warned(HashSet<Reason>);
+
+impl Warned {
+    /// Whether it is to be warned of: it does not go away by itself, and has not been told yet.
+    fn is_new(&mut self, reason: Reason) -> bool {
+        !reason.is_passing() && self.0.insert(reason)
+    }
+}
+
 /// How a session ended.
 enum Ended {
     BeforeWelcome(Failure),
@@ -431,6 +451,15 @@ mod tests {
         let call = std::future::pending::<Result<Response<()>, Status>>();
         let failure = failure_of(&session.bounded(deadline, call).await.unwrap_err());
         assert_eq!(failure.reason, Reason::DpuUnreachable);
+    }
+
+    #[test]
+    fn what_stays_as_it_is_is_warned_of_once() {
+        let mut warned = Warned::default();
+        assert!(!warned.is_new(Reason::DpuUnreachable), "a DPU that boots is back by itself");
+        assert!(warned.is_new(Reason::HostUnknown));
+        assert!(warned.is_new(Reason::CertificateRefused));
+        assert!(!warned.is_new(Reason::HostUnknown) && !warned.is_new(Reason::CertificateRefused));
     }
 
     #[test]
