@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
+    thread,
 };
 
 use e2e::{program, run};
@@ -298,6 +299,39 @@ fn a_program_that_ends_at_its_start_is_told_with_its_last_words() {
         let again = lab.run(&["restart", what]);
         assert_eq!(text(&again), format!("{what} runs again\n"));
     }
+}
+
+#[test]
+fn a_program_that_is_refused_is_told_with_the_reason() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "2"]);
+    let folder = PathBuf::from(&lab.environment()["STATE_DIR"]).parent().unwrap().to_owned();
+    let path = folder.join("dpu-service.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, good.replacen("\"node-1\"", "\"node-2\"", 1)).unwrap();
+    let output = lab.run(&["restart", "service"]);
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("HOST_UNKNOWN"), "{said}");
+    let output = lab.run(&["restart", "agent"]);
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("HOST_UNKNOWN"), "{said}");
+    fs::write(&path, good).unwrap();
+    assert_eq!(text(&lab.run(&["restart", "service"])), "service runs again\n");
+}
+
+#[test]
+fn of_two_that_bring_up_one_lab_the_second_leaves_it_alone() {
+    let lab = HackLab::new();
+    let said = thread::scope(|scope| {
+        let ups = [(), ()].map(|()| scope.spawn(|| lab.run(&["up", "--vfs", "2"])));
+        ups.map(|up| text(&up.join().unwrap()))
+    });
+    let count = |words: &str| said.iter().filter(|said| said.contains(words)).count();
+    assert_eq!((count("the lab is up: 2 VFs"), count("the lab is up already")), (1, 1), "{said:?}");
+    assert_eq!(count("another hack/lab is at work"), 1, "{said:?}");
+    lab.succeeds(&["restart", "agent"]);
+    lab.succeeds(&["down"]);
+    assert_eq!(lab.left(), "");
 }
 
 #[test]
