@@ -66,7 +66,7 @@ fn text_of(diagnosis: &Diagnosis, wide: bool) -> String {
     text.field("DPU", &diagnosis.dpu);
     text.block("", &host_table(&diagnosis.hosts));
     text.block("", &vf_table(&diagnosis.vfs, wide));
-    text.block("Mended by themselves in the last hour", &repair_lines(&diagnosis.repairs));
+    text.block("Mended in the last hour", &repair_lines(&diagnosis.repairs));
     text.block("", &difference_lines(diagnosis));
     text.finish()
 }

@@ -30,11 +30,13 @@ pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::D
 /// waited for five times as long as `patience` at most.
 pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
     let mut hosts = Hosts::new(shared, patience);
-    let found = diagnose(shared, &mut hosts).await?.differences;
+    let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
     shared.engine.reconcile(Depth::Thorough).await;
-    let left = diagnose(shared, &mut hosts).await?;
-    Ok(fit(outcome(found, left, &obstacles), ROOM))
+    let mut left = diagnose(shared, &mut hosts).await?;
+    // What is mended here is told as a difference that was.
+    left.repairs = found.repairs;
+    Ok(fit(outcome(found.differences, left, &obstacles), ROOM))
 }
 
 async fn diagnose(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {

@@ -132,6 +132,20 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
     assert_named_and_mended(&lab, "VF_DIFFERS");
 }
 
+#[test]
+fn what_a_fix_mends_is_told_once() {
+    let lab = lab_without_a_timer();
+    let repairs = |found: &Value| found["repairs"].as_array().unwrap().len();
+    let (before, _) = doctor(&lab, &[]);
+    lab.card.host.ip(&["link", "set", "p0v2", "group", "7"]);
+    let (mended, _) = doctor(&lab, &["--fix"]);
+    let expected = ("VF_DIFFERS".to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
+    assert_eq!(differences(&mended), [expected]);
+    assert_eq!(repairs(&mended), repairs(&before), "{mended:#}");
+    let (later, _) = doctor(&lab, &[]);
+    assert_eq!(repairs(&later), repairs(&before) + 1, "{later:#}");
+}
+
 /// While another link has a VF's name, nobody can restore it.
 #[test]
 fn why_a_vf_can_not_be_restored_is_told() {
