@@ -60,6 +60,7 @@ build_programs() {
         return
     fi
     command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
+    need cc=build-essential || exit 1
     for program in "${PROGRAMS[@]}"; do packages+=(--bin "$program"); done
     (cd "$ROOT" && cargo build --profile "$1" --locked "${packages[@]}") || die "the build failed"
     [[ $1 != release ]] || add_static_plugin "$(bin_dir release)"

@@ -69,6 +69,14 @@ fn links_between_documents_lead_somewhere() {
     }
 }
 
+#[test]
+fn the_readme_asks_for_the_rust_that_the_build_does() {
+    let manifest = read("Cargo.toml");
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
+    let asked = format!("Rust {} or newer", version.unwrap().trim_matches('"'));
+    assert!(read("README.md").contains(&asked), "README.md does not ask for {asked}");
+}
+
 /// Keys of a commented example, those in comments of one word included, such as `vlan`.
 fn keys(example: &str) -> BTreeSet<String> {
     let is_key =
