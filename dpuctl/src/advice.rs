@@ -6,6 +6,8 @@ use tonic::Code;
 
 use crate::error::{CallError, Kind};
 
+const RENEW: &str = "renew the certificate named, or trust its CA";
+
 impl CallError {
     /// The stable code. `None`: the command line or a file is to blame, not the DPU or the way there.
     pub(crate) fn reason(&self) -> Option<Reason> {
@@ -68,7 +70,7 @@ const fn for_credentials(error: &CredentialsError) -> &'static str {
             "name a certificate and its own key in `tls.certificate` and `tls.key`"
         }
         CredentialsError::NotYetValid { .. } => "set this machine's clock, or wait",
-        _ => Reason::CertificateRefused.advice(),
+        _ => RENEW,
     }
 }
 
@@ -79,6 +81,7 @@ const fn for_operators(reason: Reason) -> &'static str {
         Reason::DpuUnreachable => {
             "check that dpu-service runs, and the `endpoint` in the configuration or --endpoint"
         }
+        Reason::CertificateRefused => RENEW,
         Reason::DeadlineExceeded => "try again, or give it longer with --timeout",
         _ => reason.advice(),
     }

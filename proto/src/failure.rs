@@ -59,11 +59,11 @@ macro_rules! reasons {
 
 reasons! {
     /// The request itself is malformed.
-    InvalidRequest = "INVALID_REQUEST", InvalidArgument, 100, "correct the request";
+    InvalidRequest = "INVALID_REQUEST", InvalidArgument, 100, "correct the value that the message names";
     /// No network of that name, or no default network.
     NetworkUnknown = "NETWORK_UNKNOWN", NotFound, 101, "list the networks with `dpuctl get networks`";
     /// No free VF in the pool.
-    VfsExhausted = "VFS_EXHAUSTED", ResourceExhausted, 102, "give the pool more VFs or stop pods that use it; see `dpuctl get pools`";
+    VfsExhausted = "VFS_EXHAUSTED", ResourceExhausted, 102, "stop pods that use the pool, give it more VFs, or free quarantined ones with `dpuctl clear-quarantine`; see `dpuctl get vfs`";
     /// No free address in the subnet.
     AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses that are cooling; see `dpuctl get networks`";
     /// The requested address is held by another attachment, or resting.
@@ -87,7 +87,7 @@ reasons! {
     /// The call belongs to a session that is over, or the host has none.
     StaleSession = "STALE_SESSION", Unavailable, CNI_TRY_AGAIN, "try again: the agent opens a new session by itself";
     /// The journal can't be written.
-    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 114, "free disk space or mend the journal's disk, then try again";
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 114, "free disk space or mend the disk of the service's `state_dir`; drain the hosts before a journal that can't be read is moved away, as docs/OPERATIONS.md says under State and backups";
     /// The kernel refused a programming step.
     ProgrammingFailed = "PROGRAMMING_FAILED", Internal, 115, "see the service's log for the step and the kernel's words";
     /// The DPU takes no new attachments for now.
@@ -101,17 +101,17 @@ reasons! {
     /// No attachment of that id or key.
     AttachmentUnknown = "ATTACHMENT_UNKNOWN", NotFound, 120, "list the attachments with `dpuctl get attachments`";
     /// The attachment is being given back.
-    Releasing = "RELEASING", Unavailable, CNI_TRY_AGAIN, "try again once the VF is back";
+    Releasing = "RELEASING", Unavailable, CNI_TRY_AGAIN, "try again: it ends by itself once the VF is back and the DPU can be reached";
     /// The network comes from the configuration file and can't be changed through the API.
     NetworkFixed = "NETWORK_FIXED", FailedPrecondition, 122, "change the service's configuration file instead";
     /// The call took longer than its deadline.
     DeadlineExceeded = "DEADLINE_EXCEEDED", DeadlineExceeded, CNI_TRY_AGAIN, "try again";
     /// The host's agent can't be reached on its socket.
-    AgentUnreachable = "AGENT_UNREACHABLE", Unavailable, CNI_TRY_AGAIN, "start the agent: `systemctl status dpu-offload-agent`";
+    AgentUnreachable = "AGENT_UNREACHABLE", Unavailable, CNI_TRY_AGAIN, "start the agent with `systemctl start dpu-offload-agent`; if it does not stay up, see `journalctl -u dpu-offload-agent`";
     /// The DPU can't be reached.
     DpuUnreachable = "DPU_UNREACHABLE", Unavailable, CNI_TRY_AGAIN, "check the DPU, its address in the agent's configuration and the management link";
     /// A certificate is missing, expired, or not trusted.
-    CertificateRefused = "CERTIFICATE_REFUSED", Unauthenticated, 126, "renew the certificate named, or trust its CA";
+    CertificateRefused = "CERTIFICATE_REFUSED", Unauthenticated, 126, "renew the certificate named, trust its CA, or correct `dpu.name` in the agent's configuration if another name was expected";
     /// The netns path is missing or not a network namespace.
     NetnsInvalid = "NETNS_INVALID", InvalidArgument, 4, "pass the path of a network namespace in CNI_NETNS";
     /// The pod already has an interface of that name.
@@ -123,7 +123,7 @@ reasons! {
     /// The agent's records can't be written.
     RecordsUnavailable = "RECORDS_UNAVAILABLE", Unavailable, 131, "free disk space or mend the disk of the agent's state directory";
     /// CHECK found that the pod's interface is not as it should be.
-    CheckFailed = "CHECK_FAILED", FailedPrecondition, 132, "recreate the pod, or see `dpuctl describe attachment`";
+    CheckFailed = "CHECK_FAILED", FailedPrecondition, 132, "run `dpuctl doctor --fix`, or recreate the pod";
     /// The VF is quarantined state or unknown to the DPU in the way the operator asked.
     VfNotQuarantined = "VF_NOT_QUARANTINED", FailedPrecondition, 133, "only a quarantined VF can be cleared; see `dpuctl get vfs`";
     /// A defect of ours.
