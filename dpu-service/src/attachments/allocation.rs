@@ -254,7 +254,13 @@ fn vf_failure(error: &ReserveError) -> Failure {
         | ReserveError::KeyReleasing { .. }
         | ReserveError::OtherHost { .. } => Reason::Internal,
     };
-    Failure::new(reason, error.to_string())
+    let message = match error {
+        ReserveError::PoolUnknown { .. } => {
+            format!("{error}: list the pools with `dpuctl get pools`")
+        }
+        _ => error.to_string(),
+    };
+    Failure::new(reason, message)
 }
 
 fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Failure {

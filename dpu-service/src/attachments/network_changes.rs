@@ -326,7 +326,8 @@ fn check_pool_of<'a>(
     Err(Failure::new(
         Reason::InvalidRequest,
         format!(
-            "network {} draws from VF pool {:?}, which does not exist",
+            "network {} draws from VF pool {:?}, which does not exist: list the pools with \
+             `dpuctl get pools`",
             network.name, network.pool
         ),
     ))

@@ -124,7 +124,9 @@ async fn networks_that_cant_be_are_refused() {
     let second_default = Network { default: true, ..blue("10.2.0.0/24", 1) };
     assert_eq!(apply(&world, second_default).await, Err(Reason::InvalidRequest));
     let no_pool = Network { pool: "fast".into(), ..blue("10.2.0.0/24", 1) };
-    assert_eq!(apply(&world, no_pool).await, Err(Reason::InvalidRequest));
+    let failure = world.engine.apply_network(no_pool, false).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::InvalidRequest);
+    assert!(failure.message.ends_with("list the pools with `dpuctl get pools`"), "{failure}");
 }
 
 #[tokio::test]
