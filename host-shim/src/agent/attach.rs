@@ -18,6 +18,7 @@ use super::{
     intake::{Setback, TakenIn},
     milestones::Milestone,
     records::{Phase, PodNetns, Record},
+    session::Standing,
 };
 use crate::{
     mover::{Cargo, Durations, Failed, Plan, open_netns},
@@ -89,10 +90,7 @@ impl Agent {
             self.release(earlier, self.config.timeouts.vf_return()).await;
             return match self.records.by_key(key) {
                 None => Ok(()),
-                Some(_) => Err(Failure::new(
-                    Reason::Releasing,
-                    format!("an earlier attachment of {key} is still being given back"),
-                )),
+                Some(left) => Err(self.still_releasing(&left)),
             };
         }
         if earlier.netns.id == netns {
@@ -100,6 +98,20 @@ impl Agent {
         }
         let message = format!("{key} is attached in another network namespace already");
         Err(Failure::new(Reason::AttachmentDiffers, message))
+    }
+
+    /// That an earlier attachment is not given back yet, and why.
+    pub(super) fn still_releasing(&self, left: &Record) -> Failure {
+        let why = match self.session.standing() {
+            Standing::Down { failure, .. } => {
+                format!("the DPU has not been told yet, since there is no session: {failure}")
+            }
+            Standing::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
+            Standing::Up(_) => format!("VF {} is not back yet", left.pci_address()),
+        };
+        let message =
+            format!("an earlier attachment of {} is still being given back: {why}", left.key());
+        Failure::new(Reason::Releasing, message)
     }
 
     /// Gives back an attachment whose VF was not touched, and which has no record. A VF that was

@@ -323,6 +323,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_add_that_finds_a_release_untold_says_that_the_dpu_is_away() {
+        let (agent, _folder) = agent();
+        let record = records::tests::record("a", "c");
+        let told = agent.still_releasing(&record);
+        assert_eq!(told.reason, Reason::Releasing);
+        assert!(told.message.ends_with(
+            "is still being given back: the DPU has not been told yet, since there is no session: \
+             the agent has only just started"
+        ));
+    }
+
+    #[tokio::test]
     async fn what_the_dpu_does_not_understand_is_not_told_again() {
         let (agent, _folder) = agent();
         let key = records::tests::record("a", "c").attachment.key;

@@ -27,16 +27,16 @@ pub enum Verb {
 }
 
 impl Verb {
+    const ALL: [Self; 6] =
+        [Self::Add, Self::Del, Self::Check, Self::Gc, Self::Status, Self::Version];
+
     fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "ADD" => Self::Add,
-            "DEL" => Self::Del,
-            "CHECK" => Self::Check,
-            "GC" => Self::Gc,
-            "STATUS" => Self::Status,
-            "VERSION" => Self::Version,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|verb| verb.as_str() == text)
+    }
+
+    /// All of them, for a message.
+    fn list() -> String {
+        Self::ALL.map(Self::as_str).join(", ")
     }
 
     /// As `CNI_COMMAND` has it.
@@ -108,7 +108,10 @@ impl Environment {
             self.check_values(verb)?;
             self.check_presence(verb)?;
         }
-        verb.ok_or_else(|| invalid(format!("CNI_COMMAND {} is unknown", quoted(&self.command))))
+        verb.ok_or_else(|| {
+            let command = quoted(&self.command);
+            invalid(format!("CNI_COMMAND {command} is unknown: it is one of {}", Verb::list()))
+        })
     }
 
     fn check_values(&self, verb: Verb) -> Result<(), CniError> {
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn every_verb_is_known() {
-        for verb in [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status, Verb::Version] {
+        for verb in Verb::ALL {
             assert_eq!(environment(verb.as_str()).verb(), Ok(verb));
         }
     }
@@ -243,7 +246,10 @@ mod tests {
     #[test]
     fn other_commands_are_refused() {
         for command in ["", "add", "ADD ", "UPDATE"] {
-            assert!(refusal(&environment(command)).contains("is unknown"));
+            let told = refusal(&environment(command));
+            assert!(
+                told.ends_with("is unknown: it is one of ADD, DEL, CHECK, GC, STATUS, VERSION")
+            );
         }
     }
 

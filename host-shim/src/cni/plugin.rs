@@ -1,7 +1,9 @@
 //! One run of the plugin.
 
 use std::{
+    fs,
     io::{self, Read, Write},
+    os::unix::fs::FileTypeExt,
     path::Path,
     process::ExitCode,
 };
@@ -16,6 +18,10 @@ use super::{
     version::{self, Version},
 };
 use crate::protocol::{self, Call, Reply};
+
+/// What to do where the configuration names no socket.
+const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
+                           agent's configuration names";
 
 /// Answers the call in the process's environment and on its standard input.
 ///
@@ -107,24 +113,78 @@ fn answer_prepared(
 }
 
 fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
-    let kind = error.kind();
-    let what = match kind {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "did not answer in time".into(),
-        io::ErrorKind::NotFound => "is not running: there is no such socket".into(),
-        io::ErrorKind::ConnectionRefused => "is not running: nobody listens".into(),
-        _ => format!("can't be reached: {error}"),
+    let start = Reason::AgentUnreachable.advice();
+    let (what, advice) = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            ("did not answer in time".into(), "try again, or see `journalctl -u dpu-offload-agent`")
+        }
+        io::ErrorKind::NotFound => ("is not running: there is no such socket".into(), start),
+        io::ErrorKind::ConnectionRefused => match other_than_socket(socket) {
+            Some(found) => (format!("can't be reached: that is {found}, no socket"), SAME_SOCKET),
+            None => ("is not running: nobody listens".into(), start),
+        },
+        io::ErrorKind::PermissionDenied => (
+            format!("can't be reached: {error}"),
+            "run the plugin as root, to whom the socket belongs",
+        ),
+        _ => (format!("can't be reached: {error}"), start),
     };
+    let reason = Reason::AgentUnreachable;
     let message = format!("the agent on {} {what}", socket.display());
-    let error = CniError::from(Failure::new(Reason::AgentUnreachable, message));
-    let error = match kind {
-        io::ErrorKind::PermissionDenied => error.with_details(format!(
-            "{}: run the plugin as root, to whom the socket belongs",
-            Reason::AgentUnreachable
-        )),
-        _ => error,
-    };
+    let error =
+        CniError::from(Failure::new(reason, message)).with_details(format!("{reason}: {advice}"));
     match verb {
         Verb::Status => CniError { code: code::NOT_AVAILABLE, ..error },
         _ => error,
+    }
+}
+
+/// What is in the socket's place. `None`: a socket, or nothing that can be looked at.
+fn other_than_socket(path: &Path) -> Option<&'static str> {
+    let kind = fs::metadata(path).ok()?.file_type();
+    match kind {
+        kind if kind.is_socket() => None,
+        kind if kind.is_dir() => Some("a folder"),
+        _ => Some("a file"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    fn told_of(socket: &Path) -> CniError {
+        let refused = UnixStream::connect(socket).unwrap_err();
+        unreachable_agent(Verb::Add, socket, &refused)
+    }
+
+    #[test]
+    fn an_agent_that_is_not_there_is_to_be_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent.sock");
+        let missing = told_of(&socket);
+        assert!(missing.message.ends_with("is not running: there is no such socket"));
+        drop(UnixListener::bind(&socket).unwrap());
+        let deserted = told_of(&socket);
+        assert!(deserted.message.ends_with("is not running: nobody listens"), "{deserted:?}");
+        for error in [missing, deserted] {
+            let advice = "AGENT_UNREACHABLE: start the agent with `systemctl start ";
+            assert!(error.details.starts_with(advice), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_socket_is_told_as_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (path, found) in [(folder.path(), "a folder"), (&file, "a file")] {
+            let error = told_of(path);
+            let ending = format!("can't be reached: that is {found}, no socket");
+            assert!(error.message.ends_with(&ending), "{error:?}");
+            assert!(error.details.contains("`agentSocket`"), "{error:?}");
+        }
     }
 }

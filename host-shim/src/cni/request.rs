@@ -168,10 +168,11 @@ fn check(
     environment: &Environment,
     configuration: &Configuration,
 ) -> Result<CheckRequest, CniError> {
-    let previous = configuration
-        .prev_result
-        .as_ref()
-        .ok_or_else(|| CniError::new(code::INVALID_CONFIGURATION, "required prevResult missing"))?;
+    let previous = configuration.prev_result.as_ref().ok_or_else(|| {
+        let message = "required prevResult missing: a runtime puts ADD's result into the \
+                       configuration that it passes to CHECK";
+        CniError::new(code::INVALID_CONFIGURATION, message)
+    })?;
     let (mac, addresses) = promised(environment, previous)?;
     Ok(CheckRequest { key: key(environment), netns: environment.netns.clone(), mac, addresses })
 }

@@ -121,7 +121,9 @@ fn a_hostile_environment_is_refused() {
         refusals.refused(&refusals.add().without(name), 4, &[name]);
         refusals.refused(&refusals.add().with(name, ""), 4, &[name]);
     }
-    refusals.refused(&refusals.add().with("CNI_COMMAND", "DESTROY"), 4, &["DESTROY"]);
+    refusals.refused(&refusals.add().with("CNI_COMMAND", "DESTROY"), 4, &["DESTROY", "ADD, DEL"]);
+    let check = refusals.add().with("CNI_COMMAND", "CHECK");
+    refusals.refused(&check, 7, &["prevResult", "ADD's result"]);
     let long = "a".repeat(1000);
     for id in ["../../etc", "a/b", "a b", "-a", ".", "a\u{7}", "ä", &long] {
         refusals.refused(&refusals.add().with("CNI_CONTAINERID", id), 4, &[]);
