@@ -44,7 +44,7 @@ pub struct Options {
     pub dpu: Option<String>,
     /// How long to wait for the DPU, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10,
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
+          value_parser = whole("seconds", 3600))]
     pub timeout: u64,
 }
 
@@ -75,12 +75,14 @@ pub enum Verb {
         output: Format,
     },
     /// List VFs, attachments, networks or pools
+    #[command(subcommand_value_name = "vfs|attachments|networks|pools")]
     Get {
         /// Of what.
         #[command(subcommand)]
         what: Listed,
     },
     /// All about one thing
+    #[command(subcommand_value_name = "attachment|dpu|network")]
     Describe {
         /// About what.
         #[command(subcommand)]
@@ -102,6 +104,7 @@ pub enum Verb {
         dry_run: bool,
     },
     /// Delete a network
+    #[command(subcommand_value_name = "network")]
     Delete {
         /// Of what.
         #[command(subcommand)]
@@ -125,6 +128,7 @@ pub enum Verb {
         vf: VfId,
     },
     /// Certificates for development and tests
+    #[command(subcommand_value_name = "init|issue")]
     Pki {
         /// Do what.
         #[command(subcommand)]
@@ -279,8 +283,18 @@ pub enum Pki {
     },
 }
 
-fn days() -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..=36500)
+fn days() -> impl Fn(&str) -> Result<u64, String> + Clone {
+    whole("days", 36500)
+}
+
+/// A whole number of `unit`, from 1 to `most`, with nothing behind it.
+fn whole(unit: &'static str, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| {
+            format!("it must be a whole number of {unit} from 1 to {most}, such as 30")
+        })
+    }
 }
 
 /// A name or id. Empty ones, such as of an unset variable of a script, would mean all or none.
@@ -313,6 +327,19 @@ mod tests {
     #[test]
     fn the_command_line_is_well_made() {
         Arguments::command().debug_assert();
+    }
+
+    /// Whoever names a kind that there is not is shown the usage.
+    #[test]
+    fn usages_list_the_kinds_that_there_are() {
+        for verb in Arguments::command().get_subcommands_mut() {
+            let kinds: Vec<_> = verb.get_subcommands().map(clap::Command::get_name).collect();
+            if !kinds.is_empty() {
+                let kinds = format!("<{}>", kinds.join("|"));
+                let usage = verb.render_usage().to_string();
+                assert!(usage.ends_with(&kinds), "{usage}: {kinds}");
+            }
+        }
     }
 
     #[test]
@@ -354,7 +381,10 @@ mod tests {
             ("dpuctl get attachments ", "a value is required for '[ID]'"),
             ("dpuctl describe network ", "a value is required for '<NAME>'"),
             ("dpuctl get vfs --host ", "a value is required for '--host <HOST>'"),
-            ("dpuctl status --timeout 0", "0 is not in 1..=3600"),
+            ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),
+            ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
+            ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
+            ("dpuctl describe vf", "Usage: dpuctl describe [OPTIONS] <attachment|dpu|network>"),
         ];
         for (line, expected) in told {
             let error = parse(line).expect_err(line);
