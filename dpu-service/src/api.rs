@@ -84,7 +84,9 @@ impl Shared {
 
     /// All that is wrong, given why Attach can't be served.
     pub(crate) fn all_problems(&self, mut status: Vec<String>) -> Vec<String> {
-        for problem in self.other_problems().into_iter().chain(self.expiring()) {
+        let of_vfs = self.engine.vf_warnings();
+        let others = self.other_problems().into_iter().chain(of_vfs).chain(self.expiring());
+        for problem in others {
             if !status.contains(&problem) {
                 status.push(problem);
             }
@@ -92,7 +94,8 @@ impl Shared {
         status
     }
 
-    /// What is wrong besides what keeps Attach from being served, one sentence each.
+    /// What is wrong besides what keeps Attach from being served, one sentence each. The doctor tells
+    /// it, too, and of VFs more than these are told here.
     pub(crate) fn other_problems(&self) -> Vec<String> {
         let configuration = self.configuration_problems.lock();
         let configuration = configuration.unwrap_or_else(PoisonError::into_inner).clone();

@@ -136,6 +136,7 @@ impl<K> Slot<K> {
             holder: self.hold.as_ref().map(|hold| &hold.key),
             failures: self.failures,
             quarantine: self.quarantine.as_deref(),
+            has_port: self.has_port,
         }
     }
 }

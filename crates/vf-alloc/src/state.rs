@@ -87,6 +87,8 @@ pub struct VfView<'a, K> {
     pub failures: u32,
     /// Why it will not be given out again, even while it is still held.
     pub quarantine: Option<&'a str>,
+    /// Whether this DPU has its port.
+    pub has_port: bool,
 }
 
 /// How many VFs are in which state.

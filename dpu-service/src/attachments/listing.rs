@@ -18,16 +18,13 @@ use super::{
     },
 };
 use crate::{
-    model::{AttachmentId, HostName, Record},
+    model::{AttachmentId, Record},
     programmer::{ProgramError, Surveyed},
     sessions::HostView,
 };
 
 /// The shortest beginning of an id that names an attachment.
 const SHORTEST_ID: usize = 4;
-
-/// How many of the attachments that a host has lost track of are named in a warning.
-const UNCLAIMED_SHOWN: usize = 3;
 
 /// Representors by VF, as one look at the kernel finds them.
 pub(super) type Survey = BTreeMap<VfId, Surveyed>;
@@ -40,16 +37,6 @@ impl Engine {
         let draining = self.registry().draining.clone();
         let draining = draining.map(|reason| format!("the DPU is draining: {reason}"));
         [journal, fabric, draining].into_iter().flatten().collect()
-    }
-
-    /// What operators should know of though Attach can be served, one sentence each.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let registry = self.registry();
-        let suspended = registry.suspended.iter().map(|(name, suspended)| {
-            format!("network {name}, made through the API, is not in force: {}", suspended.why)
-        });
-        let unserved = self.programmer.problems();
-        suspended.chain(registry.unclaimed()).chain(unserved).collect()
     }
 
     pub(super) fn attachments(&self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
@@ -148,23 +135,6 @@ impl Engine {
 }
 
 impl Registry {
-    /// One sentence for each host that has lost track of attachments.
-    fn unclaimed(&self) -> Vec<String> {
-        let tell = |host: &HostName| {
-            let unclaimed = self.of_host(host).filter(|entry| entry.unclaimed);
-            let ids: Vec<_> = unclaimed.map(|entry| entry.record.id.to_string()).collect();
-            let shown = ids.iter().take(UNCLAIMED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
-            (!ids.is_empty()).then(|| {
-                format!(
-                    "host {host} does not know {} of its attachments, whose VFs it does not have \
-                     back: they are kept; release those whose pods have gone: {shown}",
-                    ids.len()
-                )
-            })
-        };
-        self.hosts.keys().filter_map(tell).collect()
-    }
-
     fn find_id(&self, beginning: &str) -> Result<AttachmentId, Failure> {
         if beginning.len() < SHORTEST_ID {
             return Err(Failure::new(

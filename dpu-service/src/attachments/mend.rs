@@ -45,7 +45,8 @@ impl Engine {
             Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
         };
         if self.programmer.has_representors() {
-            self.registry().vfs.set_ports(survey.keys().copied().collect());
+            let present = survey.keys().copied().collect();
+            self.registry().note_representors(&held, present);
         }
         Milestone::ReconcileSurveyed.pass();
         for record in held {

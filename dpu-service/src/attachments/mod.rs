@@ -18,6 +18,7 @@ mod networks;
 mod registry;
 mod settings;
 mod views;
+mod warnings;
 mod welcome;
 
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
@@ -135,6 +136,12 @@ impl Attachments {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.0.warnings()
+    }
+
+    /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.
+    #[must_use]
+    pub fn vf_warnings(&self) -> Vec<String> {
+        self.0.vf_warnings()
     }
 
     /// Opens a session for the host. Returns once everything that its words settle is settled.

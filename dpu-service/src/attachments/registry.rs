@@ -11,6 +11,7 @@ use std::{
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{Failure, Finding, Reason, v1::Difference};
+use tokio::time::Instant;
 use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
@@ -83,6 +84,9 @@ pub(super) struct Entry {
     pub(super) repair_failed: Option<Option<u32>>,
     /// The host's hello did not know it, nor had the host its VF back.
     pub(super) unclaimed: bool,
+    /// Since when every look at the kernel has found no representor of its VF. `None`: the latest
+    /// found one.
+    pub(super) missing_since: Option<Instant>,
 }
 
 impl Entry {
@@ -97,6 +101,7 @@ impl Entry {
             returned: false,
             repair_failed: None,
             unclaimed: false,
+            missing_since: None,
         }
     }
 
@@ -307,6 +312,17 @@ impl Registry {
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Notes which VFs have representors now, and which of the attachments of `held` lack theirs.
+    pub(super) fn note_representors(&mut self, held: &[Arc<Record>], present: BTreeSet<VfId>) {
+        for record in held {
+            let Some(entry) = self.entries.get_mut(&record.id) else { continue };
+            let is_missing = !present.contains(&record.vf);
+            let since = entry.missing_since.unwrap_or_else(Instant::now);
+            entry.missing_since = is_missing.then_some(since);
+        }
+        self.vfs.set_ports(present);
     }
 
     /// Marks an attachment as being given back. `returned`: its VF is known to be back and clean.

@@ -34,6 +34,8 @@ pub struct Settings {
     pub networks: usize,
     /// How long an attach waits for a representor that the card has not made yet.
     pub representor_wait: Duration,
+    /// How long a representor may be missing, as while its card is reset, until that is told.
+    pub missing_told_after: Duration,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             attachments: 4096,
             networks: 1024,
             representor_wait: Duration::from_secs(2),
+            missing_told_after: Duration::from_secs(5),
         }
     }
 }

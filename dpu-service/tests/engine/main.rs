@@ -10,4 +10,5 @@ mod random;
 mod records;
 mod together;
 mod upkeep;
+mod warnings;
 mod world;

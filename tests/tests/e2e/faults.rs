@@ -25,7 +25,10 @@ fn a_vf_that_fails_again_and_again_is_set_aside_until_an_operator_clears_it() {
     assert!(vf["detail"].as_str().unwrap().contains("fabric-join"), "{vf}");
     lab.add("blue", &pod, "eth0").fails(102, &["default"]);
     lab.status().nothing();
+    let told = "`dpuctl clear-quarantine pf0vf0`";
+    assert!(lab.operator().says(&["status"]).contains(told));
     let _ = lab.operator().says(&["clear-quarantine", "pf0vf0"]);
+    assert!(!lab.operator().says(&["status"]).contains(told));
     let _ = lab.add("blue", &pod, "eth0").result();
     lab.assert_invariants();
 }

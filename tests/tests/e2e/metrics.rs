@@ -221,9 +221,11 @@ fn the_card_is_pulled_and_plugged_in(it: &mut Watched) {
     it.lab.card.program.stop();
     it.lab.agent.signal(Signal::SIGHUP);
     it.expect(Agent, "agent_broken_attachments", &[], 1.0);
+    it.expect(Service, "service_problems", &[], 1.0);
     it.lab.reset_card();
     it.lab.wait_until_good();
     it.expect(Agent, "agent_broken_attachments", &[], 0.0);
+    it.expect(Service, "service_problems", &[], 0.0);
     assert!(it.value(Agent, "agent_repairs_total", &[]).unwrap() >= 1.0);
     it.expect(Service, "service_attachments", &[("state", "attached")], 1.0);
 }

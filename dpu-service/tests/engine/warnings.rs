@@ -1,0 +1,138 @@
+//! What operators are told of though Attach can be served.
+
+use std::time::Duration;
+
+use dpu_service::attachments::{Depth, Settings};
+use offload_proto::Reason;
+use vf_alloc::VfId;
+
+use crate::world::{VFS, World, configuration, pool, settings, spec};
+
+/// One that tells at once of representors that are missing.
+async fn impatient() -> World {
+    let settings = Settings { missing_told_after: Duration::ZERO, ..settings() };
+    World::with(configuration(), settings, VFS).await
+}
+
+async fn fails(world: &World, container: &str) {
+    world.kernel.refuse("join", 1);
+    assert_eq!(world.refused(spec(container)).await, Reason::ProgrammingFailed);
+}
+
+/// A world where the first failure puts a VF into quarantine.
+async fn strict(vfs: u16) -> World {
+    World::with(configuration(), Settings { quarantine_after: 1, ..settings() }, vfs).await
+}
+
+#[tokio::test]
+async fn attachments_without_representors_are_told_until_they_have_them_again() {
+    let world = impatient().await;
+    let mut vfs = Vec::new();
+    for container in ["a", "b", "c"] {
+        vfs.push(world.attached(container).await.record.vf);
+    }
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+
+    vfs.iter().for_each(|vf| world.kernel.take_away(*vf));
+    world.engine.reconcile(Depth::Quick).await;
+    let warnings = world.engine.vf_warnings();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let first = &world.list()[0].record.id.to_string();
+    for word in ["3 of its attachments", "pf0vf0", "pf0vf1", "`dpuctl doctor`", first] {
+        assert!(warning.contains(word), "{word}: {warning}");
+    }
+    assert!(!warning.contains("pf0vf2"), "{warning}");
+    assert!(world.engine.status().await.is_empty(), "Attach is served");
+
+    world.kernel.make(vfs[0]);
+    world.detach("b").await;
+    world.engine.reconcile(Depth::Quick).await;
+    assert!(world.engine.vf_warnings()[0].contains("1 of its attachments"));
+    world.kernel.make(vfs[2]);
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_card_that_has_gone_is_told_after_a_restart_too() {
+    let mut world = impatient().await;
+    let view = world.attached("pod").await;
+    world.kernel.take_away(view.record.vf);
+    world.restart().await;
+    world.engine.reconcile(Depth::Thorough).await;
+    assert!(world.engine.vf_warnings()[0].contains(&view.record.id.to_string()));
+}
+
+#[tokio::test]
+async fn a_card_reset_that_is_mended_soon_is_not_told() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.kernel.take_away(view.record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    world.kernel.make(view.record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    world.check();
+}
+
+#[tokio::test]
+async fn vfs_that_never_have_representors_lack_none() {
+    let mut world = impatient().await;
+    let view = world.attached("pod").await;
+    world.kernel.leave_all_to_the_hosts();
+    world.kernel.take_away(view.record.vf);
+    world.restart().await;
+    world.engine.reconcile(Depth::Thorough).await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
+    let world = strict(2).await;
+    fails(&world, "a").await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0], "there is another one");
+    fails(&world, "b").await;
+    let warnings = world.engine.vf_warnings();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    for word in ["pool default", "2 in quarantine", "`dpuctl clear-quarantine pf0vf0`"] {
+        assert!(warning.contains(word), "{word}: {warning}");
+    }
+    assert!(world.engine.status().await.is_empty(), "Attach is served");
+
+    world.engine.clear_quarantine(VfId::local(0, 1)).await.unwrap();
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    // In use, it is no longer free.
+    world.attached("c").await;
+    assert!(world.engine.vf_warnings()[0].contains("1 in quarantine"));
+}
+
+#[tokio::test]
+async fn a_pool_that_is_only_used_up_is_not_told() {
+    let world = strict(1).await;
+    world.attached("a").await;
+    assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+}
+
+#[tokio::test]
+async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
+    let world = strict(3).await;
+    let mut configuration = configuration();
+    configuration.pools = vec![pool("default", "p0#0"), pool("rest", "p0#1-2")];
+    world.engine.load_configuration(configuration).await.unwrap();
+    fails(&world, "a").await;
+    let warnings = world.engine.vf_warnings();
+    assert!(matches!(&warnings[..], [one] if one.contains("pool default")), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn quarantine_is_not_blamed_for_a_card_that_is_gone() {
+    let world = strict(1).await;
+    fails(&world, "a").await;
+    world.kernel.take_away(VfId::local(0, 0));
+    world.engine.reconcile(Depth::Quick).await;
+    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+}
