@@ -162,11 +162,13 @@ fn a_representor_is_programmed_and_taken_back() {
         );
         let found = dpu.programmer.inspect(&settings()).unwrap();
         assert!(found.steps.iter().all(|step| step.in_place), "{:#?}", found.steps);
-        assert_eq!(found.steps[0].detail, "set by the host");
-        assert_eq!(
-            found.steps[1].detail,
-            "towards the pod 5000000 bit/s, from the pod 10000000 bit/s"
-        );
+        let detail = |name| {
+            let step = found.steps.iter().find(|step| step.name == name);
+            step.unwrap().detail.as_str()
+        };
+        assert_eq!(detail("port-mac"), "set by the host");
+        let rates = "towards the pod 5000000 bit/s, from the pod 10000000 bit/s";
+        assert_eq!(detail("port-rate"), rates);
     }
     for _ in 0..2 {
         dpu.programmer.unprogram(VF).unwrap();
