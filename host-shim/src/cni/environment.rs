@@ -124,6 +124,10 @@ impl Environment {
         if !self.interface_name.is_empty() {
             check_interface_name(&self.interface_name).map_err(invalid)?;
         }
+        // A DEL of what was never there is none to be refused.
+        if verb == Verb::Add && self.interface_name == "lo" {
+            return Err(invalid("CNI_IFNAME lo is every pod's loopback: take another name".into()));
+        }
         Ok(())
     }
 
@@ -301,6 +305,9 @@ mod tests {
             let hostile = Environment { interface_name: name.into(), ..environment("ADD") };
             assert!(refusal(&hostile).starts_with("interface name"), "{name:?}");
         }
+        let loopback = |verb| Environment { interface_name: "lo".into(), ..environment(verb) };
+        assert!(refusal(&loopback("ADD")).contains("loopback"));
+        assert!(loopback("DEL").verb().is_ok());
         let longest =
             Environment { interface_name: "0123456789abcde".into(), ..environment("ADD") };
         assert!(longest.verb().is_ok());
