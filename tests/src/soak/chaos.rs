@@ -18,8 +18,10 @@ use crate::{
 
 /// How often an armed fault is looked for.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a program may take to die of a fault that has struck.
+/// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
 const LIMIT: Duration = Duration::from_secs(30);
+/// The DPU's end of the management link.
+const LINK: &str = "mgmt0";
 
 /// How often what went wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,10 +128,15 @@ impl Chaos<'_> {
     }
 
     fn cut(&mut self, lasting: Duration) {
-        self.machines.dpu.ip(&["link", "set", "mgmt0", "down"]);
+        let dpu = self.machines.dpu;
+        // A card that was reset just now has none yet.
+        wait_for("the management link", LIMIT, || {
+            dpu.json("ip", &["link"]).iter().any(|link| link["ifname"] == LINK).then_some(())
+        });
+        dpu.ip(&["link", "set", LINK, "down"]);
         self.toll.cuts += 1;
         thread::park_timeout(lasting);
-        self.machines.dpu.ip(&["link", "set", "mgmt0", "up"]);
+        dpu.ip(&["link", "set", LINK, "up"]);
     }
 
     fn delay(&mut self, lasting: Duration) {
