@@ -8,6 +8,7 @@ use std::{
 use dpu_service::{
     attachments::{AttachmentState, Depth},
     events::EventKind,
+    fabric::Membership,
     model::{AttachSpec, Bandwidth, PortSettings},
     reconcile,
     sessions::HostCommand,
@@ -48,8 +49,7 @@ async fn whatever_was_meddled_with_is_mended() {
 async fn a_representor_that_serves_nobody_is_unprogrammed() {
     let world = World::new().await;
     world.kernel.meddle(VfId::local(0, 3), |port| {
-        port.membership =
-            Some(dpu_service::fabric::Membership { vlan: Some(100), ..Default::default() });
+        port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
         port.representor.up = true;
     });
     world.engine.reconcile(Depth::Quick).await;
@@ -106,18 +106,39 @@ async fn a_detach_waits_for_a_repair_of_its_port() {
         port.representor.mtu = 1280;
         port.anti_spoofing = None;
     });
-    let ((there, repairs), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
-    world.kernel.hold_up("set_mtu", there, may_go_on);
-    let engine = world.engine.clone();
-    let repair = tokio::spawn(async move { engine.reconcile(Depth::Thorough).await });
-    repairs.recv().unwrap();
-    let detach = world.detach("pod");
-    tokio::pin!(detach);
-    assert!(timeout(Duration::from_millis(50), &mut detach).await.is_err());
-    go_on.send(()).unwrap();
-    detach.await;
-    repair.await.unwrap();
+    waits_for_the_reconciler(&world, "set_mtu", world.detach("pod")).await;
     world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attach_waits_until_its_port_is_cleared() {
+    let world = World::new().await;
+    world.kernel.meddle(VfId::local(0, 3), |port| {
+        port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
+    });
+    let wanted = AttachSpec { pci_address: Some("d000:00:00.4".into()), ..spec("pod") };
+    let attached = waits_for_the_reconciler(&world, "leave", world.attach(wanted)).await;
+    assert_eq!(attached.unwrap().record.vf, VfId::local(0, 3));
+    world.check();
+}
+
+/// Begins `work` in the midst of the reconciler's call of `method`, and lets that go on only then.
+async fn waits_for_the_reconciler<T>(
+    world: &World,
+    method: &'static str,
+    work: impl Future<Output = T>,
+) -> T {
+    let ((there, called), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+    world.kernel.hold_up(method, there, may_go_on);
+    let engine = world.engine.clone();
+    let reconciled = tokio::spawn(async move { engine.reconcile(Depth::Thorough).await });
+    called.recv().unwrap();
+    tokio::pin!(work);
+    assert!(timeout(Duration::from_millis(50), &mut work).await.is_err());
+    go_on.send(()).unwrap();
+    let done = work.await;
+    reconciled.await.unwrap();
+    done
 }
 
 #[tokio::test]
@@ -215,8 +236,7 @@ async fn a_representor_that_cant_be_unprogrammed_is_told_once_and_left_to_the_ti
     let world = World::new().await;
     let vf = VfId::local(0, 3);
     world.kernel.meddle(vf, |port| {
-        port.membership =
-            Some(dpu_service::fabric::Membership { vlan: Some(100), ..Default::default() });
+        port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
     world.kernel.refuse("leave", 2);
     for depth in [Depth::Quick, Depth::Quick, Depth::Thorough, Depth::Thorough] {
