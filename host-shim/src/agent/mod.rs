@@ -30,6 +30,7 @@ mod run;
 mod scrape;
 mod server;
 mod session;
+mod socket;
 mod status;
 mod strangers;
 mod strays;
@@ -55,7 +56,7 @@ use tokio_util::task::TaskTracker;
 pub use config::Config;
 pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
-pub use server::ListenError;
+pub use socket::ListenError;
 
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
 use dpu::detach_request;

@@ -26,7 +26,8 @@ use super::{
     dial,
     milestones::Milestone,
     records::{Records, RecordsError},
-    server::{ListenError, listen, serve},
+    server::serve,
+    socket::{ListenError, listen},
 };
 use crate::{
     mover::{ARRIVAL_STEPS, Announcer, INWARD_STEPS, OUTWARD_STEPS},

@@ -1,14 +1,8 @@
-//! The agent's socket: one call per connection, from root or the agent's own user alone.
+//! Answers the plugin: one call per connection, from root or the agent's own user alone.
 
 use std::{
     convert::Infallible,
-    fs::{self, DirBuilder, Permissions},
     io,
-    os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
-        net::UnixStream as StdStream,
-    },
-    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,12 +12,12 @@ use nix::unistd::geteuid;
 use offload_proto::{Failure, Reason};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{UnixListener, UnixStream},
+    net::UnixStream,
     sync::Semaphore,
     time::{sleep, timeout, timeout_at},
 };
 
-use super::{Agent, defect, scrape};
+use super::{Agent, defect, scrape, socket::Socket};
 use crate::{
     cni::error::CniError,
     protocol::{Call, DOCUMENT_LIMIT, Reply, Request, decode},
@@ -36,77 +30,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long before its caller gives up a call is given up, so that the answer still arrives.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Why the agent can't listen.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// Another agent listens there.
-    #[error("another agent listens on {}", .0.display())]
-    InUse(PathBuf),
-    /// There is something else.
-    #[error("{} is there already and is no socket", .0.display())]
-    NotASocket(PathBuf),
-    /// The system refused.
-    #[error("can't listen on {}", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-/// A socket that is listened on.
-pub(super) struct Socket {
-    listener: UnixListener,
-    path: PathBuf,
-}
-
-impl Drop for Socket {
-    /// Nobody is to find a socket that nobody listens on. One that stays all the same is replaced.
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Listens on `path`: in a folder that only the agent's user can enter, in place of a socket that
-/// nobody listens on any more.
-///
-/// # Errors
-/// [`ListenError`].
-pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
-    let failed = |source| ListenError::Io { path: path.to_owned(), source };
-    if let Some(folder) = path.parent() {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(failed)?;
-    }
-    remove_stale(path)?;
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Socket { listener, path: path.to_owned() })
-}
-
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    match fs::symlink_metadata(path) {
-        Err(_) => return Ok(()),
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(ListenError::NotASocket(path.to_owned()));
-        }
-        Ok(_) => {}
-    }
-    if StdStream::connect(path).is_ok() {
-        return Err(ListenError::InUse(path.to_owned()));
-    }
-    fs::remove_file(path).map_err(|source| ListenError::Io { path: path.to_owned(), source })
-}
-
 /// Serves the plugin, for ever. Beyond the limit, callers wait in the socket's queue.
 pub(super) async fn serve(agent: Arc<Agent>, socket: Socket) -> Infallible {
     let permits = Arc::new(Semaphore::new(agent.config.limits.connections));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await;
-        let stream = match socket.listener.accept().await {
-            Ok((stream, _)) => stream,
+        let stream = match socket.accept().await {
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept calls");
                 sleep(ACCEPT_PAUSE).await;
@@ -206,33 +136,11 @@ fn failed(failure: Failure) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener as StdListener;
-
     use super::*;
     use crate::{
         agent::{records::tests::record, tests::agent},
         protocol::DelRequest,
     };
-
-    #[tokio::test]
-    async fn the_socket_is_closed_to_others() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run/agent.sock");
-        let _listener = listen(&path).unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&path), 0o600);
-        assert_eq!(mode(path.parent().unwrap()), 0o700);
-    }
-
-    #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent.sock");
-        drop(StdListener::bind(&path).unwrap());
-        assert!(path.exists(), "a killed agent leaves its socket");
-        let _second = listen(&path).unwrap();
-        assert!(matches!(listen(&path), Err(ListenError::InUse(_))));
-    }
 
     #[tokio::test]
     async fn whoever_waits_too_long_is_told_so() {
@@ -256,22 +164,5 @@ mod tests {
         let page = agent.page().text().unwrap();
         let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
         assert!(page.contains(counted), "as the caller was told: {page}");
-    }
-
-    #[tokio::test]
-    async fn a_socket_ends_with_its_listener() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent.sock");
-        drop(listen(&path).unwrap());
-        assert!(!path.exists());
-    }
-
-    #[tokio::test]
-    async fn what_is_no_socket_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent.sock");
-        fs::write(&path, "mine").unwrap();
-        assert!(matches!(listen(&path), Err(ListenError::NotASocket(_))));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     }
 }
