@@ -85,42 +85,40 @@ impl Agent {
         }
     }
 
-    /// Records an attachment and moves its VF into the pod. Meanwhile the number of VFs stays.
+    /// Records an attachment and moves its VF into the pod. Meanwhile the number of VFs stays. Nobody
+    /// else's key is waited for by then.
     async fn enter(
         self: &Arc<Self>,
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
     ) -> Result<Entered, Setback> {
+        let is_new = self.records.by_id(&attachment.id).is_none();
+        let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
+        if is_new {
+            self.settle_earlier_holder(pci_address).await;
+        }
         let _vfs_stay = self.vfs_stay.read().await;
-        if self.records.by_id(&attachment.id).is_none() {
-            let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
-            self.settle_earlier_holder(pci_address).await.map_err(not_found)?;
+        if is_new && let Some(holder) = self.records.by_pci_address(pci_address) {
+            return Err(not_found(held_by_another(&holder)));
         }
         let agent = Arc::clone(self);
         let work = move || agent.enter_now(request, netns, attachment);
         self.when_its_turn(work).await.map_err(not_found)?
     }
 
-    /// A VF that another record holds is never touched. A record that is being given back, and of
-    /// which only the DPU's last word is missing, is finished first.
-    async fn settle_earlier_holder(self: &Arc<Self>, pci_address: &str) -> Result<(), Failure> {
-        let holder = || self.records.by_pci_address(pci_address);
-        if let Some(earlier) = holder()
-            && earlier.phase == Phase::Releasing
-        {
-            let _key = self.keys.lock(&earlier.key()).await;
-            if let Some(earlier) = self.records.by_id(earlier.id()) {
-                self.release(earlier, Duration::ZERO).await;
-            }
+    /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
+    /// missing. This is the one place where who holds a key waits for another's: see the module
+    /// [`agent`](super) for why that ends.
+    async fn settle_earlier_holder(self: &Arc<Self>, pci_address: &str) {
+        let Some(earlier) = self.records.by_pci_address(pci_address) else { return };
+        if earlier.phase != Phase::Releasing {
+            return;
         }
-        let Some(other) = holder() else { return Ok(()) };
-        let message = format!(
-            "VF {pci_address}, which the DPU chose, is held by {} of {}",
-            other.id(),
-            other.key()
-        );
-        Err(Failure::new(Reason::VfNotFree, message))
+        let _key = self.keys.lock(&earlier.key()).await;
+        if let Some(earlier) = self.records.by_id(earlier.id()) {
+            self.release(earlier, Duration::ZERO).await;
+        }
     }
 
     /// The record is written before the VF is touched. What is only looked at does not wait for it.
@@ -234,6 +232,17 @@ impl Agent {
     }
 }
 
+/// A VF that another record holds is never touched.
+fn held_by_another(holder: &Record) -> Failure {
+    let message = format!(
+        "VF {}, which the DPU chose, is held by {} of {}",
+        holder.pci_address(),
+        holder.id(),
+        holder.key()
+    );
+    Failure::new(Reason::VfNotFree, message)
+}
+
 /// Moves the VF of a record into its pod.
 fn move_in_now(record: &Record, cargo: Cargo, namespaces: Namespaces) -> Result<Arrival, Failure> {
     let arrival = Scene::new(cargo, namespaces).move_in();
@@ -281,5 +290,65 @@ impl FoundVf {
         let Some(used) = self.used else { return Ok(self.original) };
         let message = format!("VF {} is used by the host itself: {used}", self.pci_address);
         Err(Failure::new(Reason::VfNotFree, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{sync::oneshot, task::yield_now, time::timeout};
+
+    use super::*;
+    use crate::agent::{records::tests::record, tests::agent};
+
+    /// An ADD of the container whose VF the record `earlier` still holds.
+    fn attach_of(container_id: &str, earlier: &Record) -> (AddRequest, v1::Attachment) {
+        let record = record("new", container_id);
+        let request = AddRequest {
+            key: record.key(),
+            netns: record.netns.path.clone(),
+            configuration: record.configuration.clone(),
+            network: String::new(),
+            pod: crate::protocol::Pod::default(),
+            pci_address: None,
+            mac: None,
+            addresses: Vec::new(),
+            bandwidth: crate::protocol::Bandwidth::default(),
+            device_info_file: None,
+        };
+        (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })
+    }
+
+    /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
+    /// and between the two comes a change of the number of VFs.
+    #[tokio::test]
+    async fn an_attach_that_waits_for_an_earlier_holder_holds_nobody_up() {
+        let (agent, _folder) = agent();
+        let earlier = Arc::new(Record { phase: Phase::Releasing, ..record("old", "holder") });
+        agent.records.keep(&earlier);
+        let (request, attachment) = attach_of("waiting", &earlier);
+        let netns = earlier.netns.clone();
+        let key_of_holder = agent.keys.lock(&earlier.key()).await;
+
+        let (held, other) = (Arc::clone(&agent), Arc::clone(&agent));
+        let (all_wait, wait) = oneshot::channel::<()>();
+        let holder = tokio::spawn(async move {
+            wait.await.unwrap();
+            let _vfs_stay = held.vfs_stay.read().await;
+            drop(key_of_holder);
+        });
+        let taking = tokio::spawn({
+            let agent = Arc::clone(&agent);
+            async move { agent.take_in(request, netns, attachment).await }
+        });
+        yield_now().await;
+        let change = tokio::spawn(async move { drop(other.vfs_stay.write().await) });
+        yield_now().await;
+        all_wait.send(()).unwrap();
+
+        let limit = Duration::from_secs(10);
+        timeout(limit, holder).await.expect("the holder waits for ever").unwrap();
+        timeout(limit, change).await.expect("the change waits for ever").unwrap();
+        let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
+        assert!(matches!(taken, Err(Setback::Unrecorded { found_vf: false, .. })));
     }
 }

@@ -2,6 +2,28 @@
 //!
 //! Each verb of CNI has a file. All of them, and whatever else changes an attachment, hold the lock
 //! of its key meanwhile. A VF needs no lock of its own: one record at most holds it.
+//!
+//! # Locks
+//!
+//! Whoever holds one of these waits only for those below it:
+//!
+//! | lock | what it guards | held by |
+//! | --- | --- | --- |
+//! | `examining` | all VFs are looked at for somebody | doctor |
+//! | `passing` | all is compared with the kernel | the keeper, doctor |
+//! | `keys` | one attachment | each verb of it, the keeper, the DPU's wishes |
+//! | `vfs_stay` | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
+//! | `moves` | a turn at moving a VF | each move |
+//!
+//! All are fair: who comes later waits behind who waits already. So nobody may wait for a key with
+//! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
+//!
+//! One who holds a key waits for another in one place: an attach, for the key of whoever is giving its
+//! VF back (`settle_earlier_holder`). Such waits form no circle. The one that is waited for had a
+//! record in phase *releasing* when the waiting began; an attach waits for another key only once it
+//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one.
+//! So in a chain of waits each one that is waited for began to wait later than the one that waits for
+//! it, and no chain comes back to where it began.
 
 mod attach;
 mod check;
