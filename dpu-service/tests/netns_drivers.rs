@@ -54,6 +54,39 @@ fn frames_from_another_mac_are_dropped_unless_allowed() {
 }
 
 #[test]
+fn a_port_that_is_confined_forgets_the_stations_it_has_learnt() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (mut one, two) = (dpu.plug(0), dpu.plug(1));
+    one.settings.anti_spoofing = false;
+    dpu.program(&one);
+    dpu.program(&two);
+    one.netns.run("ip link set eth0 address 02:00:00:00:01:99");
+    one.reaches("10.9.0.2");
+    let learnt = || {
+        let entries = dpu.netns.json("bridge -j fdb show dev pf0vf0");
+        let is_it = |entry: &Value| entry["mac"] == "02:00:00:00:01:99";
+        entries.as_array().unwrap().iter().any(is_it)
+    };
+    assert!(learnt());
+
+    one.settings.anti_spoofing = true;
+    dpu.program(&one);
+    assert!(!learnt());
+    assert!(!one.pings("10.9.0.2"), "a station that was learnt before still passes");
+
+    // Somebody else's station that came in between is found, and goes likewise.
+    let port = dpu.representor(&one);
+    let mac = Some(one.settings.mac);
+    assert!(dpu.fabric.anti_spoofing(&port, mac).unwrap().in_place);
+    dpu.netns.run("bridge fdb add 02:00:00:00:01:99 dev pf0vf0 master dynamic");
+    let reading = dpu.fabric.anti_spoofing(&port, mac).unwrap();
+    assert_eq!((reading.in_place, reading.detail.contains("02:00:00:00:01:99")), (false, true));
+    dpu.program(&one);
+    assert!(dpu.fabric.anti_spoofing(&port, mac).unwrap().in_place);
+}
+
+#[test]
 fn a_pod_cannot_take_its_neighbours_frames() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();

@@ -90,7 +90,7 @@ impl BridgePort {
         port
     }
 
-    fn message(&self, index: u32) -> LinkMessage {
+    fn message(&self, index: u32, flush: Option<InfoBridgePort>) -> LinkMessage {
         let settings = [
             self.learning.map(InfoBridgePort::Learning),
             self.locked.map(InfoBridgePort::Locked),
@@ -103,7 +103,8 @@ impl BridgePort {
         let append = |message: LinkMessageBuilder<LinkBridgePort>, setting| {
             message.append_info_data(setting)
         };
-        settings.into_iter().flatten().fold(LinkBridgePort::new(index), append).build()
+        let settings = settings.into_iter().flatten().chain(flush);
+        settings.fold(LinkBridgePort::new(index), append).build()
     }
 }
 
@@ -145,9 +146,17 @@ impl Request<'_> {
     /// Sets how a port of a bridge behaves.
     #[must_use]
     pub fn set_bridge_port(index: u32, port: &BridgePort) -> Self {
-        let message = RouteNetlinkMessage::NewLink(port.message(index));
+        let message = RouteNetlinkMessage::NewLink(port.message(index, None));
         let operation = format!("set up the bridge port {LINK}");
         Self::new(operation, Some(index), message, Existing::Required)
+    }
+
+    /// Sets how a port of a bridge behaves, then makes it forget the stations that were learnt there.
+    #[must_use]
+    pub fn set_and_flush_bridge_port(index: u32, port: &BridgePort) -> Self {
+        let message = port.message(index, Some(InfoBridgePort::Flush));
+        let operation = format!("set up and flush the bridge port {LINK}");
+        Self::new(operation, Some(index), RouteNetlinkMessage::NewLink(message), Existing::Required)
     }
 
     /// Adds a VLAN to a port, or changes it.

@@ -287,7 +287,8 @@ impl BridgeFabric {
         let mut requests: Vec<Request<'_>> =
             others.map(|other| Request::delete_fdb(port.index, other.mac, other.vlan)).collect();
         requests.extend(vlans.iter().map(|vlan| Request::add_fdb(port.index, mac, *vlan)));
-        requests.push(Request::set_bridge_port(port.index, &CONFINED));
+        // A locked port passes whoever was learnt there before.
+        requests.push(Request::set_and_flush_bridge_port(port.index, &CONFINED));
         rtnl.batch(&requests)
     }
 
@@ -334,8 +335,12 @@ fn has_vlan_filtering(link: &Link) -> Ability {
 
 /// The stations that were put behind a port.
 fn stations(rtnl: &mut Rtnl, port: u32) -> Result<Vec<FdbEntry>, Error> {
-    let all = rtnl.fdb_of(port)?;
-    Ok(all.into_iter().filter(|entry| entry.is_static).collect())
+    Ok(rtnl.fdb_of(port)?.into_iter().filter(|entry| entry.is_static).collect())
+}
+
+/// The stations that a port passes, or sends frames to: a port that learns may have learnt any.
+fn passing(rtnl: &mut Rtnl, port: u32, confined: bool) -> Result<Vec<FdbEntry>, Error> {
+    if confined { rtnl.fdb_of(port) } else { stations(rtnl, port) }
 }
 
 fn is_settled(port: Option<BridgePort>, wanted: &BridgePort) -> bool {
@@ -470,7 +475,7 @@ impl Fabric for BridgeFabric {
             return Ok(Reading::missing("the port is not in the bridge"));
         };
         let refused = |error| Refused::new(format!("look at {}", port.name), error);
-        let stations = stations(&mut kernel.rtnl, port.index).map_err(refused)?;
+        let stations = passing(&mut kernel.rtnl, port.index, mac.is_some()).map_err(refused)?;
         let vlans = self.vlans_of(&mut kernel.rtnl, &link).map_err(refused)?;
         let known: BTreeSet<_> = stations.iter().map(|entry| (entry.mac, entry.vlan)).collect();
         let expected = mac.iter().flat_map(|mac| vlans.iter().map(|vlan| (*mac, *vlan))).collect();
