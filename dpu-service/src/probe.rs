@@ -62,15 +62,16 @@ fn probe_vlan_filtering(rtnl: &mut Rtnl) -> Ability {
     })
 }
 
-/// Kernels before 5.16 take the setting and ignore it, so it is read back.
+/// Kernels that do not know the setting take it and ignore it, so it is read back.
 fn probe_locked_ports(rtnl: &mut Rtnl, port: u32) -> Ability {
     let locked = BridgePort { locked: Some(true), ..BridgePort::default() };
     rtnl.set_bridge_port(port, &locked).map_err(|error| error.to_string())?;
     let port = rtnl.link_by_index(port).map_err(|error| error.to_string())?;
-    match port.and_then(|link| link.bridge_port).and_then(|port| port.locked) {
-        Some(true) => Ok(()),
-        _ => Err("the kernel is older than 5.16".into()),
-    }
+    locked_as_read_back(port.and_then(|link| link.bridge_port).and_then(|port| port.locked))
+}
+
+fn locked_as_read_back(locked: Option<bool>) -> Ability {
+    if locked == Some(true) { Ok(()) } else { Err("the kernel is older than 5.18".into()) }
 }
 
 fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
@@ -81,9 +82,29 @@ fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
 
 /// As drivers report it.
 pub(crate) fn capability(name: &'static str, ability: &Ability) -> Capability {
-    Capability {
-        name,
-        available: ability.is_ok(),
-        detail: ability.as_ref().err().cloned().unwrap_or_default(),
+    limited_capability(name, ability, "")
+}
+
+/// As drivers report it; where it can be done, with these `limits`.
+pub(crate) fn limited_capability(
+    name: &'static str,
+    ability: &Ability,
+    limits: &str,
+) -> Capability {
+    let detail = ability.clone().err().unwrap_or_else(|| limits.to_owned());
+    Capability { name, available: ability.is_ok(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_ignores_locked_ports_is_told_by_the_version_that_brought_them() {
+        assert_eq!(locked_as_read_back(Some(true)), Ok(()));
+        for ignored in [None, Some(false)] {
+            let why = locked_as_read_back(ignored).unwrap_err();
+            assert_eq!(why, "the kernel is older than 5.18");
+        }
     }
 }

@@ -54,6 +54,16 @@ fn frames_from_another_mac_are_dropped_unless_allowed() {
 }
 
 #[test]
+fn what_was_probed_is_told_with_its_limits() {
+    let capabilities = Dpu::new().fabric.capabilities();
+    let told = capabilities.iter().find(|told| told.name == "anti-spoofing").unwrap();
+    assert!(told.available);
+    for word in ["MAC addresses only", "veth pair", "card that offloads the bridge may refuse"] {
+        assert!(told.detail.contains(word), "{told:?}");
+    }
+}
+
+#[test]
 fn a_port_that_is_confined_forgets_the_stations_it_has_learnt() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     model::{Bandwidth, PortSettings},
-    probe::{Ability, KernelAbilities},
+    probe::{Ability, KernelAbilities, limited_capability},
 };
 use look::{Found, Look, vf_of};
 
@@ -31,6 +31,8 @@ const NO_MAC: MacAddress = MacAddress([0; 6]);
 
 const NO_MAC_OF_VFS: &str = "the card has no say in the MAC addresses of VFs; the host sets them";
 
+const BY_THE_QUEUE: &str =
+    "by the representor's queue: what the card forwards by itself passes it by";
 const NO_EGRESS_RATE: &str =
     "the card's driver limits nothing that VFs send (`devlink port function rate show` is empty)";
 
@@ -266,17 +268,9 @@ impl Eswitch for DevlinkEswitch {
     /// As the latest look found them.
     fn capabilities(&self) -> Vec<Capability> {
         let latest = self.latest();
-        let ingress = match &self.token_bucket {
-            Ok(()) => "by the representor's queue: what the card forwards by itself passes it by",
-            Err(why) => why,
-        };
         vec![
             told_by_ports(&latest, "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
-            Capability {
-                name: "ingress-rate",
-                available: self.token_bucket.is_ok(),
-                detail: ingress.to_owned(),
-            },
+            limited_capability("ingress-rate", &self.token_bucket, BY_THE_QUEUE),
             told_by_ports(
                 &latest,
                 "egress-rate",

@@ -22,11 +22,15 @@ use super::{Fabric, Membership};
 use crate::{
     eswitch::{Capability, Reading, Refused, Representor, Unsupported, gone_is_done},
     model::PortSettings,
-    probe::{Ability, KernelAbilities, capability},
+    probe::{Ability, KernelAbilities, capability, limited_capability},
 };
 
 /// Marks a bridge that this service made.
 const ALIAS: &str = "dpu-offload fabric";
+
+/// What was probed of confined ports, and what not.
+const OF_THE_KERNEL: &str = "MAC addresses only; tried on a veth pair of this kernel, while a card \
+                             that offloads the bridge may refuse it";
 
 /// The driver.
 #[derive(Debug)]
@@ -359,7 +363,7 @@ impl Fabric for BridgeFabric {
     fn capabilities(&self) -> Vec<Capability> {
         vec![
             capability("vlan-filtering", &self.vlan_filtering),
-            capability("anti-spoofing", &self.locked_ports),
+            limited_capability("anti-spoofing", &self.locked_ports, OF_THE_KERNEL),
         ]
     }
 
