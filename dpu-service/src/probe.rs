@@ -75,7 +75,7 @@ fn locked_as_read_back(locked: Option<bool>) -> Ability {
 }
 
 fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
-    let limit = Limit { rate_bits: 1_000_000_000, burst_bits: 1_000_000 };
+    let limit = Limit { rate_bits: 1_000_000_000, burst_bits: 1_000_000, queue_bits: 1_000_000 };
     rtnl.set_egress_limit(port, Some(limit))
         .map_err(|error| format!("the kernel is built without CONFIG_NET_SCH_TBF ({error})"))
 }

@@ -55,7 +55,7 @@ pub use devlink::{
 pub use error::{Error, NetnsError};
 pub use fdb::FdbEntry;
 pub use ipnetwork::IpNetwork;
-pub use limit::Limit;
+pub use limit::{Limit, LimitInForce};
 pub use link::Link;
 pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};

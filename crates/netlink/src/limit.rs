@@ -18,18 +18,34 @@ const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 /// Where the rate is in `struct tc_tbf_qopt`.
 const RATE: Range<usize> = 8..12;
+/// Where the size of the queue is.
+const QUEUE: Range<usize> = 24..28;
 
-/// How long a frame may wait in the queue before more are dropped.
-const LATENCY_MS: u64 = 50;
-
-/// A limit of what a link sends: a token bucket.
+/// A limit of what a link sends: a token bucket. Above 32 Gbit, a size is taken as 32 Gbit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The rate in bits per second; at least 8.
     pub rate_bits: u64,
-    /// How much may be sent at once, in bits. It should hold a few frames, and what the rate gives
-    /// in a tick of the kernel's clock. Above 32 Gbit it is taken as 32 Gbit.
+    /// How much may be sent at once, in bits. A frame that is larger is dropped.
     pub burst_bits: u64,
+    /// How much may wait to be sent, in bits. What does not fit is dropped.
+    pub queue_bits: u64,
+}
+
+/// What can be read back of a [`Limit`] to the byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitInForce {
+    /// The rate in bits per second.
+    pub rate_bits: u64,
+    /// How much may wait to be sent, in bits.
+    pub queue_bits: u64,
+}
+
+impl From<Limit> for LimitInForce {
+    /// As the kernel counts: in whole bytes.
+    fn from(limit: Limit) -> Self {
+        Self { rate_bits: limit.rate_bytes() * 8, queue_bits: u64::from(limit.queue_bytes()) * 8 }
+    }
 }
 
 impl Limit {
@@ -54,8 +70,7 @@ impl Limit {
     }
 
     fn queue_bytes(self) -> u32 {
-        let waiting = self.rate_bytes().saturating_mul(LATENCY_MS) / 1000;
-        saturated(waiting.saturating_add(u64::from(self.burst_bytes())))
+        saturated(self.queue_bits / 8)
     }
 
     fn options(self) -> Vec<TcOption> {
@@ -107,27 +122,27 @@ pub(crate) fn list_message() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default())
 }
 
-/// The rate in bits per second, if `message` describes the token bucket of link `index`.
-pub(crate) fn rate_of(message: &TcMessage, index: u32) -> Option<u64> {
+/// The limit, if `message` describes the token bucket of link `index`.
+pub(crate) fn described_by(message: &TcMessage, index: u32) -> Option<LimitInForce> {
     let header = &message.header;
     if header.index != index.cast_signed() || header.parent != TcHandle::ROOT {
         return None;
     }
     let mut is_bucket = false;
-    let mut bytes_per_second = None;
+    let mut limit = None;
     for attribute in &message.attributes {
         match attribute {
             TcAttribute::Kind(kind) => is_bucket = kind == "tbf",
-            TcAttribute::Options(options) => bytes_per_second = rate(options),
+            TcAttribute::Options(options) => limit = in_force(options),
             _ => {}
         }
     }
-    bytes_per_second.filter(|_| is_bucket).map(|bytes| bytes.saturating_mul(8))
+    limit.filter(|_| is_bucket)
 }
 
-/// The rate in bytes per second; the narrow one is full where there is a wide one. The options of a
-/// queue whose kind the codec does not know come as one attribute that holds them all.
-fn rate(options: &[TcOption]) -> Option<u64> {
+/// The options of a queue whose kind the codec does not know come as one attribute that holds them
+/// all.
+fn in_force(options: &[TcOption]) -> Option<LimitInForce> {
     let option = options.first()?;
     let mut nest = vec![0; option.value_len()];
     option.emit_value(&mut nest);
@@ -135,11 +150,17 @@ fn rate(options: &[TcOption]) -> Option<u64> {
         let mut nested = NlasIterator::new(&nest).filter_map(Result::ok);
         nested.find(|nested| nested.kind() == kind).map(|nested| nested.value().to_vec())
     };
-    if let Some(wide) = value(TCA_TBF_RATE64) {
-        return Some(u64::from_ne_bytes(wide.try_into().ok()?));
-    }
-    let narrow = value(TCA_TBF_PARMS)?.get(RATE)?.try_into().ok()?;
-    Some(u32::from_ne_bytes(narrow).into())
+    let parameters = value(TCA_TBF_PARMS)?;
+    let number = |at: Range<usize>| {
+        Some(u64::from(u32::from_ne_bytes(parameters.get(at)?.try_into().ok()?)))
+    };
+    // The narrow rate is full where there is a wide one.
+    let rate_bytes = match value(TCA_TBF_RATE64) {
+        Some(wide) => u64::from_ne_bytes(wide.try_into().ok()?),
+        None => number(RATE)?,
+    };
+    let (rate_bits, queue_bits) = (rate_bytes.saturating_mul(8), number(QUEUE)? * 8);
+    Some(LimitInForce { rate_bits, queue_bits })
 }
 
 fn root_queue(index: u32) -> TcMessage {

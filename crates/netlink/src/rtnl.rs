@@ -15,8 +15,9 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 
 use crate::{
-    AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, Link, LinkChange,
-    MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings, address, bridge,
+    AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, LimitInForce, Link,
+    LinkChange, MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings, address,
+    bridge,
     datagram::{Object, of_routing},
     fdb, limit, route, rule,
     socket::{KernelSocket, RefusalCause},
@@ -441,18 +442,20 @@ impl Rtnl {
         }
     }
 
-    /// The rate to which [`Rtnl::set_egress_limit`] limits what a link sends, in bits per second.
+    /// The limit that [`Rtnl::set_egress_limit`] has set.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn egress_rate(&mut self, index: u32) -> Result<Option<u64>, Error> {
+    pub fn egress_limit(&mut self, index: u32) -> Result<Option<LimitInForce>, Error> {
         let link = self.link_by_index(index)?;
         if link.and_then(|link| link.queue).as_deref() != Some("tbf") {
             return Ok(None);
         }
         // The kernel tells no single queue without its handle, so all are listed.
         let of_link = |object| match object {
-            RouteNetlinkMessage::NewQueueDiscipline(message) => limit::rate_of(&message, index),
+            RouteNetlinkMessage::NewQueueDiscipline(message) => {
+                limit::described_by(&message, index)
+            }
             _ => None,
         };
         let listed = self.list("list the queues", &limit::list_message(), of_link)?;

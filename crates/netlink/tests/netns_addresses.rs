@@ -8,7 +8,9 @@
 
 mod support;
 
-use netlink::{AddAddress, IpNetwork, Limit, LinkChange, Request, Route, Rtnl, Rule, VethEnd};
+use netlink::{
+    AddAddress, IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, Rtnl, Rule, VethEnd,
+};
 use serde_json::{Value, json};
 use support::TestNetns;
 
@@ -153,8 +155,9 @@ fn rules_choose_a_table_by_source() {
 fn a_limit_is_set_changed_and_taken_off() {
     let (netns, mut rtnl) = with_vf();
     let shown = || netns.json("tc -j qdisc show dev vf root")[0].clone();
-    let small = Limit { rate_bits: 10_000_000, burst_bits: 1_000_000 };
-    let large = Limit { rate_bits: 100_000_000_000, burst_bits: 100_000_000 };
+    let small = Limit { rate_bits: 10_000_000, burst_bits: 1_000_000, queue_bits: 500_000 };
+    let large =
+        Limit { rate_bits: 100_000_000_000, burst_bits: 100_000_000, queue_bits: 5_000_000_000 };
     for limit in [small, large, small] {
         rtnl.set_egress_limit(VF, Some(limit)).unwrap();
         let queue = shown();
@@ -162,9 +165,11 @@ fn a_limit_is_set_changed_and_taken_off() {
         assert_eq!(queue["options"]["rate"].as_u64().unwrap() * 8, limit.rate_bits);
         let burst = queue["options"]["burst"].as_u64().unwrap() * 8;
         assert!(burst.abs_diff(limit.burst_bits) * 100 <= limit.burst_bits, "{burst}");
+        assert_eq!(rtnl.egress_limit(VF).unwrap(), Some(LimitInForce::from(limit)));
     }
     for _ in 0..2 {
         rtnl.set_egress_limit(VF, None).unwrap();
         assert_ne!(shown()["kind"], "tbf");
+        assert_eq!(rtnl.egress_limit(VF).unwrap(), None);
     }
 }

@@ -15,7 +15,7 @@ use vf_alloc::VfId;
 
 use super::{
     Capability, Card, Eswitch, Reading, Refused, Representor, Unsupported,
-    link::{Links, check_ingress_rate, gone_is_done, rate_when_limited},
+    link::{Links, check_ingress_rate, described, gone_is_done, when_limited},
 };
 use crate::{
     model::{Bandwidth, PortSettings},
@@ -351,13 +351,13 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
-        let ingress = self.links.rate(port)?;
+        let ingress = self.links.limit_in_force(port)?;
         let egress = self.egress_rate(&self.existing_port(port)?)?.unwrap_or_default();
-        let to_pod = ingress.map(|rate| format!("towards the pod {rate} bit/s"));
+        let to_pod = ingress.map(described);
         let from_pod = (egress != 0).then(|| format!("from the pod {egress} bit/s"));
         let detail: Vec<_> = to_pod.into_iter().chain(from_pod).collect();
         Ok(Reading {
-            in_place: ingress == rate_when_limited(bandwidth) && egress == bandwidth.egress_rate,
+            in_place: ingress == when_limited(bandwidth, port) && egress == bandwidth.egress_rate,
             detail: if detail.is_empty() { "unlimited".to_owned() } else { detail.join(", ") },
         })
     }

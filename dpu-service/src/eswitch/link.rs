@@ -2,15 +2,27 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netlink::{Family, Limit, Link, LinkChange, Rtnl, set_sysctl};
+use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
 
 use super::{Refused, Representor, Unsupported};
 use crate::{model::Bandwidth, probe::Ability};
 
-/// Burst where the request names none: what the rate gives in 10 ms, at least 64 KiB, which is the
-/// largest piece that the pod's stack hands over at once.
-const BURST_PARTS_PER_SECOND: u64 = 100;
-const SMALLEST_BURST: u64 = 64 * 1024 * 8;
+/// How long a frame may wait before those behind it are dropped, in milliseconds.
+const LONGEST_WAIT: u64 = 50;
+
+/// What may be sent at once at most, as what the rate gives in so many milliseconds. Runtimes ask for
+/// the largest burst there is, which would be no limit for minutes.
+const LARGEST_BURST: u64 = 100;
+
+/// What may be sent at once where the request does not say: what the rate gives in so many
+/// milliseconds, at least [`LARGEST_PIECE`].
+const DEFAULT_BURST: u64 = 10;
+
+/// The largest piece that a stack hands over at once, in bits, with the headers that its frames get.
+const LARGEST_PIECE: u64 = 72 * 1024 * 8;
+
+/// Ethernet's header with a VLAN tag, in bytes.
+const HEADER: u64 = 18;
 
 /// The kind of queue of a link whose rate is limited.
 const LIMITED: &str = "tbf";
@@ -62,7 +74,7 @@ impl Links {
 
     /// Limits what the pod receives: what the representor sends.
     pub(super) fn limit(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
-        let limited = self.rtnl().set_egress_limit(port.index, limit(bandwidth));
+        let limited = self.rtnl().set_egress_limit(port.index, limit(bandwidth, port.mtu));
         limited.map_err(|error| Refused::new(format!("limit the rate of {}", port.name), error))
     }
 
@@ -72,10 +84,13 @@ impl Links {
             .map_err(|error| Refused::new(format!("take the limit off {}", port.name), error))
     }
 
-    /// To how many bits per second it is limited what the pod receives. `None`: it is not.
-    pub(super) fn rate(&self, port: &Representor) -> Result<Option<u64>, Refused> {
-        let rate = self.rtnl().egress_rate(port.index);
-        rate.map_err(|error| Refused::new(format!("read the rate of {}", port.name), error))
+    /// How it is limited what the pod receives. `None`: it is not.
+    pub(super) fn limit_in_force(
+        &self,
+        port: &Representor,
+    ) -> Result<Option<LimitInForce>, Refused> {
+        let limit = self.rtnl().egress_limit(port.index);
+        limit.map_err(|error| Refused::new(format!("read the limit of {}", port.name), error))
     }
 }
 
@@ -102,18 +117,34 @@ pub(super) fn is_limited(link: &Link) -> bool {
     link.queue.as_deref() == Some(LIMITED)
 }
 
-/// What [`Links::rate`] tells once these limits are set: the kernel counts in whole bytes.
-pub(super) fn rate_when_limited(bandwidth: &Bandwidth) -> Option<u64> {
-    limit(bandwidth).map(|limit| limit.rate_bits / 8 * 8)
+/// What [`Links::limit_in_force`] tells once these limits are set.
+pub(super) fn when_limited(bandwidth: &Bandwidth, port: &Representor) -> Option<LimitInForce> {
+    limit(bandwidth, port.mtu).map(LimitInForce::from)
 }
 
-fn limit(bandwidth: &Bandwidth) -> Option<Limit> {
+pub(super) fn described(limit: LimitInForce) -> String {
+    format!("towards the pod {} bit/s", limit.rate_bits)
+}
+
+/// Sizes follow from the rate, so that nobody waits for what somebody else has sent long ago: but two
+/// frames fit at any rate.
+fn limit(bandwidth: &Bandwidth, mtu: u32) -> Option<Limit> {
     let rate_bits = bandwidth.ingress_rate;
-    let burst_bits = match bandwidth.ingress_burst {
-        0 => (rate_bits / BURST_PARTS_PER_SECOND).max(SMALLEST_BURST),
+    let given_in = |milliseconds: u64| rate_bits.saturating_mul(milliseconds) / 1000;
+    let two_frames = 2 * 8 * (u64::from(mtu) + HEADER);
+    let queue_bits = given_in(LONGEST_WAIT).max(two_frames);
+    let wanted = match bandwidth.ingress_burst {
+        0 => given_in(DEFAULT_BURST).max(LARGEST_PIECE),
         burst => burst,
     };
-    (rate_bits != 0).then_some(Limit { rate_bits, burst_bits })
+    let burst_bits = wanted.min(largest_burst(given_in(LARGEST_BURST), queue_bits)).max(two_frames);
+    (rate_bits != 0).then_some(Limit { rate_bits, burst_bits, queue_bits })
+}
+
+/// The kernel cuts a piece that is larger than the burst. One that is not would never fit into a
+/// smaller queue, and be dropped however often it is sent.
+fn largest_burst(by_rate: u64, queue: u64) -> u64 {
+    if queue < LARGEST_PIECE { by_rate.min(queue) } else { by_rate }
 }
 
 /// What was on something that vanished is off.
@@ -125,15 +156,34 @@ pub(crate) fn gone_is_done(outcome: Result<(), netlink::Error>) -> Result<(), ne
 mod tests {
     use super::*;
 
+    fn sizes(ingress_rate: u64, ingress_burst: u64) -> Option<(u64, u64)> {
+        let bandwidth = Bandwidth { ingress_rate, ingress_burst, ..Bandwidth::default() };
+        limit(&bandwidth, 1500).map(|limit| (limit.burst_bits, limit.queue_bits))
+    }
+
+    const TWO_FRAMES: u64 = 2 * 1518 * 8;
+
     #[test]
     fn a_rate_without_a_burst_gets_one_that_lets_it_flow() {
-        let burst = |ingress_rate, ingress_burst| {
-            limit(&Bandwidth { ingress_rate, ingress_burst, ..Bandwidth::default() })
-                .map(|limit| limit.burst_bits)
-        };
-        assert_eq!(burst(0, 0), None);
-        assert_eq!(burst(1_000_000, 80_000), Some(80_000));
-        assert_eq!(burst(1_000_000, 0), Some(SMALLEST_BURST));
-        assert_eq!(burst(10_000_000_000, 0), Some(100_000_000));
+        assert_eq!(sizes(0, 0), None);
+        assert_eq!(sizes(1_000_000, 0), Some((50_000, 50_000)));
+        assert_eq!(sizes(100_000_000, 0), Some((1_000_000, 5_000_000)));
+        assert_eq!(sizes(10_000_000_000, 0), Some((100_000_000, 500_000_000)));
+    }
+
+    #[test]
+    fn a_burst_is_what_was_asked_for_within_what_the_rate_gives_in_a_tenth_of_a_second() {
+        assert_eq!(sizes(1_000_000, 40_000), Some((40_000, 50_000)));
+        assert_eq!(sizes(100_000_000, 9_000_000), Some((9_000_000, 5_000_000)));
+        assert_eq!(sizes(100_000_000, u64::MAX), Some((10_000_000, 5_000_000)));
+        assert_eq!(sizes(64_000, 8), Some((TWO_FRAMES, TWO_FRAMES)), "a frame fits at any rate");
+    }
+
+    #[test]
+    fn what_passes_the_bucket_whole_fits_into_the_queue() {
+        for rate in (0..40).map(|power| 8 << power) {
+            let (burst, queue) = sizes(rate, u64::MAX).unwrap();
+            assert!(burst <= queue || queue >= LARGEST_PIECE, "{rate}: {burst}, {queue}");
+        }
     }
 }

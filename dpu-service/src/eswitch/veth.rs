@@ -6,7 +6,7 @@ use virtual_nic::RepresentorAlias;
 
 use super::{
     Capability, Eswitch, Reading, Refused, Representor, Unsupported,
-    link::{Links, check_ingress_rate, rate_when_limited},
+    link::{Links, check_ingress_rate, described, when_limited},
 };
 use crate::{
     model::{Bandwidth, PortSettings},
@@ -103,12 +103,9 @@ impl Eswitch for VethEswitch {
     }
 
     fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
-        let rate = self.links.rate(port)?;
-        let detail = match rate {
-            None => "unlimited".to_owned(),
-            Some(rate) => format!("towards the pod {rate} bit/s"),
-        };
-        Ok(Reading { in_place: rate == rate_when_limited(bandwidth), detail })
+        let limit = self.links.limit_in_force(port)?;
+        let detail = limit.map_or_else(|| "unlimited".to_owned(), described);
+        Ok(Reading { in_place: limit == when_limited(bandwidth, port), detail })
     }
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {

@@ -90,11 +90,11 @@ impl Dpu {
 
     /// As the programmer does it. Inside, like [`Self::prepare`].
     pub(crate) fn program(&self, pod: &Pod) {
-        let port = self.representor(pod);
         let settings = &pod.settings;
-        self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
-        self.eswitch.set_mtu(&port, settings.mtu).unwrap();
+        self.eswitch.set_mtu(&self.representor(pod), settings.mtu).unwrap();
+        let port = self.representor(pod);
         self.fabric.join(&port, settings).unwrap();
+        self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
         match settings.anti_spoofing {
             true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
             false => self.fabric.clear_anti_spoofing(&port).unwrap(),

@@ -45,7 +45,7 @@ fn check_routing(object: RouteNetlinkMessage) {
             let _link = Link::from(message);
         }
         RouteNetlinkMessage::NewQueueDiscipline(message) => {
-            let _rate = limit::rate_of(&message, message.header.index.cast_unsigned());
+            let _limit = limit::described_by(&message, message.header.index.cast_unsigned());
         }
         other => check_written(&other),
     }
