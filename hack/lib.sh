@@ -242,13 +242,22 @@ TOML
 write_conflist() {
     cat >"$1/$2.conflist" <<JSON
 {
-  "cniVersion": "1.1.0",
+  "cniVersion": "1.0.0",
+  "cniVersions": ["0.4.0", "1.0.0", "1.1.0"],
   "name": "$2",
   "plugins": [
     {
       "type": "host-shim",
       "agentSocket": "$1/agent.sock",
-      "capabilities": { "mac": true, "ips": true, "deviceID": true, "io.kubernetes.cri.pod-annotations": true }
+      "capabilities": {
+        "mac": true,
+        "ips": true,
+        "bandwidth": true,
+        "dns": true,
+        "deviceID": true,
+        "CNIDeviceInfoFile": true,
+        "io.kubernetes.cri.pod-annotations": true
+      }
     }
   ]
 }
