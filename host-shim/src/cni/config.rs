@@ -2,12 +2,14 @@
 
 use std::io::Read;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
     environment::quoted,
     error::{CniError, code},
+    foreign::ForeignKey,
+    go_json,
     version::Version,
 };
 
@@ -42,10 +44,8 @@ pub struct Configuration {
     /// Addresses for the pod.
     pub ips: Option<Vec<String>>,
     /// Arguments by convention.
-    #[serde(deserialize_with = "null_is_default")]
     pub args: Args,
     /// What the runtime passes for the capabilities that the configuration declares.
-    #[serde(deserialize_with = "null_is_default")]
     pub runtime_config: Map<String, Value>,
     /// The result of the plugin before, or of the ADD.
     pub prev_result: Option<Value>,
@@ -55,6 +55,9 @@ pub struct Configuration {
     /// The same under the key that older runtimes misspelt.
     #[serde(rename = "cni.dev/attachments")]
     pub attachments: Option<Vec<ValidAttachment>>,
+    /// What it asks of another plugin.
+    #[serde(skip)]
+    pub foreign_key: Option<ForeignKey>,
 }
 
 /// `args`
@@ -62,7 +65,6 @@ pub struct Configuration {
 #[serde(default)]
 pub struct Args {
     /// `args.cni`
-    #[serde(deserialize_with = "null_is_default")]
     pub cni: CniArgs,
 }
 
@@ -86,13 +88,8 @@ pub struct ValidAttachment {
     pub ifname: String,
 }
 
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
+/// The lists of GC.
+const VALID_LISTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 impl Configuration {
     /// Reads and checks a configuration, in the order that the reference library does.
@@ -104,13 +101,13 @@ impl Configuration {
             let message = format!("the network configuration on stdin can't be decoded: {why}");
             CniError::new(code::UNDECODABLE, message)
         };
-        let document = read_limited(input)?;
-        // A list would be taken for the fields in their order.
-        if document.trim_ascii_start().first() == Some(&b'[') {
-            return Err(undecodable(&"it is a list, not an object"));
-        }
-        let configuration: Self =
-            serde_json::from_slice(&document).map_err(|error| undecodable(&error))?;
+        let mut document: Map<String, Value> =
+            serde_json::from_slice(&read_limited(input)?).map_err(|error| undecodable(&error))?;
+        let foreign_key = ForeignKey::first_of(&document);
+        show_empty_lists(&mut document);
+        let read: Self =
+            go_json::read(Value::Object(document)).map_err(|error| undecodable(&error))?;
+        let configuration = Self { foreign_key, ..read };
         configuration.check_name()?;
         configuration.check_type()?;
         Ok(configuration)
@@ -160,6 +157,15 @@ impl Configuration {
     #[must_use]
     pub fn network(&self) -> String {
         self.network.clone().unwrap_or_else(|| self.name.clone())
+    }
+}
+
+/// Go prints a list without entries as null, which would else be as good as none.
+fn show_empty_lists(document: &mut Map<String, Value>) {
+    for key in VALID_LISTS {
+        if let Some(list @ Value::Null) = document.get_mut(key) {
+            *list = Value::Array(Vec::new());
+        }
     }
 }
 

@@ -4,7 +4,11 @@
 pub mod config;
 pub mod environment;
 pub mod error;
+pub mod foreign;
+pub mod go_json;
 pub mod plugin;
+#[cfg(test)]
+mod recorded;
 pub mod request;
 pub mod result;
 pub mod version;

@@ -1,6 +1,8 @@
 //! A runtime's call, from environment and standard input to what the agent is asked.
 
-use std::{fs, io::Read, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet, fs, io::Read, os::unix::fs::MetadataExt, path::PathBuf, time::Duration,
+};
 
 use serde_json::Value;
 
@@ -207,14 +209,57 @@ fn not_promised(environment: &Environment) -> CniError {
 
 fn gc(configuration: Configuration) -> Result<GcRequest, CniError> {
     let network = configuration.network();
-    let valid = configuration.valid_attachments.or(configuration.attachments).ok_or_else(|| {
+    let lists = [configuration.valid_attachments, configuration.attachments];
+    if lists.iter().all(Option::is_none) {
         let message = "GC needs cni.dev/valid-attachments, and the configuration has none; \
                        nothing was released";
-        CniError::new(code::INVALID_CONFIGURATION, message)
-    })?;
-    let valid = valid.into_iter().map(|ValidAttachment { container_id, ifname }| Key {
+        return Err(CniError::new(code::INVALID_CONFIGURATION, message));
+    }
+    let listed = lists.into_iter().flatten().flatten();
+    let valid = listed.map(|ValidAttachment { container_id, ifname }| Key {
         container_id,
         interface_name: ifname,
     });
-    Ok(GcRequest { configuration: configuration.name, network, valid: valid.collect() })
+    let valid: BTreeSet<_> = valid.collect();
+    Ok(GcRequest { configuration: configuration.name, network, valid: valid.into_iter().collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn gc(lists: &Value) -> Result<Vec<Key>, CniError> {
+        let mut document = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
+        document.as_object_mut().unwrap().extend(lists.as_object().unwrap().clone());
+        let document = Document::read(document.to_string().as_bytes())?;
+        let Request::Gc(request) = prepare(Verb::Gc, &Environment::default(), document)?.request
+        else {
+            panic!("no GC")
+        };
+        Ok(request.valid)
+    }
+
+    /// CRI-O's libcni prints a list without entries so.
+    #[test]
+    fn a_list_that_is_null_is_empty_and_one_that_is_absent_is_refused() {
+        let both = json!({"cni.dev/valid-attachments": null, "cni.dev/attachments": null});
+        assert_eq!(gc(&both), Ok(vec![]));
+        assert_eq!(gc(&json!({"cni.dev/valid-attachments": null})), Ok(vec![]));
+        assert_eq!(gc(&json!({"cni.dev/attachments": []})), Ok(vec![]));
+        assert_eq!(gc(&json!({})).unwrap_err().code, code::INVALID_CONFIGURATION);
+    }
+
+    #[test]
+    fn what_either_list_names_is_valid() {
+        let list = |id: &str| json!([{"containerID": id, "ifname": "eth0"}]);
+        let key = |id: &str| Key { container_id: id.into(), interface_name: "eth0".into() };
+        let lists = |new: Value, old: Value| {
+            gc(&json!({"cni.dev/valid-attachments": new, "cni.dev/attachments": old}))
+        };
+        assert_eq!(lists(list("a"), list("a")), Ok(vec![key("a")]));
+        assert_eq!(lists(Value::Null, list("b")), Ok(vec![key("b")]));
+        assert_eq!(lists(list("a"), list("b")), Ok(vec![key("a"), key("b")]));
+    }
 }

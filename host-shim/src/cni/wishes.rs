@@ -4,13 +4,17 @@
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::form::pci_address;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::Value;
 
 use super::{
     config::Configuration,
     environment::{Environment, quoted},
     error::{CniError, code},
+    go_json::{self, GoJsonError, is_zero, named},
     result::Dns,
 };
 use crate::protocol::{Bandwidth, Pod};
@@ -37,22 +41,50 @@ pub struct Wishes {
     pub dns: Option<Dns>,
 }
 
+/// The `bandwidth` capability.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct BandwidthCapability {
+    ingress_rate: u64,
+    ingress_burst: u64,
+    egress_rate: u64,
+    egress_burst: u64,
+}
+
 /// The `dns` capability.
-#[derive(Deserialize)]
-#[serde(default)]
-#[derive(Default)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct DnsCapability {
     servers: Vec<String>,
     searches: Vec<String>,
     options: Vec<String>,
 }
 
-/// An entry of the `portMappings` capability, as far as it matters.
-#[derive(Deserialize)]
+/// An entry of the `portMappings` capability.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct PortMapping {
-    #[serde(rename = "hostPort", default)]
     host_port: u32,
+    #[serde(rename = "containerPort")]
+    _container_port: IgnoredAny,
+    #[serde(rename = "protocol")]
+    _protocol: IgnoredAny,
+    #[serde(rename = "hostIP")]
+    _host_ip: IgnoredAny,
 }
+
+/// What `runtimeConfig` can hold and means something to the plugin.
+const CAPABILITIES: [&str; 9] = [
+    "mac",
+    "ips",
+    "deviceID",
+    "bandwidth",
+    "CNIDeviceInfoFile",
+    "dns",
+    "portMappings",
+    "io.kubernetes.cri.pod-annotations",
+    "cgroupPath",
+];
 
 impl Wishes {
     /// Gathers what the pod asks for.
@@ -66,6 +98,9 @@ impl Wishes {
         configuration: &Configuration,
     ) -> Result<Self, CniError> {
         environment.check_args()?;
+        if let Some(foreign) = &configuration.foreign_key {
+            return Err(foreign.refusal());
+        }
         let mut wishes = Self { pod: pod(environment), ..Self::default() };
         wishes.take_device(configuration)?;
         wishes.take_mac("mac", configuration.mac.as_deref())?;
@@ -73,8 +108,8 @@ impl Wishes {
         wishes.take_environment(environment)?;
         wishes.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
         wishes.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
-        for (key, value) in &configuration.runtime_config {
-            wishes.take_capability(key, value)?;
+        for (key, value) in named(configuration.runtime_config.clone(), &CAPABILITIES) {
+            wishes.take_capability(&key, &value)?;
         }
         Ok(wishes)
     }
@@ -104,7 +139,7 @@ impl Wishes {
     }
 
     fn take_capability(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
-        if is_blank(value) {
+        if is_zero(value) {
             return Ok(());
         }
         let name = format!("runtimeConfig.{key}");
@@ -112,7 +147,7 @@ impl Wishes {
             "mac" => self.take_mac(&name, Some(&decode::<String>(&name, value)?)),
             "ips" => self.take_addresses(&name, Some(&decode::<Vec<String>>(&name, value)?)),
             "deviceID" => self.take_pci_address(&name, Some(&decode::<String>(&name, value)?)),
-            "bandwidth" => decode(&name, value).map(|bandwidth| self.bandwidth = bandwidth),
+            "bandwidth" => decode(&name, value).map(|limits| self.take_bandwidth(&limits)),
             "CNIDeviceInfoFile" => self.take_device_info_file(&name, value),
             "dns" => decode(&name, value).map(|dns| self.take_dns(dns)),
             "portMappings" => refuse_port_mappings(&name, value),
@@ -162,6 +197,15 @@ impl Wishes {
         Ok(())
     }
 
+    fn take_bandwidth(&mut self, limits: &BandwidthCapability) {
+        self.bandwidth = Bandwidth {
+            ingress_rate: limits.ingress_rate,
+            ingress_burst: limits.ingress_burst,
+            egress_rate: limits.egress_rate,
+            egress_burst: limits.egress_burst,
+        };
+    }
+
     fn take_dns(&mut self, dns: DnsCapability) {
         let dns = Dns {
             nameservers: dns.servers,
@@ -186,8 +230,8 @@ fn refuse_port_mappings(key: &str, value: &Value) -> Result<(), CniError> {
         return Ok(());
     }
     Err(unsupported(key, value).with_details(
-        "UNSUPPORTED: chain the portmap plugin after host-shim, and let it alone have the \
-         capability portMappings",
+        "UNSUPPORTED: nothing forwards host ports: leave them out, or drop the capability \
+         portMappings from the configuration and the pod starts without them",
     ))
 }
 
@@ -202,16 +246,6 @@ fn refuse_our_annotations(value: &Value) -> Result<(), CniError> {
     }
 }
 
-fn is_blank(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
 /// A PCI address in full, lower case, such as `0000:03:00.2`; the domain may be left out.
 fn full_pci_address(text: &str) -> Option<String> {
     match text.matches(':').count() {
@@ -221,8 +255,11 @@ fn full_pci_address(text: &str) -> Option<String> {
 }
 
 fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
-    T::deserialize(value).map_err(|error| {
-        invalid(format!("{key} {} is malformed: {error}", quoted(&value.to_string())))
+    go_json::read(value.clone()).map_err(|error| match error {
+        GoJsonError::UnknownKey(unknown) => unsupported(&format!("{key}.{unknown}"), value),
+        GoJsonError::Malformed(why) => {
+            invalid(format!("{key} {} is malformed: {why}", quoted(&value.to_string())))
+        }
     })
 }
 
@@ -230,7 +267,8 @@ fn invalid(message: String) -> CniError {
     CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
-fn unsupported(key: &str, value: &Value) -> CniError {
+/// That `key` asks for what can't be had.
+pub(super) fn unsupported(key: &str, value: &Value) -> CniError {
     let message = format!("{key} {} is not supported", quoted(&value.to_string()));
     CniError::new(code::UNSUPPORTED_FIELD, message)
         .with_details("UNSUPPORTED: leave it out, or drop the capability from the configuration")
@@ -316,6 +354,84 @@ mod tests {
         assert!(of_runtime("cgroupPath", &json!("/kubepods/x")).is_ok());
     }
 
+    /// containerd passes Go's own names of fields.
+    #[test]
+    fn capabilities_are_read_in_any_case() {
+        let limits =
+            json!({"IngressRate": 1, "IngressBurst": 2, "EgressRate": 3, "EgressBurst": 4});
+        let limits = of_runtime("bandwidth", &limits).unwrap().bandwidth;
+        assert_eq!((limits.ingress_rate, limits.ingress_burst), (1, 2));
+        assert_eq!((limits.egress_rate, limits.egress_burst), (3, 4));
+        let dns = json!({"Servers": ["10.96.0.10"], "Searches": null, "Options": null});
+        let dns = of_runtime("dns", &dns).unwrap().dns.unwrap();
+        assert_eq!((dns.nameservers, dns.search), (vec!["10.96.0.10".into()], vec![]));
+        let ports =
+            json!([{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": ""}]);
+        assert_eq!(of_runtime("portMappings", &ports).unwrap_err().code, code::UNSUPPORTED_FIELD);
+        let mac = of_runtime("MAC", &json!("02:00:00:00:00:01")).unwrap().mac;
+        assert_eq!(mac, Some(MacAddress([2, 0, 0, 0, 0, 1])));
+    }
+
+    #[test]
+    fn an_unknown_key_of_a_capability_is_refused_by_name() {
+        for (key, value, named) in [
+            (
+                "bandwidth",
+                json!({"IngressRate": 1, "Latency": 5}),
+                "runtimeConfig.bandwidth.Latency",
+            ),
+            ("dns", json!({"nameservers": ["10.0.0.1"]}), "runtimeConfig.dns.nameservers"),
+            (
+                "portMappings",
+                json!([{"containerPort": 80, "range": 5}]),
+                "runtimeConfig.portMappings.range",
+            ),
+        ] {
+            let error = of_runtime(key, &value).unwrap_err();
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert!(error.message.starts_with(named), "{error:?}");
+        }
+        assert!(of_runtime("bandwidth", &json!({"Latency": 0})).is_ok());
+    }
+
+    /// Whoever comes from sriov-cni, ovs-cni or host-device is not to land untagged.
+    #[test]
+    fn keys_of_other_plugins_are_refused_with_what_does_the_same() {
+        for (fields, instead) in [
+            (json!({"vlan": 100}), "`vlan` of the network with `dpuctl apply`"),
+            (json!({"Vlan": 100}), "`vlan` of the network"),
+            (json!({"vlanQoS": 3}), "no priorities"),
+            (json!({"mtu": 9000}), "`mtu` of the network"),
+            (json!({"ipam": {"type": "host-local"}}), "`subnets` of the network"),
+            (json!({"spoofchk": "off"}), "`allowMacSpoofing` of the network"),
+            (json!({"trust": "on"}), "`allowMacSpoofing` of the network"),
+            (json!({"link_state": "enable"}), "the VF is"),
+            (json!({"min_tx_rate": 1}), "no guaranteed rates"),
+            (json!({"max_tx_rate": 100}), "`bandwidth.egressRate` of the network"),
+            (json!({"bridge": "br1"}), "`fabric.bridge`"),
+            (json!({"trunk": [{"id": 7}]}), "`trunk` of the network"),
+            (json!({"device": "eth1"}), "`deviceID`"),
+        ] {
+            let error = gather("", &fields).unwrap_err();
+            let (key, value) = fields.as_object().unwrap().iter().next().unwrap();
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert!(error.message.starts_with(key.as_str()), "{error:?}");
+            let names_value = |part: &str| error.message.contains(part);
+            assert!(value.as_str().is_none_or(names_value), "{error:?}");
+            assert!(error.details.contains(instead), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn keys_of_other_plugins_that_say_nothing_are_passed_over() {
+        let fields = json!({
+            "ipam": {}, "dns": {}, "vlan": 0, "mtu": 0, "spoofchk": "", "trunk": null,
+            "bridge": "", "logLevel": "debug", "capabilities": {"mac": true},
+        });
+        assert_eq!(gather("", &fields).unwrap(), Wishes::default());
+        assert!(gather("", &json!({"ipam": {"type": ""}})).is_ok());
+    }
+
     #[test]
     fn what_cant_be_honoured_is_refused_with_key_and_value() {
         for (key, value, shown) in [
@@ -333,9 +449,9 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_host_ports_is_told_of_the_plugin_for_them() {
+    fn who_asks_for_host_ports_is_told_that_there_are_none() {
         let error = of_runtime("portMappings", &json!([{"hostPort": 80}])).unwrap_err();
-        assert!(error.details.contains("portmap"), "{error:?}");
+        assert!(error.details.contains("nothing forwards host ports"), "{error:?}");
     }
 
     #[test]

@@ -1,0 +1,226 @@
+//! JSON as Go's encoding/json reads it, because runtimes test what they pass with Go's plugins
+//! alone: an object's keys fit a field without regard to case, an exact one first, and null sets
+//! nothing.
+
+use std::fmt::Display;
+
+use serde::{
+    Deserializer,
+    de::{
+        self, DeserializeOwned, Visitor,
+        value::{MapDeserializer, SeqDeserializer},
+    },
+    forward_to_deserialize_any,
+};
+use serde_json::{Map, Value};
+
+/// Why a value does not fit a type.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GoJsonError {
+    /// An object of a type that knows all its keys has another one, which asks for something.
+    #[error("unknown key {0}")]
+    UnknownKey(String),
+    /// Anything else.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl de::Error for GoJsonError {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::Malformed(message.to_string())
+    }
+
+    fn unknown_field(field: &str, _: &'static [&'static str]) -> Self {
+        Self::UnknownKey(field.to_owned())
+    }
+}
+
+/// Reads a value.
+///
+/// # Errors
+/// [`GoJsonError`]
+pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, GoJsonError> {
+    T::deserialize(GoJson(value))
+}
+
+/// Whether a key fits a field of this name, which is of ASCII. Go folds the long s and the Kelvin
+/// sign too.
+#[must_use]
+pub fn fits(key: &str, name: &str) -> bool {
+    let fold = |letter: char| match letter {
+        'ſ' => 's',
+        '\u{212a}' => 'k',
+        letter => letter.to_ascii_lowercase(),
+    };
+    key.chars().map(fold).eq(name.chars().map(fold))
+}
+
+/// Whether the value is what Go takes for an absent one.
+#[must_use]
+pub fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is_true) => !is_true,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_zero),
+    }
+}
+
+struct GoJson(Value);
+
+impl<'de> Deserializer<'de> for GoJson {
+    type Error = GoJsonError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GoJsonError> {
+        match self.0 {
+            Value::Array(items) => {
+                visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(GoJson)))
+            }
+            Value::Object(fields) => visit_object(fields, visitor),
+            plain => plain.deserialize_any(visitor).map_err(de::Error::custom),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        names: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, GoJsonError> {
+        match self.0 {
+            Value::Object(fields) => visit_object(named(fields, names), visitor),
+            other => Err(de::Error::invalid_type(unexpected(&other), &visitor)),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GoJsonError> {
+        match self.0 {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl de::IntoDeserializer<'_, GoJsonError> for GoJson {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+fn visit_object<'de, V: Visitor<'de>>(
+    fields: Map<String, Value>,
+    visitor: V,
+) -> Result<V::Value, GoJsonError> {
+    visitor.visit_map(MapDeserializer::new(
+        fields.into_iter().map(|(key, value)| (key, GoJson(value))),
+    ))
+}
+
+/// An object's fields under these names, as far as they fit one. What sets nothing is left out:
+/// null, and other fields whose values ask for nothing.
+#[must_use]
+pub fn named(fields: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
+    let mut named = Map::new();
+    let mut exact = Map::new();
+    for (key, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
+        if names.contains(&key.as_str()) {
+            exact.insert(key, value);
+        } else if let Some(name) = names.iter().find(|name| fits(&key, name)) {
+            named.insert((*name).to_owned(), value);
+        } else if !is_zero(&value) {
+            named.insert(key, value);
+        }
+    }
+    named.extend(exact);
+    named
+}
+
+fn unexpected(value: &Value) -> de::Unexpected<'_> {
+    match value {
+        Value::Null => de::Unexpected::Unit,
+        Value::Bool(value) => de::Unexpected::Bool(*value),
+        Value::Number(_) => de::Unexpected::Other("number"),
+        Value::String(text) => de::Unexpected::Str(text),
+        Value::Array(_) => de::Unexpected::Seq,
+        Value::Object(_) => de::Unexpected::Map,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Deserialize)]
+    #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+    struct Port {
+        host_port: u32,
+        #[serde(rename = "hostIP")]
+        host_ip: String,
+        tags: Vec<String>,
+        next: Option<Box<Port>>,
+    }
+
+    fn port(value: Value) -> Result<Port, GoJsonError> {
+        read(value)
+    }
+
+    #[test]
+    fn keys_fit_in_any_case_and_at_any_depth() {
+        let value = json!({"HostPort": 1, "hostip": "a", "TAGS": ["x"], "Next": {"HOSTPORT": 2}});
+        let next = Port { host_port: 2, ..Port::default() };
+        let whole = Port {
+            host_port: 1,
+            host_ip: "a".into(),
+            tags: vec!["x".into()],
+            next: Some(Box::new(next)),
+        };
+        assert_eq!(port(value), Ok(whole));
+        assert_eq!(port(json!({"ho\u{17f}tPort": 3})).unwrap().host_port, 3);
+    }
+
+    #[test]
+    fn an_exact_key_wins() {
+        for value in [json!({"HostPort": 1, "hostPort": 2}), json!({"hostPort": 2, "hostport": 3})]
+        {
+            assert_eq!(port(value).unwrap().host_port, 2);
+        }
+    }
+
+    #[test]
+    fn null_sets_nothing() {
+        let value = json!({"hostPort": null, "HostIP": null, "tags": null, "next": null});
+        assert_eq!(port(value), Ok(Port::default()));
+    }
+
+    #[test]
+    fn an_unknown_key_that_asks_for_something_is_named() {
+        let unknown = Err(GoJsonError::UnknownKey("hostRange".into()));
+        assert_eq!(port(json!({"hostRange": 5})), unknown);
+        assert_eq!(port(json!({"next": {"hostRange": 5}})), unknown);
+        assert_eq!(
+            port(json!({"hostRange": 0, "x": "", "y": [], "z": false})),
+            Ok(Port::default())
+        );
+    }
+
+    #[test]
+    fn what_is_of_another_type_is_malformed() {
+        for value in
+            [json!({"hostPort": "1"}), json!({"tags": "x"}), json!([1]), json!("x"), json!(null)]
+        {
+            assert!(matches!(port(value.clone()), Err(GoJsonError::Malformed(_))), "{value}");
+        }
+    }
+}

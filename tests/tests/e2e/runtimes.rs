@@ -1,0 +1,181 @@
+//! Calls as container runtimes make them, replayed: what a pod gets, and what is refused.
+
+use std::{fs, path::Path};
+
+use e2e::{Answer, Call, Lab, Netns, Settings};
+use serde_json::{Value, json};
+
+/// A call of tests/fixtures/runtimes.
+struct Recorded {
+    environment: Vec<(String, String)>,
+    configuration: Value,
+}
+
+impl Recorded {
+    fn read(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/runtimes");
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let (variables, stdin) = text.split_once("\n\n").unwrap();
+        let pair = |line: &str| {
+            let (name, value) = line.split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        };
+        Self {
+            environment: variables.lines().map(pair).collect(),
+            configuration: serde_json::from_str(stdin).unwrap(),
+        }
+    }
+
+    fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
+        *self.configuration.pointer_mut(pointer).unwrap() = value.into();
+        self
+    }
+
+    /// The call in this lab and for this pod. A previous result is the one that there was.
+    fn execute(mut self, lab: &Lab, pod: &Netns, previous: Option<&Value>) -> Answer {
+        self.configuration["agentSocket"] = json!(lab.socket());
+        if let (Some(recorded), Some(previous)) =
+            (self.configuration.get_mut("prevResult"), previous)
+        {
+            *recorded = previous.clone();
+        }
+        let mut call = Call::new("", &self.configuration);
+        for (name, value) in self.environment {
+            call = match name.as_str() {
+                "CNI_CONTAINERID" if !value.is_empty() => call.with(&name, pod.name()),
+                "CNI_NETNS" if value.starts_with('/') => call.with(&name, pod.path()),
+                _ => call.with(&name, value),
+            };
+        }
+        lab.execute(&call)
+    }
+}
+
+fn replay(name: &str, lab: &Lab, pod: &Netns) -> Answer {
+    Recorded::read(name).execute(lab, pod, None)
+}
+
+/// Addresses may be asked for again at once.
+fn lab() -> Lab {
+    Lab::start(&Settings { cool_down: 0, ..Settings::default() })
+}
+
+/// The rates in byte/s of the queues before the pods.
+fn limits(lab: &Lab) -> Vec<Value> {
+    let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
+    let limited = queues.into_iter().filter(|queue| queue["kind"] == "tbf");
+    limited.map(|queue| queue["options"]["rate"].clone()).collect()
+}
+
+#[test]
+fn a_pod_of_containerd_gets_its_limit_and_its_resolvers_and_goes() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    replay("containerd-2.1.9-status", &lab, &pod).nothing();
+    let result = replay("containerd-2.1.9-add-with-one-limit", &lab, &pod).result();
+    assert_eq!(limits(&lab), [1_250_000]);
+    assert_eq!(result["dns"]["nameservers"], json!(["10.96.0.10"]));
+    lab.assert_invariants();
+    let stop = Recorded::read("containerd-2.1.9-del-at-stop");
+    stop.execute(&lab, &pod, Some(&result)).nothing();
+    replay("containerd-2.1.9-del-at-removal", &lab, &pod).nothing();
+    let _ = replay("containerd-2.1.9-add-bare", &lab, &pod).result();
+    assert!(limits(&lab).is_empty());
+    replay("containerd-1.6.20-del-at-removal", &lab, &pod).nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn what_a_pod_of_containerd_asks_for_and_cant_have_is_refused_by_name() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    let ports = replay("containerd-2.1.9-add-with-host-port", &lab, &pod);
+    ports.fails(2, &["portMappings", "8080"]);
+    for name in ["containerd-2.1.9-add-with-limits", "containerd-1.6.20-add"] {
+        replay(name, &lab, &pod).fails(109, &["an egress rate of 20000000 bit/s"]);
+    }
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_node_of_cri_o_comes_up_empty_and_its_pods_are_checked_at_once() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    let versions = replay("cri-o-1.37-version", &lab, &pod).result();
+    assert!(versions["supportedVersions"].as_array().unwrap().contains(&json!("1.1.0")));
+    replay("cri-o-1.37-status", &lab, &pod).nothing();
+    let add = || {
+        let add = Recorded::read("cri-o-1.37-add");
+        add.set("/runtimeConfig/bandwidth/egressRate", 0)
+            .set("/runtimeConfig/bandwidth/egressBurst", 0)
+            .execute(&lab, &pod, None)
+            .result()
+    };
+    let _ = add();
+    replay("cri-o-1.37-gc-of-an-empty-node", &lab, &pod).nothing();
+    lab.assert_clean_slate();
+    let result = add();
+    for name in ["cri-o-1.37-check", "cri-o-1.37-del"] {
+        Recorded::read(name).execute(&lab, &pod, Some(&result)).nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_container_of_podman_gets_its_address_and_mac() {
+    let lab = lab();
+    let container = Netns::new("container");
+    let ports = replay("podman-4.3.1-add-with-host-port", &lab, &container);
+    ports.fails(2, &["portMappings", "8080"]);
+    let plain = replay("podman-4.3.1-add", &lab, &container).result();
+    Recorded::read("podman-4.3.1-del").execute(&lab, &container, Some(&plain)).nothing();
+    let one = replay("podman-4.3.1-add-with-address-and-mac", &lab, &container).result();
+    assert_eq!(one["interfaces"][0]["mac"], "02:00:00:00:09:10");
+    assert_eq!(one["ips"][0]["address"], "10.1.9.10/16");
+    Recorded::read("podman-4.3.1-del").execute(&lab, &container, Some(&one)).nothing();
+    let two = replay("podman-4.3.1-add-with-addresses", &lab, &container).result();
+    assert_eq!(two["ips"][0]["address"], "10.1.9.10/16");
+    assert_eq!(two["ips"][1]["address"], "fd00:10:1::9:10/64");
+    Recorded::read("podman-4.3.1-del").execute(&lab, &container, Some(&two)).nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_second_interface_of_multus_gets_the_device_of_the_kubelet() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    let device = lab.card.clean().keys().next_back().unwrap();
+    let add = ["/deviceID", "/pciBusID", "/runtimeConfig/deviceID"]
+        .into_iter()
+        .fold(Recorded::read("multus-4-add"), |add, key| add.set(key, device.as_str()));
+    let info = lab.path().join("device-info.json");
+    let info = info.to_str().unwrap();
+    let add = add.set("/runtimeConfig/CNIDeviceInfoFile", info);
+    let result = add.execute(&lab, &pod, None).result();
+    let interface = &result["interfaces"][0];
+    assert_eq!(interface["name"], "net1");
+    assert_eq!(interface["pciID"], device.as_str());
+    assert_eq!(interface["mac"], "02:00:00:00:02:09");
+    assert_eq!(result["ips"][0]["address"], "10.2.0.9/24");
+    assert_eq!(limits(&lab), [1_250_000]);
+    assert!(fs::read_to_string(info).unwrap().contains(device.as_str()));
+    Recorded::read("multus-4-del").execute(&lab, &pod, Some(&result)).nothing();
+    lab.assert_clean_slate();
+}
+
+/// Debian's containerd and podman know no version newer than 1.0.0, and containerd 2 asks for STATUS
+/// from 1.1.0 on.
+#[test]
+fn the_conflist_offers_each_runtime_the_version_that_it_knows() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let shipped = fs::read_to_string(root.join("configs/10-dpu-offload.conflist")).unwrap();
+    let shipped: Value = serde_json::from_str(&shipped).unwrap();
+    let versions_of = Call::new("VERSION", &json!({ "cniVersion": "1.1.0" }));
+    let supported = versions_of.execute(&Netns::new("host")).result();
+    let versions = shipped["cniVersions"].as_array().unwrap();
+    assert_eq!(shipped["cniVersion"], "1.0.0");
+    assert_eq!(versions, json!(["0.4.0", "1.0.0", "1.1.0"]).as_array().unwrap());
+    for version in versions {
+        assert!(supported["supportedVersions"].as_array().unwrap().contains(version), "{version}");
+    }
+}
