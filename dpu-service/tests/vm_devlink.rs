@@ -196,10 +196,10 @@ fn what_the_kernel_refuses_is_undone_up_to_the_first_step() {
     let dpu = Dpu::new();
     let refused = |settings| failure(&dpu.programmer.program(&settings).unwrap_err());
 
-    let bandwidth = Bandwidth { egress_rate: 1_500_000, ..settings().bandwidth };
+    let bandwidth = Bandwidth { egress_rate: 6_000_000_000, ..settings().bandwidth };
     let (step, told) = refused(PortSettings { bandwidth, ..settings() });
     assert_eq!(step, "port-rate");
-    assert!(told.ends_with("TX rate value not in link speed units of 1Mbps."), "{told}");
+    assert!(told.ends_with("TX rate value exceed link maximum speed 5000Mbps."), "{told}");
     dpu.assert_idle();
 
     let (step, told) = refused(PortSettings { mtu: 70_000, ..settings() });
@@ -232,7 +232,10 @@ fn what_the_card_can_do_is_known() {
     };
     assert_eq!(can("egress-rate").1, "no VF has a representor yet, so it is not known");
     assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);
-    assert_eq!(can("egress-rate"), (true, "in whole Mbit/s; the card chooses the burst".into()));
+    assert_eq!(
+        can("egress-rate"),
+        (true, "in whole Mbit/s, rounded down; the card chooses the burst".into())
+    );
     let host = "the card has no say in the MAC addresses of VFs; the host sets them";
     assert_eq!(can("port-mac"), (false, host.into()));
     assert!(can("ingress-rate").0);
@@ -240,10 +243,21 @@ fn what_the_card_can_do_is_known() {
     assert_eq!(dpu.eswitch().cards(), [card]);
 
     assert_eq!(dpu.programmer.check(&settings()), Ok(()));
-    let bandwidth = Bandwidth { egress_rate: 1_500_000, ..Bandwidth::default() };
-    let finer = PortSettings { bandwidth, ..settings() };
-    let refused = dpu.programmer.check(&finer).unwrap_err().to_string();
-    assert!(refused.starts_with("an egress rate of 1500000 bit/s can't be done here"), "{refused}");
+}
+
+/// A pod's `10Mi` is 10,485,760 bit/s.
+#[test]
+fn a_rate_finer_than_the_card_counts_is_rounded_down() {
+    let dpu = Dpu::new();
+    for (asked, kept) in [(10_485_760, 1_250_000), (64_000, 125_000)] {
+        let bandwidth = Bandwidth { egress_rate: asked, ..Bandwidth::default() };
+        let finer = PortSettings { bandwidth, ..settings() };
+        assert_eq!(dpu.programmer.check(&finer), Ok(()));
+        dpu.programmer.program(&finer).unwrap();
+        assert_eq!(dpu.rate()["tx_max"], kept);
+        let found = dpu.programmer.inspect(&finer).unwrap();
+        assert!(found.steps.iter().all(|step| step.in_place), "{:#?}", found.steps);
+    }
 }
 
 #[test]

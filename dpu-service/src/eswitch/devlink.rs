@@ -207,19 +207,12 @@ fn told_by_ports(
     Capability { name, available, detail: detail.to_owned() }
 }
 
-fn check_egress_rate(bits: u64) -> Result<(), Unsupported> {
-    if bits.is_multiple_of(RATE_UNIT) {
-        return Ok(());
+/// A rate as one that a card can keep: never more, but the least that it counts.
+fn kept_rate(bits: u64) -> u64 {
+    match bits {
+        0 => 0,
+        bits => (bits / RATE_UNIT * RATE_UNIT).max(RATE_UNIT),
     }
-    let below = bits / RATE_UNIT * RATE_UNIT;
-    let choice = match below {
-        0 => RATE_UNIT.to_string(),
-        below => format!("{below} or {}", below + RATE_UNIT),
-    };
-    Err(Unsupported {
-        setting: egress_rate_setting(bits),
-        why: format!("cards count in whole Mbit/s; take {choice}"),
-    })
 }
 
 fn egress_rate_setting(bits: u64) -> String {
@@ -275,7 +268,7 @@ impl Eswitch for DevlinkEswitch {
                 &latest,
                 "egress-rate",
                 |found| found.takes_rate,
-                "in whole Mbit/s; the card chooses the burst",
+                "in whole Mbit/s, rounded down; the card chooses the burst",
                 NO_EGRESS_RATE,
             ),
         ]
@@ -283,7 +276,6 @@ impl Eswitch for DevlinkEswitch {
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         let Bandwidth { ingress_rate, egress_rate, .. } = settings.bandwidth;
-        check_egress_rate(egress_rate)?;
         if egress_rate != 0 && self.latest().found(settings.vf).is_some_and(|vf| !vf.takes_rate) {
             return Err(Unsupported {
                 setting: egress_rate_setting(egress_rate),
@@ -339,7 +331,7 @@ impl Eswitch for DevlinkEswitch {
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
         self.links.limit(port, bandwidth)?;
-        self.set_egress_rate(&self.existing_port(port)?, bandwidth.egress_rate)
+        self.set_egress_rate(&self.existing_port(port)?, kept_rate(bandwidth.egress_rate))
     }
 
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
@@ -376,15 +368,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_finer_than_cards_count_are_refused_with_the_nearest() {
-        let refused = |bits| check_egress_rate(bits).unwrap_err().to_string();
-        assert_eq!(
-            refused(1_500_000),
-            "an egress rate of 1500000 bit/s can't be done here: cards count in whole Mbit/s; \
-             take 1000000 or 2000000"
-        );
-        assert!(refused(64_000).ends_with("take 1000000"));
-        assert_eq!(check_egress_rate(0), Ok(()));
-        assert_eq!(check_egress_rate(10_000_000_000), Ok(()));
+    fn a_card_keeps_a_rate_in_whole_megabits() {
+        let rates = [0, 1, 999_999, 1_999_999, 10_485_760, 100_000_000].map(kept_rate);
+        assert_eq!(rates, [0, 1_000_000, 1_000_000, 1_000_000, 10_000_000, 100_000_000]);
     }
 }
