@@ -18,6 +18,10 @@ pub(crate) enum Harm {
     Leaked,
     /// What one has another has too.
     Doubled,
+    /// What is free is not as it was.
+    Unclean,
+    /// Whoever has an interface can't use it.
+    WithoutNetwork,
 }
 
 impl Breach {
@@ -32,6 +36,14 @@ impl Breach {
     pub(crate) fn doubled(what: String) -> Self {
         Self { harm: Harm::Doubled, what }
     }
+
+    pub(crate) fn unclean(what: String) -> Self {
+        Self { harm: Harm::Unclean, what }
+    }
+
+    pub(crate) fn without_network(what: String) -> Self {
+        Self { harm: Harm::WithoutNetwork, what }
+    }
 }
 
 impl fmt::Display for Breach {
@@ -40,6 +52,8 @@ impl fmt::Display for Breach {
             Harm::Lost => "lost",
             Harm::Leaked => "leaked",
             Harm::Doubled => "doubled",
+            Harm::Unclean => "unclean",
+            Harm::WithoutNetwork => "without network",
         };
         write!(out, "{harm}: {}", self.what)
     }

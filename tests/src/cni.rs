@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     io::Write,
+    os::unix::process::ExitStatusExt,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc,
@@ -88,6 +89,31 @@ impl Call {
         self.execute_command(netns.command(program("host-shim")))
     }
 
+    /// Executes it likewise, and kills it after that time unless it has ended.
+    pub(crate) fn execute_and_kill(&self, netns: &Netns, after: Duration) -> Answer {
+        let child = self.begin(netns);
+        thread::park_timeout(after);
+        // It is not reaped yet, so this can't be another's.
+        let _ = kill(id_of(&child), Signal::SIGKILL);
+        self.finish(child)
+    }
+
+    /// Executes it likewise, and suspends it after that time for so long.
+    pub(crate) fn execute_suspended(
+        &self,
+        netns: &Netns,
+        after: Duration,
+        lasting: Duration,
+    ) -> Answer {
+        let child = self.begin(netns);
+        let id = id_of(&child);
+        thread::park_timeout(after);
+        let _ = kill(id, Signal::SIGSTOP);
+        thread::park_timeout(lasting);
+        let _ = kill(id, Signal::SIGCONT);
+        self.finish(child)
+    }
+
     /// Starts the plugin in `netns` and does not wait for it.
     ///
     /// # Panics
@@ -121,7 +147,11 @@ impl Call {
     #[must_use]
     pub fn execute_command(&self, command: Command) -> Answer {
         let child = self.start(command);
-        let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids fit"));
+        self.finish(child)
+    }
+
+    fn finish(&self, child: Child) -> Answer {
+        let id = id_of(&child);
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait_with_output()));
         let Ok(output) = receiver.recv_timeout(TIME_LIMIT) else {
@@ -137,7 +167,16 @@ impl Call {
     }
 }
 
+fn id_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).expect("process ids fit"))
+}
+
 impl Answer {
+    /// Whether somebody has killed the plugin.
+    pub(crate) fn is_killed(&self) -> bool {
+        self.status.signal() == Some(Signal::SIGKILL as i32)
+    }
+
     /// The result of a call that has to succeed.
     ///
     /// # Panics

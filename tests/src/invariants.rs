@@ -66,7 +66,12 @@ pub(crate) struct Picture {
     idle: BTreeSet<String>,
     /// What PFs make of VFs, by PCI address.
     ports: BTreeMap<String, Value>,
+    /// Links that are stacked on others, in pods and on the host.
+    pub(crate) stacked: Vec<String>,
 }
+
+/// Kinds of links that are stacked on others, as `ip -d link` calls them.
+const STACKED: [&str; 6] = ["macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec"];
 
 impl Lab {
     /// Asserts all five invariants, giving the background a while to settle.
@@ -141,7 +146,9 @@ impl Scene<'_> {
             programmed: BTreeSet::new(),
             idle: BTreeSet::new(),
             ports: BTreeMap::new(),
+            stacked: Vec::new(),
         };
+        picture.note_stacked(self.host.name(), &ip(self.host.name(), &["-d", "link", "show"]));
         for pod in self.pods() {
             self.look_into(&pod, &mut picture);
         }
@@ -166,6 +173,7 @@ impl Scene<'_> {
 
     fn look_into(&self, pod: &str, picture: &mut Picture) {
         let links = ip(pod, &["-d", "addr", "show"]);
+        picture.note_stacked(pod, &links);
         for link in &links {
             let interface = text(&link["ifname"]);
             let addresses = link["addr_info"].as_array().into_iter().flatten();
@@ -237,6 +245,14 @@ impl Scene<'_> {
 }
 
 impl Picture {
+    fn note_stacked(&mut self, netns: &str, links: &[Value]) {
+        let is_stacked = |link: &&Value| {
+            link["linkinfo"]["info_kind"].as_str().is_some_and(|kind| STACKED.contains(&kind))
+        };
+        let stacked = links.iter().filter(is_stacked);
+        self.stacked.extend(stacked.map(|link| format!("in {netns}: {link}")));
+    }
+
     fn look_at_representors(&mut self, links: &[Value]) {
         for link in links.iter().filter(|link| crate::card::is_representor(link)) {
             let in_bridge = link["master"] == "br-offload";

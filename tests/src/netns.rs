@@ -61,8 +61,13 @@ impl Netns {
 
     /// A command that runs inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        Self::command_in(&self.name, program)
+    }
+
+    /// A command that runs inside the namespace of that name.
+    pub(crate) fn command_in(name: &str, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", self.path().display())).arg(program);
+        command.arg(format!("--net=/run/netns/{name}")).arg(program);
         command
     }
 

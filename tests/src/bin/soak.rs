@@ -1,4 +1,4 @@
-//! `soak OPERATIONS SEED`, which `hack/soak` starts in private namespaces.
+//! `soak OPERATIONS SEED [WITHOUT...]`, which `hack/soak` starts in private namespaces.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -11,17 +11,19 @@ use std::{
     process::ExitCode,
 };
 
-use e2e::soak::{Outcome, Soak};
+use e2e::soak::{Hazard, Outcome, Soak};
 
 /// Operations between two lines that tell how far it is.
 const PROGRESS: usize = 500;
 
 fn main() -> ExitCode {
-    let mut numbers = env::args().skip(1).map(|text| text.parse::<u64>().expect("a number"));
-    let mut number = |what| numbers.next().expect(what);
+    let mut arguments = env::args().skip(1);
+    let mut number = |what| arguments.next().expect(what).parse::<u64>().expect("a number");
     let (operations, seed) = (number("how many operations"), number("a seed"));
-    println!("{operations} operations of seed {seed}");
-    let mut soak = Soak::start(usize::try_from(operations).expect("that fit"), seed);
+    let without: Vec<Hazard> = arguments.map(|name| name.parse().expect("a hazard")).collect();
+    let hazards: Vec<_> = Hazard::ALL.into_iter().filter(|one| !without.contains(one)).collect();
+    println!("{operations} operations of seed {seed}{}", left_out(&without));
+    let mut soak = Soak::start(usize::try_from(operations).expect("that fit"), seed, &hazards);
     let folder = soak.folder();
     let advanced = catch_unwind(AssertUnwindSafe(|| advance(&mut soak)));
     let place = format!("seed {seed}, round {}; logs in {}", soak.rounds(), folder.display());
@@ -35,6 +37,11 @@ fn main() -> ExitCode {
     }
 }
 
+fn left_out(without: &[Hazard]) -> String {
+    let names: Vec<_> = without.iter().map(Hazard::to_string).collect();
+    if names.is_empty() { String::new() } else { format!(" without {}", names.join(", ")) }
+}
+
 fn advance(soak: &mut Soak) {
     while soak.advance() {
         if soak.operations().is_multiple_of(PROGRESS) {
@@ -46,6 +53,9 @@ fn advance(soak: &mut Soak) {
 fn tell(outcome: &Outcome, place: &str) -> ExitCode {
     if !outcome.is_good() {
         println!("{}{place}", outcome.breaches());
+    }
+    for trick in outcome.refused_tricks() {
+        println!("this kernel lets no pod do: {trick}");
     }
     println!("{outcome}");
     if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

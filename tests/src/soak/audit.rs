@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::ledger::{Ledger, Promise, State};
+use super::{
+    cleanliness::{self, Reading},
+    ledger::{Ledger, Promise, State},
+};
 use crate::{
     Lab,
     breach::Breach,
@@ -18,17 +21,27 @@ use crate::{
 /// How long what goes on in the background may take to settle.
 const SETTLE: Duration = Duration::from_secs(60);
 
+/// How all VFs were before the soak, by PCI address.
+#[derive(Debug)]
+pub(crate) struct Originals(BTreeMap<String, Reading>);
+
+impl Originals {
+    pub(crate) fn of(lab: &Lab) -> Self {
+        Self(cleanliness::readings(&lab.card.host))
+    }
+}
+
 /// What is still broken when the background has had its time, seen by foreign tools.
-pub(crate) fn breaches(lab: &Lab, ledgers: &[Ledger]) -> Vec<Breach> {
+pub(crate) fn breaches(lab: &Lab, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
     let mut breaches = Vec::new();
     eventually(SETTLE, || {
-        breaches = look(lab, ledgers);
+        breaches = look(lab, ledgers, originals);
         breaches.is_empty().then_some(())
     });
     breaches
 }
 
-fn look(lab: &Lab, ledgers: &[Ledger]) -> Vec<Breach> {
+fn look(lab: &Lab, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
     let scene = lab.scene();
     let picture = scene.picture();
     let mut breaches = scene.breaches(&picture);
@@ -38,7 +51,26 @@ fn look(lab: &Lab, ledgers: &[Ledger]) -> Vec<Breach> {
     breaches.extend(promised_twice(&promises).into_iter().map(Breach::doubled));
     let leases = leaked_leases(&picture, &lab.operator().get("networks"));
     breaches.extend(leases.into_iter().map(Breach::leaked));
+    // Whoever has stacked something has given his interface back.
+    breaches.extend(picture.stacked.iter().map(|link| Breach::unclean(format!("stacked {link}"))));
+    breaches.extend(unclean(lab, &picture, originals).into_iter().map(Breach::unclean));
     breaches
+}
+
+/// VFs that nobody has and that are not as they were.
+fn unclean(lab: &Lab, picture: &Picture, originals: &Originals) -> Vec<String> {
+    let now = cleanliness::readings(&lab.card.host);
+    let is_free =
+        |pci: &String| picture.attachments.iter().all(|a| a["vf"]["pciAddress"] != pci.as_str());
+    let mut told = Vec::new();
+    for (pci, original) in originals.0.iter().filter(|(pci, _)| is_free(pci)) {
+        let differences = match now.get(pci) {
+            Some(reading) => cleanliness::differences(original, reading),
+            None => vec!["not in the host's namespace".to_owned()],
+        };
+        told.extend(differences.into_iter().map(|what| format!("VF {pci} is free, but {what}")));
+    }
+    told
 }
 
 /// Promises by container and interface.
@@ -80,7 +112,7 @@ fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
     let mut wanted = BTreeSet::new();
     for sandbox in ledgers.iter().flat_map(Ledger::sandboxes) {
         for port in &sandbox.ports {
-            if matches!(port.state, State::Promised(_) | State::Unknown) {
+            if matches!(port.state, State::Promised(_) | State::Misused | State::Unknown) {
                 wanted.insert((sandbox.container.as_str(), port.interface));
             }
         }
@@ -133,55 +165,76 @@ mod tests {
     use crate::{Settings, breach::Harm, wait_for};
 
     /// A lab with one attachment, and who was promised it.
-    fn kept_promise() -> (Lab, Vec<Ledger>) {
+    fn kept_promise() -> (Lab, Vec<Ledger>, Originals) {
         let lab = Lab::start(&Settings::with_vfs(2));
+        let originals = Originals::of(&lab);
         let mut ledger = Ledger::new(0, 1);
         let pod = &mut ledger.pods[0];
         let result = lab.add("blue", pod.netns.as_ref().unwrap(), "eth0").result();
         let promise = Promise::new(result, lab.configuration("blue"));
         pod.ports[0].state = State::Promised(Box::new(promise));
         let ledgers = vec![ledger];
-        await_harms(&lab, &ledgers, &[]);
-        (lab, ledgers)
+        await_harms(&lab, &ledgers, &originals, &[]);
+        (lab, ledgers, originals)
     }
 
-    fn await_harms(lab: &Lab, ledgers: &[Ledger], harms: &[Harm]) {
+    fn await_harms(lab: &Lab, ledgers: &[Ledger], originals: &Originals, harms: &[Harm]) {
         wait_for(&format!("{harms:?} to be seen"), SETTLE, || {
-            let seen: Vec<_> = look(lab, ledgers).iter().map(|breach| breach.harm).collect();
+            let seen: Vec<_> =
+                look(lab, ledgers, originals).iter().map(|breach| breach.harm).collect();
             (seen == harms).then_some(())
         });
     }
 
     #[test]
     fn what_is_lost_is_seen() {
-        let (lab, ledgers) = kept_promise();
+        let (lab, ledgers, originals) = kept_promise();
         lab.del("blue", ledgers[0].pods[0].netns.as_ref().unwrap(), "eth0").nothing();
-        await_harms(&lab, &ledgers, &[Harm::Lost]);
+        await_harms(&lab, &ledgers, &originals, &[Harm::Lost]);
     }
 
     #[test]
     fn what_nobody_has_is_seen() {
-        let (lab, mut ledgers) = kept_promise();
+        let (lab, mut ledgers, originals) = kept_promise();
         ledgers[0].pods[0].ports[0].state = State::Absent;
-        await_harms(&lab, &ledgers, &[Harm::Leaked]);
+        await_harms(&lab, &ledgers, &originals, &[Harm::Leaked]);
     }
 
     #[test]
     fn an_address_taken_away_in_the_pod_is_seen() {
-        let (lab, ledgers) = kept_promise();
+        let (lab, ledgers, originals) = kept_promise();
         let pod = ledgers[0].pods[0].netns.as_ref().unwrap();
         pod.ip(&["-4", "address", "flush", "dev", "eth0"]);
         // Neither as its attachment is, nor as was promised.
-        await_harms(&lab, &ledgers, &[Harm::Lost, Harm::Lost]);
+        await_harms(&lab, &ledgers, &originals, &[Harm::Lost, Harm::Lost]);
     }
 
     #[test]
     fn what_two_were_promised_is_seen() {
-        let (lab, mut ledgers) = kept_promise();
+        let (lab, mut ledgers, originals) = kept_promise();
         let again = ledgers[0].pods[0].ports[0].state.clone();
         ledgers[0].pods[0].ports[1].state = again;
         // A VF, a MAC address and two addresses, and none of them in the second pod.
         let harms = [Harm::Lost, Harm::Doubled, Harm::Doubled, Harm::Doubled, Harm::Doubled];
-        await_harms(&lab, &ledgers, &harms);
+        await_harms(&lab, &ledgers, &originals, &harms);
+    }
+
+    #[test]
+    fn what_is_stacked_on_an_interface_is_seen() {
+        let (lab, ledgers, originals) = kept_promise();
+        let (pod, elsewhere) = (ledgers[0].pods[0].netns.as_ref().unwrap(), &ledgers[0].elsewhere);
+        let stack = ["link", "add", "link", "eth0", "netns", elsewhere.name()];
+        pod.ip(&[&stack[..], &["type", "macvlan", "mode", "bridge"]].concat());
+        await_harms(&lab, &ledgers, &originals, &[Harm::Unclean]);
+    }
+
+    #[test]
+    fn what_is_not_as_it_was_is_seen() {
+        let (lab, ledgers, mut originals) = kept_promise();
+        for reading in originals.0.values_mut() {
+            reading.insert("/sys/class/net queues/rx-0/rps_cpus".into(), "3".into());
+        }
+        // Of the two VFs, one is free.
+        await_harms(&lab, &ledgers, &originals, &[Harm::Unclean]);
     }
 }

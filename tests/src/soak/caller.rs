@@ -1,25 +1,34 @@
 //! A container runtime, or an operator, that does what the plan says.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
     process::Output,
-    sync::{Mutex, RwLock},
+    sync::{
+        Mutex, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
     thread,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
 use super::{
     ledger::{Ledger, Promise, State},
-    plan::{Action, Network, Operation, Wish},
+    plan::{Action, Death, Network, Operation, Pause, Then, Wish},
+    proof::{Ports, References, Station},
+    tricks::{Scene, Tricks},
 };
-use crate::{Answer, Call, Netns, breach::Breach, halves::Site};
+use crate::{Answer, Call, Netns, breach::Breach, eventually, halves::Site};
 
 /// Codes of refusals that need no fault: no such network, no VF, no address, an address or a MAC
 /// address in use.
 const REFUSALS: [u64; 5] = [101, 102, 103, 104, 106];
+
+/// How long the network of a pod whose VF has been put back may take.
+const REPAIRED: Duration = Duration::from_secs(5);
 
 /// What all callers share.
 #[derive(Debug, Default)]
@@ -29,9 +38,37 @@ pub(crate) struct Common {
     /// Container and interface of all that may be attached.
     known: Mutex<BTreeSet<(String, String)>>,
     breaches: Mutex<Vec<Breach>>,
+    /// VFs may be out of their pods since the last rest.
+    card_was_reset: AtomicBool,
+    pub(crate) tally: Tally,
+}
+
+/// What callers have done besides calls.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) hostile: AtomicU64,
+    pub(crate) dead: AtomicU64,
+    pub(crate) suspensions: AtomicU64,
+    pub(crate) pings: AtomicU64,
+    /// What hostile pods have tried, and whether the kernel let it pass at least once.
+    pub(crate) tricks: Mutex<BTreeMap<&'static str, bool>>,
 }
 
 impl Common {
+    pub(crate) fn note_reset(&self) {
+        self.card_was_reset.store(true, Relaxed);
+    }
+
+    /// All VFs are where they belong.
+    pub(crate) fn note_rest(&self) {
+        self.card_was_reset.store(false, Relaxed);
+    }
+
+    /// The host has rebooted: nothing is attached.
+    pub(crate) fn forget_all(&self) {
+        self.known.lock().unwrap().clear();
+    }
+
     /// Takes what callers have found broken.
     pub(crate) fn take_breaches(&self) -> Vec<Breach> {
         std::mem::take(&mut self.breaches.lock().unwrap())
@@ -48,6 +85,10 @@ pub(crate) struct Caller<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) site: &'a Site<'a>,
     pub(crate) common: &'a Common,
+    /// Whom each pod's traffic has to reach. `None`: none is sent.
+    pub(crate) references: Option<&'a References>,
+    /// An object file with an XDP program, where the kernel takes one.
+    pub(crate) xdp: &'a str,
     /// Nothing goes wrong: what fails now is a fault of ours.
     pub(crate) quiet: bool,
 }
@@ -68,6 +109,18 @@ impl Caller<'_> {
             Action::Add(network, wish) => self.add(pod, interface, network, wish),
             Action::AddTwice(network) => self.add_twice(pod, interface, network),
             Action::AddCutShort(network) => self.add_cut_short(pod, interface, network),
+            Action::AddDying(network, death) => self.add_dying(pod, interface, network, death),
+            Action::AddTwiceDying(network, death) => {
+                self.add_twice_dying(pod, interface, network, death);
+            }
+            Action::DelDying(death) => self.del_dying(pod, interface, death),
+            Action::AddSuspended(network, pause) => {
+                self.add_suspended(pod, interface, network, pause);
+            }
+            Action::DelSuspended(pause) => self.del_suspended(pod, interface, pause),
+            Action::Misuse(network, tricks, then) => {
+                self.misuse(pod, interface, network, tricks, then);
+            }
             Action::Del => self.del(pod, interface, true),
             Action::DelTwice => {
                 self.del(pod, interface, true);
@@ -85,16 +138,54 @@ impl Caller<'_> {
         }
     }
 
-    /// Ends what may be attached without a promise, and all that is late.
+    /// Ends what may be attached without a promise, what is misused, and all that is late.
     pub(crate) fn settle(&mut self) {
         for pod in 0..self.ledger.pods.len() {
             for interface in 0..self.ledger.pods[pod].ports.len() {
-                if matches!(self.ledger.pods[pod].ports[interface].state, State::Unknown) {
-                    self.settle_unknown(pod, interface);
+                match self.ledger.pods[pod].ports[interface].state {
+                    State::Unknown => self.settle_unknown(pod, interface),
+                    State::Misused => self.del(pod, interface, true),
+                    _ => {}
                 }
             }
         }
         self.del_late();
+    }
+
+    /// Attaches each pod's first interface, to the network of the same place.
+    pub(crate) fn attach_first_interfaces(&mut self, networks: &[&'static str]) {
+        for (pod, network) in networks.iter().enumerate() {
+            self.add(pod, 0, Network::Configured(network), Wish::Nothing);
+        }
+    }
+
+    /// Each promised interface has its network, and no other VF gets what is its own.
+    pub(crate) fn prove_all(&self, ports: &Ports) {
+        for pod in 0..self.ledger.pods.len() {
+            for interface in 0..self.ledger.pods[pod].ports.len() {
+                let mut proven = Ok(0);
+                eventually(REPAIRED, || {
+                    proven = self.proven_alone(pod, interface, ports);
+                    proven.is_ok().then_some(())
+                });
+                self.note_proven(proven);
+            }
+        }
+    }
+
+    fn proven_alone(&self, pod: usize, interface: usize, ports: &Ports) -> Result<u64, Breach> {
+        let Some((own, other)) = self.stations(pod, interface) else { return Ok(0) };
+        let before = ports.delivered();
+        let pings = self.proven(pod, interface, &own, &other)?;
+        let now = ports.delivered();
+        let mut receivers = now.receivers_since(&before).into_iter();
+        match receivers.find(|receiver| !ports.is_of(receiver, [&own, &other])) {
+            None => Ok(pings),
+            Some(stranger) => {
+                let what = format!("what is between {own} and {other} comes to {stranger} too");
+                Err(Breach::doubled(what))
+            }
+        }
     }
 
     /// Gives everything back.
@@ -127,7 +218,8 @@ impl Caller<'_> {
                     port.interface,
                 );
                 let answer = self.site.execute(&call);
-                port.state = self.state_after_del(&answer, &sandbox.container, port.interface);
+                let is_gone = self.is_gone_after_del(&answer, &sandbox.container, port.interface);
+                port.state = if is_gone { State::Absent } else { State::Unknown };
             }
             if sandbox.ports.iter().any(|port| !matches!(port.state, State::Absent)) {
                 self.ledger.late.push(sandbox);
@@ -157,7 +249,114 @@ impl Caller<'_> {
             self.note_added(pod, interface, &configuration, answer);
         }
         if !self.quiet && !failed.is_empty() {
-            self.ledger.pods[pod].ports[interface].state = State::Unknown;
+            self.ledger.pods[pod].ports[interface].doubt();
+        }
+    }
+
+    fn add_dying(&mut self, pod: usize, interface: usize, network: Network, death: Death) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let answer = call.execute_and_kill(self.site.host, death.after);
+        self.note_added_or_dead(pod, interface, &configuration, &answer);
+        if death.then == Then::Del {
+            self.del(pod, interface, true);
+        }
+    }
+
+    fn add_twice_dying(&mut self, pod: usize, interface: usize, network: Network, death: Death) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let site = self.site;
+        let (dying, living) = thread::scope(|scope| {
+            let dying = scope.spawn(|| call.execute_and_kill(site.host, death.after));
+            let living = site.execute(&call);
+            (dying.join().expect("an ADD"), living)
+        });
+        self.note_added(pod, interface, &configuration, &living);
+        self.note_added_or_dead(pod, interface, &configuration, &dying);
+        if !self.quiet && !living.status.success() {
+            self.ledger.pods[pod].ports[interface].doubt();
+        }
+    }
+
+    /// What nobody was answered must not be.
+    fn note_added_or_dead(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        configuration: &Value,
+        answer: &Answer,
+    ) {
+        if !answer.is_killed() {
+            return self.note_added(pod, interface, configuration, answer);
+        }
+        self.common.tally.dead.fetch_add(1, Relaxed);
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        if matches!(port.state, State::Absent | State::Leaving) {
+            let was_answered = !answer.stdout.is_empty();
+            port.state = if was_answered { State::Unknown } else { State::Leaving };
+        }
+    }
+
+    fn del_dying(&mut self, pod: usize, interface: usize, death: Death) {
+        let answer = self.call_to_del(pod, interface, true);
+        let answer = answer.execute_and_kill(self.site.host, death.after);
+        if !answer.is_killed() {
+            return self.note_deleted(pod, interface, &answer);
+        }
+        self.common.tally.dead.fetch_add(1, Relaxed);
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        if !matches!(port.state, State::Absent | State::Leaving) {
+            port.doubt();
+        }
+        if death.then == Then::Del {
+            self.del(pod, interface, true);
+        }
+    }
+
+    fn add_suspended(&mut self, pod: usize, interface: usize, network: Network, pause: Pause) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let answer = self.execute_suspended(&call, pause);
+        self.note_added(pod, interface, &configuration, &answer);
+    }
+
+    fn del_suspended(&mut self, pod: usize, interface: usize, pause: Pause) {
+        let answer = self.execute_suspended(&self.call_to_del(pod, interface, true), pause);
+        self.note_deleted(pod, interface, &answer);
+    }
+
+    fn execute_suspended(&self, call: &Call, pause: Pause) -> Answer {
+        self.common.tally.suspensions.fetch_add(1, Relaxed);
+        call.execute_suspended(self.site.host, pause.after, pause.lasting)
+    }
+
+    fn misuse(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        tricks: Tricks,
+        then: Then,
+    ) {
+        self.add(pod, interface, network, Wish::Nothing);
+        let sandbox = &mut self.ledger.pods[pod];
+        let port = &mut sandbox.ports[interface];
+        if port.promise().is_none() {
+            return;
+        }
+        let scene =
+            Scene { link: port.interface, elsewhere: self.ledger.elsewhere.name(), xdp: self.xdp };
+        let played = tricks.play(&sandbox.container, &scene);
+        port.state = State::Misused;
+        self.common.tally.hostile.fetch_add(1, Relaxed);
+        let mut known = self.common.tally.tricks.lock().unwrap();
+        for (trick, passed) in played {
+            *known.entry(trick).or_default() |= passed;
+        }
+        drop(known);
+        if then == Then::Del {
+            self.del(pod, interface, true);
         }
     }
 
@@ -173,7 +372,7 @@ impl Caller<'_> {
             scope.spawn(|| site.execute(&add));
             let _ = site.execute(&del);
         });
-        self.ledger.pods[pod].ports[interface].state = State::Unknown;
+        self.ledger.pods[pod].ports[interface].doubt();
         self.del(pod, interface, true);
     }
 
@@ -220,12 +419,15 @@ impl Caller<'_> {
             let (code, text) = answer.error();
             let was_promised = port.promise().is_some();
             let is_refusal = !was_promised && REFUSALS.contains(&code);
-            if self.quiet && !is_refusal && !matches!(port.state, State::Unknown | State::Leaving) {
+            if self.quiet && !is_refusal && port.is_certain() {
                 self.common.complain(Breach::lost(format!("ADD of {place} failed: {text}")));
             }
             if !(self.quiet && is_refusal) {
-                port.state = State::Unknown;
+                port.doubt();
             }
+            return;
+        }
+        if matches!(port.state, State::Misused) {
             return;
         }
         let promise = Promise::new(answer.result(), configuration.clone());
@@ -236,30 +438,101 @@ impl Caller<'_> {
             self.common.complain(Breach::doubled(what));
         }
         port.state = State::Promised(Box::new(promise));
+        self.prove(pod, interface);
+    }
+
+    /// An attached pod has its network at once, unless its VF has been taken away meanwhile.
+    fn prove(&self, pod: usize, interface: usize) {
+        let Some((own, other)) = self.stations(pod, interface) else { return };
+        let proven = self.proven(pod, interface, &own, &other);
+        if proven.is_ok() || !self.common.card_was_reset.load(Relaxed) {
+            self.note_proven(proven);
+        }
+    }
+
+    fn proven(
+        &self,
+        pod: usize,
+        interface: usize,
+        own: &Station,
+        other: &Station,
+    ) -> Result<u64, Breach> {
+        let there = own.reaches(other).map_err(Breach::without_network)?;
+        if !self.is_alone_in_its_network(pod, interface) {
+            return Ok(there);
+        }
+        other.reaches(own).map(|back| there + back).map_err(Breach::without_network)
+    }
+
+    fn note_proven(&self, proven: Result<u64, Breach>) {
+        match proven {
+            Ok(pings) => drop(self.common.tally.pings.fetch_add(pings, Relaxed)),
+            Err(breach) => self.common.complain(breach),
+        }
+    }
+
+    /// An interface, and another of its network.
+    fn stations(&self, pod: usize, interface: usize) -> Option<(Station, Station)> {
+        let references = self.references?;
+        let sandbox = &self.ledger.pods[pod];
+        let port = &sandbox.ports[interface];
+        let own = Station::new(&sandbox.container, port.interface, port.promise()?);
+        let reference = references.of(&port.network).cloned();
+        let other = reference.or_else(|| self.peer(pod, &port.network))?;
+        Some((own, other))
+    }
+
+    /// An interface of another pod of ours in that network.
+    fn peer(&self, pod: usize, network: &str) -> Option<Station> {
+        let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
+        others.map(|(_, sandbox)| sandbox).find_map(|sandbox| {
+            let port = sandbox.ports.iter().find(|port| port.network == network)?;
+            Some(Station::new(&sandbox.container, port.interface, port.promise()?))
+        })
+    }
+
+    /// A pod with two interfaces in one network answers by either of them.
+    fn is_alone_in_its_network(&self, pod: usize, interface: usize) -> bool {
+        let ports = &self.ledger.pods[pod].ports;
+        let network = &ports[interface].network;
+        let same = ports
+            .iter()
+            .filter(|port| port.network == *network && !matches!(port.state, State::Absent));
+        same.count() == 1
     }
 
     fn del(&mut self, pod: usize, interface: usize, with_netns: bool) {
+        let answer = self.site.execute(&self.call_to_del(pod, interface, with_netns));
+        self.note_deleted(pod, interface, &answer);
+    }
+
+    fn call_to_del(&self, pod: usize, interface: usize, with_netns: bool) -> Call {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
         let path = sandbox.netns.as_ref().filter(|_| with_netns).map(Netns::path);
         let call = self.call("DEL", &port.network);
-        let call = call.of(&sandbox.container, path.as_deref(), port.interface);
-        let answer = self.site.execute(&call);
-        let state = self.state_after_del(&answer, &sandbox.container, port.interface);
-        self.ledger.pods[pod].ports[interface].state = state;
+        call.of(&sandbox.container, path.as_deref(), port.interface)
     }
 
-    fn state_after_del(&self, answer: &Answer, container: &str, interface: &str) -> State {
+    fn note_deleted(&mut self, pod: usize, interface: usize, answer: &Answer) {
+        let sandbox = &self.ledger.pods[pod];
+        let name = sandbox.ports[interface].interface;
+        let is_gone = self.is_gone_after_del(answer, &sandbox.container, name);
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        if is_gone { port.state = State::Absent } else { port.doubt() }
+    }
+
+    fn is_gone_after_del(&self, answer: &Answer, container: &str, interface: &str) -> bool {
         if answer.status.success() {
             self.forget(container, interface);
-            return State::Absent;
+            return true;
         }
         let (_, text) = answer.error();
         if self.quiet {
             let what = format!("DEL of {container} {interface} failed: {text}");
             self.common.complain(Breach::leaked(what));
         }
-        State::Unknown
+        false
     }
 
     fn forget(&self, container: &str, interface: &str) {
@@ -329,11 +602,13 @@ impl Caller<'_> {
             self.common.complain(Breach::leaked(what));
         }
         let port = &mut self.ledger.pods[pod].ports[interface];
-        port.state = match &port.state {
-            State::Absent => State::Absent,
-            State::Promised(_) | State::Leaving if is_done => State::Leaving,
-            _ => State::Unknown,
-        };
+        match &port.state {
+            State::Absent => {}
+            State::Promised(_) | State::Misused | State::Leaving if is_done => {
+                port.state = State::Leaving;
+            }
+            _ => port.doubt(),
+        }
     }
 
     fn end_netns(&mut self, pod: usize, late: bool) {
@@ -347,7 +622,7 @@ impl Caller<'_> {
     fn release(&mut self, pod: usize, interface: usize) {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
-        if port.promise().is_none() {
+        if !matches!(port.state, State::Promised(_) | State::Misused) {
             return;
         }
         let place = format!("{} {}", sandbox.container, port.interface);
@@ -367,8 +642,8 @@ impl Caller<'_> {
         };
         let released = self.site.operator.dpuctl(&["release", id, "--reason", "soak", "--yes"]);
         self.refused_in_quiet("release", &released);
-        let state = if released.status.success() { State::Leaving } else { State::Unknown };
-        self.ledger.pods[pod].ports[interface].state = state;
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        if released.status.success() { port.state = State::Leaving } else { port.doubt() }
     }
 
     fn apply(&self) {

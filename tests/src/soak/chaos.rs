@@ -7,7 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::plan::{Fault, Trouble};
+use nix::sys::signal::Signal;
+
+use super::{
+    caller::Common,
+    plan::{Fault, Trouble},
+};
 use crate::{
     halves::Machines,
     process::{kill_points, steps},
@@ -31,6 +36,7 @@ pub(crate) struct Toll {
     pub(crate) delays: u64,
     pub(crate) failed_steps: u64,
     pub(crate) resets: u64,
+    pub(crate) suspensions: u64,
 }
 
 /// Where one program can be killed, and which of its steps can fail.
@@ -84,6 +90,7 @@ pub(crate) struct Chaos<'a> {
     pub(crate) machines: Machines<'a>,
     pub(crate) points: &'a Points,
     pub(crate) toll: &'a mut Toll,
+    pub(crate) common: &'a Common,
 }
 
 impl Chaos<'_> {
@@ -116,6 +123,7 @@ impl Chaos<'_> {
                 self.reset_card();
                 self.machines.start(Victim::Service);
             }
+            Trouble::Suspend(victim) => self.suspend(victim, lasting),
             Trouble::Reload => self.machines.reload(),
         }
     }
@@ -147,7 +155,15 @@ impl Chaos<'_> {
         proxy.heal();
     }
 
+    fn suspend(&mut self, victim: Victim, lasting: Duration) {
+        self.machines.program(victim).signal(Signal::SIGSTOP);
+        self.toll.suspensions += 1;
+        thread::park_timeout(lasting);
+        self.machines.program(victim).signal(Signal::SIGCONT);
+    }
+
     fn reset_card(&mut self) {
+        self.common.note_reset();
         self.machines.reset_card();
         self.toll.resets += 1;
     }

@@ -5,7 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::plan::INTERFACES;
-use crate::{Netns, scenarios::pods::addresses_with_prefix};
+use crate::{Netns, process::run, scenarios::pods::addresses_with_prefix};
+
+/// With two interfaces in one network each answers for its own addresses only, as their owner sets it.
+const SEVERAL_INTERFACES: &str = "cd /proc/sys/net/ipv4/conf && echo 1 >all/arp_ignore && \
+                                  echo 2 >all/arp_announce && echo 0 >all/rp_filter && \
+                                  echo 0 >default/rp_filter";
 
 /// What a confirmed ADD promises until its DEL.
 #[derive(Clone, Debug)]
@@ -48,6 +53,8 @@ pub(crate) enum State {
     Leaving,
     /// An ADD was confirmed.
     Promised(Box<Promise>),
+    /// Its pod does as it likes to it: nothing is promised, until the next DEL.
+    Misused,
     /// A call failed while something was broken: it may be attached, until the next DEL.
     Unknown,
 }
@@ -68,6 +75,18 @@ impl Port {
             _ => None,
         }
     }
+
+    /// Whether it is known what is attached.
+    pub(crate) fn is_certain(&self) -> bool {
+        matches!(self.state, State::Absent | State::Promised(_))
+    }
+
+    /// A call failed, or nobody heard its answer.
+    pub(crate) fn doubt(&mut self) {
+        if !matches!(self.state, State::Misused) {
+            self.state = State::Unknown;
+        }
+    }
 }
 
 /// A pod's sandbox: a container id, and a netns as long as it lives.
@@ -81,6 +100,8 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) fn new() -> Self {
         let netns = Netns::new("pod");
+        let set = run(netns.command("sh").args(["-c", SEVERAL_INTERFACES]));
+        assert!(set.status.success(), "{set:?}");
         let port = |interface| Port { interface, network: "blue".into(), state: State::default() };
         Self {
             container: netns.name().to_owned(),
@@ -92,8 +113,10 @@ impl Sandbox {
     /// Its netns ends, and what was promised with it: the agent may give it back before DEL.
     pub(crate) fn end_netns(&mut self) {
         self.netns = None;
-        for port in self.ports.iter_mut().filter(|port| port.promise().is_some()) {
-            port.state = State::Unknown;
+        for port in &mut self.ports {
+            if matches!(port.state, State::Promised(_) | State::Misused) {
+                port.state = State::Unknown;
+            }
         }
     }
 }
@@ -104,12 +127,14 @@ pub(crate) struct Ledger {
     pub(crate) caller: usize,
     pub(crate) pods: Vec<Sandbox>,
     pub(crate) late: Vec<Sandbox>,
+    /// A namespace beside those of its pods, where they put what they stack on their interfaces.
+    pub(crate) elsewhere: Netns,
 }
 
 impl Ledger {
     pub(crate) fn new(caller: usize, pods: usize) -> Self {
         let pods = (0..pods).map(|_| Sandbox::new()).collect();
-        Self { caller, pods, late: Vec::new() }
+        Self { caller, pods, late: Vec::new(), elsewhere: Netns::new("elsewhere") }
     }
 
     /// The name of the network that this caller applies and deletes.

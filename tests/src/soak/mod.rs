@@ -7,24 +7,36 @@
 mod audit;
 mod caller;
 mod chaos;
+mod cleanliness;
 mod dice;
+mod hazards;
 mod ledger;
 mod plan;
+mod proof;
+mod tricks;
+#[path = "../../../crates/netlink/tests/support/xdp.rs"]
+mod xdp;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Instant,
 };
 
+use tempfile::TempDir;
+
+pub use self::hazards::Hazard;
 use self::{
+    audit::Originals,
     caller::{Caller, Common},
     chaos::{Chaos, Points, Toll},
     dice::Dice,
     ledger::Ledger,
     plan::{CALLERS, PODS, Round},
+    proof::{Ports, References},
 };
 use crate::{
     Lab, Settings,
@@ -33,20 +45,40 @@ use crate::{
 
 /// VFs of the card: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
+/// Networks whose pods prove theirs by traffic to a pod that is always there.
+const REFERENCES: [&str; 4] = ["blue", "green", "wire", "tiny"];
 
 /// What came of a soak. Its text is the last line that `hack/soak` prints.
 #[derive(Debug)]
 pub struct Outcome {
     operations: usize,
     toll: Toll,
+    counts: Counts,
     breaches: Vec<Breach>,
 }
 
+/// What its pods and callers have done besides.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    hostile: u64,
+    dead: u64,
+    suspensions: u64,
+    pings: u64,
+    /// What they have tried on their interfaces, and whether the kernel let it pass.
+    tricks: BTreeMap<&'static str, bool>,
+}
+
 impl Outcome {
-    /// Whether nothing is lost, leaked or doubled.
+    /// Whether nothing is broken.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.breaches.is_empty()
+    }
+
+    /// What pods have tried on their interfaces in vain.
+    pub fn refused_tricks(&self) -> impl Iterator<Item = &'static str> {
+        let refused = self.counts.tricks.iter().filter(|(_, passed)| !**passed);
+        refused.map(|(trick, _)| *trick)
     }
 
     /// What is broken, a line each.
@@ -59,15 +91,20 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
+        let Counts { hostile, dead, suspensions, pings, .. } = &self.counts;
         write!(
             out,
-            "{} operations, {} kills, {} cuts: {} lost, {} leaked, {} doubled",
+            "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
+             {suspensions} suspensions, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
+             {} without network",
             self.operations,
             self.toll.kills,
             self.toll.cuts,
             count(Harm::Lost),
             count(Harm::Leaked),
-            count(Harm::Doubled)
+            count(Harm::Doubled),
+            count(Harm::Unclean),
+            count(Harm::WithoutNetwork)
         )
     }
 }
@@ -76,7 +113,12 @@ impl fmt::Display for Outcome {
 #[derive(Debug)]
 pub struct Soak {
     lab: Lab,
+    hazards: Vec<Hazard>,
+    /// Of each caller, and at last of the references.
     ledgers: Vec<Ledger>,
+    references: Option<References>,
+    originals: Originals,
+    xdp: Option<(TempDir, PathBuf)>,
     common: Common,
     dice: Dice,
     points: Points,
@@ -87,12 +129,12 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// Brings a lab up in which `operations` are going to be done.
+    /// Brings a lab up in which `operations` are going to be done, with these hazards.
     ///
     /// # Panics
     /// When it does not come up.
     #[must_use]
-    pub fn start(operations: usize, seed: u64) -> Self {
+    pub fn start(operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
         let settings = Settings {
             cool_down: 1,
             quarantine_after: 100,
@@ -101,9 +143,18 @@ impl Soak {
         };
         let mut lab = Lab::start(&settings);
         lab.keep_folder(true);
-        let outcome = Outcome { operations: 0, toll: Toll::default(), breaches: Vec::new() };
-        Self {
-            ledgers: (0..CALLERS).map(|caller| Ledger::new(caller, PODS)).collect(),
+        let outcome = Outcome {
+            operations: 0,
+            toll: Toll::default(),
+            counts: Counts::default(),
+            breaches: Vec::new(),
+        };
+        let mut soak = Self {
+            hazards: hazards.to_vec(),
+            ledgers: Vec::new(),
+            references: None,
+            originals: Originals::of(&lab),
+            xdp: xdp::may_be_attached().then(xdp::dropping_program),
             common: Common::default(),
             dice: Dice::new(seed),
             points: Points::ask(),
@@ -112,7 +163,9 @@ impl Soak {
             outcome,
             rounds: 0,
             lab,
-        }
+        };
+        soak.begin_anew();
+        soak
     }
 
     /// Where configuration, logs and state are. They stay there if the soak ends badly.
@@ -130,7 +183,7 @@ impl Soak {
         if left == 0 || !self.outcome.is_good() {
             return false;
         }
-        let round = Round::draw(&mut self.dice, left);
+        let round = Round::draw(&mut self.dice, left, &self.hazards);
         self.rounds += 1;
         if round.host_reboots {
             self.reboot_host();
@@ -158,18 +211,24 @@ impl Soak {
     /// How far it is.
     #[must_use]
     pub fn progress(&self) -> String {
-        let Outcome { operations, toll, .. } = &self.outcome;
+        let Outcome { operations, toll, counts, .. } = &self.outcome;
         let per_second = *operations as f64 / self.started.elapsed().as_secs_f64();
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
-             {} card resets; {per_second:.0} operations a second",
+             {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, {} pings; \
+             {per_second:.0} operations a second",
             self.planned,
             self.rounds,
             toll.kills,
             toll.cuts,
             toll.delays,
             toll.failed_steps,
-            toll.resets
+            toll.resets,
+            counts.hostile,
+            counts.tricks.values().filter(|passed| **passed).count(),
+            counts.dead,
+            counts.suspensions,
+            counts.pings
         )
     }
 
@@ -188,9 +247,12 @@ impl Soak {
     fn run(&mut self, round: &Round) {
         let done = AtomicBool::new(false);
         let quiet = round.is_quiet();
+        let xdp = xdp_of(&self.xdp);
+        let references = self.references.as_ref();
         let (site, machines) = self.lab.split();
-        let mut chaos = Chaos { machines, points: &self.points, toll: &mut self.outcome.toll };
         let (common, site, done) = (&self.common, &site, &done);
+        let toll = &mut self.outcome.toll;
+        let mut chaos = Chaos { machines, points: &self.points, toll, common };
         thread::scope(|scope| {
             let chaos = scope.spawn(move || chaos.wreak(&round.faults, done));
             let callers: Vec<_> = self
@@ -199,7 +261,7 @@ impl Soak {
                 .zip(&round.operations)
                 .map(|(ledger, operations)| {
                     scope.spawn(move || {
-                        let mut caller = Caller { ledger, site, common, quiet };
+                        let mut caller = Caller { ledger, site, common, references, xdp, quiet };
                         operations.iter().for_each(|operation| caller.perform(*operation));
                     })
                 })
@@ -215,27 +277,80 @@ impl Soak {
     fn look(&mut self) {
         self.lab.wait_until_good();
         self.by_each_caller(|mut caller| caller.settle());
+        let breaches = audit::breaches(&self.lab, &self.ledgers, &self.originals);
+        let is_at_rest = breaches.is_empty();
+        self.outcome.breaches.extend(breaches);
+        if is_at_rest {
+            self.prove_all();
+            self.common.note_rest();
+        }
         self.outcome.breaches.extend(self.common.take_breaches());
-        self.outcome.breaches.extend(audit::breaches(&self.lab, &self.ledgers));
+        self.count();
+    }
+
+    /// Each pod has its network, whatever has been repaired, and no other VF gets what is its own.
+    fn prove_all(&mut self) {
+        let ports = Ports::of(&self.lab);
+        self.by_each_caller(|caller| caller.prove_all(&ports));
+    }
+
+    fn count(&mut self) {
+        let tally = &self.common.tally;
+        let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        self.outcome.counts = Counts {
+            hostile: number(&tally.hostile),
+            dead: number(&tally.dead),
+            suspensions: number(&tally.suspensions) + self.outcome.toll.suspensions,
+            pings: number(&tally.pings),
+            tricks: tally.tricks.lock().expect("callers that go on").clone(),
+        };
     }
 
     fn by_each_caller(&mut self, work: impl Fn(Caller<'_>)) {
         let (site, _) = self.lab.split();
         for ledger in &mut self.ledgers {
-            work(Caller { ledger, site: &site, common: &self.common, quiet: true });
+            let caller = Caller {
+                ledger,
+                site: &site,
+                common: &self.common,
+                references: self.references.as_ref(),
+                xdp: xdp_of(&self.xdp),
+                quiet: true,
+            };
+            work(caller);
         }
+    }
+
+    /// All callers have fresh pods, and the references are attached.
+    fn begin_anew(&mut self) {
+        self.common.forget_all();
+        self.references = None;
+        self.ledgers = (0..CALLERS).map(|caller| Ledger::new(caller, PODS)).collect();
+        if !self.hazards.contains(&Hazard::Traffic) {
+            return;
+        }
+        self.ledgers.push(Ledger::new(CALLERS, REFERENCES.len()));
+        self.by_each_caller(|mut caller| {
+            if caller.ledger.caller == CALLERS {
+                caller.attach_first_interfaces(&REFERENCES);
+            }
+        });
+        self.references = self.ledgers.last().map(References::of_pods);
     }
 
     /// All pods end with the host.
     fn reboot_host(&mut self) {
         self.lab.agent.crash();
         self.outcome.toll.kills += 1;
-        self.common = Common::default();
-        for ledger in &mut self.ledgers {
-            *ledger = Ledger::new(ledger.caller, PODS);
-        }
+        self.ledgers.clear();
         self.lab.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.rounds));
         self.lab.start_agent();
+        self.lab.wait_until_good();
+        self.begin_anew();
         self.look();
     }
+}
+
+fn xdp_of(program: &Option<(TempDir, PathBuf)>) -> &str {
+    program.as_ref().and_then(|(_, path)| path.to_str()).unwrap_or_default()
 }

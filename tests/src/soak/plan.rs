@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::dice::Dice;
+use super::{dice::Dice, hazards::Hazard, tricks::Tricks};
 use crate::victim::Victim;
 
 /// Runtimes that call at the same time, each with its own pods.
@@ -33,6 +33,27 @@ pub(crate) enum Wish {
     Address(u8),
 }
 
+/// When a caller is killed, counted from its start, and what its runtime does then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Death {
+    pub(crate) after: Duration,
+    pub(crate) then: Then,
+}
+
+/// What a runtime does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Del,
+    Nothing,
+}
+
+/// When a program is suspended, counted from its start, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pause {
+    pub(crate) after: Duration,
+    pub(crate) lasting: Duration,
+}
+
 /// What a caller does to one interface of one pod, or to all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
@@ -41,6 +62,18 @@ pub(crate) enum Action {
     AddTwice(Network),
     /// An ADD, a DEL that does not wait for its answer, and another DEL.
     AddCutShort(Network),
+    /// An ADD whose caller is killed, and perhaps a DEL.
+    AddDying(Network, Death),
+    /// Two ADDs of the same interface at the same time, one of whose callers is killed.
+    AddTwiceDying(Network, Death),
+    /// A DEL whose caller is killed, and perhaps another.
+    DelDying(Death),
+    /// An ADD whose caller is suspended meanwhile.
+    AddSuspended(Network, Pause),
+    /// A DEL likewise.
+    DelSuspended(Pause),
+    /// An ADD whose pod then does as it likes to its interface, and perhaps a DEL.
+    Misuse(Network, Tricks, Then),
     Del,
     /// DEL twice, the second without a netns, as kubelet does.
     DelTwice,
@@ -62,6 +95,18 @@ pub(crate) enum Action {
     Apply,
     /// It is deleted, if nothing uses it.
     Delete,
+}
+
+impl Action {
+    /// What it is part of.
+    fn hazard(self) -> Option<Hazard> {
+        match self {
+            Self::AddDying(..) | Self::AddTwiceDying(..) | Self::DelDying(_) => Some(Hazard::Dying),
+            Self::AddSuspended(..) | Self::DelSuspended(_) => Some(Hazard::Suspended),
+            Self::Misuse(..) => Some(Hazard::Hostile),
+            _ => None,
+        }
+    }
 }
 
 /// An action and what it is done to.
@@ -89,6 +134,8 @@ pub(crate) enum Trouble {
     ResetCard,
     /// The service is killed and the card reset.
     RebootDpu,
+    /// A program is suspended, and continued.
+    Suspend(Victim),
     /// Both programs read their configuration again, which harms nobody.
     Reload,
 }
@@ -113,17 +160,17 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Draws a round of at most that many operations.
-    pub(crate) fn draw(dice: &mut Dice, at_most: usize) -> Self {
+    /// Draws a round of at most that many operations. Without a hazard the rest stays the same.
+    pub(crate) fn draw(dice: &mut Dice, at_most: usize, hazards: &[Hazard]) -> Self {
         let mut operations: [Vec<Operation>; CALLERS] = Default::default();
         for _ in 0..OPERATIONS_OF_A_ROUND.min(at_most) {
-            operations[dice.index(CALLERS)].push(operation(dice));
+            operations[dice.index(CALLERS)].push(operation(dice, hazards));
         }
         let faults = dice.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
         Self {
             host_reboots: dice.happens(3),
             operations,
-            faults: (0..faults).map(|_| fault(dice)).collect(),
+            faults: (0..faults).map(|_| fault(dice, hazards)).collect(),
         }
     }
 
@@ -138,15 +185,23 @@ impl Round {
     }
 }
 
-fn operation(dice: &mut Dice) -> Operation {
+fn operation(dice: &mut Dice, hazards: &[Hazard]) -> Operation {
     let (pod, interface) = (dice.index(PODS), dice.index(INTERFACES.len()));
     let network = network(dice);
+    let (death, pause) = (death(dice), pause(dice));
+    let (tricks, then) = (Tricks::draw(dice), then(dice));
     let action = dice.weighted(&[
         (340, Action::Add(network, Wish::Nothing)),
         (20, Action::Add(network, Wish::Mac(0))),
         (20, Action::Add(Network::Configured("blue"), Wish::Address(0))),
         (20, Action::AddTwice(network)),
         (20, Action::AddCutShort(network)),
+        (25, Action::AddDying(network, death)),
+        (15, Action::AddTwiceDying(network, death)),
+        (15, Action::DelDying(death)),
+        (10, Action::AddSuspended(network, pause)),
+        (10, Action::DelSuspended(pause)),
+        (80, Action::Misuse(network, tricks, then)),
         (220, Action::Del),
         (40, Action::DelTwice),
         (20, Action::DelUnknown),
@@ -160,7 +215,29 @@ fn operation(dice: &mut Dice) -> Operation {
         (30, Action::Apply),
         (20, Action::Delete),
     ]);
-    Operation { pod, interface, action: specified(action, dice) }
+    let action = specified(action, dice);
+    let is_left_out = action.hazard().is_some_and(|hazard| !hazards.contains(&hazard));
+    Operation { pod, interface, action: if is_left_out { Action::Status } else { action } }
+}
+
+/// Amid the call, or shortly after its end.
+fn death(dice: &mut Dice) -> Death {
+    Death { after: Duration::from_micros(dice.below(80_000)), then: then(dice) }
+}
+
+fn then(dice: &mut Dice) -> Then {
+    dice.weighted(&[(1, Then::Del), (1, Then::Nothing)])
+}
+
+fn pause(dice: &mut Dice) -> Pause {
+    Pause { after: Duration::from_micros(dice.below(40_000)), lasting: suspension(dice) }
+}
+
+/// Up to 3 s, mostly short; few outlast the patience of whoever waits.
+fn suspension(dice: &mut Dice) -> Duration {
+    let root = dice.below(1700);
+    let milliseconds = if dice.happens(3) { 12_000 } else { 100 + root * root / 1000 };
+    Duration::from_millis(milliseconds)
 }
 
 fn network(dice: &mut Dice) -> Network {
@@ -183,7 +260,7 @@ fn specified(action: Action, dice: &mut Dice) -> Action {
     }
 }
 
-fn fault(dice: &mut Dice) -> Fault {
+fn fault(dice: &mut Dice, hazards: &[Hazard]) -> Fault {
     let victim = dice.weighted(&[(1, Victim::Agent), (1, Victim::Service)]);
     let number = dice.index(1000);
     let trouble = dice.weighted(&[
@@ -194,14 +271,19 @@ fn fault(dice: &mut Dice) -> Fault {
         (15, Trouble::Delay),
         (4, Trouble::ResetCard),
         (2, Trouble::RebootDpu),
+        (20, Trouble::Suspend(victim)),
         (15, Trouble::Reload),
     ]);
     // Most are short, so that calls meet both ends of them; some outlast all patience.
-    let lasting = if dice.happens(6) { 4000 } else { dice.below(300) };
-    Fault {
-        trouble,
-        after: Duration::from_millis(dice.below(600)),
-        lasting: Duration::from_millis(lasting),
+    let brief = if dice.happens(6) { 4000 } else { dice.below(300) };
+    let suspension = suspension(dice);
+    let after = Duration::from_millis(dice.below(600));
+    match trouble {
+        Trouble::Suspend(_) if hazards.contains(&Hazard::Suspended) => {
+            Fault { trouble, after, lasting: suspension }
+        }
+        Trouble::Suspend(_) => Fault { trouble: Trouble::Reload, after, lasting: Duration::ZERO },
+        _ => Fault { trouble, after, lasting: Duration::from_millis(brief) },
     }
 }
 
@@ -213,7 +295,9 @@ mod tests {
     fn the_same_seed_plans_the_same() {
         let plan = |seed| {
             let mut dice = Dice::new(seed);
-            (0..20).map(|_| format!("{:?}", Round::draw(&mut dice, 1000))).collect::<Vec<_>>()
+            (0..20)
+                .map(|_| format!("{:?}", Round::draw(&mut dice, 1000, &Hazard::ALL)))
+                .collect::<Vec<_>>()
         };
         assert_eq!(plan(3), plan(3));
         assert_ne!(plan(3), plan(4));
@@ -221,6 +305,6 @@ mod tests {
 
     #[test]
     fn a_last_round_is_no_longer_than_what_is_left() {
-        assert_eq!(Round::draw(&mut Dice::new(1), 7).len(), 7);
+        assert_eq!(Round::draw(&mut Dice::new(1), 7, &[]).len(), 7);
     }
 }

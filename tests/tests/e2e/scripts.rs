@@ -11,7 +11,8 @@ use std::{
 use e2e::{program, run};
 
 /// How a soak ends that found nothing wrong.
-const GOOD: &str = "9 operations, 3 kills, 2 cuts: 0 lost, 0 leaked, 0 doubled";
+const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, 4 pings: \
+                    0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
 
 fn path(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)
@@ -74,6 +75,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "demo x",
         "bench --write x",
         "soak --ops 1 x",
+        "soak --without hostile x",
         "reliability --write x",
         "certs /tmp/a b",
         "lab down x",
@@ -112,6 +114,16 @@ fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
         assert_eq!(output.status.code(), Some(1), "{line}: {said}");
         let expected = format!("{}: {} needs a number", words[0], words[1]);
         assert!(said.starts_with(&expected) && said.lines().count() == 1, "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_soak_leaves_out_nothing_that_it_does_not_know() {
+    for line in [&["--without", "kills"][..], &["--without"]] {
+        let output = run(hack("soak").args(line));
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("soak: --without needs one of hostile, dying, "), "{said}");
     }
 }
 
@@ -167,6 +179,8 @@ fn the_page_of_figures_takes_no_log_that_proves_nothing() {
         (format!("commit unknown\n9 operations of seed 1\n{GOOD}\n"), "does not tell of which"),
         (of_commit.into(), "does not end with 0 lost"),
         (format!("{of_commit}{}\n", GOOD.replace("0 leaked", "1 leaked")), "does not end with"),
+        (format!("{of_commit}{}\n", GOOD.replace("0 without", "1 without")), "does not end with"),
+        (soak.replace("seed 1\n", "seed 1 without hostile\n"), "tells of no soak"),
         ("commit aaaaaaaaaa\nfuzz: target cni_input broke\n".into(), "tells of no soak"),
         ("figure: 5 executions of fuzz target cni_input\n".into(), "does not tell of which commit"),
         (soak.replace("aaaaaaaaaa", "aaaaaaaaaa with changes"), "a work tree with changes"),

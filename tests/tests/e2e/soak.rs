@@ -2,14 +2,20 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use e2e::{scenarios::figure, soak::Soak};
+use e2e::{
+    scenarios::figure,
+    soak::{Hazard, Soak},
+};
 
 /// What takes a quarter of a minute.
 const OPERATIONS: usize = 300;
 
+/// What the programs bear so far; `hack/soak` does all.
+const HAZARDS: [Hazard; 2] = [Hazard::Suspended, Hazard::Traffic];
+
 fn soak(seed: u64) {
     println!("hack/soak --ops {OPERATIONS} --seed {seed} does the same again");
-    let mut soak = Soak::start(OPERATIONS, seed);
+    let mut soak = Soak::start(OPERATIONS, seed, &HAZARDS);
     let folder = soak.folder();
     while soak.advance() {}
     let progress = soak.progress();

@@ -1,0 +1,45 @@
+//! What a soak does besides calling, killing and cutting.
+
+use std::{fmt, str::FromStr};
+
+/// Something that a soak does, unless it is told not to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hazard {
+    /// Pods do as they like to their interfaces.
+    Hostile,
+    /// Callers die amid their calls.
+    Dying,
+    /// Programs and callers are suspended and continued.
+    Suspended,
+    /// Each pod's network is proven by traffic, after its attach and at each rest.
+    Traffic,
+}
+
+impl Hazard {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hostile => "hostile",
+            Self::Dying => "dying",
+            Self::Suspended => "suspended",
+            Self::Traffic => "traffic",
+        }
+    }
+}
+
+impl fmt::Display for Hazard {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Hazard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|hazard| hazard.name() == text);
+        found.ok_or_else(|| format!("{text} is none of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}

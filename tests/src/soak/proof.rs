@@ -1,0 +1,173 @@
+//! That pods have their network: `ping`, both ways, and nobody else hears it.
+
+use std::{collections::BTreeMap, fmt, process::Command};
+
+use serde_json::Value;
+
+use super::ledger::{Ledger, Promise, Sandbox};
+use crate::{Lab, Netns, process::run};
+
+/// What a packet carries: more than all that is on an idle network meanwhile.
+const PAYLOAD: u64 = 1000;
+/// How long the answer to a first packet may take, in seconds.
+const FIRST_ANSWER: &str = "3";
+
+/// An interface of a pod, which sends and answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Station {
+    netns: String,
+    interface: String,
+    pci: String,
+    is_of_layer_2: bool,
+    addresses: Vec<String>,
+}
+
+impl Station {
+    /// The interface that was promised.
+    pub(crate) fn new(netns: &str, interface: &str, promise: &Promise) -> Self {
+        let bare = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
+        let mut addresses: Vec<_> = promise.addresses.iter().map(bare).collect();
+        let is_of_layer_2 = addresses.is_empty();
+        if is_of_layer_2 {
+            addresses.push(link_local(&promise.mac));
+        }
+        Self {
+            netns: netns.to_owned(),
+            interface: interface.to_owned(),
+            pci: promise.pci.clone(),
+            is_of_layer_2,
+            addresses,
+        }
+    }
+
+    /// On a network of layer 2 only it needs an address, one that is not valid outside of the link. It goes
+    /// with the VF, such as when the card is reset.
+    fn prepare(&self) {
+        for address in self.addresses.iter().filter(|_| self.is_of_layer_2) {
+            let whole = format!("{address}/64");
+            let give = ["-n", &self.netns, "address", "replace", &whole, "dev", &self.interface];
+            // Where that fails nothing is answered, and is told then.
+            let _ = run(Command::new("ip").args(give).arg("nodad"));
+        }
+    }
+
+    /// Sends one packet to each address of the other, and returns how many were answered.
+    pub(crate) fn reaches(&self, other: &Self) -> Result<u64, String> {
+        self.prepare();
+        other.prepare();
+        for address in &other.addresses {
+            self.ping(address)?;
+        }
+        Ok(other.addresses.len() as u64)
+    }
+
+    fn ping(&self, address: &str) -> Result<(), String> {
+        let mut ping = Netns::command_in(&self.netns, "ping");
+        ping.args(["-n", "-q", "-c", "1", "-s", &PAYLOAD.to_string(), "-W", FIRST_ANSWER]);
+        let output = run(ping.args(["-I", &self.interface, address]));
+        let told = || {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            format!("{} {} does not reach {address}: {said}", self.netns, self.interface)
+        };
+        output.status.success().then_some(()).ok_or_else(told)
+    }
+}
+
+impl fmt::Display for Station {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.netns, self.interface)
+    }
+}
+
+/// An address made of a MAC address in another way than the kernel's.
+fn link_local(mac: &str) -> String {
+    let groups: Vec<_> = mac.split(':').collect();
+    let pairs: Vec<_> = groups.chunks(2).map(<[&str]>::concat).collect();
+    format!("fe80::{}", pairs.join(":"))
+}
+
+/// A pod in each configured network that is always there.
+#[derive(Debug)]
+pub(crate) struct References(BTreeMap<String, Station>);
+
+impl References {
+    /// The first interfaces of these pods.
+    pub(crate) fn of_pods(ledger: &Ledger) -> Self {
+        let station = |sandbox: &Sandbox| {
+            let port = &sandbox.ports[0];
+            let own = Station::new(&sandbox.container, port.interface, port.promise()?);
+            Some((port.network.clone(), own))
+        };
+        Self(ledger.pods.iter().filter_map(station).collect())
+    }
+
+    pub(crate) fn of(&self, network: &str) -> Option<&Station> {
+        self.0.get(network)
+    }
+}
+
+/// The VFs' ports on the DPU.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    dpu: String,
+    /// Of each VF, by PCI address.
+    representors: BTreeMap<String, String>,
+}
+
+impl Ports {
+    pub(crate) fn of(lab: &Lab) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let vfs = lab.operator().get("vfs");
+        let named = vfs.iter().map(|vf| (text(&vf["vf"]["pciAddress"]), text(&vf["representor"])));
+        Self { dpu: lab.card.dpu.name().to_owned(), representors: named.collect() }
+    }
+
+    /// What each representor has delivered to its VF so far.
+    pub(crate) fn delivered(&self) -> Deliveries {
+        let shown =
+            run(Netns::command_in(&self.dpu, "ip").args(["-j", "-s", "-d", "link", "show"]));
+        let links: Vec<Value> = serde_json::from_slice(&shown.stdout).expect("what ip shows");
+        let representors = links.iter().filter(|link| crate::card::is_representor(link));
+        let bytes = representors.filter_map(|link| {
+            let name = link["ifname"].as_str()?.to_owned();
+            Some((name, link["stats64"]["tx"]["bytes"].as_u64()?))
+        });
+        Deliveries(bytes.collect())
+    }
+
+    /// Whether the port is that of one of these stations.
+    pub(crate) fn is_of(&self, representor: &str, stations: [&Station; 2]) -> bool {
+        let of = |station: &Station| self.representors.get(&station.pci);
+        stations.iter().any(|station| of(station).is_some_and(|own| own == representor))
+    }
+}
+
+/// What representors have delivered to their VFs so far, in bytes.
+#[derive(Debug)]
+pub(crate) struct Deliveries(BTreeMap<String, u64>);
+
+impl Deliveries {
+    /// Representors that have delivered a proof since then.
+    pub(crate) fn receivers_since(&self, earlier: &Self) -> Vec<&String> {
+        let before = |name: &String| earlier.0.get(name).copied().unwrap_or(0);
+        let grown = |(name, now): &(&String, &u64)| now.saturating_sub(before(name)) >= PAYLOAD;
+        self.0.iter().filter(grown).map(|(name, _)| name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mac_address_makes_an_address_of_its_link() {
+        assert_eq!(link_local("02:00:5e:10:00:01"), "fe80::0200:5e10:0001");
+    }
+
+    #[test]
+    fn who_got_a_proof_too_is_seen() {
+        let deliveries = |a, b| Deliveries([("a".into(), a), ("b".into(), b)].into());
+        let later = deliveries(5000, 700);
+        assert_eq!(later.receivers_since(&deliveries(100, 600)), ["a"]);
+    }
+}
