@@ -5,10 +5,11 @@ use std::{
     collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
     sync::Arc,
 };
 
-use ipnetwork::IpNetwork;
+use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -78,9 +79,37 @@ pub struct AttachSpec {
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Vec<WantedAddress>,
     /// Rate limits asked for.
     pub bandwidth: Bandwidth,
+}
+
+/// An address that a pod asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// The prefix length that it is to have. `None`: its subnet's.
+    pub prefix_length: Option<u8>,
+}
+
+impl FromStr for WantedAddress {
+    type Err = IpNetworkError;
+
+    fn from_str(text: &str) -> Result<Self, IpNetworkError> {
+        let network: IpNetwork = text.parse()?;
+        let prefix_length = text.contains('/').then(|| network.prefix());
+        Ok(Self { ip: network.ip(), prefix_length })
+    }
+}
+
+impl fmt::Display for WantedAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.prefix_length {
+            Some(length) => write!(out, "{}/{length}", self.ip),
+            None => write!(out, "{}", self.ip),
+        }
+    }
 }
 
 /// Rate limits in bits per second and bits, seen from the pod. 0: no limit.

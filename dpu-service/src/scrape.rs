@@ -58,7 +58,11 @@ async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
     page.gauge("service_ready", "Whether new attachments can be made", is_ready.into());
     let help = "Whether the journal could be written the last time";
     page.gauge("service_journal_writable", help, is_writable.into());
-    page.gauge("service_problems", "Problems that `dpuctl status` tells of", problems as u64);
+    page.gauge(
+        "service_problems",
+        "Problems that `dpuctl status` tells of the DPU",
+        problems as u64,
+    );
 }
 
 fn add_journal(page: &mut Page, engine: &Attachments) {

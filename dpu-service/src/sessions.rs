@@ -1,6 +1,7 @@
 //! The hosts' sessions: one for each host, the newest.
 
 mod absences;
+mod clock;
 mod questions;
 
 use std::{
@@ -10,12 +11,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use vf_alloc::PfId;
 
 use absences::Absence;
+use clock::HostClock;
 use questions::Questions;
 pub use questions::{Examined, NotExamined};
 
@@ -131,8 +134,8 @@ struct Host {
     open: Option<Open>,
     agent_version: String,
     boot_id: String,
-    /// When the host said its newest hello of this boot, by its own clock.
-    said_hello: HostTime,
+    /// The newest connection that the host has said hello by.
+    connection: ConnectionNumber,
     since: Timestamp,
 }
 
@@ -143,18 +146,18 @@ struct Open {
     /// What both sides can do.
     capabilities: Vec<&'static str>,
     questions: Questions,
+    clock: HostClock,
 }
 
 impl Sessions {
-    /// Opens a session for `host` and ends the one it has.
+    /// Opens a session for `host` and ends the one it has. Which hello is the newest, the order of the
+    /// connections tells: a host's clock may be set, and its word is no proof.
     ///
     /// # Errors
-    /// [`Reason::StaleSession`]: the host has said a newer hello since, on another connection.
+    /// [`Reason::StaleSession`]: the host has said hello since, on a newer connection.
     pub fn open(&self, host: &HostName, hello: &Hello) -> Result<Session, Failure> {
         let mut hosts = self.lock();
-        let newest = hosts.get(host).map_or_else(HostTime::default, |entry| entry.heard(hello));
-        let said_hello = hello.inventory.as_of;
-        if said_hello != HostTime::default() && said_hello < newest {
+        if hosts.get(host).is_some_and(|entry| hello.connection < entry.connection) {
             let message = format!("host {host} has said hello again since");
             return Err(Failure::new(Reason::StaleSession, message));
         }
@@ -168,10 +171,11 @@ impl Sessions {
                 commands: sender,
                 capabilities: hello.capabilities.clone(),
                 questions: Questions::default(),
+                clock: HostClock::heard_now(hello.inventory.as_of),
             }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
-            said_hello: said_hello.max(newest),
+            connection: hello.connection,
             since: renewed_since.unwrap_or_else(Timestamp::now),
         };
         hosts.insert(host.clone(), entry);
@@ -209,6 +213,14 @@ impl Sessions {
     pub fn boot_id(&self, host: &HostName, id: SessionId) -> Option<String> {
         let hosts = self.lock();
         hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
+    }
+
+    /// The latest time that the host's clock can show by now.
+    #[must_use]
+    pub fn latest_time(&self, host: &HostName) -> HostTime {
+        let hosts = self.lock();
+        let open = hosts.get(host).and_then(|entry| entry.open.as_ref());
+        open.map_or(HostTime(u64::MAX), |open| open.clock.latest())
     }
 
     /// Whether both sides of session `id` can do this, one of [`offload_proto::capability::ALL`]. If
@@ -256,11 +268,6 @@ impl Sessions {
 }
 
 impl Host {
-    /// When the host said its newest hello of the boot that `hello` is of.
-    fn heard(&self, hello: &Hello) -> HostTime {
-        if self.boot_id == hello.boot_id { self.said_hello } else { HostTime::default() }
-    }
-
     fn is_in(&self, id: SessionId) -> bool {
         self.open.as_ref().is_some_and(|open| open.id == id)
     }
@@ -288,12 +295,13 @@ mod tests {
         HostCommand::Draining { reason: "maintenance".into() }
     }
 
-    pub(super) fn hello(boot_id: &str, as_of: u64) -> Hello {
+    pub(super) fn hello(boot_id: &str, connection: u64) -> Hello {
         Hello {
+            connection: ConnectionNumber(connection),
             agent_version: "1".into(),
             boot_id: boot_id.into(),
             capabilities: Vec::new(),
-            inventory: Inventory { as_of: HostTime(as_of), pfs: Vec::new() },
+            inventory: Inventory::default(),
             live: Vec::new(),
             pending: Vec::new(),
             renewed: None,
@@ -305,15 +313,18 @@ mod tests {
     }
 
     #[test]
-    fn an_older_hello_of_the_same_boot_is_refused() {
+    fn a_hello_of_an_older_connection_is_refused() {
         let sessions = Sessions::default();
-        let open = |boot_id, as_of| sessions.open(&host(), &hello(boot_id, as_of));
+        let open = |boot_id, connection| sessions.open(&host(), &hello(boot_id, connection));
         let newest = open("boot", 5).unwrap();
-        assert_eq!(open("boot", 4).unwrap_err().reason, Reason::StaleSession);
+        for boot_id in ["boot", "another boot"] {
+            assert_eq!(open(boot_id, 4).unwrap_err().reason, Reason::StaleSession);
+        }
         assert!(sessions.is_current(&host(), newest.id));
-        open("boot", 0).unwrap();
+        assert!(sessions.close(&host(), newest.id, None));
         assert_eq!(open("boot", 4).unwrap_err().reason, Reason::StaleSession);
-        open("next boot", 1).unwrap();
+        open("boot", 5).unwrap();
+        open("next boot", 6).unwrap();
     }
 
     #[test]

@@ -44,11 +44,19 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.finish()
 }
 
-/// Those of the DPU, and why hosts are away.
+/// Those of the DPU, and that hosts are away.
 fn problems(dpu: &Dpu) -> Vec<String> {
-    let absent = dpu.hosts.iter().filter(|host| !host.absence.is_empty());
-    let absent = absent.map(|host| format!("{} is not connected: {}", host.name, host.absence));
-    dpu.problems.iter().cloned().chain(absent).collect()
+    let absent = dpu.hosts.iter().filter(|host| !host.connected);
+    dpu.problems.iter().cloned().chain(absent.map(absence)).collect()
+}
+
+/// That the host is away, and why, as far as the DPU knows.
+fn absence(host: &HostStatus) -> String {
+    let why = match host.absence.as_str() {
+        "" => "its agent does not run, or can't reach the DPU",
+        why => why,
+    };
+    format!("{} is not connected: {why}", host.name)
 }
 
 /// The hosts, with how long they have been as they are.
@@ -82,12 +90,17 @@ mod tests {
             agent_version: agent_version.into(),
             boot_id: "b007".into(),
             since: "2026-03-01T11:00:00Z".into(),
-            absence: if connected { "" } else { "its certificate expired" }.into(),
+            absence: String::new(),
         };
+        let absence = "its certificate expired".into();
         let dpu = Dpu {
             name: "dpu-1".into(),
             version: "0.1.0".into(),
-            hosts: vec![host("node-1", true, "0.1.0"), host("node-2", false, "")],
+            hosts: vec![
+                host("node-1", true, "0.1.0"),
+                HostStatus { absence, ..host("node-2", false, "") },
+                host("node-3", false, ""),
+            ],
             problems: vec!["the journal's disk is full".into()],
             attachments: 3,
             started_at: "2026-03-01T10:58:00Z".into(),
@@ -101,21 +114,23 @@ DPU:           dpu-1
 Version:       0.1.0
 Up for:        1h2m
 Attachments:   3
-Hosts:         1 of 2 connected
+Hosts:         1 of 3 connected
 Problems:
   the journal's disk is full
   node-2 is not connected: its certificate expired
+  node-3 is not connected: its agent does not run, or can't reach the DPU
 
 HOST     STATE          SINCE   AGENT
 node-1   Connected      1h0m    0.1.0
 node-2   Disconnected   1h0m    -
+node-3   Disconnected   1h0m    -
 "
         );
     }
 
     #[test]
     fn a_wide_summary_tells_the_boot() {
-        let host = HostStatus { boot_id: "b007".into(), ..HostStatus::default() };
+        let host = HostStatus { connected: true, boot_id: "b007".into(), ..HostStatus::default() };
         let dpu = Dpu { hosts: vec![host], ..Dpu::default() };
         let boot = |wide| summary(&dpu, wide, Timestamp::UNIX_EPOCH).contains("b007");
         assert!(boot(true) && !boot(false));

@@ -4,7 +4,10 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::{Duration, SystemTime},
 };
@@ -29,6 +32,11 @@ use crate::{
     verifier::Outdated,
 };
 
+/// Numbers a server's connections in the order in which their peers dialled, if they dial one after
+/// another: the number is given before the peer can say anything, and so before it can give up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionNumber(pub u64);
+
 /// Who is at the other end. Found in the extensions of every request that came by a
 /// [`ServerStream`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +48,8 @@ pub struct Peer {
     /// The last moment of its certificate. The connection ends then, or with an intermediate certificate
     /// before.
     pub certificate_end: SystemTime,
+    /// By which connection.
+    pub connection: ConnectionNumber,
 }
 
 /// A peer that was refused for the dates of its certificate alone.
@@ -109,6 +119,8 @@ pub struct Server {
     deadline: Duration,
     /// Who wants to know of peers whose certificates are outdated.
     outdated: Option<mpsc::Sender<OutdatedPeer>>,
+    /// How many connections there have been.
+    opened: Arc<AtomicU64>,
 }
 
 impl Server {
@@ -116,7 +128,7 @@ impl Server {
     /// that takes longer than `deadline` is given up.
     #[must_use]
     pub fn new(credentials: LiveCredentials, deadline: Duration) -> Self {
-        Self { credentials, deadline, outdated: None }
+        Self { credentials, deadline, outdated: None, opened: Arc::default() }
     }
 
     /// Tells `outdated` of the peers that [`crate::incoming`] refuses for the dates of their
@@ -148,6 +160,7 @@ impl Server {
     }
 
     async fn handshake(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
+        let number = ConnectionNumber(self.opened.fetch_add(1, Ordering::Relaxed));
         let (address, begun) = (stream.peer_addr()?, SystemTime::now());
         let (own, outdated) = (self.credentials.current(), Outdated::default());
         let config = own.server_config(outdated.clone()).map_err(HandshakeError::Tls)?;
@@ -159,7 +172,7 @@ impl Server {
         }
         let term = term(connection.peer_certificates(), begun)?;
         let (identity, certificate_end) = (term.peer().clone(), term.certificate_end());
-        let peer = Peer { identity, address, certificate_end };
+        let peer = Peer { identity, address, certificate_end, connection: number };
         Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _place: None })
     }
 }

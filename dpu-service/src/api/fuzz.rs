@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mtls::ConnectionNumber;
 use netlink::MacAddress;
 use offload_proto::{Failure, v1};
 use prost::Message;
@@ -29,7 +30,9 @@ fn host_request() {
                 read::attach(&host, request).map(|(spec, _session)| check_spec(&spec))
             }),
             b'd' => refused(message, |request| read::detach(&host, request).map(drop)),
-            b'h' => refused(message, |hello| read::hello(&host, hello).map(drop)),
+            b'h' => refused(message, |hello| {
+                read::hello(&host, ConnectionNumber::default(), hello).map(drop)
+            }),
             b'i' => refused(message, |inventory| read::inventory(&inventory).map(drop)),
             b'e' => examination(message),
             b'c' => refused(message, |v1::CollectRequest { network, valid }| {

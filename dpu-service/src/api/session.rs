@@ -54,7 +54,7 @@ async fn run(
     mut incoming: Streaming<v1::HostMessage>,
     outgoing: &Outgoing,
 ) -> Result<(), Status> {
-    let (hello, protocol) = first_words(shared, host, &mut incoming).await?;
+    let (hello, protocol) = first_words(shared, peer, host, &mut incoming).await?;
     let capabilities = hello.capabilities.clone();
     let session = shared.engine.hello(host.clone(), hello).await?;
     let id = session.id;
@@ -74,6 +74,7 @@ fn expired(end: SystemTime) -> Option<String> {
 
 async fn first_words(
     shared: &Shared,
+    peer: &Peer,
     host: &HostName,
     incoming: &mut Streaming<v1::HostMessage>,
 ) -> Result<(Hello, u32), Status> {
@@ -86,7 +87,7 @@ async fn first_words(
         () = shared.stopping.cancelled() => return Err(stopping()),
     };
     match first.and_then(|first| first.message) {
-        Some(host_message::Message::Hello(hello)) => Ok(read::hello(host, hello)?),
+        Some(host_message::Message::Hello(hello)) => Ok(read::hello(host, peer.connection, hello)?),
         _ => Err(refuse(format!("host {host} began its session with something else than a hello"))),
     }
 }

@@ -71,13 +71,26 @@ impl Registry {
     fn check_addresses(&self, spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
         let mut taken = Vec::new();
         for address in &spec.addresses {
-            let subnet = network.subnets.iter().find(|subnet| subnet.cidr.contains(*address));
+            let subnet = network.subnets.iter().find(|subnet| subnet.cidr.contains(address.ip));
             let Some(subnet) = subnet else {
                 return Err(Failure::new(
                     Reason::AddressNotAllowed,
                     format!("{address} is in no subnet of network {}", network.name),
                 ));
             };
+            if address.prefix_length.is_some_and(|length| length != subnet.cidr.prefix()) {
+                return Err(Failure::new(
+                    Reason::AddressNotAllowed,
+                    format!(
+                        "{address} has another prefix length than subnet {} of network {}: ask for \
+                         {}/{} or leave the length out",
+                        subnet.cidr,
+                        network.name,
+                        address.ip,
+                        subnet.cidr.prefix()
+                    ),
+                ));
+            }
             if taken.contains(&subnet.cidr) {
                 return Err(Failure::new(
                     Reason::InvalidRequest,
@@ -150,7 +163,7 @@ impl Registry {
     ) -> Result<Vec<Lease>, Failure> {
         let mut leases = Vec::new();
         for address in &spec.addresses {
-            leases.push(self.request_address(network, id, *address, now)?);
+            leases.push(self.request_address(network, id, address.ip, now)?);
         }
         for is_ipv6 in [false, true] {
             let of_family = |cidr: &IpNetwork| cidr.is_ipv6() == is_ipv6;

@@ -1,6 +1,6 @@
 //! Attach: reserve, then record and program.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason, capability};
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     events::EventKind,
     milestones::Milestone,
-    model::{AttachSpec, Record},
+    model::{AttachSpec, Record, WantedAddress},
     programmer::{self, ProgramError, Programmer},
     records::Changes,
     sessions::SessionId,
@@ -202,8 +202,12 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.pci_address.as_ref().is_some_and(|pci| *pci != record.pci_address) {
         return differs(format!("the VF at {}", record.pci_address));
     }
-    let is_held =
-        |address: &IpAddr| record.leases.iter().any(|lease| lease.address.ip() == *address);
+    let is_held = |address: &WantedAddress| {
+        record.leases.iter().map(|lease| lease.address).any(|held| {
+            let length = address.prefix_length.unwrap_or(held.prefix());
+            (held.ip(), held.prefix()) == (address.ip, length)
+        })
+    };
     match spec.addresses.iter().find(|address| !is_held(address)) {
         Some(address) => differs(format!("addresses other than {address}")),
         None => Ok(()),

@@ -53,11 +53,12 @@ impl Engine {
     /// The host itself gives the attachment back: none of its calls will move the VF any more, and
     /// what it said of the VF before is outdated.
     fn note_host_detaches(&self, record: &Record, as_of: HostTime) {
+        let latest = self.sessions.latest_time(&record.key.host);
         let mut registry = self.registry();
         if let Some(entry) = registry.get_mut(record.id) {
             entry.session = None;
         }
-        registry.note_detach(record, as_of);
+        registry.note_detach(record, as_of, latest);
     }
 
     /// Takes an attachment away from its pod, for an operator.

@@ -1,5 +1,6 @@
 //! What a host says when its session begins, and what the service makes of it.
 
+use mtls::ConnectionNumber;
 use vf_alloc::PfId;
 
 use crate::{
@@ -10,6 +11,8 @@ use crate::{
 /// A host's first words.
 #[derive(Clone, Debug)]
 pub struct Hello {
+    /// The connection that they came by.
+    pub connection: ConnectionNumber,
     /// The agent's version, for people.
     pub agent_version: String,
     /// The host kernel's boot id.

@@ -340,9 +340,21 @@ impl Registry {
         }
     }
 
-    /// Notes as of when the host has given the attachment back, with its VF or without.
-    pub(super) fn note_detach(&mut self, record: &Record, as_of: HostTime) {
-        self.detaches.insert(record.vf, (record.boot_id.clone(), as_of));
+    /// Notes as of when the host has given the attachment back, with its VF or without. A time that its
+    /// clock can't show, being later than `latest`, is as good as none.
+    pub(super) fn note_detach(&mut self, record: &Record, as_of: HostTime, latest: HostTime) {
+        if as_of <= latest {
+            self.detaches.insert(record.vf, (record.boot_id.clone(), as_of));
+        } else {
+            self.detaches.remove(&record.vf);
+        }
+    }
+
+    /// Forgets what the host has told at times later than `latest`: its clock was set back since, or was
+    /// never so late.
+    pub(super) fn forget_detaches_after(&mut self, host: &HostName, latest: HostTime) {
+        let Some(pfs) = self.hosts.get(host) else { return };
+        self.detaches.retain(|vf, (_, at)| *at <= latest || !pfs.contains(&vf.pf));
     }
 
     /// The VFs of which a Detach has spoken after `as_of` in this boot, so that what the host saw then

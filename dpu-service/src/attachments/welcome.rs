@@ -48,6 +48,8 @@ impl Engine {
         // From here on calls of earlier sessions are refused: what they have made is all there is.
         let session = self.sessions.open(&host, &hello)?;
         self.note_session(&host, &hello, session.is_renewed);
+        let latest = self.sessions.latest_time(&host);
+        self.registry().forget_detaches_after(&host, latest);
 
         Milestone::HelloOpened.pass();
         let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;

@@ -1,7 +1,5 @@
 //! Attach, detach, and what is refused.
 
-use std::net::IpAddr;
-
 use dpu_service::{
     attachments::{AttachmentState, Detach, Hello},
     model::{AttachSpec, Bandwidth},
@@ -177,7 +175,7 @@ async fn subnets_of_a_family_extend_each_other_and_run_dry_by_name() {
 }
 
 fn asking_for(container: &str, addresses: &[&str]) -> AttachSpec {
-    let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
     AttachSpec { addresses, ..spec(container) }
 }
 
@@ -191,6 +189,7 @@ async fn addresses_asked_for_are_given_or_refused_by_name() {
         (&["10.1.0.77"][..], Reason::AddressInUse),
         (&["10.1.0.1"], Reason::AddressNotAllowed),
         (&["10.2.0.1"], Reason::AddressNotAllowed),
+        (&["10.1.0.5/16"], Reason::AddressNotAllowed),
         (&["10.1.0.5", "10.1.0.6"], Reason::InvalidRequest),
     ] {
         assert_eq!(world.refused(asking_for("b", addresses)).await, reason, "{addresses:?}");

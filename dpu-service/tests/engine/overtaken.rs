@@ -2,9 +2,10 @@
 //! `protocol-model`).
 
 use dpu_service::{
-    attachments::{AttachmentState, Detach, HostTime, Inventory},
+    attachments::{AttachmentState, Detach, Hello, HostTime, Inventory},
     sessions::HostCommand,
 };
+use mtls::ConnectionNumber;
 use offload_proto::Reason;
 
 use crate::world::{World, detach_of, hello, host, inventory, key, live, spec};
@@ -31,17 +32,42 @@ async fn an_inventory_older_than_a_detach_does_not_bring_the_vf_home() {
 #[tokio::test]
 async fn a_hello_that_a_newer_one_has_overtaken_settles_nothing() {
     let mut world = World::new().await;
-    let at = |time| {
-        let mut hello = hello(&world.kernel, &world.boot_id, &[]);
-        hello.inventory.as_of = HostTime(time);
-        hello
+    let by = |number| {
+        let connection = ConnectionNumber(number);
+        Hello { connection, ..hello(&world.kernel, &world.boot_id, &[]) }
     };
-    let (older, newer) = (at(1), at(2));
+    let (older, newer) = (by(1), by(2));
     world.say(newer).await;
     world.attached("a").await;
     let refused = world.engine.hello(host(), older).await.map(drop);
     assert_eq!(world.state("a"), Some(AttachmentState::Attached));
     assert_eq!(refused.unwrap_err().reason, Reason::StaleSession);
+}
+
+/// The host's clock was set back, or was never as somebody with its certificate has told.
+#[tokio::test]
+async fn a_detach_from_the_future_does_not_keep_a_vf_from_coming_home() {
+    const HOUR: u64 = 3_600_000_000_000;
+    for told_before_the_hello in [false, true] {
+        let mut world = World::new().await;
+        let now = |world: &World| Hello {
+            inventory: inventory_as_of(world, false, HOUR),
+            ..hello(&world.kernel, &world.boot_id, &[])
+        };
+        if !told_before_the_hello {
+            world.say(now(&world)).await;
+        }
+        world.attached("a").await;
+        let as_of = HostTime(2 * HOUR);
+        let detach = Detach { returned: false, as_of, ..detach_of("a") };
+        world.engine.detach(detach).await.unwrap();
+        if told_before_the_hello {
+            world.say(now(&world)).await;
+        } else {
+            world.say_inventory(&inventory_as_of(&world, false, HOUR + 1)).await;
+        }
+        assert_eq!(world.state("a"), None, "{told_before_the_hello}");
+    }
 }
 
 /// The host is about to move the VF while an operator takes the attachment away.

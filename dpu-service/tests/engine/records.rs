@@ -2,12 +2,13 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, mpsc},
 };
 
 use dpu_service::{
     attachments::{AttachmentState, Depth, Detach, LiveAttachment},
-    model::{AttachSpec, AttachmentId, Record},
+    model::{AttachSpec, AttachmentId, Record, WantedAddress},
 };
 use futures::future::join_all;
 use journal::faulty_disk::FULL;
@@ -151,7 +152,9 @@ async fn what_a_twin_holds_is_told_and_kept(id: AttachmentId) {
         world.detach(gone).await;
         let inventory = inventory(&world.kernel, &[]);
         world.say_inventory(&inventory).await;
-        let asked = AttachSpec { addresses: addresses.clone(), ..spec("next") };
+        let wanted = |ip: &IpAddr| WantedAddress { ip: *ip, prefix_length: None };
+        let addresses = addresses.iter().map(wanted).collect();
+        let asked = AttachSpec { addresses, ..spec("next") };
         assert_eq!(world.attach(asked).await.is_ok(), is_free, "{gone} is gone");
     }
 }

@@ -69,7 +69,10 @@ async fn addresses_of_a_network_that_was_renamed_are_not_given_out_again() {
     let new = world.attach(spec("new")).await.unwrap();
     assert_eq!(new.record.network.name, "rouge");
     world.check();
-    let asked = AttachSpec { addresses: vec![addresses(&old.record)[0].ip()], ..spec("third") };
+    let asked = AttachSpec {
+        addresses: vec![addresses(&old.record)[0].to_string().parse().unwrap()],
+        ..spec("third")
+    };
     assert_eq!(world.refused(asked.clone()).await, Reason::AddressInUse);
     // Given back, they are to be had.
     world.detach("old").await;

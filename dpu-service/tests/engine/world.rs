@@ -16,6 +16,7 @@ use dpu_service::{
     sessions::{HostCommand, Session, SessionId},
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
+use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason};
 use tempfile::TempDir;
 use vf_alloc::{PfId, PoolSpec, VfId};
@@ -290,6 +291,7 @@ fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {
 /// A hello that offers all of PF 0's VFs that have a representor, but for those in use.
 pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hello {
     Hello {
+        connection: ConnectionNumber::default(),
         agent_version: "1".into(),
         boot_id: boot_id.into(),
         capabilities: Vec::new(),

@@ -154,7 +154,8 @@ impl<'a> World<'a> {
     async fn greet(&self) {
         let (out, messages) = mpsc::channel(8);
         out.send(self.hello()).await.unwrap();
-        let opened = self.host.clone().session(ReceiverStream::new(messages)).await;
+        // Others have said hello since, and an older connection has no say.
+        let opened = self.setup.host().session(ReceiverStream::new(messages)).await;
         let mut from_dpu = opened.unwrap().into_inner();
         let first = from_dpu.message().await.unwrap().unwrap();
         let Some(dpu_message::Message::Welcome(welcome)) = first.message else {

@@ -33,7 +33,7 @@ pub struct Service {
     pub told: Vec<Option<(BootId, HostTime)>>,
     /// The sessions in force, by host.
     pub sessions: Vec<Option<(SessionId, BootId)>>,
-    /// The newest hello of each host. A hello tells its time; here its session does.
+    /// The newest hello of each host: that of the newest connection, of which each session has its own.
     pub newest: Vec<SessionId>,
     /// The flows under way: each holds the lock of its key.
     pub flows: Vec<Flow>,

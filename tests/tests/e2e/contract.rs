@@ -244,6 +244,7 @@ fn what_can_not_be_honoured_is_refused_by_name() {
     refusals.refused(&ask("deviceID", json!("0000:ff:00.0")), 107, &["0000:ff:00.0"]);
     refusals.refused(&ask("ips", json!(["192.0.2.1"])), 105, &["192.0.2.1"]);
     refusals.refused(&ask("ips", json!(["10.1.0.1"])), 105, &["10.1.0.1"]);
+    refusals.refused(&ask("ips", json!(["10.1.0.5/24"])), 105, &["10.1.0.5/24", "10.1.0.5/16"]);
     refusals.end();
 }
 

@@ -3,6 +3,7 @@
 use std::{fs, net::TcpStream, path::Path, time::Duration};
 
 use e2e::{Lab, Netns, Pki, Settings, run, wait_for};
+use futures::stream::{self, StreamExt};
 use mtls::{Connector, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use offload_proto::{
@@ -174,6 +175,31 @@ fn a_call_outside_the_session_is_refused() {
         assert_eq!(reason(&status), Reason::StaleSession);
     });
     lab.assert_clean_slate();
+}
+
+/// Its clock was set wrong, or somebody with its certificate says so.
+#[test]
+fn a_hello_from_the_future_does_not_lock_the_agent_out() {
+    let lab = Lab::start(&Settings::default());
+    let boot_id = fs::read_to_string(lab.path().join("boot-id")).unwrap();
+    as_host(&lab, "node-1", async |mut node_1| {
+        let hello = v1::Hello {
+            protocol: Some(v1::ProtocolVersions { lowest: 1, highest: 1 }),
+            boot_id: boot_id.trim().into(),
+            inventory: Some(v1::Inventory { as_of_ns: u64::MAX, ..v1::Inventory::default() }),
+            ..v1::Hello::default()
+        };
+        let hello = v1::HostMessage { message: Some(v1::host_message::Message::Hello(hello)) };
+        let messages = stream::iter([hello]).chain(stream::pending());
+        let mut session = node_1.session(messages).await.unwrap().into_inner();
+        let welcome = session.message().await.unwrap().unwrap();
+        assert!(matches!(welcome.message, Some(v1::dpu_message::Message::Welcome(_))));
+    });
+    wait_for("an ADD", LIMIT, || {
+        let added = lab.add("blue", &Netns::new("pod"), "eth0");
+        added.status.success().then_some(())
+    });
+    lab.assert_invariants();
 }
 
 /// The network may deliver a call long after it was given up, and more than once.

@@ -5,6 +5,7 @@ mod examination;
 use std::{collections::HashSet, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
+use mtls::ConnectionNumber;
 use netlink::MacAddress;
 use offload_proto::{
     Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, capability,
@@ -23,7 +24,7 @@ use crate::{
     config::{check_bandwidth, check_network, is_label},
     model::{
         AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
-        Pod, PolicyRule, Route, Subnet,
+        Pod, PolicyRule, Route, Subnet, WantedAddress,
     },
     sessions::SessionId,
 };
@@ -209,15 +210,14 @@ fn mac(text: &str) -> Result<MacAddress, Failure> {
     Err(invalid(format!("mac {mac} is a multicast or zero address: an interface can't have it")))
 }
 
-fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Failure> {
+fn addresses(texts: &[String]) -> Result<Vec<WantedAddress>, Failure> {
     if texts.len() > MOST_ADDRESSES {
         return Err(invalid(format!(
             "{} addresses are asked for; {MOST_ADDRESSES} are the most",
             texts.len()
         )));
     }
-    let read = |text: &String| parse::<IpNetwork>("address", text, IP_ADDRESS);
-    texts.iter().map(|text| read(text).map(|address| address.ip())).collect()
+    texts.iter().map(|text| parse("address", text, IP_ADDRESS)).collect()
 }
 
 const IP_ADDRESS: &str = "an IP address, such as 10.1.0.5 or fd00::5";
@@ -241,12 +241,17 @@ fn bandwidth(bandwidth: v1::Bandwidth) -> Bandwidth {
 }
 
 /// A host's first words, and the protocol version that both speak.
-pub(crate) fn hello(host: &HostName, hello: v1::Hello) -> Result<(Hello, u32), Failure> {
+pub(crate) fn hello(
+    host: &HostName,
+    connection: ConnectionNumber,
+    hello: v1::Hello,
+) -> Result<(Hello, u32), Failure> {
     let protocol = negotiate(hello.protocol.unwrap_or_default())?;
     let live = |one: v1::LiveAttachment| {
         Ok(LiveAttachment { id: attachment_id(&one.attachment_id)?, in_pod: one.in_pod })
     };
     let hello = Hello {
+        connection,
         agent_version: label("agent_version", hello.agent_version)?,
         boot_id: boot_id(hello.boot_id)?,
         capabilities: capability::common(&hello.capabilities),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mtls::ConnectionNumber;
 use offload_proto::{Failure, Finding, Reason, v1};
 use proptest::prelude::*;
 
@@ -62,7 +63,7 @@ fn a_full_request_is_read() {
     assert_eq!(spec.pci_address.as_deref(), Some("d000:00:00.1"));
     assert_eq!(spec.mac.unwrap().to_string(), "02:00:00:00:00:0a");
     let addresses: Vec<_> = spec.addresses.iter().map(ToString::to_string).collect();
-    assert_eq!(addresses, ["10.1.0.5", "fd00::5"]);
+    assert_eq!(addresses, ["10.1.0.5", "fd00::5/64"]);
     assert_eq!(spec.bandwidth.ingress_rate, 1_000_000);
 }
 
@@ -134,8 +135,8 @@ fn pf(number: u32, vfs: u32) -> v1::PhysicalFunction {
 
 #[test]
 fn a_hello_is_read() {
-    let (read, protocol) = read::hello(&host(), hello()).unwrap();
-    assert_eq!(protocol, 1);
+    let (read, protocol) = read::hello(&host(), ConnectionNumber(7), hello()).unwrap();
+    assert_eq!((protocol, read.connection), (1, ConnectionNumber(7)));
     let pf = &read.inventory.pfs[0];
     assert_eq!((pf.id.to_string().as_str(), pf.vendor, pf.device), ("p0", 0x15b3, 0x101e));
     assert_eq!((pf.vfs.len(), read.live.len(), read.pending.len()), (2, 1, 1));
@@ -176,7 +177,7 @@ fn malformed_hellos_are_refused() {
     for (change, reason, words) in cases {
         let mut changed = hello();
         change(&mut changed);
-        assert_refused(read::hello(&host(), changed), reason, words);
+        assert_refused(read::hello(&host(), ConnectionNumber(7), changed), reason, words);
     }
 }
 
