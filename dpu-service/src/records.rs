@@ -6,18 +6,23 @@ use std::{
 };
 
 use bootstrap::Chain;
-use journal::{Change, Journal, Outlives, Schema, Statistics, WriteError};
+use journal::{Cause, Change, Journal, Outlives, Schema, Statistics, Tables, WriteError};
 use offload_proto::{Failure, Reason};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::model::{AttachmentId, Network, Record};
+use crate::model::{AttachSpec, AttachmentId, FormerOwner, Network, Record};
 
 const ATTACHMENTS: &str = "attachments";
 const NETWORKS: &str = "networks";
 const COOLING: &str = "cooling";
 
 const TABLES: &[&str] = &[ATTACHMENTS, NETWORKS, COOLING];
-const SCHEMA: Schema = Schema { name: "dpu-service", version: 1, tables: TABLES, migrations: &[] };
+const SCHEMA: Schema = Schema {
+    name: "dpu-service",
+    version: 2,
+    tables: TABLES,
+    migrations: &[resting_addresses_have_owners],
+};
 
 /// Why the journal can't be used. Its file is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +76,34 @@ pub struct Cooling {
     pub address: IpAddr,
     /// Until when it rests: seconds since 1970, UTC.
     pub until: u64,
+    /// Who gave it back. `None`: a service that did not note it wrote this.
+    pub owner: Option<FormerOwner>,
+}
+
+impl Cooling {
+    /// Whether its former owner asks.
+    #[must_use]
+    pub fn is_of(&self, spec: &AttachSpec) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.asks(spec))
+    }
+}
+
+/// What a row of a resting address says besides which one it is.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rest {
+    until: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<FormerOwner>,
+}
+
+/// Version 1 had the end of the rest alone, in decimal digits.
+fn resting_addresses_have_owners(tables: &mut Tables) -> Result<(), Cause> {
+    for (_, value) in tables.entry(COOLING).or_default() {
+        let until = std::str::from_utf8(value)?.parse()?;
+        *value = serde_json::to_vec(&Rest { until, owner: None })?;
+    }
+    Ok(())
 }
 
 /// All that the journal holds.
@@ -223,7 +256,9 @@ impl Changes {
     /// Notes that an address rests.
     #[must_use]
     pub fn put_cooling(self, cooling: &Cooling) -> Self {
-        self.add(Change::put(COOLING, cooling_key(cooling), cooling.until.to_string()))
+        let Cooling { until, owner, .. } = cooling;
+        let rest = Rest { until: *until, owner: owner.clone() };
+        self.put(COOLING, cooling_key(cooling).as_bytes(), &rest)
     }
 
     /// Forgets that an address has rested.
@@ -232,7 +267,7 @@ impl Changes {
         self.add(Change::delete(COOLING, cooling_key(cooling)))
     }
 
-    fn put(self, table: &'static str, key: &[u8], value: &impl serde::Serialize) -> Self {
+    fn put(self, table: &'static str, key: &[u8], value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(value) => self.add(Change::put(table, key, value)),
             Err(error) => Self(Err(Failure::new(
@@ -256,10 +291,30 @@ fn cooling_key(cooling: &Cooling) -> String {
 
 pub(crate) fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
     let (network, address) = std::str::from_utf8(key).ok()?.split_once(' ')?;
-    let until = std::str::from_utf8(value).ok()?.parse().ok()?;
-    Some(Cooling { network: network.into(), address: address.parse().ok()?, until })
+    let Rest { until, owner } = serde_json::from_slice(value).ok()?;
+    Some(Cooling { network: network.into(), address: address.parse().ok()?, until, owner })
 }
 
 fn unavailable(error: &WriteError) -> Failure {
     Failure::new(Reason::JournalUnavailable, Chain(error).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_rest_that_an_older_service_wrote_has_no_owner_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let older = Schema { version: 1, migrations: &[], ..SCHEMA };
+        let journal = Journal::open(&path, older, Outlives::Machine).unwrap();
+        let row = Change::put(COOLING, "blue 10.1.0.9", "1790000000");
+        journal.commit(vec![row]).await.unwrap();
+        drop(journal);
+        let loaded = Records::open(&path).unwrap().load().unwrap();
+        let address = "10.1.0.9".parse().unwrap();
+        let rest = Cooling { network: "blue".into(), address, until: 1_790_000_000, owner: None };
+        assert_eq!(loaded.cooling, [rest]);
+    }
 }

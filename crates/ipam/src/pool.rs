@@ -178,6 +178,16 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         self.cooling.add(place, until);
     }
 
+    /// Ends the rest of `address`, for whoever may have it before that is over. One that does not rest is
+    /// left alone.
+    pub fn end_rest(&mut self, address: IpAddr) {
+        let number = self.subnet.number(address);
+        let place = number.and_then(|number| self.bitmap.taken(number));
+        if let Some(place) = place.filter(|place| self.cooling.until(*place).is_some()) {
+            self.wake_early(place);
+        }
+    }
+
     /// The address that `key` holds.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<IpAddr> {

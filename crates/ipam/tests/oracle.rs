@@ -82,6 +82,7 @@ enum Operation {
     Forget(u16),
     Restore(u16, usize),
     Rest(usize, u64),
+    EndRest(usize),
     Resize(usize),
     Wait(u64),
 }
@@ -95,6 +96,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => key.clone().prop_map(Operation::Forget),
         1 => (key, 0..80_usize).prop_map(|(key, address)| Operation::Restore(key, address)),
         1 => (0..80_usize, 0..40_u64).prop_map(|(address, wait)| Operation::Rest(address, wait)),
+        1 => (0..80_usize).prop_map(Operation::EndRest),
         1 => (0..specs().len()).prop_map(Operation::Resize),
         2 => (0..6_u64).prop_map(Operation::Wait),
     ]
@@ -157,6 +159,7 @@ impl Both {
             }
             Operation::Restore(key, number) => self.restore(key, self.address(number)),
             Operation::Rest(number, wait) => self.rest(self.address(number), self.now + wait),
+            Operation::EndRest(number) => self.end_rest(self.address(number)),
             Operation::Resize(number) => self.resize(specs().swap_remove(number)),
             Operation::Wait(seconds) => self.now += seconds,
         }
@@ -235,6 +238,11 @@ impl Both {
             let end = oracle.cooling.entry(address).or_default();
             *end = until.max(*end);
         }
+    }
+
+    fn end_rest(&mut self, address: IpAddr) {
+        self.pool.end_rest(address);
+        self.oracle.cooling.remove(&address);
     }
 
     fn resize(&mut self, spec: SubnetSpec) {

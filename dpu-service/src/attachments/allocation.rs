@@ -163,6 +163,9 @@ impl Registry {
     ) -> Result<Vec<Lease>, Failure> {
         let mut leases = Vec::new();
         for address in &spec.addresses {
+            if self.rest_of(address.ip, now).is_some_and(|rest| rest.is_of(spec)) {
+                self.networks.pools_with(address.ip).for_each(|pool| pool.end_rest(address.ip));
+            }
             leases.push(self.request_address(network, id, address.ip, now)?);
         }
         for is_ipv6 in [false, true] {
@@ -215,11 +218,10 @@ impl Registry {
 
     /// Takes back what was reserved before its record was made.
     fn forget_reservation(&mut self, network: &Network, id: AttachmentId, now: u64) {
-        if let Some(entry) = self.networks.get_mut(&network.name) {
-            for pool in &mut entry.pools {
-                pool.forget(&id);
-            }
-        }
+        let pools = self.networks.get_mut(&network.name).map(|entry| &mut entry.pools);
+        let pools = pools.into_iter().flatten();
+        let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
+        forgotten.into_iter().for_each(|address| self.let_rest_on(address, now));
         self.vfs.release(&id, now);
     }
 }

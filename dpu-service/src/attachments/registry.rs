@@ -22,7 +22,7 @@ use super::{
     views::{AttachmentState, AttachmentView, Origin},
 };
 use crate::{
-    model::{AttachmentId, AttachmentKey, HostName, Network, Phase, Record},
+    model::{AttachmentId, AttachmentKey, FormerOwner, HostName, Network, Phase, Record},
     records::{Cooling, Loaded, OpenError},
     sessions::SessionId,
 };
@@ -399,6 +399,7 @@ impl Registry {
         self.give_back_addresses(id, |pool| {
             pool.forget(&id);
         });
+        self.rest_on(id, now);
         match failed {
             Some(reason) => self.vfs.fail(&id, reason, now),
             None => self.vfs.release(&id, now),
@@ -417,6 +418,26 @@ impl Registry {
         }
     }
 
+    /// Addresses that their former owner was to have before their rest was over go on resting.
+    fn rest_on(&mut self, id: AttachmentId, now: u64) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        let leases = entry.record.leases.iter();
+        let addresses: Vec<_> = leases.map(|lease| lease.address.ip()).collect();
+        addresses.into_iter().for_each(|address| self.let_rest_on(address, now));
+    }
+
+    /// Likewise, one that nobody holds.
+    pub(super) fn let_rest_on(&mut self, address: IpAddr, now: u64) {
+        let Some(until) = self.rest_of(address, now).map(|rest| rest.until) else { return };
+        self.networks.pools_with(address).for_each(|pool| pool.rest(address, until));
+    }
+
+    /// The rest of `address` that ends last, if it is not over.
+    pub(super) fn rest_of(&self, address: IpAddr, now: u64) -> Option<&Cooling> {
+        let rests = self.cooling.iter().filter(|rest| rest.address == address && rest.until > now);
+        rests.max_by_key(|rest| rest.until)
+    }
+
     /// What rests once `record` is freed.
     pub(super) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
         let until = now.saturating_add(self.settings.address_cool_down.as_secs());
@@ -424,6 +445,7 @@ impl Registry {
             network: record.network.name.clone(),
             address: address.ip(),
             until,
+            owner: Some(FormerOwner::of(record)),
         };
         if until == now {
             return Vec::new();

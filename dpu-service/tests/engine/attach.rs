@@ -2,7 +2,7 @@
 
 use dpu_service::{
     attachments::{AttachmentState, Detach, Hello},
-    model::{AttachSpec, Bandwidth},
+    model::{AttachSpec, Bandwidth, Pod},
     programmer::STEPS,
 };
 use offload_proto::{Reason, capability};
@@ -352,6 +352,77 @@ async fn addresses_rest_before_they_are_given_again() {
     world.hello(&[]).await;
     assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
     assert_eq!(world.engine.networks()[0].subnets[0].cooling, 2);
+}
+
+/// A world whose addresses rest.
+async fn resting() -> World {
+    let address_cool_down = std::time::Duration::from_secs(600);
+    let resting = dpu_service::attachments::Settings { address_cool_down, ..settings() };
+    World::with(configuration(), resting, 4).await
+}
+
+#[tokio::test]
+async fn an_address_that_rests_is_its_former_owners_at_once_and_nobody_elses() {
+    const ADDRESS: &str = "10.1.0.77";
+    let mut world = resting().await;
+    let pod = |name: &str| Pod { namespace: "shop".into(), name: name.into(), uid: name.into() };
+    let mac = Some("02:5e:00:00:00:01".parse().unwrap());
+    let first = AttachSpec { pod: pod("cart-0"), mac, ..asking_for("first", &[ADDRESS]) };
+    let same_container = asking_for("first", &[ADDRESS]);
+    let same_pod = AttachSpec { pod: pod("cart-0"), ..asking_for("second", &[ADDRESS]) };
+    let same_mac = AttachSpec { mac, ..asking_for("third", &[ADDRESS]) };
+    let others = [
+        AttachSpec { pod: pod("cart-1"), ..asking_for("other", &[ADDRESS]) },
+        asking_for("other", &[ADDRESS]),
+    ];
+    for owner in [same_container, same_pod, same_mac] {
+        world.attach(first.clone()).await.unwrap();
+        world.detach("first").await;
+        for restarts in [false, true] {
+            if restarts {
+                world.restart().await;
+                world.hello(&[]).await;
+            }
+            for other in &others {
+                let refused = world.attach(other.clone()).await.unwrap_err();
+                assert_eq!(refused.reason, Reason::AddressInUse);
+                assert!(refused.message.contains("cools down for another"), "{refused}");
+            }
+        }
+        let view = world.attach(owner.clone()).await.unwrap();
+        assert_eq!(view.record.leases[0].address.ip().to_string(), ADDRESS);
+        world.check();
+        // Restarted now, the service knows that it is held again.
+        world.restart().await;
+        world.hello(&[live(&view, true)]).await;
+        assert_eq!(world.refused(others[0].clone()).await, Reason::AddressInUse);
+        world.detach(&owner.key.container_id).await;
+        // Whoever had it last is its former owner.
+        if owner.key.container_id == first.key.container_id {
+            continue;
+        }
+        let refused = world.attach(asking_for("first", &[ADDRESS])).await;
+        assert_eq!(refused.unwrap_err().reason, Reason::AddressInUse);
+        world = resting().await;
+    }
+}
+
+#[tokio::test]
+async fn an_address_goes_on_resting_when_its_former_owner_could_not_have_it() {
+    let world = resting().await;
+    let asked = asking_for("first", &["10.1.0.77", "fd00:1::77"]);
+    world.attach(asked.clone()).await.unwrap();
+    world.detach("first").await;
+    let other = || asking_for("other", &["10.1.0.77"]);
+    let beyond = asking_for("first", &["10.1.0.77", "fd00:1::1"]);
+    assert_eq!(world.refused(beyond).await, Reason::AddressNotAllowed);
+    assert_eq!(world.refused(other()).await, Reason::AddressInUse);
+    world.set_full(true);
+    assert_eq!(world.refused(asked.clone()).await, Reason::JournalUnavailable);
+    world.set_full(false);
+    assert_eq!(world.refused(other()).await, Reason::AddressInUse);
+    world.attach(asked).await.unwrap();
+    world.check();
 }
 
 #[tokio::test]

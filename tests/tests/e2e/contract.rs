@@ -271,6 +271,31 @@ fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_holder() {
     lab.assert_invariants();
 }
 
+/// `podman network reload` and `podman start`: DEL, then ADD with the address and MAC that the container
+/// had.
+#[test]
+fn a_container_has_its_resting_address_again_at_once_and_others_only_later() {
+    let lab = Lab::start(&Settings::default());
+    let (container, other) = (Netns::new("container"), Netns::new("other"));
+    let before = lab.add("blue", &container, "eth0").result();
+    let address = before["ips"][0]["address"].clone();
+    let mac = before["interfaces"][0]["mac"].clone();
+    let add = |pod: &Netns, capabilities: serde_json::Value| {
+        let mut configuration = lab.configuration("blue");
+        configuration["runtimeConfig"] = capabilities;
+        lab.execute(&Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0"))
+    };
+    for _ in 0..3 {
+        lab.del("blue", &container, "eth0").nothing();
+        add(&other, json!({ "ips": [address] })).fails(104, &["cools down for another"]);
+        lab.assert_invariants();
+        let after = add(&container, json!({ "ips": [address], "mac": mac })).result();
+        assert_eq!(after["ips"][0]["address"], address);
+        assert_eq!(after["interfaces"][0]["mac"], mac);
+        lab.assert_invariants();
+    }
+}
+
 #[test]
 fn exhausted_vfs_fail_by_pool_and_status_stays_good() {
     let lab = Lab::start(&Settings::with_vfs(2));
