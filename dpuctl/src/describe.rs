@@ -15,7 +15,7 @@ use crate::{
     rows::{attachment_state, pod_name, vlan},
     status::{dpu, host_table},
     table::table,
-    text::{or_dash, printable, rate, short_id, vf_name, yes_or_no},
+    text::{count, or_dash, printable, rate, short_id, vf_name, yes_or_no},
     watch::event_line,
 };
 
@@ -209,7 +209,7 @@ fn subnet_table(subnets: &[Subnet], usages: &[SubnetUsage]) -> String {
         vec![
             subnet.cidr.clone(),
             or_dash(&subnet.gateway).into(),
-            usage.capacity.to_string(),
+            count(usage.capacity),
             usage.held.to_string(),
             usage.cooling.to_string(),
         ]

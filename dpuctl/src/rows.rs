@@ -5,7 +5,7 @@ use offload_proto::v1::{Attachment, NetworkStatus, PoolStatus, SubnetUsage, VfSt
 
 use crate::{
     table::narrow_or_wide,
-    text::{SHORT_ID, age, or_dash, short_id, state, vf_name, yes_or_no},
+    text::{SHORT_ID, age, count, or_dash, short_id, state, vf_name, yes_or_no},
 };
 
 pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
@@ -130,7 +130,7 @@ pub(crate) fn network_table(networks: &[NetworkStatus], wide: bool) -> String {
 /// Free addresses of each subnet.
 fn free_addresses(status: &NetworkStatus) -> String {
     let free = |usage: &SubnetUsage| {
-        usage.capacity.saturating_sub(usage.held).saturating_sub(usage.cooling).to_string()
+        count(usage.capacity.saturating_sub(usage.held).saturating_sub(usage.cooling))
     };
     let free: Vec<_> = status.subnets.iter().map(free).collect();
     free.join(",")

@@ -51,6 +51,18 @@ pub(crate) fn vf_message(id: VfId) -> Vf {
     }
 }
 
+/// How many there are, such as `254`. What nobody can count is told to the nearest power of two: `~2^64`.
+pub(crate) fn count(number: u64) -> String {
+    const COUNTABLE: u64 = 1_000_000_000;
+    if number < COUNTABLE {
+        return number.to_string();
+    }
+    // It is nearer to the next power if the bit after its highest is set.
+    let highest = number.ilog2();
+    let exponent = highest + u32::from(number >> (highest - 1) & 1 == 1);
+    format!("~2^{exponent}")
+}
+
 /// How long ago the RFC 3339 time `since` was at `now`, such as `5m12s`, `3h4m` or `12d`.
 pub(crate) fn age(since: &str, now: Timestamp) -> String {
     let Ok(since) = since.parse::<Timestamp>() else { return "-".into() };
@@ -105,6 +117,22 @@ mod tests {
         ];
         for (since, expected) in ages {
             assert_eq!(age(since, now), expected, "{since}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_can_count_is_told_as_a_power_of_two() {
+        let counts = [
+            (0, "0"),
+            (65_533, "65533"),
+            (999_999_999, "999999999"),
+            (u64::from(u32::MAX) - 5, "~2^32"),
+            (5 << 30, "~2^32"),
+            (6 << 30, "~2^33"),
+            (u64::MAX - 5, "~2^64"),
+        ];
+        for (number, expected) in counts {
+            assert_eq!(count(number), expected);
         }
     }
 
