@@ -62,16 +62,16 @@ fn refusal(call: &str) -> CniError {
 }
 
 /// An ADD of the pod p1 to the default network, and what it asks for besides.
-fn add_of_p1(more: Value) -> Value {
+fn add_of_p1(more: &Value) -> Value {
     let pod = json!({"namespace": "default", "name": "p1", "uid": "uid-p1"});
-    add(pod, "dpu-offload", "", more)
+    add(&pod, "dpu-offload", "", more)
 }
 
-fn add_of_web(more: Value) -> Value {
-    add(json!({"namespace": "", "name": "web", "uid": ""}), "dpu-offload", "", more)
+fn add_of_web(more: &Value) -> Value {
+    add(&json!({"namespace": "", "name": "web", "uid": ""}), "dpu-offload", "", more)
 }
 
-fn add(pod: Value, configuration: &str, network: &str, more: Value) -> Value {
+fn add(pod: &Value, configuration: &str, network: &str, more: &Value) -> Value {
     let mut request = json!({
         "verb": "add", "configuration": configuration, "network": network, "pod": pod,
         "pci_address": null, "mac": null, "addresses": [], "bandwidth": limits([0; 4]),
@@ -108,30 +108,30 @@ fn expected() -> BTreeMap<&'static str, Value> {
     let p1 = json!({"namespace": "default", "name": "p1", "uid": "uid-p1"});
     let limited = json!({"bandwidth": both(GO_CNI_BURST), "dns": of_cluster});
     BTreeMap::from([
-        ("containerd-1.6.20-add", add_of_p1(limited.clone())),
-        ("containerd-2.1.9-add-with-limits", add_of_p1(limited)),
+        ("containerd-1.6.20-add", add_of_p1(&limited)),
+        ("containerd-2.1.9-add-with-limits", add_of_p1(&limited)),
         (
             "containerd-2.1.9-add-with-one-limit",
-            add_of_p1(json!({
+            add_of_p1(&json!({
                 "bandwidth": limits([10_000_000, GO_CNI_BURST, 0, 0]), "dns": of_cluster,
             })),
         ),
-        ("containerd-2.1.9-add-bare", add_of_p1(json!({}))),
+        ("containerd-2.1.9-add-bare", add_of_p1(&json!({}))),
         ("cri-o-1.37-version", Value::Null),
         ("cri-o-1.37-gc-of-an-empty-node", gc(json!([]))),
         ("cri-o-1.37-gc", gc(json!([{"container_id": cri_o_id, "interface_name": "eth0"}]))),
-        ("cri-o-1.37-add", add_of_p1(json!({"bandwidth": both(OCICNI_BURST)}))),
+        ("cri-o-1.37-add", add_of_p1(&json!({"bandwidth": both(OCICNI_BURST)}))),
         ("cri-o-1.37-check", check),
-        ("podman-4.3.1-add", add_of_web(json!({}))),
+        ("podman-4.3.1-add", add_of_web(&json!({}))),
         (
             "podman-4.3.1-add-with-address-and-mac",
-            add_of_web(json!({"mac": "02:00:00:00:09:10", "addresses": ["10.1.9.10"]})),
+            add_of_web(&json!({"mac": "02:00:00:00:09:10", "addresses": ["10.1.9.10"]})),
         ),
         (
             "podman-4.3.1-add-with-addresses",
-            add_of_web(json!({"addresses": ["10.1.9.10", "fd00:10:1::9:10"]})),
+            add_of_web(&json!({"addresses": ["10.1.9.10", "fd00:10:1::9:10"]})),
         ),
-        ("multus-4-add", add(p1, "green", "green", multus)),
+        ("multus-4-add", add(&p1, "green", "green", &multus)),
     ])
 }
 
@@ -146,7 +146,7 @@ fn every_call_is_read_as_the_runtime_means_it() {
                 assert!(refusal.message.contains("8080"), "{name}: {refusal:?}");
             }
             _ if name.contains("-del") => {
-                assert_eq!(asked(&call), json!({"verb": "del"}), "{name}")
+                assert_eq!(asked(&call), json!({"verb": "del"}), "{name}");
             }
             (_, "status") => assert_eq!(asked(&call), json!({"verb": "status"}), "{name}"),
             _ => assert_eq!(Some(&asked(&call)), expected.get(name.as_str()), "{name}"),
