@@ -6,6 +6,7 @@ use std::{
     net::Shutdown,
     os::{fd::AsRawFd, unix::net::UnixStream},
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -168,12 +169,49 @@ pub enum Reply {
     },
 }
 
-/// Calls the agent at `socket` and waits for its answer until the call's deadline.
+/// How long the plugin waits for an agent that is being replaced: that is how long it is away, but for
+/// one that systemd can't hold the socket for and that takes long to start.
+const COMEBACK: Duration = Duration::from_secs(5);
+/// How often it looks whether the agent is back.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Calls the agent at `socket` and waits for its answer until the call's deadline. A call that met an
+/// agent on its way out is made again: whoever repeats a request gets what the first one got.
 ///
 /// # Errors
 /// Whatever connecting, sending, receiving or decoding fails with.
-pub fn call(socket: &Path, call: &Call) -> io::Result<Reply> {
+pub fn call(socket: &Path, mut call: Call) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
+    let mut gives_up = None;
+    loop {
+        let error = match ask(socket, &call, deadline) {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        let now = Instant::now();
+        let gives_up = *gives_up.get_or_insert_with(|| deadline.min(now + COMEBACK));
+        if !is_of_a_restart(&error) || now + LOOK >= gives_up {
+            return Err(error);
+        }
+        thread::park_timeout(LOOK);
+        call.deadline_ms = u64::try_from(remaining(deadline)?.as_millis()).unwrap_or(u64::MAX);
+    }
+}
+
+/// Whether an agent that is being replaced causes it: there is no socket, nobody listens, or who did
+/// went away without a word.
+fn is_of_a_restart(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
+fn ask(socket: &Path, call: &Call, deadline: Instant) -> io::Result<Reply> {
     let mut line = Line { stream: connect(socket, deadline)?, deadline };
     line.write_all(&serde_json::to_vec(call)?)?;
     line.stream.shutdown(Shutdown::Write)?;
@@ -254,14 +292,18 @@ impl From<v1::AttachmentKey> for Key {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::net::UnixListener, sync::mpsc, thread};
+    use std::{fs, os::unix::net::UnixListener, sync::mpsc};
 
     use nix::sys::socket::Backlog;
 
     use super::*;
 
     fn status() -> Call {
-        Call { deadline_ms: 5000, request: Request::Status }
+        within(5000)
+    }
+
+    fn within(deadline_ms: u64) -> Call {
+        Call { deadline_ms, request: Request::Status }
     }
 
     /// Answers one call with `answer`, and returns what it was asked.
@@ -281,22 +323,66 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let agent = agent(&socket, br#"{"outcome":"done"}"#);
-        assert!(matches!(call(&socket, &status()).unwrap(), Reply::Done));
+        assert!(matches!(call(&socket, status()).unwrap(), Reply::Done));
         assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
     }
 
     #[test]
-    fn an_agent_that_says_nothing_or_nonsense_is_an_error() {
-        for (answer, kind) in [
-            (b"".as_slice(), io::ErrorKind::UnexpectedEof),
-            (br#"{"outcome":"do"#, io::ErrorKind::InvalidData),
-        ] {
-            let folder = tempfile::tempdir().unwrap();
-            let socket = folder.path().join("s");
-            let agent = agent(&socket, answer);
-            assert_eq!(call(&socket, &status()).unwrap_err().kind(), kind);
-            agent.join().unwrap();
+    fn an_agent_that_says_nonsense_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let agent = agent(&socket, br#"{"outcome":"do"#);
+        assert_eq!(call(&socket, status()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        agent.join().unwrap();
+    }
+
+    /// Accepts nobody, or one caller whom it says nothing, and is gone; and then another one answers,
+    /// which finds its predecessor's socket, or nothing, as `leaves_its_socket` says.
+    fn replaced(accepts: bool, leaves_its_socket: bool) -> io::Result<Reply> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let first = UnixListener::bind(&socket).unwrap();
+        let there = socket.clone();
+        let replacement = thread::spawn(move || {
+            let (mut stream, _) = first.accept().unwrap();
+            let mut asked = Vec::new();
+            if accepts {
+                stream.read_to_end(&mut asked).unwrap();
+            }
+            if !leaves_its_socket {
+                fs::remove_file(&there).unwrap();
+            }
+            drop((first, stream));
+            let _ = fs::remove_file(&there);
+            agent(&there, br#"{"outcome":"done"}"#).join().unwrap()
+        });
+        let reply = call(&socket, status());
+        let asked: Call = decode(&replacement.join().unwrap())?;
+        assert!(asked.deadline_ms < status().deadline_ms, "it is the same deadline");
+        reply
+    }
+
+    #[test]
+    fn an_agent_that_is_replaced_amid_a_call_is_asked_again() {
+        for (accepts, leaves_its_socket) in
+            [(true, false), (true, true), (false, false), (false, true)]
+        {
+            let reply = replaced(accepts, leaves_its_socket);
+            assert!(matches!(reply, Ok(Reply::Done)), "{accepts} {leaves_its_socket} {reply:?}");
         }
+    }
+
+    #[test]
+    fn a_call_waits_for_an_agent_that_is_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| call(&socket, status()));
+            // Nothing tells that it waits; sooner or later makes no difference to it.
+            let agent = agent(&socket, br#"{"outcome":"done"}"#);
+            assert!(matches!(waiting.join().unwrap(), Ok(Reply::Done)));
+            agent.join().unwrap();
+        });
     }
 
     #[test]
@@ -304,7 +390,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let error = call(&socket, &Call { deadline_ms: 20, request: Request::Status }).unwrap_err();
+        let error = call(&socket, within(20)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     }
 
@@ -328,8 +414,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let error =
-            call(&socket, &Call { deadline_ms: 200, request: Request::Status }).unwrap_err();
+        let error = call(&socket, within(200)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
         assert!(begun.elapsed() < DRIPS * DRIP, "{:?}", begun.elapsed());
         agent.join().unwrap();
@@ -342,15 +427,21 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
         let _first = UnixStream::connect(&socket).unwrap();
-        let error = call(&socket, &Call { deadline_ms: 50, request: Request::Status }).unwrap_err();
+        let error = call(&socket, within(50)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     }
 
     #[test]
-    fn no_agent_is_an_error() {
+    fn an_agent_that_does_not_come_back_is_told_as_what_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        let error = call(&folder.path().join("none"), &status()).unwrap_err();
+        let socket = folder.path().join("none");
+        let begun = Instant::now();
+        let error = call(&socket, within(60_000)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        drop(UnixListener::bind(&socket).unwrap());
+        let deserted = call(&socket, within(200)).unwrap_err();
+        assert_eq!(deserted.kind(), io::ErrorKind::ConnectionRefused, "not the deadline");
     }
 
     #[test]

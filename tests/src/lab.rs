@@ -1,7 +1,9 @@
 //! A whole set-up: card, service, agent, certificates.
 
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,
@@ -36,6 +38,8 @@ pub struct Lab {
     /// The certificates.
     pub pki: Pki,
     proxy: Option<Proxy>,
+    /// The agent's socket, if it is held for it.
+    held: Option<UnixListener>,
     folder: TempDir,
 }
 
@@ -56,7 +60,7 @@ impl Lab {
             .then(|| Proxy::start(&card.host, PROXY.parse().unwrap(), DPU.parse().unwrap()));
         let service = start_service(&card.dpu, path);
         let agent = start_agent(&card.host, path);
-        let lab = Self { agent, service, card, pki, proxy, folder };
+        let lab = Self { agent, service, card, pki, proxy, held: None, folder };
         lab.wait_until_good();
         lab
     }
@@ -166,7 +170,24 @@ impl Lab {
     /// An agent to put in the place of one that has ended.
     #[must_use]
     pub fn another_agent(&self) -> Program {
-        start_agent(&self.card.host, self.folder.path())
+        let (host, folder) = (&self.card.host, self.folder.path());
+        match &self.held {
+            None => start_agent(host, folder),
+            Some(held) => with_agent(folder, |name, arguments, environment| {
+                Program::start_on(held, name, host, folder, arguments, environment)
+            }),
+        }
+    }
+
+    /// From here on the agent's socket is held for it, as systemd does, and it is started anew.
+    ///
+    /// # Panics
+    /// When it can't be listened on.
+    pub fn hold_socket(&mut self) {
+        self.agent.stop();
+        self.held = Some(UnixListener::bind(self.socket()).unwrap());
+        self.start_agent();
+        self.wait_until_good();
     }
 
     /// Resets the card.
@@ -280,8 +301,17 @@ pub(crate) fn start_service(dpu: &Netns, folder: &Path) -> Program {
 }
 
 pub(crate) fn start_agent(host: &Netns, folder: &Path) -> Program {
+    with_agent(folder, |name, arguments, environment| {
+        Program::start(name, host, folder, arguments, environment)
+    })
+}
+
+/// Its name, its arguments and the environment that it runs in.
+fn with_agent(
+    folder: &Path,
+    start: impl FnOnce(&'static str, [&OsStr; 2], &[(&str, &Path)]) -> Program,
+) -> Program {
     let configuration = folder.join("host-shim.toml");
-    let arguments = ["--config".as_ref(), configuration.as_os_str()];
     let faults = faults(folder, "host-shim-agent");
     let unit = AGENT_UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
     let variables = unit.filter_map(|variable| variable.split_once('='));
@@ -289,5 +319,5 @@ pub(crate) fn start_agent(host: &Netns, folder: &Path) -> Program {
         .map(|(name, value)| (name, Path::new(value)))
         .chain([("OFFLOAD_FAULTS", faults.as_path())])
         .collect();
-    Program::start("host-shim-agent", host, folder, arguments, &environment)
+    start("host-shim-agent", ["--config".as_ref(), configuration.as_os_str()], &environment)
 }

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
+    os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
@@ -73,6 +74,15 @@ fn listed(name: &str, option: &str) -> Vec<String> {
     names
 }
 
+/// Where a program is started from.
+fn installed(name: &str, folder: &Path) -> PathBuf {
+    let installed = folder.join("bin").join(name);
+    if installed.exists() { installed } else { program(name) }
+}
+
+/// Makes standard input the first socket that is passed to the program.
+const PASS_ON: &str = r#"exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$0" "$@""#;
+
 /// A program of ours that stays in the foreground of its child process.
 #[derive(Debug)]
 pub struct Program {
@@ -94,15 +104,34 @@ impl Program {
         arguments: impl IntoIterator<Item = A>,
         environment: &[(&str, &Path)],
     ) -> Self {
+        let mut command = netns.command(installed(name, folder));
+        command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null());
+        Self::spawn(name, command, folder)
+    }
+
+    /// Starts it likewise, and passes it a socket as systemd does.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub(crate) fn start_on<A: AsRef<OsStr>>(
+        held: &UnixListener,
+        name: &'static str,
+        netns: &Netns,
+        folder: &Path,
+        arguments: impl IntoIterator<Item = A>,
+        environment: &[(&str, &Path)],
+    ) -> Self {
+        let held = held.try_clone().expect("share the socket");
+        let mut command = netns.command("sh");
+        command.args(["-c", PASS_ON]).arg(installed(name, folder));
+        command.args(arguments).envs(environment.iter().copied()).stdin(OwnedFd::from(held));
+        Self::spawn(name, command, folder)
+    }
+
+    fn spawn(name: &'static str, mut command: Command, folder: &Path) -> Self {
         let log = folder.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log).expect("open the log");
-        let installed = folder.join("bin").join(name);
-        let path = if installed.exists() { installed } else { program(name) };
-        let child = netns
-            .command(path)
-            .args(arguments)
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
+        let child = command
             .stdout(out.try_clone().expect("share the log"))
             .stderr(out)
             .spawn()

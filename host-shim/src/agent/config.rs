@@ -197,7 +197,7 @@ impl Default for Timeouts {
             attach_s: 30,
             detach_s: 10,
             vf_return_s: 5,
-            unreachable_grace_s: 10,
+            unreachable_grace_s: 300,
             reconnect_ms: 1000,
             carrier_ms: 200,
             connect_s: 5,
@@ -396,7 +396,7 @@ mod tests {
         let config = config("");
         assert_eq!(config.check(), Ok(()));
         assert_eq!(config.socket, Path::new(DEFAULT_SOCKET));
-        assert_eq!(config.timeouts.unreachable_grace(), Duration::from_secs(10));
+        assert_eq!(config.timeouts.unreachable_grace(), Duration::from_secs(300));
     }
 
     #[test]

@@ -56,6 +56,7 @@ mod socket;
 mod status;
 mod strangers;
 mod strays;
+mod welcomed;
 
 use std::{
     collections::HashSet,
@@ -90,6 +91,7 @@ use provide::Wanted;
 use records::Records;
 use repairs::Repairs;
 use session::Session;
+use welcomed::Welcomed;
 
 /// Moves under way at the same time: the kernel does them one by one, so that one is being made while
 /// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
@@ -112,6 +114,8 @@ struct Agent {
     moves: Semaphore,
     keys: KeyedLocks<Key>,
     session: Session,
+    /// That the DPU has welcomed this host since its boot.
+    welcomed: Welcomed,
     /// The keys of attaches whose answer from the DPU is awaited.
     pending: Pending,
     /// Counts the events of VFs in the host's namespace, for those who wait for one.
@@ -160,6 +164,7 @@ impl Agent {
         records: Records,
         announcer: Announcer,
     ) -> Self {
+        let welcomed = Welcomed::new(&config.state_dir, &boot_id);
         Self {
             config,
             source,
@@ -169,7 +174,8 @@ impl Agent {
             announcer,
             moves: Semaphore::new(MOVES),
             keys: KeyedLocks::default(),
-            session: Session::default(),
+            session: Session::new(welcomed.is_noted()),
+            welcomed,
             pending: Pending::default(),
             vf_events: watch::Sender::new(0),
             poke: Notify::new(),
@@ -223,6 +229,7 @@ impl Agent {
 
     /// A session began: what waits for the DPU is delivered, and what it wants it says anew.
     fn session_began(&self) {
+        self.welcomed.note();
         self.forget_wanted_vfs();
         self.tell_untold();
         self.poke.notify_one();

@@ -110,7 +110,13 @@ impl AgentError {
     /// Whether the configuration is to blame, which does not mend itself.
     #[must_use]
     pub fn is_of_configuration(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Senseless(_) | Self::Dpu { .. })
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Senseless(_)
+                | Self::Dpu { .. }
+                | Self::Listen(ListenError::NotHeld(_))
+        )
     }
 }
 
@@ -199,12 +205,13 @@ async fn keep(config: Config) -> Result<(), AgentError> {
     notify_ready();
     let mut keepers = pin!(run_keepers(&agent, monitor));
     tokio::select! {
-        never = serve(Arc::clone(&agent), socket) => match never {},
+        never = serve(Arc::clone(&agent), &socket) => match never {},
         signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
         error = &mut keepers => return Err(error),
     }
     notify_stopping();
-    // The work under way still needs the session, and events of the kernel.
+    // Who calls from here on waits in the socket, for the next agent. The work under way still needs the
+    // session, and events of the kernel.
     tokio::select! {
         () = finish(&agent) => Ok(()),
         error = keepers => Err(error),

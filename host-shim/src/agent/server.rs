@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// Serves the plugin, for ever. Beyond the limit, callers wait in the socket's queue.
-pub(super) async fn serve(agent: Arc<Agent>, socket: Socket) -> Infallible {
+pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
     let permits = Arc::new(Semaphore::new(agent.config.limits.connections));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await;

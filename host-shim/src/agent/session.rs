@@ -38,6 +38,8 @@ use attend::{Loss, attend};
 /// shortened by chance so that the hosts of a rack do not come back in step.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// How long a call waits for the first session of an agent that has only just started.
+const FIRST_SESSION: Duration = Duration::from_secs(5);
 /// Messages to the DPU that may wait to be sent.
 const OUTBOX: usize = 256;
 /// What a DPU that does not answer heartbeats is told as.
@@ -54,8 +56,10 @@ pub(super) enum Standing {
     Down {
         /// Since when.
         since: Instant,
-        /// Whether there has been one since the agent started.
+        /// Whether there has been one in this boot of the host.
         was_up: bool,
+        /// Whether the agent's first attempt is still under way.
+        is_starting: bool,
         /// Why the latest attempt failed.
         failure: Failure,
     },
@@ -122,19 +126,19 @@ pub(super) struct Session {
     credentials: OnceLock<LiveCredentials>,
 }
 
-impl Default for Session {
-    fn default() -> Self {
+impl Session {
+    /// None yet. `was_up`: an earlier agent had one in this boot of the host.
+    pub(super) fn new(was_up: bool) -> Self {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
-        let standing = Standing::Down { since: Instant::now(), was_up: false, failure };
+        let since = Instant::now();
+        let standing = Standing::Down { since, was_up, is_starting: true, failure };
         Self {
             standing: watch::Sender::new(standing),
             connector: OnceLock::new(),
             credentials: OnceLock::new(),
         }
     }
-}
 
-impl Session {
     /// How it stands now.
     #[must_use]
     pub(super) fn standing(&self) -> Standing {
@@ -142,7 +146,7 @@ impl Session {
     }
 
     /// The session. Where it was lost just now, waits for the next one until `patience` after the
-    /// loss.
+    /// loss. Where the agent has only just started, waits for what becomes of its first attempt.
     ///
     /// # Errors
     /// Why there is none.
@@ -162,12 +166,15 @@ impl Session {
         let asked = Instant::now();
         let mut standing = self.standing.subscribe();
         loop {
-            let (since, failure) = match &*standing.borrow_and_update() {
+            let (until, failure) = match &*standing.borrow_and_update() {
                 Standing::Up(session) if session.id != id => return Ok(Arc::clone(session)),
-                Standing::Up(_) => (asked, lost("its session is over")),
-                Standing::Down { since, failure, .. } => (*since, failure.clone()),
+                Standing::Up(_) => (asked + patience, lost("its session is over")),
+                Standing::Down { is_starting: true, failure, .. } => {
+                    (asked + patience.max(FIRST_SESSION), failure.clone())
+                }
+                Standing::Down { since, failure, .. } => (*since + patience, failure.clone()),
             };
-            let deadline = tokio::time::Instant::from_std(since + patience);
+            let deadline = tokio::time::Instant::from_std(until);
             match timeout_at(deadline, standing.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return Err(failure),
@@ -226,7 +233,7 @@ impl Session {
                 Standing::Up(_) => (lost_at, true),
                 Standing::Down { since, was_up, .. } => (*since, *was_up),
             };
-            *standing = Standing::Down { since, was_up, failure };
+            *standing = Standing::Down { since, was_up, is_starting: false, failure };
         });
     }
 
@@ -451,6 +458,17 @@ mod tests {
         let call = std::future::pending::<Result<Response<()>, Status>>();
         let failure = failure_of(&session.bounded(deadline, call).await.unwrap_err());
         assert_eq!(failure.reason, Reason::DpuUnreachable);
+    }
+
+    /// Its caller came while no agent was there, or another one.
+    #[tokio::test]
+    async fn a_call_waits_for_the_first_attempt_of_an_agent_that_has_only_just_started() {
+        let sessions = Session::new(true);
+        let ends_it = async { sessions.went_down(lost("refused"), Instant::now()) };
+        let (told, ()) = tokio::join!(sessions.current(Duration::ZERO), ends_it);
+        assert!(told.unwrap_err().message.ends_with("refused"));
+        let later = sessions.current(Duration::ZERO).await.unwrap_err();
+        assert!(later.message.ends_with("refused"), "{later}");
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::{
     io,
     os::unix::{
         fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
-        net::UnixStream as StdStream,
+        net::{UnixListener as StdListener, UnixStream as StdStream},
     },
     path::{Path, PathBuf},
 };
 
+use listenfd::ListenFd;
 use tokio::net::{UnixListener, UnixStream};
 
 /// Why the agent can't listen.
@@ -22,6 +23,13 @@ pub enum ListenError {
     /// There is something else.
     #[error("{} is there already and is no socket", .0.display())]
     NotASocket(PathBuf),
+    /// systemd holds a socket for the agent, which is not where the configuration has it.
+    #[error(
+        "systemd holds a socket for the agent, but not {}: let `ListenStream` of the socket unit and \
+         `socket` of the configuration name the same",
+        .0.display()
+    )]
+    NotHeld(PathBuf),
     /// The system refused.
     #[error("can't listen on {}", path.display())]
     Io {
@@ -35,13 +43,17 @@ pub enum ListenError {
 /// A socket that is listened on.
 pub(super) struct Socket {
     listener: UnixListener,
-    path: PathBuf,
+    /// Where it is, if it ends with the agent. `None`: systemd holds it, and callers wait in it for
+    /// the next agent.
+    own: Option<PathBuf>,
 }
 
 impl Drop for Socket {
     /// Nobody is to find a socket that nobody listens on. One that stays all the same is replaced.
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if let Some(path) = &self.own {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -53,12 +65,37 @@ impl Socket {
     }
 }
 
-/// Listens on `path`: in a folder that only the agent's user can enter, in place of a socket that
-/// nobody listens on any more.
+/// Listens on `path`: on the socket that systemd holds for the agent, or else on one of its own.
 ///
 /// # Errors
 /// [`ListenError`].
 pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
+    let failed = |source| ListenError::Io { path: path.to_owned(), source };
+    let held = held().map_err(failed)?;
+    if held.is_empty() { bind(path) } else { take(held, path) }
+}
+
+/// The sockets that systemd passes.
+fn held() -> io::Result<Vec<StdListener>> {
+    let mut passed = ListenFd::from_env();
+    (0..passed.len()).filter_map(|index| passed.take_unix_listener(index).transpose()).collect()
+}
+
+/// That one of the sockets that is at `path`.
+fn take(held: Vec<StdListener>, path: &Path) -> Result<Socket, ListenError> {
+    let failed = |source| ListenError::Io { path: path.to_owned(), source };
+    let is_there = |listener: &StdListener| {
+        listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
+    };
+    let listener = held.into_iter().find(is_there);
+    let listener = listener.ok_or_else(|| ListenError::NotHeld(path.to_owned()))?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(Socket { listener: UnixListener::from_std(listener).map_err(failed)?, own: None })
+}
+
+/// Listens in a folder that only the agent's user can enter, in place of a socket that nobody listens
+/// on any more.
+fn bind(path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -67,7 +104,7 @@ pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
     remove_stale(path)?;
     let listener = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Socket { listener, path: path.to_owned() })
+    Ok(Socket { listener, own: Some(path.to_owned()) })
 }
 
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
@@ -86,8 +123,6 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener as StdListener;
-
     use super::*;
 
     #[tokio::test]
@@ -116,6 +151,25 @@ mod tests {
         let path = folder.path().join("agent.sock");
         drop(listen(&path).unwrap());
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_systemd_holds_outlives_its_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        let held = StdListener::bind(&path).unwrap();
+        drop(take(vec![held.try_clone().unwrap()], &path).unwrap());
+        assert!(path.exists());
+        StdStream::connect(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_held_socket_in_another_place_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = StdListener::bind(folder.path().join("other.sock")).unwrap();
+        let refused = take(vec![held], &folder.path().join("agent.sock")).err().unwrap();
+        assert!(matches!(&refused, ListenError::NotHeld(_)), "{refused}");
+        assert!(refused.to_string().contains("`ListenStream`"), "{refused}");
     }
 
     #[tokio::test]

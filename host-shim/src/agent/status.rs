@@ -26,8 +26,8 @@ impl Agent {
     async fn trouble(&self) -> Option<Failure> {
         let session = match self.session.standing() {
             Standing::Up(session) => session,
-            // The grace is for what has worked: an agent that never had a session is not ready.
-            Standing::Down { since, was_up, failure } => {
+            // The grace is for what has worked: a host that had no session since its boot is not ready.
+            Standing::Down { since, was_up, failure, .. } => {
                 let grace = self.config.timeouts.unreachable_grace();
                 return (!was_up || since.elapsed() >= grace).then_some(failure);
             }

@@ -100,7 +100,7 @@ fn answer_prepared(
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, patience, request, base } = prepared;
     let deadline_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let reply = protocol::call(&socket, &Call { deadline_ms, request })
+    let reply = protocol::call(&socket, Call { deadline_ms, request })
         .map_err(|error| unreachable_agent(verb, &socket, &error))?;
     match reply {
         Reply::Attached { attachment } => {

@@ -101,7 +101,8 @@ pub const fn patience(verb: Verb) -> Duration {
         Verb::Del => 50,
         Verb::Check => 20,
         Verb::Gc => 25,
-        Verb::Status | Verb::Version => 2,
+        // Five of them for an agent that is being replaced.
+        Verb::Status | Verb::Version => 7,
     })
 }
 

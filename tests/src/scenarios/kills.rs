@@ -1,7 +1,14 @@
 //! A program is killed at every point of each of its flows, amid many calls. Started again, it
 //! completes or releases what was under way, and keeps what was confirmed.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -11,8 +18,8 @@ use super::{
     pods::addresses,
 };
 use crate::{
-    Answer, Call, Fault, Lab, Netns, Program, Settings, eventually, process::kill_points, run,
-    wait_for,
+    Answer, Call, Fault, Lab, Netns, Program, Settings, TIME_LIMIT, eventually,
+    process::kill_points, run, wait_for,
 };
 
 /// How long what is waited for may take.
@@ -368,13 +375,31 @@ fn replace(lab: &mut Lab, name: &str, started: Option<Program>) {
 
 fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
     let (crowd, revived) = amid_a_crowd(lab, flow.crowd, |lab| {
-        let mut armed = None;
-        let stage = Stage { lab, residents };
-        let started =
-            (flow.cause)(&stage, &mut || armed = Some(lab.arm(flow.program, "kill", point)));
         let running = if flow.program == SERVICE { &lab.service } else { &lab.agent };
-        wait_for_death(started.as_ref().unwrap_or(running), flow, point, &armed.unwrap());
-        if flow.program == SERVICE { lab.another_service() } else { lab.another_agent() }
+        let revive = || {
+            if flow.program == SERVICE { lab.another_service() } else { lab.another_agent() }
+        };
+        let armed = OnceLock::new();
+        let arm = || {
+            let was_over = running.is_over();
+            armed.set((lab.arm(flow.program, "kill", point), was_over)).expect("armed once");
+        };
+        let dies_under_it = || {
+            let spent = |(file, was_over): &(PathBuf, bool)| !was_over && !file.exists();
+            armed.get().is_some_and(spent) && running.is_over()
+        };
+        thread::scope(|scope| {
+            let cause = scope.spawn(|| (flow.cause)(&Stage { lab, residents }, &mut { arm }));
+            wait_for("a cause or a death", TIME_LIMIT, || {
+                (cause.is_finished() || dies_under_it()).then_some(())
+            });
+            // A call of the cause waits for the next agent.
+            let early = (!cause.is_finished()).then(revive);
+            let started = cause.join().unwrap();
+            let dying = started.as_ref().unwrap_or(running);
+            wait_for_death(dying, flow, point, &armed.get().unwrap().0);
+            early.unwrap_or_else(revive)
+        })
     });
     replace(lab, flow.program, Some(revived));
     lab.wait_until_good();

@@ -26,6 +26,7 @@ mod operators;
 mod outages;
 mod pods;
 mod renewals;
+mod restarts;
 mod runtimes;
 mod scripts;
 mod secrets;
