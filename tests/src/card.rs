@@ -1,10 +1,14 @@
 //! The software card between a host netns and a DPU netns, and how its VFs look when nobody has them.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use serde_json::Value;
 
-use crate::{CardKind, Netns, Program, Settings, wait_for};
+use crate::{CardKind, Netns, Program, Settings, run, wait_for};
 
 /// The card, plugged in.
 #[derive(Debug)]
@@ -41,6 +45,53 @@ pub struct HostEnd {
     pub up: bool,
     /// Its alternative names.
     pub altnames: Vec<String>,
+    /// All else that `ip -d -j link` shows of it, without what names the moment.
+    pub shown: BTreeMap<String, Value>,
+    /// What `ethtool` and sysfs show of it, of one in the host's namespace.
+    pub settings: Vec<String>,
+}
+
+/// What `ip` shows that names the moment, or where the other end of a veth pair is.
+const OF_THE_MOMENT: [&str; 9] = [
+    "flags",
+    "ifindex",
+    "link",
+    "link_index",
+    "link_netnsid",
+    "operstate",
+    "qdisc",
+    "addr_info",
+    "stats64",
+];
+
+/// What a link's flags are that a program sets.
+const FLAGS_OF_THE_MOMENT: [&str; 4] = ["LOWER_UP", "NO-CARRIER", "M-DOWN", "UP"];
+
+/// Shows what `ethtool` and sysfs have of each link that is named, each line after the link's name. The
+/// room of queues is found out by the kernel itself.
+const SETTINGS: &str = r#"
+mount -t sysfs sysfs /sys && cd /sys/class/net || exit 1
+for name; do
+    {
+        ethtool -k "$name"
+        for question in -g -l -c -a --show-priv-flags; do ethtool $question "$name"; done
+        grep -H . "$name/gro_flush_timeout" "$name/napi_defer_hard_irqs" "$name/threaded"
+        grep -rH . "$name/queues" | grep -v -e tx_timeout -e byte_queue_limits/
+    } 2>/dev/null | sort | sed "s/^/$name /"
+done
+"#;
+
+/// What `ethtool` and sysfs show of links, by name.
+fn settings_in(netns: &Netns, names: &[&str]) -> BTreeMap<String, Vec<String>> {
+    let mut command = netns.command("unshare");
+    let output = run(command.args(["--mount", "sh", "-c", SETTINGS, "sh"]).args(names));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, line) in text.lines().filter_map(|line| line.split_once(' ')) {
+        settings.entry(name.to_owned()).or_default().push(line.to_owned());
+    }
+    settings
 }
 
 /// A card that is killed would leave its device to the whole machine.
@@ -95,7 +146,14 @@ impl Card {
     /// The VFs' netdevs that are in `netns` now, by PCI address.
     #[must_use]
     pub fn ends_in(netns: &Netns) -> BTreeMap<String, HostEnd> {
-        netns.json("ip", &["-d", "link", "show"]).iter().filter_map(host_end).collect()
+        let links = netns.json("ip", &["-d", "link", "show"]);
+        let mut ends: BTreeMap<_, _> = links.iter().filter_map(host_end).collect();
+        let names: Vec<_> = ends.values().map(|end| end.name.as_str()).collect();
+        let mut settings = settings_in(netns, &names);
+        for end in ends.values_mut() {
+            end.settings = settings.remove(&end.name).unwrap_or_default();
+        }
+        ends
     }
 
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
@@ -160,6 +218,31 @@ pub(crate) fn host_end(link: &Value) -> Option<(String, HostEnd)> {
         mtu: link["mtu"].as_u64()?,
         up: link["flags"].as_array()?.iter().any(|flag| flag == "UP"),
         altnames: altnames.unwrap_or_default(),
+        shown: shown(link),
+        settings: Vec::new(),
     };
     Some((pci.to_owned(), end))
+}
+
+fn shown(link: &Value) -> BTreeMap<String, Value> {
+    let all = link.as_object().into_iter().flatten();
+    let kept = all.filter(|(key, _)| !OF_THE_MOMENT.contains(&key.as_str()));
+    let mut shown: BTreeMap<_, _> = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let flags = link["flags"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let flags = flags.filter(|flag| !FLAGS_OF_THE_MOMENT.contains(flag));
+    shown.insert("flags".into(), flags.map(Value::from).collect());
+    shown
+}
+
+impl HostEnd {
+    /// What is not as in another, each in a line.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let lines = |end: &Self| -> BTreeSet<String> {
+            let plain = (&end.name, &end.mac, end.mtu, end.up, &end.altnames);
+            let shown = end.shown.iter().map(|(key, value)| format!("{key}: {value}"));
+            shown.chain(end.settings.clone()).chain([format!("{plain:?}")]).collect()
+        };
+        let (these, those) = (lines(self), lines(other));
+        these.symmetric_difference(&those).cloned().collect()
+    }
 }

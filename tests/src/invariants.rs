@@ -283,7 +283,11 @@ impl Picture {
         let mut breaches = Vec::new();
         match self.host.get(pci) {
             Some(end) if end == clean => {}
-            other => breaches.push(format!("VF {pci} is free but not clean: {other:?}")),
+            Some(end) => {
+                let what = end.differences(clean).join("; ");
+                breaches.push(format!("VF {pci} is free but not clean: {what}"));
+            }
+            None => breaches.push(format!("VF {pci} is free but not in the host's namespace")),
         }
         if let Some((_, pod, _)) = self.pods.iter().find(|(at, ..)| at == pci) {
             breaches.push(format!("VF {pci} is free but in {pod}"));

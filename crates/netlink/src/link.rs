@@ -1,10 +1,18 @@
 //! What a link is like.
 
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{
+        InfoData, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+    },
 };
 
-use crate::{Bridge, BridgePort, MacAddress, XdpMode, xdp};
+use crate::{
+    Bridge, BridgePort, MacAddress, XdpMode,
+    datagram::{Object, of_routing},
+    portrait::Told,
+    xdp,
+};
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +36,14 @@ pub struct Link {
     pub is_promiscuous: bool,
     /// Told to receive all multicast frames (`IFF_ALLMULTI`).
     pub is_all_multicast: bool,
+    /// Told to ask nobody for addresses, and to answer nobody (`IFF_NOARP`).
+    pub is_without_arp: bool,
+    /// Told to send no multicast frames (no `IFF_MULTICAST`).
+    pub is_without_multicast: bool,
+    /// Told to lose its addresses when it is switched off (`IFF_DYNAMIC`).
+    pub is_dynamic: bool,
+    /// Where frames for all are sent to. `None`: nowhere, or to an address of another length.
+    pub broadcast: Option<MacAddress>,
     /// The kind of software link, such as `veth`; `None` for hardware and for `lo`.
     pub kind: Option<String>,
     /// A text that stays with the link through moves and renames.
@@ -58,6 +74,8 @@ pub struct Link {
     pub group: u32,
     /// The modes in which XDP programs are attached to it.
     pub xdp: Vec<XdpMode>,
+    /// All else that the kernel told of it, as it came.
+    pub(crate) told: Told,
 }
 
 impl From<LinkMessage> for Link {
@@ -69,6 +87,9 @@ impl From<LinkMessage> for Link {
             is_running: flags.contains(LinkFlags::Running),
             is_promiscuous: flags.contains(LinkFlags::Promisc),
             is_all_multicast: flags.contains(LinkFlags::Allmulti),
+            is_without_arp: flags.contains(LinkFlags::Noarp),
+            is_without_multicast: !flags.contains(LinkFlags::Multicast),
+            is_dynamic: flags.contains(LinkFlags::Dynamic),
             ..Self::default()
         };
         for attribute in message.attributes {
@@ -79,10 +100,21 @@ impl From<LinkMessage> for Link {
 }
 
 impl Link {
+    /// The link that a message describes. `None`: the message is about something else.
+    pub(crate) fn described_by(object: Object<'_>) -> Result<Option<Self>, String> {
+        Ok(match of_routing(object)? {
+            RouteNetlinkMessage::NewLink(message) => {
+                Some(Self { told: Told::of(object.payload), ..Self::from(message) })
+            }
+            _ => None,
+        })
+    }
+
     fn learn(&mut self, attribute: LinkAttribute) {
         match attribute {
             LinkAttribute::IfName(name) => self.name = name,
             LinkAttribute::Address(bytes) => self.mac = mac(&bytes),
+            LinkAttribute::Broadcast(bytes) => self.broadcast = mac(&bytes),
             LinkAttribute::PermAddress(bytes) => self.permanent_mac = mac(&bytes),
             LinkAttribute::Mtu(mtu) => self.mtu = mtu,
             LinkAttribute::IfAlias(alias) => self.alias = Some(alias),

@@ -40,6 +40,10 @@ pub struct LinkChange<'a> {
     up: Option<bool>,
     promiscuous: Option<bool>,
     all_multicast: Option<bool>,
+    arp: Option<bool>,
+    multicast: Option<bool>,
+    dynamic: Option<bool>,
+    broadcast: Option<MacAddress>,
     queue_length: Option<u32>,
     master: Option<u32>,
     without_xdp: Option<XdpMode>,
@@ -118,6 +122,26 @@ impl<'a> LinkChange<'a> {
         Self { all_multicast: Some(on), ..self }
     }
 
+    /// Whether it asks others for addresses, and answers.
+    pub fn arp(self, on: bool) -> Self {
+        Self { arp: Some(on), ..self }
+    }
+
+    /// Whether it sends multicast frames.
+    pub fn multicast(self, on: bool) -> Self {
+        Self { multicast: Some(on), ..self }
+    }
+
+    /// Whether it loses its addresses when it is switched off.
+    pub fn dynamic(self, on: bool) -> Self {
+        Self { dynamic: Some(on), ..self }
+    }
+
+    /// Where it sends frames for all to.
+    pub fn broadcast(self, mac: MacAddress) -> Self {
+        Self { broadcast: Some(mac), ..self }
+    }
+
     /// Detaches its XDP program of that mode, if there is one. Refused with `EBUSY` while a process
     /// holds the attachment itself (a BPF link).
     pub fn without_xdp(self, mode: XdpMode) -> Self {
@@ -158,6 +182,18 @@ impl<'a> LinkChange<'a> {
         if let Some(on) = self.all_multicast {
             message = message.allmulticast(on);
         }
+        if let Some(on) = self.arp {
+            message = message.arp(on);
+        }
+        if let Some(on) = self.multicast {
+            message = message.multicast(on);
+        }
+        if let Some(on) = self.dynamic {
+            message = message.dynamic(on);
+        }
+        if let Some(mac) = self.broadcast {
+            message = message.broadcast(mac.0.to_vec());
+        }
         if let Some(mode) = self.without_xdp {
             message = message.append_extra_attribute(xdp::detachment(mode));
         }
@@ -179,6 +215,10 @@ impl<'a> LinkChange<'a> {
             self.up.map(|up| format!("state {}", if up { "up" } else { "down" })),
             self.promiscuous.map(|on| format!("promiscuity {}", on_or_off(on))),
             self.all_multicast.map(|on| format!("reception of all multicast {}", on_or_off(on))),
+            self.arp.map(|on| format!("ARP {}", on_or_off(on))),
+            self.multicast.map(|on| format!("multicast {}", on_or_off(on))),
+            self.dynamic.map(|on| format!("loss of addresses when down {}", on_or_off(on))),
+            self.broadcast.map(|mac| format!("broadcast address {mac}")),
             self.without_xdp.map(|mode| format!("no XDP program in mode {mode:?}")),
         ];
         words.into_iter().flatten().collect::<Vec<_>>().join(", ")

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
+    /// All stations.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
     /// Whether an interface may have it: neither multicast nor all zero.
     #[must_use]
     pub fn is_unicast(self) -> bool {

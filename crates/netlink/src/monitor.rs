@@ -7,7 +7,7 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 use crate::{
     Error, Link, Netns,
-    datagram::{Meaning, messages, of_routing},
+    datagram::{Meaning, Object, messages, of_routing},
     watch::{Watch, subscribe},
 };
 
@@ -105,23 +105,23 @@ pub(crate) fn open_socket() -> io::Result<Socket> {
 /// The events in a datagram. What can't be read is told as missed.
 pub(crate) fn events(datagram: &[u8]) -> impl Iterator<Item = LinkEvent> {
     messages(datagram).filter_map(|message| match message.meaning() {
-        Ok(Meaning::Object(object)) => of_routing(object).map_or(Some(LinkEvent::Missed), event),
+        Ok(Meaning::Object(object)) => event(object).unwrap_or(Some(LinkEvent::Missed)),
         Ok(_) => None,
         Err(_) => Some(LinkEvent::Missed),
     })
 }
 
-fn event(object: RouteNetlinkMessage) -> Option<LinkEvent> {
-    match object {
+fn event(object: Object<'_>) -> Result<Option<LinkEvent>, String> {
+    Ok(match of_routing(object)? {
         RouteNetlinkMessage::NewLink(message) if is_about_link(&message) => {
-            Some(LinkEvent::Changed(Box::new(message.into())))
+            Link::described_by(object)?.map(|link| LinkEvent::Changed(Box::new(link)))
         }
         RouteNetlinkMessage::DelLink(message) if is_about_link(&message) => {
             let Link { index, name, alias, parent_bus, parent_device, .. } = message.into();
             Some(LinkEvent::Gone { index, name, alias, parent: parent_bus.zip(parent_device) })
         }
         _ => None,
-    }
+    })
 }
 
 /// Bridges tell of their ports in the same way: one that leaves its bridge is "deleted".

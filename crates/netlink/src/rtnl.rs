@@ -1,6 +1,10 @@
 //! The kernel's interface to links, addresses, routes and queues.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    os::fd::{AsFd, AsRawFd},
+};
 
 use ipnetwork::IpNetwork;
 use netlink_packet_core::DefaultNla;
@@ -8,6 +12,7 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::AddressMessage,
     link::{LinkAttribute, LinkExtentMask, LinkMessage},
+    nsid::{NsidAttribute, NsidMessage},
     route::RouteMessage,
     rule::RuleMessage,
 };
@@ -95,11 +100,8 @@ impl Rtnl {
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(brief());
-        let link = |object| match object {
-            RouteNetlinkMessage::NewLink(message) => Some(Link::from(message)),
-            _ => None,
-        };
-        self.list("list the links", &RouteNetlinkMessage::GetLink(message), link)
+        let listed = self.socket.list(&RouteNetlinkMessage::GetLink(message), Link::described_by);
+        listed.map_err(|cause| cause.told_as("list the links".to_owned()))
     }
 
     /// The link of this name or alternative name.
@@ -151,12 +153,31 @@ impl Rtnl {
         operation: impl FnOnce() -> String,
     ) -> Result<Option<Link>, Error> {
         message.attributes.push(brief());
-        match self.socket.get(&RouteNetlinkMessage::GetLink(message), of_routing) {
-            Ok(RouteNetlinkMessage::NewLink(message)) => Ok(Some(Link::from(message))),
-            Ok(_) => Err(Error::answer(operation(), "an answer about something else")),
+        match self.socket.get(&RouteNetlinkMessage::GetLink(message), Link::described_by) {
+            Ok(Some(link)) => Ok(Some(link)),
+            Ok(None) => Err(Error::answer(operation(), "an answer about something else")),
             Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => Ok(None),
             Err(cause) => Err(cause.told_as(operation())),
         }
+    }
+
+    /// What `other` is numbered in this namespace, where links in it are referred to by that.
+    /// `None`: it has no number here, so that no link here refers to one there.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn number_of(&mut self, other: &Netns) -> Result<Option<i32>, Error> {
+        let told =
+            |cause: RefusalCause| cause.told_as(format!("number the namespace {}", other.id()));
+        let mut message = NsidMessage::default();
+        let descriptor = u32::try_from(other.as_fd().as_raw_fd()).unwrap_or(u32::MAX);
+        message.attributes.push(NsidAttribute::Fd(descriptor));
+        let answer = self.socket.get(&RouteNetlinkMessage::GetNsId(message), of_routing);
+        let RouteNetlinkMessage::NewNsId(answer) = answer.map_err(told)? else { return Ok(None) };
+        Ok(answer.attributes.iter().find_map(|attribute| match attribute {
+            NsidAttribute::Id(id) if *id >= 0 => Some(*id),
+            _ => None,
+        }))
     }
 
     /// Changes a link. See [`LinkChange`] for what a failure leaves.

@@ -54,6 +54,25 @@ impl Sysfs {
         }
     }
 
+    /// Takes a device's driver away from it and gives it back, which makes its netdev anew. The driver
+    /// is that which has it now. A device that is handed over to programs keeps its own.
+    ///
+    /// # Errors
+    /// [`Error::Handed`] if it is handed over, [`Error::Unclaimed`] if it has no driver or none takes
+    /// it again; else the kernel's refusal.
+    pub fn rebind(&self, address: PciAddress) -> Result<(), Error> {
+        let driver = self.driver_of(address)?;
+        let Some(driver) = driver else {
+            return Err(Error::Unclaimed { address, kept_for: self.kept_for(address)? });
+        };
+        if is_vfio(&driver) {
+            return Err(Error::Handed { address, driver });
+        }
+        let folder = self.bus().join("drivers").join(&driver);
+        write(&folder.join("unbind"), &address.to_string())?;
+        self.find_driver(address)
+    }
+
     fn kept_for(&self, address: PciAddress) -> Result<Option<String>, Error> {
         let chosen = text(&self.device(address).join("driver_override"))?;
         Ok(chosen.filter(|driver| !driver.is_empty() && driver != "(null)"))

@@ -78,6 +78,14 @@ pub enum Error {
         /// The VF's driver.
         driver: Option<String>,
     },
+    /// A device is handed over to programs, so its driver is not taken away.
+    #[error("PCI device {address} is handed over to programs by its driver {driver}")]
+    Handed {
+        /// Which device.
+        address: PciAddress,
+        /// The driver.
+        driver: String,
+    },
     /// No driver takes a device.
     #[error("{} PCI device {address}", no_driver(kept_for.as_deref()))]
     Unclaimed {

@@ -220,6 +220,26 @@ fn a_device_that_no_driver_takes_is_told() {
 }
 
 #[test]
+fn a_driver_is_taken_away_and_asked_for_again_unless_it_hands_the_device_over() {
+    let card = Card::new(8, 2);
+    let drivers = card.root.path().join("bus/pci/drivers");
+    let (vf, handed) = (address_of(0), address_of(1));
+    card.bind(&vf, "mlx5_core");
+    card.bind(&handed, "vfio-pci");
+    for file in ["mlx5_core/unbind", "vfio-pci/unbind"] {
+        fs::write(drivers.join(file), "").unwrap();
+    }
+    let probe = card.root.path().join("bus/pci/drivers_probe");
+    fs::write(&probe, "").unwrap();
+    card.sysfs().rebind(pci(&vf)).unwrap();
+    assert_eq!(fs::read_to_string(drivers.join("mlx5_core/unbind")).unwrap(), vf);
+    assert_eq!(fs::read_to_string(&probe).unwrap(), vf);
+    let error = card.sysfs().rebind(pci(&handed)).unwrap_err();
+    assert!(error.to_string().ends_with("by its driver vfio-pci"), "{error}");
+    assert_eq!(fs::read_to_string(drivers.join("vfio-pci/unbind")).unwrap(), "");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let card = Card::new(4, 0);
     let path = card.device(PF).join("sriov_numvfs");

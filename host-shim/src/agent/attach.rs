@@ -14,6 +14,7 @@ use offload_proto::{
 
 use super::{
     Agent,
+    detach::Renewal,
     dpu::detach_request,
     intake::{Setback, TakenIn},
     milestones::Milestone,
@@ -57,7 +58,7 @@ impl Agent {
                 return Err(failure);
             }
             Err(Setback::Unmoved { failure, record }) => {
-                self.release(record, Duration::ZERO).await;
+                self.release(record, Duration::ZERO, Renewal::Later).await;
                 return Err(failure);
             }
         };
@@ -87,7 +88,7 @@ impl Agent {
         let key = &request.key;
         let Some(earlier) = self.records.by_key(key) else { return Ok(()) };
         if earlier.phase == Phase::Releasing {
-            self.release(earlier, self.config.timeouts.vf_return()).await;
+            self.release(earlier, self.config.timeouts.vf_return(), Renewal::Now).await;
             return match self.records.by_key(key) {
                 None => Ok(()),
                 Some(left) => Err(self.still_releasing(&left)),

@@ -6,6 +6,7 @@ use offload_proto::{Failure, Reason, v1};
 
 use super::{
     Agent,
+    detach::Renewal,
     dpu::detach_request,
     records::{Phase, Record},
 };
@@ -55,7 +56,7 @@ impl Agent {
         let _key = self.keys.lock(&record.key()).await;
         if let Some(record) = self.records.by_id(record.id()) {
             tracing::info!(attachment = record.id(), key = %record.key(), "stale: released");
-            self.release(record, self.config.timeouts.vf_return()).await;
+            self.release(record, self.config.timeouts.vf_return(), Renewal::Later).await;
         }
     }
 

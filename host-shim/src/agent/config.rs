@@ -251,6 +251,13 @@ impl Config {
         }
     }
 
+    /// The folders through which network namespaces can be reached, to look at what is stacked on VFs.
+    #[must_use]
+    pub(super) fn reachable_netns(&self) -> Vec<PathBuf> {
+        let named = self.netns_folders.iter().flatten().cloned();
+        NETNS_FOLDERS.map(PathBuf::from).into_iter().chain(named).collect()
+    }
+
     /// Checks what the types don't.
     ///
     /// # Errors
@@ -305,7 +312,7 @@ impl Config {
 impl Config {
     /// What the VFs of PCI cards are looked for by.
     #[must_use]
-    pub fn pci_settings(&self, boot_id: &str) -> PciSettings {
+    pub fn pci_settings(&self) -> PciSettings {
         let settings = &self.vf_source;
         let numbered = |pf: &PfSettings| PciPf { address: pf.address, number: pf.number() };
         PciSettings {
@@ -314,8 +321,6 @@ impl Config {
             controller: settings.controller,
             probe_drivers: settings.probe_drivers,
             is_legacy: settings.mode == VfSourceMode::Legacy,
-            memory: self.state_dir.join("vfs.json"),
-            boot_id: boot_id.to_owned(),
         }
     }
 }
@@ -430,7 +435,7 @@ mod tests {
         let pfs = |pfs: &str| config(&format!("[vf_source]\nkind = 'pci'\npfs = [{pfs}]"));
         let config = pfs("{ address = '0000:03:00.1' }, { address = '0000:04:00.1', number = 7 }");
         assert_eq!(config.check(), Ok(()));
-        let numbers: Vec<_> = config.pci_settings("b").pfs.iter().map(|pf| pf.number).collect();
+        let numbers: Vec<_> = config.pci_settings().pfs.iter().map(|pf| pf.number).collect();
         assert_eq!(numbers, [1, 7]);
         let alike = pfs("{ address = '0000:03:00.1' }, { address = '0000:04:00.1' }");
         let error = alike.check().unwrap_err().concat();

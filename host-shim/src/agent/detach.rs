@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use netlink::Rtnl;
 use offload_proto::{Failure, Reason};
 use tokio::time::{Instant, timeout_at};
 
@@ -12,11 +13,31 @@ use super::{
     dpu::detach_request,
     milestones::Milestone,
     records::{Phase, Record, Written},
+    renewal::identity_of,
 };
 use crate::{
     mover::{MoveError, Namespaces, Scene},
     protocol::DelRequest,
+    vf_source,
 };
+
+/// When a VF is made anew that is home and not as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewal {
+    /// Before the release returns.
+    Now,
+    /// Soon: nobody waits for it.
+    Later,
+}
+
+/// How a VF came home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Homecoming {
+    /// It is as it was.
+    Clean,
+    /// What is not.
+    Different(String),
+}
 
 impl Agent {
     /// Serves a DEL. What can't be finished now is recorded, and finished later without the
@@ -24,7 +45,9 @@ impl Agent {
     pub(super) async fn detach(self: &Arc<Self>, request: DelRequest) {
         let _key = self.keys.lock(&request.key).await;
         match self.records.by_key(&request.key) {
-            Some(record) => self.release(record, self.config.timeouts.vf_return()).await,
+            Some(record) => {
+                self.release(record, self.config.timeouts.vf_return(), Renewal::Later).await;
+            }
             None => self.detach_unrecorded(&request).await,
         }
     }
@@ -52,7 +75,12 @@ impl Agent {
     /// That it is being given back is on the disk before the DPU or the runtime is told. The VF does
     /// not wait for the disk: should the agent die in between, the VF is put back into its pod, and
     /// whoever wanted it back asks again.
-    pub(super) async fn release(self: &Arc<Self>, record: Arc<Record>, patience: Duration) {
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        patience: Duration,
+        renewal: Renewal,
+    ) {
         let (record, written) = self.begin_release(record);
         Milestone::ReleaseBegun.pass();
         device_info::remove(&record);
@@ -65,25 +93,51 @@ impl Agent {
             tracing::error!(attachment = record.id(), "{failure}");
         }
         Milestone::ReleaseRecorded.pass();
-        match &home {
-            Ok(()) => self.pauses.succeeded(record.id()),
-            Err(failure) => self.note_absence(&record, failure),
+        self.tell_released(&record, &home).await;
+        if let Ok(Homecoming::Different(what)) = home {
+            self.renew(record, &what, renewal).await;
         }
-        if home.is_ok() {
+    }
+
+    /// Tells the DPU that an attachment is given back, and whether its VF is home and as it was: then
+    /// nothing of it is left here.
+    async fn tell_released(self: &Arc<Self>, record: &Record, home: &Result<Homecoming, Failure>) {
+        let is_returned = matches!(home, Ok(Homecoming::Clean));
+        match home {
+            Ok(Homecoming::Clean) => self.pauses.succeeded(record.id()),
+            Ok(Homecoming::Different(what)) => {
+                tracing::info!(attachment = record.id(), "the VF is back, but {what}");
+            }
+            Err(failure) => self.note_absence(record, failure),
+        }
+        if is_returned {
             // Before the time of the Detach is taken: of a VF that is said to be back, no later
             // inventory says that it is in use.
-            self.records.keep(&Arc::new(Record { is_returned: true, ..(*record).clone() }));
+            self.records.keep(&Arc::new(Record { is_returned: true, ..record.clone() }));
         }
         let key = record.attachment.key.clone();
-        let detach = detach_request(key, record.id().to_owned(), home.is_ok());
+        let detach = detach_request(key, record.id().to_owned(), is_returned);
         match self.call_detach(detach).await {
-            Ok(()) if home.is_ok() => {
+            Ok(()) if is_returned => {
                 Milestone::ReleaseTold.pass();
-                self.forget(&record);
+                self.forget(record);
             }
             Ok(()) => {}
             Err(failure) => {
                 tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
+            }
+        }
+    }
+
+    /// Makes a VF anew that is home and not as it was, at once or when its key is free again.
+    async fn renew(self: &Arc<Self>, record: Arc<Record>, what: &str, renewal: Renewal) {
+        match renewal {
+            Renewal::Later => self.reconcile_soon(record),
+            Renewal::Now => {
+                let home = self.renew_of_record(&record, what).await;
+                if matches!(home, Ok(Homecoming::Clean)) {
+                    self.tell_released(&record, &home).await;
+                }
             }
         }
     }
@@ -122,18 +176,18 @@ impl Agent {
         tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
     }
 
-    /// Gets the VF into the host's namespace as it was before.
+    /// Gets the VF into the host's namespace, as it was before as far as it can be restored.
     async fn bring_home(
         self: &Arc<Self>,
         record: &Arc<Record>,
         patience: Duration,
-    ) -> Result<(), Failure> {
+    ) -> Result<Homecoming, Failure> {
         let deadline = Instant::now() + patience;
         let mut arrivals = self.vf_events.subscribe();
         let mut retried = false;
         loop {
-            match self.try_bring_home(record).await {
-                Ok(()) => return Ok(()),
+            match self.try_bring_home(record, false).await {
+                Ok(home) => return Ok(home),
                 Err(failure) if failure.reason == Reason::VfMissing => {
                     // It comes back when the kernel has cleaned the pod's namespace up.
                     if timeout_at(deadline, arrivals.changed()).await.is_err() {
@@ -149,18 +203,54 @@ impl Agent {
         }
     }
 
-    async fn try_bring_home(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
+    /// Likewise, once. What a VF is like that `is_new` is learned, if that was not known.
+    pub(super) async fn try_bring_home(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        is_new: bool,
+    ) -> Result<Homecoming, Failure> {
         let agent = Arc::clone(self);
         let record = Arc::clone(record);
-        let work = move || agent.bring_home_now(&record);
+        let work = move || {
+            agent.bring_home_now(&record)?;
+            agent.prove_home(&record, is_new)
+        };
         self.when_its_turn(work).await?
     }
 
     fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
-        let failed = |error: MoveError| Failure::new(error.reason(), error.to_string());
         let pod = living_netns(&record.netns).map(Arc::new);
-        let namespaces = Namespaces::open(&self.host, pod).map_err(|error| failed(error.into()))?;
+        let namespaces =
+            Namespaces::open(&self.host, pod).map_err(|error| failed(&error.into()))?;
         let scene = Scene::new(self.cargo(record)?, namespaces);
         scene.move_out().map_err(|failure| failure_of_move(record, &failure))
     }
+
+    /// Whether a VF that is home is as it was.
+    fn prove_home(&self, record: &Record, is_new: bool) -> Result<Homecoming, Failure> {
+        if record.original.is_handed_over {
+            return Ok(Homecoming::Clean);
+        }
+        let vf = identity_of(record);
+        let prove = || {
+            let mut host = Rtnl::open_in(&self.host)?;
+            let name = Some(record.original.name.as_str());
+            let link = vf_source::find(&*self.source, &mut host, &vf.pci_address, name)?;
+            let link = link.ok_or_else(|| MoveError::Missing(vf.pci_address.clone()))?;
+            if is_new {
+                self.learn_of_new(&vf, &link)?;
+            }
+            let mut found = self.prove(&[(vf.clone(), link.index)])?;
+            found.remove(&vf.pci_address).ok_or_else(|| MoveError::Missing(vf.pci_address.clone()))
+        };
+        let differences = prove().map_err(|error| failed(&error))?;
+        Ok(match differences.is_empty() {
+            true => Homecoming::Clean,
+            false => Homecoming::Different(differences.join("; ")),
+        })
+    }
+}
+
+fn failed(error: &MoveError) -> Failure {
+    Failure::new(error.reason(), error.to_string())
 }

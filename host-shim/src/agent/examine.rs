@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use netlink::{IpNetwork, Link};
+use netlink::Link;
 use offload_proto::{
     Failure, Finding, MESSAGE_LIMIT, Reason,
     v1::{Difference, Examination, Examine, ExaminedVf, Vf, VfPlace, host_message},
@@ -29,7 +29,7 @@ use super::{
     strangers::{Obstacles, Stranger},
 };
 use crate::{
-    mover::{differences_from_own, inspect},
+    mover::inspect,
     vf_source::{self, OtherVf, VfIdentity, VfSource, Whereabouts},
 };
 
@@ -179,17 +179,18 @@ impl Agent {
     /// Looks at home again: what came home meanwhile, as from a pod that has ended, was perhaps seen
     /// nowhere, or where it no longer is.
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
-        let HostLinks { links, addresses } = self.host_links()?;
+        let present = self.host_links()?;
         let is_recorded = |address: &str| self.records.by_pci_address(address).is_some();
-        for (vf, link) in self.host_vfs(&links) {
+        for (vf, link) in self.host_vfs(&present) {
             let found = findings.vfs.get(&vf.pci_address);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
             if !was_here && !is_recorded(&vf.pci_address) {
-                findings.insert(found_at_home(&vf, link, &addresses));
+                findings.insert(found_at_home(&vf, link, &present));
             }
         }
         let is_away = |address: &str| {
-            vf_source::link_of(&*self.source, &links, address).is_none() && !is_recorded(address)
+            vf_source::link_of(&*self.source, &present.links, address).is_none()
+                && !is_recorded(address)
         };
         let away = mem::take(&mut findings.away).into_iter();
         let still_away = away.filter(|(address, _)| is_away(address));
@@ -199,17 +200,17 @@ impl Agent {
 
     /// The VFs of which there is no record, and where the others are that are not in their pods.
     fn look_without_records(&self) -> Result<Findings, netlink::Error> {
-        let HostLinks { links, addresses } = self.host_links()?;
+        let present = self.host_links()?;
         let mut findings = Findings::default();
-        for (vf, link) in self.host_vfs(&links) {
-            let found = found_at_home(&vf, link, &addresses);
-            let is_recorded = self.records.by_pci_address(&vf.pci_address).is_some();
-            if found.use_by_host.is_empty() && !is_recorded {
-                findings.differences.extend(self.difference_from_own(&vf, link));
+        let mut free = Vec::new();
+        for (vf, link) in self.host_vfs(&present) {
+            findings.insert(found_at_home(&vf, link, &present));
+            if self.is_free(&vf, link, &present) {
+                free.push((vf, link.index));
             }
-            findings.insert(found);
         }
-        for Stranger { vf, link, path, .. } in self.strangers(&links) {
+        findings.differences.extend(self.differences_of_free(&free)?);
+        for Stranger { vf, link, path, .. } in self.strangers(&present.links) {
             let netns = path.display().to_string();
             if self.records.by_pci_address(&vf.pci_address).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
@@ -229,19 +230,31 @@ impl Agent {
         Ok(findings)
     }
 
-    /// How a VF differs from its own, that nobody uses. One that was being restored or given out
-    /// meanwhile is looked at again.
-    fn difference_from_own(&self, vf: &VfIdentity, link: &Link) -> Option<Difference> {
-        let own = self.source.own_state(vf)?;
-        let differences = |link: &Link| differences_from_own(link, &own);
-        if differences(link).is_empty() {
-            return None;
+    /// How VFs that nobody has are not as they were. One that was being brought into order or given
+    /// out meanwhile is looked at again.
+    fn differences_of_free(
+        &self,
+        free: &[(VfIdentity, u32)],
+    ) -> Result<Vec<Difference>, netlink::Error> {
+        let mut found = self.prove(free)?;
+        found.retain(|_, differences| !differences.is_empty());
+        if found.is_empty() {
+            return Ok(Vec::new());
         }
-        let links = self.host_links().ok()?.links;
-        let link = vf_source::link_of(&*self.source, &links, &vf.pci_address)?;
-        let what = differences(link);
-        let is_free = self.records.by_pci_address(&vf.pci_address).is_none();
-        (is_free && !what.is_empty()).then(|| Finding::VfDiffers.of(name_of(vf), what.join("; ")))
+        let present = self.host_links()?;
+        let vfs = vf_source::vfs(&*self.source, &present.links);
+        let again: Vec<_> = vfs
+            .filter(|(vf, link)| {
+                found.contains_key(&vf.pci_address) && self.is_free(vf, link, &present)
+            })
+            .map(|(vf, link)| (vf, link.index))
+            .collect();
+        let mut found = self.prove(&again)?;
+        let told = again.iter().filter_map(|(vf, _)| {
+            let what = found.remove(&vf.pci_address)?.join("; ");
+            (!what.is_empty()).then(|| Finding::VfDiffers.of(name_of(vf), what))
+        });
+        Ok(told.collect())
     }
 
     /// The VF of a record, once nobody is working at it.
@@ -258,8 +271,16 @@ impl Agent {
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {
-            let message =
-                format!("{} is being given back, and the DPU has not taken it", record.key());
+            let message = match self.proofs.differences(record.pci_address()).join("; ") {
+                what if what.is_empty() => {
+                    format!("{} is being given back, and the DPU has not taken it", record.key())
+                }
+                what => format!(
+                    "{} is being given back, and its VF {} is not as it was: {what}",
+                    record.key(),
+                    record.pci_address()
+                ),
+            };
             return Some((vf, Some(Finding::ReleasePending.of(record.id(), message))));
         }
         let difference = match self.difference_of(&record).await {
@@ -314,8 +335,9 @@ fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
     }
 }
 
-fn found_at_home(vf: &VfIdentity, link: &Link, addresses: &[(u32, IpNetwork)]) -> ExaminedVf {
-    let use_by_host = vf_source::use_by_host(link, addresses).unwrap_or_default();
+fn found_at_home(vf: &VfIdentity, link: &Link, present: &HostLinks) -> ExaminedVf {
+    let HostLinks { links, addresses } = present;
+    let use_by_host = vf_source::use_by_host(link, links, addresses).unwrap_or_default();
     ExaminedVf { use_by_host, ..found_in(vf, VfPlace::Host, &link.name) }
 }
 

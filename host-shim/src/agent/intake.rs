@@ -13,6 +13,7 @@ use sriov::Handover;
 use super::{
     Agent,
     attach::failure_of_move,
+    detach::Renewal,
     device_info,
     milestones::Milestone,
     records::{Phase, PodNetns, Record},
@@ -102,6 +103,8 @@ impl Agent {
         if is_new && let Some(holder) = self.records.by_pci_address(pci_address) {
             return Err(not_found(held_by_another(&holder)));
         }
+        // Until it is recorded, it might be made anew.
+        let _not_renewed = self.free_vfs.lock(&pci_address.to_owned()).await;
         let agent = Arc::clone(self);
         let work = move || agent.enter_now(request, netns, attachment);
         self.when_its_turn(work).await.map_err(not_found)?
@@ -117,7 +120,7 @@ impl Agent {
         }
         let _key = self.keys.lock(&earlier.key()).await;
         if let Some(earlier) = self.records.by_id(earlier.id()) {
-            self.release(earlier, Duration::ZERO).await;
+            self.release(earlier, Duration::ZERO, Renewal::Now).await;
         }
     }
 
@@ -139,6 +142,7 @@ impl Agent {
         written.wait().map_err(not_taken)?;
         Milestone::AttachRecorded.pass();
         self.records.keep(&record);
+        self.proofs.forget(record.pci_address());
         let recording = began.elapsed();
         match move_in_now(&record, cargo, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
@@ -191,12 +195,12 @@ impl Agent {
         vf: &VfIdentity,
         rtnl: &mut Rtnl,
     ) -> Result<Option<FoundVf>, netlink::Error> {
-        let own = self.source.own_state(vf);
+        let own = self.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
         let link = vf_source::find(&*self.source, rtnl, &vf.pci_address, name)?;
         let (mut original, used) = match &link {
             Some(link) => {
-                let used = vf_source::use_by_host(link, &rtnl.all_addresses()?);
+                let used = vf_source::use_by_host(link, &rtnl.links()?, &rtnl.all_addresses()?);
                 (Original::from(link), used)
             }
             None => {

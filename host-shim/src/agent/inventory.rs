@@ -25,10 +25,7 @@ use super::{
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::{
-    mover::is_clean,
-    vf_source::{self, VfIdentity, VfSource, Whereabouts},
-};
+use crate::vf_source::{self, VfIdentity, VfSource, Whereabouts};
 
 /// What the DPU was told last.
 #[derive(Debug, Default)]
@@ -58,13 +55,13 @@ impl Agent {
         let agent = Arc::clone(self);
         let list = move || {
             let as_of_ns = nanoseconds_since_boot();
-            let HostLinks { links, addresses } = agent.host_links()?;
+            let present = agent.host_links()?;
             let records = agent.records.all();
-            let vfs = agent.host_vfs(&links);
-            let pfs = physical_functions(&*agent.source, &vfs, &addresses, &records);
+            let vfs = agent.host_vfs(&present);
+            let pfs = agent.physical_functions(&vfs, &present, &records)?;
             let inventory = Inventory { pfs, as_of_ns };
             let live = live(&*agent.source, &vfs, &records);
-            Ok((inventory, live, uses_by_host(&vfs, &addresses)))
+            Ok((inventory, live, uses_by_host(&vfs, &present)))
         };
         let (inventory, live, uses) = listed(list).await?;
         log_uses(&uses);
@@ -97,10 +94,10 @@ impl Agent {
         let agent = Arc::clone(self);
         let list = move || {
             let as_of_ns = nanoseconds_since_boot();
-            let HostLinks { links, addresses } = agent.host_links()?;
-            let vfs = agent.host_vfs(&links);
-            let pfs = physical_functions(&*agent.source, &vfs, &addresses, &agent.records.all());
-            Ok((Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &addresses)))
+            let present = agent.host_links()?;
+            let vfs = agent.host_vfs(&present);
+            let pfs = agent.physical_functions(&vfs, &present, &agent.records.all())?;
+            Ok((Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &present)))
         };
         let (inventory, uses) = listed(list).await?;
         let mut sent = self.sent_inventory();
@@ -123,14 +120,58 @@ impl Agent {
         Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
     }
 
-    /// The VFs among the links. What those are like that no record holds is learned.
-    pub(super) fn host_vfs<'a>(&self, links: &'a [Link]) -> Vec<(VfIdentity, &'a Link)> {
-        let vfs: Vec<_> = vf_source::vfs(&*self.source, links).collect();
+    /// The VFs among the links. What those are like that nobody has is learned.
+    pub(super) fn host_vfs<'a>(&self, present: &'a HostLinks) -> Vec<(VfIdentity, &'a Link)> {
+        let vfs: Vec<_> = vf_source::vfs(&*self.source, &present.links).collect();
         let mut unused = vfs.clone();
-        unused.retain(|(vf, _)| self.records.by_pci_address(&vf.pci_address).is_none());
-        self.source.learn(&unused);
+        unused.retain(|(vf, link)| self.is_free(vf, link, present));
+        self.learn_originals(&unused);
         vfs
     }
+
+    /// All VFs, by PF.
+    fn physical_functions(
+        &self,
+        vfs: &[(VfIdentity, &Link)],
+        present: &HostLinks,
+        records: &[Arc<Record>],
+    ) -> Result<Vec<PhysicalFunction>, netlink::Error> {
+        let held: HashSet<_> = holders(records).collect();
+        let is_free = |(vf, link): &&(VfIdentity, &Link)| {
+            let HostLinks { links, addresses } = present;
+            !held.contains(vf.pci_address.as_str())
+                && vf_source::use_by_host(link, links, addresses).is_none()
+        };
+        let free: Vec<_> = vfs.iter().filter(is_free).cloned().collect();
+        let clean = self.clean_among(&free)?;
+        Ok(physical_functions(&*self.source, vfs, present, records, &clean))
+    }
+
+    /// The PCI addresses of those VFs that are as they were, of some that nobody has. Those that were
+    /// not looked at yet are.
+    fn clean_among(&self, free: &[(VfIdentity, &Link)]) -> Result<HashSet<String>, netlink::Error> {
+        let mut clean = HashSet::new();
+        let mut unproven = Vec::new();
+        for (vf, link) in free.iter().filter(|(vf, link)| self.looks_clean(vf, link)) {
+            match self.proofs.of(vf, link) {
+                Some(differences) if differences.is_empty() => {
+                    clean.insert(vf.pci_address.clone());
+                }
+                Some(_) => {}
+                None => unproven.push((vf.clone(), link.index)),
+            }
+        }
+        let found = self.prove(&unproven)?.into_iter();
+        let proven = found.filter(|(_, differences)| differences.is_empty());
+        clean.extend(proven.map(|(pci_address, _)| pci_address));
+        Ok(clean)
+    }
+}
+
+/// The VFs that records hold, by PCI address. The DPU may have given one that is back to another pod by
+/// now, and hear this after that.
+fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = &str> {
+    records.iter().filter(|record| !record.is_returned).map(|record| record.pci_address())
 }
 
 /// What is in the host's namespace.
@@ -147,12 +188,14 @@ pub(super) async fn listed<T: Send + 'static>(
     listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
 }
 
-/// All VFs, by PF: those in the host's namespace, and those that records hold elsewhere.
+/// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
+/// records hold elsewhere.
 fn physical_functions(
     source: &dyn VfSource,
-    present: &[(VfIdentity, &Link)],
-    addresses: &[(u32, IpNetwork)],
+    host_vfs: &[(VfIdentity, &Link)],
+    HostLinks { links, addresses }: &HostLinks,
     records: &[Arc<Record>],
+    clean: &HashSet<String>,
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
     for record in records {
@@ -165,23 +208,21 @@ fn physical_functions(
         };
         vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
     }
-    // The DPU may have given one that is back to another pod by now, and hear this after that.
-    let held = records.iter().filter(|record| !record.is_returned);
-    let mut known: HashSet<_> = held.map(|record| record.pci_address().to_owned()).collect();
-    for (identity, link) in present {
+    let mut known: HashSet<_> = holders(records).map(str::to_owned).collect();
+    for (identity, link) in host_vfs {
         let condition = if known.contains(&identity.pci_address)
-            || vf_source::use_by_host(link, addresses).is_some()
+            || vf_source::use_by_host(link, links, addresses).is_some()
         {
             VfCondition::InUse
-        } else if is_clean(source, identity, link) {
+        } else if clean.contains(&identity.pci_address) {
             VfCondition::Clean
         } else {
-            // Until it is restored.
+            // Until it is restored, or made anew.
             VfCondition::Missing
         };
         vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
     }
-    known.extend(present.iter().map(|(identity, _)| identity.pci_address.clone()));
+    known.extend(host_vfs.iter().map(|(identity, _)| identity.pci_address.clone()));
     for vf in source.other_vfs(&|address| known.contains(address)) {
         let condition = match vf.whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
@@ -210,13 +251,13 @@ fn physical_functions(
 
 /// The VFs that the host uses itself, by PCI address, and what for.
 fn uses_by_host(
-    present: &[(VfIdentity, &Link)],
-    addresses: &[(u32, IpNetwork)],
+    host_vfs: &[(VfIdentity, &Link)],
+    HostLinks { links, addresses }: &HostLinks,
 ) -> Vec<(String, String)> {
     let used = |(vf, link): &(VfIdentity, &Link)| {
-        Some((vf.pci_address.clone(), vf_source::use_by_host(link, addresses)?))
+        Some((vf.pci_address.clone(), vf_source::use_by_host(link, links, addresses)?))
     };
-    present.iter().filter_map(used).collect()
+    host_vfs.iter().filter_map(used).collect()
 }
 
 fn log_uses(uses: &[(String, String)]) {
@@ -292,12 +333,13 @@ mod tests {
         let mut held = record("a", "c");
         held.attachment.vf =
             Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
-        links[3].mtu = 9000;
         links[4].index = 5;
         links[5].is_up = true;
-        let addresses = [(5, "10.0.0.1/24".parse().unwrap())];
-        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &links).collect();
-        let pfs = physical_functions(&VirtualCard, &vfs, &addresses, &[Arc::new(held)]);
+        let addresses = vec![(5, "10.0.0.1/24".parse().unwrap())];
+        let present = HostLinks { links: links.into(), addresses };
+        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &present.links).collect();
+        let clean = HashSet::from(["d000:00:00.2".to_owned(), "d001:00:00.1".to_owned()]);
+        let pfs = physical_functions(&VirtualCard, &vfs, &present, &[Arc::new(held)], &clean);
         let told: Vec<_> = pfs
             .iter()
             .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
@@ -327,13 +369,16 @@ mod tests {
 
     #[test]
     fn a_vf_of_which_the_dpu_is_told_that_it_is_back_is_clean() {
-        let links = [link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
-        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &links).collect();
-        let told = |is_returned, present: &[(VfIdentity, &Link)]| {
+        let links = vec![link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
+        let present = HostLinks { links, addresses: Vec::new() };
+        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &present.links).collect();
+        let clean = HashSet::from(["d000:00:00.1".to_owned()]);
+        let told = |is_returned, vfs: &[(VfIdentity, &Link)]| {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =
                 Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
-            physical_functions(&VirtualCard, present, &[], &[Arc::new(held)])[0].vfs[0].condition()
+            let pfs = physical_functions(&VirtualCard, vfs, &present, &[Arc::new(held)], &clean);
+            pfs[0].vfs[0].condition()
         };
         assert_eq!(told(false, &vfs), VfCondition::InUse);
         assert_eq!(told(true, &vfs), VfCondition::Clean);

@@ -17,13 +17,15 @@ use tokio::{
 use super::{
     Agent,
     attach::living_netns,
-    defect, locked,
+    defect,
+    detach::Renewal,
+    locked,
     milestones::Milestone,
     place::{Place, place_in},
     records::{Phase, Record},
     strangers::Obstacles,
 };
-use crate::{mover::is_clean, vf_source};
+use crate::vf_source;
 
 /// Longest comparison of all records with the kernel: it waits for attaches that are under way,
 /// and for the DPU.
@@ -55,11 +57,17 @@ impl Agent {
         let _key = self.keys.lock(&record.key()).await;
         let Some(record) = self.records.by_id(id) else { return };
         if record.phase == Phase::Releasing || record.boot_id != self.boot_id {
-            return self.release(record, Duration::ZERO).await;
+            return self.release(record, Duration::ZERO, Renewal::Now).await;
         }
         if let Err(failure) = self.reconcile_live(record).await {
             tracing::warn!(attachment = id, "not in order: {failure}");
         }
+    }
+
+    /// Likewise, without waiting for it.
+    pub(super) fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
+        let agent = Arc::clone(self);
+        self.tasks.spawn(async move { agent.reconcile(record.id()).await });
     }
 
     async fn reconcile_live(self: &Arc<Self>, record: Arc<Record>) -> Result<(), Failure> {
@@ -80,7 +88,7 @@ impl Agent {
             (Place::Host | Place::Unfinished, true) => self.put_back(&record).await,
             (Place::Host, false) => {
                 tracing::info!(attachment = record.id(), "its pod's namespace has ended");
-                self.release(record, Duration::ZERO).await;
+                self.release(record, Duration::ZERO, Renewal::Now).await;
                 Ok(())
             }
             (Place::Nowhere, true) => {
@@ -169,6 +177,8 @@ impl Agent {
     /// Tells which VFs could not be restored, and why.
     pub(super) async fn pass(self: &Arc<Self>) -> Obstacles {
         let _one_at_a_time = self.passing.lock().await;
+        self.finish_renewals().await;
+        self.proofs.forget_older_than(self.config.timeouts.reconcile());
         self.reconcile_all().await;
         let obstacles = self.restore_strays().await;
         self.provide_vfs().await;
@@ -189,7 +199,7 @@ impl Agent {
         let Some(vf) = self.source.vf_of(link) else { return };
         self.vf_events.send_modify(|count| *count = count.wrapping_add(1));
         let Some(record) = self.records.by_pci_address(&vf.pci_address) else {
-            if !is_clean(&*self.source, &vf, link) {
+            if !self.looks_clean(&vf, link) {
                 self.poke.notify_one();
             }
             return self.inventory_changed();
@@ -207,16 +217,13 @@ impl Agent {
         let key = self.keys.lock(&record.key()).await;
         self.looked_for().remove(record.id());
         drop(key);
-        let agent = Arc::clone(&self);
-        self.tasks.spawn(async move { agent.reconcile(record.id()).await });
+        self.reconcile_soon(record);
     }
 
     fn vf_gone(&self, link: &Link) {
-        let is_free_vf = self
-            .source
-            .vf_of(link)
-            .is_some_and(|vf| self.records.by_pci_address(&vf.pci_address).is_none());
-        if is_free_vf {
+        let Some(vf) = self.source.vf_of(link) else { return };
+        self.proofs.forget(&vf.pci_address);
+        if self.records.by_pci_address(&vf.pci_address).is_none() {
             self.inventory_changed();
         }
     }

@@ -23,6 +23,12 @@ saga::milestones! {
         ReleaseTold = "release-told",
         /// The record is forgotten.
         ReleaseForgotten = "release-forgotten",
+        /// A VF is not as it was: it is about to be made anew.
+        RenewalBegun = "renewal-begun",
+        /// It was made anew; its link may not be there yet.
+        RenewalMade = "renewal-made",
+        /// What was made anew is restored and was looked at.
+        RenewalProven = "renewal-proven",
         /// A DEL found no record; the DPU is not told yet.
         DetachUnrecorded = "detach-unrecorded",
         /// A VF that had fallen out of its pod is in it again.

@@ -1,7 +1,7 @@
 //! The agent: keeps the session with the DPU, moves VFs, and remembers what it moved.
 //!
 //! Each verb of CNI has a file. All of them, and whatever else changes an attachment, hold the lock
-//! of its key meanwhile. A VF needs no lock of its own: one record at most holds it.
+//! of its key meanwhile. A VF needs no lock of its own once a record holds it: one at most does.
 //!
 //! # Locks
 //!
@@ -13,6 +13,8 @@
 //! | `passing` | all is compared with the kernel | the keeper, doctor |
 //! | `keys` | one attachment | each verb of it, the keeper, the DPU's wishes |
 //! | `vfs_stay` | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
+//! | `free_vfs` | a VF that nobody has | an attach that makes it its own; who makes it anew |
+//! | `renewing` | VFs are made anew one at a time | whoever makes one anew, with the VF's key or as a free one |
 //! | `moves` | a turn at moving a VF | each move |
 //!
 //! All are fair: who comes later waits behind who waits already. So nobody may wait for a key with
@@ -41,18 +43,22 @@ mod intake;
 mod inventory;
 mod keeper;
 mod milestones;
+mod originals;
 mod orphans;
 mod pauses;
 mod pending;
 mod place;
+mod proofs;
 mod provide;
 mod records;
+mod renewal;
 mod repairs;
 mod run;
 mod scrape;
 mod server;
 mod session;
 mod socket;
+mod stacked;
 mod status;
 mod strangers;
 mod strays;
@@ -67,7 +73,7 @@ use std::{
 
 use keyed_locks::KeyedLocks;
 use metrics::Calls;
-use netlink::Netns;
+use netlink::{NetSysfs, Netns};
 use offload_proto::{
     Failure, Reason,
     v1::{Release, dpu_message::Message, host_message},
@@ -77,16 +83,22 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 pub use config::Config;
+pub use originals::OriginalsError;
 pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
 pub use socket::ListenError;
 
+pub(crate) use stacked::stacked_by_host;
+
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
+use detach::Renewal;
 use dpu::detach_request;
 use inventory::SentInventory;
+use originals::Originals;
 use orphans::Orphans;
 use pauses::Pauses;
 use pending::Pending;
+use proofs::Proofs;
 use provide::Wanted;
 use records::Records;
 use repairs::Repairs;
@@ -109,6 +121,12 @@ struct Agent {
     host: Arc<Netns>,
     boot_id: String,
     records: Records,
+    /// What VFs are like while nobody uses them.
+    originals: Originals,
+    /// Whether free VFs are.
+    proofs: Proofs,
+    /// Of the host's namespace. `None`: it can't be had.
+    sysfs: Option<NetSysfs>,
     announcer: Announcer,
     /// The moves that may be under way.
     moves: Semaphore,
@@ -139,6 +157,10 @@ struct Agent {
     /// Held for reading while an attach makes a VF its own, and for writing while the number of VFs
     /// changes.
     vfs_stay: RwLock<()>,
+    /// Held while a free VF is made anew, and while an attach makes one its own, by PCI address.
+    free_vfs: KeyedLocks<String>,
+    /// Held while a VF is made anew, whoever has it.
+    renewing: tokio::sync::Mutex<()>,
     /// What calls whose answers never came may have left on the DPU.
     orphans: Orphans,
     /// What was mended lately.
@@ -161,16 +183,19 @@ impl Agent {
         source: Arc<dyn VfSource>,
         host: Netns,
         boot_id: String,
-        records: Records,
+        (records, originals): (Records, Originals),
         announcer: Announcer,
     ) -> Self {
         let welcomed = Welcomed::new(&config.state_dir, &boot_id);
         Self {
             config,
             source,
+            sysfs: proofs::sysfs_of(&host),
             host: Arc::new(host),
             boot_id,
             records,
+            originals,
+            proofs: Proofs::default(),
             announcer,
             moves: Semaphore::new(MOVES),
             keys: KeyedLocks::default(),
@@ -188,6 +213,8 @@ impl Agent {
             untold: Mutex::default(),
             wanted_vfs: Mutex::default(),
             vfs_stay: RwLock::default(),
+            free_vfs: KeyedLocks::default(),
+            renewing: tokio::sync::Mutex::default(),
             orphans: Orphans::default(),
             repairs: Repairs::default(),
             calls: scrape::calls(),
@@ -279,7 +306,7 @@ impl Agent {
         match self.records.by_id(&release.attachment_id) {
             Some(record) => {
                 tracing::info!(attachment = record.id(), reason = release.reason, "to be released");
-                self.release(record, self.config.timeouts.vf_return()).await;
+                self.release(record, self.config.timeouts.vf_return(), Renewal::Later).await;
             }
             None => self.answer_unknown_release(release).await,
         }
@@ -329,7 +356,9 @@ mod tests {
         let host = Netns::current().unwrap();
         let announcer = Announcer::start().unwrap();
         let source = Arc::new(VirtualCard);
-        let agent = Agent::new(config, source, host, "boot".into(), records, announcer);
+        let originals = Originals::open(folder.path().join("vfs.json"), "boot".into()).unwrap();
+        let durable = (records, originals);
+        let agent = Agent::new(config, source, host, "boot".into(), durable, announcer);
         (Arc::new(agent), folder)
     }
 

@@ -68,7 +68,13 @@ impl Agent {
 
     fn provide_vfs_now(&self) -> bool {
         self.is_any_due(|controller, pf, vfs| {
-            if self.source.provide(controller, pf, vfs, &self.vfs_in_use()?)? {
+            let provided = self.source.provide(controller, pf, vfs, &self.vfs_in_use()?);
+            if is_changed(&provided) {
+                // They came anew, under names and with MAC addresses of their own.
+                let renewed = self.source.vfs_of(controller, pf);
+                self.originals.retain(|pci_address| !renewed.iter().any(|vf| vf == pci_address));
+            }
+            if provided? {
                 tracing::info!(controller, pf, vfs, "the PF has as many VFs now");
             }
             Ok(false)
@@ -111,8 +117,9 @@ impl Agent {
         let is_present = |address: &str| present.iter().any(|(vf, _)| vf.pci_address == address);
         let elsewhere = self.source.other_vfs(&is_present).into_iter();
         let elsewhere = elsewhere.filter(|vf| vf.whereabouts.is_in_use());
-        let used =
-            present.iter().filter(|(_, link)| vf_source::use_by_host(link, &addresses).is_some());
+        let used = present
+            .iter()
+            .filter(|(_, link)| vf_source::use_by_host(link, &links, &addresses).is_some());
         let records = self.records.all();
         Ok(records
             .iter()
@@ -120,6 +127,16 @@ impl Agent {
             .chain(used.map(|(vf, _)| vf.pci_address.clone()))
             .chain(elsewhere.map(|vf| vf.identity.pci_address))
             .collect())
+    }
+}
+
+/// Whether the VFs of a PF may have been made anew by an attempt to have another number of them.
+fn is_changed(provided: &Result<bool, ProvideError>) -> bool {
+    use sriov::Error::{InUse, TooMany};
+    match provided {
+        Ok(is_changed) => *is_changed,
+        Err(ProvideError::Card(error)) => !matches!(error, InUse { .. } | TooMany { .. }),
+        Err(_) => false,
     }
 }
 

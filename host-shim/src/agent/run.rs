@@ -25,6 +25,7 @@ use super::{
     config::{Config, VfSourceKind},
     dial,
     milestones::Milestone,
+    originals::{Originals, OriginalsError},
     records::{Records, RecordsError},
     server::serve,
     socket::{ListenError, listen},
@@ -90,6 +91,9 @@ pub enum AgentError {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
+    /// What VFs are like can't be read.
+    #[error(transparent)]
+    Originals(#[from] OriginalsError),
     /// The cards can't be used.
     #[error(transparent)]
     Cards(#[from] PciError),
@@ -199,6 +203,7 @@ async fn keep(config: Config) -> Result<(), AgentError> {
         tokio::spawn(endpoint.serve(page_of(&agent)));
     }
     let monitor = LinkMonitor::open(&agent.host)?;
+    agent.finish_renewals().await;
     agent.reconcile_all().await;
     Milestone::StartReconciled.pass();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
@@ -255,14 +260,15 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     let records = Records::open(&config.state_dir, &boot_id)?;
     let host = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
-    let source = vf_source(&config, &boot_id)?;
-    Ok(Agent::new(config, source, host, boot_id, records, announcer))
+    let originals = Originals::open(config.state_dir.join("vfs.json"), boot_id.clone())?;
+    let source = vf_source(&config)?;
+    Ok(Agent::new(config, source, host, boot_id, (records, originals), announcer))
 }
 
-fn vf_source(config: &Config, boot_id: &str) -> Result<Arc<dyn VfSource>, PciError> {
+fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
     Ok(match config.vf_source.kind {
         VfSourceKind::Virtual => Arc::new(VirtualCard),
-        VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings(boot_id))?),
+        VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings())?),
     })
 }
 

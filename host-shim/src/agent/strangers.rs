@@ -78,11 +78,12 @@ impl Agent {
     fn fetch(&self, stranger: &Stranger, host: &mut Rtnl) -> Result<bool, Error> {
         let Some((mut inside, link)) = self.seen_again(stranger)? else { return Ok(false) };
         let recorded = self.records.by_pci_address(&stranger.vf.pci_address);
-        let name = match (&recorded, self.source.own_state(&stranger.vf)) {
+        let name = match (&recorded, self.own_state(&stranger.vf)) {
             (Some(record), _) => record.original.name.clone(),
-            (None, Some(own)) => own.name,
+            (None, Some(own)) => own.name.clone(),
             (None, None) => link.name.clone(),
         };
+        self.proofs.suspect(&stranger.vf.pci_address);
         take_out(&mut inside, &link, (&self.host, host), &name)?;
         Ok(true)
     }
@@ -144,7 +145,7 @@ impl Agent {
 
 /// The namespaces that the entries of `folders` are, or have as `ns/net` as processes do in `/proc`:
 /// one path of each.
-fn namespaces(folders: &[PathBuf]) -> BTreeMap<NetnsId, PathBuf> {
+pub(super) fn namespaces(folders: &[PathBuf]) -> BTreeMap<NetnsId, PathBuf> {
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
     let mut found = BTreeMap::new();
     for entry in entries.filter_map(Result::ok) {

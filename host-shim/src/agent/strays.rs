@@ -6,25 +6,43 @@ use netlink::{Error, Link, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
-use super::{Agent, strangers::Obstacles};
+use super::{Agent, inventory::HostLinks, proofs::superficial_differences, strangers::Obstacles};
 use crate::{
-    mover::{MoveError, differences_from_own, is_clean, make_clean, open_netns, take_out},
+    mover::{MoveError, make_clean, open_netns, take_out},
     protocol::DelRequest,
-    vf_source,
+    vf_source::{self, VfIdentity},
 };
+
+/// A free VF that can't be restored, and so is to be made anew.
+struct Refuted {
+    vf: VfIdentity,
+    what: String,
+}
 
 impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
-    /// again. Those that the host itself uses are left alone. Tells which could not be restored, and
-    /// why.
+    /// again, and makes those anew that can't be restored. Those that the host itself uses are left
+    /// alone. Tells which could not be brought into order, and why.
     pub(super) async fn restore_strays(self: &Arc<Self>) -> Obstacles {
         let agent = Arc::clone(self);
-        match spawn_blocking(move || agent.restore_strays_now()).await {
-            Ok(Ok(obstacles)) => return obstacles,
-            Ok(Err(error)) => tracing::warn!(%error, "the VFs can't be listed"),
-            Err(error) => tracing::error!(%error, "restoring VFs failed"),
+        let restored = spawn_blocking(move || agent.restore_strays_now()).await;
+        let (mut obstacles, refuted) = match restored {
+            Ok(Ok(restored)) => restored,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the VFs can't be listed");
+                Default::default()
+            }
+            Err(error) => {
+                tracing::error!(%error, "restoring VFs failed");
+                Default::default()
+            }
+        };
+        for Refuted { vf, what } in refuted {
+            if let Err(why) = self.renew_free(&vf, &what).await {
+                obstacles.insert(self.subject_of(&vf), why);
+            }
         }
-        Obstacles::new()
+        obstacles
     }
 
     /// Brings the VF that a pod has as its interface home, and tells whether there was one.
@@ -53,46 +71,77 @@ impl Agent {
         let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
         let Some(link) = inside.link_by_name(interface)? else { return Ok(false) };
         let Some(vf) = self.source.vf_of(&link) else { return Ok(false) };
-        let Some(own) = self.source.own_state(&vf) else { return Ok(false) };
+        let Some(own) = self.own_state(&vf) else { return Ok(false) };
         let name = Some(own.name.as_str());
         let find = |host: &mut Rtnl| vf_source::find(&*self.source, host, &vf.pci_address, name);
         // A link that only looks like a VF which is elsewhere stays where it is.
         if self.records.by_pci_address(&vf.pci_address).is_some() || find(&mut host)?.is_some() {
             return Ok(false);
         }
+        self.proofs.suspect(&vf.pci_address);
         take_out(&mut inside, &link, (&self.host, &mut host), &own.name)?;
         let Some(link) = find(&mut host)? else { return Ok(false) };
         let port = self.source.pf_port(&vf.pci_address);
         make_clean(&mut host, &link, &own, port.as_ref())?;
         tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
-        Ok(true)
+        let found = self.prove(&[(vf.clone(), link.index)])?;
+        let is_clean = found.get(&vf.pci_address).is_some_and(Vec::is_empty);
+        if !is_clean {
+            self.poke.notify_one();
+        }
+        Ok(is_clean)
     }
 
-    fn restore_strays_now(&self) -> Result<Obstacles, Error> {
+    fn restore_strays_now(&self) -> Result<(Obstacles, Vec<Refuted>), Error> {
         let mut obstacles = Obstacles::new();
         let mut host = Rtnl::open_in(&self.host)?;
-        let links = host.links()?;
-        let addresses = host.all_addresses()?;
-        for (vf, link) in self.host_vfs(&links) {
-            let is_let_alone = is_clean(&*self.source, &vf, link)
-                || vf_source::use_by_host(link, &addresses).is_some();
+        let present = HostLinks { links: host.links()?, addresses: host.all_addresses()? };
+        let mut unproven = Vec::new();
+        for (vf, link) in self.host_vfs(&present) {
             // Looked for after the listing: a VF that is being attached has a record by now.
-            if is_let_alone || self.records.by_pci_address(&vf.pci_address).is_some() {
+            if !self.is_free(&vf, link, &present) {
                 continue;
             }
-            let Some(own) = self.source.own_state(&vf) else { continue };
-            let port = self.source.pf_port(&vf.pci_address);
-            let what = differences_from_own(link, &own).join("; ");
-            match make_clean(&mut host, link, &own, port.as_ref()) {
-                Ok(()) => self.repairs.note(&self.subject_of(&vf), format!("restored: {what}")),
-                Err(error) => {
-                    let why = with_what_is_in_the_way(&error, &mut host, link, &own.name);
-                    tracing::warn!(vf = vf.pci_address, "not restored: {why}");
-                    obstacles.insert(self.subject_of(&vf), why);
-                }
+            if !self.looks_clean(&vf, link)
+                && let Err(why) = self.restore_stray(&vf, link, &mut host)
+            {
+                tracing::warn!(vf = vf.pci_address, "not restored: {why}");
+                obstacles.insert(self.subject_of(&vf), why);
+                continue;
+            }
+            if self.proofs.of(&vf, link).is_none_or(|differences| !differences.is_empty()) {
+                unproven.push((vf, link.index));
             }
         }
-        Ok(obstacles)
+        let mut found = self.prove(&unproven)?;
+        let refuted = unproven.into_iter().filter_map(|(vf, _)| {
+            let what = found.remove(&vf.pci_address)?.join("; ");
+            (!what.is_empty()).then_some(Refuted { vf, what })
+        });
+        Ok((obstacles, refuted.collect()))
+    }
+
+    /// Restores what can be restored of a VF.
+    fn restore_stray(&self, vf: &VfIdentity, link: &Link, host: &mut Rtnl) -> Result<(), String> {
+        let Some(own) = self.own_state(vf) else { return Ok(()) };
+        let before = own.portrait.as_ref().map(|portrait| superficial_differences(link, portrait));
+        let port = self.source.pf_port(&vf.pci_address);
+        make_clean(host, link, &own, port.as_ref())
+            .map_err(|error| with_what_is_in_the_way(&error, host, link, &own.name))?;
+        let restored = host.link_by_index(link.index).ok().flatten();
+        if let Some(before) = before
+            && restored.is_some_and(|link| self.looks_clean(vf, &link))
+        {
+            self.repairs.note(&self.subject_of(vf), format!("restored: {}", before.join("; ")));
+        }
+        Ok(())
+    }
+
+    /// Whether nobody has a VF that is in the host's namespace.
+    pub(super) fn is_free(&self, vf: &VfIdentity, link: &Link, present: &HostLinks) -> bool {
+        let HostLinks { links, addresses } = present;
+        vf_source::use_by_host(link, links, addresses).is_none()
+            && self.records.by_pci_address(&vf.pci_address).is_none()
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use netlink::{Error, Family, Link, LinkChange, Netns, Request, Route, Rtnl, set_sysctl};
+use netlink::{
+    Error, Family, Link, LinkChange, MacAddress, Netns, Request, Route, Rtnl, set_sysctl,
+};
 
 use super::Plan;
 
@@ -42,6 +44,9 @@ pub(super) fn configure(
         // Some drivers refuse a MAC address while up. This loses routes, so it comes first.
         rtnl.change_link(link.index, &LinkChange::new().down())?;
     }
+    if let Some(needed) = needed(link) {
+        rtnl.change_link(link.index, &needed)?;
+    }
     let present = if is_fresh { Present::default() } else { present(rtnl, link)? };
     let mut requests = vec![Request::change_link(LOOPBACK, &LinkChange::new().up())];
     if differs {
@@ -60,6 +65,19 @@ pub(super) fn configure(
         requests.extend(missing.map(Request::add_rule));
     }
     rtnl.batch(&requests)
+}
+
+/// What the pod's network relies on, where it is not so: neighbours are found, and keep being found.
+fn needed(link: &Link) -> Option<LinkChange<'static>> {
+    let is_as_needed = !link.is_without_arp
+        && !link.is_without_multicast
+        && !link.is_dynamic
+        && link.broadcast == Some(MacAddress::BROADCAST);
+    let needed = || {
+        let flags = LinkChange::new().arp(true).multicast(true).dynamic(false);
+        flags.broadcast(MacAddress::BROADCAST)
+    };
+    (!is_as_needed).then(needed)
 }
 
 fn present(rtnl: &mut Rtnl, link: &Link) -> Result<Present, Error> {

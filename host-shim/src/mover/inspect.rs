@@ -1,6 +1,6 @@
 //! Whether a VF is in its pod as it should be.
 
-use netlink::{Link, Netns, Rtnl};
+use netlink::{Link, MacAddress, Netns, Rtnl};
 
 use super::{
     Cargo, MoveError, Plan,
@@ -38,6 +38,14 @@ fn differs(link: &Link, plan: &Plan) -> Option<String> {
         Some(format!("its interface has the MTU {} instead of {}", link.mtu, plan.mtu))
     } else if !link.is_up {
         Some("its interface is down".into())
+    } else if link.is_without_arp {
+        Some("its interface has ARP off".into())
+    } else if link.is_without_multicast {
+        Some("its interface has multicast off".into())
+    } else if link.is_dynamic {
+        Some("its interface loses its addresses when it is down".into())
+    } else if link.broadcast != Some(MacAddress::BROADCAST) {
+        Some("its interface has another broadcast address than all others".into())
     } else {
         None
     }

@@ -25,7 +25,7 @@ pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
 pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
-pub use original::{Original, differences_from_own, is_clean};
+pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub use plan::{Plan, PlanError};
 
@@ -41,14 +41,6 @@ pub enum MoveError {
     /// The VF is neither in the host's namespace nor in the pod's.
     #[error("VF {0} is neither in the host's network namespace nor in the pod's")]
     Missing(String),
-    /// The VF is back but not as it was.
-    #[error("VF {pci_address} is back, but {what}")]
-    NotClean {
-        /// Which VF.
-        pci_address: String,
-        /// What is still wrong.
-        what: String,
-    },
     /// The link of the VF's PF is gone.
     #[error("PF {0} has no link in the host's network namespace")]
     NoPf(String),
@@ -90,9 +82,7 @@ impl MoveError {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
             Self::Missing(_) | Self::NoPort(_) => Reason::VfMissing,
             Self::IngressLimit | Self::NobodyKeeps(_) | Self::Trunk(_) => Reason::Unsupported,
-            Self::NotClean { .. } | Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => {
-                Reason::MoveFailed
-            }
+            Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => Reason::MoveFailed,
         }
     }
 }

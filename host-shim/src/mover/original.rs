@@ -3,10 +3,11 @@
 use netlink::{Link, LinkChange, MacAddress, Request, VfSettings};
 use serde::{Deserialize, Serialize};
 
-use crate::vf_source::{OwnState, VfIdentity, VfSource};
+use crate::vf_source::OwnState;
 
-/// What a VF is like in the host's namespace, to be restored when it comes back. All of it goes with
-/// a link from namespace to namespace, and so from a pod to the next.
+/// What is restored of a VF when it comes back to the host's namespace: what a move needs, and what
+/// pods change for good reasons. All else that a pod can change is found by the VF's portrait, and the
+/// VF then made anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Original {
     /// Its name.
@@ -71,41 +72,6 @@ impl Original {
         }
     }
 
-    fn has_queue_length_of(&self, link: &Link) -> bool {
-        self.queue_length.is_none_or(|frames| frames == link.queue_length)
-    }
-
-    /// What of the VF's link is not as it was, if anything.
-    pub(super) fn difference(&self, link: &Link) -> Option<String> {
-        self.differences(link).into_iter().next()
-    }
-
-    /// All that is not as it was of the VF's link. It was switched off, and without XDP programs.
-    pub(super) fn differences(&self, link: &Link) -> Vec<String> {
-        let mut names = [link.alternative_names.clone(), self.alternative_names.clone()];
-        names.iter_mut().for_each(|names| names.sort_unstable());
-        let name = || format!("its name is {} instead of {}", link.name, self.name);
-        let mtu = || format!("its MTU is {} instead of {}", link.mtu, self.mtu);
-        let mac = || format!("its MAC address is {} instead of {}", text(link.mac), text(self.mac));
-        let group = || format!("its group is {} instead of {}", link.group, self.group);
-        let differences = [
-            (link.name != self.name).then(name),
-            link.is_up.then(|| "it is up".into()),
-            (link.mac != self.mac).then(mac),
-            (link.mtu != self.mtu).then(mtu),
-            (names[0] != names[1]).then(|| "its alternative names are not restored".into()),
-            (link.alias != self.alias).then(|| "its alias is not restored".into()),
-            (link.is_promiscuous != self.is_promiscuous)
-                .then(|| "its promiscuity is not restored".into()),
-            (link.is_all_multicast != self.is_all_multicast)
-                .then(|| "its reception of all multicast is not restored".into()),
-            (link.group != self.group).then(group),
-            (!self.has_queue_length_of(link)).then(|| "its queue length is not restored".into()),
-            (!link.xdp.is_empty()).then(|| "an XDP program is attached to it".into()),
-        ];
-        differences.into_iter().flatten().collect()
-    }
-
     /// What the kernel is to be asked for to restore the link, in that order. What is right already
     /// is not asked for: each change is told to all who watch links.
     pub(super) fn restoring_requests(&self, link: &Link) -> Vec<Request<'static>> {
@@ -147,46 +113,9 @@ impl Original {
     }
 }
 
-fn text(mac: Option<MacAddress>) -> String {
-    mac.map_or_else(|| "none".into(), |mac| mac.to_string())
-}
-
-/// All that is not as it should be of the link of a VF that nobody uses, and of which no record tells
-/// what it was like.
-#[must_use]
-pub fn differences_from_own(link: &Link, own: &OwnState) -> Vec<String> {
-    Original::unrecorded(link, own).differences(link)
-}
-
-/// Whether the link of a VF is as it should be while nobody uses it.
-#[must_use]
-pub fn is_clean(source: &dyn VfSource, vf: &VfIdentity, link: &Link) -> bool {
-    source.own_state(vf).is_some_and(|own| differences_from_own(link, &own).is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vf_source::{OWN_MTU, VirtualCard};
-
-    /// Whatever the doctor tells of a VF, the agent restores before it gives the VF out.
-    #[test]
-    fn a_vf_is_clean_if_and_only_if_nothing_of_it_differs() {
-        let change = |change: fn(&mut Link)| {
-            let mut link = Link::default();
-            (link.name, link.mtu) = ("p0v3".into(), OWN_MTU);
-            link.alias = Some("virtual-nic d000:00:00.4 pf0vf3".into());
-            change(&mut link);
-            let vf = VirtualCard.vf_of(&link).unwrap();
-            is_clean(&VirtualCard, &vf, &link)
-        };
-        assert!(change(|_| {}));
-        assert!(!change(|link| link.name = "eth0".into()));
-        assert!(!change(|link| link.is_up = true));
-        assert!(!change(|link| link.is_promiscuous = true));
-        assert!(!change(|link| link.is_all_multicast = true));
-        assert!(!change(|link| link.group = 7));
-    }
 
     #[test]
     fn a_record_of_an_earlier_version_is_read() {
@@ -195,7 +124,6 @@ mod tests {
         assert_eq!((original.group, original.queue_length), (0, None));
         let mut link = Link::default();
         (link.name, link.mtu, link.queue_length) = ("p0v3".into(), 1500, 1000);
-        assert_eq!(original.difference(&link), None);
         assert!(original.restoring_requests(&link).is_empty());
     }
 }

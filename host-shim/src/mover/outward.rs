@@ -42,7 +42,7 @@ impl Step<Scene> for MoveOut {
     }
 }
 
-/// All that the record tells, as it was, and a look whether it is.
+/// What the record tells, as it was: most VFs are then as they were in all else, too.
 struct Restore;
 
 impl Step<Scene> for Restore {
@@ -93,16 +93,8 @@ pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
 
 fn restore_link(scene: &mut Scene) -> Result<(), MoveError> {
     let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
-    if scene.original.difference(&link).is_none() {
-        return Ok(());
-    }
-    let outcome = scene.host.rtnl.batch(&scene.original.restoring_requests(&link));
-    let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
-    outcome?;
-    match scene.original.difference(&link) {
-        None => Ok(()),
-        Some(what) => Err(MoveError::NotClean { pci_address: scene.pci_address.clone(), what }),
-    }
+    let requests = scene.original.restoring_requests(&link);
+    Ok(scene.host.rtnl.batch(&requests)?)
 }
 
 /// Moves the link of a VF out of a pod of which there is no record. [`make_clean`] is to follow.

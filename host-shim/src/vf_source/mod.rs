@@ -5,9 +5,11 @@ mod virtual_card;
 
 use std::{fmt::Debug, net::IpAddr};
 
-use netlink::{Error, IpNetwork, Link, MacAddress, Rtnl};
+use netlink::{Error, IpNetwork, Link, MacAddress, Portrait, Rtnl};
 use serde::{Deserialize, Serialize};
 use sriov::Handover;
+
+use crate::agent::stacked_by_host;
 
 pub use pci::{PciCards, PciError, PciPf, PciSettings};
 pub use virtual_card::VirtualCard;
@@ -45,6 +47,24 @@ pub struct OwnState {
     pub mac: Option<MacAddress>,
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// All that it is like. `None`: it is not known yet, or an earlier version has learned the rest.
+    #[serde(default)]
+    pub portrait: Option<Portrait>,
+}
+
+/// Why a VF can't be made anew.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenewalError {
+    /// Nobody would make it again.
+    #[error("it is a {0}, which nobody makes again: remove it and make it anew by hand")]
+    Unsupported(String),
+    /// The card or its driver refused.
+    #[error(transparent)]
+    Card(#[from] sriov::Error),
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] Error),
 }
 
 /// A VF that has no link in the host's namespace.
@@ -115,15 +135,42 @@ pub trait VfSource: Debug + Send + Sync {
     /// Which VF the link is. `None`: it is none.
     fn vf_of(&self, link: &Link) -> Option<VfIdentity>;
 
-    /// What the link of a VF is like while nobody uses it. `None`: that is not known yet, so the VF
-    /// can't be given out.
-    fn own_state(&self, vf: &VfIdentity) -> Option<OwnState>;
+    /// What the link of a VF that was never seen unused is like while nobody uses it, as far as that
+    /// is a rule of the card's. `None`: it is not.
+    fn usual_state(&self, _vf: &VfIdentity) -> Option<OwnState> {
+        None
+    }
+
+    /// What the link of a VF is like while nobody uses it, of a `link` that nobody uses.
+    fn first_state(&self, _vf: &VfIdentity, link: &Link) -> OwnState {
+        let mac = link.permanent_mac.or(link.mac);
+        OwnState { name: link.name.clone(), mac, mtu: link.mtu, portrait: None }
+    }
 
     /// What is known of the PF of a VF.
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
 
-    /// Looks at VFs that nobody uses, to know later what they are like.
-    fn learn(&self, _unused: &[(VfIdentity, &Link)]) {}
+    /// Whether the card still has the VF.
+    fn exists(&self, _pci_address: &str) -> bool {
+        true
+    }
+
+    /// The VFs that a PF has now, by PCI address, where their number can be changed.
+    fn vfs_of(&self, _controller: u32, _pf: u32) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Makes a VF anew that nobody uses, and with it its `link` in the host's namespace: all that was
+    /// set of it or stacked on it ends. The new link shows up there later.
+    ///
+    /// # Errors
+    /// What is in the way.
+    fn make_anew(
+        &self,
+        pci_address: &str,
+        link: &Link,
+        host: &mut Rtnl,
+    ) -> Result<(), RenewalError>;
 
     /// The VFs that the card has besides those that `is_known` tells by PCI address: their links are
     /// in other namespaces, or they have none.
@@ -194,12 +241,16 @@ pub fn vfs<'a>(
     links.iter().filter_map(|link| Some((source.vf_of(link)?, link)))
 }
 
-/// What the host itself uses the link of a VF for, of all addresses in the link's namespace.
-/// `None`: for nothing. A VF that comes back from a pod has neither a bridge nor addresses.
+/// What the host itself uses the link of a VF for, of all links and addresses in the link's
+/// namespace. `None`: for nothing. A VF that comes back from a pod has neither a bridge nor addresses,
+/// and what the pod has stacked on it is not in this namespace.
 #[must_use]
-pub fn use_by_host(link: &Link, addresses: &[(u32, IpNetwork)]) -> Option<String> {
+pub fn use_by_host(link: &Link, links: &[Link], addresses: &[(u32, IpNetwork)]) -> Option<String> {
     if let Some(master) = link.master {
         return Some(format!("it is a port of link {master}"));
+    }
+    if let Some(other) = stacked_by_host(link, links) {
+        return Some(format!("link {other} is stacked on it"));
     }
     let mut own = addresses.iter().filter(|(index, _)| *index == link.index);
     let (_, address) = own.find(|(_, address)| !is_link_local(address.ip()))?;
@@ -256,10 +307,16 @@ mod tests {
         link.index = 7;
         let of = |index, address: &str| (index, address.parse::<IpNetwork>().unwrap());
         let addresses = [of(6, "10.0.0.1/24"), of(7, "fe80::1/64")];
-        assert_eq!(use_by_host(&link, &addresses), None);
-        let used = use_by_host(&link, &[of(7, "fe80::1/64"), of(7, "10.0.0.2/24")]);
+        assert_eq!(use_by_host(&link, &[], &addresses), None);
+        let used = use_by_host(&link, &[], &[of(7, "fe80::1/64"), of(7, "10.0.0.2/24")]);
         assert_eq!(used.unwrap(), "it has the address 10.0.0.2/24");
+        let mut other = Link::default();
+        (other.name, other.peer, other.kind) = ("v7".into(), Some(7), Some("veth".into()));
+        assert_eq!(use_by_host(&link, std::slice::from_ref(&other), &[]), None, "its other end");
+        other.kind = Some("vlan".into());
+        let used = use_by_host(&link, &[other], &[]).unwrap();
+        assert_eq!(used, "link v7 is stacked on it");
         link.master = Some(3);
-        assert_eq!(use_by_host(&link, &[]).unwrap(), "it is a port of link 3");
+        assert_eq!(use_by_host(&link, &[], &[]).unwrap(), "it is a port of link 3");
     }
 }

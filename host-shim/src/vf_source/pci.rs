@@ -1,20 +1,18 @@
 //! The VFs of PCI cards, told by the device behind a link: its address stays with it whatever it is
 //! called and wherever it is.
 
-mod memory;
-
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
     path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use netlink::Link;
+use netlink::{Link, Rtnl};
 use sriov::{Handover, PciAddress, Provisioning, Sysfs};
 
-use super::{OtherVf, OwnState, PfFacts, PfPort, ProvideError, VfIdentity, VfSource, Whereabouts};
-use memory::Memory;
+use super::{
+    OtherVf, PfFacts, PfPort, ProvideError, RenewalError, VfIdentity, VfSource, Whereabouts,
+};
 
 /// Which cards' VFs there are to be had, and how the DPU calls them.
 #[derive(Clone, Debug)]
@@ -29,10 +27,6 @@ pub struct PciSettings {
     pub probe_drivers: Option<bool>,
     /// Whether the PF keeps the pods to their MAC addresses and VLANs: there is no DPU to do it.
     pub is_legacy: bool,
-    /// Where to remember what VFs are like that nobody uses.
-    pub memory: PathBuf,
-    /// The host's boot: what VFs are like holds for one.
-    pub boot_id: String,
 }
 
 /// A PF.
@@ -57,14 +51,6 @@ pub enum PciError {
          vf_source.pfs"
     )]
     SameNumber(PciAddress, PciAddress, u32),
-    /// What was remembered of VFs can't be read.
-    #[error("can't read what is remembered of VFs in {}", path.display())]
-    Memory {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
 }
 
 /// The VFs of PCI cards.
@@ -80,7 +66,6 @@ pub struct PciCards {
     pfs: Mutex<BTreeMap<u32, PciAddress>>,
     /// The VFs that were seen.
     seen: Mutex<HashMap<PciAddress, VfIdentity>>,
-    memory: Memory,
 }
 
 impl PciCards {
@@ -114,7 +99,6 @@ impl PciCards {
             is_listed,
             pfs: Mutex::new(pfs),
             seen: Mutex::default(),
-            memory: Memory::open(settings.memory, settings.boot_id)?,
         })
     }
 
@@ -192,10 +176,6 @@ impl VfSource for PciCards {
         self.identity(link.parent_device.as_deref()?.parse().ok()?)
     }
 
-    fn own_state(&self, vf: &VfIdentity) -> Option<OwnState> {
-        self.memory.get(vf.pci_address.parse().ok()?)
-    }
-
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
         let pf = self.pf_address(vf.pf);
         let facts = pf.and_then(|pf| logged(self.facts(pf)));
@@ -205,13 +185,27 @@ impl VfSource for PciCards {
         })
     }
 
-    fn learn(&self, unused: &[(VfIdentity, &Link)]) {
-        let addressed = unused.iter().filter_map(|(vf, link)| {
-            let address = vf.pci_address.parse().ok()?;
-            Some((address, *link))
-        });
-        self.memory.learn(addressed, |address| self.sysfs.exists(address));
-        locked(&self.seen).retain(|address, _| self.sysfs.exists(*address));
+    fn exists(&self, pci_address: &str) -> bool {
+        let exists = pci_address.parse().is_ok_and(|address| self.sysfs.exists(address));
+        if !exists {
+            locked(&self.seen).retain(|address, _| address.to_string() != pci_address);
+        }
+        exists
+    }
+
+    fn vfs_of(&self, controller: u32, pf: u32) -> Vec<String> {
+        let pf = self.own_pf(controller, pf).ok();
+        let vfs = pf.and_then(|pf| logged(self.sysfs.vf_addresses(pf))).unwrap_or_default();
+        vfs.into_iter().map(|(_, vf)| vf.to_string()).collect()
+    }
+
+    fn make_anew(
+        &self,
+        pci_address: &str,
+        _link: &Link,
+        _host: &mut Rtnl,
+    ) -> Result<(), RenewalError> {
+        pci_address.parse().map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
     }
 
     fn other_vfs(&self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
@@ -273,11 +267,8 @@ impl VfSource for PciCards {
         };
         let outcome = self.sysfs.set_num_vfs(pf, count, &how);
         if !matches!(outcome, Err(sriov::Error::InUse { .. } | sriov::Error::TooMany { .. })) {
-            // They came anew, under names and with MAC addresses of their own. A card may place them
-            // elsewhere, too: where depends on their number.
+            // A card may place them elsewhere: where depends on their number.
             locked(&self.seen).clear();
-            let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
-            self.memory.forget(vfs.into_iter().map(|(_, vf)| vf));
         }
         outcome?;
         Ok(true)
@@ -363,8 +354,6 @@ mod tests {
             controller: 1,
             probe_drivers: None,
             is_legacy: false,
-            memory: root.join("vfs.json"),
-            boot_id: "boot".into(),
         })
     }
 
@@ -387,20 +376,6 @@ mod tests {
         assert_eq!(cards.vf_of(&on_another_bus), None);
         let facts = cards.pf_of(&vf);
         assert_eq!((facts.vendor_id.as_str(), facts.device_id.as_str()), ("15b3", "101e"));
-    }
-
-    #[test]
-    fn the_state_of_the_first_sight_is_a_vfs_own() {
-        let root = machine();
-        let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
-        let seen = link("enp3s0v1", "0000:03:00.3");
-        let vf = cards.vf_of(&seen).unwrap();
-        assert!(cards.own_state(&vf).is_none());
-        assert!(!crate::mover::is_clean(&cards, &vf, &seen));
-        cards.learn(&[(vf.clone(), &seen)]);
-        assert!(crate::mover::is_clean(&cards, &vf, &seen));
-        let fallen = link("eth0", "0000:03:00.3");
-        assert!(!crate::mover::is_clean(&cards, &vf, &fallen));
     }
 
     #[test]
@@ -447,7 +422,7 @@ mod tests {
         assert_eq!(number_of("0000:03:00.3"), Some(0), "its number depends on how many there are");
 
         fs::remove_dir_all(device(root.path(), "0000:03:00.3")).unwrap();
-        cards.learn(&[]);
+        assert!(!cards.exists("0000:03:00.3"));
         assert_eq!(number_of("0000:03:00.3"), None, "it is gone");
     }
 

@@ -1,9 +1,9 @@
 //! The VFs of the virtual card, which their alias tells as a PCI address tells those of a real one.
 
-use netlink::Link;
+use netlink::{Link, Rtnl};
 use virtual_nic::VirtualVf;
 
-use super::{OWN_MTU, OwnState, PfFacts, VfIdentity, VfSource};
+use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfSource};
 
 /// PCI ids of the card that the virtual one stands in for: a ConnectX family VF.
 const VENDOR: &str = "15b3";
@@ -24,9 +24,26 @@ impl VfSource for VirtualCard {
         })
     }
 
-    fn own_state(&self, vf: &VfIdentity) -> Option<OwnState> {
-        let name = format!("p{}v{}", vf.pf, vf.vf);
-        Some(OwnState { name, mac: None, mtu: OWN_MTU })
+    fn usual_state(&self, vf: &VfIdentity) -> Option<OwnState> {
+        Some(state(vf))
+    }
+
+    fn first_state(&self, vf: &VfIdentity, link: &Link) -> OwnState {
+        OwnState { mac: link.mac, ..state(vf) }
+    }
+
+    /// The card plugs the pair in again of which one end is deleted. Nobody does that with other kinds
+    /// of links, such as taps.
+    fn make_anew(
+        &self,
+        _pci_address: &str,
+        link: &Link,
+        host: &mut Rtnl,
+    ) -> Result<(), RenewalError> {
+        match link.kind.as_deref() {
+            Some("veth") => Ok(host.delete_link(link.index)?),
+            kind => Err(RenewalError::Unsupported(kind.unwrap_or("link").to_owned())),
+        }
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
@@ -37,6 +54,11 @@ impl VfSource for VirtualCard {
             device_id: DEVICE.into(),
         }
     }
+}
+
+fn state(vf: &VfIdentity) -> OwnState {
+    let name = format!("p{}v{}", vf.pf, vf.vf);
+    OwnState { name, mac: None, mtu: OWN_MTU, portrait: None }
 }
 
 #[cfg(test)]
@@ -50,7 +72,7 @@ mod tests {
         link.alias = Some("virtual-nic d001:00:00.3 pf1vf2".into());
         let vf = VirtualCard.vf_of(&link).unwrap();
         assert_eq!((vf.pf, vf.vf, vf.pci_address.as_str()), (1, 2, "d001:00:00.3"));
-        assert_eq!(VirtualCard.own_state(&vf).unwrap().name, "p1v2");
+        assert_eq!(VirtualCard.usual_state(&vf).unwrap().name, "p1v2");
         assert_eq!(VirtualCard.pf_of(&vf).pci_address, "d001:00:00.0");
     }
 }

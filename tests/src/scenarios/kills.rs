@@ -74,7 +74,7 @@ pub const OF_THE_SERVICE: [Flow; 6] = [
 ];
 
 /// All flows of the agent.
-pub const OF_THE_AGENT: [Flow; 6] = [
+pub const OF_THE_AGENT: [Flow; 7] = [
     of_the_agent("attach and detach", come_and_go, Habit::ComeAndGo, ANY),
     of_the_agent("undo", fail_to_attach, Habit::ComeAndGo, &["undo-"]),
     of_the_agent("put back", fall_out_of_a_pod, Habit::Go, ANY),
@@ -86,6 +86,7 @@ pub const OF_THE_AGENT: [Flow; 6] = [
         Habit::ComeAndGo,
         &["session-", "inventory-", "pass-"],
     ),
+    of_the_agent("make anew", change_an_interface, Habit::ComeAndGo, &["renewal-"]),
 ];
 
 const SERVICE: &str = "dpu-service";
@@ -183,6 +184,16 @@ fn end_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let _ = stage.lab.add("blue", &pod, "eth0").result();
     arm();
     drop(pod);
+    None
+}
+
+/// A pod leaves its VF not as it was.
+fn change_an_interface(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    let pod = Netns::new("victim");
+    let _ = stage.lab.add("blue", &pod, "eth0").result();
+    pod.ip(&["link", "set", "eth0", "arp", "off"]);
+    arm();
+    let _ = stage.lab.del("blue", &pod, "eth0");
     None
 }
 

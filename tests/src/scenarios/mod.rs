@@ -1,5 +1,6 @@
 //! What holds on every kind of card: each function is a test, given what to set up.
 
+pub mod clean;
 pub mod crowd;
 pub mod cuts;
 pub mod faults;

@@ -122,7 +122,7 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
         ("its name is lost0 instead of p0v1", ["p0v1", "name", "lost0"].as_slice()),
         ("its MTU is 1400 instead of 1500", &["p0v2", "mtu", "1400"]),
         ("it is up", &["p0v3", "up"]),
-        ("its reception of all multicast is not restored", &["p0v1", "allmulticast", "on"]),
+        ("its reception of all multicast is on instead of off", &["p0v1", "allmulticast", "on"]),
     ] {
         let change = [&["link", "set"], setting].concat();
         assert_mends_itself(&lab, what, || drop(host.ip(&change)));

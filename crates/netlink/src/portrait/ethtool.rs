@@ -1,0 +1,271 @@
+//! A driver's settings, by ethtool's family: of every question whose answer is a setting, whatever
+//! the driver answers.
+
+use std::{collections::BTreeSet, fmt};
+
+use netlink_packet_core::NlaBuffer;
+use nix::errno::Errno;
+
+use super::{
+    Aspects, OFF, ON,
+    link::{attributes_in, value_of},
+};
+use crate::{
+    Error,
+    generic::{self, Family, GenericMessage, of_family},
+    socket::{KernelSocket, RefusalCause},
+};
+
+/// A question, and what of its answer is no setting.
+struct Question {
+    command: u8,
+    /// What is asked for, as people say.
+    what: &'static str,
+    /// Attributes that tell of the moment.
+    left_out: &'static [u16],
+}
+
+const fn about(what: &'static str, command: u8) -> Question {
+    Question { command, what, left_out: &[] }
+}
+
+/// Left out are the questions for what a card is and has: strings, states, modules, cables,
+/// statistics.
+const QUESTIONS: [Question; 17] = [
+    about("port", 2),
+    // Speed, duplex, lanes and modes are agreed on with the other side, while there is a carrier.
+    Question { what: "link mode", command: 4, left_out: &[3, 4, 5, 6, 7, 8, 9, 10] },
+    about("message level", 7),
+    about("wake-on-lan", 9),
+    about("feature", FEATURES),
+    about("private flag", 13),
+    about("rings", 15),
+    about("channels", 17),
+    about("coalescing", 19),
+    about("pause frames", 21),
+    // Whether it is active, and what the other side offers, is agreed on, too.
+    Question { what: "energy-efficient ethernet", command: 23, left_out: &[3, 4] },
+    // The mode that is active.
+    Question { what: "forward error correction", command: 29, left_out: &[4] },
+    about("module power", 34),
+    about("spread of received frames", 38),
+    about("collision avoidance", 39),
+    Question { what: "preemption", command: 42, left_out: &[6, 7, 9] },
+    about("time stamps", 47),
+];
+
+const FEATURES: u8 = 11;
+
+/// Attributes that people know, by command.
+const NAMED: [(u8, &[(u16, &str)]); 3] = [
+    (15, &[(6, "for receiving"), (9, "for sending")]),
+    (17, &[(6, "for receiving"), (7, "for sending"), (8, "others"), (9, "combined")]),
+    (
+        19,
+        &[
+            (2, "rx-usecs"),
+            (3, "rx-frames"),
+            (6, "tx-usecs"),
+            (7, "tx-frames"),
+            (11, "adaptive-rx"),
+            (12, "adaptive-tx"),
+        ],
+    ),
+];
+
+/// The kernel's interface to drivers' settings in one namespace.
+pub(super) struct Ethtool {
+    socket: KernelSocket,
+    family: u16,
+}
+
+impl fmt::Debug for Ethtool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Ethtool").finish_non_exhaustive()
+    }
+}
+
+impl Ethtool {
+    /// Opens it in the calling thread's namespace. `None`: kernels before 5.6 have none.
+    pub(super) fn open() -> Result<Option<Self>, Error> {
+        let failed = |error| Error::io("open a socket to drivers' settings", &error);
+        let mut socket = generic::open_socket().map_err(failed)?;
+        match Family::find(&mut socket, c"ethtool") {
+            Ok(family) => Ok(Some(Self { socket, family: family.id })),
+            Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(cause) => Err(cause.told_as("look for drivers' settings".to_owned())),
+        }
+    }
+
+    /// What the driver of a link answers. What it knows nothing of is left out, and what it refuses
+    /// to tell otherwise is an aspect, too.
+    pub(super) fn aspects(&mut self, index: u32) -> Option<Aspects> {
+        let mut aspects = Aspects::new();
+        for question in &QUESTIONS {
+            let message = self.asked(question.command, index);
+            let answer = self.socket.get(&message, |object| {
+                let (_command, attributes) = of_family(object)?;
+                Ok(question.settings(attributes))
+            });
+            match answer {
+                Ok(settings) => aspects.extend(settings),
+                // The link is gone.
+                Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => return None,
+                Err(RefusalCause::Kernel { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {}
+                Err(RefusalCause::Kernel { errno, .. }) => {
+                    aspects.insert(question.aspect(""), format!("unknown ({errno})"));
+                }
+                Err(RefusalCause::Answer(why)) => {
+                    aspects.insert(question.aspect(""), format!("unknown ({why})"));
+                }
+            }
+        }
+        Some(aspects)
+    }
+
+    fn asked(&self, command: u8, index: u32) -> GenericMessage {
+        const VERSION: u8 = 1;
+        // All questions have the link in an attribute 1 within an attribute 1.
+        const HEADER: u16 = 1 | NESTED;
+        let mut payload = vec![command, VERSION, 0, 0];
+        payload.extend(12_u16.to_ne_bytes());
+        payload.extend(HEADER.to_ne_bytes());
+        payload.extend(8_u16.to_ne_bytes());
+        payload.extend(1_u16.to_ne_bytes());
+        payload.extend(index.to_ne_bytes());
+        GenericMessage { family: self.family, payload }
+    }
+}
+
+/// `NLA_F_NESTED`
+const NESTED: u16 = 1 << 15;
+
+impl Question {
+    fn aspect(&self, name: &str) -> String {
+        format!("{} {name}", self.what).trim_end().to_owned()
+    }
+
+    /// The settings in an answer.
+    fn settings(&self, answer: &[u8]) -> Vec<(String, String)> {
+        if self.command == FEATURES {
+            return self.features(answer);
+        }
+        let is_setting =
+            |attribute: &NlaBuffer<&[u8]>| attribute.kind() != 1 && !self.is_left_out(attribute);
+        let told = attributes_in(answer).filter(is_setting);
+        told.flat_map(|attribute| {
+            let name = self.aspect(&self.name_of(attribute.kind()));
+            match set_bits(attribute.value()) {
+                Some(bits) => {
+                    let on = bits.into_iter().map(|bit| (format!("{name} {bit}"), ON.to_owned()));
+                    on.collect()
+                }
+                None => vec![(name, value_of(attribute.value()))],
+            }
+        })
+        .collect()
+    }
+
+    fn is_left_out(&self, attribute: &NlaBuffer<&[u8]>) -> bool {
+        self.left_out.contains(&attribute.kind())
+    }
+
+    fn name_of(&self, kind: u16) -> String {
+        let names = NAMED.iter().find(|(command, _)| *command == self.command);
+        let mut names = names.into_iter().flat_map(|(_, names)| names.iter());
+        let known = names.find(|(number, _)| *number == kind);
+        known.map_or_else(|| format!("({kind})"), |(_, name)| (*name).to_owned())
+    }
+
+    /// Features that are on, or that would be if they could.
+    fn features(&self, answer: &[u8]) -> Vec<(String, String)> {
+        const WANTED: u16 = 3;
+        const ACTIVE: u16 = 4;
+        let bits = |kind: u16| -> BTreeSet<String> {
+            let found = attributes_in(answer).find(|attribute| attribute.kind() == kind);
+            found.and_then(|found| set_bits(found.value())).into_iter().flatten().collect()
+        };
+        let (wanted, active) = (bits(WANTED), bits(ACTIVE));
+        let state = |name: &String| match (wanted.contains(name), active.contains(name)) {
+            (true, true) => ON.to_owned(),
+            (true, false) => format!("{OFF}, but wanted"),
+            (false, _) => format!("{ON}, but not wanted"),
+        };
+        wanted.union(&active).map(|name| (self.aspect(name), state(name))).collect()
+    }
+}
+
+/// The names of the bits that are set, if it is a set of named bits.
+fn set_bits(value: &[u8]) -> Option<Vec<String>> {
+    const NO_MASK: u16 = 1;
+    const BITS: u16 = 3;
+    const NAME: u16 = 2;
+    const VALUE: u16 = 3;
+    let parts: Vec<_> = attributes_in(value).collect();
+    let whole: usize =
+        parts.iter().map(|part| usize::from(part.length()).next_multiple_of(4)).sum();
+    if parts.is_empty() || whole != value.len().next_multiple_of(4) {
+        return None;
+    }
+    let bits = parts.iter().find(|part| part.kind() == BITS)?;
+    let are_all_set = parts.iter().any(|part| part.kind() == NO_MASK);
+    let name = |bit: NlaBuffer<&[u8]>| {
+        let inside: Vec<_> = attributes_in(bit.value()).collect();
+        let is_set = are_all_set || inside.iter().any(|part| part.kind() == VALUE);
+        let name = inside.iter().find(|part| part.kind() == NAME)?;
+        let text = String::from_utf8_lossy(name.value()).trim_end_matches('\0').to_owned();
+        is_set.then_some(text)
+    };
+    Some(attributes_in(bits.value()).filter_map(name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len()).unwrap().to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn bit(name: &str, is_set: bool) -> Vec<u8> {
+        let mut inside = attribute(2, format!("{name}\0").as_bytes());
+        if is_set {
+            inside.extend(attribute(3, &[]));
+        }
+        attribute(1 | NESTED, &inside)
+    }
+
+    #[test]
+    fn bits_are_told_by_name_and_numbers_as_they_are() {
+        let bits = [bit("drv", true), bit("link", false)].concat();
+        let answer = [
+            attribute(1 | NESTED, &attribute(1, &7_u32.to_ne_bytes())),
+            attribute(2 | NESTED, &attribute(3 | NESTED, &bits)),
+            attribute(6, &512_u32.to_ne_bytes()),
+        ];
+        let told = |question: &Question| question.settings(&answer.concat());
+        let expected = [("rings (2) drv", ON), ("rings for receiving", "512")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(told(&about("rings", 15)), expected);
+    }
+
+    #[test]
+    fn a_feature_is_told_as_it_is_and_as_it_is_wanted() {
+        let of = |names: &[&str]| {
+            let bits = names.iter().flat_map(|name| bit(name, false)).collect::<Vec<_>>();
+            [attribute(1, &[]), attribute(3 | NESTED, &bits)].concat()
+        };
+        let answer =
+            [attribute(3 | NESTED, &of(&["a", "b"])), attribute(4 | NESTED, &of(&["a", "c"]))];
+        let told: Vec<_> = about("feature", FEATURES).settings(&answer.concat());
+        let told: Vec<_> = told.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        assert_eq!(
+            told,
+            ["feature a on", "feature b off, but wanted", "feature c on, but not wanted"]
+        );
+    }
+}

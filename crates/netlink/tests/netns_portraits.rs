@@ -1,0 +1,122 @@
+//! Portraits of links that programs, `ip`, `ethtool` and sysfs change.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use netlink::{LinkChange, NetSysfs, Netns, Painter, Portrait, VethEnd};
+use support::TestNetns;
+
+/// A namespace with the veth end `one`, whose other end is elsewhere.
+fn with_pair() -> (TestNetns, TestNetns) {
+    let (here, there) = (TestNetns::new(), TestNetns::new());
+    let other = VethEnd::new("two").netns(&there.netns);
+    here.rtnl().add_veth(&VethEnd::new("one"), &other).unwrap();
+    (here, there)
+}
+
+fn index_of(netns: &TestNetns, name: &str) -> u32 {
+    netns.rtnl().link_by_name(name).unwrap().unwrap().index
+}
+
+fn portrait(netns: &TestNetns) -> Portrait {
+    let sysfs = NetSysfs::mount(&netns.netns).unwrap();
+    let mut painter = Painter::open(&netns.netns, Some(&sysfs)).unwrap();
+    painter.portrait(index_of(netns, "one")).unwrap().unwrap().1
+}
+
+/// Runs a command where `/sys` shows the links of the namespace.
+fn with_sysfs(netns: &TestNetns, command: &str) {
+    let script = format!("mount -t sysfs sysfs /sys && {command}");
+    let words = ["unshare", "--mount", "sh", "-c", &script];
+    let mut process = std::process::Command::new(words[0]);
+    process.args(&words[1..]);
+    let output = netns.netns.run(|| process.output().unwrap()).unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn move_to(from: &TestNetns, name: &str, to: &Netns, new_name: &str) {
+    let change = LinkChange::new().netns(to).name(new_name);
+    from.rtnl().change_link(index_of(from, name), &change).unwrap();
+}
+
+#[test]
+fn a_link_that_comes_back_is_as_it_was() {
+    let (here, there) = with_pair();
+    let before = portrait(&here);
+    assert!(before.is_deep());
+    let pod = TestNetns::new();
+    move_to(&here, "one", &pod.netns, "eth0");
+    there.run("ip link set two up");
+    pod.run("ip addr add 192.0.2.1/24 dev eth0");
+    pod.run("ip link set eth0 up");
+    pod.run("tc qdisc add dev eth0 root pfifo");
+    pod.run("ip link set eth0 down");
+    move_to(&pod, "eth0", &here.netns, "one");
+    let after = portrait(&here);
+    assert_eq!(after.differences_from(&before), [""; 0]);
+    assert_eq!(after, before);
+}
+
+#[test]
+fn whatever_is_set_is_told() {
+    let (here, _there) = &with_pair();
+    let before = portrait(here);
+    let told = |told: &str, change: &dyn Fn()| {
+        let earlier = portrait(here);
+        change();
+        let differences = portrait(here).differences_from(&earlier);
+        assert!(differences.iter().any(|one| one == told), "{differences:#?}");
+    };
+    let run = |command: &'static str| move || drop(here.run(command));
+    told("its ARP is off instead of on", &run("ip link set one arp off"));
+    told("its multicast is off instead of on", &run("ip link set one multicast off"));
+    told(
+        "its loss of addresses when down is on instead of off",
+        &run("ip link set one dynamic on"),
+    );
+    told(
+        "its broadcast address is ff:ff:ff:ff:ff:fe instead of ff:ff:ff:ff:ff:ff",
+        &run("ip link set one broadcast ff:ff:ff:ff:ff:fe"),
+    );
+    told(
+        "its largest GSO size is 1000 instead of 65536",
+        &run("ip link set one gso_max_size 1000"),
+    );
+    told(
+        "its largest GRO size is 2000 instead of 65536",
+        &run("ip link set one gro_max_size 2000"),
+    );
+    told("its alias is hello instead of none", &run("ip link set one alias hello"));
+    told(
+        "its feature tx-checksum-ip-generic is off instead of on",
+        &run("ethtool -K one tx-checksum-ip-generic off"),
+    );
+    told("its channels for sending is 2 instead of 1", &run("ethtool -L one tx 2"));
+    let file = |name: &str, value: u32| {
+        let command = format!("echo {value} > /sys/class/net/one/{name}");
+        move || with_sysfs(here, &command)
+    };
+    told("its gro_flush_timeout is 7000 instead of 0", &file("gro_flush_timeout", 7000));
+    told("its rps_cpus of rx-0 is 1 instead of 0", &file("queues/rx-0/rps_cpus", 1));
+    assert!(portrait(here).differences_from(&before).len() >= 10);
+}
+
+/// A namespace refers to links in another by a number of its own.
+#[test]
+fn a_namespace_is_numbered_in_another_only_if_it_is_referred_to() {
+    let (here, there) = with_pair();
+    assert!(there.rtnl().number_of(&here.netns).unwrap().is_some());
+    assert_eq!(TestNetns::new().rtnl().number_of(&here.netns).unwrap(), None);
+    let third = TestNetns::new();
+    here.run("ip link add stacked link one type macvlan mode passthru");
+    move_to(&here, "stacked", &third.netns, "stacked");
+    let mut rtnl = third.rtnl();
+    let stacked = rtnl.link_by_name("stacked").unwrap().unwrap();
+    assert_eq!(stacked.peer, Some(index_of(&here, "one")));
+    assert_eq!(stacked.peer_netns, rtnl.number_of(&here.netns).unwrap());
+}

@@ -1,0 +1,251 @@
+//! A pod does to its interface whatever it can; the next pod that gets the VF knows nothing of it.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{figure, pods::addresses};
+use crate::{Call, Card, HostEnd, Lab, Netns, Settings, eventually, run, wait_for};
+
+/// How long a VF may take to be made anew.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is stacked on a pod's interface `eth0`, by name; `third` stands for a namespace that is nobody's.
+const STACKED: [(&str, &str); 5] = [
+    ("macvlan that takes all frames", "link add stacked link eth0 type macvlan mode passthru"),
+    ("macvlan elsewhere", "link add stacked link eth0 netns third type macvlan mode bridge"),
+    ("vlan", "link add stacked link eth0 type vlan id 7"),
+    ("vlan elsewhere", "link add stacked link eth0 netns third type vlan id 8"),
+    ("ipvlan", "link add stacked link eth0 type ipvlan mode l2"),
+];
+
+/// What a pod with `CAP_NET_ADMIN` changes of its interface, besides name, MAC address and MTU.
+const CHANGES: [&[&str]; 14] = [
+    &["ip", "link", "set", "eth0", "arp", "off"],
+    &["ip", "link", "set", "eth0", "multicast", "off"],
+    &["ip", "link", "set", "eth0", "dynamic", "on"],
+    &["ip", "link", "set", "eth0", "broadcast", "ff:ff:ff:ff:ff:fe"],
+    &["ip", "link", "set", "eth0", "gso_max_size", "2000"],
+    &["ip", "link", "set", "eth0", "gso_max_segs", "2"],
+    &["ip", "link", "set", "eth0", "gro_max_size", "2000"],
+    &["ip", "link", "set", "eth0", "txqueuelen", "7"],
+    &["ip", "link", "set", "eth0", "promisc", "on"],
+    &["ethtool", "-K", "eth0", "tx", "off", "rx", "off", "tso", "off", "gro", "off"],
+    &["ethtool", "-L", "eth0", "tx", "2", "rx", "2"],
+    &["ethtool", "-G", "eth0", "rx", "128", "tx", "128"],
+    &["ethtool", "-C", "eth0", "rx-usecs", "77"],
+    &["ethtool", "-s", "eth0", "msglvl", "0x7fff"],
+];
+
+/// And by files of sysfs. A card without NAPI has no `threaded`.
+const FILES: &str = "mount -t sysfs sysfs /sys && cd /sys/class/net/eth0 && \
+    echo 7000 >gro_flush_timeout && echo 3 >napi_defer_hard_irqs && \
+    echo 1 >queues/rx-0/rps_cpus && echo 64 >queues/rx-0/rps_flow_cnt; echo 1 >threaded; true";
+
+/// A network of one resident pod, and one VF more.
+struct Street {
+    lab: Lab,
+    resident: Netns,
+    reaches: Vec<String>,
+}
+
+impl Street {
+    fn open(settings: &Settings) -> Self {
+        let lab = Lab::start(&Settings { vfs: 2, pool: 2, ..settings.clone() });
+        let resident = Netns::new("resident");
+        let reaches = addresses(&lab.add("blue", &resident, "eth0").result());
+        Self { lab, resident, reaches }
+    }
+
+    /// A pod gets the one VF that is left, as soon as it is free, and a network.
+    fn assert_next_pod_has_a_network(&self, after: &str) {
+        let next = Netns::new("next");
+        let result = wait_for(&format!("a VF after {after}"), LIMIT, || {
+            let added = self.lab.add("blue", &next, "eth0");
+            added.status.success().then(|| added.result())
+        });
+        for address in &self.reaches {
+            assert!(next.pings(address), "{address} is not reached after {after}");
+        }
+        for address in addresses(&result) {
+            assert!(self.resident.pings(&address), "{address} is not reached after {after}");
+        }
+        self.lab.assert_invariants();
+        self.lab.del("blue", &next, "eth0").nothing();
+    }
+
+    /// How the VF looks that nobody has.
+    fn free_vf(&self) -> BTreeMap<String, HostEnd> {
+        Card::ends_in(&self.lab.card.host)
+    }
+
+    /// A pod comes, does something and goes; its namespace stays.
+    fn pod_that(&self, does: impl FnOnce(&Netns)) -> Netns {
+        let pod = Netns::new("pod");
+        let added =
+            eventually(LIMIT, || self.lab.add("blue", &pod, "eth0").status.success().then_some(()));
+        assert!(added.is_some(), "no VF is free");
+        does(&pod);
+        self.lab.del("blue", &pod, "eth0").nothing();
+        pod
+    }
+
+    fn close(self) {
+        self.lab.del("blue", &self.resident, "eth0").nothing();
+        self.lab.assert_clean_slate();
+    }
+}
+
+fn links_of(netns: &Netns) -> Vec<String> {
+    let links = netns.json("ip", &["link"]);
+    let names = links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
+    names.filter(|name| name != "lo").collect()
+}
+
+/// Nothing that a pod stacks on its interface, wherever, outlives the pod's attachment. Returns how
+/// many kinds of links were tried: not every kernel has all.
+///
+/// # Panics
+/// When it does, or a later pod has no network.
+#[must_use]
+pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings) -> usize {
+    let street = Street::open(settings);
+    let mut tried = 0;
+    for (name, stacked) in STACKED {
+        let third = Netns::new("third");
+        let in_third = stacked.replace("third", third.name());
+        let pod = street.pod_that(|pod| {
+            let added = run(pod.command("ip").args(in_third.split(' ')));
+            if String::from_utf8_lossy(&added.stderr).contains("Unknown device type") {
+                return;
+            }
+            assert!(added.status.success(), "{added:?}");
+            tried += 1;
+            let place = if stacked.contains("third") { &third } else { pod };
+            place.ip(&["link", "set", "stacked", "up"]);
+        });
+        street.assert_next_pod_has_a_network(name);
+        for netns in [&pod, &third] {
+            assert_eq!(links_of(netns), [""; 0], "{name} is left in {}", netns.name());
+        }
+    }
+    figure(tried, "kinds of links that pods stacked on their interfaces");
+    street.close();
+    tried
+}
+
+/// Whatever a pod sets of its interface, the VF is as before when the next pod may have it.
+///
+/// # Panics
+/// When it is not, or a later pod has no network.
+pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) {
+    let street = Street::open(settings);
+    let before = street.free_vf();
+    let mut changed = 0;
+    for change in CHANGES {
+        let mut is_changed = false;
+        let _pod = street.pod_that(|pod| {
+            // Not every card has everything.
+            is_changed = run(pod.command(change[0]).args(&change[1..])).status.success();
+        });
+        changed += usize::from(is_changed);
+        street.assert_next_pod_has_a_network(&change.join(" "));
+        assert_becomes(&street, &before, &change.join(" "));
+    }
+    assert!(changed >= 9, "only {changed} changes could be made");
+    let _pod = street.pod_that(|pod| {
+        let written = run(pod.command("unshare").args(["--mount", "sh", "-c", FILES]));
+        assert!(written.status.success(), "{written:?}");
+    });
+    street.assert_next_pod_has_a_network("files");
+    assert_becomes(&street, &before, "files");
+    figure(changed + 1, "changes that pods made of their interfaces");
+    street.close();
+}
+
+fn assert_becomes(street: &Street, before: &BTreeMap<String, HostEnd>, after: &str) {
+    let settled = eventually(LIMIT, || (street.free_vf() == *before).then_some(()));
+    assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?} after {after}", street.free_vf());
+}
+
+/// Pods that changed all that they could come and go at once, some with their namespaces.
+///
+/// # Panics
+/// When anything is left.
+pub fn pods_that_change_their_interfaces_come_and_go_at_once(settings: &Settings) {
+    let lab = Lab::start(settings);
+    let pods: Vec<_> = (0..settings.vfs).map(|_| Netns::new("pod")).collect();
+    thread::scope(|scope| {
+        for (number, pod) in pods.into_iter().enumerate() {
+            let lab = &lab;
+            scope.spawn(move || {
+                let _ = lab.add("blue", &pod, "eth0").result();
+                pod.ip(&["link", "set", "eth0", "arp", "off"]);
+                pod.ip(&["link", "add", "stacked", "link", "eth0", "type", "macvlan"]);
+                if number % 2 == 0 {
+                    return drop(pod);
+                }
+                lab.del("blue", &pod, "eth0").nothing();
+            });
+        }
+    });
+    collect(&lab);
+    lab.assert_clean_slate();
+}
+
+/// A runtime lists no attachment as its own.
+fn collect(lab: &Lab) {
+    let mut configuration = lab.configuration("blue");
+    configuration["cni.dev/valid-attachments"] = json!([]);
+    lab.execute(&Call::new("GC", &configuration)).nothing();
+}
+
+/// An agent that is killed when a VF is not as it was makes it anew when it is started again.
+///
+/// # Panics
+/// When the VF stays as it is, or does not come back.
+pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
+    let mut street = Street::open(settings);
+    for point in ["renewal-begun", "renewal-made", "renewal-proven", "release-told"] {
+        let armed = street.lab.arm("host-shim-agent", "kill", point);
+        let pod = Netns::new("pod");
+        let _ = street.lab.add("blue", &pod, "eth0").result();
+        pod.ip(&["link", "set", "eth0", "arp", "off"]);
+        pod.ip(&["link", "add", "stacked", "link", "eth0", "type", "macvlan"]);
+        let _ = street.lab.del("blue", &pod, "eth0");
+        wait_for(point, LIMIT, || (!armed.exists()).then_some(()));
+        street.lab.agent_ends();
+        street.lab.start_agent();
+        street.lab.wait_until_good();
+        let _ = street.lab.del("blue", &pod, "eth0");
+        street.assert_next_pod_has_a_network(point);
+        assert_eq!(links_of(&pod), [""; 0], "{point}");
+    }
+    street.close();
+}
+
+/// A pod that breaks what its network relies on hears of it by CHECK, and gets it back by an ADD.
+///
+/// # Panics
+/// When it does not.
+pub fn what_a_network_relies_on_is_checked_and_set(settings: &Settings) {
+    let street = Street::open(settings);
+    let pod = Netns::new("pod");
+    let result = street.lab.add("blue", &pod, "eth0").result();
+    let mut configuration = street.lab.configuration("blue");
+    configuration["prevResult"] = result;
+    let check = Call::new("CHECK", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+    for (change, told) in [
+        (["arp", "off"], "ARP off"),
+        (["multicast", "off"], "multicast off"),
+        (["broadcast", "ff:ff:ff:ff:ff:fe"], "broadcast address"),
+    ] {
+        pod.ip(&["link", "set", "eth0", change[0], change[1]]);
+        street.lab.execute(&check).fails(132, &[told]);
+        let again: Value = street.lab.add("blue", &pod, "eth0").result();
+        assert!(addresses(&again).iter().all(|address| street.resident.pings(address)));
+        street.lab.execute(&check).nothing();
+    }
+    street.lab.del("blue", &pod, "eth0").nothing();
+    street.close();
+}

@@ -1,0 +1,53 @@
+//! What a pod does to its interface is the pod's own affair.
+
+use std::time::Duration;
+
+use e2e::{Card, Lab, Settings, scenarios::clean, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+#[test]
+fn what_is_stacked_on_an_interface_reaches_no_later_pod() {
+    // Of VLANs and ipvlan the kernel of the virtual machine knows in any case.
+    assert!(clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&Settings::default()) >= 2);
+}
+
+#[test]
+fn what_is_set_of_an_interface_reaches_no_later_pod() {
+    clean::what_is_set_of_an_interface_reaches_no_later_pod(&Settings::default());
+}
+
+#[test]
+fn pods_that_change_their_interfaces_come_and_go_at_once() {
+    let settings = Settings { vfs: 8, pool: 8, ..Settings::default() };
+    clean::pods_that_change_their_interfaces_come_and_go_at_once(&settings);
+}
+
+#[test]
+fn a_vf_is_made_anew_although_the_agent_is_killed() {
+    clean::a_vf_is_made_anew_although_the_agent_is_killed(&Settings::default());
+}
+
+#[test]
+fn what_a_network_relies_on_is_checked_and_set() {
+    clean::what_a_network_relies_on_is_checked_and_set(&Settings::default());
+}
+
+/// The agent has seen the VF before, and so knows its MAC address as it knows its name and MTU.
+#[test]
+fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
+    // The kernel tells nobody of some changes of a link that is down.
+    let lab = Lab::start(&Settings { timeouts: "reconcile_s = 2".into(), ..Settings::default() });
+    let host = &lab.card.host;
+    for change in [
+        ["address", "02:00:00:00:00:99"],
+        ["name", "lost0"],
+        ["mtu", "1400"],
+        ["gso_max_size", "2000"],
+    ] {
+        host.ip(&["link", "set", "p0v1", change[0], change[1]]);
+        let is_back = || (&Card::ends_in(host) == lab.card.clean()).then_some(());
+        wait_for(&format!("the end of {change:?}"), LIMIT, is_back);
+    }
+    lab.assert_invariants();
+}
