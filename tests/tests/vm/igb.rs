@@ -22,6 +22,41 @@ fn assert_comes_to_ping(pod: &Netns, address: &str) {
     assert!(reached.is_some(), "{} does not reach {address}", pod.name());
 }
 
+/// What a pod stacks on its interface or sets of it.
+const DONE_TO_A_VF: [&str; 4] = [
+    "ip link add stacked link net1 type macvlan mode passthru && ip link set stacked up",
+    "ip link add stacked link net1 type vlan id 7 && ip link set stacked up",
+    "ip link set net1 arp off && ip link set net1 gso_max_size 2000",
+    "ethtool -G net1 rx 128 tx 128 && ethtool -C net1 rx-usecs 77 && ethtool -K net1 tx off",
+];
+
+/// A VF that a pod leaves otherwise than it was is bound to its driver again before the next gets it.
+#[test]
+fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
+    let lab = Lab::start(2);
+    let clean = lab.clean();
+    let resident = Netns::new("resident");
+    let reached = lab.add("blue", &resident).address;
+    for done in DONE_TO_A_VF {
+        let (pod, next) = (Netns::new("pod"), Netns::new("next"));
+        lab.add("blue", &pod);
+        let output = run(pod.command("sh").args(["-c", done]));
+        assert!(output.status.success(), "{done}: {output:?}");
+        lab.call("DEL", "blue", &pod).nothing();
+        wait_for("a free VF", LIMIT, || (lab.free() == 1).then_some(()));
+        lab.add("blue", &next);
+        assert_comes_to_ping(&next, &reached);
+        let links = pod.json("ip", &["link"]);
+        assert_eq!(links.len(), 1, "only lo is left after {done}: {links:?}");
+        lab.call("DEL", "blue", &next).nothing();
+        wait_for("a free VF", LIMIT, || (lab.free() == 1).then_some(()));
+    }
+    let anew = lab.agent.log().matches("to be made anew").count();
+    assert!(anew >= DONE_TO_A_VF.len(), "{anew}");
+    lab.call("DEL", "blue", &resident).nothing();
+    lab.assert_invariants(&clean);
+}
+
 /// Pods get VFs by PCI address, reach each other through the card within their VLAN only, and give
 /// the VFs back as they were; so does a namespace that ends with its VF inside.
 #[test]

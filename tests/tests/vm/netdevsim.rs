@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use e2e::{
     Card, Lab, Netns, Settings,
-    scenarios::{faults, load, outages, pods, pods::addresses},
+    scenarios::{clean, faults, load, outages, pods, pods::addresses},
     wait_for,
 };
 
@@ -91,6 +91,16 @@ fn a_pod_whose_netns_died_before_del_gives_everything_back() {
 #[test]
 fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
     faults::every_step_fails_in_turn(&settings(), "dpu-service");
+}
+
+#[test]
+fn what_is_stacked_on_an_interface_reaches_no_later_pod() {
+    assert_eq!(clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&settings()), 5);
+}
+
+#[test]
+fn what_is_set_of_an_interface_reaches_no_later_pod() {
+    assert!(clean::what_is_set_of_an_interface_reaches_no_later_pod(&settings()));
 }
 
 #[test]
