@@ -219,7 +219,7 @@ impl Attachments {
 
     /// Somebody at `address` showed the host's certificate, and was refused for `reason`.
     pub fn host_refused(&self, host: &HostName, address: IpAddr, reason: &str) {
-        if !self.0.registry().hosts.contains_key(host) {
+        if !self.serves(host) {
             return;
         }
         let refusal =
@@ -353,6 +353,12 @@ impl Attachments {
     #[must_use]
     pub fn attachment_count(&self) -> usize {
         self.0.registry().len()
+    }
+
+    /// Whether the host is one that is served.
+    #[must_use]
+    pub fn serves(&self, host: &HostName) -> bool {
+        self.0.registry().hosts.contains_key(host)
     }
 
     /// The hosts that are served, by name.
