@@ -148,14 +148,14 @@ pub enum FabricDriver {
 pub struct Allocation {
     /// How long an address rests before it is handed out again, in seconds: 0 to 86400.
     pub address_cool_down_s: u64,
-    /// The first bytes of the MAC addresses handed out: 1 to 4, locally administered unicast.
+    /// The first bytes of the MAC addresses handed out: 1 to 5, locally administered unicast.
     #[serde(deserialize_with = "mac_prefix")]
     pub mac_prefix: MacPrefix,
     /// Failures in a row after which a VF is quarantined: 1 to 100.
     pub quarantine_after: u32,
 }
 
-/// The first bytes of MAC addresses: 1 to 4.
+/// The first bytes of MAC addresses: 1 to 5.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MacPrefix(Vec<u8>);
 
@@ -230,11 +230,7 @@ impl Default for Fabric {
 
 impl Default for Allocation {
     fn default() -> Self {
-        Self {
-            address_cool_down_s: 60,
-            mac_prefix: MacPrefix(vec![0x02, 0x00, 0x00]),
-            quarantine_after: 3,
-        }
+        Self { address_cool_down_s: 60, mac_prefix: MacPrefix(vec![0x02]), quarantine_after: 3 }
     }
 }
 
@@ -394,9 +390,9 @@ fn mac_prefix<'de, D: Deserializer<'de>>(input: D) -> Result<MacPrefix, D::Error
     let text = String::deserialize(input)?;
     parse_mac_prefix(&text).ok_or_else(|| {
         de::Error::custom(format!(
-            "{text:?} is not a prefix for MAC addresses: write 1 to 4 hexadecimal bytes with colons, \
+            "{text:?} is not a prefix for MAC addresses: write 1 to 5 hexadecimal bytes with colons, \
              the first of them locally administered and unicast (x2, x6, xa or xe), such as \
-             \"02:00:00\""
+             \"02:5e\""
         ))
     })
 }
@@ -408,7 +404,7 @@ fn parse_mac_prefix(text: &str) -> Option<MacPrefix> {
     };
     let bytes = text.split(':').map(byte).collect::<Option<Vec<u8>>>()?;
     let is_local_unicast = bytes.first().is_some_and(|first| first & 0b11 == 0b10);
-    (bytes.len() <= 4 && is_local_unicast).then_some(MacPrefix(bytes))
+    (bytes.len() <= 5 && is_local_unicast).then_some(MacPrefix(bytes))
 }
 
 #[cfg(test)]
@@ -495,7 +491,7 @@ mod tests {
     fn every_key_has_a_default() {
         let config = parse("").unwrap();
         assert_eq!(config.listen.to_string(), "0.0.0.0:7443");
-        assert_eq!(config.allocation.mac_prefix.bytes(), [0x02, 0x00, 0x00]);
+        assert_eq!(config.allocation.mac_prefix.bytes(), [0x02]);
         assert_eq!(config.limits, Limits::default());
     }
 
@@ -543,7 +539,7 @@ mod tests {
             ("[[host]]\nname = \"a\"\npfs = []\nvfs = { eth0 = 1 }", "\"eth0\" does not name a PF"),
             ("[allocation]\nmac_prefix = \"00:11\"", "`allocation.mac_prefix`: \"00:11\" is not a"),
             ("[allocation]\nmac_prefix = \"03:11\"", "locally administered and unicast"),
-            ("[allocation]\nmac_prefix = \"02:00:00:00:00\"", "write 1 to 4 hexadecimal bytes"),
+            ("[allocation]\nmac_prefix = \"02:00:00:00:00:00\"", "write 1 to 5 hexadecimal bytes"),
             ("[eswitch]\ndriver = \"vet\"", "unknown value `vet`: did you mean `veth`?"),
             ("[eswitch]\ndevices = [\"0000:03:00.0\"]", "\"0000:03:00.0\" does not name a devlink"),
             ("[eswitch]\nmode = \"legacy\"", "`eswitch.mode`: unknown value `legacy`"),

@@ -24,7 +24,7 @@ pub struct Configuration {
 pub struct Settings {
     /// How long an address rests before it is handed out again. Whole seconds count.
     pub address_cool_down: Duration,
-    /// The first bytes of the MAC addresses handed out: 1 to 4, locally administered unicast.
+    /// The first bytes of the MAC addresses handed out: 1 to 5, locally administered unicast.
     pub mac_prefix: Vec<u8>,
     /// Failures in a row after which a VF is quarantined. 0: never.
     pub quarantine_after: u32,
@@ -42,7 +42,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             address_cool_down: Duration::from_secs(60),
-            mac_prefix: vec![0x02, 0x00, 0x00],
+            mac_prefix: vec![0x02],
             quarantine_after: 3,
             attachments: 4096,
             networks: 1024,
