@@ -281,9 +281,6 @@ pub struct Network {
     /// Limits for each attachment.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// The interface's name for callers that leave it open.
-    #[serde(default = "default_interface_name")]
-    pub interface_name: String,
     /// Whether pods may send from other MAC addresses than their own.
     #[serde(default)]
     pub allow_mac_spoofing: bool,
@@ -298,10 +295,6 @@ fn default_pool() -> String {
 
 const fn default_mtu() -> u32 {
     1500
-}
-
-fn default_interface_name() -> String {
-    "eth0".into()
 }
 
 /// One address that an attachment holds.

@@ -9,6 +9,7 @@ use bootstrap::Chain;
 use journal::{Cause, Change, Journal, Outlives, Schema, Statistics, Tables, WriteError};
 use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::model::{AttachSpec, AttachmentId, FormerOwner, Network, Record};
 
@@ -21,7 +22,7 @@ const SCHEMA: Schema = Schema {
     name: "dpu-service",
     version: 2,
     tables: TABLES,
-    migrations: &[resting_addresses_have_owners],
+    migrations: &[owners_come_and_interface_names_go],
 };
 
 /// Why the journal can't be used. Its file is as it was.
@@ -97,13 +98,29 @@ struct Rest {
     owner: Option<FormerOwner>,
 }
 
-/// Version 1 had the end of the rest alone, in decimal digits.
-fn resting_addresses_have_owners(tables: &mut Tables) -> Result<(), Cause> {
+/// Version 1 had of a rest its end alone, in decimal digits. And its networks had the name of an interface,
+/// which nobody read.
+fn owners_come_and_interface_names_go(tables: &mut Tables) -> Result<(), Cause> {
     for (_, value) in tables.entry(COOLING).or_default() {
         let until = std::str::from_utf8(value)?.parse()?;
         *value = serde_json::to_vec(&Rest { until, owner: None })?;
     }
+    for (_, value) in tables.entry(NETWORKS).or_default() {
+        *value = without_interface_name(value, "")?;
+    }
+    for (_, value) in tables.entry(ATTACHMENTS).or_default() {
+        *value = without_interface_name(value, "/network")?;
+    }
     Ok(())
+}
+
+/// A row without the name of an interface in the object that `pointer` leads to.
+fn without_interface_name(row: &[u8], pointer: &str) -> Result<Vec<u8>, Cause> {
+    let mut row: Value = serde_json::from_slice(row)?;
+    if let Some(Value::Object(network)) = row.pointer_mut(pointer) {
+        network.remove("interface_name");
+    }
+    Ok(serde_json::to_vec(&row)?)
 }
 
 /// All that the journal holds.
@@ -304,17 +321,38 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_rest_that_an_older_service_wrote_has_no_owner_and_goes_on() {
+    async fn what_an_older_service_wrote_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         let older = Schema { version: 1, migrations: &[], ..SCHEMA };
         let journal = Journal::open(&path, older, Outlives::Machine).unwrap();
-        let row = Change::put(COOLING, "blue 10.1.0.9", "1790000000");
-        journal.commit(vec![row]).await.unwrap();
+        let network: Network = toml::from_str("name = 'blue'\nmtu = 1400").unwrap();
+        let mut row = serde_json::to_value(&network).unwrap();
+        row["interface_name"] = "eth0".into();
+        let rows = vec![
+            Change::put(COOLING, "blue 10.1.0.9", "1790000000"),
+            Change::put(NETWORKS, "blue", row.to_string()),
+            Change::put(ATTACHMENTS, [0; 16], attachment(row).to_string()),
+        ];
+        journal.commit(rows).await.unwrap();
         drop(journal);
         let loaded = Records::open(&path).unwrap().load().unwrap();
         let address = "10.1.0.9".parse().unwrap();
         let rest = Cooling { network: "blue".into(), address, until: 1_790_000_000, owner: None };
         assert_eq!(loaded.cooling, [rest]);
+        assert_eq!(loaded.networks, [network.clone()]);
+        assert_eq!(*loaded.attachments[0].network, network);
+    }
+
+    fn attachment(network: Value) -> Value {
+        let key = serde_json::json!({
+            "host": "node-1", "container_id": "c1", "interface_name": "eth0"
+        });
+        serde_json::json!({
+            "id": AttachmentId(uuid::Uuid::nil()), "key": key, "phase": "held", "network": network,
+            "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::VfId::local(0, 1),
+            "pci_address": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
+            "bandwidth": crate::model::Bandwidth::default(), "boot_id": "b", "created_at": 1
+        })
     }
 }

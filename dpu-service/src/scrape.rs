@@ -88,7 +88,6 @@ fn add_vfs(page: &mut Page, pools: &[PoolView]) {
         let states = [
             ("free", usage.free),
             ("in_use", usage.in_use),
-            ("cooling", usage.cooling),
             ("quarantined", usage.quarantined),
             ("absent", usage.absent),
         ];

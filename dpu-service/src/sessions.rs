@@ -70,7 +70,7 @@ pub enum HostCommand {
         /// Whether it is gone.
         deleted: bool,
     },
-    /// The DPU takes no new attachments for now.
+    /// The service takes no new attachments, as it stops.
     Draining {
         /// Why: one sentence without a final stop.
         reason: String,

@@ -245,10 +245,10 @@ mod tests {
     #[test]
     fn json_is_read() {
         let text =
-            r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "interfaceName": "net0"}"#;
+            r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "allowMacSpoofing": true}"#;
         let networks = networks(text);
         assert_eq!(networks[0].bandwidth.unwrap().egress_rate, 5000);
-        assert_eq!(networks[0].interface_name, "net0");
+        assert!(networks[0].allow_mac_spoofing);
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
             ("---\n", ": it holds no network"),
             ("name: a\n---\nname: b\nvlam: 3\n", ":4:1: unknown key `vlam`: did you mean `vlan`?"),
             (
-                "name: a\ninterface_nam: b\n",
-                ":2:1: unknown key `interface_nam`: did you mean `interface_name`?",
+                "name: a\nallow_mac_spoofin: b\n",
+                ":2:1: unknown key `allow_mac_spoofin`: did you mean `allow_mac_spoofing`?",
             ),
             ("vlan: 3\n", ": document 1: the network has no `name`"),
             ("name: a\nvlan: many\n", ":2:1: `vlan`: "),

@@ -183,7 +183,6 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
-    text.field("Interface", &network.interface_name);
     text.field("Spoofing", if network.allow_mac_spoofing { "allowed" } else { "refused" });
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());

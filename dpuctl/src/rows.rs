@@ -129,29 +129,28 @@ pub(crate) fn network_table(networks: &[NetworkStatus], wide: bool) -> String {
 
 /// Free addresses of each subnet.
 fn free_addresses(status: &NetworkStatus) -> String {
-    let free = |usage: &SubnetUsage| {
-        count(usage.capacity.saturating_sub(usage.held).saturating_sub(usage.cooling))
+    let free = |usage: &SubnetUsage| match usage.capacity {
+        u64::MAX => count(u64::MAX),
+        capacity => count(capacity.saturating_sub(usage.held).saturating_sub(usage.cooling)),
     };
     let free: Vec<_> = status.subnets.iter().map(free).collect();
     free.join(",")
 }
 
 pub(crate) fn pool_table(pools: &[PoolStatus], wide: bool) -> String {
-    let headings =
-        ["NAME", "FREE", "IN USE", "COOLING", "QUARANTINED", "ABSENT", "POLICY", "SELECT"];
+    let headings = ["NAME", "FREE", "IN USE", "QUARANTINED", "ABSENT", "POLICY", "SELECT"];
     let row = |pool: &PoolStatus| {
         vec![
             pool.name.clone(),
             pool.free.to_string(),
             pool.in_use.to_string(),
-            pool.cooling.to_string(),
             pool.quarantined.to_string(),
             pool.absent.to_string(),
             pool.policy.clone(),
             pool.select.join(","),
         ]
     };
-    narrow_or_wide(&headings, 7, wide, pools.iter().map(row))
+    narrow_or_wide(&headings, 6, wide, pools.iter().map(row))
 }
 
 #[cfg(test)]

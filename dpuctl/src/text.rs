@@ -52,10 +52,14 @@ pub(crate) fn vf_message(id: VfId) -> Vf {
 }
 
 /// How many there are, such as `254`. What nobody can count is told to the nearest power of two: `~2^64`.
+/// The largest number stands for all that are larger.
 pub(crate) fn count(number: u64) -> String {
     const COUNTABLE: u64 = 1_000_000_000;
     if number < COUNTABLE {
         return number.to_string();
+    }
+    if number == u64::MAX {
+        return ">=2^64".into();
     }
     // It is nearer to the next power if the bit after its highest is set.
     let highest = number.ilog2();
@@ -130,6 +134,7 @@ mod tests {
             (5 << 30, "~2^32"),
             (6 << 30, "~2^33"),
             (u64::MAX - 5, "~2^64"),
+            (u64::MAX, ">=2^64"),
         ];
         for (number, expected) in counts {
             assert_eq!(count(number), expected);

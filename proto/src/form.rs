@@ -2,6 +2,19 @@
 
 use std::ops::RangeInclusive;
 
+/// Longest container id, in bytes: it names files of runtimes and agents.
+pub const CONTAINER_ID_LIMIT: usize = 253;
+
+/// Whether CNI takes it as a container's id, of at most [`CONTAINER_ID_LIMIT`] bytes: a letter or digit,
+/// then letters, digits, `_`, `.` and `-`, all of ASCII.
+#[must_use]
+pub fn is_container_id(text: &str) -> bool {
+    let is_later = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.len() <= CONTAINER_ID_LIMIT
+        && text.bytes().all(is_later)
+}
+
 /// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern.
 /// 1 to 15 visible ASCII characters without `/`, `:` and `%`, and neither `.` nor `..`.
 #[must_use]
@@ -31,6 +44,16 @@ fn is_hexadecimal(part: &str, lengths: RangeInclusive<usize>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn container_ids_are_those_of_cni() {
+        for id in ["a", "0", "sandbox-1", "a_.-", &"a".repeat(253)] {
+            assert!(is_container_id(id), "{id}");
+        }
+        for id in ["", "-a", ".a", "_a", "..", "a/b", "a b", "a\n", "\u{e4}", &"a".repeat(254)] {
+            assert!(!is_container_id(id), "{id:?}");
+        }
+    }
 
     #[test]
     fn interface_names_are_the_kernels() {

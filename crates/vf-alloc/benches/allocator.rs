@@ -19,8 +19,8 @@ fn pool(name: &str, policy: Policy) -> PoolSpec {
     PoolSpec { name: name.into(), select, policy }
 }
 
-fn allocator(vfs: u16, pools: Vec<PoolSpec>, cool_down: u64) -> Allocator<u128> {
-    let settings = Settings { quarantine_after: 3, cool_down };
+fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
+    let settings = Settings { quarantine_after: 3 };
     let mut allocator = Allocator::new(pools, settings).unwrap();
     for number in 0..vfs {
         let facts = VfFacts {
@@ -29,7 +29,7 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>, cool_down: u64) -> Allocator<u128> 
             vendor: 0x15b3,
             device: 0x101e,
         };
-        allocator.offer(VfId::local(number % PFS, number / PFS), facts, 0);
+        allocator.offer(VfId::local(number % PFS, number / PFS), facts);
     }
     allocator
 }
@@ -39,15 +39,14 @@ fn pair(mut allocator: Allocator<u128>, held: u128) -> f64 {
     let request = Request { host: HostId(0), pool: "default", pinned: None };
     let mut next = 0;
     while next < held {
-        allocator.reserve(&request, next, 0).unwrap();
+        allocator.reserve(&request, next).unwrap();
         next += 1;
     }
     let round = |_| {
         let start = Instant::now();
         for _ in 0..PAIRS {
-            let now = u64::try_from(next / 100).unwrap();
-            black_box(allocator.reserve(&request, next, now).unwrap());
-            black_box(allocator.release(&(next - held), now).unwrap());
+            black_box(allocator.reserve(&request, next).unwrap());
+            black_box(allocator.release(&(next - held)).unwrap());
             next += 1;
         }
         start.elapsed().as_secs_f64() * 1e9 / f64::from(PAIRS)
@@ -56,20 +55,15 @@ fn pair(mut allocator: Allocator<u128>, held: u128) -> f64 {
 }
 
 fn main() {
-    println!("   VFs   spread     pack   in 3 pools   cooling 2 s");
-    println!("             ns       ns           ns            ns");
+    println!("   VFs   spread     pack   in 3 pools");
+    println!("             ns       ns           ns");
     for vfs in [16, 256, 4_096, 32_768] {
         let held = u128::from(vfs / 2);
         let one = |policy| vec![pool("default", policy)];
         let three = ["default", "second", "third"].map(|name| pool(name, Policy::Spread)).into();
-        let spread = pair(allocator(vfs, one(Policy::Spread), 0), held);
-        let pack = pair(allocator(vfs, one(Policy::Pack), 0), held);
-        let shared = pair(allocator(vfs, three, 0), held);
-        let cooling = if vfs < 4_096 {
-            "-".into()
-        } else {
-            format!("{:.0}", pair(allocator(vfs, one(Policy::Spread), 2), held))
-        };
-        println!("{vfs:>6} {spread:>8.0} {pack:>8.0} {shared:>12.0} {cooling:>13}");
+        let spread = pair(allocator(vfs, one(Policy::Spread)), held);
+        let pack = pair(allocator(vfs, one(Policy::Pack)), held);
+        let shared = pair(allocator(vfs, three), held);
+        println!("{vfs:>6} {spread:>8.0} {pack:>8.0} {shared:>12.0}");
     }
 }

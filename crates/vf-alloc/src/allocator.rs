@@ -1,8 +1,7 @@
 //! Who holds which VF.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
 };
 
@@ -38,8 +37,6 @@ pub struct Allocator<K> {
     by_pci: HashMap<HostId, HashMap<String, usize>>,
     /// The VFs that have ports on this DPU. `None`: nobody has told, and all are taken to have one.
     ports: Option<BTreeSet<VfId>>,
-    /// When rests end.
-    rests: BinaryHeap<Reverse<(u64, usize)>>,
     last_stamp: Stamp,
 }
 
@@ -54,7 +51,6 @@ struct Slot<K> {
     /// Whether this DPU has its port.
     has_port: bool,
     quarantine: Option<String>,
-    resting_until: Option<u64>,
     failures: u32,
     /// Set while it is listed as free.
     listed: Option<Stamp>,
@@ -84,7 +80,6 @@ impl<K> Slot<K> {
             withdrawn: Some("its host has not offered it".into()),
             has_port,
             quarantine: None,
-            resting_until: None,
             failures: 0,
             listed: None,
             lanes: Vec::new(),
@@ -96,7 +91,6 @@ impl<K> Slot<K> {
             && self.quarantine.is_none()
             && self.withdrawn.is_none()
             && self.has_port
-            && self.resting_until.is_none()
     }
 
     fn state(&self) -> VfState {
@@ -116,7 +110,7 @@ impl<K> Slot<K> {
         if !self.has_port {
             return VfState::Absent { reason: "it has no representor on this DPU".into() };
         }
-        self.resting_until.map_or(VfState::Free, |until| VfState::Cooling { until })
+        VfState::Free
     }
 
     fn is_in(&self, pool: &PoolSpec) -> bool {
@@ -156,7 +150,6 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             by_key: HashMap::default(),
             by_pci: HashMap::new(),
             ports: None,
-            rests: BinaryHeap::new(),
             last_stamp: 0,
         };
         allocator.replace_pools(pools)?;
@@ -182,14 +175,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         Ok(())
     }
 
-    /// Notes that its host has `vf`, back and clean, and offers it. A VF that is held stays held; one
-    /// that rests goes on resting.
-    pub fn offer(&mut self, vf: VfId, facts: VfFacts, now: u64) {
+    /// Notes that its host has `vf`, back and clean, and offers it. A VF that is held stays held.
+    pub fn offer(&mut self, vf: VfId, facts: VfFacts) {
         let slot = self.slot(vf);
         self.take_note(slot, facts);
         self.slots[slot].withdrawn = None;
         self.settle(slot);
-        self.advance(now);
     }
 
     /// Notes what its host says of `vf`, without offering it: it can be had as soon as whoever holds it
@@ -217,35 +208,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.ports = Some(ports);
     }
 
-    /// Ends the rests that are over at `now`. Calls that are told the time do this by themselves; it
-    /// is for readers that want to see the present.
-    pub fn advance(&mut self, now: u64) {
-        while let Some(&Reverse((until, slot))) = self.rests.peek()
-            && until <= now
-        {
-            self.rests.pop();
-            if self.slots[slot].resting_until == Some(until) {
-                self.slots[slot].resting_until = None;
-                self.settle(slot);
-            }
-        }
-    }
-
     /// Gives `key` a VF: the one that it holds already, the pinned one, or one of the pool's free
-    /// ones. Within a PF the longest rested comes first.
+    /// ones. Within a PF the one that has been free for longest comes first.
     ///
     /// # Errors
     /// See [`ReserveError`].
-    pub fn reserve(
-        &mut self,
-        request: &Request<'_>,
-        key: K,
-        now: u64,
-    ) -> Result<VfId, ReserveError> {
+    pub fn reserve(&mut self, request: &Request<'_>, key: K) -> Result<VfId, ReserveError> {
         if let Some(&slot) = self.by_key.get(&key) {
             return self.reserve_again(request, slot);
         }
-        self.advance(now);
         let pool = self.pool_numbers.get(request.pool).copied();
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
         let slot = match request.pinned {
@@ -276,10 +247,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
     }
 
-    /// Takes back `key`'s VF, which its host has, back and clean. It rests first. `None`: the key
-    /// held none.
-    pub fn release(&mut self, key: &K, now: u64) -> Option<VfId> {
-        let slot = self.let_go(key, now)?;
+    /// Takes back `key`'s VF, which its host has, back and clean. `None`: the key held none.
+    pub fn release(&mut self, key: &K) -> Option<VfId> {
+        let slot = self.let_go(key)?;
         if self.slots[slot].facts.is_some() {
             self.slots[slot].withdrawn = None;
         }
@@ -287,11 +257,11 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         Some(self.slots[slot].vf)
     }
 
-    /// Takes back `key`'s VF, which could not be programmed or moved, for `reason`. It rests first;
-    /// after too many failures in a row it is quarantined. One that was withdrawn meanwhile is given
+    /// Takes back `key`'s VF, which could not be programmed or moved, for `reason`.
+    /// After too many failures in a row it is quarantined. One that was withdrawn meanwhile is given
     /// out again only once it is offered. `None`: the key held none.
-    pub fn fail(&mut self, key: &K, reason: &str, now: u64) -> Option<VfId> {
-        let number = self.let_go(key, now)?;
+    pub fn fail(&mut self, key: &K, reason: &str) -> Option<VfId> {
+        let number = self.let_go(key)?;
         let slot = &mut self.slots[number];
         slot.failures = slot.failures.saturating_add(1);
         let limit = self.settings.quarantine_after;
@@ -374,8 +344,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.by_key.get(key).map(|&slot| self.slots[slot].vf)
     }
 
-    /// Where `vf` is in its life, as of the last call that was told the time. `None`: nobody has ever
-    /// told of it or held it.
+    /// Where `vf` is in its life, or `None`: nobody has ever told of it or held it.
     #[must_use]
     pub fn state(&self, vf: VfId) -> Option<VfState> {
         self.known(vf).map(Slot::state)
@@ -386,8 +355,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.by_vf.values().map(|&slot| self.slots[slot].view())
     }
 
-    /// How the VFs of `pool` are used, as of the last call that was told the time. `None`: no such
-    /// pool.
+    /// How the VFs of `pool` are used, or `None`: no such pool.
     #[must_use]
     pub fn usage(&self, pool: &str) -> Option<Usage> {
         let &pool = self.pool_numbers.get(pool)?;
@@ -491,16 +459,10 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.settle(slot);
     }
 
-    /// Ends `key`'s hold and starts the rest of its VF.
-    fn let_go(&mut self, key: &K, now: u64) -> Option<usize> {
-        self.advance(now);
+    /// Ends `key`'s hold.
+    fn let_go(&mut self, key: &K) -> Option<usize> {
         let slot = self.by_key.remove(key)?;
         self.slots[slot].hold = None;
-        if self.settings.cool_down > 0 {
-            let until = now.saturating_add(self.settings.cool_down);
-            self.slots[slot].resting_until = Some(until);
-            self.rests.push(Reverse((until, slot)));
-        }
         Some(slot)
     }
 

@@ -2,7 +2,6 @@
 //!
 //! An [`Allocator`] knows every VF that a host has ever offered, and who holds it. A pool is a view
 //! of those VFs, by number or by kind of card; a VF may be in several pools and is still held once.
-//! Times are seconds of whatever clock the caller uses, as long as it is always the same one.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

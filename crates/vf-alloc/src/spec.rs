@@ -34,8 +34,6 @@ pub struct PoolSpec {
 pub struct Settings {
     /// After how many failed attaches in a row a VF is quarantined. 0: never.
     pub quarantine_after: u32,
-    /// How many seconds a VF rests after it was given back.
-    pub cool_down: u64,
 }
 
 /// Pools that cannot be.

@@ -32,11 +32,6 @@ pub enum VfState {
     Attached,
     /// Held until its host has it back and clean.
     Releasing,
-    /// Back, and resting.
-    Cooling {
-        /// When it may be given out again, in the caller's seconds.
-        until: u64,
-    },
     /// Not given out until an operator clears it.
     Quarantined {
         /// Why.
@@ -56,7 +51,6 @@ impl fmt::Display for VfState {
             Self::Reserved => out.write_str("reserved"),
             Self::Attached => out.write_str("attached"),
             Self::Releasing => out.write_str("being released"),
-            Self::Cooling { .. } => out.write_str("cooling down"),
             Self::Quarantined { reason } => write!(out, "quarantined: {reason}"),
             Self::Absent { reason } => write!(out, "absent: {reason}"),
         }
@@ -98,8 +92,6 @@ pub struct Usage {
     pub free: usize,
     /// Reserved, attached or being released.
     pub in_use: usize,
-    /// Resting.
-    pub cooling: usize,
     /// Quarantined.
     pub quarantined: usize,
     /// Known, but not offered by their host or without a port on this DPU.
@@ -111,7 +103,6 @@ impl Usage {
         let counter = match state {
             VfState::Free => &mut self.free,
             VfState::Reserved | VfState::Attached | VfState::Releasing => &mut self.in_use,
-            VfState::Cooling { .. } => &mut self.cooling,
             VfState::Quarantined { .. } => &mut self.quarantined,
             VfState::Absent { .. } => &mut self.absent,
         };
@@ -121,10 +112,7 @@ impl Usage {
 
 impl fmt::Display for Usage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { free, in_use, cooling, quarantined, absent } = self;
-        write!(
-            out,
-            "{free} free, {in_use} in use, {cooling} cooling down, {quarantined} quarantined, {absent} absent"
-        )
+        let Self { free, in_use, quarantined, absent } = self;
+        write!(out, "{free} free, {in_use} in use, {quarantined} quarantined, {absent} absent")
     }
 }

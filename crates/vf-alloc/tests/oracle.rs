@@ -9,7 +9,7 @@ use vf_alloc::{
     RestoredState, Settings, Usage, VfFacts, VfId, VfState, parse_selectors,
 };
 
-const SETTINGS: Settings = Settings { quarantine_after: 2, cool_down: 5 };
+const SETTINGS: Settings = Settings { quarantine_after: 2 };
 const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
 
 /// What is known of a VF.
@@ -19,7 +19,6 @@ struct Known {
     holder: Option<(u8, Stage)>,
     absent: bool,
     quarantined: bool,
-    rests_until: u64,
     failures: u32,
     /// When it became free.
     free_since: u64,
@@ -45,7 +44,7 @@ impl Oracle {
         self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
     }
 
-    fn state(&self, vf: VfId, known: &Known, now: u64) -> &'static str {
+    fn state(&self, vf: VfId, known: &Known) -> &'static str {
         let has_port = self.ports.is_none_or(|ports| vf.vf < ports);
         match known.holder {
             Some((_, Stage::Reserved)) => "reserved",
@@ -53,7 +52,6 @@ impl Oracle {
             Some((_, Stage::Releasing)) => "releasing",
             None if known.quarantined => "quarantined",
             None if known.absent || !has_port => "absent",
-            None if known.rests_until > now => "cooling",
             None => "free",
         }
     }
@@ -78,9 +76,9 @@ impl Oracle {
         facts.is_some_and(|facts| facts.host == host && facts.pci_address == pci)
     }
 
-    fn free(&self, pool: &str, host: HostId, pf: Option<u16>, now: u64) -> Vec<VfId> {
+    fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<VfId> {
         let free = |(vf, known): &(&VfId, &Known)| {
-            self.state(**vf, known, now) == "free"
+            self.state(**vf, known) == "free"
                 && self.is_in(pool, **vf)
                 && known.facts.as_ref().is_some_and(|facts| facts.host == host)
                 && pf.is_none_or(|pf| vf.pf.pf == pf)
@@ -88,12 +86,11 @@ impl Oracle {
         self.vfs.iter().filter(free).map(|(&vf, _)| vf).collect()
     }
 
-    fn usage(&self, pool: &str, now: u64) -> Usage {
+    fn usage(&self, pool: &str) -> Usage {
         let mut usage = Usage::default();
         for (vf, known) in self.vfs.iter().filter(|(vf, _)| self.is_in(pool, **vf)) {
-            *match self.state(*vf, known, now) {
+            *match self.state(*vf, known) {
                 "free" => &mut usage.free,
-                "cooling" => &mut usage.cooling,
                 "quarantined" => &mut usage.quarantined,
                 "absent" => &mut usage.absent,
                 _ => &mut usage.in_use,
@@ -158,7 +155,6 @@ enum Operation {
     Restore(VfId, u8, bool),
     Reload(bool),
     Ports(u16),
-    Wait(u64),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -181,29 +177,26 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (vf(), key(), any::<bool>()).prop_map(|(vf, key, held)| Operation::Restore(vf, key, held)),
         1 => any::<bool>().prop_map(Operation::Reload),
         1 => (0..9_u16).prop_map(Operation::Ports),
-        3 => (0..4_u64).prop_map(Operation::Wait),
     ]
 }
 
 struct Both {
     allocator: Allocator<u8>,
     oracle: Oracle,
-    now: u64,
     step: u64,
 }
 
 impl Both {
     fn new() -> Self {
         let allocator = Allocator::new(pools(false), SETTINGS).unwrap();
-        Self { allocator, oracle: Oracle::default(), now: 100, step: 0 }
+        Self { allocator, oracle: Oracle::default(), step: 0 }
     }
 
     fn apply(&mut self, operation: &Operation) {
-        let Self { allocator, oracle, now, .. } = self;
-        let now = *now;
+        let Self { allocator, oracle, .. } = self;
         match *operation {
             Operation::Offer(vf, moved) => {
-                allocator.offer(vf, facts(vf, moved), now);
+                allocator.offer(vf, facts(vf, moved));
                 let known = oracle.known(vf);
                 if known.facts.replace(facts(vf, moved)) != known.facts {
                     known.free_since = 0;
@@ -239,21 +232,19 @@ impl Both {
             }
             Operation::Release(key) => {
                 let vf = oracle.held_by(key);
-                assert_eq!(allocator.release(&key, now), vf);
+                assert_eq!(allocator.release(&key), vf);
                 if let Some(vf) = vf {
                     let known = oracle.known(vf);
                     known.holder = None;
-                    known.rests_until = now + SETTINGS.cool_down;
                     known.absent = known.facts.is_none();
                 }
             }
             Operation::Fail(key) => {
                 let vf = oracle.held_by(key);
-                assert_eq!(allocator.fail(&key, "no carrier", now), vf);
+                assert_eq!(allocator.fail(&key, "no carrier"), vf);
                 if let Some(vf) = vf {
                     let known = oracle.known(vf);
                     known.holder = None;
-                    known.rests_until = now + SETTINGS.cool_down;
                     known.failures += 1;
                     known.quarantined |= known.failures >= SETTINGS.quarantine_after;
                 }
@@ -288,9 +279,7 @@ impl Both {
                 allocator.set_ports((0..2).flat_map(of_pf).collect());
                 oracle.ports = Some(count);
             }
-            Operation::Wait(seconds) => self.now += seconds,
         }
-        self.allocator.advance(self.now);
         self.note_free();
     }
 
@@ -298,9 +287,8 @@ impl Both {
     fn note_free(&mut self) {
         self.step += 1;
         let is_free: BTreeSet<_> = {
-            let Self { oracle, now, .. } = &*self;
-            let free =
-                oracle.vfs.iter().filter(|(vf, known)| oracle.state(**vf, known, *now) == "free");
+            let Self { oracle, .. } = &*self;
+            let free = oracle.vfs.iter().filter(|(vf, known)| oracle.state(**vf, known) == "free");
             free.map(|(vf, _)| *vf).collect()
         };
         for (vf, known) in &mut self.oracle.vfs {
@@ -315,7 +303,7 @@ impl Both {
     /// With a pin: the VF, and the PCI address that it may have been at or is at now.
     fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(VfId, &str)>) {
         let request = Request { host, pool, pinned: pin.map(|(_, pci)| pci) };
-        let given = self.allocator.reserve(&request, key, self.now);
+        let given = self.allocator.reserve(&request, key);
         if let Some(held) = self.oracle.held_by(key) {
             self.check_again(held, &request, &given);
             return;
@@ -325,7 +313,7 @@ impl Both {
             (Ok(vf), Some((pinned, pci))) => {
                 assert_eq!(vf, pinned);
                 assert!(self.oracle.is_at(vf, host, pci), "{vf} is no longer at {pci}");
-                assert!(self.oracle.free(pool, host, None, self.now).contains(&vf));
+                assert!(self.oracle.free(pool, host, None).contains(&vf));
             }
             (Err(error), _) => self.check_refusal(&error, pool, host, pin),
         }
@@ -353,7 +341,7 @@ impl Both {
 
     /// The VF is of the PF that the policy prefers, and is the longest rested of it.
     fn check_choice(&self, vf: VfId, pool: &str, host: HostId) {
-        let free = |pf| self.oracle.free(pool, host, Some(pf), self.now);
+        let free = |pf| self.oracle.free(pool, host, Some(pf));
         let here = free(vf.pf.pf);
         assert!(here.contains(&vf), "{vf} is not free");
         let there = free(1 - vf.pf.pf).len();
@@ -373,7 +361,7 @@ impl Both {
         host: HostId,
         pin: Option<(VfId, &str)>,
     ) {
-        let free = self.oracle.free(pool, host, None, self.now);
+        let free = self.oracle.free(pool, host, None);
         match error {
             ReserveError::Exhausted { .. } => assert!(pin.is_none() && free.is_empty()),
             ReserveError::PinnedUnknown { .. } => {
@@ -414,7 +402,7 @@ impl Both {
 
     /// All that can be read agrees.
     fn check(&self) {
-        let Self { allocator, oracle, now, .. } = self;
+        let Self { allocator, oracle, .. } = self;
         assert!(allocator.vfs().map(|view| view.vf).eq(oracle.vfs.keys().copied()));
         for (&vf, known) in &oracle.vfs {
             let state = match allocator.state(vf).unwrap() {
@@ -422,14 +410,10 @@ impl Both {
                 VfState::Reserved => "reserved",
                 VfState::Attached => "attached",
                 VfState::Releasing => "releasing",
-                VfState::Cooling { until } => {
-                    assert_eq!(until, known.rests_until);
-                    "cooling"
-                }
                 VfState::Quarantined { .. } => "quarantined",
                 VfState::Absent { .. } => "absent",
             };
-            assert_eq!(state, oracle.state(vf, known, *now), "{vf}");
+            assert_eq!(state, oracle.state(vf, known), "{vf}");
             let holder = known.holder.map(|(key, _)| key);
             assert_eq!(allocator.holder(vf).copied(), holder);
             let pools: Vec<&str> = allocator.pools_of(vf).collect();
@@ -446,7 +430,7 @@ impl Both {
             assert_eq!(allocator.vf_of(&key), oracle.held_by(key));
         }
         for pool in POOLS {
-            assert_eq!(allocator.usage(pool), Some(oracle.usage(pool, *now)), "{pool}");
+            assert_eq!(allocator.usage(pool), Some(oracle.usage(pool)), "{pool}");
         }
     }
 }

@@ -30,7 +30,7 @@ fn facts(vf: VfId) -> VfFacts {
 fn allocator(settings: Settings) -> Allocator<u32> {
     let mut allocator = Allocator::new(vec![pool("default", "p0#0-1")], settings).unwrap();
     for vf in 0..3 {
-        allocator.offer(VfId::local(0, vf), facts(VfId::local(0, vf)), 0);
+        allocator.offer(VfId::local(0, vf), facts(VfId::local(0, vf)));
     }
     allocator
 }
@@ -123,55 +123,55 @@ fn requests_that_are_refused() {
     let [first, second, other] = [0, 1, 2].map(|vf| VfId::local(0, vf));
     let unknown = Request { pool: "fast", ..request(None) };
     let error = ReserveError::PoolUnknown { pool: "fast".into() };
-    assert_eq!(allocator.reserve(&unknown, 1, 0), Err(error));
+    assert_eq!(allocator.reserve(&unknown, 1), Err(error));
 
-    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 1, 0), Ok(second));
-    assert_eq!(allocator.reserve(&request(None), 1, 0), Ok(second), "the same key, the same VF");
+    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 1), Ok(second));
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(second), "the same key, the same VF");
     let error = ReserveError::KeyHoldsAnother { held: second, pci: pci(first) };
-    assert_eq!(allocator.reserve(&request(Some(&pci(first))), 1, 0), Err(error));
+    assert_eq!(allocator.reserve(&request(Some(&pci(first))), 1), Err(error));
     let abroad = Request { host: HostId(2), ..request(None) };
-    assert_eq!(allocator.reserve(&abroad, 1, 0), Err(ReserveError::OtherHost { held: second }));
-    assert!(matches!(allocator.reserve(&abroad, 2, 0), Err(ReserveError::Exhausted { .. })));
+    assert_eq!(allocator.reserve(&abroad, 1), Err(ReserveError::OtherHost { held: second }));
+    assert!(matches!(allocator.reserve(&abroad, 2), Err(ReserveError::Exhausted { .. })));
 
     let error =
         ReserveError::PinnedNotFree { pci: pci(second), vf: second, state: VfState::Reserved };
-    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 2, 0), Err(error));
+    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 2), Err(error));
     let error = ReserveError::PinnedUnknown { pci: "0000:ff:00.0".into() };
-    assert_eq!(allocator.reserve(&request(Some("0000:ff:00.0")), 2, 0), Err(error));
+    assert_eq!(allocator.reserve(&request(Some("0000:ff:00.0")), 2), Err(error));
     let error =
         ReserveError::PinnedNotInPool { pci: pci(other), vf: other, pool: "default".into() };
-    assert_eq!(allocator.reserve(&request(Some(&pci(other))), 2, 0), Err(error));
+    assert_eq!(allocator.reserve(&request(Some(&pci(other))), 2), Err(error));
 
-    assert_eq!(allocator.reserve(&request(None), 2, 0), Ok(first));
+    assert_eq!(allocator.reserve(&request(None), 2), Ok(first));
     let usage = Usage { in_use: 2, ..Usage::default() };
     let error = ReserveError::Exhausted { pool: "default".into(), usage };
     assert_eq!(
         error.to_string(),
         "VF pool \"default\" has no free VF for this host \
-         (0 free, 2 in use, 0 cooling down, 0 quarantined, 0 absent)"
+         (0 free, 2 in use, 0 quarantined, 0 absent)"
     );
-    assert_eq!(allocator.reserve(&request(None), 3, 0), Err(error));
+    assert_eq!(allocator.reserve(&request(None), 3), Err(error));
     allocator.releasing(&1);
     allocator.attached(&1);
     assert_eq!(
-        allocator.reserve(&request(None), 1, 0),
+        allocator.reserve(&request(None), 1),
         Err(ReserveError::KeyReleasing { held: second })
     );
 }
 
 #[test]
 fn failures_in_a_row_lead_to_quarantine() {
-    let mut allocator = allocator(Settings { quarantine_after: 2, cool_down: 0 });
+    let mut allocator = allocator(Settings { quarantine_after: 2 });
     let vf = VfId::local(0, 0);
     let pci = pci(vf);
     let request = request(Some(&pci));
     let mut attach_fails = |after_success: bool| {
-        allocator.reserve(&request, 1, 0).unwrap();
+        allocator.reserve(&request, 1).unwrap();
         if after_success {
             allocator.attached(&1);
         }
-        assert_eq!(allocator.fail(&1, "no carrier", 0), Some(vf));
-        assert_eq!(allocator.fail(&1, "no carrier", 0), None);
+        assert_eq!(allocator.fail(&1, "no carrier"), Some(vf));
+        assert_eq!(allocator.fail(&1, "no carrier"), None);
         allocator.state(vf).unwrap()
     };
     assert_eq!(attach_fails(false), VfState::Free);
@@ -179,15 +179,15 @@ fn failures_in_a_row_lead_to_quarantine() {
     let quarantined = attach_fails(false);
     let reason = "2 attaches in a row failed, lastly: no carrier".to_owned();
     assert_eq!(quarantined, VfState::Quarantined { reason });
-    allocator.offer(vf, facts(vf), 0);
-    assert!(matches!(allocator.reserve(&request, 1, 0), Err(ReserveError::PinnedNotFree { .. })));
+    allocator.offer(vf, facts(vf));
+    assert!(matches!(allocator.reserve(&request, 1), Err(ReserveError::PinnedNotFree { .. })));
     assert_eq!(allocator.clear(vf), Ok(()));
     let error = ClearError::NotQuarantined { vf, state: VfState::Free };
     assert_eq!(error.to_string(), "VF pf0vf0 is not quarantined; it is free");
     assert_eq!(allocator.clear(vf), Err(error));
     let unknown = VfId::local(7, 7);
     assert_eq!(allocator.clear(unknown), Err(ClearError::Unknown { vf: unknown }));
-    assert_eq!(allocator.reserve(&request, 1, 0), Ok(vf));
+    assert_eq!(allocator.reserve(&request, 1), Ok(vf));
 }
 
 /// A VF that vanished while it was held must not be tried again until it is back.
@@ -201,25 +201,25 @@ fn a_vf_told_of_is_to_be_had_once_its_holder_has_released_it() {
         allocator.learn(vf, facts(vf));
     }
     assert_eq!(allocator.usage("default").unwrap().free, 0, "nobody has offered them");
-    allocator.release(&1, 0);
-    assert_eq!(allocator.reserve(&request(Some(&pci(held))), 2, 0), Ok(held));
+    allocator.release(&1);
+    assert_eq!(allocator.reserve(&request(Some(&pci(held))), 2), Ok(held));
     assert!(matches!(allocator.state(other), Some(VfState::Absent { .. })));
 }
 
 #[test]
 fn a_vf_withdrawn_while_held_is_absent_after_a_failure() {
     let mut allocator = allocator(Settings::default());
-    let vf = allocator.reserve(&request(None), 1, 0).unwrap();
+    let vf = allocator.reserve(&request(None), 1).unwrap();
     allocator.withdraw(vf, "its PF is gone");
     assert_eq!(allocator.state(vf), Some(VfState::Reserved));
-    allocator.fail(&1, "no such device", 0).unwrap();
+    allocator.fail(&1, "no such device").unwrap();
     assert_eq!(allocator.state(vf), Some(VfState::Absent { reason: "its PF is gone".into() }));
-    allocator.offer(vf, facts(vf), 0);
+    allocator.offer(vf, facts(vf));
     assert_eq!(allocator.state(vf), Some(VfState::Free));
 
-    allocator.reserve(&request(Some(&pci(vf))), 1, 0).unwrap();
+    allocator.reserve(&request(Some(&pci(vf))), 1).unwrap();
     allocator.withdraw(vf, "in use");
-    allocator.release(&1, 0).unwrap();
+    allocator.release(&1).unwrap();
     assert_eq!(allocator.state(vf), Some(VfState::Free), "its host said that it is back and clean");
 }
 
@@ -236,31 +236,29 @@ fn a_journal_that_contradicts_itself() {
     let error = RestoreError::KeyHoldsAnother { key: 1, held: vf, claimed: other };
     assert_eq!(allocator.restore(other, 1, RestoredState::Held), Err(error));
 
-    assert_eq!(allocator.release(&1, 0), Some(vf));
+    assert_eq!(allocator.release(&1), Some(vf));
     assert!(matches!(allocator.state(vf), Some(VfState::Absent { .. })), "no host has offered it");
-    allocator.offer(vf, facts(vf), 0);
-    assert_eq!(allocator.reserve(&request(None), 2, 0), Ok(vf));
+    allocator.offer(vf, facts(vf));
+    assert_eq!(allocator.reserve(&request(None), 2), Ok(vf));
 }
 
 #[test]
 fn vfs_take_turns() {
-    let mut allocator = allocator(Settings { quarantine_after: 0, cool_down: 10 });
+    let mut allocator = allocator(Settings::default());
     let [first, second] = [0, 1].map(|vf| VfId::local(0, vf));
-    for (key, vf, now) in [(1, first, 0), (2, second, 1), (3, first, 12), (4, second, 13)] {
-        assert_eq!(allocator.reserve(&request(None), key, now), Ok(vf));
-        assert_eq!(allocator.release(&key, now), Some(vf));
-        assert_eq!(allocator.state(vf), Some(VfState::Cooling { until: now + 10 }));
+    for (key, vf) in [(1, first), (2, second), (3, first), (4, second)] {
+        assert_eq!(allocator.reserve(&request(None), key), Ok(vf));
+        assert_eq!(allocator.release(&key), Some(vf));
+        assert_eq!(allocator.state(vf), Some(VfState::Free));
     }
-    assert!(allocator.reserve(&request(None), 5, 21).is_err());
-    assert_eq!(allocator.reserve(&request(None), 5, 22), Ok(first));
 }
 
 #[test]
 fn reservations_outlive_their_pool() {
     let mut allocator = allocator(Settings::default());
-    let vf = allocator.reserve(&request(None), 1, 0).unwrap();
+    let vf = allocator.reserve(&request(None), 1).unwrap();
     allocator.replace_pools(vec![pool("other", "p0#1-9")]).unwrap();
-    assert_eq!(allocator.reserve(&request(None), 1, 0), Ok(vf));
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
     assert_eq!(allocator.usage("default"), None);
     assert_eq!(allocator.pools_of(VfId::local(0, 2)).collect::<Vec<_>>(), ["other"]);
     let bad = vec![pool("a", "p0"), pool("a", "p0")];
@@ -270,12 +268,12 @@ fn reservations_outlive_their_pool() {
 
 #[test]
 fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
-    let mut allocator = allocator(Settings { quarantine_after: 0, cool_down: 0 });
+    let mut allocator = allocator(Settings { quarantine_after: 0 });
     let ports = |vfs: &[u16]| vfs.iter().map(|vf| VfId::local(0, *vf)).collect();
     allocator.set_ports(ports(&[1]));
-    assert_eq!(allocator.reserve(&request(None), 1, 0), Ok(VfId::local(0, 1)));
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(VfId::local(0, 1)));
     allocator.set_ports(ports(&[]));
-    allocator.release(&1, 0);
+    allocator.release(&1);
     assert_eq!(allocator.usage("default").unwrap().absent, 2);
     allocator.withdraw(VfId::local(0, 0), "the host holds it");
     allocator.set_ports(ports(&[0, 1]));

@@ -30,7 +30,7 @@ impl Registry {
         self.check_addresses(spec, &network)?;
         let mac = self.choose_mac(spec.mac)?;
         let id = AttachmentId(Uuid::now_v7());
-        let (vf, facts) = self.reserve_vf(spec, &network, id, now)?;
+        let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = match self.reserve_addresses(spec, &network, id, now) {
             Ok(leases) => leases,
             Err(failure) => {
@@ -144,11 +144,10 @@ impl Registry {
         spec: &AttachSpec,
         network: &Network,
         id: AttachmentId,
-        now: u64,
     ) -> Result<(VfId, Option<VfFacts>), Failure> {
         let host = self.host_id(&spec.key.host)?;
         let request = Request { host, pool: &network.pool, pinned: spec.pci_address.as_deref() };
-        let vf = self.vfs.reserve(&request, id, now).map_err(|error| vf_failure(&error))?;
+        let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }
 
@@ -222,7 +221,7 @@ impl Registry {
         let pools = pools.into_iter().flatten();
         let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
         forgotten.into_iter().for_each(|address| self.let_rest_on(address, now));
-        self.vfs.release(&id, now);
+        self.vfs.release(&id);
     }
 }
 
@@ -234,7 +233,7 @@ fn lease(subnet: &ipam::SubnetSpec, address: IpAddr) -> Lease {
 }
 
 /// The network's limits, or tighter ones that were asked for.
-fn tighter(network: &Bandwidth, asked: &Bandwidth) -> Bandwidth {
+pub(super) fn tighter(network: &Bandwidth, asked: &Bandwidth) -> Bandwidth {
     let (ingress_rate, ingress_burst) = tighter_rate(
         (network.ingress_rate, network.ingress_burst),
         (asked.ingress_rate, asked.ingress_burst),

@@ -6,6 +6,7 @@ use bootstrap::Chain;
 use offload_proto::{Failure, Reason, capability};
 
 use super::{
+    allocation::tighter,
     engine::{Engine, now},
     registry::{Entry, Registry},
     views::AttachmentView,
@@ -201,6 +202,9 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     }
     if spec.pci_address.as_ref().is_some_and(|pci| *pci != record.pci_address) {
         return differs(format!("the VF at {}", record.pci_address));
+    }
+    if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
+        return differs("other rate limits".into());
     }
     let is_held = |address: &WantedAddress| {
         record.leases.iter().map(|lease| lease.address).any(|held| {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use vf_alloc::{VfId, VfState};
 
 use super::{
-    engine::{Engine, now, on_blocking_thread},
+    engine::{Engine, on_blocking_thread},
     registry::Entry,
     views::VfView,
 };
@@ -58,8 +58,7 @@ impl Engine {
             differences.extend(timeout(PATIENCE, self.orphan(*vf)).await.ok().flatten());
         }
         let views = {
-            let mut registry = self.registry();
-            registry.vfs.advance(now());
+            let registry = self.registry();
             differences.extend(registry.held_twice());
             registry.vf_views(&survey)
         };

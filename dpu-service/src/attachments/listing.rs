@@ -83,8 +83,7 @@ impl Engine {
 
     pub(super) async fn vfs(&self) -> Result<Vec<VfView>, Failure> {
         let survey = self.survey().await?;
-        let mut registry = self.registry();
-        registry.vfs.advance(now());
+        let registry = self.registry();
         Ok(registry.vf_views(&survey))
     }
 
@@ -94,8 +93,7 @@ impl Engine {
     }
 
     pub(super) fn pools(&self) -> Vec<PoolView> {
-        let mut registry = self.registry();
-        registry.vfs.advance(now());
+        let registry = self.registry();
         let view = |spec: &vf_alloc::PoolSpec| PoolView {
             spec: spec.clone(),
             usage: registry.vfs.usage(&spec.name).unwrap_or_default(),

@@ -136,8 +136,7 @@ impl Registry {
         configuration: Configuration,
         settings: Settings,
     ) -> Result<Self, OpenError> {
-        let allocation =
-            vf_alloc::Settings { quarantine_after: settings.quarantine_after, cool_down: 0 };
+        let allocation = vf_alloc::Settings { quarantine_after: settings.quarantine_after };
         let vfs = Allocator::new(configuration.pools, allocation)
             .map_err(|error| OpenError::Configuration(error.to_string()))?;
         let mut registry = Self {
@@ -374,7 +373,7 @@ impl Registry {
             pool.release(&id, now);
         });
         self.cooling.extend(resting);
-        self.vfs.release(&id, now);
+        self.vfs.release(&id);
         let freed = self.get(id).map(|entry| Arc::clone(&entry.record));
         self.remove(id);
         freed.iter().for_each(|record| self.keep_for_others(record));
@@ -401,8 +400,8 @@ impl Registry {
         });
         self.rest_on(id, now);
         match failed {
-            Some(reason) => self.vfs.fail(&id, reason, now),
-            None => self.vfs.release(&id, now),
+            Some(reason) => self.vfs.fail(&id, reason),
+            None => self.vfs.release(&id),
         };
         self.remove(id);
     }

@@ -77,7 +77,7 @@ impl Registry {
     /// One sentence if nothing but quarantine keeps the pool from having a VF to give.
     fn quarantined(&self, pool: &PoolSpec) -> Option<String> {
         let usage = self.vfs.usage(&pool.name).unwrap_or_default();
-        if usage.free + usage.cooling > 0 {
+        if usage.free > 0 {
             return None;
         }
         let is_in_pool = |vf: VfId| self.vfs.pools_of(vf).any(|name| name == pool.name);

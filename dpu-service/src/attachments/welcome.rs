@@ -10,7 +10,7 @@ use offload_proto::{Failure, Reason};
 use vf_alloc::{HostId, VfFacts, VfId};
 
 use super::{
-    engine::{Engine, now},
+    engine::Engine,
     hello::{Hello, Inventory, LiveAttachment, VfCondition},
     registry::{Entry, Registry},
 };
@@ -191,7 +191,7 @@ impl Engine {
             conditions.insert(vf, condition);
             match condition {
                 VfCondition::Clean => {
-                    registry.vfs.offer(vf, facts, now());
+                    registry.vfs.offer(vf, facts);
                     if registry.unaccounted.remove(&vf) && registry.vfs.clear(vf).is_ok() {
                         cleared.push(vf);
                     }

@@ -25,7 +25,7 @@ async fn a_pod_gets_a_programmed_vf_with_addresses_and_default_routes() {
     assert_eq!(leases, ["10.1.0.2/24", "fd00:1::2/64"]);
     let routes: Vec<_> = view.record.routes().iter().map(|r| r.destination.to_string()).collect();
     assert_eq!(routes, ["0.0.0.0/0", "::/0"]);
-    assert!(view.record.mac.to_string().starts_with("02:00:00:"));
+    assert!(view.record.mac.to_string().starts_with("02:"));
     assert!(view.record.pci_address.starts_with("d000:"));
     world.detach("pod").await;
     world.check();
@@ -198,11 +198,27 @@ async fn addresses_asked_for_are_given_or_refused_by_name() {
     assert_eq!(world.engine.pools()[0].usage.free, 3);
 }
 
+/// DPUs that share a layer 2 network do not know of each other's.
+#[tokio::test]
+async fn all_bytes_but_the_first_of_a_mac_address_that_the_dpu_chooses_are_random() {
+    const PODS: u16 = 16;
+    let world = World::with(configuration(), settings(), PODS).await;
+    let mut macs = Vec::new();
+    for number in 0..PODS {
+        macs.push(world.attached(&number.to_string()).await.record.mac.0);
+    }
+    assert!(macs.iter().all(|mac| mac[0] == 0x02));
+    for byte in 1..6 {
+        assert!(macs.iter().any(|mac| mac[byte] != macs[0][byte]), "byte {byte} of {macs:?}");
+    }
+}
+
 #[tokio::test]
 async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
     let world = World::new().await;
     let mac = |text: &str| Some(text.parse().unwrap());
     let pci = |text: &str| Some(text.to_owned());
+    let limited = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
     let wanted =
         AttachSpec { mac: mac("02:5e:00:00:00:01"), pci_address: pci("d000:00:00.3"), ..spec("a") };
     let view = world.attach(wanted.clone()).await.unwrap();
@@ -213,7 +229,8 @@ async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
         (AttachSpec { pci_address: pci("d000:00:00.3"), ..spec("b") }, Reason::VfNotFree),
         (AttachSpec { pci_address: pci("0000:03:00.1"), ..spec("b") }, Reason::VfUnknown),
         (AttachSpec { network: Some("blue".into()), ..spec("b") }, Reason::NetworkUnknown),
-        (AttachSpec { mac: mac("02:5e:00:00:00:02"), ..wanted }, Reason::AttachmentDiffers),
+        (AttachSpec { mac: mac("02:5e:00:00:00:02"), ..wanted.clone() }, Reason::AttachmentDiffers),
+        (AttachSpec { bandwidth: limited, ..wanted }, Reason::AttachmentDiffers),
     ] {
         assert_eq!(world.refused(spec).await, reason);
         world.check();

@@ -20,9 +20,9 @@ async fn lists_look_like_kubectl_s() {
     assert_eq!(
         output_of(&dut, "get pools").await,
         "\
-NAME      FREE   IN USE   COOLING   QUARANTINED   ABSENT   POLICY
-default   60     4        0         0             0        spread
-gold      60     4        0         0             0        spread
+NAME      FREE   IN USE   QUARANTINED   ABSENT   POLICY
+default   60     4        0             0        spread
+gold      60     4        0             0        spread
 "
     );
     assert_eq!(

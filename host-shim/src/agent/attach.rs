@@ -94,10 +94,14 @@ impl Agent {
                 Some(left) => Err(self.still_releasing(&left)),
             };
         }
-        if earlier.netns.id == netns {
+        let differing = if earlier.netns.id != netns {
+            "in another network namespace"
+        } else if earlier.device_info_file != request.device_info_file {
+            "with another device-info file"
+        } else {
             return Ok(());
-        }
-        let message = format!("{key} is attached in another network namespace already");
+        };
+        let message = format!("{key} is attached {differing} already");
         Err(Failure::new(Reason::AttachmentDiffers, message))
     }
 

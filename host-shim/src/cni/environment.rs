@@ -2,12 +2,9 @@
 
 use std::env;
 
-use offload_proto::form::is_interface_name;
+use offload_proto::form::{CONTAINER_ID_LIMIT, is_container_id, is_interface_name};
 
 use super::error::{CniError, code};
-
-/// Longest container id, in bytes: it names files of runtimes and agents.
-const CONTAINER_ID_LIMIT: usize = 253;
 
 /// What the runtime asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,18 +192,14 @@ pub(super) fn quoted(value: &str) -> String {
 /// # Errors
 /// One sentence on what is wrong with it.
 pub fn check_container_id(id: &str) -> Result<(), String> {
-    let is_first = |c: char| c.is_ascii_alphanumeric();
-    let is_later = |c: char| is_first(c) || matches!(c, '_' | '.' | '-');
-    if !id.starts_with(is_first) || !id.chars().all(is_later) {
-        return Err(format!("invalid characters in containerID {}", quoted(id)));
+    if is_container_id(id) {
+        return Ok(());
     }
+    let id_shown = quoted(id);
     if id.len() > CONTAINER_ID_LIMIT {
-        return Err(format!(
-            "containerID {} is longer than {CONTAINER_ID_LIMIT} bytes",
-            quoted(id)
-        ));
+        return Err(format!("containerID {id_shown} is longer than {CONTAINER_ID_LIMIT} bytes"));
     }
-    Ok(())
+    Err(format!("invalid characters in containerID {id_shown}"))
 }
 
 fn check_interface_name(name: &str) -> Result<(), String> {

@@ -280,7 +280,7 @@ fn a_container_has_its_resting_address_again_at_once_and_others_only_later() {
     let before = lab.add("blue", &container, "eth0").result();
     let address = before["ips"][0]["address"].clone();
     let mac = before["interfaces"][0]["mac"].clone();
-    let add = |pod: &Netns, capabilities: serde_json::Value| {
+    let add = |pod: &Netns, capabilities: Value| {
         let mut configuration = lab.configuration("blue");
         configuration["runtimeConfig"] = capabilities;
         lab.execute(&Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0"))
@@ -294,6 +294,26 @@ fn a_container_has_its_resting_address_again_at_once_and_others_only_later() {
         assert_eq!(after["interfaces"][0]["mac"], mac);
         lab.assert_invariants();
     }
+}
+
+#[test]
+fn an_add_that_is_repeated_with_other_wishes_is_refused_and_changes_nothing() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let before = lab.add("blue", &pod, "eth0").result();
+    let file = lab.path().join("device-info.json");
+    for (key, value) in [
+        ("bandwidth", json!({ "ingressRate": 1_000_000, "ingressBurst": 1_000_000 })),
+        ("CNIDeviceInfoFile", json!(file)),
+    ] {
+        let mut configuration = lab.configuration("blue");
+        configuration["runtimeConfig"] = json!({ key: value });
+        let add = Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+        lab.execute(&add).fails(110, &[]);
+        lab.assert_invariants();
+    }
+    assert!(!file.exists());
+    assert_eq!(lab.add("blue", &pod, "eth0").result(), before);
 }
 
 #[test]

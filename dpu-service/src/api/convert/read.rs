@@ -9,7 +9,7 @@ use mtls::ConnectionNumber;
 use netlink::MacAddress;
 use offload_proto::{
     Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, capability,
-    form::{self, is_interface_name},
+    form::{self, CONTAINER_ID_LIMIT, is_container_id, is_interface_name},
     v1,
 };
 use vf_alloc::{PfId, VfId};
@@ -76,12 +76,11 @@ pub(crate) fn key(
     key: Option<v1::AttachmentKey>,
 ) -> Result<AttachmentKey, Failure> {
     let key = key.ok_or_else(|| invalid("the request names no attachment: set its key"))?;
-    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-    let id = &key.container_id;
-    if !(1..=253).contains(&id.len()) || !id.bytes().all(is_allowed) {
+    if !is_container_id(&key.container_id) {
         return Err(invalid(format!(
-            "container_id {} must be 1 to 253 characters of a-z, A-Z, 0-9, _, . and -",
-            shortened(id)
+            "container_id {} must be 1 to {CONTAINER_ID_LIMIT} characters of a-z, A-Z, 0-9, _, . and -, \
+             beginning with a letter or digit",
+            shortened(&key.container_id)
         )));
     }
     if !is_interface_name(&key.interface_name) {
@@ -397,7 +396,6 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         rules: collect(&network.rules, rule)?,
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
-        interface_name: or_default(network.interface_name, "eth0"),
         allow_mac_spoofing: network.allow_mac_spoofing,
         default: network.default,
     };

@@ -193,7 +193,6 @@ fn network(network: &Network) -> v1::Network {
         rules: network.rules.iter().map(rule).collect(),
         dns: Some(dns(&network.dns)),
         bandwidth: Some(bandwidth(network.bandwidth)),
-        interface_name: network.interface_name.clone(),
         allow_mac_spoofing: network.allow_mac_spoofing,
         default: network.default,
         trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
@@ -233,7 +232,6 @@ pub(crate) fn pool(view: &PoolView) -> v1::PoolStatus {
         policy: policy.into(),
         free: count(view.usage.free),
         in_use: count(view.usage.in_use),
-        cooling: count(view.usage.cooling),
         quarantined: count(view.usage.quarantined),
         absent: count(view.usage.absent),
     }
@@ -246,7 +244,6 @@ pub(crate) fn vf_state(state: &VfState) -> (v1::VfState, &str) {
         VfState::Reserved => (v1::VfState::Reserved, ""),
         VfState::Attached => (v1::VfState::Attached, ""),
         VfState::Releasing => (v1::VfState::Releasing, ""),
-        VfState::Cooling { .. } => (v1::VfState::Cooling, ""),
         VfState::Quarantined { reason } => (v1::VfState::Quarantined, reason),
         VfState::Absent { reason } => (v1::VfState::Absent, reason),
     }

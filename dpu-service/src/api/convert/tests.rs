@@ -144,11 +144,16 @@ fn a_hello_is_read() {
 
 #[test]
 fn malformed_hellos_are_refused() {
-    let cases: [(Change<v1::Hello>, Reason, &str); 8] = [
+    let cases: [(Change<v1::Hello>, Reason, &str); 9] = [
         (|it| it.protocol = None, Reason::Unsupported, "protocol versions 0 to 0"),
         (|it| it.boot_id.clear(), Reason::InvalidRequest, "boot_id is empty"),
         (|it| it.live[0].attachment_id = "x".into(), Reason::InvalidRequest, "attachment id \"x\""),
         (|it| it.pending[0].container_id.clear(), Reason::InvalidRequest, "container_id \"\""),
+        (
+            |it| it.pending[0].container_id = ".a".into(),
+            Reason::InvalidRequest,
+            "beginning with a letter or digit",
+        ),
         (
             |it| it.inventory = Some(v1::Inventory { as_of_ns: 0, pfs: vec![pf(0, 1), pf(0, 1)] }),
             Reason::InvalidRequest,
