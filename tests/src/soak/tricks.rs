@@ -10,7 +10,7 @@ use crate::process::run;
 
 /// Shell commands, with the interface as `$link`, another namespace as `$elsewhere` and an object file
 /// with an XDP program as `$xdp`. What changes the link's name or ends it comes last.
-const TRICKS: [&str; 48] = [
+const TRICKS: [&str; 49] = [
     "ip link add link $link up type macvlan mode bridge",
     "ip link add link $link up type macvlan mode private",
     "ip link add link $link up type macvlan mode passthru",
@@ -44,13 +44,14 @@ const TRICKS: [&str; 48] = [
     "ethtool -L $link rx 2 tx 2",
     "echo 20000 >/sys/class/net/$link/gro_flush_timeout",
     "echo 2 >/sys/class/net/$link/napi_defer_hard_irqs",
-    "echo 1 >/sys/class/net/$link/threaded",
+    "ethtool -K $link gro on; echo 1 >/sys/class/net/$link/threaded",
     "echo 1 >/sys/class/net/$link/queues/rx-0/rps_cpus",
     "echo 64 >/sys/class/net/$link/queues/rx-0/rps_flow_cnt",
     "echo 1 >/sys/class/net/$link/queues/tx-0/xps_cpus",
     "tc qdisc replace dev $link root tbf rate 1mbit burst 2k latency 50ms",
     "tc qdisc replace dev $link root pfifo limit 1",
     "tc qdisc add dev $link clsact && tc filter add dev $link egress matchall action drop",
+    "tc qdisc add dev $link clsact && tc filter add dev $link egress u32 match u32 0 0 flowid 1:1",
     "bridge fdb add 02:00:00:00:00:02 dev $link self",
     "ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:03 dev $link",
     "ip address flush dev $link",
