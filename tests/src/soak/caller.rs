@@ -279,7 +279,8 @@ impl Caller<'_> {
         }
     }
 
-    /// What nobody was answered must not be.
+    /// What nobody was answered must not be. While its interface is in the pod, the answer may have been
+    /// on its way: then the runtime has to send DEL.
     fn note_added_or_dead(
         &mut self,
         pod: usize,
@@ -291,10 +292,16 @@ impl Caller<'_> {
             return self.note_added(pod, interface, configuration, answer);
         }
         self.common.tally.dead.fetch_add(1, Relaxed);
-        let port = &mut self.ledger.pods[pod].ports[interface];
+        let sandbox = &mut self.ledger.pods[pod];
+        let port = &mut sandbox.ports[interface];
         if matches!(port.state, State::Absent | State::Leaving) {
-            let was_answered = !answer.stdout.is_empty();
-            port.state = if was_answered { State::Unknown } else { State::Leaving };
+            let is_there = |netns: &Netns| {
+                let shown = netns.command("ip").args(["link", "show", port.interface]).output();
+                shown.is_ok_and(|shown| shown.status.success())
+            };
+            let may_be_answered =
+                !answer.stdout.is_empty() || sandbox.netns.as_ref().is_some_and(is_there);
+            port.state = if may_be_answered { State::Unknown } else { State::Leaving };
         }
     }
 

@@ -9,8 +9,9 @@ use super::dice::Dice;
 use crate::process::run;
 
 /// Shell commands, with the interface as `$link`, another namespace as `$elsewhere` and an object file
-/// with an XDP program as `$xdp`. What changes the link's name or ends it comes last.
-const TRICKS: [&str; 49] = [
+/// with an XDP program as `$xdp`. What changes the link's name or ends it comes last. The alias is what a
+/// PCI address is on a card of metal, which no pod can change.
+const TRICKS: [&str; 48] = [
     "ip link add link $link up type macvlan mode bridge",
     "ip link add link $link up type macvlan mode private",
     "ip link add link $link up type macvlan mode passthru",
@@ -31,7 +32,6 @@ const TRICKS: [&str; 49] = [
     "ip link set $link dynamic on",
     "ip link set $link mtu 1280",
     "ip link set $link mtu 9000",
-    "ip link set $link alias mine",
     "ip link property add dev $link altname mine-$link",
     "ip link set $link txqueuelen 1",
     "ip link set $link group 7",
