@@ -11,7 +11,7 @@ use e2e::{
 const OPERATIONS: usize = 300;
 
 /// What the programs bear so far; `hack/soak` does all.
-const HAZARDS: [Hazard; 2] = [Hazard::Suspended, Hazard::Traffic];
+const HAZARDS: [Hazard; 3] = [Hazard::Hostile, Hazard::Suspended, Hazard::Traffic];
 
 fn soak(seed: u64) {
     println!("hack/soak --ops {OPERATIONS} --seed {seed} does the same again");
