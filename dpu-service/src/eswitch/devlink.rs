@@ -349,7 +349,8 @@ impl Eswitch for DevlinkEswitch {
         let from_pod = (egress != 0).then(|| format!("from the pod {egress} bit/s"));
         let detail: Vec<_> = to_pod.into_iter().chain(from_pod).collect();
         Ok(Reading {
-            in_place: ingress == when_limited(bandwidth, port) && egress == bandwidth.egress_rate,
+            in_place: ingress == when_limited(bandwidth, port)
+                && egress == kept_rate(bandwidth.egress_rate),
             detail: if detail.is_empty() { "unlimited".to_owned() } else { detail.join(", ") },
         })
     }
