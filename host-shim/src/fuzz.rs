@@ -97,8 +97,7 @@ fn check_prepared(environment: &Environment, version: Version, prepared: Prepare
         assert_eq!(sandbox, environment.netns);
         check_result(previous, &attachment(), version);
     }
-    let deadline_ms = u64::try_from(patience.as_millis()).unwrap();
-    assert_reads_back(&Call { deadline_ms, request });
+    assert_reads_back(&Call::new(patience, request));
 }
 
 fn attachment() -> v1::Attachment {

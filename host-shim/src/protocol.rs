@@ -1,5 +1,7 @@
 //! What the plugin process and the agent say to each other: one call per connection. Either side
-//! writes one JSON document and then shuts its half of the socket down.
+//! writes one JSON document and then shuts its half of the socket down. While the agent is at work on
+//! a call, it writes a space each second ahead of its document, which JSON takes no notice of: an agent
+//! that is suspended writes none, and is not waited for.
 
 use std::{
     io::{self, Read, Write},
@@ -11,12 +13,22 @@ use std::{
 };
 
 use netlink::MacAddress;
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
+use nix::{
+    sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr},
+    time::ClockId,
+};
 use offload_proto::v1;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Longest document that either side accepts, in bytes.
 pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;
+/// What an agent at work on a call writes, from when it has read the call.
+pub const SIGN_OF_LIFE: &[u8] = b" ";
+/// How often.
+pub const BEAT: Duration = Duration::from_secs(1);
+/// How long a plugin waits for the next sign of life. One that the agent has not come to yet waits for
+/// the first, so that this is far more than a beat.
+pub const SILENCE: Duration = Duration::from_secs(10);
 /// Where the agent listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/dpu-offload/agent.sock";
 
@@ -25,6 +37,10 @@ pub const DEFAULT_SOCKET: &str = "/run/dpu-offload/agent.sock";
 pub struct Call {
     /// Milliseconds until the caller gives up.
     pub deadline_ms: u64,
+    /// When it gives up, in nanoseconds on `CLOCK_MONOTONIC`: a call may lie in the socket of an agent
+    /// that is suspended until long after. Plugins of before do not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gives_up_at_ns: Option<u64>,
     /// What is asked for.
     #[serde(flatten)]
     pub request: Request,
@@ -169,17 +185,50 @@ pub enum Reply {
     },
 }
 
+impl Call {
+    /// A call whose caller waits so long from now on.
+    #[must_use]
+    pub fn new(patience: Duration, request: Request) -> Self {
+        let nanoseconds = (monotonic() + patience).as_nanos();
+        Self {
+            deadline_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
+            gives_up_at_ns: Some(nanoseconds.try_into().unwrap_or(u64::MAX)),
+            request,
+        }
+    }
+
+    /// How long the caller of a call that arrived just now waits still.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        let told = Duration::from_millis(self.deadline_ms);
+        let until = self.gives_up_at_ns.map(Duration::from_nanos);
+        until.map_or(told, |until| told.min(until.saturating_sub(monotonic())))
+    }
+}
+
+/// The clock that all programs of a host have in common, and that stands still while the host sleeps.
+fn monotonic() -> Duration {
+    ClockId::CLOCK_MONOTONIC.now().map(Duration::from).unwrap_or_default()
+}
+
+/// The agent has given no sign of life for [`SILENCE`].
+#[derive(Debug, thiserror::Error)]
+#[error("says nothing, as one that is suspended")]
+pub struct Silent;
+
 /// How long the plugin waits for an agent that is being replaced: that is how long it is away, but for
 /// one that systemd can't hold the socket for and that takes long to start.
 const COMEBACK: Duration = Duration::from_secs(5);
 /// How often it looks whether the agent is back.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Calls the agent at `socket` and waits for its answer until the call's deadline. A call that met an
-/// agent on its way out is made again: whoever repeats a request gets what the first one got.
+/// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent
+/// gives signs of life. A call that met an agent on its way out is made again: whoever repeats a request
+/// gets what the first one got.
 ///
 /// # Errors
-/// Whatever connecting, sending, receiving or decoding fails with.
+/// Whatever connecting, sending, receiving or decoding fails with; [`Silent`] within one of kind
+/// [`io::ErrorKind::TimedOut`].
 pub fn call(socket: &Path, mut call: Call) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
     let mut gives_up = None;
@@ -212,7 +261,8 @@ fn is_of_a_restart(error: &io::Error) -> bool {
 }
 
 fn ask(socket: &Path, call: &Call, deadline: Instant) -> io::Result<Reply> {
-    let mut line = Line { stream: connect(socket, deadline)?, deadline };
+    let stream = connect(socket, deadline)?;
+    let mut line = Line { stream, deadline, heard: Instant::now() };
     line.write_all(&serde_json::to_vec(call)?)?;
     line.stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
@@ -230,17 +280,36 @@ fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A connection to an agent that has until the deadline, however little it takes or says at a time.
+/// A connection to an agent that has until the deadline, however little it takes or says at a time, and
+/// has to say something now and then.
 struct Line {
     stream: UnixStream,
     deadline: Instant,
+    heard: Instant,
 }
 
 impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(remaining(self.deadline)?))?;
-        self.stream.read(buffer)
+        let silent_at = self.heard + SILENCE;
+        let end = self.deadline.min(silent_at);
+        let read = remaining(end).and_then(|left| {
+            self.stream.set_read_timeout(Some(left))?;
+            self.stream.read(buffer)
+        });
+        match read {
+            Err(error) if is_timeout(&error) && end == silent_at => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, Silent))
+            }
+            read => {
+                self.heard = Instant::now();
+                read
+            }
+        }
     }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl Write for Line {
@@ -257,10 +326,10 @@ impl Write for Line {
 /// Decodes one document.
 ///
 /// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] for an empty one: the peer closed without a word;
+/// [`io::ErrorKind::UnexpectedEof`] for an empty one: the peer closed without an answer;
 /// [`io::ErrorKind::InvalidData`] for any other that is not of the type.
 pub fn decode<T: DeserializeOwned>(document: &[u8]) -> io::Result<T> {
-    if document.is_empty() {
+    if document.trim_ascii().is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed without an answer"));
     }
     serde_json::from_slice(document)
@@ -303,7 +372,7 @@ mod tests {
     }
 
     fn within(deadline_ms: u64) -> Call {
-        Call { deadline_ms, request: Request::Status }
+        Call { deadline_ms, gives_up_at_ns: None, request: Request::Status }
     }
 
     /// Answers one call with `answer`, and returns what it was asked.
@@ -322,9 +391,15 @@ mod tests {
     fn a_call_is_answered() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
-        let agent = agent(&socket, br#"{"outcome":"done"}"#);
+        let agent = agent(&socket, br#"   {"outcome":"done"}"#);
         assert!(matches!(call(&socket, status()).unwrap(), Reply::Done));
         assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
+    }
+
+    #[test]
+    fn signs_of_life_are_no_answer() {
+        let error = decode::<Reply>(b"  ").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
@@ -392,6 +467,30 @@ mod tests {
         let _listener = UnixListener::bind(&socket).unwrap();
         let error = call(&socket, within(20)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn an_agent_that_is_suspended_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let begun = Instant::now();
+        let error = call(&socket, within(600_000)).unwrap_err();
+        assert_eq!(error.to_string(), Silent.to_string());
+        assert!(begun.elapsed() < 2 * SILENCE, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_call_that_lay_somewhere_has_less_time_left() {
+        let patience = Duration::from_secs(90);
+        let call = Call::new(patience, Request::Status);
+        assert!(call.time_left() <= patience && call.time_left() > patience / 2);
+        let of_the_past = Call { gives_up_at_ns: Some(1), ..Call::new(patience, Request::Status) };
+        assert_eq!(of_the_past.time_left(), Duration::ZERO);
+        assert_eq!(within(90).time_left(), Duration::from_millis(90));
+        let of_another_clock =
+            Call { gives_up_at_ns: Some(u64::MAX), ..Call::new(patience, Request::Status) };
+        assert_eq!(of_another_clock.time_left(), patience);
     }
 
     /// How long an agent that drips would take to say what it says.

@@ -179,6 +179,21 @@ impl Program {
         peak.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// The connections that it has accepted on its socket at `path`, as the kernel lists them.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    #[must_use]
+    pub fn connections(&self, path: &Path) -> usize {
+        const CONNECTED: &str = "03";
+        let sockets = fs::read_to_string(format!("/proc/{}/net/unix", self.id())).unwrap();
+        let is_one = |line: &&str| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            fields.get(5) == Some(&CONNECTED) && fields.last() == path.to_str().as_ref()
+        };
+        sockets.lines().filter(is_one).count()
+    }
+
     /// Whether it has ended, be it reaped or not.
     ///
     /// # Panics

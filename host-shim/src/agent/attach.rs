@@ -2,6 +2,7 @@
 
 use std::{
     path::Path,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,61 +12,156 @@ use offload_proto::{
     Failure, Reason,
     v1::{self, host_message},
 };
+use tokio::time::timeout;
 
 use super::{
     Agent,
+    caller::Caller,
     detach::Renewal,
-    dpu::detach_request,
+    dpu::{detach_request, disowning},
     intake::{Setback, TakenIn},
     milestones::Milestone,
     records::{Phase, PodNetns, Record},
-    session::Standing,
+    session::{Established, Standing},
 };
 use crate::{
     mover::{Cargo, Durations, Failed, Plan, open_netns},
-    protocol::AddRequest,
+    protocol::{AddRequest, Key, Reply},
 };
 
 impl Agent {
-    /// Serves an ADD. Repeating it gives the same attachment.
+    /// Serves an ADD, and answers it. Repeating it gives the same attachment.
+    ///
+    /// It is done when its answer was written to a caller that is there. Until then its record says
+    /// that nobody was answered, and whatever ends it undoes it: a failure, the caller's end or
+    /// deadline, the end of the agent. Only what was answered before stays as it is.
     ///
     /// # Errors
     /// Why the pod has no interface. Then nothing of it is left: neither here nor on the DPU,
-    /// except that a DPU which can't be reached any more is told later.
+    /// except that a DPU which can't be reached any more is told later. If the caller has gone and
+    /// another waits with the same ADD, the rest is left to that.
     pub(super) async fn attach(
         self: &Arc<Self>,
         request: AddRequest,
-        deadline: Instant,
-    ) -> Result<v1::Attachment, Failure> {
-        let started = Instant::now();
-        let _key = self.keys.lock(&request.key).await;
+        caller: &Arc<Caller>,
+    ) -> Result<(), Failure> {
+        let key = request.key.clone();
+        let turn = self.repeats.enter(&key);
+        let _key = self.keys.lock(&key).await;
+        drop(turn);
+        let attached = self.attach_alone(request, caller).await;
+        if attached.is_err() {
+            self.take_back_unanswered(&key).await;
+        }
+        attached
+    }
+
+    /// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
+    /// on with it. The caller holds the key's lock.
+    pub(super) async fn take_back_unanswered(self: &Arc<Self>, key: &Key) {
+        let Some(record) = self.records.by_key(key) else { return };
+        if record.phase == Phase::Attaching && !self.repeats.contains(key) {
+            tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
+            self.release(record, Duration::ZERO, Renewal::Later).await;
+        }
+    }
+
+    async fn attach_alone(
+        self: &Arc<Self>,
+        request: AddRequest,
+        caller: &Arc<Caller>,
+    ) -> Result<(), Failure> {
+        let (started, key) = (Instant::now(), request.key.clone());
+        caller.is_waiting()?;
         let netns = self.pod_netns(&request.netns)?;
         self.make_way(&request, netns.id).await?;
+        caller.is_waiting()?;
 
-        // Until it is recorded, a hello lists it as under way.
+        // From now on until it is recorded that the pod keeps it, a hello lists it as under way. Not
+        // before there is a session to ask: the DPU would wait for an ADD that it is never asked for.
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
         let pending = self.pending.enter(&request.key);
         let asked = Instant::now();
-        let attachment = self.call_attach(&request, deadline).await?;
+        let attachment = self.ask_for(&request, session, caller).await?;
         let rpc = asked.elapsed();
         Milestone::AttachAnswered.pass();
 
-        let taken_in = self.take_in(request, netns, attachment.clone()).await;
-        drop(pending);
+        let taken_in = self.take_in(request, netns, attachment.clone(), caller).await;
         let TakenIn { record, recording, durations } = match taken_in {
             Ok(taken_in) => taken_in,
             Err(Setback::Unrecorded { failure, found_vf }) => {
-                self.give_back_unused(&attachment, found_vf).await;
+                let is_repeated = caller.is_waiting().is_err() && self.repeats.contains(&key);
+                self.give_back_unused(&attachment, found_vf, is_repeated).await;
                 return Err(failure);
             }
-            Err(Setback::Unmoved { failure, record }) => {
-                self.release(record, Duration::ZERO, Renewal::Later).await;
-                return Err(failure);
-            }
+            Err(Setback::Unmoved { failure }) => return Err(failure),
         };
         Milestone::AttachDone.pass();
-        self.tell_attached(&record);
+        self.confirm(&record, caller).await?;
+        drop(pending);
         log(&record, rpc, recording, &durations, started.elapsed());
-        Ok(attachment)
+        Ok(())
+    }
+
+    /// Asks the DPU for an attachment, and no longer than somebody waits for it.
+    async fn ask_for(
+        self: &Arc<Self>,
+        request: &AddRequest,
+        session: Arc<Established>,
+        caller: &Caller,
+    ) -> Result<v1::Attachment, Failure> {
+        let deadline = caller.deadline().min(Instant::now() + self.config.timeouts.attach());
+        let mut call = pin!(self.call_attach(request, session, deadline));
+        let failure = tokio::select! {
+            biased;
+            answer = &mut call => return answer,
+            failure = caller.hangup() => failure,
+        };
+        // Within the DPU a Detach that is right behind an Attach may overtake it.
+        if let Ok(answer) = timeout(self.config.timeouts.reconnect(), call).await {
+            return answer;
+        }
+        match self.repeats.contains(&request.key) {
+            true => self.leave_to_repeat(disowning(&request.key)),
+            false => self.disown(&request.key).await,
+        }
+        Err(failure)
+    }
+
+    /// A repeat of the ADD goes on with what the DPU has. Should it not, it is given back later: that
+    /// waits for the key's lock behind the repeat, and is dropped if there is a record by then.
+    fn leave_to_repeat(&self, detach: v1::DetachRequest) {
+        self.orphans.note(detach);
+        self.poke.notify_one();
+    }
+
+    /// Records that the pod keeps its VF, and answers.
+    ///
+    /// That is recorded first: the other way round, the agent's death in between would undo what was
+    /// answered. Its death between the two leaves an attachment that nobody was answered, and then
+    /// the runtime's DEL takes it back.
+    async fn confirm(&self, record: &Arc<Record>, caller: &Caller) -> Result<(), Failure> {
+        caller.is_waiting()?;
+        let was_answered = record.phase == Phase::Live;
+        if !was_answered {
+            let live = Arc::new(record.in_phase(Phase::Live));
+            self.records.write(&live).done().await?;
+            self.records.keep(&live);
+            Milestone::AttachKept.pass();
+        }
+        self.tell_attached(record);
+        let attachment = Box::new(record.attachment.clone());
+        let answered = caller.answer(&Reply::Attached { attachment }).await;
+        match &answered {
+            Ok(()) => Milestone::AttachTold.pass(),
+            Err(_) if was_answered => {}
+            Err(_) => {
+                self.records.keep(record);
+                // Whoever gives it back writes that, and waits for it.
+                drop(self.records.write(record));
+            }
+        }
+        answered
     }
 
     /// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
@@ -121,13 +217,21 @@ impl Agent {
 
     /// Gives back an attachment whose VF was not touched, and which has no record. A VF that was
     /// not found either is the DPU's again when the inventory shows it.
-    async fn give_back_unused(&self, attachment: &v1::Attachment, found_vf: bool) {
+    async fn give_back_unused(
+        &self,
+        attachment: &v1::Attachment,
+        found_vf: bool,
+        is_repeated: bool,
+    ) {
         if self.records.by_id(&attachment.id).is_some() {
             return;
         }
         // Its record may have been on its way to the disk.
         self.records.remove(&attachment.id);
         let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
+        if is_repeated {
+            return self.leave_to_repeat(request);
+        }
         if let Err(failure) = self.call_detach(request.clone()).await {
             self.detach_later(request, &failure);
         }

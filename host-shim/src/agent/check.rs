@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use offload_proto::{Failure, Reason};
-use tokio::task::spawn_blocking;
 
 use super::{
     Agent,
     attach::living_netns,
-    defect,
     records::{Phase, Record},
 };
 use crate::{
@@ -38,10 +36,9 @@ impl Agent {
             failed(&key, &format!("its network namespace {} has ended", record.netns.path))
         })?;
         let cargo = self.cargo(record)?;
-        let inspected = spawn_blocking(move || inspect(&cargo, &netns)).await;
-        let difference = inspected
-            .map_err(|error| defect(&error))?
-            .map_err(|error| Failure::new(Reason::CheckFailed, error.to_string()))?;
+        let inspected = self.look(move || inspect(&cargo, &netns)).await?;
+        let difference =
+            inspected.map_err(|error| Failure::new(Reason::CheckFailed, error.to_string()))?;
         difference.map_or(Ok(()), |what| Err(failed(&key, &what)))
     }
 }
@@ -49,8 +46,10 @@ impl Agent {
 /// Compares the record with what the runtime was promised and where it says the pod is.
 fn compare_promise(request: &CheckRequest, record: &Record) -> Result<(), Failure> {
     let key = &request.key;
-    if record.phase == Phase::Releasing {
-        return Err(failed(key, "it is being given back"));
+    match record.phase {
+        Phase::Attaching => return Err(failed(key, "its ADD was not answered yet")),
+        Phase::Releasing => return Err(failed(key, "it is being given back")),
+        Phase::Live => {}
     }
     if request.netns != record.netns.path {
         let message =

@@ -20,7 +20,11 @@ impl Agent {
     pub(super) async fn collect(self: &Arc<Self>, request: GcRequest) -> Result<(), Failure> {
         let valid: HashSet<Key> = request.valid.iter().cloned().collect();
         for record in self.records.all() {
-            if record.configuration == request.configuration && !valid.contains(&record.key()) {
+            // What an ADD is at work on the runtime can't know of.
+            if record.configuration == request.configuration
+                && record.phase != Phase::Attaching
+                && !valid.contains(&record.key())
+            {
                 self.release_stale(&record).await;
             }
         }
@@ -45,7 +49,7 @@ impl Agent {
         let records = self.records.all().into_iter();
         let others = records
             .filter(|record| {
-                record.configuration != request.configuration || record.phase == Phase::Live
+                record.configuration != request.configuration || record.phase != Phase::Releasing
             })
             .map(|record| record.key());
         let kept: HashSet<Key> = valid.into_iter().chain(others).chain(pending).collect();

@@ -148,7 +148,7 @@ impl Agent {
         if record.phase == Phase::Releasing {
             return (record, None);
         }
-        let releasing = Arc::new(Record { phase: Phase::Releasing, ..(*record).clone() });
+        let releasing = Arc::new(record.in_phase(Phase::Releasing));
         self.records.keep(&releasing);
         let written = self.records.write(&releasing);
         (releasing, Some(written))

@@ -22,7 +22,7 @@ use super::{
 use crate::protocol::{AddRequest, GcRequest, Key};
 
 impl Agent {
-    /// Asks for an attachment until `deadline`, again when the session breaks in between.
+    /// Asks for an attachment until `deadline`, on another session when the first breaks in between.
     ///
     /// # Errors
     /// The DPU's refusal, or why it can't be reached; then nothing of the attachment is left, or
@@ -30,10 +30,10 @@ impl Agent {
     pub(super) async fn call_attach(
         &self,
         request: &AddRequest,
+        mut session: Arc<Established>,
         deadline: Instant,
     ) -> Result<Attachment, Failure> {
         let patience = self.config.timeouts.reconnect();
-        let mut session = self.session.current(patience).await?;
         loop {
             let message = timed(attach_request(request, &session.id), deadline);
             let mut client = session.client();
@@ -59,11 +59,11 @@ impl Agent {
 
     /// Takes back what a call whose answer never came may have left: at once, or else later. Where its
     /// VF is only the inventory can tell: if records were lost, a pod may have it.
-    async fn disown(&self, key: &Key) {
+    pub(super) async fn disown(&self, key: &Key) {
         if self.records.by_key(key).is_some() {
             return;
         }
-        let request = detach_request(Some(key.clone().into()), String::new(), false);
+        let request = disowning(key);
         let limit = self.config.timeouts.reconnect();
         if let Err(failure) = self.call_detach_within(limit, request.clone()).await {
             self.detach_later(request, &failure);
@@ -169,6 +169,11 @@ pub(super) fn detach_request(
 ) -> DetachRequest {
     let as_of_ns = nanoseconds_since_boot();
     DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id: String::new() }
+}
+
+/// Takes back whatever there is of a key. Where its VF is is not known.
+pub(super) fn disowning(key: &Key) -> DetachRequest {
+    detach_request(Some(key.clone().into()), String::new(), false)
 }
 
 /// On the clock of `CLOCK_BOOTTIME`, which all of one boot's agents share.

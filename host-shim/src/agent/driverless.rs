@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bootstrap::Chain;
-use tokio::task::spawn_blocking;
 
 use super::{Agent, strangers::Obstacles};
 use crate::vf_source::{OtherVf, Whereabouts};
@@ -15,7 +14,7 @@ impl Agent {
         // Meanwhile nobody changes the number of VFs.
         let _vfs_stay = self.vfs_stay.read().await;
         let agent = Arc::clone(self);
-        spawn_blocking(move || agent.find_drivers_now()).await.unwrap_or_else(|error| {
+        self.look(move || agent.find_drivers_now()).await.unwrap_or_else(|error| {
             tracing::error!(%error, "giving VFs to their drivers failed");
             Obstacles::new()
         })

@@ -14,16 +14,12 @@ use offload_proto::{
     Failure, Finding, MESSAGE_LIMIT, Reason,
     v1::{Difference, Examination, Examine, ExaminedVf, Vf, VfPlace, host_message},
 };
-use tokio::{
-    task::{JoinHandle, spawn_blocking},
-    time::timeout,
-};
+use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
     Agent,
     attach::living_netns,
-    defect,
-    inventory::{HostLinks, listed},
+    inventory::HostLinks,
     place::{Place, place_in},
     records::{Phase, Record},
     strangers::{Obstacles, Stranger},
@@ -153,14 +149,13 @@ impl Agent {
     ) -> Result<Option<String>, Failure> {
         let Some(netns) = living_netns(&record.netns) else { return Ok(None) };
         let cargo = self.cargo(record)?;
-        let inspected = spawn_blocking(move || inspect(&cargo, &netns)).await;
-        let failed = |error| Failure::new(Reason::CheckFailed, format!("{error}"));
-        inspected.map_err(|error| defect(&error))?.map_err(failed)
+        let inspected = self.look(move || inspect(&cargo, &netns)).await?;
+        inspected.map_err(|error| Failure::new(Reason::CheckFailed, format!("{error}")))
     }
 
     async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {
         let agent = Arc::clone(self);
-        let mut findings = listed(move || agent.look_without_records()).await?;
+        let mut findings = self.listed(move || agent.look_without_records()).await?;
         for record in self.records.all() {
             let looked = timeout(PATIENCE, self.look_at_record(&record, &findings)).await;
             let (vf, differences) = match looked {
@@ -173,7 +168,7 @@ impl Agent {
             findings.differences.extend(differences);
         }
         let agent = Arc::clone(self);
-        listed(move || agent.look_for_arrivals(findings)).await
+        self.listed(move || agent.look_for_arrivals(findings)).await
     }
 
     /// Looks at home again: what came home meanwhile, as from a pod that has ended, was perhaps seen
@@ -265,9 +260,13 @@ impl Agent {
     ) -> Option<(ExaminedVf, Option<Difference>)> {
         let _key = self.keys.lock(&record.key()).await;
         let record = self.records.by_id(record.id())?;
+        if record.phase == Phase::Attaching {
+            // It is about to be given back, or to be repeated.
+            return Some((under_way(&record), None));
+        }
         let is_in_pod = {
             let (agent, record) = (Arc::clone(self), Arc::clone(&record));
-            spawn_blocking(move || is_in_netns_of_pod(&*agent.source, &record)).await.ok()?
+            self.look(move || is_in_netns_of_pod(&*agent.source, &record)).await.ok()?
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {

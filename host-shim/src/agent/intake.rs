@@ -13,6 +13,7 @@ use sriov::Handover;
 use super::{
     Agent,
     attach::failure_of_move,
+    caller::Caller,
     detach::Renewal,
     device_info,
     milestones::Milestone,
@@ -50,7 +51,7 @@ pub(super) enum Setback {
         found_vf: bool,
     },
     /// The record is there. The move is undone, unless it failed when the VF was in the pod.
-    Unmoved { failure: Failure, record: Arc<Record> },
+    Unmoved { failure: Failure },
 }
 
 /// The VF is not there, or somebody else's.
@@ -75,14 +76,13 @@ impl Agent {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
+        caller: &Arc<Caller>,
     ) -> Result<TakenIn, Setback> {
-        let Entered { record, recording, arrival } = self.enter(request, netns, attachment).await?;
+        let entered = self.enter(request, netns, attachment, caller).await?;
+        let Entered { record, recording, arrival } = entered;
         match arrival.settle().await {
             Ok(durations) => Ok(TakenIn { record, recording, durations }),
-            Err(failed) => {
-                let failure = failure_of_move(&record, &failed);
-                Err(Setback::Unmoved { failure, record })
-            }
+            Err(failed) => Err(Setback::Unmoved { failure: failure_of_move(&record, &failed) }),
         }
     }
 
@@ -93,6 +93,7 @@ impl Agent {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
+        caller: &Arc<Caller>,
     ) -> Result<Entered, Setback> {
         let is_new = self.records.by_id(&attachment.id).is_none();
         let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
@@ -105,8 +106,12 @@ impl Agent {
         }
         // Until it is recorded, it might be made anew.
         let _not_renewed = self.free_vfs.lock(&pci_address.to_owned()).await;
-        let agent = Arc::clone(self);
-        let work = move || agent.enter_now(request, netns, attachment);
+        let (agent, caller) = (Arc::clone(self), Arc::clone(caller));
+        let work = move || {
+            // Somebody else's move may have taken long.
+            caller.is_waiting().map_err(not_found)?;
+            agent.enter_now(request, netns, attachment)
+        };
         self.when_its_turn(work).await.map_err(not_found)?
     }
 
@@ -146,7 +151,7 @@ impl Agent {
         let recording = began.elapsed();
         match move_in_now(&record, cargo, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
-            Err(failure) => Err(Setback::Unmoved { failure, record }),
+            Err(failure) => Err(Setback::Unmoved { failure }),
         }
     }
 
@@ -158,12 +163,12 @@ impl Agent {
         attachment: v1::Attachment,
         rtnl: &mut Rtnl,
     ) -> Result<Record, Setback> {
-        let original = match self.records.by_id(&attachment.id) {
-            Some(same) => same.original.clone(),
+        let (phase, original) = match self.records.by_id(&attachment.id) {
+            Some(same) => (same.phase, same.original.clone()),
             None => {
                 let vf = attachment.vf.clone().unwrap_or_default();
                 let found = self.vf_in_host(vf, rtnl).map_err(not_found)?;
-                found.unused().map_err(not_taken)?
+                (Phase::Attaching, found.unused().map_err(not_taken)?)
             }
         };
         Ok(Record {
@@ -172,7 +177,7 @@ impl Agent {
             netns,
             original,
             boot_id: self.boot_id.clone(),
-            phase: Phase::Live,
+            phase,
             device_info_file: request.device_info_file,
             is_returned: false,
         })
@@ -302,7 +307,7 @@ mod tests {
     use tokio::{sync::oneshot, task::yield_now, time::timeout};
 
     use super::*;
-    use crate::agent::{records::tests::record, tests::agent};
+    use crate::agent::{caller::tests::caller, records::tests::record, tests::agent};
 
     /// An ADD of the container whose VF the record `earlier` still holds.
     fn attach_of(container_id: &str, earlier: &Record) -> (AddRequest, v1::Attachment) {
@@ -331,6 +336,8 @@ mod tests {
         agent.records.keep(&earlier);
         let (request, attachment) = attach_of("waiting", &earlier);
         let netns = earlier.netns.clone();
+        let (caller, _plugin) = caller(Duration::from_secs(60));
+        let caller = Arc::new(caller);
         let key_of_holder = agent.keys.lock(&earlier.key()).await;
 
         let (held, other) = (Arc::clone(&agent), Arc::clone(&agent));
@@ -342,7 +349,7 @@ mod tests {
         });
         let taking = tokio::spawn({
             let agent = Arc::clone(&agent);
-            async move { agent.take_in(request, netns, attachment).await }
+            async move { agent.take_in(request, netns, attachment, &caller).await }
         });
         yield_now().await;
         let change = tokio::spawn(async move { drop(other.vfs_stay.write().await) });

@@ -15,17 +15,19 @@ use offload_proto::{
     },
 };
 use sriov::Handover;
-use tokio::task::spawn_blocking;
 
 use super::{
-    Agent, defect,
+    Agent,
     dpu::nanoseconds_since_boot,
     milestones::Milestone,
     place,
     records::{Phase, Record},
     session::protocol_versions,
 };
-use crate::vf_source::{self, VfIdentity, VfSource, Whereabouts};
+use crate::{
+    protocol::Key,
+    vf_source::{self, VfIdentity, VfSource, Whereabouts},
+};
 
 /// What the DPU was told last.
 #[derive(Debug, Default)]
@@ -51,7 +53,7 @@ impl Agent {
     pub(super) async fn hello(self: &Arc<Self>) -> Result<Hello, Failure> {
         // What is in its pod by now is listed as such.
         self.untold().clear();
-        let pending = self.pending.keys().into_iter().map(Into::into).collect();
+        let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
         let agent = Arc::clone(self);
         let list = move || {
             let as_of_ns = nanoseconds_since_boot();
@@ -61,9 +63,13 @@ impl Agent {
             let pfs = agent.physical_functions(&vfs, &present, &records)?;
             let inventory = Inventory { pfs, as_of_ns };
             let live = live(&*agent.source, &vfs, &records);
-            Ok((inventory, live, uses_by_host(&vfs, &present)))
+            // Between the ADD that began it and the one that goes on with it no call is under way.
+            let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
+            let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
+            Ok((inventory, live, attaching, uses_by_host(&vfs, &present)))
         };
-        let (inventory, live, uses) = listed(list).await?;
+        let (inventory, live, attaching, uses) = self.listed(list).await?;
+        pending.extend(attaching);
         log_uses(&uses);
         self.sent_inventory().pfs.clone_from(&inventory.pfs);
         Ok(Hello {
@@ -73,7 +79,7 @@ impl Agent {
             capabilities: capability::ALL.iter().map(ToString::to_string).collect(),
             inventory: Some(inventory),
             live,
-            pending,
+            pending: pending.into_iter().map(Into::into).collect(),
             renewed_session_id: String::new(),
         })
     }
@@ -99,7 +105,7 @@ impl Agent {
             let pfs = agent.physical_functions(&vfs, &present, &agent.records.all())?;
             Ok((Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &present)))
         };
-        let (inventory, uses) = listed(list).await?;
+        let (inventory, uses) = self.listed(list).await?;
         let mut sent = self.sent_inventory();
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
@@ -118,6 +124,18 @@ impl Agent {
     pub(super) fn host_links(&self) -> Result<HostLinks, netlink::Error> {
         let mut host = Rtnl::open_in(&self.host)?;
         Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
+    }
+
+    /// Lists what the host has.
+    ///
+    /// # Errors
+    /// When it can't be listed.
+    pub(super) async fn listed<T: Send + 'static>(
+        &self,
+        list: impl FnOnce() -> Result<T, netlink::Error> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let listed = self.look(list).await?;
+        listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
     }
 
     /// The VFs among the links. What those are like that nobody has is learned.
@@ -179,13 +197,6 @@ pub(super) struct HostLinks {
     pub links: Vec<Link>,
     /// Each with its link's index.
     pub addresses: Vec<(u32, IpNetwork)>,
-}
-
-pub(super) async fn listed<T: Send + 'static>(
-    list: impl FnOnce() -> Result<T, netlink::Error> + Send + 'static,
-) -> Result<T, Failure> {
-    let listed = spawn_blocking(list).await.map_err(|error| defect(&error))?;
-    listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
 }
 
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that

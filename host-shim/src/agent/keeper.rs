@@ -9,15 +9,11 @@ use std::{
 
 use netlink::{Error, Link, LinkEvent, LinkMonitor, Rtnl};
 use offload_proto::Failure;
-use tokio::{
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval, sleep, timeout},
-};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
     Agent,
     attach::living_netns,
-    defect,
     detach::Renewal,
     locked,
     milestones::Milestone,
@@ -56,6 +52,10 @@ impl Agent {
         let Some(record) = self.records.by_id(id) else { return };
         let _key = self.keys.lock(&record.key()).await;
         let Some(record) = self.records.by_id(id) else { return };
+        // Its ADD holds the key for as long as it is at work.
+        if record.phase == Phase::Attaching {
+            return self.take_back_unanswered(&record.key()).await;
+        }
         if record.phase == Phase::Releasing || record.boot_id != self.boot_id {
             return self.release(record, Duration::ZERO, Renewal::Now).await;
         }
@@ -72,12 +72,12 @@ impl Agent {
 
     async fn reconcile_live(self: &Arc<Self>, record: Arc<Record>) -> Result<(), Failure> {
         let looked = {
+            let _one_at_a_time = self.keeping.lock().await;
             let agent = Arc::clone(self);
             let record = Arc::clone(&record);
-            spawn_blocking(move || agent.look_for(&record)).await
+            self.look(move || agent.look_for(&record)).await?
         };
         let (place, has_pod) = looked
-            .map_err(|error| defect(&error))?
             .map_err(|error| Failure::new(offload_proto::Reason::MoveFailed, error.to_string()))?;
         match (place, has_pod) {
             (Place::Pod, _) => {
@@ -255,13 +255,89 @@ impl Agent {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::agent::{
-        records::{PodNetns, tests::record},
-        tests::agent,
+    use std::sync::{
+        Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
     };
+
+    use futures::future::join_all;
     use netlink::{Netns, NetnsId};
     use offload_proto::v1::Examine;
+    use tokio::{runtime::Builder, task::yield_now};
+
+    use super::*;
+    use crate::{
+        agent::{
+            BLOCKING_THREADS, MOVES,
+            records::{PodNetns, tests::record},
+            tests::{agent, agent_with},
+        },
+        vf_source::{PfFacts, RenewalError, VfIdentity, VfSource},
+    };
+
+    /// A card at which no look comes to its end until it is told.
+    #[derive(Debug, Default)]
+    struct SlowCard {
+        looks: AtomicUsize,
+        is_over: Mutex<bool>,
+        told: Condvar,
+    }
+
+    impl SlowCard {
+        fn end(&self) {
+            *self.is_over.lock().unwrap() = true;
+            self.told.notify_all();
+        }
+    }
+
+    impl VfSource for SlowCard {
+        fn vf_of(&self, _link: &Link) -> Option<VfIdentity> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            let is_over = self.is_over.lock().unwrap();
+            drop(self.told.wait_while(is_over, |is_over| !*is_over).unwrap());
+            None
+        }
+
+        fn make_anew(&self, _: &str, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+            Ok(())
+        }
+
+        fn pf_of(&self, _vf: &VfIdentity) -> PfFacts {
+            PfFacts::default()
+        }
+    }
+
+    #[test]
+    fn a_move_never_waits_behind_the_looks_of_the_keeper() {
+        let card = Arc::new(SlowCard::default());
+        let threads = Builder::new_current_thread()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .enable_all()
+            .build()
+            .unwrap();
+        threads.block_on(async {
+            let (agent, _folder) = agent_with(Arc::clone(&card) as Arc<dyn VfSource>);
+            for number in 0..1000 {
+                agent.records.keep(&Arc::new(record(&number.to_string(), &number.to_string())));
+            }
+            let all = tokio::spawn({
+                let agent = Arc::clone(&agent);
+                async move { agent.reconcile_all().await }
+            });
+            while card.looks.load(Ordering::Relaxed) == 0 {
+                yield_now().await;
+            }
+            let limit = Duration::from_secs(20);
+            let moves = (0..MOVES).map(|_| timeout(limit, agent.when_its_turn(|| ())));
+            for moved in join_all(moves).await {
+                moved.expect("a move waits behind the looks").unwrap();
+            }
+            let other_look = timeout(limit, agent.look(|| ())).await;
+            other_look.expect("a look waits behind those of the keeper").unwrap();
+            card.end();
+            all.await.unwrap();
+        });
+    }
 
     #[tokio::test]
     async fn an_agent_whose_passes_hang_is_not_healthy() {

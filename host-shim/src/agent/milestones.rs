@@ -13,6 +13,10 @@ saga::milestones! {
         AttachRecorded = "attach-recorded",
         /// The pod has the VF; neither DPU nor runtime knows.
         AttachDone = "attach-done",
+        /// It is recorded that the pod keeps it; nobody was answered.
+        AttachKept = "attach-kept",
+        /// The runtime's plugin was answered.
+        AttachTold = "attach-told",
         /// The record says that the attachment is being given back, perhaps not yet on the disk.
         ReleaseBegun = "release-begun",
         /// The VF is home, or can't be had now.

@@ -16,6 +16,8 @@
 //! | `free_vfs` | a VF that nobody has | an attach that makes it its own; who makes it anew |
 //! | `renewing` | VFs are made anew one at a time | whoever makes one anew, with the VF's key or as a free one |
 //! | `moves` | a turn at moving a VF | each move |
+//! | `keeping` | the keeper's turn at looking | the keeper |
+//! | `looks` | a turn at looking at the kernel | each look |
 //!
 //! All are fair: who comes later waits behind who waits already. So nobody may wait for a key with
 //! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
@@ -28,6 +30,7 @@
 //! it, and no chain comes back to where it began.
 
 mod attach;
+mod caller;
 mod check;
 mod collect;
 mod config;
@@ -109,6 +112,12 @@ use welcomed::Welcomed;
 /// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
 const MOVES: usize = 3;
 
+/// Looks at the kernel at the same time, of which the keeper, who may have many, has one.
+const LOOKS: usize = 2;
+
+/// Threads for what may block: besides moves and looks one for restoring VFs, and one for making one anew.
+const BLOCKING_THREADS: usize = MOVES + LOOKS + 2;
+
 /// Examinations at the same time: one that is made, and one that waits, as of a next session.
 const EXAMINATIONS: usize = 2;
 
@@ -130,12 +139,18 @@ struct Agent {
     announcer: Announcer,
     /// The moves that may be under way.
     moves: Semaphore,
+    /// The looks at the kernel that may be under way.
+    looks: Semaphore,
+    /// Held while the keeper looks at a VF.
+    keeping: tokio::sync::Mutex<()>,
     keys: KeyedLocks<Key>,
     session: Session,
     /// That the DPU has welcomed this host since its boot.
     welcomed: Welcomed,
-    /// The keys of attaches whose answer from the DPU is awaited.
+    /// The keys of attaches that the DPU was asked for and nobody was answered.
     pending: Pending,
+    /// The keys of attaches that wait for their key's lock.
+    repeats: Pending,
     /// Counts the events of VFs in the host's namespace, for those who wait for one.
     vf_events: watch::Sender<u64>,
     /// Asks for a comparison of all records with the kernel.
@@ -198,10 +213,13 @@ impl Agent {
             proofs: Proofs::default(),
             announcer,
             moves: Semaphore::new(MOVES),
+            looks: Semaphore::new(LOOKS),
+            keeping: tokio::sync::Mutex::default(),
             keys: KeyedLocks::default(),
             session: Session::new(welcomed.is_noted()),
             welcomed,
             pending: Pending::default(),
+            repeats: Pending::default(),
             vf_events: watch::Sender::new(0),
             poke: Notify::new(),
             last_pass: Mutex::new(Instant::now()),
@@ -223,6 +241,16 @@ impl Agent {
             examining: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Looks at the kernel on a thread that may block, when it is its turn. However many looks wait, the
+    /// moves have their threads.
+    async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let _turn = self.looks.acquire().await.map_err(|error| defect(&error))?;
+        spawn_blocking(work).await.map_err(|error| defect(&error))
     }
 
     /// Does a move on a thread of its own, when it is its turn.
@@ -350,12 +378,16 @@ mod tests {
 
     /// An agent without a session, and the folder of its records.
     pub(super) fn agent() -> (Arc<Agent>, tempfile::TempDir) {
+        agent_with(Arc::new(VirtualCard))
+    }
+
+    /// The same with a card of that kind.
+    pub(super) fn agent_with(source: Arc<dyn VfSource>) -> (Arc<Agent>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let config = bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap();
         let records = Records::open(folder.path(), "boot").unwrap();
         let host = Netns::current().unwrap();
         let announcer = Announcer::start().unwrap();
-        let source = Arc::new(VirtualCard);
         let originals = Originals::open(folder.path().join("vfs.json"), "boot".into()).unwrap();
         let durable = (records, originals);
         let agent = Agent::new(config, source, host, "boot".into(), durable, announcer);

@@ -1,43 +1,72 @@
 //! The keys of calls that are under way.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::protocol::Key;
 
+/// How many calls of each key are under way.
+type Numbers = HashMap<Key, usize>;
+
 /// The keys of calls that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Arc<Mutex<HashSet<Key>>>);
+pub(super) struct Pending(Arc<Mutex<Numbers>>);
 
 /// A call that is under way.
 #[derive(Debug)]
 pub(super) struct Entered {
-    pending: Arc<Mutex<HashSet<Key>>>,
+    pending: Arc<Mutex<Numbers>>,
     key: Key,
 }
 
 impl Pending {
-    /// Says that a call of the key is under way, until the answer is dropped. Calls of one key do
-    /// not overlap.
+    /// Says that a call of the key is under way, until the answer is dropped.
     pub(super) fn enter(&self, key: &Key) -> Entered {
-        lock(&self.0).insert(key.clone());
+        *lock(&self.0).entry(key.clone()).or_default() += 1;
         Entered { pending: Arc::clone(&self.0), key: key.clone() }
     }
 
     /// The keys.
     pub(super) fn keys(&self) -> Vec<Key> {
-        lock(&self.0).iter().cloned().collect()
+        lock(&self.0).keys().cloned().collect()
+    }
+
+    /// Whether a call of the key is under way.
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        lock(&self.0).contains_key(key)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        lock(&self.pending).remove(&self.key);
+        let mut numbers = lock(&self.pending);
+        if let Some(number) = numbers.get_mut(&self.key) {
+            *number -= 1;
+            if *number == 0 {
+                numbers.remove(&self.key);
+            }
+        }
     }
 }
 
-fn lock(keys: &Mutex<HashSet<Key>>) -> MutexGuard<'_, HashSet<Key>> {
-    keys.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(numbers: &Mutex<Numbers>) -> MutexGuard<'_, Numbers> {
+    numbers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::records::tests::record;
+
+    #[test]
+    fn a_key_is_under_way_until_the_last_of_its_calls_has_ended() {
+        let (pending, key) = (Pending::default(), record("a", "c").key());
+        let (first, second) = (pending.enter(&key), pending.enter(&key));
+        drop(first);
+        assert!(pending.contains(&key));
+        drop(second);
+        assert!(!pending.contains(&key) && pending.keys().is_empty());
+    }
 }

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use netlink::Rtnl;
 use offload_proto::v1::WantedVfs;
-use tokio::task::spawn_blocking;
 
 use super::Agent;
 use crate::vf_source::{self, ProvideError};
@@ -53,7 +52,7 @@ impl Agent {
 
     async fn on_a_thread(self: &Arc<Self>, work: fn(&Self) -> bool) -> bool {
         let agent = Arc::clone(self);
-        spawn_blocking(move || work(&agent)).await.unwrap_or_else(|error| {
+        self.look(move || work(&agent)).await.unwrap_or_else(|error| {
             tracing::error!(%error, "changing the number of VFs failed");
             false
         })

@@ -27,6 +27,9 @@ const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE],
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Phase {
+    /// An ADD is at work on it that nobody was answered. Whoever finds it so, and no such ADD, gives it
+    /// back.
+    Attaching,
     /// The VF belongs into the pod.
     Live,
     /// The VF belongs back into the host's namespace, and the DPU is to be told.
@@ -67,6 +70,12 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// The same in another phase.
+    #[must_use]
+    pub(super) fn in_phase(&self, phase: Phase) -> Self {
+        Self { phase, ..self.clone() }
+    }
+
     /// The attachment's id.
     #[must_use]
     pub(super) fn id(&self) -> &str {

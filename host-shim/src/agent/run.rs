@@ -21,7 +21,7 @@ use offload_proto::Failure;
 use tokio::{runtime::Builder, time::timeout};
 
 use super::{
-    Agent, MOVES,
+    Agent, BLOCKING_THREADS,
     config::{Config, VfSourceKind},
     dial,
     milestones::Milestone,
@@ -35,8 +35,6 @@ use crate::{
     vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
 
-/// Threads for looking at the kernel while all moves are under way.
-const LOOKS: usize = 2;
 /// How long the work under way has to finish when the agent is told to stop.
 const LAST_WORK: Duration = Duration::from_secs(20);
 
@@ -149,7 +147,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     // One thread for the tasks: handing work from one to another would cost more than the work. What
     // waits for the kernel or the disk has threads of its own.
     let runtime = Builder::new_current_thread()
-        .max_blocking_threads(MOVES + LOOKS)
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .map_err(cannot("start the agent's threads"))?;

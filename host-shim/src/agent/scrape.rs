@@ -46,14 +46,16 @@ impl Agent {
     }
 
     fn add_records(&self, page: &mut Page) {
-        let (mut live, mut releasing) = (0, 0);
+        let (mut attaching, mut live, mut releasing) = (0, 0, 0);
         for record in self.records.all() {
             match record.phase {
+                Phase::Attaching => attaching += 1,
                 Phase::Live => live += 1,
                 Phase::Releasing => releasing += 1,
             }
         }
-        let series = [([label("phase", "live")], live), ([label("phase", "releasing")], releasing)];
+        let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
+        let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
         page.gauges("agent_records", "Records of attachments, by phase", series);
         let spooled = releasing + self.orphans.keys().len() as u64;
         let help = "Releases that the DPU has not confirmed yet";

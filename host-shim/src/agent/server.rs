@@ -11,13 +11,14 @@ use metrics::OK;
 use nix::unistd::geteuid;
 use offload_proto::{Failure, Reason};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncReadExt,
     net::UnixStream,
     sync::Semaphore,
-    time::{sleep, timeout, timeout_at},
+    task::JoinError,
+    time::{sleep, sleep_until, timeout},
 };
 
-use super::{Agent, defect, scrape, socket::Socket};
+use super::{Agent, caller::Caller, defect, scrape, socket::Socket};
 use crate::{
     cni::error::CniError,
     protocol::{Call, DOCUMENT_LIMIT, Reply, Request, decode},
@@ -30,9 +31,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long before its caller gives up a call is given up, so that the answer still arrives.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Serves the plugin, for ever. Beyond the limit, callers wait in the socket's queue.
+/// How many connections may be open for each call that is answered at a time: who waits for a turn hears
+/// that the agent lives, and who does not say what it wants takes nobody's turn.
+const OPEN_FOR_EACH: usize = 8;
+
+/// Serves the plugin, for ever. Beyond the limit, callers wait for their turn, and far beyond it in the
+/// socket's queue.
 pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
-    let permits = Arc::new(Semaphore::new(agent.config.limits.connections));
+    let calls = agent.config.limits.connections;
+    let permits = Arc::new(Semaphore::new(calls * OPEN_FOR_EACH));
+    let turns = Arc::new(Semaphore::new(calls));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await;
         let stream = match socket.accept().await {
@@ -43,10 +51,10 @@ pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
                 continue;
             }
         };
-        let agent = Arc::clone(&agent);
+        let (agent, turns) = (Arc::clone(&agent), Arc::clone(&turns));
         let tasks = agent.tasks.clone();
         tasks.spawn(async move {
-            if let Err(error) = converse(agent, stream, permit).await {
+            if let Err(error) = converse(agent, stream, turns, permit).await {
                 tracing::debug!(%error, "a call was broken off");
             }
         });
@@ -57,30 +65,56 @@ pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
 async fn converse(
     agent: Arc<Agent>,
     mut stream: UnixStream,
+    turns: Arc<Semaphore>,
     permit: impl Send + 'static,
 ) -> io::Result<()> {
-    let arrived = Instant::now();
-    let caller = stream.peer_cred()?.uid();
-    if caller != 0 && caller != geteuid().as_raw() {
-        tracing::warn!(uid = caller, "a call of a stranger is refused");
+    let uid = stream.peer_cred()?.uid();
+    if uid != 0 && uid != geteuid().as_raw() {
+        tracing::warn!(uid, "a call of a stranger is refused");
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
-    let deadline = arrived + Duration::from_millis(call.deadline_ms).saturating_sub(MARGIN);
-    // A task of its own: a caller that is killed or gives up does not stop the work in the middle.
+    let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
+    let caller = Arc::new(Caller::new(stream, deadline)?);
     let (verb, begun) = (scrape::verb(&call.request), Instant::now());
-    let worker = Arc::clone(&agent);
-    let work = agent.tasks.spawn(async move {
+    // A task of its own: a caller that ends does not stop the work in the middle.
+    let (worker, asker) = (Arc::clone(&agent), Arc::clone(&caller));
+    let mut work = agent.tasks.spawn(async move {
         let _permit = permit;
-        answer(&worker, call.request, deadline).await
+        let _turn = turns.acquire().await;
+        answer(&worker, call.request, &asker).await
     });
-    let Answer { reply, refusal } = match timeout_at(deadline.into(), work).await {
-        Ok(answer) => answer.unwrap_or_else(|error| failed(defect(&error))),
-        Err(_) => failed(late()),
+    let refusal = tokio::select! {
+        biased;
+        ended = &mut work => of_ended(&caller, ended).await,
+        never = caller.keep_company() => match never {},
+        () = sleep_until(deadline.into()) => {
+            let Answer { reply, refusal } = failed(late());
+            match caller.give_up(&reply).await {
+                Ok(()) => refusal,
+                // It was answered just now, or has ended.
+                Err(_) => of_ended(&caller, work.await).await,
+            }
+        }
     };
     agent.calls.note(verb.as_str(), refusal.map_or(OK, Reason::as_str), begun.elapsed());
-    stream.write_all(&serde_json::to_vec(&reply)?).await?;
-    stream.shutdown().await
+    Ok(())
+}
+
+/// What came of the work, for whom also its own failure is an answer.
+async fn of_ended(caller: &Caller, ended: Result<Option<Reason>, JoinError>) -> Option<Reason> {
+    match ended {
+        Ok(refusal) => refusal,
+        Err(error) => tell(caller, failed(defect(&error))).await,
+    }
+}
+
+/// Answers, if somebody still waits, and returns why it was refused.
+async fn tell(caller: &Caller, Answer { reply, refusal }: Answer) -> Option<Reason> {
+    if let Err(failure) = caller.answer(&reply).await {
+        tracing::debug!("nobody was answered: {failure}");
+    }
+    refusal
 }
 
 async fn read(stream: &mut UnixStream) -> io::Result<Call> {
@@ -103,16 +137,18 @@ impl From<Reply> for Answer {
     }
 }
 
-async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Answer {
+/// Does what is asked for, and answers. A call that nobody waits for any more is not begun: its caller
+/// may have made another since. Returns why it was refused.
+async fn answer(agent: &Arc<Agent>, request: Request, caller: &Arc<Caller>) -> Option<Reason> {
+    if let Err(failure) = caller.is_waiting() {
+        return tell(caller, failed(failure)).await;
+    }
     let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
-    match request {
-        Request::Add(request) => {
-            let deadline = deadline.min(Instant::now() + agent.config.timeouts.attach());
-            match agent.attach(request, deadline).await {
-                Ok(attachment) => Reply::Attached { attachment: Box::new(attachment) }.into(),
-                Err(failure) => failed(failure),
-            }
-        }
+    let answer = match request {
+        Request::Add(request) => match agent.attach(request, caller).await {
+            Ok(()) => return None,
+            Err(failure) => failed(failure),
+        },
         Request::Del(request) => {
             agent.detach(request).await;
             Reply::Done.into()
@@ -120,7 +156,8 @@ async fn answer(agent: &Arc<Agent>, request: Request, deadline: Instant) -> Answ
         Request::Check(request) => done(agent.check(request).await),
         Request::Gc(request) => done(agent.collect(request).await),
         Request::Status => agent.status().await,
-    }
+    };
+    tell(caller, answer).await
 }
 
 fn late() -> Failure {
@@ -136,11 +173,33 @@ fn failed(failure: Failure) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
     use crate::{
         agent::{records::tests::record, tests::agent},
-        protocol::DelRequest,
+        protocol::{DelRequest, SIGN_OF_LIFE},
     };
+
+    #[tokio::test]
+    async fn who_waits_for_a_turn_hears_that_the_agent_lives() {
+        let (agent, _folder) = agent();
+        let turns = Arc::new(Semaphore::new(1));
+        let turn = Arc::clone(&turns).try_acquire_owned().unwrap();
+        let (mut caller, stream) = UnixStream::pair().unwrap();
+        let conversation = tokio::spawn(converse(agent, stream, turns, ()));
+        let call = Call::new(Duration::from_secs(60), Request::Status);
+        caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
+        caller.shutdown().await.unwrap();
+        let mut heard = [0; 1];
+        caller.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard, SIGN_OF_LIFE);
+        drop(turn);
+        let mut answer = Vec::new();
+        caller.read_to_end(&mut answer).await.unwrap();
+        assert!(matches!(decode(&answer).unwrap(), Reply::Failed { code: 50, .. }));
+        conversation.await.unwrap().unwrap();
+    }
 
     #[tokio::test]
     async fn whoever_waits_too_long_is_told_so() {
@@ -148,11 +207,12 @@ mod tests {
         let key = record("a", "c").key();
         let _held = agent.keys.lock(&key).await;
         let request = Request::Del(DelRequest { key, netns: String::new() });
-        let call = Call { deadline_ms: 520, request };
+        let call = Call::new(MARGIN + Duration::from_millis(20), request);
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let permits = Arc::new(Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
-        let conversation = tokio::spawn(converse(Arc::clone(&agent), stream, permit));
+        let turns = Arc::new(Semaphore::new(1));
+        let conversation = tokio::spawn(converse(Arc::clone(&agent), stream, turns, permit));
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
         let mut answer = Vec::new();

@@ -8,7 +8,6 @@ use std::{
 };
 
 use netlink::{Error, Link, Netns, NetnsId, Rtnl};
-use tokio::task::spawn_blocking;
 
 use super::Agent;
 use crate::{
@@ -35,7 +34,7 @@ impl Agent {
     /// nobody here has a record of stay: a pod may run on them.
     pub(super) async fn fetch_strangers(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
         let agent = Arc::clone(self);
-        match spawn_blocking(move || agent.fetch_strangers_now(&held)).await {
+        match self.look(move || agent.fetch_strangers_now(&held)).await {
             Ok(Ok(obstacles)) => obstacles,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the network namespaces can't be looked into");

@@ -17,7 +17,7 @@ use super::{
     request::{Document, Prepared, ResultBase, prepare},
     version::{self, Version},
 };
-use crate::protocol::{self, Call, Reply};
+use crate::protocol::{self, Call, Reply, Silent};
 
 /// What to do where the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
@@ -99,8 +99,7 @@ fn answer_prepared(
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, patience, request, base } = prepared;
-    let deadline_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let reply = protocol::call(&socket, Call { deadline_ms, request })
+    let reply = protocol::call(&socket, Call::new(patience, request))
         .map_err(|error| unreachable_agent(verb, &socket, &error))?;
     match reply {
         Reply::Attached { attachment } => {
@@ -114,9 +113,13 @@ fn answer_prepared(
 
 fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
     let start = Reason::AgentUnreachable.advice();
+    let look = "try again, or see `journalctl -u dpu-offload-agent`";
+    let is_silent =
+        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Silent>);
     let (what, advice) = match error.kind() {
+        io::ErrorKind::TimedOut if is_silent => (error.to_string(), look),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            ("did not answer in time".into(), "try again, or see `journalctl -u dpu-offload-agent`")
+            ("did not answer in time".into(), look)
         }
         io::ErrorKind::NotFound => ("is not running: there is no such socket".into(), start),
         io::ErrorKind::ConnectionRefused => match other_than_socket(socket) {

@@ -7,16 +7,18 @@ mod session;
 
 use crate::{
     protocol::Protocol,
-    system::{AttachmentId, Function, HostId, Key, Netns, Place, Record, SessionId, System, Vf},
-    wire::{Answer, Detach, VfCondition},
+    system::{
+        AttachmentId, CallId, Function, HostId, Key, Netns, Place, Record, SessionId, System, Vf,
+    },
+    wire::{Answer, Detach, InFlight, Request, VfCondition},
 };
 
 pub use session::conditions;
 
-use attach::{begins_add, calls_attach, hears_attached};
+use attach::{calls_attach, hears_attached};
 use detach::{begins_del, begins_release, begins_release_on_request, brings_home};
 use recovery::{reconciles, settles_orphan, upkeep};
-use session::{hears, notices_end, says_hello, sends_inventory};
+use session::{hears, notices_end, sends_inventory};
 
 /// What the agent has in memory besides its records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +27,8 @@ pub struct Agent {
     pub standing: Standing,
     /// What is under way with each container's key: who is here holds the key's lock.
     pub tasks: Vec<Option<Task>>,
+    /// The call of ADD that each key's task is of.
+    pub calls: Vec<CallId>,
     /// Who waits for the lock.
     pub waiting: Vec<Vec<Wish>>,
     /// What calls whose answers never came may have left on the DPU.
@@ -52,7 +56,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wish {
     /// The runtime: ADD.
-    Add(Netns),
+    Add(Netns, CallId),
     /// The runtime: DEL.
     Del,
     /// The DPU: give it back.
@@ -79,6 +83,10 @@ pub enum Step {
     WriteRecord(Netns, Record, bool),
     /// Move the VF into the pod.
     MoveIn(Netns, Record),
+    /// Record that the pod keeps it.
+    Keep(Netns, Record),
+    /// Answer the ADD. It was answered before, or not.
+    Answer(Netns, Record, bool),
     /// Record that it is being given back.
     BeginRelease(AttachmentId),
     /// Get the VF home.
@@ -126,6 +134,7 @@ impl Agent {
         Self {
             standing: Standing::Down,
             tasks: vec![None; containers],
+            calls: vec![0; containers],
             waiting: vec![Vec::new(); containers],
             orphans: Vec::new(),
             untold: Vec::new(),
@@ -145,6 +154,14 @@ impl Agent {
 
     fn end(&mut self, key: Key) {
         self.tasks[usize::from(key.container)] = None;
+        self.calls[usize::from(key.container)] = 0;
+    }
+
+    /// `Agent::repeats`: whether an ADD waits for a key's lock.
+    #[must_use]
+    pub fn is_repeated(&self, key: Key) -> bool {
+        let waiting = &self.waiting[usize::from(key.container)];
+        waiting.iter().any(|wish| matches!(wish, Wish::Add(..)))
     }
 
     /// The session in force.
@@ -171,10 +188,15 @@ impl Agent {
 }
 
 impl Task {
-    /// Whether an attach is under way that has no record yet: `Pending`.
+    /// Whether an attach is under way that nobody was answered: `Pending`.
     fn is_pending(&self) -> bool {
         match self.step {
-            Step::CallAttach(..) | Step::AwaitAttach(..) | Step::WriteRecord(..) => true,
+            // Before it was asked for, a hello must not make the DPU wait for it.
+            Step::CallAttach(_, asked) => asked.is_some(),
+            Step::AwaitAttach(..) | Step::WriteRecord(..) | Step::Keep(..) | Step::Answer(..) => {
+                true
+            }
+            Step::MoveIn(..) => self.then == Then::AnswerAdd,
             Step::CallDetach(giving, _) | Step::AwaitDetach(giving, ..) => {
                 self.then == Then::FailAdd && matches!(giving, Giving::Unused | Giving::Disowned)
             }
@@ -194,8 +216,14 @@ pub enum AgentAction {
     HearsAttached(Key),
     /// `Agent::record`.
     WritesRecord(Key),
+    /// `Agent::ask_for`: the caller of an attach has gone.
+    NoticesHangup(Key, InFlight),
     /// `Agent::move_in`.
     MovesIn(Key),
+    /// `Agent::confirm`, the first half: the record.
+    Keeps(Key),
+    /// `Agent::confirm`, the second half: the answer.
+    Answers(Key),
     /// `Agent::begin_release`.
     BeginsRelease(Key),
     /// `Agent::bring_home`.
@@ -267,6 +295,14 @@ impl Protocol {
         let host = system.host(key);
         let Some(agent) = &host.agent else { return };
         let is_answered = || host.wire.answers.iter().any(|(of, _)| *of == key);
+        let is_asking = matches!(task.step, Step::CallAttach(..) | Step::AwaitAttach(..));
+        if is_asking && !system.is_awaited(key, agent.calls[usize::from(key.container)]) {
+            add(AgentAction::NoticesHangup(key, InFlight::Late));
+            let is_under_way = |request: &Request| request.is_awaited && request.key == key;
+            if host.wire.requests.iter().any(is_under_way) {
+                add(AgentAction::NoticesHangup(key, InFlight::Lost));
+            }
+        }
         match task.step {
             Step::CallAttach(_, asked) => {
                 if agent.session().is_some_and(|session| Some(session) != asked) {
@@ -283,6 +319,8 @@ impl Protocol {
                 }
             }
             Step::MoveIn(..) => add(AgentAction::MovesIn(key)),
+            Step::Keep(..) => add(AgentAction::Keeps(key)),
+            Step::Answer(..) => add(AgentAction::Answers(key)),
             Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
             Step::BringHome(_) => add(AgentAction::BringsHome(key)),
             // Where a session is about to begin, it is waited for.
@@ -325,9 +363,15 @@ impl Protocol {
     /// Does what an agent can do.
     pub fn agent_does(&self, system: &mut System, action: AgentAction) {
         match action {
-            AgentAction::Begins(key) => begins(system, key),
+            AgentAction::Begins(key) => self.begins(system, key),
             AgentAction::CallsAttach(key) => calls_attach(system, key),
             AgentAction::HearsAttached(key) => hears_attached(system, key),
+            AgentAction::NoticesHangup(key, in_flight) => {
+                self.abandon(system, key, in_flight);
+                self.disowns(system, key);
+            }
+            AgentAction::Keeps(key) => self.keeps(system, key),
+            AgentAction::Answers(key) => self.answers(system, key),
             AgentAction::WritesRecord(key) => self.writes_record(system, key),
             AgentAction::MovesIn(key) => self.moves_in(system, key),
             AgentAction::BeginsRelease(key) => begins_release(system, key),
@@ -342,7 +386,7 @@ impl Protocol {
             AgentAction::RestoresStray(vf) => system.function_mut(vf).carries = None,
             AgentAction::SendsInventory(host) => sends_inventory(system, host),
             AgentAction::Connects(host) => self.connects(system, host),
-            AgentAction::SaysHello(host) => says_hello(system, host),
+            AgentAction::SaysHello(host) => self.says_hello(system, host),
             AgentAction::Hears(host) => hears(system, host),
             AgentAction::NoticesEnd(host) => notices_end(system, host),
         }
@@ -374,12 +418,25 @@ fn move_vf(system: &mut System, attachment: Record, netns: Netns) {
     *system.function_mut(attachment.vf) = Function { place: Place::Pod(netns), carries };
 }
 
-fn begins(system: &mut System, key: Key) {
-    let Some(agent) = system.agent_mut(key) else { return };
-    let wish = agent.waiting[usize::from(key.container)].remove(0);
-    match wish {
-        Wish::Add(netns) => begins_add(system, key, netns),
-        Wish::Del => begins_del(system, key),
-        Wish::Release(id) => begins_release_on_request(system, key, id),
+impl Protocol {
+    fn begins(&self, system: &mut System, key: Key) {
+        let Some(agent) = system.agent_mut(key) else { return };
+        let wish = agent.waiting[usize::from(key.container)].remove(0);
+        match wish {
+            Wish::Add(netns, call) => self.begins_add(system, key, netns, call),
+            Wish::Del => begins_del(system, key),
+            Wish::Release(id) => begins_release_on_request(system, key, id),
+        }
     }
+}
+
+/// The call of ADD that a key's task is of.
+fn call(system: &System, key: Key) -> CallId {
+    let agent = system.host(key).agent.as_ref();
+    agent.map_or(0, |agent| agent.calls[usize::from(key.container)])
+}
+
+/// `Caller::is_waiting`, of the ADD that a key's task is of.
+fn is_awaited(system: &System, key: Key) -> bool {
+    system.is_awaited(key, call(system, key))
 }

@@ -156,7 +156,14 @@ fn is_container_settled(system: &System, key: Key) -> bool {
             let is_held = journal.is_some_and(|record| record.phase == Phase::Held);
             recorded.is_some() == is_held && journal.is_some() == is_held
         }
-        (Life::Absent | Life::Attached(_), _) => recorded.is_none() && journal.is_none(),
+        // Of an ADD whose record was lost nobody can tell whether it was answered.
+        (Life::Abandoned, _) if journal.is_some_and(|record| system.lost.contains(&record.id)) => {
+            true
+        }
+        // An ADD that nobody was answered leaves nothing, whoever cleans up or not.
+        (Life::Absent | Life::Attached(_) | Life::Abandoned, _) => {
+            recorded.is_none() && journal.is_none()
+        }
         _ => false,
     }
 }

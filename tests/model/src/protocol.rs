@@ -11,8 +11,8 @@ use crate::{
     runtime::RuntimeAction,
     service::{Service, ServiceAction},
     system::{
-        BootId, Budget, Container, Dpu, Function, Host, HostTime, Key, Life, Netns, Place,
-        SessionId, System, Vf,
+        AgentPhase, BootId, Budget, Container, Dpu, Function, Host, HostTime, Key, Life, Netns,
+        Place, SessionId, System, Vf,
     },
     wire::{Call, HostMessage, InFlight, Request, Wire},
 };
@@ -62,6 +62,8 @@ pub enum Breakage {
     NetnsDies,
     /// The runtime gives an ADD up.
     RuntimeGivesUp,
+    /// Whoever called ADD dies, and nobody calls again.
+    CallerDies,
     /// An operator takes an attachment away.
     OperatorReleases,
     /// The agent is killed, and its records are lost.
@@ -122,6 +124,14 @@ pub enum Protection {
     DisownClaimsNothing,
     /// A hello that a newer one has overtaken is refused.
     NewestHello,
+    /// A caller is looked for before its ADD is done.
+    CallerLookedFor,
+    /// An ADD that nobody was answered is undone when the agent starts.
+    UnansweredUndone,
+    /// That an attachment is kept is recorded before the answer.
+    KeptBeforeAnswer,
+    /// What was answered stays, though the caller of a repeat has gone.
+    AnsweredStays,
 }
 
 /// All that can happen.
@@ -277,6 +287,9 @@ impl Protocol {
         if container.life == Life::Adding && self.can_break(Breakage::RuntimeGivesUp) {
             add(Action::Runtime(RuntimeAction::GivesUp(key)));
         }
+        if container.life == Life::Adding && self.can_break(Breakage::CallerDies) {
+            add(Action::Runtime(RuntimeAction::Dies(key)));
+        }
         let service = system.dpu.service.as_ref();
         let is_held = |service: &Service| {
             service.by_key(key).is_some_and(|entry| entry.is_held() && !service.is_locked(key))
@@ -301,9 +314,12 @@ impl Protocol {
         let keys: Vec<_> = system.keys().filter(|key| key.host == host).collect();
         for key in &keys {
             self.abandon(system, *key, in_flight);
+            // Kept, and not answered: this takes a DEL, and so a runtime.
+            let is_kept = is_kept_unanswered(system, *key);
             let container = system.container_mut(*key);
-            if matches!(container.life, Life::Adding | Life::Deleting) {
-                container.life = Life::Failed;
+            let is_calling = matches!(container.life, Life::Adding | Life::Deleting);
+            if is_calling || is_kept && container.life == Life::Abandoned {
+                (container.life, container.confirmed) = (Life::Failed, None);
             }
         }
         let host = &mut system.hosts[usize::from(host)];
@@ -315,11 +331,12 @@ impl Protocol {
         }
     }
 
-    /// Nothing of the old boot is left: no process, no namespace, no connection.
+    /// Nothing of the old boot is left: no process, no namespace, no connection. The card makes its VFs
+    /// anew, which the agent may be ahead of.
     fn host_reboots(&self, system: &mut System, host: u8, forgotten: Forgotten) {
         self.agent_dies(system, host, InFlight::Lost, forgotten);
         for vf in system.vfs().filter(|vf| system.host_of(*vf) == host).collect::<Vec<_>>() {
-            *system.function_mut(vf) = Function { place: Place::Home, carries: None };
+            *system.function_mut(vf) = Function { place: Place::Nowhere, carries: None };
         }
         let host = &mut system.hosts[usize::from(host)];
         host.boot_id.0 += 1;
@@ -327,7 +344,28 @@ impl Protocol {
         host.wire.requests.clear();
         for container in &mut host.containers {
             (container.life, container.has_netns) = (Life::Absent, false);
+            container.confirmed = None;
         }
+    }
+
+    /// `keep`: records of an earlier boot, and those of ADDs that nobody was answered, are being given
+    /// back before anybody is served.
+    fn agent_starts(&self, system: &mut System, host: u8) {
+        let host = &mut system.hosts[usize::from(host)];
+        let boot_id = host.boot_id;
+        for record in &mut host.disk {
+            let is_over = record.attachment.boot_id != boot_id;
+            record.phase = match record.phase {
+                _ if is_over => AgentPhase::Releasing,
+                AgentPhase::Attaching if self.has(Protection::UnansweredUndone) => {
+                    AgentPhase::Releasing
+                }
+                AgentPhase::Attaching => AgentPhase::Live,
+                phase => phase,
+            };
+        }
+        host.disk.sort_unstable();
+        host.agent = Some(Agent::new(host.containers.len()));
     }
 
     /// A host's connection breaks; its agent sees it.
@@ -372,7 +410,13 @@ impl Model for Protocol {
     fn initial(&self) -> System {
         let Bounds { hosts, vfs, containers, adds, faults, .. } = self.bounds;
         let all_vfs = usize::from(hosts * vfs);
-        let container = Container { life: Life::Absent, sandboxes: 0, has_netns: false };
+        let container = Container {
+            life: Life::Absent,
+            sandboxes: 0,
+            has_netns: false,
+            call: 0,
+            confirmed: None,
+        };
         let host = Host {
             boot_id: BootId::default(),
             clock: HostTime::default(),
@@ -425,7 +469,7 @@ impl Model for Protocol {
             Action::Agent(action) => self.agent_does(&mut next, action),
             Action::Service(action) => self.service_does(&mut next, action),
             Action::KernelPutsBack(vf) => next.function_mut(vf).place = Place::Home,
-            Action::AgentStarts(host) => next.agent_starts(host),
+            Action::AgentStarts(host) => self.agent_starts(&mut next, host),
             Action::ServiceStarts => {
                 let Dpu { journal, ports, service } = &mut next.dpu;
                 *service = Some(Service::restore(journal, next.hosts.len(), ports.len()));
@@ -474,7 +518,9 @@ impl Model for Protocol {
 
 fn is_fault(action: Action) -> bool {
     match action {
-        Action::Runtime(action) => matches!(action, RuntimeAction::GivesUp(_)),
+        Action::Runtime(action) => {
+            matches!(action, RuntimeAction::GivesUp(_) | RuntimeAction::Dies(_))
+        }
         Action::AgentDies(..)
         | Action::RecordsAreLost(_)
         | Action::ServiceDies
@@ -503,20 +549,20 @@ impl System {
         }
     }
 
-    /// `keep`: records of an earlier boot are being given back before anybody is served.
-    fn agent_starts(&mut self, host: u8) {
-        let host = &mut self.hosts[usize::from(host)];
-        let boot_id = host.boot_id;
-        for record in host.disk.iter_mut().filter(|record| record.attachment.boot_id != boot_id) {
-            record.phase = crate::system::AgentPhase::Releasing;
-        }
-        host.disk.sort_unstable();
-        host.agent = Some(Agent::new(host.containers.len()));
-    }
-
     /// Renumbers what only its order matters of, so that fewer states differ: the times of each host
-    /// that somebody may still compare.
+    /// that somebody may still compare, and the calls of containers of which none is under way.
     fn tidy(&mut self) {
+        for key in self.keys().collect::<Vec<_>>() {
+            let host = self.host(key);
+            let number = usize::from(key.container);
+            let is_served = host
+                .agent
+                .as_ref()
+                .is_some_and(|agent| agent.calls[number] > 0 || agent.is_repeated(key));
+            if !is_served && host.containers[number].life != Life::Adding {
+                self.container_mut(key).call = 0;
+            }
+        }
         for host in 0..self.hosts.len() {
             self.tidy_times(host);
         }
@@ -588,6 +634,13 @@ impl System {
             }
         }
     }
+}
+
+/// Whether an ADD of the key is between its record and its answer.
+fn is_kept_unanswered(system: &System, key: Key) -> bool {
+    let agent = system.host(key).agent.as_ref();
+    let step = agent.and_then(|agent| agent.task(key)).map(|task| task.step);
+    matches!(step, Some(Step::Answer(..)))
 }
 
 /// Puts a wish into the queue for its key's lock.

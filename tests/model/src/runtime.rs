@@ -1,9 +1,9 @@
 //! The container runtime of a host: what it asks, and when it is bound to.
 
 use crate::{
-    agent::Wish,
+    agent::{Step, Wish},
     protocol::wish,
-    system::{Key, Life, Netns, System},
+    system::{AgentPhase, Key, Life, Netns, System},
 };
 
 /// What a runtime does.
@@ -15,6 +15,8 @@ pub enum RuntimeAction {
     AddsAgain(Key),
     /// Ends the call of ADD: its time is over.
     GivesUp(Key),
+    /// Dies amid a call of ADD, and the runtime with it: nobody calls again. An earlier answer stays.
+    Dies(Key),
     /// Calls DEL of a pod that runs.
     Deletes(Key),
     /// Calls DEL because ADD or DEL has failed.
@@ -36,7 +38,7 @@ impl System {
             let container = self.container(key);
             match container.life {
                 Life::Absent if self.budget.adds > 0 => add(RuntimeAction::Adds(key)),
-                Life::Absent | Life::Adding | Life::Deleting => {}
+                Life::Absent | Life::Adding | Life::Deleting | Life::Abandoned => {}
                 Life::Attached(_) => {
                     add(RuntimeAction::Deletes(key));
                     if self.budget.adds > 0 && container.has_netns {
@@ -63,7 +65,11 @@ impl System {
                 self.adds(key);
             }
             RuntimeAction::AddsAgain(key) => self.adds(key),
-            RuntimeAction::GivesUp(key) => self.container_mut(key).life = Life::Failed,
+            RuntimeAction::GivesUp(key) => {
+                let container = self.container_mut(key);
+                (container.life, container.confirmed) = (Life::Failed, None);
+            }
+            RuntimeAction::Dies(key) => self.caller_dies(key),
             RuntimeAction::Deletes(key) | RuntimeAction::CleansUp(key) => {
                 self.container_mut(key).life = Life::Deleting;
                 wish(self, key, Wish::Del);
@@ -74,8 +80,37 @@ impl System {
     fn adds(&mut self, key: Key) {
         self.budget.adds -= 1;
         let container = self.container_mut(key);
+        container.confirmed = match container.life {
+            Life::Attached(id) => Some(id),
+            _ => None,
+        };
         container.life = Life::Adding;
-        let sandbox = container.sandboxes;
-        wish(self, key, Wish::Add(Netns { key, sandbox }));
+        container.call += 1;
+        let (sandbox, call) = (container.sandboxes, container.call);
+        wish(self, key, Wish::Add(Netns { key, sandbox }, call));
     }
+
+    fn caller_dies(&mut self, key: Key) {
+        let container = self.container(key);
+        // Of what was kept and not answered before only a DEL can come, which is owed.
+        let is_kept = is_kept(self, key) && container.confirmed.is_none();
+        let is_lost = container.confirmed.is_some_and(|id| self.lost.contains(&id));
+        let life = match container.confirmed {
+            // An agent without records can't tell the one from another: the ADD may have cut it off.
+            Some(_) if is_lost => Life::Failed,
+            None if is_kept => Life::Failed,
+            Some(id) => Life::Attached(id),
+            None => Life::Abandoned,
+        };
+        let container = self.container_mut(key);
+        (container.life, container.confirmed) = (life, None);
+    }
+}
+
+/// Whether a pod keeps its VF, and not by an ADD that is just about to be answered.
+fn is_kept(system: &System, key: Key) -> bool {
+    let host = system.host(key);
+    let task = host.agent.as_ref().and_then(|agent| agent.task(key));
+    let is_answering = task.is_some_and(|task| matches!(task.step, Step::Answer(_, _, false)));
+    !is_answering && host.by_key(key).is_some_and(|record| record.phase == AgentPhase::Live)
 }

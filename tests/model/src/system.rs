@@ -167,7 +167,14 @@ pub struct Container {
     pub sandboxes: u8,
     /// Whether the namespace of its latest sandbox is alive.
     pub has_netns: bool,
+    /// Its latest call of ADD, counted from 1.
+    pub call: CallId,
+    /// What an earlier ADD has succeeded with, while another is under way.
+    pub confirmed: Option<AttachmentId>,
 }
+
+/// A call of ADD, among those of one container.
+pub type CallId = u8;
 
 /// Where a container is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -180,6 +187,8 @@ pub enum Life {
     Attached(AttachmentId),
     /// ADD or DEL has failed, so that DEL is owed.
     Failed,
+    /// Whoever called ADD has died unanswered, and nobody calls again.
+    Abandoned,
     /// DEL is under way.
     Deleting,
 }
@@ -187,6 +196,8 @@ pub enum Life {
 /// Whether the agent keeps an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AgentPhase {
+    /// An ADD is at work on it that nobody was answered.
+    Attaching,
     /// The VF belongs into the pod.
     Live,
     /// The VF belongs home, and the DPU is to be told.
@@ -238,6 +249,13 @@ impl System {
     /// Likewise.
     pub fn function_mut(&mut self, vf: Vf) -> &mut Function {
         &mut self.functions[usize::from(vf.0)]
+    }
+
+    /// Whether somebody waits for the answer to a call of ADD.
+    #[must_use]
+    pub fn is_awaited(&self, key: Key, call: CallId) -> bool {
+        let container = self.container(key);
+        (container.life, container.call) == (Life::Adding, call)
     }
 
     /// Whether a namespace is alive.

@@ -151,3 +151,24 @@ fn a_vf_that_came_back_after_a_restart_would_not_be_had() {
     let bounds = Bounds { containers: 2, ..bounds(2, [Breakage::ServiceDies]) };
     is_needed(Protection::KnownWhileInUse, SETTLES, bounds);
 }
+
+#[test]
+fn an_add_whose_caller_died_would_be_done_for_nobody() {
+    is_needed(Protection::CallerLookedFor, SETTLES, bounds(1, [Breakage::CallerDies]));
+}
+
+#[test]
+fn an_add_that_nobody_was_answered_would_be_completed_by_the_next_agent() {
+    let bounds = bounds(1, [Breakage::CallerDies, Breakage::AgentDies]);
+    is_needed(Protection::UnansweredUndone, SETTLES, bounds);
+}
+
+#[test]
+fn an_add_answered_before_that_is_recorded_would_be_undone_by_the_next_agent() {
+    is_needed(Protection::KeptBeforeAnswer, CONFIRMED_STAYS, bounds(1, []));
+}
+
+#[test]
+fn a_repeat_whose_caller_died_would_undo_what_was_answered() {
+    is_needed(Protection::AnsweredStays, CONFIRMED_STAYS, bounds(2, [Breakage::CallerDies]));
+}

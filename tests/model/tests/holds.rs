@@ -64,5 +64,20 @@ fn a_call_gets_no_answer_and_a_connection_breaks_while_a_container_comes_and_goe
 fn records_are_lost_and_a_call_gets_no_answer_while_a_container_comes_and_goes_twice() {
     let breakable = vec![Breakage::RecordsAreLost, Breakage::CallTimesOut];
     let extent = explored(Bounds { adds: 2, faults: 2, breakable, ..Bounds::default() });
-    assert!(extent.states > 100_000, "{extent:?}");
+    assert!(extent.states > 75_000, "{extent:?}");
+}
+
+#[test]
+fn callers_and_agents_die_while_a_container_comes_and_goes_twice() {
+    let breakable = vec![Breakage::CallerDies, Breakage::AgentDies];
+    let extent = explored(Bounds { adds: 2, faults: 2, breakable, ..Bounds::default() });
+    assert!(extent.states > 50_000, "{extent:?}");
+}
+
+#[test]
+fn two_containers_want_the_same_vf_and_a_caller_dies_or_gives_up() {
+    let breakable = vec![Breakage::CallerDies, Breakage::RuntimeGivesUp];
+    let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
+    let extent = explored(bounds);
+    assert!(extent.states > 10_000, "{extent:?}");
 }

@@ -1,21 +1,49 @@
 //! ADD: host-shim/src/agent/{attach,intake}.rs.
 
-use super::{Agent, Giving, Step, Then, detach::detach_request, ends, move_vf, set, step, then};
+use super::{
+    Agent, Giving, Step, Then,
+    detach::{detach_request, is_left_to_repeat, leaves_to_repeat},
+    ends, is_awaited, move_vf, set, step, then,
+};
 use crate::{
     protocol::{Protection, Protocol},
-    system::{AgentPhase, AgentRecord, AttachmentId, Key, Life, Netns, Place, Record, System},
+    system::{
+        AgentPhase, AgentRecord, AttachmentId, CallId, Key, Life, Netns, Place, Record, System,
+    },
     wire::{Answer, Call, HostMessage},
 };
 
 impl Protocol {
+    /// `Agent::attach` and `make_way`.
+    pub(super) fn begins_add(&self, system: &mut System, key: Key, netns: Netns, call: CallId) {
+        let Some(agent) = system.agent_mut(key) else { return };
+        agent.calls[usize::from(key.container)] = call;
+        if !is_awaited(system, key) {
+            return fails_add(system, key);
+        }
+        let Some(earlier) = system.host(key).by_key(key).copied() else {
+            return match system.is_alive(netns) {
+                true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
+                false => fails_add(system, key),
+            };
+        };
+        if earlier.phase == AgentPhase::Releasing {
+            return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
+        }
+        match earlier.netns == netns {
+            true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
+            false => fails_add(system, key),
+        }
+    }
+
     /// `Agent::record`. The record is written before the VF is touched.
     pub(super) fn writes_record(&self, system: &mut System, key: Key) {
         let Some(Step::WriteRecord(netns, attachment, has_asked)) = step(system, key) else {
             return;
         };
         let host = system.host(key);
-        let is_known = host.by_id(attachment.id).is_some();
-        let holder = host.by_vf(attachment.vf).filter(|_| !is_known).copied();
+        let known = host.by_id(attachment.id).map(|record| record.phase);
+        let holder = host.by_vf(attachment.vf).filter(|_| known.is_none()).copied();
         if let Some(holder) = holder {
             let is_ending = holder.phase == AgentPhase::Releasing;
             if is_ending && !has_asked && self.has(Protection::EarlierHolderSettled) {
@@ -25,11 +53,17 @@ impl Protocol {
                 return gives_back_unused(system, key, attachment, false);
             }
         }
-        if !is_known && system.function(attachment.vf).place != Place::Home {
+        if !is_awaited(system, key) {
+            return match known {
+                Some(_) => fails_add(system, key),
+                None => gives_back_unused(system, key, attachment, false),
+            };
+        }
+        if known.is_none() && system.function(attachment.vf).place != Place::Home {
             return gives_back_unused(system, key, attachment, false);
         }
         match self.has(Protection::RecordBeforeMove) {
-            true => system.host_mut(key).put(live(attachment, netns)),
+            true => system.host_mut(key).put(recorded(attachment, netns, known)),
             false => move_vf(system, attachment, netns),
         }
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
@@ -40,42 +74,83 @@ impl Protocol {
         let Some(Step::MoveIn(netns, attachment)) = step(system, key) else { return };
         let is_add = then(system, key) == Some(Then::AnswerAdd);
         if !system.is_alive(netns) {
-            return match is_add {
-                true => set(system, key, Step::BeginRelease(attachment.id), Then::FailAdd),
-                false => ends(system, key),
-            };
+            return if is_add { fails_add(system, key) } else { ends(system, key) };
         }
+        let known = system.host(key).by_id(attachment.id).map(|record| record.phase);
         match self.has(Protection::RecordBeforeMove) {
             true => move_vf(system, attachment, netns),
-            false => system.host_mut(key).put(live(attachment, netns)),
+            false => system.host_mut(key).put(recorded(attachment, netns, known)),
+        }
+        if is_add {
+            return set(system, key, Step::Keep(netns, attachment), Then::AnswerAdd);
         }
         tell_attached(system, key, attachment.id);
-        if is_add {
-            answer_add(system, key, netns, Some(attachment.id));
+        ends(system, key);
+    }
+
+    /// `Agent::confirm`, the first half.
+    pub(super) fn keeps(&self, system: &mut System, key: Key) {
+        let Some(Step::Keep(netns, attachment)) = step(system, key) else { return };
+        if !is_awaited(system, key) && self.has(Protection::CallerLookedFor) {
+            return fails_add(system, key);
+        }
+        let host = system.host_mut(key);
+        let is_live = |record: &AgentRecord| record.phase == AgentPhase::Live;
+        let was_answered = host.by_id(attachment.id).is_some_and(is_live);
+        if self.has(Protection::KeptBeforeAnswer) {
+            host.put(recorded(attachment, netns, Some(AgentPhase::Live)));
+        }
+        tell_attached(system, key, attachment.id);
+        set(system, key, Step::Answer(netns, attachment, was_answered), Then::AnswerAdd);
+    }
+
+    /// `Agent::confirm`, the second half.
+    pub(super) fn answers(&self, system: &mut System, key: Key) {
+        let Some(Step::Answer(netns, attachment, was_answered)) = step(system, key) else { return };
+        let is_heard = is_awaited(system, key);
+        if !is_heard && self.has(Protection::CallerLookedFor) {
+            if !(was_answered && self.has(Protection::AnsweredStays)) {
+                let host = system.host_mut(key);
+                host.put(recorded(attachment, netns, Some(AgentPhase::Attaching)));
+            }
+            return fails_add(system, key);
+        }
+        if is_heard {
+            let container = system.container_mut(key);
+            (container.life, container.confirmed) = (Life::Attached(attachment.id), None);
         }
         ends(system, key);
     }
 }
 
-pub(super) fn live(attachment: Record, netns: Netns) -> AgentRecord {
-    AgentRecord { attachment, netns, phase: AgentPhase::Live, is_forgotten: false }
+/// The record of an attachment, in the phase that it was in.
+fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> AgentRecord {
+    let phase = known.unwrap_or(AgentPhase::Attaching);
+    AgentRecord { attachment, netns, phase, is_forgotten: false }
 }
 
-/// `Agent::attach` and `make_way`.
-pub(super) fn begins_add(system: &mut System, key: Key, netns: Netns) {
-    let Some(earlier) = system.host(key).by_key(key).copied() else {
-        return match system.is_alive(netns) {
-            true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
-            false => answer_add(system, key, netns, None),
-        };
-    };
-    if earlier.phase == AgentPhase::Releasing {
-        return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
+/// An ADD fails, if anybody hears of it. What it has made that nobody was answered is given back, unless
+/// a repeat of it waits: `Agent::take_back_unanswered`.
+pub(super) fn fails_add(system: &mut System, key: Key) {
+    if is_awaited(system, key) {
+        let container = system.container_mut(key);
+        (container.life, container.confirmed) = (Life::Failed, None);
     }
-    match earlier.netns == netns {
-        true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
-        false => answer_add(system, key, netns, None),
+    if let Some(agent) = system.agent_mut(key) {
+        agent.calls[usize::from(key.container)] = 0;
     }
+    match unanswered(system, key) {
+        Some(id) => set(system, key, Step::BeginRelease(id), Then::Nothing),
+        None => ends(system, key),
+    }
+}
+
+/// What an ADD has made that nobody was answered, and that no repeat waits for.
+pub(super) fn unanswered(system: &System, key: Key) -> Option<AttachmentId> {
+    let host = system.host(key);
+    let record = host.by_key(key).filter(|record| record.phase == AgentPhase::Attaching)?;
+    let is_repeated = host.agent.as_ref().is_some_and(|agent| agent.is_repeated(key));
+    (!is_repeated).then_some(record.attachment.id)
 }
 
 pub(super) fn calls_attach(system: &mut System, key: Key) {
@@ -91,10 +166,7 @@ pub(super) fn hears_attached(system: &mut System, key: Key) {
     let next = match system.host_mut(key).wire.take_answer(key) {
         Some(Answer::Attached(attachment)) => Step::WriteRecord(netns, attachment, false),
         Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
-        _ => {
-            answer_add(system, key, netns, None);
-            return ends(system, key);
-        }
+        _ => return fails_add(system, key),
     };
     set(system, key, next, Then::AnswerAdd);
 }
@@ -115,6 +187,9 @@ pub(super) fn settles_earlier_holder(
 /// `Agent::give_back_unused`.
 pub(super) fn gives_back_unused(system: &mut System, key: Key, attachment: Record, found_vf: bool) {
     let detach = detach_request(system, key, Some(attachment.id), found_vf);
+    if is_left_to_repeat(system, key) {
+        return leaves_to_repeat(system, key, detach);
+    }
     set(system, key, Step::CallDetach(Giving::Unused, detach), Then::FailAdd);
 }
 
@@ -127,20 +202,5 @@ pub(super) fn tell_attached(system: &mut System, key: Key, id: AttachmentId) {
         Some(stream) if !stream.is_ended => stream.up.push(HostMessage::Attached(id)),
         Some(_) => {}
         None => agent.untold.push(id),
-    }
-}
-
-/// The runtime hears of its ADD, unless it has given it up.
-pub(super) fn answer_add(system: &mut System, key: Key, netns: Netns, id: Option<AttachmentId>) {
-    let container = system.container_mut(key);
-    if container.life == Life::Adding && container.sandboxes == netns.sandbox {
-        container.life = id.map_or(Life::Failed, Life::Attached);
-    }
-}
-
-pub(super) fn fail_add(system: &mut System, key: Key) {
-    let container = system.container_mut(key);
-    if container.life == Life::Adding {
-        container.life = Life::Failed;
     }
 }

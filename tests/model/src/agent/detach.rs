@@ -1,11 +1,8 @@
 //! DEL and every other way back: host-shim/src/agent/detach.rs.
 
 use super::{
-    Agent, Giving, Step, Then,
-    attach::{answer_add, fail_add},
-    ends,
-    recovery::is_within_reach,
-    set, step, then,
+    Agent, Giving, Step, Then, attach::fails_add, ends, is_awaited, recovery::is_within_reach, set,
+    step, then,
 };
 use crate::{
     protocol::{Protection, Protocol},
@@ -77,18 +74,30 @@ impl Protocol {
 
     /// `Agent::disown`: an attach is given up though its answer never came.
     pub fn disowns(&self, system: &mut System, key: Key) {
-        let netns = match step(system, key) {
-            Some(Step::CallAttach(netns, _) | Step::AwaitAttach(netns, _)) => netns,
-            _ => return,
-        };
         let was_asked = !matches!(step(system, key), Some(Step::CallAttach(_, None)));
         if !was_asked || system.host(key).by_key(key).is_some() {
-            answer_add(system, key, netns, None);
-            return ends(system, key);
+            return fails_add(system, key);
         }
         let detach = detach_request(system, key, None, !self.has(Protection::DisownClaimsNothing));
+        if is_left_to_repeat(system, key) {
+            return leaves_to_repeat(system, key, detach);
+        }
         set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::FailAdd);
     }
+}
+
+/// Whether the caller of an ADD has gone, and a repeat of it waits.
+pub(super) fn is_left_to_repeat(system: &System, key: Key) -> bool {
+    let agent = system.host(key).agent.as_ref();
+    !is_awaited(system, key) && agent.is_some_and(|agent| agent.is_repeated(key))
+}
+
+/// `Agent::leave_to_repeat`.
+pub(super) fn leaves_to_repeat(system: &mut System, key: Key, detach: Detach) {
+    if let Some(agent) = system.agent_mut(key) {
+        agent.note(detach);
+    }
+    fails_add(system, key);
 }
 
 /// `detach_request`, as of now.
@@ -143,7 +152,7 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
     let Some(then) = then(system, key) else { return };
     let host = system.host_mut(key);
     if let Some(record) = host.by_id(id).copied()
-        && record.phase == AgentPhase::Live
+        && record.phase != AgentPhase::Releasing
     {
         host.put(AgentRecord { phase: AgentPhase::Releasing, ..record });
     }
@@ -166,15 +175,17 @@ pub(super) fn brings_home(system: &mut System, key: Key) {
 /// What waits for the end of a release, and for that of other calls of Detach.
 pub(super) fn release_ends(system: &mut System, key: Key) {
     let Some(then) = then(system, key) else { return };
-    ends(system, key);
     match then {
         Then::GoOn(netns) => match system.host(key).by_key(key) {
             None => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
-            Some(_) => answer_add(system, key, netns, None),
+            Some(_) => fails_add(system, key),
         },
-        Then::FailAdd => fail_add(system, key),
-        Then::AnswerDel => answer_del(system, key),
-        Then::AnswerAdd | Then::Nothing => {}
+        Then::FailAdd => fails_add(system, key),
+        Then::AnswerDel => {
+            ends(system, key);
+            answer_del(system, key);
+        }
+        Then::AnswerAdd | Then::Nothing => ends(system, key),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the agent does unasked: host-shim/src/agent/{keeper,orphans}.rs.
 
-use super::{Giving, Step, Then, set};
+use super::{Giving, Step, Then, attach::unanswered, set};
 use crate::system::{AgentPhase, AgentRecord, Function, Key, Place, System};
 
 /// Whether `Agent::bring_home` would find the VF of a record.
@@ -18,14 +18,17 @@ pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
     let record = host.by_key(key)?;
     let id = record.attachment.id;
     let function = system.function(record.attachment.vf);
+    if record.phase == AgentPhase::Attaching {
+        return unanswered(system, key).map(Step::BeginRelease);
+    }
     if record.phase == AgentPhase::Releasing || record.attachment.boot_id != host.boot_id {
         let is_home = *function == Function { place: Place::Home, carries: None };
         let can_tell = host.agent.as_ref().is_some_and(|agent| agent.session().is_some());
         let has_work = is_within_reach(system, record)
             && (!is_home || can_tell || record.phase == AgentPhase::Live);
         return has_work.then_some(match record.phase {
-            AgentPhase::Live => Step::BeginRelease(id),
             AgentPhase::Releasing => Step::BringHome(id),
+            AgentPhase::Attaching | AgentPhase::Live => Step::BeginRelease(id),
         });
     }
     match (function.place, system.is_alive(record.netns)) {

@@ -59,28 +59,39 @@ pub(super) fn sends_inventory(system: &mut System, host: HostId) {
     }
 }
 
-pub(super) fn says_hello(system: &mut System, host: HostId) {
-    let inventory = inventory(system, host);
-    let of_host = &system.hosts[usize::from(host)];
-    let is_in_pod = |record: &AgentRecord| {
-        system.function(record.attachment.vf).place == Place::Pod(record.netns)
-    };
-    let kept = of_host.records().filter(|record| record.phase == AgentPhase::Live);
-    let live = kept.map(|record| (record.attachment.id, is_in_pod(record))).collect();
-    let of_host = &mut system.hosts[usize::from(host)];
-    let Some(agent) = &mut of_host.agent else { return };
-    let Standing::Connecting(pending) = std::mem::replace(&mut agent.standing, Standing::Down)
-    else {
-        return;
-    };
-    of_host.latest_session.0 += 1;
-    let session = of_host.latest_session;
-    agent.standing = Standing::Opening(session);
-    agent.sent_inventory = Some(inventory.conditions.clone());
-    let hello = Hello { boot_id: of_host.boot_id, inventory, live, pending };
-    let up = vec![HostMessage::Hello(hello)];
-    let stream = Stream { session, up, down: Vec::new(), agent_listens: true, is_ended: false };
-    of_host.wire.streams.push(stream);
+impl Protocol {
+    /// `Agent::hello`, as far as it lists what is recorded.
+    pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
+        let inventory = inventory(system, host);
+        let of_host = &system.hosts[usize::from(host)];
+        let is_in_pod = |record: &AgentRecord| {
+            system.function(record.attachment.vf).place == Place::Pod(record.netns)
+        };
+        let kept = of_host.records().filter(|record| record.phase == AgentPhase::Live);
+        let live = kept.map(|record| (record.attachment.id, is_in_pod(record))).collect();
+        let attaching = of_host.records().filter(|record| record.phase == AgentPhase::Attaching);
+        let attaching: Vec<_> = attaching.map(|record| record.attachment.key).collect();
+        let of_host = &mut system.hosts[usize::from(host)];
+        let Some(agent) = &mut of_host.agent else { return };
+        let Standing::Connecting(mut pending) =
+            std::mem::replace(&mut agent.standing, Standing::Down)
+        else {
+            return;
+        };
+        if self.has(Protection::PendingInHello) {
+            pending.extend(attaching);
+            pending.sort_unstable();
+            pending.dedup();
+        }
+        of_host.latest_session.0 += 1;
+        let session = of_host.latest_session;
+        agent.standing = Standing::Opening(session);
+        agent.sent_inventory = Some(inventory.conditions.clone());
+        let hello = Hello { boot_id: of_host.boot_id, inventory, live, pending };
+        let up = vec![HostMessage::Hello(hello)];
+        let stream = Stream { session, up, down: Vec::new(), agent_listens: true, is_ended: false };
+        of_host.wire.streams.push(stream);
+    }
 }
 
 pub(super) fn hears(system: &mut System, host: HostId) {

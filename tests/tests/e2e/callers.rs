@@ -1,0 +1,224 @@
+//! Callers and agents that end, or are suspended, in the midst of an ADD.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Call, Lab, Netns, Settings,
+    scenarios::{figure, outages::ids},
+    wait_for,
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const AGENT: &str = "host-shim-agent";
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a caller waits for an agent that says nothing, in this crate's bounds: far below the time
+/// limits of runtimes.
+const SILENCE: Duration = Duration::from_secs(20);
+const KILLS: u32 = 30;
+
+/// From then on an attachment is its caller's: a caller that was not answered calls DEL.
+const KEPT: [&str; 2] = ["attach-kept", "attach-told"];
+/// How the names of points begin that belong to what goes on beside an ADD.
+const OF_OTHERS: [&str; 3] = ["session-", "inventory-", "pass-"];
+
+/// The service takes part in nothing until told, and its session goes on.
+fn lab() -> Lab {
+    let service = "[limits]\nheartbeat_ms = 60000".into();
+    Lab::start(&Settings { service, ..Settings::default() })
+}
+
+fn add(lab: &Lab, pod: &Netns) -> Call {
+    let call = Call::new("ADD", &lab.configuration("blue"));
+    call.of(pod.name(), Some(&pod.path()), "eth0")
+}
+
+/// Begins a call, and waits until the agent has it.
+fn begin(lab: &Lab, call: &Call) -> Child {
+    let before = calls(lab);
+    let begun = call.begin(&lab.card.host);
+    let has_it = || (calls(lab) > before).then_some(());
+    wait_for("the agent to have the call", LIMIT, has_it);
+    begun
+}
+
+fn kill(mut plugin: Child) {
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+}
+
+#[test]
+fn an_agent_killed_amid_an_add_that_nobody_repeats_leaves_nothing() {
+    let mut lab = Lab::start(&Settings::default());
+    let points = points_of_an_add(&lab);
+    assert!(points.contains("move-in") && points.contains(KEPT[0]), "{points:?}");
+    for point in &points {
+        let pod = Netns::new("pod");
+        let armed = lab.arm(AGENT, "kill", point);
+        let plugin = add(&lab, &pod).begin(&lab.card.host);
+        lab.agent_ends();
+        kill(plugin);
+        assert!(!armed.exists(), "{point} was not passed");
+        lab.start_agent();
+        lab.wait_until_good();
+        if KEPT.contains(&point.as_str()) {
+            assert_eq!(ids(&lab).len(), 1, "{point}");
+            lab.assert_invariants();
+        } else {
+            lab.assert_clean_slate();
+        }
+        lab.del("blue", &pod, "eth0").nothing();
+        lab.assert_clean_slate();
+    }
+    figure(points.len(), "kill points of an ADD that nobody repeated");
+}
+
+/// The agent's points that it passes until an ADD is answered.
+fn points_of_an_add(lab: &Lab) -> BTreeSet<String> {
+    let pod = Netns::new("pod");
+    let trace = lab.trace(AGENT);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let passed = fs::read_to_string(&trace).unwrap();
+    fs::remove_file(&trace).unwrap();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+    let is_own = |point: &&str| !OF_OTHERS.iter().any(|others| point.starts_with(others));
+    passed.lines().filter(is_own).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_caller_killed_at_any_moment_of_an_add_leaves_nothing() {
+    let lab = Lab::start(&Settings::default());
+    let length = length_of_an_add(&lab);
+    let mut undone = 0;
+    for moment in 0..KILLS {
+        let pod = Netns::new("pod");
+        let mut plugin = add(&lab, &pod).begin(&lab.card.host);
+        // Not a wait: the moments are spread over the whole call.
+        thread::sleep(length * moment / KILLS);
+        plugin.kill().unwrap();
+        let status = plugin.wait().unwrap();
+        // The agent's answer may have been on its way.
+        if status.success() || is_answered(&lab, &pod) {
+            lab.del("blue", &pod, "eth0").nothing();
+        } else {
+            undone += 1;
+        }
+        lab.assert_clean_slate();
+    }
+    assert!(undone > KILLS / 2, "{undone} of {KILLS}");
+    figure(undone as usize, "callers killed amid an ADD");
+}
+
+fn length_of_an_add(lab: &Lab) -> Duration {
+    let pod = Netns::new("pod");
+    let begun = Instant::now();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let length = begun.elapsed();
+    lab.del("blue", &pod, "eth0").nothing();
+    length
+}
+
+/// Whether the agent says that it has answered the pod's ADD.
+fn is_answered(lab: &Lab, pod: &Netns) -> bool {
+    let is_told = |line: &str| line.contains("attached") && line.contains(pod.name());
+    wait_until_idle(lab);
+    lab.agent.log().lines().any(|line| is_told(line) && !line.contains("detached"))
+}
+
+/// The calls that the agent has under way.
+fn calls(lab: &Lab) -> usize {
+    lab.agent.connections(&lab.socket())
+}
+
+fn wait_until_idle(lab: &Lab) {
+    wait_for("the agent's end of the call", LIMIT, || (calls(lab) == 0).then_some(()));
+}
+
+#[test]
+fn an_add_that_lay_in_a_suspended_agents_socket_fails_in_seconds_and_leaves_nothing() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    lab.agent.signal(Signal::SIGSTOP);
+    let begun = Instant::now();
+    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "says nothing"]);
+    assert!(begun.elapsed() < SILENCE, "{:?}", begun.elapsed());
+    lab.agent.signal(Signal::SIGCONT);
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.assert_invariants();
+}
+
+#[test]
+fn an_agent_suspended_amid_an_add_fails_it_in_seconds_and_leaves_nothing() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    lab.service.signal(Signal::SIGSTOP);
+    let plugin = begin(&lab, &add(&lab, &pod));
+    lab.agent.signal(Signal::SIGSTOP);
+    lab.service.signal(Signal::SIGCONT);
+    let begun = Instant::now();
+    let output = plugin.wait_with_output().unwrap();
+    assert!(begun.elapsed() < SILENCE, "{:?}", begun.elapsed());
+    let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(error["details"].as_str().unwrap().starts_with("AGENT_UNREACHABLE"), "{error}");
+    lab.agent.signal(Signal::SIGCONT);
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_repeat_takes_over_the_add_whose_caller_died() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    lab.service.signal(Signal::SIGSTOP);
+    let first = begin(&lab, &add(&lab, &pod));
+    let second = begin(&lab, &add(&lab, &pod));
+    kill(first);
+    lab.service.signal(Signal::SIGCONT);
+    let output = second.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(ids(&lab).len(), 1);
+    lab.assert_invariants();
+    let repeated = lab.add("blue", &pod, "eth0").result();
+    assert_eq!(repeated, serde_json::from_slice::<Value>(&output.stdout).unwrap());
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_repeat_whose_caller_died_undoes_nothing_that_was_answered() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    let answer = lab.add("blue", &pod, "eth0").result();
+    let before = ids(&lab);
+    lab.service.signal(Signal::SIGSTOP);
+    kill(begin(&lab, &add(&lab, &pod)));
+    lab.service.signal(Signal::SIGCONT);
+    wait_until_idle(&lab);
+    assert_eq!(ids(&lab), before);
+    lab.assert_invariants();
+    assert_eq!(lab.add("blue", &pod, "eth0").result(), answer);
+}
+
+#[test]
+fn an_add_whose_caller_died_while_the_dpu_was_asked_leaves_nothing() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    lab.service.signal(Signal::SIGSTOP);
+    kill(begin(&lab, &add(&lab, &pod)));
+    let begun = Instant::now();
+    wait_until_idle(&lab);
+    // The DPU's answer is not waited for.
+    assert!(begun.elapsed() < SILENCE, "{:?}", begun.elapsed());
+    lab.service.signal(Signal::SIGCONT);
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}
