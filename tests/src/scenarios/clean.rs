@@ -39,7 +39,7 @@ const CHANGES: [&[&str]; 14] = [
 
 /// And by files of sysfs, which only the machine's root may write. A card without NAPI has no
 /// `threaded`.
-const FILES: &str = "mount -t sysfs sysfs /sys && cd /sys/class/net/eth0 && \
+const FILES: &str = "mount -t sysfs sysfs /mnt && cd /mnt/class/net/eth0 && \
     echo 7000 >gro_flush_timeout && echo 3 >napi_defer_hard_irqs && \
     echo 1 >queues/rx-0/rps_cpus && echo 64 >queues/rx-0/rps_flow_cnt && \
     { echo 1 >threaded || true; }";
