@@ -15,11 +15,11 @@ use std::{
 };
 
 use dpu_service::{
-    eswitch::Eswitch,
+    eswitch::{Eswitch, Fault},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
-use netlink::{LinkChange, MacAddress};
+use netlink::{LinkChange, MacAddress, VethEnd};
 use serde_json::Value;
 use veth_dpu::{BRIDGE, Dpu, can, open_fabric};
 
@@ -411,6 +411,29 @@ fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
             assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
         }
     }
+}
+
+#[test]
+fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    let mut rtnl = dpu.netns.rtnl();
+    let bridge = rtnl.link_by_name(BRIDGE).unwrap().unwrap().index;
+    // As many as fit, both ends of each pair.
+    for pair in 0..512 {
+        let [one, two] = [10_000, 20_000].map(|first| first + pair);
+        let end = |index: u32| VethEnd::new(format!("x{index}")).index(index);
+        rtnl.add_veth(&end(one), &end(two)).unwrap();
+        rtnl.set_master(one, Some(bridge)).unwrap();
+        if pair < 511 {
+            rtnl.set_master(two, Some(bridge)).unwrap();
+        }
+    }
+    let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
+    assert_eq!(refused.fault(), Fault::FabricFull);
+    let told = "bridge br-offload takes no more ports than the 1023 that it has, pf0vf0 not among";
+    assert!(refused.to_string().starts_with(told), "{refused}");
 }
 
 #[test]

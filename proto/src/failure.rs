@@ -90,6 +90,8 @@ reasons! {
     JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 114, "free disk space or mend the disk of the service's `state_dir`; drain the hosts before a journal that can't be read is moved away, as docs/OPERATIONS.md says under State and backups";
     /// The kernel refused a programming step.
     ProgrammingFailed = "PROGRAMMING_FAILED", Internal, 115, "see the service's log for the step and the kernel's words";
+    /// The fabric takes no more ports.
+    FabricFull = "FABRIC_FULL", ResourceExhausted, 134, "stop pods on this DPU, or use another node";
     /// The DPU takes no new attachments for now.
     Draining = "DRAINING", Unavailable, CNI_TRY_AGAIN, "try again later or on another node";
     /// Too many calls are under way.

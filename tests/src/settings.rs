@@ -123,7 +123,7 @@ impl Default for Settings {
             pool: 4,
             networks: NETWORKS.into(),
             cool_down: 60,
-            quarantine_after: 100,
+            quarantine_after: 3,
             grace: 10,
             carrier_ms: 200,
             service: String::new(),

@@ -12,6 +12,7 @@ use super::{
     views::AttachmentView,
 };
 use crate::{
+    eswitch::Fault,
     events::EventKind,
     milestones::Milestone,
     model::{AttachSpec, Record, WantedAddress},
@@ -157,7 +158,10 @@ impl Engine {
         }
         self.registry().set_releasing(record.id, true);
         match self.records.commit(Changes::default().delete_attachment(record.id)).await {
-            Ok(()) => self.registry().forget(record.id, Some(&failure.message), now()),
+            Ok(()) => {
+                let against_vf = (error.fault() == Fault::Port).then_some(&*failure.message);
+                self.registry().forget(record.id, against_vf, now());
+            }
             // It stays as releasing; the reconciler goes on trying.
             Err(error) => tracing::error!(id = %record.id, %error, "a failed attachment stays"),
         }
@@ -177,7 +181,11 @@ fn unsupported_by(record: &Record, why: &str) -> Failure {
 }
 
 fn failure_of(error: &ProgramError) -> Failure {
-    Failure::new(Reason::ProgrammingFailed, Chain(error).to_string())
+    let reason = match error.fault() {
+        Fault::FabricFull => Reason::FabricFull,
+        Fault::Port | Fault::Elsewhere => Reason::ProgrammingFailed,
+    };
+    Failure::new(reason, Chain(error).to_string())
 }
 
 /// Whether `spec` asks for what `entry` is.

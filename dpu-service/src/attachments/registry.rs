@@ -393,7 +393,7 @@ impl Registry {
     }
 
     /// Takes back a reservation that nobody has ever used. With `failed`, its VF could not be
-    /// programmed, for that reason.
+    /// programmed, for that reason, which is the VF's own fault.
     pub(super) fn forget(&mut self, id: AttachmentId, failed: Option<&str>, now: u64) {
         self.give_back_addresses(id, |pool| {
             pool.forget(&id);

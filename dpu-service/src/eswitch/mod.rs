@@ -2,14 +2,16 @@
 
 pub mod devlink;
 mod link;
+mod refused;
 pub mod veth;
 
-use std::{error::Error, fmt};
+use std::fmt;
 
 use netlink::{Link, LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
 pub(crate) use link::gone_is_done;
+pub use refused::{Fault, Refused};
 
 use crate::model::{Bandwidth, PortSettings};
 
@@ -80,40 +82,6 @@ pub struct Unsupported {
     pub setting: String,
     /// Why not.
     pub why: String,
-}
-
-/// What the kernel or card refused.
-#[derive(Debug)]
-pub struct Refused {
-    doing: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
-}
-
-impl Refused {
-    /// The kernel's `source` refused `doing`, such as `set the MTU of pf0vf3 to 9000`.
-    pub fn new(doing: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { doing: doing.into(), source: Some(source.into()) }
-    }
-
-    /// What went wrong is all in `sentence`.
-    pub fn because(sentence: impl Into<String>) -> Self {
-        Self { doing: sentence.into(), source: None }
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.source {
-            Some(_) => write!(out, "can't {}", self.doing),
-            None => out.write_str(&self.doing),
-        }
-    }
-}
-
-impl Error for Refused {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
-    }
 }
 
 /// What the kernel has of one setting.

@@ -20,10 +20,13 @@ use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus, uplink_chan
 
 use super::{Fabric, Membership};
 use crate::{
-    eswitch::{Capability, Reading, Refused, Representor, Unsupported, gone_is_done},
+    eswitch::{Capability, Fault, Reading, Refused, Representor, Unsupported, gone_is_done},
     model::PortSettings,
     probe::{Ability, KernelAbilities, capability, limited_capability},
 };
+
+/// The kernel's `BR_MAX_PORTS` without the port number 0, which it does not give.
+const MOST_PORTS: u32 = 1023;
 
 /// Marks a bridge that this service made.
 const ALIAS: &str = "dpu-offload fabric";
@@ -83,6 +86,19 @@ impl BridgeFabric {
         self.vlan_filtering.is_ok()
     }
 
+    fn not_joined(&self, port: &Representor, error: Error) -> Refused {
+        let refused = Refused::new(format!("join {} to bridge {}", port.name, self.name), error);
+        match refused.fault() {
+            Fault::FabricFull => Refused::because(format!(
+                "bridge {} takes no more ports than the {MOST_PORTS} that it has, {} not among them: \
+                 that is as many as the kernel gives a bridge",
+                self.name, port.name
+            ))
+            .blamed_on(Fault::FabricFull),
+            Fault::Port | Fault::Elsewhere => refused,
+        }
+    }
+
     fn refused(&self, doing: &str, error: Error) -> Refused {
         Refused::new(format!("{doing} bridge {}", self.name), error)
     }
@@ -92,7 +108,10 @@ impl BridgeFabric {
         kernel.bridge = None;
         let found = kernel.rtnl.link_by_name(&self.name);
         let found = found.map_err(|error| self.refused("find", error))?;
-        let missing = || Refused::because(format!("there is no bridge {}", self.name));
+        let missing = || {
+            Refused::because(format!("there is no bridge {}", self.name))
+                .blamed_on(Fault::Elsewhere)
+        };
         let link = found.ok_or_else(missing)?;
         if link.bridge.is_some() {
             kernel.bridge = Some(link.index);
@@ -101,7 +120,8 @@ impl BridgeFabric {
         Err(Refused::because(format!(
             "link {} is no bridge: name another in fabric.bridge, or delete it",
             self.name
-        )))
+        ))
+        .blamed_on(Fault::Elsewhere))
     }
 
     fn bridge_index(&self, kernel: &mut Kernel) -> Result<u32, Refused> {
@@ -410,7 +430,7 @@ impl Fabric for BridgeFabric {
         self.enslave(&mut kernel.rtnl, bridge, port.index, settings).map_err(|error| {
             // Perhaps the bridge is another one now.
             kernel.bridge = None;
-            Refused::new(format!("join {} to bridge {}", port.name, self.name), error)
+            self.not_joined(port, error)
         })
     }
 

@@ -11,7 +11,7 @@ use netlink::{LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
 use crate::{
-    eswitch::{Capability, Card, Eswitch, Refused, Representor, Unsupported},
+    eswitch::{Capability, Card, Eswitch, Fault, Refused, Representor, Unsupported},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
@@ -76,6 +76,18 @@ pub enum ProgramError {
         /// The step, why, and what is left of it.
         source: saga::Failed<Refused>,
     },
+}
+
+impl ProgramError {
+    /// Whose fault it is. A VF that has no representor is not handed out for as long, and a step that a
+    /// fault test made fail counts as the VF's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NoRepresentor(_) | Self::Unreadable { .. } => Fault::Elsewhere,
+            Self::Step { source, .. } => source.source.as_ref().map_or(Fault::Port, Refused::fault),
+        }
+    }
 }
 
 /// An undo that failed: what of a representor's programming is left.

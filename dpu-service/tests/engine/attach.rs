@@ -2,6 +2,7 @@
 
 use dpu_service::{
     attachments::{AttachmentState, Detach, Hello},
+    eswitch::Fault,
     model::{AttachSpec, Bandwidth, Pod},
     programmer::STEPS,
 };
@@ -108,6 +109,38 @@ async fn a_vf_that_fails_again_and_again_is_quarantined() {
     assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
     assert_eq!(world.engine.pools()[0].usage.quarantined, 1);
     assert!(world.engine.status().await.is_empty());
+}
+
+#[tokio::test]
+async fn what_no_other_vf_could_do_either_sets_none_aside() {
+    for (fault, told) in
+        [(Fault::Elsewhere, Reason::ProgrammingFailed), (Fault::FabricFull, Reason::FabricFull)]
+    {
+        let world = World::with(configuration(), settings(), 1).await;
+        world.kernel.blame(fault);
+        for method in DOING {
+            for _ in 0..4 {
+                world.kernel.refuse(method, 1);
+                let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+                let spec = AttachSpec { bandwidth, ..spec("pod") };
+                assert_eq!(world.refused(spec).await, told, "{method}");
+            }
+        }
+        assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
+        world.attach(spec("pod")).await.unwrap();
+        world.check();
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_fails_sets_no_vf_aside() {
+    let world = World::with(configuration(), settings(), 1).await;
+    world.set_full(true);
+    for _ in 0..4 {
+        assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
+    }
+    world.set_full(false);
+    assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
 }
 
 #[tokio::test]

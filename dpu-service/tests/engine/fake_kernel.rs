@@ -9,7 +9,7 @@ use std::{
 };
 
 use dpu_service::{
-    eswitch::{Capability, Eswitch, Reading, Refused, Representor, Unsupported},
+    eswitch::{Capability, Eswitch, Fault, Reading, Refused, Representor, Unsupported},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
     programmer::Programmer,
@@ -31,6 +31,8 @@ struct State {
     last_index: u32,
     /// How many calls of a method are refused yet.
     refusals: HashMap<&'static str, u32>,
+    /// Whose fault that is. `None`: the port's.
+    fault: Option<Fault>,
     /// What the next refusal waits for.
     gate: Option<Receiver<()>>,
     /// What the next call of a method waits for, and what it tells first.
@@ -129,6 +131,11 @@ impl FakeKernel {
         self.lock().refusals.insert(method, times);
     }
 
+    /// Whose fault it is, from now on, when something is refused.
+    pub(crate) fn blame(&self, fault: Fault) {
+        self.lock().fault = Some(fault);
+    }
+
     /// Refuses the next call of `method`, as soon as something comes through the gate.
     pub(crate) fn refuse_after(&self, gate: Receiver<()>, method: &'static str) {
         self.lock().gate = Some(gate);
@@ -198,12 +205,14 @@ impl FakeKernel {
         state.calls += 1;
         if let Some(times) = state.refusals.get_mut(method).filter(|times| **times > 0) {
             *times -= 1;
-            let gate = state.gate.take();
+            let (gate, fault) = (state.gate.take(), state.fault.unwrap_or(Fault::Port));
             drop(state);
             if let Some(gate) = gate {
                 gate.recv().unwrap();
             }
-            return Err(Refused::new(format!("{method} {}", port.name), "Device or resource busy"));
+            let refused =
+                Refused::new(format!("{method} {}", port.name), "Device or resource busy");
+            return Err(refused.blamed_on(fault));
         }
         if state.vanishing == Some(method) {
             state.vanishing = None;
