@@ -2,7 +2,7 @@
 
 use std::{io, thread};
 
-use netlink::{Bridge, BridgePort, Limit, Link, Rtnl, VethEnd};
+use netlink::{Bridge, BridgePort, FrameFilter, Limit, Link, Rtnl, VethEnd};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::eswitch::{Capability, Refused};
@@ -17,6 +17,8 @@ pub struct KernelAbilities {
     pub(crate) vlan_filtering: Ability,
     /// Bridge ports that drop frames from other stations than their own.
     pub(crate) locked_ports: Ability,
+    /// Filters of the frames that come in at a link.
+    pub(crate) frame_filter: Ability,
     /// Limits of what a link sends.
     pub(crate) token_bucket: Ability,
 }
@@ -47,6 +49,7 @@ fn probe_here() -> Result<KernelAbilities, netlink::Error> {
     Ok(KernelAbilities {
         vlan_filtering: probe_vlan_filtering(&mut rtnl),
         locked_ports: probe_locked_ports(&mut rtnl, port.index),
+        frame_filter: probe_frame_filter(&mut rtnl, port.index),
         token_bucket: probe_token_bucket(&mut rtnl, port.index),
     })
 }
@@ -72,6 +75,14 @@ fn probe_locked_ports(rtnl: &mut Rtnl, port: u32) -> Ability {
 
 fn locked_as_read_back(locked: Option<bool>) -> Ability {
     if locked == Some(true) { Ok(()) } else { Err("the kernel is older than 5.18".into()) }
+}
+
+fn probe_frame_filter(rtnl: &mut Rtnl, port: u32) -> Ability {
+    rtnl.set_frame_filter(port, FrameFilter { takes_tagged: false }).map_err(|error| {
+        format!(
+            "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
+        )
+    })
 }
 
 fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {

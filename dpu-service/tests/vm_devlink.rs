@@ -298,7 +298,14 @@ fn a_card_that_was_reset_is_found_again() {
     dpu.card.set_vfs(2);
     let repaired = dpu.programmer.repair(&settings()).unwrap();
     assert_ne!(repaired.index, before.index);
-    let steps = ["representor-mtu", "fabric-join", "port-rate", "anti-spoofing", "representor-up"];
+    let steps = [
+        "representor-mtu",
+        "fabric-join",
+        "port-rate",
+        "frame-filter",
+        "anti-spoofing",
+        "representor-up",
+    ];
     assert_eq!(repaired.steps, steps);
     assert_eq!(dpu.rate()["tx_max"], 1_250_000);
 }

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/arm
-MODULES=(virtio_pci virtio_net virtio_blk virtio_console ext4 bridge veth sch_tbf)
+MODULES=(virtio_pci virtio_net virtio_blk virtio_console ext4 bridge veth sch_tbf sch_ingress cls_bpf)
 TOOLS=(ip bridge tc)
 
 # shellcheck source=hack/debian.sh

@@ -25,6 +25,7 @@ mod datagram;
 mod devlink;
 mod error;
 mod fdb;
+mod frame_filter;
 mod generic;
 mod limit;
 mod link;
@@ -55,6 +56,7 @@ pub use devlink::{
 };
 pub use error::{Error, NetnsError};
 pub use fdb::FdbEntry;
+pub use frame_filter::FrameFilter;
 pub use ipnetwork::IpNetwork;
 pub use limit::{Limit, LimitInForce};
 pub use link::Link;

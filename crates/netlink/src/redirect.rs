@@ -17,7 +17,7 @@ use crate::{
 const CLSACT: &str = "clsact";
 
 /// `ETH_P_ALL`
-const ALL_PROTOCOLS: u16 = 3;
+pub(crate) const ALL_PROTOCOLS: u16 = 3;
 
 /// A number of our own choice for the filter, so that there is no second.
 const FILTER: TcHandle = TcHandle { major: 0, minor: 1 };
@@ -35,7 +35,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    fn handle(self) -> TcHandle {
+    pub(crate) fn handle(self) -> TcHandle {
         let minor = match self {
             Self::Ingress => TcHandle::MIN_INGRESS,
             Self::Egress => TcHandle::MIN_EGRESS,
@@ -92,7 +92,7 @@ fn any_frame() -> TcU32Selector {
 }
 
 impl Request<'_> {
-    /// Gives a link its hooks, which [`Request::add_redirect`] needs. It may have them already.
+    /// Gives a link its hooks, which filters and redirections need. It may have them already.
     #[must_use]
     pub fn add_hooks(index: u32) -> Self {
         let mut message = TcMessage::with_index(index.cast_signed());

@@ -20,11 +20,13 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 
 use crate::{
-    AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, Limit, LimitInForce, Link,
-    LinkChange, MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings, address,
-    bridge,
+    AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, FrameFilter, Limit, LimitInForce,
+    Link, LinkChange, MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings,
+    address, bridge,
     datagram::{Object, of_routing},
-    fdb, limit, route, rule,
+    fdb,
+    frame_filter::{self, FoundFilter},
+    limit, route, rule,
     socket::{KernelSocket, RefusalCause},
     vf,
 };
@@ -494,6 +496,44 @@ impl Rtnl {
             _ => {}
         }
         self.change(Request::add_redirect(redirect))
+    }
+
+    /// Filters the frames that come in at a link, in place of any such filter there is.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_frame_filter(&mut self, index: u32, filter: FrameFilter) -> Outcome {
+        self.batch(&[Request::add_hooks(index), Request::set_frame_filter(index, filter)])
+    }
+
+    /// The filter of the frames that come in at a link. `None`: none that is known.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn frame_filter(&mut self, index: u32) -> Result<Option<FrameFilter>, Error> {
+        Ok(self.found_filter(index)?.and_then(|found| found.known()))
+    }
+
+    /// Takes in what frames may come at a link. There may be no filter to take away. The hooks stay:
+    /// others may use them.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn clear_frame_filter(&mut self, index: u32) -> Outcome {
+        match self.found_filter(index)? {
+            Some(_) => self.change(Request::delete_frame_filter(index)),
+            None => Ok(()),
+        }
+    }
+
+    fn found_filter(&mut self, index: u32) -> Result<Option<FoundFilter>, Error> {
+        let filter = |object| match object {
+            RouteNetlinkMessage::NewTrafficFilter(message) => frame_filter::described_by(&message),
+            _ => None,
+        };
+        let message = frame_filter::list_message(index);
+        let listed = self.list("list the filters of a link", &message, filter)?;
+        Ok(listed.into_iter().next())
     }
 
     fn list<T>(

@@ -5,6 +5,7 @@
 //! networks with a VLAN are refused. The bridge stays when the service stops: it carries the traffic
 //! of running pods.
 
+mod filter;
 mod vlans;
 
 use std::{
@@ -43,6 +44,7 @@ pub struct BridgeFabric {
     uplinks: Vec<String>,
     vlan_filtering: Ability,
     locked_ports: Ability,
+    frame_filter: Ability,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,7 @@ impl BridgeFabric {
             uplinks: uplinks.to_vec(),
             vlan_filtering,
             locked_ports: abilities.locked_ports.clone(),
+            frame_filter: abilities.frame_filter.clone(),
         })
     }
 
@@ -383,6 +386,7 @@ impl Fabric for BridgeFabric {
     fn capabilities(&self) -> Vec<Capability> {
         vec![
             capability("vlan-filtering", &self.vlan_filtering),
+            limited_capability("frame-filter", &self.frame_filter, filter::WHAT),
             limited_capability("anti-spoofing", &self.locked_ports, OF_THE_KERNEL),
         ]
     }
@@ -402,13 +406,18 @@ impl Fabric for BridgeFabric {
                 Ok(()) => {}
             }
         }
-        match &self.locked_ports {
-            Err(why) if settings.anti_spoofing => refuse(
-                "anti-spoofing".into(),
-                &format!("{why}; the network can allow_mac_spoofing"),
-            ),
-            _ => Ok(()),
+        let protections =
+            [("anti-spoofing", &self.locked_ports), ("frame-filter", &self.frame_filter)];
+        for (name, ability) in protections {
+            match ability {
+                Err(why) if settings.anti_spoofing => {
+                    let why = format!("{why}; the network can allow_mac_spoofing");
+                    return refuse(name.into(), &why);
+                }
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     /// Does all that can be done, then tells the first thing that could not.
@@ -468,6 +477,29 @@ impl Fabric for BridgeFabric {
         };
         let ports = links.iter().filter(|link| link.master == Some(bridge));
         Ok(ports.map(|link| (link.index, membership(&vlans, link.index))).collect())
+    }
+
+    fn set_frame_filter(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        match self.frame_filter {
+            Ok(()) => filter::set(&mut self.kernel().rtnl, port, settings),
+            // Only pods whose network trusts them come so far.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused> {
+        filter::clear(&mut self.kernel().rtnl, port)
+    }
+
+    fn frame_filter(
+        &self,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<Reading, Refused> {
+        match &self.frame_filter {
+            Ok(()) => filter::find(&mut self.kernel().rtnl, port, settings),
+            Err(why) => Ok(Reading::in_place(why.clone())),
+        }
     }
 
     fn set_anti_spoofing(

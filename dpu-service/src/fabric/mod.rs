@@ -90,6 +90,26 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused>;
 
+    /// Drops what no pod has to send: frames to link-local groups, which would have the uplink's switch
+    /// take this DPU for a switch, and tagged ones unless the port has a trunk.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_frame_filter(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
+
+    /// Lets the representor's VF send any frames.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused>;
+
+    /// Whether exactly those frames are dropped.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn frame_filter(&self, port: &Representor, settings: &PortSettings)
+    -> Result<Reading, Refused>;
+
     /// Drops what the representor's VF sends from other MAC addresses than its own. The representor
     /// has joined with these settings.
     ///

@@ -13,6 +13,8 @@ const BY_PFS: &str = "by the hosts' PFs, as their drivers can";
 const BY_CARD: &str = "by the card, as its PF was told";
 const NO_INGRESS_RATE: &str =
     "a PF limits nothing that pods receive; limit egress only, or use a card with an eswitch";
+const NO_FRAME_FILTER: &str =
+    "what pods send to link-local groups, such as BPDUs, is left to the card and its switch";
 const NO_TRUNK: &str =
     "a PF puts a VF into one VLAN or into none; leave the trunk out, or use a card with an eswitch";
 
@@ -23,6 +25,7 @@ pub(super) fn capabilities() -> Vec<Capability> {
         ("ingress-rate", false, NO_INGRESS_RATE),
         ("access-vlan", true, BY_CARD),
         ("trunk", false, NO_TRUNK),
+        ("frame-filter", false, NO_FRAME_FILTER),
         ("anti-spoofing", true, BY_CARD),
     ];
     all.map(|(name, available, detail)| Capability { name, available, detail: detail.into() })

@@ -18,19 +18,20 @@ use crate::{
 const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
-const ALL: [PortStep; 6] = [
+const ALL: [PortStep; 7] = [
     PortStep::Mtu,
     PortStep::Join,
     PortStep::Mac,
     PortStep::Rate,
+    PortStep::FrameFilter,
     PortStep::AntiSpoofing,
     PortStep::Up,
 ];
 
 /// All steps, in order, as a saga.
 pub const STEPS: &Steps<Port, Refused> = &{
-    let [a, b, c, d, e, f] = &ALL;
-    [a, b, c, d, e, f]
+    let [a, b, c, d, e, f, g] = &ALL;
+    [a, b, c, d, e, f, g]
 };
 
 /// One programming step.
@@ -40,6 +41,7 @@ enum PortStep {
     Join,
     Mac,
     Rate,
+    FrameFilter,
     AntiSpoofing,
     Up,
 }
@@ -91,6 +93,7 @@ impl Step<Port> for PortStep {
             Self::Join => "fabric-join",
             Self::Mac => "port-mac",
             Self::Rate => "port-rate",
+            Self::FrameFilter => "frame-filter",
             Self::AntiSpoofing => "anti-spoofing",
             Self::Up => "representor-up",
         }
@@ -103,6 +106,7 @@ impl Step<Port> for PortStep {
             Self::Join => fabric.join(representor, settings),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
             Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
+            Self::FrameFilter => fabric.set_frame_filter(representor, settings),
             Self::AntiSpoofing if settings.anti_spoofing => {
                 fabric.set_anti_spoofing(representor, settings)
             }
@@ -120,6 +124,7 @@ impl Step<Port> for PortStep {
             Self::Join => fabric.leave(representor),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
+            Self::FrameFilter => fabric.clear_frame_filter(representor),
             // It goes when the port leaves.
             Self::Rate | Self::AntiSpoofing => Ok(()),
             Self::Up => set_up(&**eswitch, representor, false),
@@ -169,6 +174,7 @@ impl PortStep {
             Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
+            Self::FrameFilter => fabric.frame_filter(representor, settings),
             Self::AntiSpoofing => {
                 fabric.anti_spoofing(representor, settings.anti_spoofing.then_some(settings.mac))
             }

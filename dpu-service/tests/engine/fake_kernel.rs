@@ -18,8 +18,15 @@ use netlink::MacAddress;
 use vf_alloc::VfId;
 
 /// The methods that do a step, in the steps' order.
-pub(crate) const DOING: [&str; 6] =
-    ["set_mtu", "join", "set_port_mac", "set_rate", "set_anti_spoofing", "set_up"];
+pub(crate) const DOING: [&str; 7] = [
+    "set_mtu",
+    "join",
+    "set_port_mac",
+    "set_rate",
+    "set_frame_filter",
+    "set_anti_spoofing",
+    "set_up",
+];
 
 /// Cloning it gives the same one.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +61,7 @@ pub(crate) struct Port {
     pub(crate) mac: Option<MacAddress>,
     pub(crate) rate: Bandwidth,
     pub(crate) membership: Option<Membership>,
+    pub(crate) is_filtered: bool,
     pub(crate) anti_spoofing: Option<MacAddress>,
 }
 
@@ -74,6 +82,7 @@ impl Port {
             mac: None,
             rate: Bandwidth::default(),
             membership: None,
+            is_filtered: false,
             anti_spoofing: None,
         }
     }
@@ -99,6 +108,7 @@ impl Port {
             && self.mac == Some(settings.mac)
             && self.rate == settings.bandwidth
             && self.membership.as_ref() == Some(&Membership::of(settings))
+            && self.is_filtered
             && self.anti_spoofing == settings.anti_spoofing.then_some(settings.mac)
     }
 }
@@ -342,6 +352,18 @@ impl Fabric for FakeKernel {
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
         let member = |port: &Port| Some((port.representor.index, port.membership.clone()?));
         Ok(self.lock().ports.values().filter_map(member).collect())
+    }
+
+    fn set_frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<(), Refused> {
+        self.call("set_frame_filter", port, |port| port.is_filtered = true)
+    }
+
+    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused> {
+        self.call("clear_frame_filter", port, |port| port.is_filtered = false)
+    }
+
+    fn frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<Reading, Refused> {
+        self.find(port, |port| reading(port.is_filtered))
     }
 
     fn set_anti_spoofing(

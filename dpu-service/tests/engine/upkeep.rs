@@ -25,11 +25,12 @@ use crate::{
 
 #[tokio::test]
 async fn whatever_was_meddled_with_is_mended() {
-    let meddlings: [fn(&mut Port); 6] = [
+    let meddlings: [fn(&mut Port); 7] = [
         |port| port.mac = None,
         |port| port.rate.egress_rate = 1,
         |port| port.representor.mtu = 1280,
         |port| port.membership = None,
+        |port| port.is_filtered = false,
         |port| port.anti_spoofing = None,
         |port| port.representor.up = false,
     ];

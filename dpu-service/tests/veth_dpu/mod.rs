@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    os::fd::{AsRawFd, OwnedFd},
     process::{Command, Stdio},
 };
 
@@ -13,6 +14,16 @@ use dpu_service::{
     probe::KernelAbilities,
 };
 use netlink::{LinkChange, VethEnd};
+use nix::{
+    ifaddrs::getifaddrs,
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt,
+            socket, sockopt::ReceiveTimeout,
+        },
+        time::{TimeVal, TimeValLike},
+    },
+};
 use serde_json::Value;
 use vf_alloc::VfId;
 
@@ -95,6 +106,7 @@ impl Dpu {
         let port = self.representor(pod);
         self.fabric.join(&port, settings).unwrap();
         self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
+        self.fabric.set_frame_filter(&port, settings).unwrap();
         match settings.anti_spoofing {
             true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
             false => self.fabric.clear_anti_spoofing(&port).unwrap(),
@@ -126,11 +138,62 @@ impl Pod {
         support::eventually(&format!("ping {address}"), || self.pings(address));
     }
 
+    /// Sends a frame to a group, behind these tags, whose contents begin with the mark.
+    pub(crate) fn sends(&self, group: [u8; 6], tags: &[[u8; 4]], mark: [u8; 8]) {
+        const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+        let mut frame = [group, self.settings.mac.0].concat();
+        tags.iter().for_each(|tag| frame.extend(tag));
+        frame.extend(EXPERIMENTAL);
+        frame.extend(mark);
+        frame.resize(60, 0);
+        let send = || {
+            let eth0 = getifaddrs().unwrap().filter(|found| found.interface_name == "eth0");
+            let link =
+                eth0.filter_map(|found| Some(*found.address?.as_link_addr()?)).next().unwrap();
+            let socket = open_raw_socket(SockProtocol::EthAll);
+            sendto(socket.as_raw_fd(), &frame, &link, MsgFlags::empty()).unwrap()
+        };
+        assert_eq!(self.netns.netns.run(send).unwrap(), frame.len());
+    }
+
     pub(crate) fn pings(&self, address: &str) -> bool {
         let mut ping = Command::new("ping");
         ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
         self.netns.netns.run(|| ping.status().unwrap().success()).unwrap()
     }
+}
+
+/// What comes by in a namespace.
+pub(crate) struct Capture(OwnedFd);
+
+impl Capture {
+    pub(crate) fn of(netns: &TestNetns) -> Self {
+        let socket = netns.netns.run(|| open_raw_socket(SockProtocol::EthAll)).unwrap();
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(1)).unwrap();
+        Self(socket)
+    }
+
+    /// The marks that came by until this one did, or for a second none.
+    pub(crate) fn marks_until(&self, last: [u8; 8]) -> Vec<[u8; 8]> {
+        let mut marks = Vec::new();
+        let mut frame = [0; 2048];
+        while marks.last() != Some(&last) {
+            let Ok(length) = recv(self.0.as_raw_fd(), &mut frame, MsgFlags::empty()) else { break };
+            let mut words = frame[..length].windows(8);
+            let mark = words.find(|word| word.starts_with(b"mark"));
+            marks.extend(mark.map(|mark| <[u8; 8]>::try_from(mark).unwrap()));
+        }
+        marks
+    }
+}
+
+fn open_raw_socket(protocol: SockProtocol) -> OwnedFd {
+    socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap()
+}
+
+/// A mark with a number.
+pub(crate) fn mark(number: usize) -> [u8; 8] {
+    format!("mark{number:04}").into_bytes().try_into().unwrap()
 }
 
 pub(crate) fn open_fabric(

@@ -218,6 +218,7 @@ impl Stage<'_> {
         let of_b = &self.residents.representor;
         dpu.ip(&["link", "set", of_b, "down", "nomaster", "mtu", "1400"]);
         let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "root"]));
+        let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "clsact"]));
         let of_no_pool = format!("pf0vf{}", CALLERS + OTHERS);
         dpu.ip(&["link", "set", &of_no_pool, "master", "br-offload", "up"]);
     }

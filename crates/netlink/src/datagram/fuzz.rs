@@ -4,7 +4,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
-    Link, Request, address, bridge, fdb, limit, monitor, route, rule, socket::Outgoing, vf,
+    Link, Request, address, bridge, fdb, frame_filter, limit, monitor, route, rule,
+    socket::Outgoing, vf,
 };
 
 #[test]
@@ -46,6 +47,9 @@ fn check_routing(object: RouteNetlinkMessage) {
         }
         RouteNetlinkMessage::NewQueueDiscipline(message) => {
             let _limit = limit::described_by(&message, message.header.index.cast_unsigned());
+        }
+        RouteNetlinkMessage::NewTrafficFilter(message) => {
+            let _filter = frame_filter::described_by(&message);
         }
         other => check_written(&other),
     }
