@@ -83,6 +83,11 @@ fn table() -> Vec<Row> {
             of_hosts(Answer, Refused(Reason::StaleSession)),
         ),
         (
+            "offload.v1.WorkloadNetwork/AwaitPort",
+            |world| encoded(&v1::AwaitPortRequest { attachment_id: world.id(), limit_ms: 1 }),
+            of_hosts(Answer, Refused(Reason::AttachmentUnknown)),
+        ),
+        (
             "offload.v1.WorkloadNetwork/Detach",
             |world| {
                 encoded(&v1::DetachRequest {

@@ -150,7 +150,8 @@ impl Stage {
 /// What is left of a move, done while `meanwhile` is.
 fn settled_while(arrival: Arrival, meanwhile: impl FnOnce()) -> Durations {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let both = async { tokio::join!(arrival.settle(), async { meanwhile() }).0 };
+    let both =
+        async { tokio::join!(arrival.settle(std::future::ready(())), async { meanwhile() }).0 };
     runtime.block_on(both).unwrap()
 }
 

@@ -3,7 +3,8 @@
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
-        InfoData, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Prop,
+        BridgePortState, InfoBridgePort, InfoData, InfoKind, InfoPortData, LinkAttribute,
+        LinkFlags, LinkInfo, LinkMessage, Prop,
     },
 };
 
@@ -56,6 +57,8 @@ pub struct Link {
     pub bridge: Option<Bridge>,
     /// Its settings as a port of a bridge.
     pub bridge_port: Option<BridgePort>,
+    /// Whether it passes frames, as a port of a bridge.
+    pub is_forwarding: bool,
     /// The index of what it is stacked on; for a veth end, of the other end.
     pub peer: Option<u32>,
     /// The namespace of `peer`, as numbered in the namespace of this link. `None`: the same.
@@ -149,6 +152,8 @@ impl Link {
             }
             LinkInfo::PortData(InfoPortData::BridgePort(settings)) => {
                 self.bridge_port = Some(BridgePort::from_settings(&settings));
+                self.is_forwarding =
+                    settings.contains(&InfoBridgePort::State(BridgePortState::Forwarding));
             }
             _ => {}
         }

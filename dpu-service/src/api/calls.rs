@@ -25,6 +25,7 @@ const CALLS: &[(&str, &[Role])] = &[
     ("Operator/ReleaseAttachment", OPERATORS),
     ("Operator/Watch", OPERATORS_AND_VIEWERS),
     ("WorkloadNetwork/Attach", HOSTS),
+    ("WorkloadNetwork/AwaitPort", HOSTS),
     ("WorkloadNetwork/Check", HOSTS),
     ("WorkloadNetwork/Collect", HOSTS),
     ("WorkloadNetwork/Detach", HOSTS),

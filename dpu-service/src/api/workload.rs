@@ -1,6 +1,6 @@
 //! What a host asks of its DPU.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::stream::BoxStream;
 use offload_proto::{Failure, Reason, v1};
@@ -28,8 +28,22 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let (spec, session) = read::attach(&host, request.into_inner())?;
         let view = self.0.engine.attach(spec, session).await?;
         let host_keeps_port = !self.0.engine.programmer().has_representors();
-        let attachment = v1::Attachment { host_keeps_port, ..show::attachment(&view) };
+        let port_follows_vf = !self.0.engine.forwards(view.record.id).await;
+        let attachment =
+            v1::Attachment { host_keeps_port, port_follows_vf, ..show::attachment(&view) };
         Ok(Response::new(v1::AttachResponse { attachment: Some(attachment) }))
+    }
+
+    async fn await_port(
+        &self,
+        request: Request<v1::AwaitPortRequest>,
+    ) -> Result<Response<v1::AwaitPortResponse>, Status> {
+        let host = calling_host(&request)?;
+        let v1::AwaitPortRequest { attachment_id, limit_ms } = request.into_inner();
+        let id = read::attachment_id(&attachment_id)?;
+        let limit = Duration::from_millis(limit_ms.into());
+        let forwards = self.0.engine.await_port(&host, id, limit).await?;
+        Ok(Response::new(v1::AwaitPortResponse { forwards }))
     }
 
     async fn detach(

@@ -7,6 +7,7 @@ mod detach;
 mod engine;
 pub(crate) mod examination;
 mod examine;
+mod forwarding;
 #[cfg(test)]
 mod fuzz;
 mod hello;
@@ -150,6 +151,24 @@ impl Attachments {
     /// The host is not served, it names a PF of another host, or it has said a newer hello since.
     pub async fn hello(&self, host: HostName, hello: Hello) -> Result<Session, Failure> {
         self.flow(async move |engine: Arc<Engine>| engine.hello(host, hello).await).await
+    }
+
+    /// Whether the attachment's port forwards.
+    pub async fn forwards(&self, id: AttachmentId) -> bool {
+        self.0.forwards(id).await
+    }
+
+    /// Waits until the port of the host's attachment forwards, and tells whether it does.
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`].
+    pub async fn await_port(
+        &self,
+        host: &HostName,
+        id: AttachmentId,
+        limit: Duration,
+    ) -> Result<bool, Failure> {
+        self.0.await_port(host, id, limit).await
     }
 
     /// The host said that the pod has the VF.

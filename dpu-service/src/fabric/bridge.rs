@@ -479,6 +479,14 @@ impl Fabric for BridgeFabric {
         Ok(ports.map(|link| (link.index, membership(&vlans, link.index))).collect())
     }
 
+    /// A kernel that is asked for a link settles first whether it has a carrier, and with that whether
+    /// the port forwards; an older one does so in its own time.
+    fn forwards(&self, index: u32) -> Result<bool, Refused> {
+        let link = self.kernel().rtnl.link_by_index(index);
+        let link = link.map_err(|error| Refused::new(format!("look at link {index}"), error))?;
+        Ok(link.is_some_and(|link| link.is_forwarding))
+    }
+
     fn set_frame_filter(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         match self.frame_filter {
             Ok(()) => filter::set(&mut self.kernel().rtnl, port, settings),

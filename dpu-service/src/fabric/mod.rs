@@ -90,6 +90,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused>;
 
+    /// Whether frames pass the joined link of that index: it is up, and has a carrier.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn forwards(&self, index: u32) -> Result<bool, Refused>;
+
     /// Drops what no pod has to send: frames to link-local groups, which would have the uplink's switch
     /// take this DPU for a switch, and tagged ones unless the port has a trunk.
     ///

@@ -282,6 +282,14 @@ impl Programmer {
         }
     }
 
+    /// Whether frames pass the programmed port whose representor has that index.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub fn forwards(&self, index: u32) -> Result<bool, Refused> {
+        self.drivers.as_ref().map_or(Ok(true), |drivers| drivers.fabric.forwards(index))
+    }
+
     /// The representors there are and, of those that are joined to the fabric, how: in two looks.
     ///
     /// # Errors

@@ -1,9 +1,11 @@
 //! Attach, detach, and what is refused.
 
+use std::time::Duration;
+
 use dpu_service::{
     attachments::{AttachmentState, Detach, Hello},
     eswitch::Fault,
-    model::{AttachSpec, Bandwidth, Pod},
+    model::{AttachSpec, Bandwidth, HostName, Pod},
     programmer::STEPS,
 };
 use offload_proto::{Reason, capability};
@@ -31,6 +33,31 @@ async fn a_pod_gets_a_programmed_vf_with_addresses_and_default_routes() {
     world.detach("pod").await;
     world.check();
     assert!(world.list().is_empty());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_port_is_told_once_it_forwards() {
+    let world = World::new().await;
+    let view = world.attach(spec("pod")).await.unwrap();
+    let (id, vf) = (view.record.id, view.record.vf);
+    assert!(world.engine.forwards(id).await);
+    world.kernel.meddle(vf, |port| port.is_waiting_for_vf = true);
+    assert!(!world.engine.forwards(id).await);
+
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
+    assert!(!world.engine.await_port(&host(), id, short).await.unwrap());
+    let carrier = async {
+        tokio::task::yield_now().await;
+        world.kernel.meddle(vf, |port| port.is_waiting_for_vf = false);
+        world.engine.kernel_changed();
+    };
+    let host = host();
+    let (told, ()) = tokio::join!(world.engine.await_port(&host, id, long), carrier);
+    assert!(told.unwrap());
+
+    let stranger = HostName("node-2".into());
+    let refused = world.engine.await_port(&stranger, id, short).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::AttachmentUnknown);
 }
 
 #[tokio::test]
@@ -146,7 +173,7 @@ async fn a_journal_that_fails_sets_no_vf_aside() {
 #[tokio::test]
 async fn a_representor_that_is_late_is_waited_for() {
     let patient = dpu_service::attachments::Settings {
-        representor_wait: std::time::Duration::from_secs(60),
+        representor_wait: Duration::from_secs(60),
         ..settings()
     };
     let world = World::with(configuration(), patient, 1).await;
@@ -390,7 +417,7 @@ async fn addresses_rest_before_they_are_given_again() {
     configuration.networks =
         vec![network("name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n")];
     let resting = dpu_service::attachments::Settings {
-        address_cool_down: std::time::Duration::from_secs(600),
+        address_cool_down: Duration::from_secs(600),
         ..settings()
     };
     let mut world = World::with(configuration, resting, 4).await;
@@ -406,7 +433,7 @@ async fn addresses_rest_before_they_are_given_again() {
 
 /// A world whose addresses rest.
 async fn resting() -> World {
-    let address_cool_down = std::time::Duration::from_secs(600);
+    let address_cool_down = Duration::from_secs(600);
     let resting = dpu_service::attachments::Settings { address_cool_down, ..settings() };
     World::with(configuration(), resting, 4).await
 }
@@ -561,6 +588,6 @@ async fn an_attachment_is_found_by_the_beginning_of_its_id() {
 async fn a_host_that_is_not_served_gets_nothing() {
     let world = World::new().await;
     let mut stranger = spec("pod");
-    stranger.key.host = dpu_service::model::HostName("node-9".into());
+    stranger.key.host = HostName("node-9".into());
     assert_eq!(world.refused(stranger).await, Reason::HostUnknown);
 }

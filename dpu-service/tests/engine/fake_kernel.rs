@@ -62,6 +62,8 @@ pub(crate) struct Port {
     pub(crate) rate: Bandwidth,
     pub(crate) membership: Option<Membership>,
     pub(crate) is_filtered: bool,
+    /// Whether it has no carrier, though it is up.
+    pub(crate) is_waiting_for_vf: bool,
     pub(crate) anti_spoofing: Option<MacAddress>,
 }
 
@@ -83,6 +85,7 @@ impl Port {
             rate: Bandwidth::default(),
             membership: None,
             is_filtered: false,
+            is_waiting_for_vf: false,
             anti_spoofing: None,
         }
     }
@@ -352,6 +355,12 @@ impl Fabric for FakeKernel {
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
         let member = |port: &Port| Some((port.representor.index, port.membership.clone()?));
         Ok(self.lock().ports.values().filter_map(member).collect())
+    }
+
+    fn forwards(&self, index: u32) -> Result<bool, Refused> {
+        let state = self.lock();
+        let port = state.ports.values().find(|port| port.representor.index == index);
+        Ok(port.is_some_and(|port| port.representor.up && !port.is_waiting_for_vf))
     }
 
     fn set_frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<(), Refused> {

@@ -154,7 +154,7 @@ impl Established {
 }
 
 /// A call that tells the DPU when it will be given up.
-fn timed<M>(message: M, deadline: Instant) -> Request<M> {
+pub(super) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(deadline.saturating_duration_since(Instant::now()));
     request

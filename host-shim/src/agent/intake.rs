@@ -80,7 +80,7 @@ impl Agent {
     ) -> Result<TakenIn, Setback> {
         let entered = self.enter(request, netns, attachment, caller).await?;
         let Entered { record, recording, arrival } = entered;
-        match arrival.settle().await {
+        match arrival.settle(self.await_port(&record.attachment)).await {
             Ok(durations) => Ok(TakenIn { record, recording, durations }),
             Err(failed) => Err(Setback::Unmoved { failure: failure_of_move(&record, &failed) }),
         }
@@ -231,7 +231,8 @@ impl Agent {
     ) -> Result<Durations, Failure> {
         let (agent, moved) = (Arc::clone(self), Arc::clone(record));
         let arrival = self.when_its_turn(move || agent.move_in_again(&moved)).await??;
-        arrival.settle().await.map_err(|failed| failure_of_move(record, &failed))
+        let settled = arrival.settle(self.await_port(&record.attachment)).await;
+        settled.map_err(|failed| failure_of_move(record, &failed))
     }
 
     fn move_in_again(&self, record: &Record) -> Result<Arrival, Failure> {

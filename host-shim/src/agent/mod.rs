@@ -40,6 +40,7 @@ mod dial;
 mod dpu;
 mod driverless;
 mod examine;
+mod forwarding;
 #[cfg(test)]
 mod fuzz;
 mod intake;

@@ -45,18 +45,24 @@ impl Arrival {
         }
     }
 
-    /// Waits for the carrier and announces the VF's addresses. Keeps no thread meanwhile. An
-    /// announcement before the carrier is there would be lost. A carrier that does not come is the
-    /// fabric's matter: the pod gets its interface all the same.
+    /// Waits for the carrier and for the VF's `port`, and announces the VF's addresses. Keeps no thread
+    /// meanwhile. An announcement before the carrier is there, or before the port forwards, would be
+    /// lost. A carrier that does not come is the fabric's matter: the pod gets its interface all the
+    /// same.
     ///
     /// # Errors
     /// What failed. The VF is in the pod still: to undo that is to move it out.
-    pub async fn settle(mut self) -> Result<Durations, Failed> {
+    pub async fn settle(mut self, port: impl Future<Output = ()>) -> Result<Durations, Failed> {
         let started = Instant::now();
-        if let Some(carrier) = self.carrier.take() {
-            let came = carrier.wait(self.carrier_limit).await.map_err(without_carrier)?;
-            self.durations.without_carrier = !came;
-        }
+        let (carrier, limit) = (self.carrier.take(), self.carrier_limit);
+        let carrier = async {
+            match carrier {
+                Some(carrier) => carrier.wait(limit).await,
+                None => Ok(true),
+            }
+        };
+        let (came, ()) = tokio::join!(carrier, port);
+        self.durations.without_carrier = !came.map_err(without_carrier)?;
         self.durations.carrier = started.elapsed();
         saga::run(STEPS, &mut self)?;
         Ok(self.durations)

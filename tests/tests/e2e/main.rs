@@ -17,6 +17,7 @@ mod disks;
 mod doctor;
 mod documents;
 mod faults;
+mod first_packet;
 mod floods;
 mod greed;
 mod identity;

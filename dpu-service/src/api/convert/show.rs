@@ -43,6 +43,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         trunk: network.trunk.iter().map(|vlan| (*vlan).into()).collect(),
         allow_mac_spoofing: network.allow_mac_spoofing,
         host_keeps_port: false,
+        port_follows_vf: false,
     }
 }
 

@@ -1,0 +1,108 @@
+//! A pod's first packets: none is lost, though its port begins to forward only after its VF is up.
+
+use std::{
+    net::UdpSocket,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{Answer, Lab, Netns, Settings};
+
+/// Of the packets of each family: a socket of IPv6 takes both.
+const PORTS: [u16; 2] = [7004, 7006];
+
+/// Shorter than the second after which the kernel asks for a neighbour again.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How many attaches, unless `OFFLOAD_FIRST_PACKETS` says otherwise.
+const ATTACHES: usize = 60;
+
+/// A socket of each family in a namespace, which need not have addresses yet.
+struct Sockets([UdpSocket; 2]);
+
+impl Sockets {
+    fn of(netns: &Netns) -> Self {
+        let open = |(address, port): (&str, u16)| {
+            let socket = UdpSocket::bind((address, port)).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let netns = netlink::Netns::open(&netns.path()).unwrap();
+        Self(netns.run(|| [("0.0.0.0", PORTS[0]), ("::", PORTS[1])].map(open)).unwrap())
+    }
+
+    fn send(&self, to: &[String; 2], number: usize) {
+        for ((socket, address), port) in self.0.iter().zip(to).zip(PORTS) {
+            socket.send_to(&number.to_ne_bytes(), (address.as_str(), port)).unwrap();
+        }
+    }
+
+    /// In how many families the packet of that number does not come.
+    fn lost(&self, number: usize) -> usize {
+        let comes = |socket: &UdpSocket| {
+            let mut packet = [0; 8];
+            while socket.recv(&mut packet).is_ok() {
+                if packet == number.to_ne_bytes() {
+                    return true;
+                }
+            }
+            false
+        };
+        self.0.iter().filter(|socket| !comes(socket)).count()
+    }
+}
+
+/// An address of each family.
+fn addresses(answer: &Answer) -> [String; 2] {
+    let result = answer.result();
+    let address = |ip: &serde_json::Value| {
+        ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
+    };
+    let both: Vec<_> = result["ips"].as_array().unwrap().iter().map(address).collect();
+    both.try_into().unwrap()
+}
+
+/// Runs `work` beside three busy loops.
+fn under_load(work: impl FnOnce()) {
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| while !ended.load(Ordering::Relaxed) {});
+        }
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        ended.store(true, Ordering::Relaxed);
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn no_first_packet_is_lost_either_way_in_either_family() {
+    let attaches = std::env::var("OFFLOAD_FIRST_PACKETS");
+    let attaches = attaches.map_or(ATTACHES, |number| number.parse().unwrap());
+    let lab = Lab::start(&Settings::default());
+    let peer = Netns::new("peer");
+    let peers = addresses(&lab.add("blue", &peer, "eth0"));
+    let peer_sockets = Sockets::of(&peer);
+    under_load(|| {
+        let (mut lost, mut latest) = (Vec::new(), Duration::ZERO);
+        for number in 0..attaches {
+            let pod = Netns::new("pod");
+            let sockets = Sockets::of(&pod);
+            let added = lab.add("blue", &pod, "eth0");
+            let answered = Instant::now();
+            let pods = addresses(&added);
+            sockets.send(&peers, number);
+            peer_sockets.send(&pods, number);
+            latest = latest.max(answered.elapsed());
+            let missing = [peer_sockets.lost(number), sockets.lost(number)];
+            if missing != [0, 0] {
+                lost.push((number, missing));
+            }
+            lab.del("blue", &pod, "eth0").nothing();
+        }
+        println!("{attaches} attaches; the last packet was sent {latest:?} after the answer");
+        assert!(lost.is_empty(), "first packets of {} pods were lost: {lost:?}", lost.len());
+    });
+    lab.assert_invariants();
+}
