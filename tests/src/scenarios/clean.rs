@@ -37,6 +37,9 @@ const CHANGES: [&[&str]; 14] = [
     &["ethtool", "-s", "eth0", "msglvl", "0x7fff"],
 ];
 
+/// How many of them one pod makes: an emulated machine takes long for each pod.
+const AT_ONCE: usize = 5;
+
 /// And by files of sysfs, which only the machine's root may write. A card without NAPI has no
 /// `threaded`.
 const FILES: &str = "mount -t sysfs sysfs /mnt && cd /mnt/class/net/eth0 && \
@@ -146,15 +149,16 @@ pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> 
     let street = Street::open(settings);
     let before = street.free_vf();
     let mut changed = 0;
-    for change in CHANGES {
-        let mut is_changed = false;
+    for changes in CHANGES.chunks(AT_ONCE) {
         let _pod = street.pod_that(|pod| {
             // Not every card has everything.
-            is_changed = run(pod.command(change[0]).args(&change[1..])).status.success();
+            let could =
+                |change: &&&[&str]| run(pod.command(change[0]).args(&change[1..])).status.success();
+            changed += changes.iter().filter(could).count();
         });
-        changed += usize::from(is_changed);
-        street.assert_next_pod_has_a_network(&change.join(" "));
-        assert_becomes(&street, &before, &change.join(" "));
+        let told = format!("{changes:?}");
+        street.assert_next_pod_has_a_network(&told);
+        assert_becomes(&street, &before, &told);
     }
     assert!(changed >= 9, "only {changed} changes could be made");
     let mut are_written = false;
