@@ -151,7 +151,10 @@ impl Agent {
         }
         self.tell_attached(record);
         let attachment = Box::new(record.attachment.clone());
-        let answered = caller.answer(&Reply::Attached { attachment }).await;
+        let answered = match caller.answer(&Reply::Attached { attachment }).await {
+            Ok(()) if !was_answered => caller.has_heard().await,
+            answered => answered,
+        };
         match &answered {
             Ok(()) => Milestone::AttachTold.pass(),
             Err(_) if was_answered => {}

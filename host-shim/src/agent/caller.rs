@@ -28,6 +28,8 @@ use crate::protocol::{BEAT, Reply, SIGN_OF_LIFE};
 
 /// How long an answer may take to be taken by the kernel: one that fits into the socket takes no time.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a caller may take to end once it was answered. One that takes longer lives, and has its answer.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Who waits for the answer to a call.
 #[derive(Debug)]
@@ -111,6 +113,22 @@ impl Caller {
     /// Nobody has heard it.
     pub(super) async fn give_up(&self, reply: &Reply) -> Result<(), Failure> {
         self.answer_if(reply, |_| Ok(())).await
+    }
+
+    /// Waits until a caller that was answered ends, and tells whether it had read the answer: the kernel
+    /// resets the connection of one that ends with something unread.
+    ///
+    /// # Errors
+    /// It ended, as by being killed, without having read the answer.
+    pub(super) async fn has_heard(&self) -> Result<(), Failure> {
+        if timeout(END_LIMIT, self.end.ready(Interest::PRIORITY)).await.is_err() {
+            return Ok(());
+        }
+        match self.stream.take_error() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err(hung_up()),
+            Err(error) => Err(defect(&error)),
+        }
     }
 
     async fn answer_if(
@@ -209,6 +227,28 @@ pub(super) mod tests {
         let mut heard = String::new();
         plugin.read_to_string(&mut heard).await.unwrap();
         assert_eq!(heard, r#" {"outcome":"done"}"#);
+    }
+
+    #[tokio::test]
+    async fn who_ends_with_its_answer_unread_has_not_heard_it() {
+        let (caller, mut plugin) = caller(LIMIT);
+        plugin.shutdown().await.unwrap();
+        caller.answer(&Reply::Done).await.unwrap();
+        plugin.read_exact(&mut [0; 3]).await.unwrap();
+        drop(plugin);
+        let failure = caller.has_heard().await.unwrap_err();
+        assert_eq!(failure.reason, Reason::DeadlineExceeded);
+    }
+
+    #[tokio::test]
+    async fn who_has_read_its_answer_has_heard_it_ended_or_not() {
+        let (caller, mut plugin) = caller(LIMIT);
+        plugin.shutdown().await.unwrap();
+        caller.answer(&Reply::Done).await.unwrap();
+        plugin.read_to_end(&mut Vec::new()).await.unwrap();
+        caller.has_heard().await.unwrap();
+        drop(plugin);
+        caller.has_heard().await.unwrap();
     }
 
     #[tokio::test]
