@@ -10,7 +10,7 @@ use crate::{Lab, Netns, process::run};
 /// What a packet carries: more than all that is on an idle network meanwhile.
 const PAYLOAD: u64 = 1000;
 /// How long the answer to a first packet may take, in seconds.
-const FIRST_ANSWER: &str = "3";
+const FIRST_ANSWER: &str = "0.9";
 
 /// An interface of a pod, which sends and answers.
 #[derive(Clone, Debug)]

@@ -10,12 +10,9 @@ use e2e::{
 /// What takes a quarter of a minute.
 const OPERATIONS: usize = 300;
 
-/// What the programs bear so far; `hack/soak` does all.
-const HAZARDS: [Hazard; 3] = [Hazard::Hostile, Hazard::Suspended, Hazard::Traffic];
-
 fn soak(seed: u64) {
     println!("hack/soak --ops {OPERATIONS} --seed {seed} does the same again");
-    let mut soak = Soak::start(OPERATIONS, seed, &HAZARDS);
+    let mut soak = Soak::start(OPERATIONS, seed, &Hazard::ALL);
     let folder = soak.folder();
     while soak.advance() {}
     let progress = soak.progress();
