@@ -332,7 +332,7 @@ mod tests {
         let rows = vec![
             Change::put(COOLING, "blue 10.1.0.9", "1790000000"),
             Change::put(NETWORKS, "blue", row.to_string()),
-            Change::put(ATTACHMENTS, [0; 16], attachment(row).to_string()),
+            Change::put(ATTACHMENTS, [0; 16], attachment(&row).to_string()),
         ];
         journal.commit(rows).await.unwrap();
         drop(journal);
@@ -340,11 +340,11 @@ mod tests {
         let address = "10.1.0.9".parse().unwrap();
         let rest = Cooling { network: "blue".into(), address, until: 1_790_000_000, owner: None };
         assert_eq!(loaded.cooling, [rest]);
-        assert_eq!(loaded.networks, [network.clone()]);
+        assert_eq!(loaded.networks, std::slice::from_ref(&network));
         assert_eq!(*loaded.attachments[0].network, network);
     }
 
-    fn attachment(network: Value) -> Value {
+    fn attachment(network: &Value) -> Value {
         let key = serde_json::json!({
             "host": "node-1", "container_id": "c1", "interface_name": "eth0"
         });

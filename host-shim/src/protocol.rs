@@ -1,10 +1,10 @@
-//! What the plugin process and the agent say to each other: one call per connection. Either side
-//! writes one JSON document and then shuts its half of the socket down. While the agent is at work on
-//! a call, it writes a space each second ahead of its document, which JSON takes no notice of: an agent
-//! that is suspended writes none, and is not waited for.
+//! What the plugin process and the agent say to each other: one call per connection. The plugin writes
+//! one JSON document and then shuts its half of the socket down; the agent answers with one, and a line
+//! feed. While it is at work on a call, it writes a space each second ahead of its document, which JSON
+//! takes no notice of: an agent that is suspended writes none, and is not waited for.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::Shutdown,
     os::{fd::AsRawFd, unix::net::UnixStream},
     path::Path,
@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Longest document that either side accepts, in bytes.
 pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;
+/// What ends the agent's answer. Older agents end it by shutting their half of the socket down.
+pub const END_OF_ANSWER: u8 = b'\n';
 /// What an agent at work on a call writes, from when it has read the call.
 pub const SIGN_OF_LIFE: &[u8] = b" ";
 /// How often.
@@ -219,6 +221,8 @@ pub struct Silent;
 /// How long the plugin waits for an agent that is being replaced: that is how long it is away, but for
 /// one that systemd can't hold the socket for and that takes long to start.
 const COMEBACK: Duration = Duration::from_secs(5);
+/// How long the last look at the connection takes, when the time is over.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// How often it looks whether the agent is back.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -266,7 +270,7 @@ fn ask(socket: &Path, call: &Call, deadline: Instant) -> io::Result<Reply> {
     line.write_all(&serde_json::to_vec(call)?)?;
     line.stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
-    line.take(DOCUMENT_LIMIT).read_to_end(&mut answer)?;
+    BufReader::new(line.take(DOCUMENT_LIMIT)).read_until(END_OF_ANSWER, &mut answer)?;
     decode(&answer)
 }
 
@@ -292,11 +296,10 @@ impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let silent_at = self.heard + SILENCE;
         let end = self.deadline.min(silent_at);
-        let read = remaining(end).and_then(|left| {
-            self.stream.set_read_timeout(Some(left))?;
-            self.stream.read(buffer)
-        });
-        match read {
+        // What came while this process itself was suspended is heard, however late that is.
+        let left = remaining(end).unwrap_or(SHORTEST_LOOK);
+        self.stream.set_read_timeout(Some(left))?;
+        match self.stream.read(buffer) {
             Err(error) if is_timeout(&error) && end == silent_at => {
                 Err(io::Error::new(io::ErrorKind::TimedOut, Silent))
             }
@@ -400,6 +403,16 @@ mod tests {
     fn signs_of_life_are_no_answer() {
         let error = decode::<Reply>(b"  ").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn an_answer_that_came_while_the_caller_was_suspended_is_heard() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let long_ago = Instant::now().checked_sub(SILENCE * 2).unwrap();
+        let mut line = Line { stream: ours, deadline: long_ago, heard: long_ago };
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(line.read(&mut [0; 8]).unwrap(), 1);
+        assert!(is_timeout(&line.read(&mut [0; 8]).unwrap_err()));
     }
 
     #[test]

@@ -24,11 +24,11 @@ use tokio::{
 };
 
 use super::defect;
-use crate::protocol::{BEAT, Reply, SIGN_OF_LIFE};
+use crate::protocol::{BEAT, END_OF_ANSWER, Reply, SIGN_OF_LIFE};
 
 /// How long an answer may take to be taken by the kernel: one that fits into the socket takes no time.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a caller may take to end once it was answered. One that takes longer lives, and has its answer.
+/// How long a caller may take to end once it was answered. One that takes longer lives, and will read it.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Who waits for the answer to a call.
@@ -107,16 +107,19 @@ impl Caller {
         self.answer_if(reply, Self::is_waiting).await
     }
 
-    /// Tells that there is no answer, and none to come, unless it was answered just now.
+    /// Tells that there is no answer, and none to come, unless it was answered just now. The work goes
+    /// on, and holds the connection: so its end is told.
     ///
     /// # Errors
     /// Nobody has heard it.
     pub(super) async fn give_up(&self, reply: &Reply) -> Result<(), Failure> {
-        self.answer_if(reply, |_| Ok(())).await
+        self.answer_if(reply, |_| Ok(())).await?;
+        shutdown(self.stream.as_raw_fd(), Shutdown::Write).map_err(|_| hung_up())
     }
 
     /// Waits until a caller that was answered ends, and tells whether it had read the answer: the kernel
-    /// resets the connection of one that ends with something unread.
+    /// resets the connection of one that ends with something unread. Our half stays open until then:
+    /// with both halves shut, its end would be told at once.
     ///
     /// # Errors
     /// It ended, as by being killed, without having read the answer.
@@ -136,17 +139,16 @@ impl Caller {
         reply: &Reply,
         is_allowed: impl Fn(&Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let document = serde_json::to_vec(reply).map_err(|error| defect(&error))?;
+        let mut document = serde_json::to_vec(reply).map_err(|error| defect(&error))?;
+        document.push(END_OF_ANSWER);
         let mut answered = self.answered.lock().await;
         if *answered {
             return Err(too_late());
         }
         is_allowed(self)?;
         *answered = true;
-        let written = timeout(WRITE_LIMIT, self.write(&document)).await;
-        let ended = shutdown(self.stream.as_raw_fd(), Shutdown::Write);
-        match (written, ended) {
-            (Ok(Ok(())), Ok(())) => Ok(()),
+        match timeout(WRITE_LIMIT, self.write(&document)).await {
+            Ok(Ok(())) => Ok(()),
             _ => Err(hung_up()),
         }
     }
@@ -182,6 +184,8 @@ fn too_late() -> Failure {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::pin::pin;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -226,28 +230,34 @@ pub(super) mod tests {
         assert!(timeout(Duration::from_millis(100), caller.keep_company()).await.is_err());
         let mut heard = String::new();
         plugin.read_to_string(&mut heard).await.unwrap();
-        assert_eq!(heard, r#" {"outcome":"done"}"#);
+        assert_eq!(heard, " {\"outcome\":\"done\"}\n");
+    }
+
+    /// What becomes known of a caller that ends while that is waited for, having read so much.
+    async fn heard(count: usize) -> Result<(), Failure> {
+        let (caller, mut plugin) = caller(LIMIT);
+        plugin.shutdown().await.unwrap();
+        caller.answer(&Reply::Done).await.unwrap();
+        plugin.read_exact(&mut vec![0; count]).await.unwrap();
+        let mut hearing = pin!(caller.has_heard());
+        assert!(timeout(Duration::from_millis(50), &mut hearing).await.is_err(), "it lives");
+        drop(plugin);
+        hearing.await
     }
 
     #[tokio::test]
     async fn who_ends_with_its_answer_unread_has_not_heard_it() {
-        let (caller, mut plugin) = caller(LIMIT);
-        plugin.shutdown().await.unwrap();
-        caller.answer(&Reply::Done).await.unwrap();
-        plugin.read_exact(&mut [0; 3]).await.unwrap();
-        drop(plugin);
-        let failure = caller.has_heard().await.unwrap_err();
-        assert_eq!(failure.reason, Reason::DeadlineExceeded);
+        let whole = r#"{"outcome":"done"}"#.len() + 1;
+        for unread in [whole, 1] {
+            assert_eq!(heard(whole - unread).await.unwrap_err().reason, Reason::DeadlineExceeded);
+        }
+        heard(whole).await.unwrap();
     }
 
     #[tokio::test]
-    async fn who_has_read_its_answer_has_heard_it_ended_or_not() {
-        let (caller, mut plugin) = caller(LIMIT);
-        plugin.shutdown().await.unwrap();
+    async fn who_lives_on_has_heard_its_answer() {
+        let (caller, _plugin) = caller(LIMIT);
         caller.answer(&Reply::Done).await.unwrap();
-        plugin.read_to_end(&mut Vec::new()).await.unwrap();
-        caller.has_heard().await.unwrap();
-        drop(plugin);
         caller.has_heard().await.unwrap();
     }
 

@@ -22,7 +22,7 @@ impl Agent {
         match self.call_await_port(&attachment.id, limit).await {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!(attachment = attachment.id, "its port does not forward yet")
+                tracing::warn!(attachment = attachment.id, "its port does not forward yet");
             }
             Err(failure) => {
                 let attachment = &attachment.id;

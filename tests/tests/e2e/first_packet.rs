@@ -68,7 +68,11 @@ fn under_load(work: impl FnOnce()) {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..3 {
-            scope.spawn(|| while !ended.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         ended.store(true, Ordering::Relaxed);
