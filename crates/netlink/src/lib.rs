@@ -27,6 +27,7 @@ mod error;
 mod fdb;
 mod frame_filter;
 mod generic;
+mod groups;
 mod limit;
 mod link;
 mod link_change;
@@ -57,6 +58,7 @@ pub use devlink::{
 pub use error::{Error, NetnsError};
 pub use fdb::FdbEntry;
 pub use frame_filter::FrameFilter;
+pub use groups::hears_neighbours;
 pub use ipnetwork::IpNetwork;
 pub use limit::{Limit, LimitInForce};
 pub use link::Link;

@@ -1,15 +1,26 @@
 //! What is left to do once a VF is in its pod: it waits for the card, and not for the kernel.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use netlink::CarrierWatch;
+use netlink::{CarrierWatch, Netns, hears_neighbours};
 use saga::{Step, Steps};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 use super::{
     Durations, Failed, MoveError, Scene,
     announcer::{Announcement, Announcer},
     inward::WATCH_CARRIER,
 };
+
+/// How long until it is looked again whether neighbours are heard: the kernel tells nobody.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What follows once the carrier is there.
 pub const STEPS: &Steps<Arrival, MoveError> = &[&Announce];
@@ -45,10 +56,10 @@ impl Arrival {
         }
     }
 
-    /// Waits for the carrier and for the VF's `port`, and announces the VF's addresses. Keeps no thread
-    /// meanwhile. An announcement before the carrier is there, or before the port forwards, would be
-    /// lost. A carrier that does not come is the fabric's matter: the pod gets its interface all the
-    /// same.
+    /// Waits for the carrier, for the VF's `port`, and until neighbours are heard that ask for the VF's
+    /// addresses; then announces these. Keeps no thread meanwhile. An announcement before the carrier is
+    /// there, or before the port forwards, would be lost. A carrier that does not come is the fabric's
+    /// matter: the pod gets its interface all the same.
     ///
     /// # Errors
     /// What failed. The VF is in the pod still: to undo that is to move it out.
@@ -61,12 +72,33 @@ impl Arrival {
                 None => Ok(true),
             }
         };
-        let (came, ()) = tokio::join!(carrier, port);
+        let hearing = timeout(limit, hearing(self.announcement.as_ref()));
+        // Neighbours that are not heard in time ask again.
+        let (came, (), _) = tokio::join!(carrier, port, hearing);
         self.durations.without_carrier = !came.map_err(without_carrier)?;
         self.durations.carrier = started.elapsed();
         saga::run(STEPS, &mut self)?;
         Ok(self.durations)
     }
+}
+
+/// Ends once neighbours are heard that ask for the IPv6 addresses, or can't be known to be.
+async fn hearing(announcement: Option<&Announcement>) {
+    let Some(Announcement { netns, interface, addresses, .. }) = announcement else { return };
+    let of_ipv6 = |address: &IpAddr| match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some(*address),
+    };
+    let addresses: Arc<[Ipv6Addr]> = addresses.iter().filter_map(of_ipv6).collect();
+    while !addresses.is_empty() && is_deaf(netns, *interface, &addresses).await {
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+async fn is_deaf(netns: &Arc<Netns>, interface: u32, addresses: &Arc<[Ipv6Addr]>) -> bool {
+    let (netns, addresses) = (Arc::clone(netns), Arc::clone(addresses));
+    let heard = spawn_blocking(move || hears_neighbours(&netns, interface, &addresses));
+    matches!(heard.await, Ok(Ok(false)))
 }
 
 fn without_carrier(error: netlink::Error) -> Failed {
