@@ -32,20 +32,6 @@ pub struct FrameFilter {
     pub takes_tagged: bool,
 }
 
-/// A filter as the kernel has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FoundFilter {
-    instructions: Vec<u8>,
-}
-
-impl FoundFilter {
-    /// `None`: a filter of another version, or of somebody else.
-    pub(crate) fn known(&self) -> Option<FrameFilter> {
-        let all = [true, false].map(|takes_tagged| FrameFilter { takes_tagged });
-        all.into_iter().find(|filter| filter.instructions() == self.instructions)
-    }
-}
-
 /// Classic BPF, which the kernel takes without further privileges: `struct sock_filter`.
 struct Instruction {
     code: u16,
@@ -175,10 +161,14 @@ pub(crate) fn list_message(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetTrafficFilter(at_hook(index))
 }
 
-/// The filter, if `message` describes one that stands where ours does.
-pub(crate) fn described_by(message: &TcMessage) -> Option<FoundFilter> {
+/// The filter, if `message` describes one of ours. Another may stand where ours does.
+pub(crate) fn described_by(message: &TcMessage) -> Option<FrameFilter> {
     let header = &message.header;
     if TcHandle::from(header.info).major != PRIORITY || header.handle != FILTER.into() {
+        return None;
+    }
+    let kind = TcAttribute::Kind(TcFilterBpf::KIND.to_owned());
+    if !message.attributes.contains(&kind) {
         return None;
     }
     let options = message.attributes.iter().find_map(|attribute| match attribute {
@@ -192,6 +182,32 @@ pub(crate) fn described_by(message: &TcMessage) -> Option<FoundFilter> {
             Some(instructions)
         }
         _ => None,
-    });
-    Some(FoundFilter { instructions: instructions.unwrap_or_default() })
+    })?;
+    let all = [true, false].map(|takes_tagged| FrameFilter { takes_tagged });
+    all.into_iter().find(|filter| filter.instructions() == instructions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: FrameFilter = FrameFilter { takes_tagged: false };
+
+    fn message(kind: &str, options: Vec<TcOption>) -> TcMessage {
+        let mut message = place(7);
+        message.header.handle = FILTER.into();
+        message.attributes =
+            vec![TcAttribute::Kind(kind.to_owned()), TcAttribute::Options(options)];
+        message
+    }
+
+    #[test]
+    fn somebody_elses_filter_in_the_place_of_ours_is_not_ours() {
+        let others =
+            TcOption::Bpf(TcFilterBpfOption::Other(DefaultNla::new(TCA_BPF_OPS, vec![6; 8])));
+        assert_eq!(described_by(&message("bpf", OURS.options())), Some(OURS));
+        assert_eq!(described_by(&message("bpf", vec![others])), None);
+        assert_eq!(described_by(&message("flower", OURS.options())), None);
+        assert_eq!(described_by(&message("matchall", Vec::new())), None);
+    }
 }

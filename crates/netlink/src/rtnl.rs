@@ -24,9 +24,7 @@ use crate::{
     Link, LinkChange, MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings,
     address, bridge,
     datagram::{Object, of_routing},
-    fdb,
-    frame_filter::{self, FoundFilter},
-    limit, route, rule,
+    fdb, frame_filter, limit, route, rule,
     socket::{KernelSocket, RefusalCause},
     vf,
 };
@@ -511,22 +509,6 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn frame_filter(&mut self, index: u32) -> Result<Option<FrameFilter>, Error> {
-        Ok(self.found_filter(index)?.and_then(|found| found.known()))
-    }
-
-    /// Takes in what frames may come at a link. There may be no filter to take away. The hooks stay:
-    /// others may use them.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn clear_frame_filter(&mut self, index: u32) -> Outcome {
-        match self.found_filter(index)? {
-            Some(_) => self.change(Request::delete_frame_filter(index)),
-            None => Ok(()),
-        }
-    }
-
-    fn found_filter(&mut self, index: u32) -> Result<Option<FoundFilter>, Error> {
         let filter = |object| match object {
             RouteNetlinkMessage::NewTrafficFilter(message) => frame_filter::described_by(&message),
             _ => None,
@@ -534,6 +516,18 @@ impl Rtnl {
         let message = frame_filter::list_message(index);
         let listed = self.list("list the filters of a link", &message, filter)?;
         Ok(listed.into_iter().next())
+    }
+
+    /// Takes in what frames may come at a link. There may be no filter to take away, or somebody else's,
+    /// which stays. So do the hooks: others may use them.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn clear_frame_filter(&mut self, index: u32) -> Outcome {
+        match self.frame_filter(index)? {
+            Some(_) => self.change(Request::delete_frame_filter(index)),
+            None => Ok(()),
+        }
     }
 
     fn list<T>(
