@@ -129,10 +129,14 @@ impl Agent {
         }
     }
 
-    /// Makes a VF anew that is home and not as it was, at once or when its key is free again.
+    /// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
+    /// before the pause after the last attempt is over.
     async fn renew(self: &Arc<Self>, record: Arc<Record>, what: &str, renewal: Renewal) {
+        if !self.pauses.is_over(record.pci_address()) {
+            return;
+        }
         match renewal {
-            Renewal::Later => self.reconcile_soon(record),
+            Renewal::Later => self.renew_later(record),
             Renewal::Now => {
                 let home = self.renew_of_record(&record, what).await;
                 if matches!(home, Ok(Homecoming::Clean)) {
@@ -140,6 +144,15 @@ impl Agent {
                 }
             }
         }
+    }
+
+    fn renew_later(self: &Arc<Self>, record: Arc<Record>) {
+        let under_way = self.renewals.begin(record.pci_address());
+        let agent = Arc::clone(self);
+        self.tasks.spawn(async move {
+            agent.reconcile(record.id()).await;
+            drop(under_way);
+        });
     }
 
     /// Says that the attachment is being given back, and begins to write that to the disk, unless it

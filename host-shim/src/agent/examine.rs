@@ -119,6 +119,7 @@ impl Agent {
         let mut obstacles = self.fetch_strangers(held).await;
         obstacles.extend(self.find_drivers().await);
         obstacles.extend(self.pass().await);
+        obstacles.extend(self.await_renewals().await);
         obstacles.extend(self.mend_pods().await);
         self.inventory_wanted();
         obstacles

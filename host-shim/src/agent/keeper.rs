@@ -37,7 +37,7 @@ impl Agent {
     pub(super) async fn reconcile_all(self: &Arc<Self>) {
         let begin = |record: Arc<Record>| {
             let agent = Arc::clone(self);
-            self.tasks.spawn(async move { agent.reconcile(record.id()).await })
+            self.tasks.spawn(async move { agent.reconcile_unless_renewed(&record).await })
         };
         let begun: Vec<_> = self.records.all().into_iter().map(begin).collect();
         for comparison in begun {
@@ -47,19 +47,35 @@ impl Agent {
         }
     }
 
-    /// Compares one record with the kernel, and makes the kernel agree.
+    /// Compares one record with the kernel, and makes the kernel agree. Waits for a VF that is made
+    /// anew.
     pub(super) async fn reconcile(self: &Arc<Self>, id: &str) {
         let Some(record) = self.records.by_id(id) else { return };
         let _key = self.keys.lock(&record.key()).await;
+        self.reconcile_locked(id, Renewal::Now).await;
+    }
+
+    /// Likewise, without waiting for a VF that is made anew: there may be many, one at a time.
+    async fn reconcile_unless_renewed(self: &Arc<Self>, record: &Record) {
+        let key = record.key();
+        let _key = tokio::select! {
+            biased;
+            () = self.renewals.begun(record.pci_address()) => return,
+            key = self.keys.lock(&key) => key,
+        };
+        self.reconcile_locked(record.id(), Renewal::Later).await;
+    }
+
+    async fn reconcile_locked(self: &Arc<Self>, id: &str, renewal: Renewal) {
         let Some(record) = self.records.by_id(id) else { return };
         // Its ADD holds the key for as long as it is at work.
         if record.phase == Phase::Attaching {
             return self.take_back_unanswered(&record.key()).await;
         }
         if record.phase == Phase::Releasing || record.boot_id != self.boot_id {
-            return self.release(record, Duration::ZERO, Renewal::Now).await;
+            return self.release(record, Duration::ZERO, renewal).await;
         }
-        if let Err(failure) = self.reconcile_live(record).await {
+        if let Err(failure) = self.reconcile_live(record, renewal).await {
             tracing::warn!(attachment = id, "not in order: {failure}");
         }
     }
@@ -70,7 +86,11 @@ impl Agent {
         self.tasks.spawn(async move { agent.reconcile(record.id()).await });
     }
 
-    async fn reconcile_live(self: &Arc<Self>, record: Arc<Record>) -> Result<(), Failure> {
+    async fn reconcile_live(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        renewal: Renewal,
+    ) -> Result<(), Failure> {
         let looked = {
             let _one_at_a_time = self.keeping.lock().await;
             let agent = Arc::clone(self);
@@ -88,7 +108,7 @@ impl Agent {
             (Place::Host | Place::Unfinished, true) => self.put_back(&record).await,
             (Place::Host, false) => {
                 tracing::info!(attachment = record.id(), "its pod's namespace has ended");
-                self.release(record, Duration::ZERO, Renewal::Now).await;
+                self.release(record, Duration::ZERO, renewal).await;
                 Ok(())
             }
             (Place::Nowhere, true) => {
@@ -174,10 +194,10 @@ impl Agent {
     }
 
     /// Compares all with the kernel, and makes the kernel agree: one pass at a time, whoever wants it.
-    /// Tells which VFs could not be restored, and why.
+    /// Tells which VFs could not be restored, and why. Those that are to be made anew are only begun.
     pub(super) async fn pass(self: &Arc<Self>) -> Obstacles {
         let _one_at_a_time = self.passing.lock().await;
-        self.finish_renewals().await;
+        self.begin_to_finish_renewals();
         self.proofs.forget_older_than(self.config.timeouts.reconcile());
         self.reconcile_all().await;
         let obstacles = self.restore_strays().await;

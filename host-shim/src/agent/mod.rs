@@ -12,9 +12,9 @@
 //! | `examining` | all VFs are looked at for somebody | doctor |
 //! | `passing` | all is compared with the kernel | the keeper, doctor |
 //! | `keys` | one attachment | each verb of it, the keeper, the DPU's wishes |
+//! | `renewing` | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
 //! | `vfs_stay` | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
-//! | `free_vfs` | a VF that nobody has | an attach that makes it its own; who makes it anew |
-//! | `renewing` | VFs are made anew one at a time | whoever makes one anew, with the VF's key or as a free one |
+//! | `free_vfs` | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
 //! | `moves` | a turn at moving a VF | each move |
 //! | `keeping` | the keeper's turn at looking | the keeper |
 //! | `looks` | a turn at looking at the kernel | each look |
@@ -105,6 +105,7 @@ use pending::Pending;
 use proofs::Proofs;
 use provide::Wanted;
 use records::Records;
+use renewal::Renewals;
 use repairs::Repairs;
 use session::Session;
 use welcomed::Welcomed;
@@ -173,9 +174,11 @@ struct Agent {
     /// Held for reading while an attach makes a VF its own, and for writing while the number of VFs
     /// changes.
     vfs_stay: RwLock<()>,
-    /// Held while a free VF is made anew, and while an attach makes one its own, by PCI address.
+    /// The VFs that are being made anew.
+    renewals: Renewals,
+    /// Held while a free VF is restored or made anew, and while an attach makes one its own, by PCI address.
     free_vfs: KeyedLocks<String>,
-    /// Held while a VF is made anew, whoever has it.
+    /// Held while a VF is made anew, whoever has it, and while VFs are given to drivers.
     renewing: tokio::sync::Mutex<()>,
     /// What calls whose answers never came may have left on the DPU.
     orphans: Orphans,
@@ -232,6 +235,7 @@ impl Agent {
             untold: Mutex::default(),
             wanted_vfs: Mutex::default(),
             vfs_stay: RwLock::default(),
+            renewals: Renewals::default(),
             free_vfs: KeyedLocks::default(),
             renewing: tokio::sync::Mutex::default(),
             orphans: Orphans::default(),

@@ -52,6 +52,11 @@ impl Proofs {
         self.of(vf, link).is_some_and(|differences| !differences.is_empty())
     }
 
+    /// Whether a VF was found to be as before.
+    pub(super) fn is_proven(&self, vf: &VfIdentity, link: &Link) -> bool {
+        self.of(vf, link).is_some_and(|differences| differences.is_empty())
+    }
+
     fn note(&self, pci_address: &str, index: Option<u32>, differences: Vec<String>) {
         let proof = Proof { index, at: Instant::now(), differences };
         locked(&self.0).insert(pci_address.to_owned(), proof);

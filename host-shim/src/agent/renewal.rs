@@ -1,17 +1,23 @@
 //! Making VFs anew that are not as they were, which ends all that a pod has set or stacked on one.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bootstrap::Chain;
 use netlink::{Link, Rtnl};
 use offload_proto::Failure;
 use tokio::{
+    sync::{MutexGuard, watch},
     task::spawn_blocking,
     time::{Instant, timeout},
 };
 
 use super::{
-    Agent, detach::Homecoming, milestones::Milestone, originals::is_named, records::Record,
+    Agent, detach::Homecoming, locked, milestones::Milestone, originals::is_named, records::Record,
+    strangers::Obstacles,
 };
 use crate::{
     mover::make_clean,
@@ -22,20 +28,87 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Nobody tells that udev is done with a link.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// How long somebody who wants to know waits for all VFs that are being made anew.
+const OPERATORS_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The VFs that are being made anew, or wait for their turn: no comparison with the kernel waits for
+/// them.
+#[derive(Debug, Default)]
+pub(super) struct Renewals {
+    /// By PCI address.
+    under_way: watch::Sender<HashSet<String>>,
+    /// Why free VFs could not be made anew last.
+    obstacles: Mutex<Obstacles>,
+}
+
+/// A VF is under way for as long as this is kept.
+#[derive(Debug)]
+#[must_use = "the VF is under way only as long as this is kept"]
+pub(super) struct UnderWay {
+    pci_address: String,
+    under_way: watch::Sender<HashSet<String>>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.under_way.send_modify(|under_way| {
+            under_way.remove(&self.pci_address);
+        });
+    }
+}
+
+impl Renewals {
+    /// Says that a VF is about to be made anew. `None`: somebody has said so.
+    pub(super) fn begin(&self, pci_address: &str) -> Option<UnderWay> {
+        let note = |under_way: &mut HashSet<String>| under_way.insert(pci_address.to_owned());
+        self.under_way.send_if_modified(note).then(|| UnderWay {
+            pci_address: pci_address.to_owned(),
+            under_way: self.under_way.clone(),
+        })
+    }
+
+    pub(super) fn is_under_way(&self, pci_address: &str) -> bool {
+        self.under_way.borrow().contains(pci_address)
+    }
+
+    /// Waits until a VF is being made anew.
+    pub(super) async fn begun(&self, pci_address: &str) {
+        self.until(|under_way| under_way.contains(pci_address)).await;
+    }
+
+    async fn until(&self, is_so: impl FnMut(&HashSet<String>) -> bool) {
+        // There is a sender for as long as there is this.
+        let _ = self.under_way.subscribe().wait_for(is_so).await;
+    }
+
+    fn note(&self, subject: String, outcome: Result<(), String>) {
+        let mut obstacles = locked(&self.obstacles);
+        match outcome {
+            Ok(()) => drop(obstacles.remove(&subject)),
+            Err(why) => drop(obstacles.insert(subject, why)),
+        }
+    }
+}
 
 impl Agent {
+    /// Waits for the VFs that are being made anew, but not for ever, and tells which free ones could
+    /// not be, and why.
+    pub(super) async fn await_renewals(&self) -> Obstacles {
+        let _ = timeout(OPERATORS_PATIENCE, self.renewals.until(HashSet::is_empty)).await;
+        locked(&self.renewals.obstacles).clone()
+    }
+
     /// Makes the VF of a record anew, which is at home, and brings it into order. The caller holds the
-    /// key's lock. Not again before the pause after the last attempt is over: then nothing is done.
+    /// key's lock.
     pub(super) async fn renew_of_record(
         self: &Arc<Self>,
         record: &Arc<Record>,
         what: &str,
     ) -> Result<Homecoming, Failure> {
         let vf = identity_of(record);
-        if !self.pauses.is_over(&vf.pci_address) {
-            return Ok(Homecoming::Different(what.to_owned()));
-        }
-        if let Err(why) = self.make_anew(&vf, what).await {
+        let _under_way = self.renewals.begin(&vf.pci_address);
+        let turn = self.renewing.lock().await;
+        if let Err(why) = self.make_anew(&vf, what, turn).await {
             self.pauses.failed(&vf.pci_address);
             return Ok(Homecoming::Different(format!("{what}; it can't be made anew: {why}")));
         }
@@ -45,29 +118,52 @@ impl Agent {
         home
     }
 
+    /// Begins to make a VF anew that nobody has, unless that is under way.
+    pub(super) fn begin_renewal_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
+        let Some(under_way) = self.renewals.begin(&vf.pci_address) else { return };
+        let agent = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let outcome = agent.renew_free(&vf, &what).await;
+            agent.renewals.note(agent.subject_of(&vf), outcome);
+            drop(under_way);
+            agent.inventory_changed();
+            agent.vf_became_free();
+        });
+    }
+
     /// Makes a VF anew that nobody has, and brings it into order.
     ///
     /// # Errors
     /// Why it is not as it was still.
-    pub(super) async fn renew_free(
-        self: &Arc<Self>,
-        vf: &VfIdentity,
-        what: &str,
-    ) -> Result<(), String> {
-        let _not_taken = self.free_vfs.lock(&vf.pci_address).await;
-        if self.records.by_pci_address(&vf.pci_address).is_some() {
-            return Ok(());
-        }
+    async fn renew_free(self: &Arc<Self>, vf: &VfIdentity, what: &str) -> Result<(), String> {
         if !self.pauses.is_over(&vf.pci_address) {
             return Err(format!("{what}; it is made anew later once more"));
         }
-        let outcome = match self.make_anew(vf, what).await {
+        let turn = self.renewing.lock().await;
+        let _not_taken = self.free_vfs.lock(&vf.pci_address).await;
+        // Somebody may have taken it while it waited, and an agent that ends begins nothing more.
+        if self.tasks.is_closed() || !self.is_still_to_be_renewed(vf).await? {
+            return Ok(());
+        }
+        let outcome = match self.make_anew(vf, what, turn).await {
             Ok(()) => self.prove_renewed(vf).await,
             Err(why) => Err(format!("{what}; it can't be made anew: {why}")),
         };
         Milestone::RenewalProven.pass();
         self.note_renewed(vf, outcome.is_ok(), what);
         outcome
+    }
+
+    async fn is_still_to_be_renewed(self: &Arc<Self>, vf: &VfIdentity) -> Result<bool, String> {
+        let (agent, vf) = (Arc::clone(self), vf.clone());
+        let look = move || {
+            let present = agent.host_links()?;
+            let link = vf_source::link_of(&*agent.source, &present.links, &vf.pci_address);
+            Ok(link.is_some_and(|link| {
+                agent.is_free(&vf, link, &present) && !agent.proofs.is_proven(&vf, link)
+            }))
+        };
+        self.listed(look).await.map_err(|failure| failure.to_string())
     }
 
     fn note_renewed(&self, vf: &VfIdentity, is_clean: bool, what: &str) {
@@ -81,20 +177,19 @@ impl Agent {
     }
 
     /// Makes a VF anew and waits until it is home.
-    async fn make_anew(self: &Arc<Self>, vf: &VfIdentity, what: &str) -> Result<(), String> {
-        let _one_at_a_time = self.renewing.lock().await;
+    async fn make_anew(
+        self: &Arc<Self>,
+        vf: &VfIdentity,
+        what: &str,
+        _turn: MutexGuard<'_, ()>,
+    ) -> Result<(), String> {
         tracing::info!(vf = vf.pci_address, "to be made anew, for {what}");
         let mut arrivals = self.vf_events.subscribe();
-        self.originals.note_renewal(&vf.pci_address, true);
-        Milestone::RenewalBegun.pass();
         let made = {
             let (agent, vf) = (Arc::clone(self), vf.clone());
             spawn_blocking(move || agent.make_anew_now(&vf)).await
         };
-        // What fails may leave it without a driver.
         made.map_err(|error| error.to_string())??;
-        Milestone::RenewalMade.pass();
-        self.originals.note_renewal(&vf.pci_address, false);
         let deadline = Instant::now() + PATIENCE;
         while !self.is_home_again(vf).await? {
             if Instant::now() >= deadline {
@@ -109,9 +204,14 @@ impl Agent {
         let mut host = Rtnl::open_in(&self.host).map_err(|error| error.to_string())?;
         let link = self.at_home(vf, &mut host).map_err(|error| error.to_string())?;
         let link = link.ok_or("it is not in the host's network namespace")?;
-        self.source
-            .make_anew(&vf.pci_address, &link, &mut host)
-            .map_err(|error| Chain(&error).to_string())
+        self.originals.note_renewal(&vf.pci_address, true);
+        Milestone::RenewalBegun.pass();
+        let made = self.source.make_anew(&vf.pci_address, &link, &mut host);
+        // What fails may leave it without a driver.
+        made.map_err(|error| Chain(&error).to_string())?;
+        Milestone::RenewalMade.pass();
+        self.originals.note_renewal(&vf.pci_address, false);
+        Ok(())
     }
 
     async fn is_home_again(self: &Arc<Self>, vf: &VfIdentity) -> Result<bool, String> {
@@ -134,7 +234,7 @@ impl Agent {
     async fn prove_renewed(self: &Arc<Self>, vf: &VfIdentity) -> Result<(), String> {
         let (agent, vf) = (Arc::clone(self), vf.clone());
         let work = move || agent.clean_and_prove(&vf, true);
-        let differences = spawn_blocking(work).await.map_err(|error| error.to_string())??;
+        let differences = self.look(work).await.map_err(|failure| failure.to_string())??;
         if differences.is_empty() { Ok(()) } else { Err(differences.join("; ")) }
     }
 
@@ -168,9 +268,22 @@ impl Agent {
         Ok(())
     }
 
-    /// Gives those VFs a driver that have none because to make them anew failed, or the agent died
-    /// meanwhile.
-    pub(super) async fn finish_renewals(self: &Arc<Self>) {
+    /// Begins to give those VFs a driver that have none because to make them anew failed, or the agent
+    /// died meanwhile.
+    pub(super) fn begin_to_finish_renewals(self: &Arc<Self>) {
+        let unfinished = self.originals.unfinished_renewals().into_iter();
+        let begun: Vec<_> = unfinished.filter_map(|vf| self.renewals.begin(&vf)).collect();
+        if begun.is_empty() {
+            return;
+        }
+        let agent = Arc::clone(self);
+        self.tasks.spawn(async move {
+            agent.finish_renewals().await;
+            drop(begun);
+        });
+    }
+
+    async fn finish_renewals(self: &Arc<Self>) {
         let _one_at_a_time = self.renewing.lock().await;
         let agent = Arc::clone(self);
         if let Err(error) = spawn_blocking(move || agent.finish_renewals_now()).await {
@@ -203,4 +316,37 @@ impl Agent {
 pub(super) fn identity_of(record: &Record) -> VfIdentity {
     let vf = record.attachment.vf.clone().unwrap_or_default();
     VfIdentity { controller: vf.controller, pf: vf.pf, vf: vf.vf, pci_address: vf.pci_address }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{records::tests::record, tests::agent};
+
+    const VF: &str = "0000:03:00.2";
+
+    #[test]
+    fn a_vf_is_under_way_until_that_ends() {
+        let renewals = Renewals::default();
+        let under_way = renewals.begin(VF).unwrap();
+        assert!(renewals.is_under_way(VF) && renewals.begin(VF).is_none());
+        drop(under_way);
+        assert!(!renewals.is_under_way(VF) && renewals.begin(VF).is_some());
+    }
+
+    #[tokio::test]
+    async fn no_pass_waits_for_vfs_that_are_made_anew() {
+        let (agent, _folder) = agent();
+        let turn = agent.renewing.lock().await;
+        agent.originals.note_renewal(VF, true);
+        let record = Arc::new(record("a", "c"));
+        agent.records.keep(&record);
+        let key = agent.keys.lock(&record.key()).await;
+        let under_way = agent.renewals.begin(record.pci_address()).unwrap();
+        timeout(Duration::from_secs(20), agent.pass()).await.expect("the pass waits");
+        assert!(agent.renewals.is_under_way(VF), "it is to be finished");
+        drop((key, under_way, turn));
+        timeout(Duration::from_secs(20), agent.await_renewals()).await.unwrap();
+        assert!(agent.originals.unfinished_renewals().is_empty());
+    }
 }

@@ -201,7 +201,7 @@ async fn keep(config: Config) -> Result<(), AgentError> {
         tokio::spawn(endpoint.serve(page_of(&agent)));
     }
     let monitor = LinkMonitor::open(&agent.host)?;
-    agent.finish_renewals().await;
+    agent.begin_to_finish_renewals();
     agent.reconcile_all().await;
     Milestone::StartReconciled.pass();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");

@@ -13,36 +13,42 @@ use crate::{
     vf_source::{self, VfIdentity},
 };
 
-/// A free VF that can't be restored, and so is to be made anew.
-struct Refuted {
-    vf: VfIdentity,
-    what: String,
-}
-
 impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
-    /// again, and makes those anew that can't be restored. Those that the host itself uses are left
-    /// alone. Tells which could not be brought into order, and why.
+    /// again, and begins to make those anew that can't be restored. Those that the host itself uses are
+    /// left alone. Tells which could not be restored, and why.
     pub(super) async fn restore_strays(self: &Arc<Self>) -> Obstacles {
-        let agent = Arc::clone(self);
-        let restored = spawn_blocking(move || agent.restore_strays_now()).await;
-        let (mut obstacles, refuted) = match restored {
-            Ok(Ok(restored)) => restored,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the VFs can't be listed");
-                Default::default()
-            }
-            Err(error) => {
-                tracing::error!(%error, "restoring VFs failed");
-                Default::default()
-            }
-        };
-        for Refuted { vf, what } in refuted {
-            if let Err(why) = self.renew_free(&vf, &what).await {
-                obstacles.insert(self.subject_of(&vf), why);
+        let mut obstacles = Obstacles::new();
+        for vf in self.at_strays(Self::changed_strays).await {
+            let _not_taken = self.free_vfs.lock(&vf.pci_address).await;
+            let subject = self.subject_of(&vf);
+            let restored = self.at_strays(move |agent| agent.restore_if_free(&vf)).await;
+            obstacles.extend(restored.map(|why| (subject, why)));
+        }
+        for (vf, what) in self.at_strays(Self::refuted_strays).await {
+            if !obstacles.contains_key(&self.subject_of(&vf)) {
+                self.begin_renewal_of_free(vf, what);
             }
         }
         obstacles
+    }
+
+    async fn at_strays<T: Default + Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
+    ) -> T {
+        let agent = Arc::clone(self);
+        match spawn_blocking(move || work(&agent)).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the VFs can't be listed");
+                T::default()
+            }
+            Err(error) => {
+                tracing::error!(%error, "restoring VFs failed");
+                T::default()
+            }
+        }
     }
 
     /// Brings the VF that a pod has as its interface home, and tells whether there was one.
@@ -92,33 +98,44 @@ impl Agent {
         Ok(is_clean)
     }
 
-    fn restore_strays_now(&self) -> Result<(Obstacles, Vec<Refuted>), Error> {
-        let mut obstacles = Obstacles::new();
-        let mut host = Rtnl::open_in(&self.host)?;
-        let present = HostLinks { links: host.links()?, addresses: host.all_addresses()? };
-        let mut unproven = Vec::new();
-        for (vf, link) in self.host_vfs(&present) {
-            // Looked for after the listing: a VF that is being attached has a record by now.
-            if !self.is_free(&vf, link, &present) {
-                continue;
-            }
-            if !self.looks_clean(&vf, link)
-                && let Err(why) = self.restore_stray(&vf, link, &mut host)
-            {
-                tracing::warn!(vf = vf.pci_address, "not restored: {why}");
-                obstacles.insert(self.subject_of(&vf), why);
-                continue;
-            }
-            if self.proofs.of(&vf, link).is_none_or(|differences| !differences.is_empty()) {
-                unproven.push((vf, link.index));
-            }
-        }
+    /// The free VFs that do not look as before at first sight.
+    fn changed_strays(&self) -> Result<Vec<VfIdentity>, Error> {
+        let present = self.host_links()?;
+        let vfs = self.host_vfs(&present).into_iter();
+        // Looked for after the listing: a VF that is being attached has a record by now.
+        let changed = vfs
+            .filter(|(vf, link)| self.is_idle(vf, link, &present) && !self.looks_clean(vf, link));
+        Ok(changed.map(|(vf, _)| vf).collect())
+    }
+
+    /// Restores what can be restored of a VF, unless somebody has taken it since it was seen. Tells
+    /// why it could not be restored.
+    fn restore_if_free(&self, vf: &VfIdentity) -> Result<Option<String>, Error> {
+        let present = self.host_links()?;
+        let link = vf_source::link_of(&*self.source, &present.links, &vf.pci_address);
+        let Some(link) = link.filter(|link| self.is_idle(vf, link, &present)) else {
+            return Ok(None);
+        };
+        let restored = self.restore_stray(vf, link, &mut Rtnl::open_in(&self.host)?);
+        Ok(restored
+            .inspect_err(|why| tracing::warn!(vf = vf.pci_address, "not restored: {why}"))
+            .err())
+    }
+
+    /// The free VFs that are not as before, each with what is not.
+    fn refuted_strays(&self) -> Result<Vec<(VfIdentity, String)>, Error> {
+        let present = self.host_links()?;
+        let vfs = vf_source::vfs(&*self.source, &present.links);
+        let unproven = vfs.filter(|(vf, link)| {
+            self.is_idle(vf, link, &present) && !self.proofs.is_proven(vf, link)
+        });
+        let unproven: Vec<_> = unproven.map(|(vf, link)| (vf, link.index)).collect();
         let mut found = self.prove(&unproven)?;
         let refuted = unproven.into_iter().filter_map(|(vf, _)| {
             let what = found.remove(&vf.pci_address)?.join("; ");
-            (!what.is_empty()).then_some(Refuted { vf, what })
+            (!what.is_empty()).then_some((vf, what))
         });
-        Ok((obstacles, refuted.collect()))
+        Ok(refuted.collect())
     }
 
     /// Restores what can be restored of a VF.
@@ -135,6 +152,11 @@ impl Agent {
             self.repairs.note(&self.subject_of(vf), format!("restored: {}", before.join("; ")));
         }
         Ok(())
+    }
+
+    /// Whether nobody has a VF that is in the host's namespace, and it is not being made anew.
+    fn is_idle(&self, vf: &VfIdentity, link: &Link, present: &HostLinks) -> bool {
+        self.is_free(vf, link, present) && !self.renewals.is_under_way(&vf.pci_address)
     }
 
     /// Whether nobody has a VF that is in the host's namespace.
