@@ -51,8 +51,10 @@ pub struct HostEnd {
     pub settings: Vec<String>,
 }
 
-/// What `ip` shows that names the moment, or where the other end of a veth pair is.
-const OF_THE_MOMENT: [&str; 9] = [
+/// What `ip` shows that names the moment, or where the other end of a veth pair is, or what a driver
+/// without an address of its own draws anew each time that it takes a VF.
+const OF_THE_MOMENT: [&str; 10] = [
+    "permaddr",
     "flags",
     "ifindex",
     "link",
