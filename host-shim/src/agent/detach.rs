@@ -13,7 +13,6 @@ use super::{
     dpu::detach_request,
     milestones::Milestone,
     records::{Phase, Record, Written},
-    renewal::identity_of,
 };
 use crate::{
     mover::{MoveError, Namespaces, Scene},
@@ -244,7 +243,7 @@ impl Agent {
         if record.original.is_handed_over {
             return Ok(Homecoming::Clean);
         }
-        let vf = identity_of(record);
+        let vf = record.vf();
         let prove = || {
             let mut host = Rtnl::open_in(&self.host)?;
             let name = Some(record.original.name.as_str());

@@ -184,8 +184,7 @@ impl Agent {
     }
 
     fn vf_in_host(&self, vf: v1::Vf, rtnl: &mut Rtnl) -> Result<FoundVf, Failure> {
-        let v1::Vf { controller, pf, vf, pci_address, .. } = vf;
-        let identity = VfIdentity { controller, pf, vf, pci_address };
+        let identity = VfIdentity::from(vf);
         let found = self.look_in_host(&identity, rtnl).map_err(not_moved)?;
         found.ok_or_else(|| {
             let VfIdentity { pci_address, .. } = &identity;

@@ -210,13 +210,7 @@ fn physical_functions(
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
     for record in records {
-        let vf = record.attachment.vf.clone().unwrap_or_default();
-        let identity = VfIdentity {
-            controller: vf.controller,
-            pf: vf.pf,
-            vf: vf.vf,
-            pci_address: vf.pci_address,
-        };
+        let identity = record.vf();
         vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
     }
     let mut known: HashSet<_> = holders(records).map(str::to_owned).collect();

@@ -2,9 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
+use super::locked;
 use crate::protocol::Key;
 
 /// How many calls of each key are under way.
@@ -24,24 +25,24 @@ pub(super) struct Entered {
 impl Pending {
     /// Says that a call of the key is under way, until the answer is dropped.
     pub(super) fn enter(&self, key: &Key) -> Entered {
-        *lock(&self.0).entry(key.clone()).or_default() += 1;
+        *locked(&self.0).entry(key.clone()).or_default() += 1;
         Entered { pending: Arc::clone(&self.0), key: key.clone() }
     }
 
     /// The keys.
     pub(super) fn keys(&self) -> Vec<Key> {
-        lock(&self.0).keys().cloned().collect()
+        locked(&self.0).keys().cloned().collect()
     }
 
     /// Whether a call of the key is under way.
     pub(super) fn contains(&self, key: &Key) -> bool {
-        lock(&self.0).contains_key(key)
+        locked(&self.0).contains_key(key)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut numbers = lock(&self.pending);
+        let mut numbers = locked(&self.pending);
         if let Some(number) = numbers.get_mut(&self.key) {
             *number -= 1;
             if *number == 0 {
@@ -49,10 +50,6 @@ impl Drop for Entered {
             }
         }
     }
-}
-
-fn lock(numbers: &Mutex<Numbers>) -> MutexGuard<'_, Numbers> {
-    numbers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

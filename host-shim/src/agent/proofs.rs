@@ -121,21 +121,20 @@ impl Agent {
     fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &Portrait) -> Vec<String> {
         let own = self.own_state(vf);
         match own.as_ref().and_then(|own| own.portrait.as_ref()) {
-            Some(original) => {
-                let up = link.is_up.then(|| IT_IS_UP.to_owned());
-                up.into_iter().chain(portrait.differences_from(original)).collect()
-            }
+            Some(original) => differences_from(original, link, portrait),
             None => vec!["what it was like before is not known".into()],
         }
     }
 }
 
-const IT_IS_UP: &str = "it is up";
-
 /// What is not as before of a VF at first sight.
 pub(super) fn superficial_differences(link: &Link, original: &Portrait) -> Vec<String> {
-    let up = link.is_up.then(|| IT_IS_UP.to_owned());
-    up.into_iter().chain(Portrait::of_link(link).differences_from(original)).collect()
+    differences_from(original, link, &Portrait::of_link(link))
+}
+
+fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Vec<String> {
+    let up = link.is_up.then(|| "it is up".to_owned());
+    up.into_iter().chain(portrait.differences_from(original)).collect()
 }
 
 /// Sysfs of the host's namespace. Where it can't be had, that is told, and settings of queues that only

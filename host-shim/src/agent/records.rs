@@ -17,7 +17,7 @@ use netlink::NetnsId;
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 
-use crate::{mover::Original, protocol::Key};
+use crate::{mover::Original, protocol::Key, vf_source::VfIdentity};
 
 const TABLE: &str = "attachments";
 const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE], migrations: &[] };
@@ -86,6 +86,12 @@ impl Record {
     #[must_use]
     pub(super) fn key(&self) -> Key {
         self.attachment.key.clone().unwrap_or_default().into()
+    }
+
+    /// The VF it holds.
+    #[must_use]
+    pub(super) fn vf(&self) -> VfIdentity {
+        self.attachment.vf.clone().unwrap_or_default().into()
     }
 
     /// The PCI address of the VF it holds.

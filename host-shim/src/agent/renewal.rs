@@ -105,7 +105,7 @@ impl Agent {
         record: &Arc<Record>,
         what: &str,
     ) -> Result<Homecoming, Failure> {
-        let vf = identity_of(record);
+        let vf = record.vf();
         let _under_way = self.renewals.begin(&vf.pci_address);
         let turn = self.renewing.lock().await;
         if let Err(why) = self.make_anew(&vf, what, turn).await {
@@ -310,12 +310,6 @@ impl Agent {
             }
         }
     }
-}
-
-/// Which VF a record holds.
-pub(super) fn identity_of(record: &Record) -> VfIdentity {
-    let vf = record.attachment.vf.clone().unwrap_or_default();
-    VfIdentity { controller: vf.controller, pf: vf.pf, vf: vf.vf, pci_address: vf.pci_address }
 }
 
 #[cfg(test)]

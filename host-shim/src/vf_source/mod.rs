@@ -6,6 +6,7 @@ mod virtual_card;
 use std::{fmt::Debug, net::IpAddr};
 
 use netlink::{Error, IpNetwork, Link, MacAddress, Portrait, Rtnl};
+use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 use sriov::Handover;
 
@@ -25,6 +26,13 @@ pub struct VfIdentity {
     pub vf: u32,
     /// Its PCI address, which stays with it whatever it is called and wherever it is.
     pub pci_address: String,
+}
+
+impl From<v1::Vf> for VfIdentity {
+    fn from(vf: v1::Vf) -> Self {
+        let v1::Vf { controller, pf, vf, pci_address, .. } = vf;
+        Self { controller, pf, vf, pci_address }
+    }
 }
 
 /// What VFs all of a PF are.
