@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, de};
 use vf_alloc::{PfId, PoolSpec};
 
 pub use check::Problems;
-pub(crate) use networks::{check_bandwidth, is_label};
+pub(crate) use networks::{LimitsOf, check_bandwidth, is_label};
 pub use networks::{check_network, check_networks};
 
 use crate::{

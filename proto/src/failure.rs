@@ -67,7 +67,7 @@ reasons! {
     /// No free address in the subnet.
     AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses that are cooling; see `dpuctl get networks`";
     /// The requested address is held by another attachment, or resting.
-    AddressInUse = "ADDRESS_IN_USE", AlreadyExists, 104, "ask for another address or stop its holder";
+    AddressInUse = "ADDRESS_IN_USE", AlreadyExists, 104, "ask for another address, stop its holder, or wait until it has rested";
     /// The requested address can't be handed out.
     AddressNotAllowed = "ADDRESS_NOT_ALLOWED", InvalidArgument, 105, "ask for an address inside one of the network's subnets that is not reserved";
     /// The requested MAC address is held by another attachment.

@@ -11,7 +11,7 @@ use tonic::Status;
 use super::convert::{read, show};
 use crate::{
     attachments::{NetworkView, Origin},
-    config::{check_bandwidth, check_network},
+    config::{LimitsOf, check_bandwidth, check_network},
     model::{AttachSpec, HostName, Network},
 };
 
@@ -107,7 +107,7 @@ fn check_spec(spec: &AttachSpec) {
     assert!((1..=15).contains(&spec.key.interface_name.len()));
     assert!(spec.addresses.len() <= 16);
     assert!(spec.mac.is_none_or(MacAddress::is_unicast));
-    assert_eq!(check_bandwidth(&spec.bandwidth), [""; 0]);
+    assert_eq!(check_bandwidth(&spec.bandwidth, LimitsOf::Pod), [""; 0]);
     for label in [&spec.pod.namespace, &spec.pod.name, &spec.pod.uid] {
         assert!(label.len() <= 253 && !label.contains(char::is_control));
     }

@@ -12,7 +12,7 @@ use vf_alloc::{Request, ReserveError, VfFacts, VfId};
 
 use super::registry::{Entry, Registry};
 use crate::{
-    model::{AttachSpec, AttachmentId, Bandwidth, Lease, Network, Phase, Record},
+    model::{AttachSpec, AttachmentId, Bandwidth, Lease, Network, Phase, Record, WantedAddress},
     sessions::SessionId,
 };
 
@@ -27,11 +27,11 @@ impl Registry {
     ) -> Result<Arc<Record>, Failure> {
         self.check_room()?;
         let network = Arc::clone(&self.networks.find(spec.network.as_deref())?.network);
-        self.check_addresses(spec, &network)?;
+        let addresses = distinct_addresses(spec, &network)?;
         let mac = self.choose_mac(spec.mac)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
-        let leases = match self.reserve_addresses(spec, &network, id, now) {
+        let leases = match self.reserve_addresses(spec, &addresses, &network, id, now) {
             Ok(leases) => leases,
             Err(failure) => {
                 self.forget_reservation(&network, id, now);
@@ -65,41 +65,6 @@ impl Registry {
             Reason::Overloaded,
             format!("this DPU serves as many attachments as limits.attachments allows: {limit}"),
         ))
-    }
-
-    /// Each address asked for must lie in one of the network's subnets, and in one of its own.
-    fn check_addresses(&self, spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
-        let mut taken = Vec::new();
-        for address in &spec.addresses {
-            let subnet = network.subnets.iter().find(|subnet| subnet.cidr.contains(address.ip));
-            let Some(subnet) = subnet else {
-                return Err(Failure::new(
-                    Reason::AddressNotAllowed,
-                    format!("{address} is in no subnet of network {}", network.name),
-                ));
-            };
-            if address.prefix_length.is_some_and(|length| length != subnet.cidr.prefix()) {
-                return Err(Failure::new(
-                    Reason::AddressNotAllowed,
-                    format!(
-                        "{address} has another prefix length than subnet {} of network {}: ask for \
-                         {}/{} or leave the length out",
-                        subnet.cidr,
-                        network.name,
-                        address.ip,
-                        subnet.cidr.prefix()
-                    ),
-                ));
-            }
-            if taken.contains(&subnet.cidr) {
-                return Err(Failure::new(
-                    Reason::InvalidRequest,
-                    format!("{address} is the second address asked for in subnet {}", subnet.cidr),
-                ));
-            }
-            taken.push(subnet.cidr);
-        }
-        Ok(())
     }
 
     fn choose_mac(&self, wanted: Option<MacAddress>) -> Result<MacAddress, Failure> {
@@ -156,16 +121,17 @@ impl Registry {
     fn reserve_addresses(
         &mut self,
         spec: &AttachSpec,
+        asked: &[IpAddr],
         network: &Network,
         id: AttachmentId,
         now: u64,
     ) -> Result<Vec<Lease>, Failure> {
         let mut leases = Vec::new();
-        for address in &spec.addresses {
-            if self.rest_of(address.ip, now).is_some_and(|rest| rest.is_of(spec)) {
-                self.networks.pools_with(address.ip).for_each(|pool| pool.end_rest(address.ip));
+        for &address in asked {
+            if self.rest_of(address, now).is_some_and(|rest| rest.is_of(spec)) {
+                self.networks.pools_with(address).for_each(|pool| pool.end_rest(address));
             }
-            leases.push(self.request_address(network, id, address.ip, now)?);
+            leases.push(self.request_address(network, id, address, now)?);
         }
         for is_ipv6 in [false, true] {
             let of_family = |cidr: &IpNetwork| cidr.is_ipv6() == is_ipv6;
@@ -223,6 +189,48 @@ impl Registry {
         forgotten.into_iter().for_each(|address| self.let_rest_on(address, now));
         self.vfs.release(&id);
     }
+}
+
+/// The addresses asked for, each once: podman asks for one twice when it reloads a container's network.
+/// Each must lie in one of the network's subnets, and in one of its own.
+fn distinct_addresses(spec: &AttachSpec, network: &Network) -> Result<Vec<IpAddr>, Failure> {
+    let mut taken: Vec<(IpNetwork, IpAddr)> = Vec::new();
+    for address in &spec.addresses {
+        let subnet = subnet_of(address, network)?;
+        match taken.iter().find(|(cidr, _)| *cidr == subnet) {
+            None => taken.push((subnet, address.ip)),
+            Some((_, ip)) if *ip == address.ip => {}
+            Some((_, ip)) => {
+                let message = format!(
+                    "{address} is the second address asked for in subnet {subnet}, after {ip}: ask \
+                     for one of them"
+                );
+                return Err(Failure::new(Reason::InvalidRequest, message));
+            }
+        }
+    }
+    Ok(taken.into_iter().map(|(_, ip)| ip).collect())
+}
+
+/// The subnet of the network that an address asked for lies in, as that has its prefix length.
+fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Failure> {
+    let refused = |why: String| {
+        let message = format!("{address} {why}");
+        Failure::new(Reason::AddressNotAllowed, message)
+    };
+    let WantedAddress { ip, prefix_length } = address;
+    let subnet = network.subnets.iter().map(|subnet| subnet.cidr).find(|cidr| cidr.contains(*ip));
+    let subnet =
+        subnet.ok_or_else(|| refused(format!("is in no subnet of network {}", network.name)))?;
+    if prefix_length.is_none_or(|length| length == subnet.prefix()) {
+        return Ok(subnet);
+    }
+    Err(refused(format!(
+        "has another prefix length than subnet {subnet} of network {}: ask for {ip}/{} or leave the \
+         length out",
+        network.name,
+        subnet.prefix()
+    )))
 }
 
 fn lease(subnet: &ipam::SubnetSpec, address: IpAddr) -> Lease {
@@ -285,7 +293,14 @@ fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Fai
         }
         RequestError::KeyHoldsAnother { .. } => Reason::Internal,
     };
-    Failure::new(reason, format!("network {}: {error}", network.name))
+    let way_out = match error {
+        RequestError::Cooling { .. } => {
+            "; wait that long, or ask as the container, as the pod (namespace and name) or with the MAC \
+             address that had it last"
+        }
+        _ => "",
+    };
+    Failure::new(reason, format!("network {}: {error}{way_out}", network.name))
 }
 
 fn gone(network: &Network) -> Failure {

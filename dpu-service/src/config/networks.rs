@@ -28,7 +28,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
     problems.extend(network.rules.iter().flat_map(check_rule));
     problems.extend(check_dns(&network.dns));
-    problems.extend(check_bandwidth(&network.bandwidth));
+    problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
     let subject = format!("network {:?}", network.name);
     problems.into_iter().map(|problem| format!("{subject}: {problem}")).collect()
 }
@@ -224,30 +224,46 @@ fn is_resolver_word(text: &str) -> bool {
     text.len() <= LONGEST_DOMAIN && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Checks rate limits: the network's, or those that a request asks for.
-pub(crate) fn check_bandwidth(bandwidth: &Bandwidth) -> Vec<String> {
-    let directions = [
-        ("ingress", bandwidth.ingress_rate, bandwidth.ingress_burst),
-        ("egress", bandwidth.egress_rate, bandwidth.egress_burst),
-    ];
-    directions.into_iter().filter_map(|(name, rate, burst)| check_rate(name, rate, burst)).collect()
+/// Who wrote rate limits down, and so what they are called.
+#[derive(Clone, Copy)]
+pub(crate) enum LimitsOf {
+    /// A network.
+    Network,
+    /// A pod, whose runtime passed them.
+    Pod,
 }
 
-fn check_rate(direction: &str, rate: u64, burst: u64) -> Option<String> {
+impl LimitsOf {
+    /// Rate and burst towards the pod, and from it.
+    const fn names(self) -> [[&'static str; 2]; 2] {
+        match self {
+            Self::Network => [["ingress_rate", "ingress_burst"], ["egress_rate", "egress_burst"]],
+            Self::Pod => [["ingressRate", "ingressBurst"], ["egressRate", "egressBurst"]],
+        }
+    }
+}
+
+/// Checks rate limits: the network's, or those that a request asks for.
+pub(crate) fn check_bandwidth(bandwidth: &Bandwidth, whose: LimitsOf) -> Vec<String> {
+    let directions = [
+        (bandwidth.ingress_rate, bandwidth.ingress_burst),
+        (bandwidth.egress_rate, bandwidth.egress_burst),
+    ];
+    let named = whose.names().into_iter().zip(directions);
+    named.filter_map(|(names, (rate, burst))| check_rate(names, rate, burst)).collect()
+}
+
+fn check_rate([rate_name, burst_name]: [&str; 2], rate: u64, burst: u64) -> Option<String> {
     if rate == 0 && burst != 0 {
-        return Some(format!(
-            "bandwidth.{direction}_burst needs bandwidth.{direction}_rate beside it"
-        ));
+        return Some(format!("bandwidth.{burst_name} needs bandwidth.{rate_name} beside it"));
     }
     if rate != 0 && rate < 8000 {
         return Some(format!(
-            "bandwidth.{direction}_rate {rate} must be at least 8000 bits per second, or 0 for no \
-             limit"
+            "bandwidth.{rate_name} {rate} must be at least 8000 bits per second, or 0 for no limit"
         ));
     }
-    (burst > LARGEST_BURST).then(|| {
-        format!("bandwidth.{direction}_burst {burst} must be at most {LARGEST_BURST} bits")
-    })
+    (burst > LARGEST_BURST)
+        .then(|| format!("bandwidth.{burst_name} {burst} must be at most {LARGEST_BURST} bits"))
 }
 
 fn check_unique_names<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dpu_service::{
     attachments::{AttachmentState, Detach, Hello},
     eswitch::Fault,
-    model::{AttachSpec, Bandwidth, HostName, Pod},
+    model::{AttachSpec, Bandwidth, HostName},
     programmer::STEPS,
 };
 use offload_proto::{Reason, capability};
@@ -213,51 +213,6 @@ async fn pools_run_dry_by_name_and_status_stays_good() {
     world.check();
 }
 
-#[tokio::test]
-async fn subnets_of_a_family_extend_each_other_and_run_dry_by_name() {
-    let mut configuration = configuration();
-    configuration.networks = vec![network(
-        "name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n\
-         [[subnet]]\ncidr = '10.9.1.0/31'\n",
-    )];
-    let world = World::with(configuration, settings(), 8).await;
-    let mut addresses = Vec::new();
-    for number in 0..4 {
-        let view = world.attached(&number.to_string()).await;
-        addresses.extend(view.record.leases.iter().map(|lease| lease.address.to_string()));
-    }
-    assert_eq!(addresses, ["10.9.0.0/31", "10.9.0.1/31", "10.9.1.0/31", "10.9.1.1/31"]);
-    let failure = world.attach(spec("more")).await.unwrap_err();
-    assert_eq!(failure.reason, Reason::AddressesExhausted);
-    assert!(failure.message.contains("network tiny: 10.9.0.0/31"), "{failure}");
-    world.check();
-    assert_eq!(world.engine.pools()[0].usage.in_use, 4);
-}
-
-fn asking_for(container: &str, addresses: &[&str]) -> AttachSpec {
-    let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    AttachSpec { addresses, ..spec(container) }
-}
-
-#[tokio::test]
-async fn addresses_asked_for_are_given_or_refused_by_name() {
-    let world = World::new().await;
-    let view = world.attach(asking_for("a", &["10.1.0.77"])).await.unwrap();
-    let leases: Vec<_> = view.record.leases.iter().map(|l| l.address.ip().to_string()).collect();
-    assert_eq!(leases, ["10.1.0.77", "fd00:1::2"]);
-    for (addresses, reason) in [
-        (&["10.1.0.77"][..], Reason::AddressInUse),
-        (&["10.1.0.1"], Reason::AddressNotAllowed),
-        (&["10.2.0.1"], Reason::AddressNotAllowed),
-        (&["10.1.0.5/16"], Reason::AddressNotAllowed),
-        (&["10.1.0.5", "10.1.0.6"], Reason::InvalidRequest),
-    ] {
-        assert_eq!(world.refused(asking_for("b", addresses)).await, reason, "{addresses:?}");
-        world.check();
-    }
-    assert_eq!(world.engine.pools()[0].usage.free, 3);
-}
-
 /// DPUs that share a layer 2 network do not know of each other's.
 #[tokio::test]
 async fn all_bytes_but_the_first_of_a_mac_address_that_the_dpu_chooses_are_random() {
@@ -408,97 +363,6 @@ async fn a_vf_that_is_not_back_is_held() {
     tell(&[]).await;
     assert_eq!(world.state("pod"), None);
     world.attached("other").await;
-    world.check();
-}
-
-#[tokio::test]
-async fn addresses_rest_before_they_are_given_again() {
-    let mut configuration = configuration();
-    configuration.networks =
-        vec![network("name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n")];
-    let resting = dpu_service::attachments::Settings {
-        address_cool_down: Duration::from_secs(600),
-        ..settings()
-    };
-    let mut world = World::with(configuration, resting, 4).await;
-    world.attached("a").await;
-    world.attached("b").await;
-    world.detach("a").await;
-    assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
-    world.restart().await;
-    world.hello(&[]).await;
-    assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
-    assert_eq!(world.engine.networks()[0].subnets[0].cooling, 2);
-}
-
-/// A world whose addresses rest.
-async fn resting() -> World {
-    let address_cool_down = Duration::from_secs(600);
-    let resting = dpu_service::attachments::Settings { address_cool_down, ..settings() };
-    World::with(configuration(), resting, 4).await
-}
-
-#[tokio::test]
-async fn an_address_that_rests_is_its_former_owners_at_once_and_nobody_elses() {
-    const ADDRESS: &str = "10.1.0.77";
-    let mut world = resting().await;
-    let pod = |name: &str| Pod { namespace: "shop".into(), name: name.into(), uid: name.into() };
-    let mac = Some("02:5e:00:00:00:01".parse().unwrap());
-    let first = AttachSpec { pod: pod("cart-0"), mac, ..asking_for("first", &[ADDRESS]) };
-    let same_container = asking_for("first", &[ADDRESS]);
-    let same_pod = AttachSpec { pod: pod("cart-0"), ..asking_for("second", &[ADDRESS]) };
-    let same_mac = AttachSpec { mac, ..asking_for("third", &[ADDRESS]) };
-    let others = [
-        AttachSpec { pod: pod("cart-1"), ..asking_for("other", &[ADDRESS]) },
-        asking_for("other", &[ADDRESS]),
-    ];
-    for owner in [same_container, same_pod, same_mac] {
-        world.attach(first.clone()).await.unwrap();
-        world.detach("first").await;
-        for restarts in [false, true] {
-            if restarts {
-                world.restart().await;
-                world.hello(&[]).await;
-            }
-            for other in &others {
-                let refused = world.attach(other.clone()).await.unwrap_err();
-                assert_eq!(refused.reason, Reason::AddressInUse);
-                assert!(refused.message.contains("cools down for another"), "{refused}");
-            }
-        }
-        let view = world.attach(owner.clone()).await.unwrap();
-        assert_eq!(view.record.leases[0].address.ip().to_string(), ADDRESS);
-        world.check();
-        // Restarted now, the service knows that it is held again.
-        world.restart().await;
-        world.hello(&[live(&view, true)]).await;
-        assert_eq!(world.refused(others[0].clone()).await, Reason::AddressInUse);
-        world.detach(&owner.key.container_id).await;
-        // Whoever had it last is its former owner.
-        if owner.key.container_id == first.key.container_id {
-            continue;
-        }
-        let refused = world.attach(asking_for("first", &[ADDRESS])).await;
-        assert_eq!(refused.unwrap_err().reason, Reason::AddressInUse);
-        world = resting().await;
-    }
-}
-
-#[tokio::test]
-async fn an_address_goes_on_resting_when_its_former_owner_could_not_have_it() {
-    let world = resting().await;
-    let asked = asking_for("first", &["10.1.0.77", "fd00:1::77"]);
-    world.attach(asked.clone()).await.unwrap();
-    world.detach("first").await;
-    let other = || asking_for("other", &["10.1.0.77"]);
-    let beyond = asking_for("first", &["10.1.0.77", "fd00:1::1"]);
-    assert_eq!(world.refused(beyond).await, Reason::AddressNotAllowed);
-    assert_eq!(world.refused(other()).await, Reason::AddressInUse);
-    world.set_full(true);
-    assert_eq!(world.refused(asked.clone()).await, Reason::JournalUnavailable);
-    world.set_full(false);
-    assert_eq!(world.refused(other()).await, Reason::AddressInUse);
-    world.attach(asked).await.unwrap();
     world.check();
 }
 

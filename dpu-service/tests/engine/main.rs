@@ -1,6 +1,7 @@
 //! The engine of attachments on a real journal and a card in memory.
 #![allow(clippy::unwrap_used)]
 
+mod addresses;
 mod attach;
 mod fake_kernel;
 mod hello;

@@ -53,7 +53,7 @@ pub enum MoveError {
     /// A PF limits what a VF sends, and no more.
     #[error(
         "a limit of what the pod receives is wanted, and a card without a DPU can't keep it: leave \
-         out the network's ingress_rate, or the pod's"
+         out the network's ingress_rate, or the pod's ingressRate"
     )]
     IngressLimit,
     /// The DPU leaves it to the host, and the host to the DPU.

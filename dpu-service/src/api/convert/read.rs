@@ -21,7 +21,7 @@ use crate::{
         Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition,
         VirtualFunction,
     },
-    config::{check_bandwidth, check_network, is_label},
+    config::{LimitsOf, check_bandwidth, check_network, is_label},
     model::{
         AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
         Pod, PolicyRule, Route, Subnet, WantedAddress,
@@ -224,7 +224,7 @@ const PREFIX: &str = "a prefix in CIDR notation, such as 10.1.0.0/16";
 
 fn requested_bandwidth(asked: Option<v1::Bandwidth>) -> Result<Bandwidth, Failure> {
     let bandwidth = bandwidth(asked.unwrap_or_default());
-    match check_bandwidth(&bandwidth).into_iter().next() {
+    match check_bandwidth(&bandwidth, LimitsOf::Pod).into_iter().next() {
         Some(problem) => Err(invalid(problem)),
         None => Ok(bandwidth),
     }

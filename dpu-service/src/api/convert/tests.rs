@@ -74,7 +74,7 @@ fn malformed_requests_are_refused_by_field_and_value() {
         change(&mut changed);
         read::attach(&host(), changed)
     };
-    let cases: [(Change<v1::AttachRequest>, &str); 14] = [
+    let cases: [(Change<v1::AttachRequest>, &str); 15] = [
         (|it| it.key = None, "names no attachment"),
         (|it| it.network = "Blue!".into(), "network \"Blue!\""),
         (|it| it.network = "x".repeat(64), "network \"xxx"),
@@ -93,7 +93,11 @@ fn malformed_requests_are_refused_by_field_and_value() {
         (|it| it.pod = Some(v1::Pod { uid: "x".repeat(254), ..Default::default() }), "pod uid"),
         (
             |it| it.bandwidth = Some(v1::Bandwidth { egress_rate: 1, ..Default::default() }),
-            "bandwidth.egress_rate 1 must be at least 8000",
+            "bandwidth.egressRate 1 must be at least 8000",
+        ),
+        (
+            |it| it.bandwidth = Some(v1::Bandwidth { ingress_burst: 1, ..Default::default() }),
+            "bandwidth.ingressBurst needs bandwidth.ingressRate",
         ),
     ];
     for (change, words) in cases {
