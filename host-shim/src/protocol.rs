@@ -221,6 +221,8 @@ pub struct Silent;
 /// How long the plugin waits for an agent that is being replaced: that is how long it is away, but for
 /// one that systemd can't hold the socket for and that takes long to start.
 const COMEBACK: Duration = Duration::from_secs(5);
+/// An agent that had a call for so long was none that fails to start: what ended it is another restart.
+const AT_WORK: Duration = Duration::from_secs(1);
 /// How long the last look at the connection takes, when the time is over.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// How often it looks whether the agent is back.
@@ -237,11 +239,13 @@ pub fn call(socket: &Path, mut call: Call) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
     let mut gives_up = None;
     loop {
+        let asked = Instant::now();
         let error = match ask(socket, &call, deadline) {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
         let now = Instant::now();
+        gives_up = gives_up.filter(|_| now - asked < AT_WORK);
         let gives_up = *gives_up.get_or_insert_with(|| deadline.min(now + COMEBACK));
         if !is_of_a_restart(&error) || now + LOOK >= gives_up {
             return Err(error);

@@ -225,6 +225,17 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_list_of_gc_that_is_malformed_is_told_with_the_list() {
+        for list in VALID_LISTS {
+            let text = format!(r#"{{"name":"n","type":"host-shim","{list}":[{{"id":"g"}}]}}"#);
+            let error = refusal(&text);
+            assert_eq!(error.code, code::UNDECODABLE);
+            let told = format!("{list}[0]: missing field `containerID`");
+            assert!(error.message.ends_with(&told), "{error:?}");
+        }
+    }
+
+    #[test]
     fn names_are_checked() {
         for text in [r#"{}"#, r#"{"name":""}"#, r#"{"name":"a/b"}"#, r#"{"name":"../x"}"#] {
             assert_eq!(refusal(text).code, code::INVALID_CONFIGURATION, "{text}");

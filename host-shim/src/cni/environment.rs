@@ -4,6 +4,8 @@ use std::env;
 
 use offload_proto::form::{CONTAINER_ID_LIMIT, is_container_id, is_interface_name};
 
+use serde_json::Value;
+
 use super::error::{CniError, code};
 
 /// What the runtime asks for.
@@ -74,6 +76,17 @@ pub struct Environment {
     /// `CNI_NETNS_OVERRIDE`: `1` or `true` allows the plugin's own namespace.
     pub netns_override: String,
 }
+
+/// The keys of `CNI_ARGS` that somebody defined.
+const ARGS: [&str; 7] = [
+    "IP",
+    "MAC",
+    "K8S_POD_NAMESPACE",
+    "K8S_POD_NAME",
+    "K8S_POD_UID",
+    "K8S_POD_INFRA_CONTAINER_ID",
+    "IgnoreUnknown",
+];
 
 impl Environment {
     /// The process's own.
@@ -158,18 +171,32 @@ impl Environment {
         pairs.rfind(|(k, v)| *k == key && !v.is_empty()).map(|(_, value)| value)
     }
 
-    /// Checks that `CNI_ARGS` consists of `KEY=value` pairs.
+    /// Checks that `CNI_ARGS` consists of `KEY=value` pairs, and of known keys unless it says
+    /// `IgnoreUnknown`. Go's plugins, too, want the keys' own spelling.
     ///
     /// # Errors
-    /// [`code::INVALID_ENVIRONMENT`] with the pair that is none.
+    /// [`code::INVALID_ENVIRONMENT`] with the pair that is none, or the key: its value is not told, for
+    /// it is somebody else's.
     pub fn check_args(&self) -> Result<(), CniError> {
-        let stray = self.args.split(';').find(|pair| !pair.is_empty() && !pair.contains('='));
-        match stray {
-            None => Ok(()),
-            Some(pair) => {
-                Err(invalid(format!("CNI_ARGS holds {}, which is no KEY=value pair", quoted(pair))))
-            }
+        let mut pairs = self.args.split(';').filter(|pair| !pair.is_empty());
+        if let Some(stray) = pairs.clone().find(|pair| !pair.contains('=')) {
+            let message = format!("CNI_ARGS holds {}, which is no KEY=value pair", quoted(stray));
+            return Err(invalid(message));
         }
+        let is_unknown = |(key, value): &(&str, &str)| !value.is_empty() && !ARGS.contains(key);
+        match pairs.find_map(|pair| pair.split_once('=').filter(is_unknown)) {
+            Some((key, _)) if !self.ignores_unknown_args() => Err(invalid(format!(
+                "CNI_ARGS holds the unknown key {}: known are {}; IgnoreUnknown=1 has others ignored",
+                quoted(key),
+                ARGS.join(", ")
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn ignores_unknown_args(&self) -> bool {
+        let is_true = |value: &str| value == "1" || value.eq_ignore_ascii_case("true");
+        self.arg("IgnoreUnknown").is_some_and(is_true)
     }
 }
 
@@ -177,14 +204,34 @@ fn invalid(message: String) -> CniError {
     CniError::new(code::INVALID_ENVIRONMENT, message)
 }
 
+/// Most characters of a value in a message.
+const SHOWN: usize = 64;
+
 /// The value for a message: escaped, and cut where it is long.
 pub(super) fn quoted(value: &str) -> String {
-    const SHOWN: usize = 64;
     if value.chars().count() <= SHOWN {
         return format!("{value:?}");
     }
     let beginning: String = value.chars().take(SHOWN).collect();
     format!("{beginning:?}… of {} bytes", value.len())
+}
+
+/// Likewise of what JSON says. Its own quotation marks are enough.
+pub(super) fn shown(value: &Value) -> String {
+    if let Value::String(text) = value {
+        return quoted(text);
+    }
+    let json = value.to_string();
+    let is_mark = |character| matches!(character, '"' | '\'' | '\\');
+    let escaped = |character: char| match is_mark(character) {
+        true => character.to_string(),
+        false => character.escape_debug().to_string(),
+    };
+    let beginning: String = json.chars().take(SHOWN).map(escaped).collect();
+    match json.chars().nth(SHOWN) {
+        None => beginning,
+        Some(_) => format!("{beginning}… of {} bytes", json.len()),
+    }
 }
 
 /// Checks a container id.
@@ -215,6 +262,8 @@ fn check_interface_name(name: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn environment(command: &str) -> Environment {
@@ -325,8 +374,42 @@ mod tests {
     }
 
     #[test]
+    fn unknown_args_are_refused_unless_that_is_said_to_be_fine() {
+        let check = |args: &str| {
+            Environment { args: args.into(), ..environment("ADD") }
+                .check_args()
+                .map_err(|e| e.message)
+        };
+        for (args, unknown) in [
+            ("ip=10.1.0.5", "\"ip\""),
+            ("IP=10.1.0.5;mac=02:00:00:00:00:01", "\"mac\""),
+            ("TOKEN=secret;IgnoreUnknown=0", "\"TOKEN\""),
+        ] {
+            let told = check(args).unwrap_err();
+            assert!(told.contains(&format!("unknown key {unknown}: known are IP, MAC")), "{told}");
+            assert!(!told.contains("secret"), "{told}");
+        }
+        for args in ["ip=10.1.0.5;IgnoreUnknown=1", "IgnoreUnknown=True;X=1", "X=", "MAC=x"] {
+            assert_eq!(check(args), Ok(()), "{args}");
+        }
+    }
+
+    #[test]
     fn long_values_are_cut_in_messages() {
         assert_eq!(quoted("a\n"), r#""a\n""#);
         assert!(quoted(&"x".repeat(5000)).len() < 120);
+        assert!(shown(&json!({"a": "x".repeat(5000)})).len() < 120);
+    }
+
+    #[test]
+    fn values_are_quoted_once() {
+        for (value, expected) in [
+            (json!("on"), r#""on""#),
+            (json!(7), "7"),
+            (json!({"a": ["b"]}), r#"{"a":["b"]}"#),
+            (json!(["\u{1b}[2J\u{202e}"]), r#"["\u001b[2J\u{202e}"]"#),
+        ] {
+            assert_eq!(shown(&value), expected);
+        }
     }
 }

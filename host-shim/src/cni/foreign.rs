@@ -1,49 +1,94 @@
-//! Keys of other plugins in the configuration: a user who comes from sriov-cni, ovs-cni or
-//! host-device would else get a pod without what they say.
+//! Keys of other plugins, and of other places, in the configuration: a user who comes from sriov-cni,
+//! ovs-cni or host-device, or who mistakes the place, would else get a pod without what they say.
 
 use serde_json::{Map, Value};
 
 use super::{
+    environment::quoted,
     error::CniError,
     go_json::{fits, is_zero},
     wishes::unsupported,
 };
 
-/// What those plugins read, and what does the same here.
-const KEYS: [(&str, &str); 22] = [
-    ("bridge", "the service's `fabric.bridge` is the bridge of all networks"),
+/// What does the same here.
+#[derive(Clone, Copy, Debug)]
+enum Instead {
+    /// Words that say so.
+    Words(&'static str),
+    /// A setting of the network.
+    Setting(Setting),
+    /// Likewise, or what the runtime passes for the capability of that name.
+    Capability(&'static str, Setting),
+    /// Likewise, which keeps pods to their MAC addresses anyway while the key has this value.
+    Spoofing(&'static str, Setting),
+}
+
+/// A setting of the network.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    /// As `dpuctl apply` reads it.
+    applied: &'static str,
+    /// As the service's file has it.
+    filed: &'static str,
+}
+
+impl Setting {
+    const fn new(applied: &'static str, filed: &'static str) -> Self {
+        Self { applied, filed }
+    }
+
+    /// Of one name in both places.
+    const fn named(name: &'static str) -> Self {
+        Self::new(name, name)
+    }
+}
+
+const EGRESS_RATE: Setting = Setting::new("bandwidth.egressRate", "bandwidth.egress_rate");
+const MAC_SPOOFING: Setting = Setting::new("allowMacSpoofing", "allow_mac_spoofing");
+const LIMITS: Instead = Instead::Capability("bandwidth", Setting::named("bandwidth"));
+const CHOSEN: Instead =
+    Instead::Words("the DPU chooses the VF, unless `deviceID` names one by its PCI address");
+const MADE_BY_DPU: Instead = Instead::Words("the DPU makes the port");
+
+/// The keys, and what does the same here.
+const KEYS: [(&str, Instead); 29] = [
+    ("CNIDeviceInfoFile", Instead::Words("the runtime passes it in `runtimeConfig`")),
+    ("bandwidth", LIMITS),
+    ("bridge", Instead::Words("the service's `fabric.bridge` is the bridge of all networks")),
     ("device", CHOSEN),
-    ("dns", "set `dns` of the network with `dpuctl apply`, or declare the capability dns"),
+    ("dns", Instead::Capability("dns", Setting::named("dns"))),
+    ("egressBurst", LIMITS),
+    ("egressRate", LIMITS),
     ("hwaddr", CHOSEN),
-    ("interface_type", "the DPU makes the port"),
-    ("ipam", "the DPU hands out addresses: set `subnets` of the network with `dpuctl apply`"),
+    ("ingressBurst", LIMITS),
+    ("ingressRate", LIMITS),
+    ("interface_type", MADE_BY_DPU),
+    ("ipam", Instead::Setting(Setting::new("subnets", "subnet"))),
     ("kernelpath", CHOSEN),
-    ("link_state", "the link is up while the VF is"),
+    ("link_state", Instead::Words("the link is up while the VF is")),
     ("master", CHOSEN),
-    ("max_tx_rate", "set `bandwidth.egressRate` of the network with `dpuctl apply`, in bit/s"),
-    ("min_tx_rate", "there are no guaranteed rates"),
-    ("mirrors", "there are no mirrors"),
-    ("mtu", "set `mtu` of the network with `dpuctl apply`"),
-    ("ofport_request", "the DPU makes the port"),
-    ("spoofchk", SPOOFING),
-    ("trunk", "set `trunk` of the network with `dpuctl apply`"),
-    ("trust", SPOOFING),
+    ("max_tx_rate", Instead::Setting(EGRESS_RATE)),
+    ("min_tx_rate", Instead::Words("there are no guaranteed rates")),
+    ("mirrors", Instead::Words("there are no mirrors")),
+    ("mtu", Instead::Setting(Setting::named("mtu"))),
+    ("ofport_request", MADE_BY_DPU),
+    ("portMappings", Instead::Words("nothing forwards host ports")),
+    ("spoofchk", Instead::Spoofing("on", MAC_SPOOFING)),
+    ("trunk", Instead::Setting(Setting::named("trunk"))),
+    ("trust", Instead::Spoofing("off", MAC_SPOOFING)),
     ("vfid", CHOSEN),
-    ("vlan", "set `vlan` of the network with `dpuctl apply`"),
-    ("vlanProto", "VLANs are of 802.1Q"),
-    ("vlanQoS", "VLANs have no priorities"),
-    ("vlan_trunk", "set `trunk` of the network with `dpuctl apply`"),
+    ("vlan", Instead::Setting(Setting::named("vlan"))),
+    ("vlanProto", Instead::Words("VLANs are of 802.1Q")),
+    ("vlanQoS", Instead::Words("VLANs have no priorities")),
+    ("vlan_trunk", Instead::Setting(Setting::named("trunk"))),
 ];
 
-const CHOSEN: &str = "the DPU chooses the VF, unless `deviceID` names one by its PCI address";
-const SPOOFING: &str = "set `allowMacSpoofing` of the network with `dpuctl apply`";
-
-/// A key of another plugin that asks for something.
+/// A key of another plugin or place that asks for something.
 #[derive(Clone, Debug)]
 pub struct ForeignKey {
     key: String,
     value: Value,
-    instead: &'static str,
+    instead: Instead,
 }
 
 impl ForeignKey {
@@ -57,10 +102,125 @@ impl ForeignKey {
         })
     }
 
-    /// That it is not supported, and what is.
+    /// That it is not supported, and what is, of a configuration for that network of the DPU.
     #[must_use]
-    pub fn refusal(&self) -> CniError {
-        let Self { key, value, instead } = self;
-        unsupported(key, value).with_details(format!("UNSUPPORTED: leave it out: {instead}"))
+    pub fn refusal(&self, network: &str) -> CniError {
+        let advice = self.advice(network);
+        unsupported(&self.key, &self.value)
+            .with_details(format!("UNSUPPORTED: leave it out: {advice}"))
+    }
+
+    fn advice(&self, network: &str) -> String {
+        match self.instead {
+            Instead::Words(words) => words.into(),
+            Instead::Setting(setting) => how_to_set(setting, network),
+            Instead::Capability(capability, setting) => format!(
+                "the runtime passes it in `runtimeConfig` where `capabilities` has \
+                 `\"{capability}\": true`; or {}",
+                how_to_set(setting, network)
+            ),
+            Instead::Spoofing(usual, setting) if self.value == usual => format!(
+                "pods can send from no other MAC address than theirs anyway, unless `{}` of the \
+                 network is set",
+                setting.applied
+            ),
+            Instead::Spoofing(_, setting) => how_to_set(setting, network),
+        }
+    }
+}
+
+fn how_to_set(Setting { applied, filed }: Setting, network: &str) -> String {
+    let network = match network {
+        "" => "the DPU's default network".into(),
+        named => format!("network {}", quoted(named)),
+    };
+    // The rates of other plugins are of Mbit/s.
+    let unit = if applied == EGRESS_RATE.applied { ", in bit/s" } else { "" };
+    format!(
+        "set `{applied}` of {network} with `dpuctl apply`, or `{filed}` in the service's file if the \
+         network comes from there{unit}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cni::error::code;
+
+    fn first_of(fields: &Value) -> Option<ForeignKey> {
+        ForeignKey::first_of(fields.as_object().unwrap())
+    }
+
+    /// Whoever comes from sriov-cni, ovs-cni or host-device is not to land untagged.
+    #[test]
+    fn keys_of_other_plugins_are_refused_with_what_does_the_same() {
+        for (fields, instead) in [
+            (json!({"vlan": 100}), "`vlan` of network \"blue\" with `dpuctl apply`, or `vlan` in"),
+            (json!({"Vlan": 100}), "`vlan` of network \"blue\""),
+            (json!({"vlanQoS": 3}), "no priorities"),
+            (json!({"mtu": 9000}), "`mtu` of network \"blue\""),
+            (json!({"ipam": {"type": "host-local"}}), "`subnets` of network \"blue\""),
+            (json!({"spoofchk": "off"}), "`allow_mac_spoofing` in the service's file"),
+            (json!({"trust": "on"}), "`allowMacSpoofing` of network"),
+            (json!({"link_state": "enable"}), "the VF is"),
+            (json!({"min_tx_rate": 1}), "no guaranteed rates"),
+            (json!({"max_tx_rate": 100}), "`bandwidth.egressRate` of network"),
+            (json!({"bridge": "br1"}), "`fabric.bridge`"),
+            (json!({"trunk": [{"id": 7}]}), "`trunk` of network"),
+            (json!({"vlan_trunk": "7"}), "`trunk` of network"),
+            (json!({"device": "eth1"}), "`deviceID`"),
+        ] {
+            let error = first_of(&fields).unwrap().refusal("blue");
+            let (key, value) = fields.as_object().unwrap().iter().next().unwrap();
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert_eq!(error.message, format!("{key} {value} is not supported"));
+            assert!(error.details.contains(instead), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn keys_that_belong_elsewhere_are_refused_with_their_place() {
+        for (fields, place) in [
+            (json!({"bandwidth": {"ingressRate": 8000}}), "`runtimeConfig`"),
+            (json!({"ingressRate": 8000}), "`\"bandwidth\": true`"),
+            (json!({"EgressBurst": 8000}), "`bandwidth` of network \"blue\""),
+            (json!({"dns": {"nameservers": ["10.0.0.10"]}}), "`\"dns\": true`"),
+            (json!({"portMappings": [{"hostPort": 80}]}), "nothing forwards host ports"),
+            (json!({"CNIDeviceInfoFile": "/run/a"}), "`runtimeConfig`"),
+        ] {
+            let error = first_of(&fields).unwrap().refusal("blue");
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert!(error.details.contains(place), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_so_anyway_is_only_to_be_left_out() {
+        for fields in [json!({"spoofchk": "on"}), json!({"trust": "off"})] {
+            let error = first_of(&fields).unwrap().refusal("blue");
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert!(
+                error.details.contains("leave it out: pods can send from no other"),
+                "{error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_network_is_the_default_one() {
+        let error = first_of(&json!({"vlan": 7})).unwrap().refusal("");
+        assert!(error.details.contains("`vlan` of the DPU's default network"), "{error:?}");
+    }
+
+    #[test]
+    fn keys_of_other_plugins_that_say_nothing_are_passed_over() {
+        let fields = json!({
+            "ipam": {}, "dns": {}, "vlan": 0, "mtu": 0, "spoofchk": "", "trunk": null, "bridge": "",
+            "bandwidth": {"ingressRate": 0}, "logLevel": "debug", "capabilities": {"mac": true},
+        });
+        assert!(first_of(&fields).is_none());
+        assert!(first_of(&json!({"ipam": {"type": ""}})).is_none());
     }
 }

@@ -18,20 +18,47 @@ use serde_json::{Map, Value};
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GoJsonError {
     /// An object of a type that knows all its keys has another one, which asks for something.
-    #[error("unknown key {0}")]
-    UnknownKey(String),
+    #[error("unknown key {key}: known are {}", known.join(", "))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Those that the type knows.
+        known: &'static [&'static str],
+    },
     /// Anything else.
-    #[error("{0}")]
-    Malformed(String),
+    #[error("{}{why}", place(path))]
+    Malformed {
+        /// Where in the value, such as `.ips[1]`. Empty: the value itself.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+fn place(path: &str) -> String {
+    match path.trim_start_matches('.') {
+        "" => String::new(),
+        path => format!("{path}: "),
+    }
+}
+
+impl GoJsonError {
+    /// The same, of a value that is one step further inside.
+    fn within(self, step: &str) -> Self {
+        match self {
+            Self::Malformed { path, why } => Self::Malformed { path: format!("{step}{path}"), why },
+            unknown @ Self::UnknownKey { .. } => unknown,
+        }
+    }
 }
 
 impl de::Error for GoJsonError {
     fn custom<T: Display>(message: T) -> Self {
-        Self::Malformed(message.to_string())
+        Self::Malformed { path: String::new(), why: message.to_string() }
     }
 
-    fn unknown_field(field: &str, _: &'static [&'static str]) -> Self {
-        Self::UnknownKey(field.to_owned())
+    fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
+        Self::UnknownKey { key: field.to_owned(), known }
     }
 }
 
@@ -40,7 +67,7 @@ impl de::Error for GoJsonError {
 /// # Errors
 /// [`GoJsonError`]
 pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, GoJsonError> {
-    T::deserialize(GoJson(value))
+    T::deserialize(GoJson { value, step: String::new() })
 }
 
 /// Whether a key fits a field of this name, which is of ASCII. Go folds the long s and the Kelvin
@@ -68,19 +95,22 @@ pub fn is_zero(value: &Value) -> bool {
     }
 }
 
-struct GoJson(Value);
+struct GoJson {
+    value: Value,
+    /// What leads to it from the value around it: `.key` or `[number]`.
+    step: String,
+}
 
 impl<'de> Deserializer<'de> for GoJson {
     type Error = GoJsonError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GoJsonError> {
-        match self.0 {
-            Value::Array(items) => {
-                visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(GoJson)))
-            }
+        let visited = match self.value {
+            Value::Array(items) => visit_array(items, visitor),
             Value::Object(fields) => visit_object(fields, visitor),
             plain => plain.deserialize_any(visitor).map_err(de::Error::custom),
-        }
+        };
+        visited.map_err(|error| error.within(&self.step))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -89,14 +119,15 @@ impl<'de> Deserializer<'de> for GoJson {
         names: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, GoJsonError> {
-        match self.0 {
+        let visited = match self.value {
             Value::Object(fields) => visit_object(named(fields, names), visitor),
             other => Err(de::Error::invalid_type(unexpected(&other), &visitor)),
-        }
+        };
+        visited.map_err(|error| error.within(&self.step))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GoJsonError> {
-        match self.0 {
+        match self.value {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
@@ -116,13 +147,24 @@ impl de::IntoDeserializer<'_, GoJsonError> for GoJson {
     }
 }
 
+fn visit_array<'de, V: Visitor<'de>>(
+    items: Vec<Value>,
+    visitor: V,
+) -> Result<V::Value, GoJsonError> {
+    let items = items.into_iter().enumerate();
+    visitor.visit_seq(SeqDeserializer::new(
+        items.map(|(number, value)| GoJson { value, step: format!("[{number}]") }),
+    ))
+}
+
 fn visit_object<'de, V: Visitor<'de>>(
     fields: Map<String, Value>,
     visitor: V,
 ) -> Result<V::Value, GoJsonError> {
-    visitor.visit_map(MapDeserializer::new(
-        fields.into_iter().map(|(key, value)| (key, GoJson(value))),
-    ))
+    visitor.visit_map(MapDeserializer::new(fields.into_iter().map(|(key, value)| {
+        let step = format!(".{key}");
+        (key, GoJson { value, step })
+    })))
 }
 
 /// An object's fields under these names, as far as they fit one. What sets nothing is left out:
@@ -206,7 +248,8 @@ mod tests {
 
     #[test]
     fn an_unknown_key_that_asks_for_something_is_named() {
-        let unknown = Err(GoJsonError::UnknownKey("hostRange".into()));
+        let known = &["hostPort", "hostIP", "tags", "next"];
+        let unknown = Err(GoJsonError::UnknownKey { key: "hostRange".into(), known });
         assert_eq!(port(json!({"hostRange": 5})), unknown);
         assert_eq!(port(json!({"next": {"hostRange": 5}})), unknown);
         assert_eq!(
@@ -220,7 +263,19 @@ mod tests {
         for value in
             [json!({"hostPort": "1"}), json!({"tags": "x"}), json!([1]), json!("x"), json!(null)]
         {
-            assert!(matches!(port(value.clone()), Err(GoJsonError::Malformed(_))), "{value}");
+            assert!(matches!(port(value.clone()), Err(GoJsonError::Malformed { .. })), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_malformed_is_told_with_its_place() {
+        for (value, place) in [
+            (json!({"hostPort": "1"}), "hostPort: invalid type"),
+            (json!({"Next": {"tags": ["x", 5]}}), "next.tags[1]: invalid type"),
+            (json!([1]), "invalid type"),
+        ] {
+            let told = port(value).unwrap_err().to_string();
+            assert!(told.starts_with(place), "{told}");
         }
     }
 }

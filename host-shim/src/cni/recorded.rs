@@ -131,6 +131,13 @@ fn expected() -> BTreeMap<&'static str, Value> {
             "podman-4.3.1-add-with-addresses",
             add_of_web(&json!({"addresses": ["10.1.9.10", "fd00:10:1::9:10"]})),
         ),
+        (
+            "podman-4.3.1-add-at-reload",
+            add_of_web(&json!({
+                "mac": "02:00:00:00:09:10",
+                "addresses": ["10.1.9.10", "10.1.9.10", "fd00:10:1::2"],
+            })),
+        ),
         ("multus-4-add", add(&p1, "green", "green", &multus)),
     ])
 }

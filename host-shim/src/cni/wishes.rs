@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     config::Configuration,
-    environment::{Environment, quoted},
+    environment::{Environment, quoted, shown},
     error::{CniError, code},
     go_json::{self, GoJsonError, is_zero, named},
     result::Dns,
@@ -99,7 +99,7 @@ impl Wishes {
     ) -> Result<Self, CniError> {
         environment.check_args()?;
         if let Some(foreign) = &configuration.foreign_key {
-            return Err(foreign.refusal());
+            return Err(foreign.refusal(&configuration.network()));
         }
         let mut wishes = Self { pod: pod(environment), ..Self::default() };
         wishes.take_device(configuration)?;
@@ -182,7 +182,7 @@ impl Wishes {
 
     fn take_pci_address(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
         let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
-        let address = full_pci_address(text).ok_or_else(|| unsupported(key, &Value::from(text)))?;
+        let address = full_pci_address(text).ok_or_else(|| no_pci_address(key, text))?;
         self.pci_address = Some(address);
         Ok(())
     }
@@ -254,11 +254,24 @@ fn full_pci_address(text: &str) -> Option<String> {
     }
 }
 
+/// VFs have other names too, such as `pf0vf3`, but runtimes and device plugins pass this one.
+fn no_pci_address(key: &str, text: &str) -> CniError {
+    let message = format!("{key} {} is no PCI address", quoted(text));
+    CniError::new(code::UNSUPPORTED_FIELD, message).with_details(
+        "UNSUPPORTED: name the VF by its PCI address, such as 0000:03:00.2, which `dpuctl get vfs` \
+         lists, or leave it out",
+    )
+}
+
 fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
     go_json::read(value.clone()).map_err(|error| match error {
-        GoJsonError::UnknownKey(unknown) => unsupported(&format!("{key}.{unknown}"), value),
-        GoJsonError::Malformed(why) => {
-            invalid(format!("{key} {} is malformed: {why}", quoted(&value.to_string())))
+        GoJsonError::UnknownKey { key: unknown, known } => {
+            let known = known.join(", ");
+            unsupported(&format!("{key}.{unknown}"), value)
+                .with_details(format!("UNSUPPORTED: leave it out: {key} has the keys {known}"))
+        }
+        malformed @ GoJsonError::Malformed { .. } => {
+            invalid(format!("{key} {} is malformed: {malformed}", shown(value)))
         }
     })
 }
@@ -269,7 +282,7 @@ fn invalid(message: String) -> CniError {
 
 /// That `key` asks for what can't be had.
 pub(super) fn unsupported(key: &str, value: &Value) -> CniError {
-    let message = format!("{key} {} is not supported", quoted(&value.to_string()));
+    let message = format!("{key} {} is not supported", shown(value));
     CniError::new(code::UNSUPPORTED_FIELD, message)
         .with_details("UNSUPPORTED: leave it out, or drop the capability from the configuration")
 }
@@ -374,62 +387,50 @@ mod tests {
 
     #[test]
     fn an_unknown_key_of_a_capability_is_refused_by_name() {
-        for (key, value, named) in [
+        let ports = json!([{"containerPort": 80, "range": 5}]);
+        for (key, value, named, known) in [
             (
                 "bandwidth",
                 json!({"IngressRate": 1, "Latency": 5}),
-                "runtimeConfig.bandwidth.Latency",
+                "Latency",
+                "ingressRate, ingressB",
             ),
-            ("dns", json!({"nameservers": ["10.0.0.1"]}), "runtimeConfig.dns.nameservers"),
+            ("bandwidth", json!({"ingress_rate": 8000}), "ingress_rate", "ingressRate, "),
             (
-                "portMappings",
-                json!([{"containerPort": 80, "range": 5}]),
-                "runtimeConfig.portMappings.range",
+                "dns",
+                json!({"nameservers": ["10.0.0.1"]}),
+                "nameservers",
+                "servers, searches, options",
             ),
+            ("portMappings", ports, "range", "hostPort, "),
         ] {
             let error = of_runtime(key, &value).unwrap_err();
             assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
-            assert!(error.message.starts_with(named), "{error:?}");
+            assert!(
+                error.message.starts_with(&format!("runtimeConfig.{key}.{named} ")),
+                "{error:?}"
+            );
+            assert!(error.details.contains(known), "{error:?}");
         }
         assert!(of_runtime("bandwidth", &json!({"Latency": 0})).is_ok());
     }
 
-    /// Whoever comes from sriov-cni, ovs-cni or host-device is not to land untagged.
     #[test]
-    fn keys_of_other_plugins_are_refused_with_what_does_the_same() {
-        for (fields, instead) in [
-            (json!({"vlan": 100}), "`vlan` of the network with `dpuctl apply`"),
-            (json!({"Vlan": 100}), "`vlan` of the network"),
-            (json!({"vlanQoS": 3}), "no priorities"),
-            (json!({"mtu": 9000}), "`mtu` of the network"),
-            (json!({"ipam": {"type": "host-local"}}), "`subnets` of the network"),
-            (json!({"spoofchk": "off"}), "`allowMacSpoofing` of the network"),
-            (json!({"trust": "on"}), "`allowMacSpoofing` of the network"),
-            (json!({"link_state": "enable"}), "the VF is"),
-            (json!({"min_tx_rate": 1}), "no guaranteed rates"),
-            (json!({"max_tx_rate": 100}), "`bandwidth.egressRate` of the network"),
-            (json!({"bridge": "br1"}), "`fabric.bridge`"),
-            (json!({"trunk": [{"id": 7}]}), "`trunk` of the network"),
-            (json!({"device": "eth1"}), "`deviceID`"),
-        ] {
-            let error = gather("", &fields).unwrap_err();
-            let (key, value) = fields.as_object().unwrap().iter().next().unwrap();
-            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
-            assert!(error.message.starts_with(key.as_str()), "{error:?}");
-            let names_value = |part: &str| error.message.contains(part);
-            assert!(value.as_str().is_none_or(names_value), "{error:?}");
-            assert!(error.details.contains(instead), "{error:?}");
-        }
+    fn a_key_of_another_plugin_is_refused_with_the_network_that_has_it() {
+        let error = gather("", &json!({"vlan": 100, "network": "blue"})).unwrap_err();
+        assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+        assert!(error.details.contains("`vlan` of network \"blue\""), "{error:?}");
     }
 
     #[test]
-    fn keys_of_other_plugins_that_say_nothing_are_passed_over() {
-        let fields = json!({
-            "ipam": {}, "dns": {}, "vlan": 0, "mtu": 0, "spoofchk": "", "trunk": null,
-            "bridge": "", "logLevel": "debug", "capabilities": {"mac": true},
-        });
-        assert_eq!(gather("", &fields).unwrap(), Wishes::default());
-        assert!(gather("", &json!({"ipam": {"type": ""}})).is_ok());
+    fn a_device_that_is_no_pci_address_is_refused_with_what_one_is() {
+        let of_configuration = gather("", &json!({"deviceID": "pf0vf1"})).unwrap_err();
+        let of_runtime = of_runtime("deviceID", &json!("pf0vf1")).unwrap_err();
+        for error in [of_configuration, of_runtime] {
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert!(error.message.contains("\"pf0vf1\" is no PCI address"), "{error:?}");
+            assert!(error.details.contains("0000:03:00.2"), "{error:?}");
+        }
     }
 
     #[test]
