@@ -72,6 +72,12 @@ impl Error {
         self.errno() == Some(Errno::EEXIST)
     }
 
+    /// Whether the caller may not.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.errno().is_some_and(is_forbidden)
+    }
+
     /// Whether the kernel or the device can't do this at all.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
@@ -91,6 +97,10 @@ impl fmt::Display for Error {
 }
 
 impl error::Error for Error {}
+
+fn is_forbidden(errno: Errno) -> bool {
+    matches!(errno, Errno::EPERM | Errno::EACCES)
+}
 
 /// A path that leads to no network namespace.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +137,12 @@ impl NetnsError {
             Errno::ENOENT | Errno::ENOTDIR => Self::Missing { path },
             errno => Self::Unreadable { path, errno },
         }
+    }
+
+    /// Whether the caller may not look at it.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Unreadable { errno, .. } if is_forbidden(*errno))
     }
 
     /// Whether no network namespace is there (any more), rather than one that can't be opened.

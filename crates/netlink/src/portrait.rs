@@ -5,7 +5,10 @@ mod link;
 mod programs;
 mod sysfs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -68,14 +71,8 @@ impl Portrait {
         self
     }
 
-    /// Whether it has more than the description of a link.
-    #[must_use]
-    pub fn is_deep(&self) -> bool {
-        self.parts.contains_key(&Part::Ethtool)
-    }
-
     /// All that is not as in the `original`, each in a few words. What only one of both has a part of
-    /// is not compared.
+    /// is not compared, and neither is what a driver refused to tell for the original.
     #[must_use]
     pub fn differences_from(&self, original: &Self) -> Vec<String> {
         let parts = self.parts.iter();
@@ -96,7 +93,26 @@ fn differences(now: &Aspects, was: &Aspects) -> Vec<String> {
         let (present, past) = (of(now, name, past), of(was, name, present));
         (present != past).then(|| format!("its {name} is {present} instead of {past}"))
     };
-    names.into_iter().filter_map(told).collect()
+    let was_known = |name: &&String| !is_of_unknown(name, was);
+    names.into_iter().filter(was_known).filter_map(told).collect()
+}
+
+/// Whether an aspect is one that a driver refused to tell, or belongs to such a one, as `rings for sending`
+/// belongs to `rings`.
+fn is_of_unknown(name: &str, aspects: &Aspects) -> bool {
+    let mut unknown = aspects.iter().filter(|(_, value)| value.starts_with(UNKNOWN));
+    unknown.any(|(group, _)| name.strip_prefix(group.as_str()).is_some_and(is_end_of_word))
+}
+
+fn is_end_of_word(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with(' ')
+}
+
+const UNKNOWN: &str = "unknown (";
+
+/// The value of what a driver refuses to tell.
+fn unknown(why: &dyn fmt::Display) -> String {
+    format!("{UNKNOWN}{why})")
 }
 
 const ON: &str = "on";
@@ -159,6 +175,19 @@ mod tests {
         assert_eq!(differences(&now, &Aspects::new()), ["its feature x is on instead of off"]);
         let was = aspects("alias", "a");
         assert_eq!(differences(&Aspects::new(), &was), ["its alias is none instead of a"]);
+    }
+
+    #[test]
+    fn what_a_driver_refused_to_tell_at_first_is_not_compared() {
+        let aspects = |all: &[(&str, &str)]| -> Aspects {
+            all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let refused = aspects(&[("rings", &unknown(&"EBUSY")), ("ringside", "1")]);
+        let told = aspects(&[("rings for sending", "512"), ("ringside", "2")]);
+        assert_eq!(differences(&told, &refused), ["its ringside is 2 instead of 1"]);
+        assert!(differences(&refused, &refused).is_empty());
+        let back = differences(&refused, &told);
+        assert_eq!(back[0], "its rings is unknown (EBUSY) instead of none", "{back:?}");
     }
 
     #[test]

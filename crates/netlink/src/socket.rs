@@ -22,8 +22,9 @@ use crate::{
 const ANSWER_WITHIN_S: i64 = 60;
 
 /// The kernel sends no datagram of a listing that is longer than 32 KiB (netlink_dump in
-/// net/netlink/af_netlink.c), unless one object alone is. A buffer that malloc maps by itself, from
-/// 128 KiB on, would cost a page fault for each page of each socket.
+/// net/netlink/af_netlink.c), unless one object alone is, such as a link with 64 KiB of other names. A
+/// buffer that malloc maps by itself, from 128 KiB on, would cost a page fault for each page of each
+/// socket.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Requests in one send. Each acknowledgement waits in the socket's buffer until all have been
@@ -215,17 +216,21 @@ impl KernelSocket {
     }
 }
 
-/// Receives a datagram.
+/// Receives a datagram, however long it is.
 pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    let mut beginning = [0; 1];
+    let peek = nix::libc::MSG_PEEK | nix::libc::MSG_TRUNC;
+    let length = uninterrupted(|| socket.recv(&mut &mut beginning[..], peek))?;
     buffer.clear();
-    buffer.reserve(BUFFER_BYTES);
+    buffer.reserve(length.max(BUFFER_BYTES));
+    uninterrupted(|| socket.recv(buffer, 0)).map(drop)
+}
+
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
-        match socket.recv(buffer, nix::libc::MSG_TRUNC) {
+        match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(length) if length > buffer.len() => {
-                return Err(io::Error::other(format!("an answer of {length} bytes is too long")));
-            }
-            outcome => return outcome.map(drop),
+            outcome => return outcome,
         }
     }
 }

@@ -100,6 +100,21 @@ fn all_that_is_set_is_seen_by_ip() {
     assert!(rtnl.delete_link(index).unwrap_err().is_not_found());
 }
 
+/// Its description is longer than 64 KiB.
+#[test]
+fn a_link_of_many_names_is_read() {
+    let netns = with_pair();
+    let mut rtnl = netns.rtnl();
+    let index = rtnl.link_by_name("one").unwrap().unwrap().index;
+    let names: Vec<_> = (0..496).map(|number| format!("{number:0>127}")).collect();
+    for name in &names {
+        rtnl.add_alternative_name(index, name).unwrap();
+    }
+    let listed = rtnl.links().unwrap().into_iter().find(|link| link.index == index).unwrap();
+    assert_eq!(listed.alternative_names, names);
+    assert_eq!(rtnl.link_by_name(&names[495]).unwrap(), Some(listed));
+}
+
 #[test]
 fn an_error_tells_the_kernels_sentence_the_link_and_the_value() {
     let netns = with_pair();

@@ -178,7 +178,7 @@ fn hung_up() -> Failure {
 }
 
 fn too_late() -> Failure {
-    let message = "the time that the caller gave is over, and the call is undone";
+    let message = "the time that the caller gave is over, and it waits for no answer";
     Failure::new(Reason::DeadlineExceeded, message)
 }
 

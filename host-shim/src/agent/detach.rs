@@ -12,6 +12,7 @@ use super::{
     device_info,
     dpu::detach_request,
     milestones::Milestone,
+    proofs::Seen,
     records::{Phase, Record, Written},
 };
 use crate::{
@@ -221,13 +222,18 @@ impl Agent {
         record: &Arc<Record>,
         is_new: bool,
     ) -> Result<Homecoming, Failure> {
-        let agent = Arc::clone(self);
-        let record = Arc::clone(record);
+        let (agent, moved) = (Arc::clone(self), Arc::clone(record));
         let work = move || {
-            agent.bring_home_now(&record)?;
-            agent.prove_home(&record, is_new)
+            agent.bring_home_now(&moved)?;
+            agent.see_at_home(&moved, is_new).map_err(|error| failed(&error))
         };
-        self.when_its_turn(work).await?
+        let Some(seen) = self.when_its_turn(work).await?? else { return Ok(Homecoming::Clean) };
+        let mut found = self.prove(vec![seen]).await?;
+        let differences = found.remove(record.pci_address()).unwrap_or_default();
+        Ok(match differences.is_empty() {
+            true => Homecoming::Clean,
+            false => Homecoming::Different(differences.join("; ")),
+        })
     }
 
     fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
@@ -238,28 +244,22 @@ impl Agent {
         scene.move_out().map_err(|failure| failure_of_move(record, &failure))
     }
 
-    /// Whether a VF that is home is as it was.
-    fn prove_home(&self, record: &Record, is_new: bool) -> Result<Homecoming, Failure> {
+    /// Looks at a VF that is home. `None`: it has no link to look at.
+    fn see_at_home(&self, record: &Record, is_new: bool) -> Result<Option<Seen>, MoveError> {
         if record.original.is_handed_over {
-            return Ok(Homecoming::Clean);
+            return Ok(None);
         }
         let vf = record.vf();
-        let prove = || {
-            let mut host = Rtnl::open_in(&self.host)?;
-            let name = Some(record.original.name.as_str());
-            let link = vf_source::find(&*self.source, &mut host, &vf.pci_address, name)?;
-            let link = link.ok_or_else(|| MoveError::Missing(vf.pci_address.clone()))?;
-            if is_new {
-                self.learn_of_new(&vf, &link)?;
-            }
-            let mut found = self.prove(&[(vf.clone(), link.index)])?;
-            found.remove(&vf.pci_address).ok_or_else(|| MoveError::Missing(vf.pci_address.clone()))
-        };
-        let differences = prove().map_err(|error| failed(&error))?;
-        Ok(match differences.is_empty() {
-            true => Homecoming::Clean,
-            false => Homecoming::Different(differences.join("; ")),
-        })
+        let missing = || MoveError::Missing(vf.pci_address.clone());
+        let mut host = Rtnl::open_in(&self.host)?;
+        let name = Some(record.original.name.as_str());
+        let link = vf_source::find(&*self.source, &mut host, &vf.pci_address, name)?;
+        let link = link.ok_or_else(missing)?;
+        if is_new {
+            self.learn_of_new(&vf, &link)?;
+        }
+        let seen = self.see(&[(vf.clone(), link.index)])?.pop().ok_or_else(missing)?;
+        Ok(Some(if is_new { seen.made_just_now() } else { seen }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A look at all VFs on demand, and at what is not as it should be.
 
 mod bounds;
+mod told;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -156,7 +157,8 @@ impl Agent {
 
     async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {
         let agent = Arc::clone(self);
-        let mut findings = self.listed(move || agent.look_without_records()).await?;
+        let (mut findings, free) = self.listed(move || agent.look_without_records()).await?;
+        findings.differences.extend(self.differences_of_free(free).await?);
         for record in self.records.all() {
             let looked = timeout(PATIENCE, self.look_at_record(&record, &findings)).await;
             let (vf, differences) = match looked {
@@ -177,7 +179,7 @@ impl Agent {
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
         let present = self.host_links()?;
         let is_recorded = |address: &str| self.records.by_pci_address(address).is_some();
-        for (vf, link) in self.host_vfs(&present) {
+        for (vf, link) in vf_source::vfs(&*self.source, &present.links) {
             let found = findings.vfs.get(&vf.pci_address);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
             if !was_here && !is_recorded(&vf.pci_address) {
@@ -194,18 +196,19 @@ impl Agent {
         Ok(findings)
     }
 
-    /// The VFs of which there is no record, and where the others are that are not in their pods.
-    fn look_without_records(&self) -> Result<Findings, netlink::Error> {
+    /// The VFs of which there is no record, and where the others are that are not in their pods. Besides,
+    /// the free ones with their links' indices.
+    fn look_without_records(&self) -> Result<(Findings, Vec<(VfIdentity, u32)>), netlink::Error> {
         let present = self.host_links()?;
+        self.learn_originals(&present);
         let mut findings = Findings::default();
         let mut free = Vec::new();
-        for (vf, link) in self.host_vfs(&present) {
+        for (vf, link) in vf_source::vfs(&*self.source, &present.links) {
             findings.insert(found_at_home(&vf, link, &present));
             if self.is_free(&vf, link, &present) {
                 free.push((vf, link.index));
             }
         }
-        findings.differences.extend(self.differences_of_free(&free)?);
         for Stranger { vf, link, path, .. } in self.strangers(&present.links) {
             let netns = path.display().to_string();
             if self.records.by_pci_address(&vf.pci_address).is_none() {
@@ -219,38 +222,54 @@ impl Agent {
             findings.vfs.contains_key(address) || self.records.by_pci_address(address).is_some()
         };
         for other in self.source.other_vfs(&is_known) {
-            let told = difference_of_other(&other);
+            let told = told::difference_of_other(&other);
             findings.away.extend(told.map(|told| (other.identity.pci_address.clone(), told)));
             findings.insert(found_without_netdev(&other));
         }
-        Ok(findings)
+        Ok((findings, free))
     }
 
     /// How VFs that nobody has are not as they were. One that was being brought into order or given
     /// out meanwhile is looked at again.
-    fn differences_of_free(
-        &self,
-        free: &[(VfIdentity, u32)],
-    ) -> Result<Vec<Difference>, netlink::Error> {
-        let mut found = self.prove(free)?;
-        found.retain(|_, differences| !differences.is_empty());
+    async fn differences_of_free(
+        self: &Arc<Self>,
+        mut free: Vec<(VfIdentity, u32)>,
+    ) -> Result<Vec<Difference>, Failure> {
+        let found = self.differing_among(&free).await?;
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let present = self.host_links()?;
-        let vfs = vf_source::vfs(&*self.source, &present.links);
-        let again: Vec<_> = vfs
-            .filter(|(vf, link)| {
-                found.contains_key(&vf.pci_address) && self.is_free(vf, link, &present)
-            })
-            .map(|(vf, link)| (vf, link.index))
-            .collect();
-        let mut found = self.prove(&again)?;
-        let told = again.iter().filter_map(|(vf, _)| {
+        let agent = Arc::clone(self);
+        free = self.listed(move || agent.free_among(&found)).await?;
+        let found = self.differing_among(&free).await?.into_iter();
+        Ok(found.map(|(vf, what)| Finding::VfDiffers.of(name_of(&vf), what)).collect())
+    }
+
+    /// Those of free VFs that are not as they were, each with what is not.
+    async fn differing_among(
+        self: &Arc<Self>,
+        free: &[(VfIdentity, u32)],
+    ) -> Result<Vec<(VfIdentity, String)>, Failure> {
+        let (agent, looked_at) = (Arc::clone(self), free.to_vec());
+        let seen = self.listed(move || agent.see(&looked_at)).await?;
+        let mut found = self.prove(seen).await?;
+        let differing = free.iter().filter_map(|(vf, _)| {
             let what = found.remove(&vf.pci_address)?.join("; ");
-            (!what.is_empty()).then(|| Finding::VfDiffers.of(name_of(vf), what))
+            (!what.is_empty()).then(|| (vf.clone(), what))
         });
-        Ok(told.collect())
+        Ok(differing.collect())
+    }
+
+    /// Those of VFs that nobody has, with their links' indices.
+    fn free_among(
+        &self,
+        vfs: &[(VfIdentity, String)],
+    ) -> Result<Vec<(VfIdentity, u32)>, netlink::Error> {
+        let present = self.host_links()?;
+        let free = vf_source::vfs(&*self.source, &present.links).filter(|(vf, link)| {
+            vfs.iter().any(|(wanted, _)| wanted == vf) && self.is_free(vf, link, &present)
+        });
+        Ok(free.map(|(vf, link)| (vf, link.index)).collect())
     }
 
     /// The VF of a record, once nobody is working at it.
@@ -271,22 +290,14 @@ impl Agent {
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {
-            let message = match self.proofs.differences(record.pci_address()).join("; ") {
-                what if what.is_empty() => {
-                    format!("{} is being given back, and the DPU has not taken it", record.key())
-                }
-                what => format!(
-                    "{} is being given back, and its VF {} is not as it was: {what}",
-                    record.key(),
-                    record.pci_address()
-                ),
-            };
-            return Some((vf, Some(Finding::ReleasePending.of(record.id(), message))));
+            let differing = self.proofs.differences(record.pci_address()).join("; ");
+            let pending = told::release_pending(&record, &vf, &differing);
+            return Some((vf, Some(pending)));
         }
         let difference = match self.difference_of(&record).await {
-            _ if !is_in_pod => Some(vf_missing(&record, &vf)),
-            Ok(what) => what.map(|what| pod_differs(&record, &what)),
-            Err(failure) => Some(pod_differs(&record, &failure.message)),
+            _ if !is_in_pod => Some(told::vf_missing(&record, &vf)),
+            Ok(what) => what.map(|what| told::pod_differs(&record, &what)),
+            Err(failure) => Some(told::pod_differs(&record, &failure.message)),
         };
         Some((vf, difference))
     }
@@ -350,24 +361,6 @@ fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
     found_in(&other.identity, place, "")
 }
 
-fn difference_of_other(other: &OtherVf) -> Option<Difference> {
-    let VfIdentity { pci_address, .. } = &other.identity;
-    let subject = name_of(&other.identity);
-    match other.whereabouts {
-        Whereabouts::HandedOver(_) => None,
-        Whereabouts::Unbound => {
-            Some(Finding::VfUnbound.of(subject, format!("{pci_address} has no driver")))
-        }
-        Whereabouts::Elsewhere => {
-            let message = format!(
-                "{pci_address} has a driver, and its netdev is in no network namespace that can be \
-                 looked into"
-            );
-            Some(Finding::VfNowhere.of(subject, message))
-        }
-    }
-}
-
 fn is_in_netns_of_pod(source: &dyn VfSource, record: &Record) -> bool {
     living_netns(&record.netns).is_some_and(|pod| {
         matches!(place_in(source, &pod, record), Ok(Place::Pod | Place::Unfinished))
@@ -406,22 +399,6 @@ fn with_record(vf: ExaminedVf, record: &Record) -> ExaminedVf {
 
 fn under_way(record: &Record) -> ExaminedVf {
     with_record(ExaminedVf::default(), record)
-}
-
-fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
-    let place = match vf.place() {
-        VfPlace::Host => format!("in the host's network namespace as {}", vf.netdev),
-        VfPlace::Elsewhere => format!("in the network namespace {} as {}", vf.netns, vf.netdev),
-        VfPlace::Unbound => "without a driver".into(),
-        _ => "nowhere to be found".into(),
-    };
-    let message =
-        format!("VF {} of {} is not in its pod, but {place}", record.pci_address(), record.key());
-    Finding::PodVfMissing.of(record.id(), message)
-}
-
-fn pod_differs(record: &Record, what: &str) -> Difference {
-    Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
 }
 
 #[cfg(test)]
@@ -475,13 +452,25 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_release_whose_vf_is_away_waits_for_the_vf_and_not_for_the_dpu() {
+        let (agent, _folder) = agent();
+        let releasing = Record { phase: Phase::Releasing, ..record("a", "c") };
+        agent.records.keep(&Arc::new(releasing));
+        let found = agent.examine(examine(false)).await;
+        let told = &found.differences[0];
+        assert_eq!(told.code, "RELEASE_PENDING");
+        assert!(told.message.contains("VF pci-a is not back yet"), "{told:?}");
+    }
+
     #[test]
     fn vfs_without_a_netdev_are_told_by_where_they_are() {
         let identity =
             VfIdentity { controller: 1, pf: 0, vf: 2, pci_address: "0000:03:00.4".into() };
         let told = |whereabouts| {
             let other = OtherVf { identity: identity.clone(), whereabouts };
-            let difference = difference_of_other(&other).map(|found| (found.code, found.subject));
+            let difference =
+                told::difference_of_other(&other).map(|found| (found.code, found.subject));
             (found_without_netdev(&other).place(), difference)
         };
         let found = |finding: Finding| Some((finding.as_str().to_owned(), "c1pf0vf2".to_owned()));

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{Rtnl, VfSettings};
+use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
 
@@ -109,8 +109,11 @@ impl Agent {
         let (agent, caller) = (Arc::clone(self), Arc::clone(caller));
         let work = move || {
             // Somebody else's move may have taken long.
-            caller.is_waiting().map_err(not_found)?;
-            agent.enter_now(request, netns, attachment)
+            match caller.is_waiting() {
+                Ok(()) => agent.enter_now(request, netns, attachment),
+                Err(failure) if is_new => Err(agent.untouched(&attachment, failure)),
+                Err(failure) => Err(not_found(failure)),
+            }
         };
         self.when_its_turn(work).await.map_err(not_found)?
     }
@@ -127,6 +130,13 @@ impl Agent {
         if let Some(earlier) = self.records.by_id(earlier.id()) {
             self.release(earlier, Duration::ZERO, Renewal::Now).await;
         }
+    }
+
+    /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
+    fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> Setback {
+        let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
+        let look = || self.original_of(&vf, &mut Rtnl::open_in(&self.host).ok()?).ok();
+        Setback::Unrecorded { failure, found_vf: look().is_some() }
     }
 
     /// The record is written before the VF is touched. What is only looked at does not wait for it.
@@ -151,7 +161,24 @@ impl Agent {
         let recording = began.elapsed();
         match move_in_now(&record, cargo, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
-            Err(failure) => Err(Setback::Unmoved { failure }),
+            Err(failure) => Err(Setback::Unmoved { failure: self.with_owner(failure, &record) }),
+        }
+    }
+
+    /// A name that is taken in the pod may be another attachment's: two containers can share a namespace.
+    fn with_owner(&self, failure: Failure, record: &Record) -> Failure {
+        let name = record.key().interface_name;
+        let is_owner = |other: &&Arc<Record>| {
+            let is_there = other.netns.id == record.netns.id && other.id() != record.id();
+            is_there && other.key().interface_name == name
+        };
+        match self.records.all().iter().find(is_owner) {
+            Some(owner) if failure.reason == Reason::InterfaceExists => {
+                let message =
+                    format!("{}, of attachment {} of {}", failure.message, owner.id(), owner.key());
+                Failure::new(failure.reason, message)
+            }
+            _ => failure,
         }
     }
 
@@ -166,9 +193,8 @@ impl Agent {
         let (phase, original) = match self.records.by_id(&attachment.id) {
             Some(same) => (same.phase, same.original.clone()),
             None => {
-                let vf = attachment.vf.clone().unwrap_or_default();
-                let found = self.vf_in_host(vf, rtnl).map_err(not_found)?;
-                (Phase::Attaching, found.unused().map_err(not_taken)?)
+                let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
+                (Phase::Attaching, self.original_of(&vf, rtnl)?)
             }
         };
         Ok(Record {
@@ -183,41 +209,53 @@ impl Agent {
         })
     }
 
-    fn vf_in_host(&self, vf: v1::Vf, rtnl: &mut Rtnl) -> Result<FoundVf, Failure> {
-        let identity = VfIdentity::from(vf);
-        let found = self.look_in_host(&identity, rtnl).map_err(not_moved)?;
-        found.ok_or_else(|| {
-            let VfIdentity { pci_address, .. } = &identity;
-            let message =
-                format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
-            Failure::new(Reason::VfMissing, message)
-        })
-    }
-
-    fn look_in_host(
-        &self,
-        vf: &VfIdentity,
-        rtnl: &mut Rtnl,
-    ) -> Result<Option<FoundVf>, netlink::Error> {
+    /// What a VF that no record holds is like, and is to be again.
+    fn original_of(&self, vf: &VfIdentity, rtnl: &mut Rtnl) -> Result<Original, Setback> {
+        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
         let own = self.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
-        let link = vf_source::find(&*self.source, rtnl, &vf.pci_address, name)?;
-        let (mut original, used) = match &link {
-            Some(link) => {
-                let used = vf_source::use_by_host(link, &rtnl.links()?, &rtnl.all_addresses()?);
-                (Original::from(link), used)
-            }
-            None => {
-                let Some(handover) = self.source.handover(&vf.pci_address) else {
-                    return Ok(None);
-                };
-                let is_open = handover == Handover::Open;
-                let used = is_open.then(|| "a program has it open".to_owned());
-                (Original { is_handed_over: true, ..Original::default() }, used)
-            }
+        let link = vf_source::find(&*self.source, rtnl, &vf.pci_address, name);
+        let original = match link.map_err(not_looked_at)? {
+            Some(link) => self.original_of_link(vf, &link, rtnl)?,
+            None => self.original_of_device(vf)?,
         };
-        original.port = port_settings(&*self.source, rtnl, &vf.pci_address)?;
-        Ok(Some(FoundVf { original, used, pci_address: vf.pci_address.clone() }))
+        let port = port_settings(&*self.source, rtnl, &vf.pci_address).map_err(not_looked_at)?;
+        Ok(Original { port, ..original })
+    }
+
+    /// What the link of a VF is like, unless the host has taken it since it was offered. What the host
+    /// has only changed is restored: nobody is to get it, and it is not to become that again.
+    fn original_of_link(
+        &self,
+        vf: &VfIdentity,
+        link: &Link,
+        rtnl: &mut Rtnl,
+    ) -> Result<Original, Setback> {
+        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
+        let links = rtnl.links().map_err(not_looked_at)?;
+        let addresses = rtnl.all_addresses().map_err(not_looked_at)?;
+        if let Some(used) = vf_source::use_by_host(link, &links, &addresses) {
+            return Err(not_taken(used_by_host(vf, &used)));
+        }
+        if self.looks_clean(vf, link) {
+            return Ok(Original::from(link));
+        }
+        self.restore_stray(vf, link, rtnl).map_err(|why| not_found(not_as_it_was(vf, &why)))?;
+        let restored = rtnl.link_by_index(link.index).map_err(not_looked_at)?;
+        let restored = restored.ok_or_else(|| not_found(not_there(vf)))?;
+        match self.superficial_differences(vf, &restored).join("; ") {
+            what if what.is_empty() => Ok(Original::from(&restored)),
+            what => Err(not_found(not_as_it_was(vf, &what))),
+        }
+    }
+
+    /// What a VF without a link is like.
+    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, Setback> {
+        match self.source.handover(&vf.pci_address) {
+            None => Err(not_found(not_there(vf))),
+            Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
+            Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
+        }
     }
 
     /// Moves the VF of a record into its pod, and waits for the carrier.
@@ -285,21 +323,20 @@ fn port_settings(
     Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
 }
 
-/// A VF that no record holds.
-struct FoundVf {
-    original: Original,
-    /// What the host itself uses it for.
-    used: Option<String>,
-    pci_address: String,
+fn not_there(vf: &VfIdentity) -> Failure {
+    let VfIdentity { pci_address, .. } = vf;
+    let message = format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
+    Failure::new(Reason::VfMissing, message)
 }
 
-impl FoundVf {
-    /// What it is like, unless the host has taken it since it was offered.
-    fn unused(self) -> Result<Original, Failure> {
-        let Some(used) = self.used else { return Ok(self.original) };
-        let message = format!("VF {} is used by the host itself: {used}", self.pci_address);
-        Err(Failure::new(Reason::VfNotFree, message))
-    }
+fn used_by_host(vf: &VfIdentity, used: &str) -> Failure {
+    let message = format!("VF {} is used by the host itself: {used}", vf.pci_address);
+    Failure::new(Reason::VfNotFree, message)
+}
+
+fn not_as_it_was(vf: &VfIdentity, what: &str) -> Failure {
+    let message = format!("VF {} is not as it was: {what}", vf.pci_address);
+    Failure::new(Reason::VfNotFree, message)
 }
 
 #[cfg(test)]
@@ -307,7 +344,14 @@ mod tests {
     use tokio::{sync::oneshot, task::yield_now, time::timeout};
 
     use super::*;
-    use crate::agent::{caller::tests::caller, records::tests::record, tests::agent};
+    use crate::{
+        agent::{
+            caller::tests::caller,
+            records::tests::record,
+            tests::{agent, agent_with},
+        },
+        vf_source::{PfFacts, RenewalError},
+    };
 
     /// An ADD of the container whose VF the record `earlier` still holds.
     fn attach_of(container_id: &str, earlier: &Record) -> (AddRequest, v1::Attachment) {
@@ -325,6 +369,57 @@ mod tests {
             device_info_file: None,
         };
         (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })
+    }
+
+    #[tokio::test]
+    async fn a_name_that_another_attachment_has_in_the_pod_is_told_with_that() {
+        let (agent, _folder) = agent();
+        let taken = || Failure::new(Reason::InterfaceExists, "there is an interface eth0");
+        let newcomer = record("new", "newcomer");
+        let told = |failure: Failure| agent.with_owner(failure, &newcomer).message;
+        assert_eq!(told(taken()), "there is an interface eth0");
+        let elsewhere =
+            PodNetns { id: netlink::NetnsId { dev: 4, inode: 8 }, ..newcomer.netns.clone() };
+        agent.records.keep(&Arc::new(Record { netns: elsewhere, ..record("far", "elsewhere") }));
+        agent.records.keep(&Arc::new(newcomer.clone()));
+        assert_eq!(told(taken()), "there is an interface eth0");
+        agent.records.keep(&Arc::new(record("old", "owner")));
+        assert_eq!(told(taken()), "there is an interface eth0, of attachment old of owner/eth0");
+        assert_eq!(told(Failure::new(Reason::MoveFailed, "no room")), "no room");
+    }
+
+    /// A card whose VFs are all handed over to programs, none of which has one open.
+    #[derive(Debug)]
+    struct IdleDevices;
+
+    impl VfSource for IdleDevices {
+        fn vf_of(&self, _link: &Link) -> Option<VfIdentity> {
+            None
+        }
+
+        fn pf_of(&self, _vf: &VfIdentity) -> PfFacts {
+            PfFacts::default()
+        }
+
+        fn make_anew(&self, _: &str, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+            Ok(())
+        }
+
+        fn handover(&self, _pci_address: &str) -> Option<Handover> {
+            Some(Handover::Idle)
+        }
+    }
+
+    /// Or else the DPU would wait for the next inventory, and refuse the same ADD meanwhile.
+    #[tokio::test]
+    async fn a_vf_whose_caller_ended_before_it_was_touched_is_said_to_be_there() {
+        let (agent, _folder) = agent_with(Arc::new(IdleDevices));
+        let (request, attachment) = attach_of("ended", &record("old", "holder"));
+        let netns = record("new", "ended").netns;
+        let (caller, plugin) = caller(Duration::from_secs(60));
+        drop(plugin);
+        let taken = agent.take_in(request, netns, attachment, &Arc::new(caller)).await;
+        assert!(matches!(taken, Err(Setback::Unrecorded { found_vf: true, .. })));
     }
 
     /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;

@@ -54,21 +54,20 @@ impl Agent {
         // What is in its pod by now is listed as such.
         self.untold().clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
+        let (as_of_ns, present) = self.links_with_proofs().await?;
         let agent = Arc::clone(self);
         let list = move || {
-            let as_of_ns = nanoseconds_since_boot();
-            let present = agent.host_links()?;
             let records = agent.records.all();
-            let vfs = agent.host_vfs(&present);
-            let pfs = agent.physical_functions(&vfs, &present, &records)?;
+            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &present.links).collect();
+            let pfs = agent.physical_functions(&vfs, &present, &records);
             let inventory = Inventory { pfs, as_of_ns };
             let live = live(&*agent.source, &vfs, &records);
             // Between the ADD that began it and the one that goes on with it no call is under way.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
-            Ok((inventory, live, attaching, uses_by_host(&vfs, &present)))
+            (inventory, live, attaching, uses_by_host(&vfs, &present))
         };
-        let (inventory, live, attaching, uses) = self.listed(list).await?;
+        let (inventory, live, attaching, uses) = self.look(list).await?;
         pending.extend(attaching);
         log_uses(&uses);
         self.sent_inventory().pfs.clone_from(&inventory.pfs);
@@ -97,15 +96,14 @@ impl Agent {
 
     /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
     async fn tell_inventory(self: &Arc<Self>, is_wanted_again: bool) -> Result<bool, Failure> {
+        let (as_of_ns, present) = self.links_with_proofs().await?;
         let agent = Arc::clone(self);
         let list = move || {
-            let as_of_ns = nanoseconds_since_boot();
-            let present = agent.host_links()?;
-            let vfs = agent.host_vfs(&present);
-            let pfs = agent.physical_functions(&vfs, &present, &agent.records.all())?;
-            Ok((Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &present)))
+            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &present.links).collect();
+            let pfs = agent.physical_functions(&vfs, &present, &agent.records.all());
+            (Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &present))
         };
-        let (inventory, uses) = self.listed(list).await?;
+        let (inventory, uses) = self.look(list).await?;
         let mut sent = self.sent_inventory();
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
@@ -138,13 +136,31 @@ impl Agent {
         listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
     }
 
-    /// The VFs among the links. What those are like that nobody has is learned.
-    pub(super) fn host_vfs<'a>(&self, present: &'a HostLinks) -> Vec<(VfIdentity, &'a Link)> {
-        let vfs: Vec<_> = vf_source::vfs(&*self.source, &present.links).collect();
-        let mut unused = vfs.clone();
-        unused.retain(|(vf, link)| self.is_free(vf, link, present));
-        self.learn_originals(&unused);
-        vfs
+    /// The links of the host's namespace, and when they were listed. Of the free VFs among them it is known
+    /// by now whether they are as they were.
+    async fn links_with_proofs(self: &Arc<Self>) -> Result<(u64, HostLinks), Failure> {
+        let agent = Arc::clone(self);
+        let list = move || {
+            let as_of_ns = nanoseconds_since_boot();
+            let present = agent.host_links()?;
+            agent.learn_originals(&present);
+            let seen = agent.see(&agent.free_without_proof(&present))?;
+            Ok((as_of_ns, present, seen))
+        };
+        let (as_of_ns, present, seen) = self.listed(list).await?;
+        self.prove(seen).await?;
+        Ok((as_of_ns, present))
+    }
+
+    /// The free VFs that look clean at first sight, and were not looked at any closer, with their links'
+    /// indices.
+    fn free_without_proof(&self, present: &HostLinks) -> Vec<(VfIdentity, u32)> {
+        let unproven = vf_source::vfs(&*self.source, &present.links).filter(|(vf, link)| {
+            self.is_free(vf, link, present)
+                && self.looks_clean(vf, link)
+                && self.proofs.of(vf, link).is_none()
+        });
+        unproven.map(|(vf, link)| (vf, link.index)).collect()
     }
 
     /// All VFs, by PF.
@@ -153,36 +169,12 @@ impl Agent {
         vfs: &[(VfIdentity, &Link)],
         present: &HostLinks,
         records: &[Arc<Record>],
-    ) -> Result<Vec<PhysicalFunction>, netlink::Error> {
-        let held: HashSet<_> = holders(records).collect();
-        let is_free = |(vf, link): &&(VfIdentity, &Link)| {
-            let HostLinks { links, addresses } = present;
-            !held.contains(vf.pci_address.as_str())
-                && vf_source::use_by_host(link, links, addresses).is_none()
+    ) -> Vec<PhysicalFunction> {
+        let is_clean = |(vf, link): &&(VfIdentity, &Link)| {
+            self.looks_clean(vf, link) && self.proofs.is_proven(vf, link)
         };
-        let free: Vec<_> = vfs.iter().filter(is_free).cloned().collect();
-        let clean = self.clean_among(&free)?;
-        Ok(physical_functions(&*self.source, vfs, present, records, &clean))
-    }
-
-    /// The PCI addresses of those VFs that are as they were, of some that nobody has. Those that were
-    /// not looked at yet are.
-    fn clean_among(&self, free: &[(VfIdentity, &Link)]) -> Result<HashSet<String>, netlink::Error> {
-        let mut clean = HashSet::new();
-        let mut unproven = Vec::new();
-        for (vf, link) in free.iter().filter(|(vf, link)| self.looks_clean(vf, link)) {
-            match self.proofs.of(vf, link) {
-                Some(differences) if differences.is_empty() => {
-                    clean.insert(vf.pci_address.clone());
-                }
-                Some(_) => {}
-                None => unproven.push((vf.clone(), link.index)),
-            }
-        }
-        let found = self.prove(&unproven)?.into_iter();
-        let proven = found.filter(|(_, differences)| differences.is_empty());
-        clean.extend(proven.map(|(pci_address, _)| pci_address));
-        Ok(clean)
+        let clean = vfs.iter().filter(is_clean).map(|(vf, _)| vf.pci_address.clone()).collect();
+        physical_functions(&*self.source, vfs, present, records, &clean)
     }
 }
 

@@ -360,6 +360,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_first_pass_waits_for_no_session() {
+        let (agent, _folder) = agent();
+        let untold = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
+        agent.records.keep(&Arc::new(untold));
+        let pass = timeout(Duration::from_secs(3), agent.reconcile_all());
+        pass.await.expect("nobody calls the DPU before the first pass is over");
+        assert!(agent.records.by_id("a").is_some(), "the DPU is told later");
+    }
+
+    #[tokio::test]
     async fn an_agent_whose_passes_hang_is_not_healthy() {
         let (agent, _folder) = agent();
         assert!(agent.is_healthy(Instant::now()));

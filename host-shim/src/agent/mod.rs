@@ -18,6 +18,7 @@
 //! | `moves` | a turn at moving a VF | each move |
 //! | `keeping` | the keeper's turn at looking | the keeper |
 //! | `looks` | a turn at looking at the kernel | each look |
+//! | `walks` | all namespaces are walked through | who proves VFs |
 //!
 //! All are fair: who comes later waits behind who waits already. So nobody may wait for a key with
 //! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
@@ -92,8 +93,6 @@ pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
 pub use socket::ListenError;
 
-pub(crate) use stacked::stacked_by_host;
-
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
 use detach::Renewal;
 use dpu::detach_request;
@@ -108,6 +107,7 @@ use records::Records;
 use renewal::Renewals;
 use repairs::Repairs;
 use session::Session;
+use stacked::Walks;
 use welcomed::Welcomed;
 
 /// Moves under way at the same time: the kernel does them one by one, so that one is being made while
@@ -117,8 +117,9 @@ const MOVES: usize = 3;
 /// Looks at the kernel at the same time, of which the keeper, who may have many, has one.
 const LOOKS: usize = 2;
 
-/// Threads for what may block: besides moves and looks one for restoring VFs, and one for making one anew.
-const BLOCKING_THREADS: usize = MOVES + LOOKS + 2;
+/// Threads for what may block: besides moves and looks one for restoring VFs, one for making one anew, and
+/// one for a walk through all namespaces.
+const BLOCKING_THREADS: usize = MOVES + LOOKS + 3;
 
 /// Examinations at the same time: one that is made, and one that waits, as of a next session.
 const EXAMINATIONS: usize = 2;
@@ -136,6 +137,8 @@ struct Agent {
     originals: Originals,
     /// Whether free VFs are.
     proofs: Proofs,
+    /// The walks through all namespaces that this takes.
+    walks: Walks,
     /// Of the host's namespace. `None`: it can't be had.
     sysfs: Option<NetSysfs>,
     announcer: Announcer,
@@ -215,6 +218,7 @@ impl Agent {
             records,
             originals,
             proofs: Proofs::default(),
+            walks: Walks::default(),
             announcer,
             moves: Semaphore::new(MOVES),
             looks: Semaphore::new(LOOKS),

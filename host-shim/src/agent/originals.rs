@@ -12,9 +12,9 @@ use std::{
 use netlink::Link;
 use serde::{Deserialize, Serialize};
 
-use super::{Agent, locked};
+use super::{Agent, inventory::HostLinks, locked};
 use crate::{
-    vf_source::{OwnState, VfIdentity},
+    vf_source::{self, OwnState, VfIdentity},
     whole_file,
 };
 
@@ -119,13 +119,18 @@ impl Agent {
         learned.or_else(|| self.source.usual_state(vf).map(Arc::new))
     }
 
-    /// Learns of those of the `unused` VFs that were not seen before, and forgets those that are gone.
-    pub(super) fn learn_originals(&self, unused: &[(VfIdentity, &Link)]) {
+    /// Learns what the VFs are like that nobody has and that were not seen before, and forgets those that
+    /// are gone. One of which an earlier version has learned less is made anew first: pods may have had it.
+    pub(super) fn learn_originals(&self, present: &HostLinks) {
         self.originals.retain(|pci_address| self.source.exists(pci_address));
-        let unknown = unused.iter().filter(|(vf, link)| {
-            !self.is_original_known(vf) && !self.proofs.is_refuted(vf, link) && is_named(link.index)
+        let vfs = vf_source::vfs(&*self.source, &present.links);
+        let unknown = vfs.filter(|(vf, link)| {
+            self.is_free(vf, link, present)
+                && self.originals.get(&vf.pci_address).is_none()
+                && !self.proofs.is_refuted(vf, link)
+                && is_named(link.index)
         });
-        let unknown: Vec<_> = unknown.collect();
+        let unknown: Vec<_> = unknown.map(|(vf, link)| (vf, link.index)).collect();
         if unknown.is_empty() {
             return;
         }
@@ -135,15 +140,23 @@ impl Agent {
         }
     }
 
-    /// What links of VFs are like that nobody has used, by PCI address.
-    pub(super) fn originals_of(
+    /// Learns what a VF is like that was made just now, unless that is known.
+    pub(super) fn learn_of_new(&self, vf: &VfIdentity, link: &Link) -> Result<(), netlink::Error> {
+        if !self.is_original_known(vf) {
+            self.originals.learn(self.originals_of(&[(vf.clone(), link.index)])?);
+        }
+        Ok(())
+    }
+
+    /// What VFs are like that nobody has used, by PCI address.
+    fn originals_of(
         &self,
-        vfs: &[&(VfIdentity, &Link)],
+        vfs: &[(VfIdentity, u32)],
     ) -> Result<Vec<(String, OwnState)>, netlink::Error> {
         let mut painter = self.painter()?;
         let mut learned = Vec::new();
-        for (vf, link) in vfs {
-            let Some((link, portrait)) = painter.portrait(link.index)? else { continue };
+        for (vf, index) in vfs {
+            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
             // An earlier version has learned less.
             let known = self.originals.get(&vf.pci_address).map(|own| (*own).clone());
             let own = known.unwrap_or_else(|| self.source.first_state(vf, &link));
@@ -153,7 +166,7 @@ impl Agent {
         Ok(learned)
     }
 
-    pub(super) fn is_original_known(&self, vf: &VfIdentity) -> bool {
+    fn is_original_known(&self, vf: &VfIdentity) -> bool {
         self.originals.get(&vf.pci_address).is_some_and(|own| own.portrait.is_some())
     }
 }

@@ -6,45 +6,76 @@
 
 use std::{
     collections::HashMap,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use netlink::{Error, Link, NetSysfs, Painter, Portrait};
+use offload_proto::Failure;
 
-use super::{Agent, locked};
+use super::{Agent, locked, stacked::Stacked};
 use crate::vf_source::VfIdentity;
 
-/// What was found of VFs in the host's namespace, by PCI address.
+/// What was found of VFs in the host's namespace.
 #[derive(Debug, Default)]
-pub(super) struct Proofs(Mutex<HashMap<String, Proof>>);
+pub(super) struct Proofs(Mutex<Known>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
+struct Known {
+    /// By PCI address.
+    proofs: HashMap<String, Proof>,
+    /// The links of VFs on which nothing was stacked when all namespaces could be looked into, or when
+    /// they were made, by PCI address: no pod stacks anything on a link that is at home.
+    bare: HashMap<String, u32>,
+}
+
+#[derive(Debug)]
 struct Proof {
+    /// When it was looked at. Of two looks the later counts, whichever comes to its end first.
+    at: Instant,
+    /// `None`: the VF has left since.
+    finding: Option<Finding>,
+}
+
+#[derive(Debug)]
+struct Finding {
     /// The link that was looked at. `None`: any, for the VF was in somebody's hands.
     index: Option<u32>,
-    at: Instant,
     /// What was not as before.
     differences: Vec<String>,
 }
 
-impl Proof {
+impl Finding {
     fn is_of(&self, link: &Link) -> bool {
         self.index.is_none_or(|index| index == link.index)
     }
 }
 
+/// What the portrait of a VF tells. It is proven only once it is known what is stacked on it, too.
+#[derive(Debug)]
+#[must_use = "nothing is proven yet"]
+pub(super) struct Seen {
+    vf: VfIdentity,
+    index: u32,
+    /// The link was made just now, so that nothing is stacked on it.
+    is_new: bool,
+    at: Instant,
+    differences: Vec<String>,
+}
+
 impl Proofs {
     /// What was not as before when a VF was looked at. `None`: it was not, or is another link now.
     pub(super) fn of(&self, vf: &VfIdentity, link: &Link) -> Option<Vec<String>> {
-        let proofs = locked(&self.0);
-        let proof = proofs.get(&vf.pci_address).filter(|proof| proof.is_of(link))?;
-        Some(proof.differences.clone())
+        let known = locked(&self.0);
+        let finding = known.proofs.get(&vf.pci_address)?.finding.as_ref()?;
+        finding.is_of(link).then(|| finding.differences.clone())
     }
 
     /// What was not as before of the VF at a PCI address, if that is known.
     pub(super) fn differences(&self, pci_address: &str) -> Vec<String> {
-        locked(&self.0).get(pci_address).map(|proof| proof.differences.clone()).unwrap_or_default()
+        let known = locked(&self.0);
+        let finding = known.proofs.get(pci_address).and_then(|proof| proof.finding.as_ref());
+        finding.map(|finding| finding.differences.clone()).unwrap_or_default()
     }
 
     /// Whether a VF was found not to be as before.
@@ -57,25 +88,69 @@ impl Proofs {
         self.of(vf, link).is_some_and(|differences| differences.is_empty())
     }
 
-    fn note(&self, pci_address: &str, index: Option<u32>, differences: Vec<String>) {
-        let proof = Proof { index, at: Instant::now(), differences };
-        locked(&self.0).insert(pci_address.to_owned(), proof);
+    /// Remembers what was found of a VF that was seen, and what is `stacked`, and tells what is not as
+    /// before.
+    fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {
+        let Seen { vf, index, is_new, at, mut differences } = seen;
+        let mut known = locked(&self.0);
+        if !is_new {
+            differences.extend_from_slice(stacked.on(index));
+            if known.bare.get(&vf.pci_address) != Some(&index) {
+                differences.extend_from_slice(stacked.unseen());
+            }
+        }
+        let is_bare = is_new || (stacked.on(index).is_empty() && stacked.unseen().is_empty());
+        let finding = Finding { index: Some(index), differences: differences.clone() };
+        if known.note(&vf.pci_address, at, Some(finding)) && is_bare {
+            known.bare.insert(vf.pci_address, index);
+        }
+        differences
     }
 
     /// A VF was in somebody's hands of whom no record tells: it is not as before until it is found
     /// to be.
     pub(super) fn suspect(&self, pci_address: &str) {
-        self.note(pci_address, None, vec!["a pod has had it".into()]);
+        let differences = vec!["a pod has had it".into()];
+        self.leave(pci_address, Some(Finding { index: None, differences }));
     }
 
     /// A VF leaves.
     pub(super) fn forget(&self, pci_address: &str) {
-        locked(&self.0).remove(pci_address);
+        self.leave(pci_address, None);
+    }
+
+    fn leave(&self, pci_address: &str, finding: Option<Finding>) {
+        let mut known = locked(&self.0);
+        known.note(pci_address, Instant::now(), finding);
+        known.bare.remove(pci_address);
     }
 
     /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
     pub(super) fn forget_older_than(&self, age: Duration) {
-        locked(&self.0).retain(|_, proof| proof.index.is_none() || proof.at.elapsed() < age);
+        let is_suspected = |finding: &Option<Finding>| {
+            finding.as_ref().is_some_and(|finding| finding.index.is_none())
+        };
+        locked(&self.0)
+            .proofs
+            .retain(|_, proof| is_suspected(&proof.finding) || proof.at.elapsed() < age);
+    }
+}
+
+impl Known {
+    /// Tells whether nobody has looked at the VF since.
+    fn note(&mut self, pci_address: &str, at: Instant, finding: Option<Finding>) -> bool {
+        let is_latest = self.proofs.get(pci_address).is_none_or(|known| known.at <= at);
+        if is_latest {
+            self.proofs.insert(pci_address.to_owned(), Proof { at, finding });
+        }
+        is_latest
+    }
+}
+
+impl Seen {
+    /// The link that was seen was made just now.
+    pub(super) fn made_just_now(self) -> Self {
+        Self { is_new: true, ..self }
     }
 }
 
@@ -87,35 +162,44 @@ impl Agent {
 
     /// Whether a VF looks as before at first sight: what its link alone tells.
     pub(super) fn looks_clean(&self, vf: &VfIdentity, link: &Link) -> bool {
-        self.own_state(vf).is_some_and(|own| {
-            let original = own.portrait.as_ref();
-            original.is_some_and(|original| superficial_differences(link, original).is_empty())
-        })
+        self.superficial_differences(vf, link).is_empty()
     }
 
-    /// Looks at all of the VFs, which are in the host's namespace, and at what is stacked on them.
-    /// Tells and remembers of each what is not as before. One that has left meanwhile is left out.
-    pub(super) fn prove(
-        &self,
-        vfs: &[(VfIdentity, u32)],
-    ) -> Result<HashMap<String, Vec<String>>, Error> {
+    /// What is not as before of a VF at first sight.
+    pub(super) fn superficial_differences(&self, vf: &VfIdentity, link: &Link) -> Vec<String> {
+        self.differences(vf, link, &Portrait::of_link(link))
+    }
+
+    /// Looks at all of the VFs, which are in the host's namespace. One that has left meanwhile is left
+    /// out.
+    pub(super) fn see(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<Seen>, Error> {
         if vfs.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(Vec::new());
         }
         let mut painter = self.painter()?;
-        let mut found = HashMap::new();
+        let mut seen = Vec::new();
         for (vf, index) in vfs {
+            let at = Instant::now();
             let Some((link, portrait)) = painter.portrait(*index)? else { continue };
-            found.insert(vf.pci_address.clone(), self.differences(vf, &link, &portrait));
+            let differences = self.differences(vf, &link, &portrait);
+            seen.push(Seen { vf: vf.clone(), index: *index, is_new: false, at, differences });
         }
-        let indices: Vec<_> = vfs.iter().map(|(_, index)| *index).collect();
-        let mut stacked = self.stacked_on(&indices);
-        for (vf, index) in vfs {
-            let Some(differences) = found.get_mut(&vf.pci_address) else { continue };
-            differences.extend(stacked.remove(index).unwrap_or_default());
-            self.proofs.note(&vf.pci_address, Some(*index), differences.clone());
-        }
-        Ok(found)
+        Ok(seen)
+    }
+
+    /// Looks at what is stacked on VFs that were seen, and remembers and tells of each what is not as
+    /// before, by PCI address.
+    pub(super) async fn prove(
+        self: &Arc<Self>,
+        seen: Vec<Seen>,
+    ) -> Result<HashMap<String, Vec<String>>, Failure> {
+        let stacked = match seen.iter().all(|seen| seen.is_new) {
+            true => Arc::default(),
+            false => self.stacked_on_host().await?,
+        };
+        let conclude =
+            |seen: Seen| (seen.vf.pci_address.clone(), self.proofs.conclude(seen, &stacked));
+        Ok(seen.into_iter().map(conclude).collect())
     }
 
     fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &Portrait) -> Vec<String> {
@@ -125,11 +209,6 @@ impl Agent {
             None => vec!["what it was like before is not known".into()],
         }
     }
-}
-
-/// What is not as before of a VF at first sight.
-pub(super) fn superficial_differences(link: &Link, original: &Portrait) -> Vec<String> {
-    differences_from(original, link, &Portrait::of_link(link))
 }
 
 fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Vec<String> {
@@ -165,18 +244,46 @@ mod tests {
         link
     }
 
+    fn seen(index: u32, at: Instant) -> Seen {
+        Seen { vf: vf(), index, is_new: false, at, differences: Vec::new() }
+    }
+
     #[test]
     fn what_was_found_is_of_one_link_unless_the_vf_is_suspected() {
         let proofs = Proofs::default();
+        let prove = |index, at| drop(proofs.conclude(seen(index, at), &Stacked::default()));
         assert_eq!(proofs.of(&vf(), &link(7)), None);
-        proofs.note(&vf().pci_address, Some(7), Vec::new());
+        let before = Instant::now();
+        prove(7, before);
         assert_eq!(proofs.of(&vf(), &link(7)), Some(Vec::new()));
         assert_eq!(proofs.of(&vf(), &link(8)), None);
         proofs.suspect(&vf().pci_address);
         assert!(proofs.is_refuted(&vf(), &link(8)));
         proofs.forget_older_than(Duration::ZERO);
         assert!(proofs.is_refuted(&vf(), &link(8)), "it is to be looked at first");
+        prove(8, before);
+        assert!(proofs.is_refuted(&vf(), &link(8)), "somebody looked at it before");
         proofs.forget(&vf().pci_address);
         assert!(!proofs.is_refuted(&vf(), &link(8)));
+        prove(8, before);
+        assert!(!proofs.is_proven(&vf(), &link(8)), "it has left since");
+    }
+
+    #[test]
+    fn what_can_not_be_looked_into_leaves_no_vf_proven_but_those_known_to_be_bare() {
+        let proofs = Proofs::default();
+        let (unseen, all_seen) = (Stacked::unknown("nobody knows"), Stacked::default());
+        let look = |seen: Seen, stacked| proofs.conclude(seen, stacked);
+        assert_eq!(look(seen(7, Instant::now()), &unseen), ["nobody knows"]);
+        assert!(proofs.is_refuted(&vf(), &link(7)));
+        assert!(look(seen(8, Instant::now()).made_just_now(), &unseen).is_empty());
+        assert!(
+            look(seen(8, Instant::now()), &unseen).is_empty(),
+            "it was bare, and stays at home"
+        );
+        proofs.forget(&vf().pci_address);
+        assert_eq!(look(seen(8, Instant::now()), &unseen), ["nobody knows"], "it was away");
+        assert!(look(seen(8, Instant::now()), &all_seen).is_empty());
+        assert!(look(seen(8, Instant::now()), &unseen).is_empty());
     }
 }

@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use super::{
-    Agent, detach::Homecoming, locked, milestones::Milestone, originals::is_named, records::Record,
-    strangers::Obstacles,
+    Agent, detach::Homecoming, locked, milestones::Milestone, originals::is_named, proofs::Seen,
+    records::Record, strangers::Obstacles,
 };
 use crate::{
     mover::make_clean,
@@ -233,18 +233,16 @@ impl Agent {
 
     async fn prove_renewed(self: &Arc<Self>, vf: &VfIdentity) -> Result<(), String> {
         let (agent, vf) = (Arc::clone(self), vf.clone());
-        let work = move || agent.clean_and_prove(&vf, true);
-        let differences = self.look(work).await.map_err(|failure| failure.to_string())??;
+        let work = move || agent.clean_new(&vf);
+        let seen = self.look(work).await.map_err(|failure| failure.to_string())??;
+        let found = self.prove(seen).await.map_err(|failure| failure.to_string())?;
+        let differences: Vec<_> = found.into_values().flatten().collect();
         if differences.is_empty() { Ok(()) } else { Err(differences.join("; ")) }
     }
 
-    /// Restores what can be restored of a VF that nobody has, and tells what is not as it was. What a
-    /// VF is like that `is_new` is learned, if that was not known.
-    pub(super) fn clean_and_prove(
-        &self,
-        vf: &VfIdentity,
-        is_new: bool,
-    ) -> Result<Vec<String>, String> {
+    /// Restores what can be restored of a VF that was made just now and that nobody has, and looks at it.
+    /// What it is like is learned, if that was not known.
+    fn clean_new(&self, vf: &VfIdentity) -> Result<Vec<Seen>, String> {
         let told = |error: netlink::Error| error.to_string();
         let mut host = Rtnl::open_in(&self.host).map_err(told)?;
         let link = self.at_home(vf, &mut host).map_err(told)?;
@@ -253,19 +251,9 @@ impl Agent {
             let port = self.source.pf_port(&vf.pci_address);
             make_clean(&mut host, &link, &own, port.as_ref()).map_err(|error| error.to_string())?;
         }
-        if is_new {
-            self.learn_of_new(vf, &link).map_err(told)?;
-        }
-        let mut found = self.prove(&[(vf.clone(), link.index)]).map_err(told)?;
-        Ok(found.remove(&vf.pci_address).unwrap_or_default())
-    }
-
-    /// Learns what a VF is like that was made just now, unless that is known.
-    pub(super) fn learn_of_new(&self, vf: &VfIdentity, link: &Link) -> Result<(), netlink::Error> {
-        if !self.is_original_known(vf) {
-            self.originals.learn(self.originals_of(&[&(vf.clone(), link)])?);
-        }
-        Ok(())
+        self.learn_of_new(vf, &link).map_err(told)?;
+        let seen = self.see(&[(vf.clone(), link.index)]).map_err(told)?;
+        Ok(seen.into_iter().map(Seen::made_just_now).collect())
     }
 
     /// Begins to give those VFs a driver that have none because to make them anew failed, or the agent

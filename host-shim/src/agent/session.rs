@@ -58,11 +58,20 @@ pub(super) enum Standing {
         since: Instant,
         /// Whether there has been one in this boot of the host.
         was_up: bool,
-        /// Whether the agent's first attempt is still under way.
-        is_starting: bool,
+        /// What became of the agent's first attempt.
+        first_attempt: FirstAttempt,
         /// Why the latest attempt failed.
         failure: Failure,
     },
+}
+
+/// The agent's first attempt to have a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstAttempt {
+    /// Nobody makes it yet: to wait for it would be in vain.
+    NotBegun,
+    UnderWay,
+    Over,
 }
 
 /// A session that the DPU has welcomed.
@@ -131,7 +140,8 @@ impl Session {
     pub(super) fn new(was_up: bool) -> Self {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
         let since = Instant::now();
-        let standing = Standing::Down { since, was_up, is_starting: true, failure };
+        let first_attempt = FirstAttempt::NotBegun;
+        let standing = Standing::Down { since, was_up, first_attempt, failure };
         Self {
             standing: watch::Sender::new(standing),
             connector: OnceLock::new(),
@@ -146,7 +156,8 @@ impl Session {
     }
 
     /// The session. Where it was lost just now, waits for the next one until `patience` after the
-    /// loss. Where the agent has only just started, waits for what becomes of its first attempt.
+    /// loss. Where the agent has only just started, waits for what becomes of its first attempt, once that
+    /// is made.
     ///
     /// # Errors
     /// Why there is none.
@@ -169,10 +180,14 @@ impl Session {
             let (until, failure) = match &*standing.borrow_and_update() {
                 Standing::Up(session) if session.id != id => return Ok(Arc::clone(session)),
                 Standing::Up(_) => (asked + patience, lost("its session is over")),
-                Standing::Down { is_starting: true, failure, .. } => {
-                    (asked + patience.max(FIRST_SESSION), failure.clone())
+                Standing::Down { since, first_attempt, failure, .. } => {
+                    let until = match first_attempt {
+                        FirstAttempt::NotBegun => asked,
+                        FirstAttempt::UnderWay => asked + patience.max(FIRST_SESSION),
+                        FirstAttempt::Over => *since + patience,
+                    };
+                    (until, failure.clone())
                 }
-                Standing::Down { since, failure, .. } => (*since + patience, failure.clone()),
             };
             let deadline = tokio::time::Instant::from_std(until);
             match timeout_at(deadline, standing.changed()).await {
@@ -192,6 +207,7 @@ impl Session {
 
     /// Keeps a session, for ever.
     pub(super) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
+        self.begin();
         let mut pause = FIRST_PAUSE;
         let mut renewal = None;
         let mut warned = Warned::default();
@@ -227,13 +243,22 @@ impl Session {
         }
     }
 
+    fn begin(&self) {
+        self.standing.send_modify(|standing| {
+            if let Standing::Down { first_attempt, .. } = standing {
+                *first_attempt = FirstAttempt::UnderWay;
+            }
+        });
+    }
+
     fn went_down(&self, failure: Failure, lost_at: Instant) {
         self.standing.send_modify(|standing| {
             let (since, was_up) = match standing {
                 Standing::Up(_) => (lost_at, true),
                 Standing::Down { since, was_up, .. } => (*since, *was_up),
             };
-            *standing = Standing::Down { since, was_up, is_starting: false, failure };
+            let first_attempt = FirstAttempt::Over;
+            *standing = Standing::Down { since, was_up, first_attempt, failure };
         });
     }
 
@@ -464,6 +489,9 @@ mod tests {
     #[tokio::test]
     async fn a_call_waits_for_the_first_attempt_of_an_agent_that_has_only_just_started() {
         let sessions = Session::new(true);
+        let at_once = timeout(Duration::from_secs(3), sessions.current(Duration::ZERO)).await;
+        assert!(at_once.unwrap().is_err(), "there is no attempt to wait for");
+        sessions.begin();
         let ends_it = async { sessions.went_down(lost("refused"), Instant::now()) };
         let (told, ()) = tokio::join!(sessions.current(Duration::ZERO), ends_it);
         assert!(told.unwrap_err().message.ends_with("refused"));

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -110,7 +111,7 @@ impl Agent {
     /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
     /// the host's. Namespaces that can't be looked into are passed over.
     pub(super) fn strangers(&self, at_home: &[Link]) -> Vec<Stranger> {
-        let mut namespaces = namespaces(&self.config.netns_folders());
+        let mut namespaces = namespaces(&self.config.netns_folders(), self.host.id().dev);
         namespaces.remove(&self.host.id());
         let mut strangers = Vec::new();
         for (netns, path) in namespaces {
@@ -143,8 +144,8 @@ impl Agent {
 }
 
 /// The namespaces that the entries of `folders` are, or have as `ns/net` as processes do in `/proc`:
-/// one path of each.
-pub(super) fn namespaces(folders: &[PathBuf]) -> BTreeMap<NetnsId, PathBuf> {
+/// one path of each. `dev` is the device of the file system that they all are on.
+pub(super) fn namespaces(folders: &[PathBuf], dev: u64) -> BTreeMap<NetnsId, PathBuf> {
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
     let mut found = BTreeMap::new();
     for entry in entries.filter_map(Result::ok) {
@@ -152,6 +153,7 @@ pub(super) fn namespaces(folders: &[PathBuf]) -> BTreeMap<NetnsId, PathBuf> {
         for path in [of_process, entry.path()] {
             if let Ok(metadata) = fs::metadata(&path)
                 && metadata.is_file()
+                && metadata.dev() == dev
             {
                 found.entry(NetnsId::from(&metadata)).or_insert(path);
                 break;
@@ -171,8 +173,9 @@ mod tests {
     #[test]
     fn a_namespace_is_found_once_however_many_have_it() {
         let own = Netns::current().unwrap().id();
-        let found = namespaces(&["/proc".into(), "/nowhere".into()]);
+        let found = namespaces(&["/proc".into(), "/nowhere".into()], own.dev);
         assert!(found[&own].ends_with("ns/net"));
+        assert!(found.values().all(|path| path != Path::new("/proc/mounts")), "is none");
     }
 
     #[tokio::test]

@@ -1,12 +1,12 @@
 //! VFs that no record holds, as when the records were lost.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use netlink::{Error, Link, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
-use super::{Agent, inventory::HostLinks, proofs::superficial_differences, strangers::Obstacles};
+use super::{Agent, inventory::HostLinks, proofs::Seen, strangers::Obstacles};
 use crate::{
     mover::{MoveError, make_clean, open_netns, take_out},
     protocol::DelRequest,
@@ -25,7 +25,7 @@ impl Agent {
             let restored = self.at_strays(move |agent| agent.restore_if_free(&vf)).await;
             obstacles.extend(restored.map(|why| (subject, why)));
         }
-        for (vf, what) in self.at_strays(Self::refuted_strays).await {
+        for (vf, what) in self.refuted_strays().await {
             if !obstacles.contains_key(&self.subject_of(&vf)) {
                 self.begin_renewal_of_free(vf, what);
             }
@@ -70,38 +70,41 @@ impl Agent {
             let fetched = agent.fetch_stray_now(&pod, &interface);
             fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
         };
-        self.when_its_turn(work).await?
-    }
-
-    fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<bool, MoveError> {
-        let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
-        let Some(link) = inside.link_by_name(interface)? else { return Ok(false) };
-        let Some(vf) = self.source.vf_of(&link) else { return Ok(false) };
-        let Some(own) = self.own_state(&vf) else { return Ok(false) };
-        let name = Some(own.name.as_str());
-        let find = |host: &mut Rtnl| vf_source::find(&*self.source, host, &vf.pci_address, name);
-        // A link that only looks like a VF which is elsewhere stays where it is.
-        if self.records.by_pci_address(&vf.pci_address).is_some() || find(&mut host)?.is_some() {
-            return Ok(false);
-        }
-        self.proofs.suspect(&vf.pci_address);
-        take_out(&mut inside, &link, (&self.host, &mut host), &own.name)?;
-        let Some(link) = find(&mut host)? else { return Ok(false) };
-        let port = self.source.pf_port(&vf.pci_address);
-        make_clean(&mut host, &link, &own, port.as_ref())?;
-        tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
-        let found = self.prove(&[(vf.clone(), link.index)])?;
-        let is_clean = found.get(&vf.pci_address).is_some_and(Vec::is_empty);
-        if !is_clean {
+        let seen = self.when_its_turn(work).await??;
+        let found = self.prove(seen).await?;
+        let is_clean = found.values().any(Vec::is_empty);
+        if !is_clean && !found.is_empty() {
             self.poke.notify_one();
         }
         Ok(is_clean)
     }
 
+    fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<Vec<Seen>, MoveError> {
+        const NOTHING: Vec<Seen> = Vec::new();
+        let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
+        let Some(link) = inside.link_by_name(interface)? else { return Ok(NOTHING) };
+        let Some(vf) = self.source.vf_of(&link) else { return Ok(NOTHING) };
+        let Some(own) = self.own_state(&vf) else { return Ok(NOTHING) };
+        let name = Some(own.name.as_str());
+        let find = |host: &mut Rtnl| vf_source::find(&*self.source, host, &vf.pci_address, name);
+        // A link that only looks like a VF which is elsewhere stays where it is.
+        if self.records.by_pci_address(&vf.pci_address).is_some() || find(&mut host)?.is_some() {
+            return Ok(NOTHING);
+        }
+        self.proofs.suspect(&vf.pci_address);
+        take_out(&mut inside, &link, (&self.host, &mut host), &own.name)?;
+        let Some(link) = find(&mut host)? else { return Ok(NOTHING) };
+        let port = self.source.pf_port(&vf.pci_address);
+        make_clean(&mut host, &link, &own, port.as_ref())?;
+        tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
+        Ok(self.see(&[(vf, link.index)])?)
+    }
+
     /// The free VFs that do not look as before at first sight.
     fn changed_strays(&self) -> Result<Vec<VfIdentity>, Error> {
         let present = self.host_links()?;
-        let vfs = self.host_vfs(&present).into_iter();
+        self.learn_originals(&present);
+        let vfs = vf_source::vfs(&*self.source, &present.links);
         // Looked for after the listing: a VF that is being attached has a record by now.
         let changed = vfs
             .filter(|(vf, link)| self.is_idle(vf, link, &present) && !self.looks_clean(vf, link));
@@ -123,32 +126,44 @@ impl Agent {
     }
 
     /// The free VFs that are not as before, each with what is not.
-    fn refuted_strays(&self) -> Result<Vec<(VfIdentity, String)>, Error> {
+    async fn refuted_strays(self: &Arc<Self>) -> Vec<(VfIdentity, String)> {
+        let (unproven, seen) = self.at_strays(Self::see_unproven_strays).await;
+        let mut found = self.prove(seen).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "what is stacked on VFs is not known");
+            HashMap::new()
+        });
+        let refuted = unproven.into_iter().filter_map(|vf| {
+            let what = found.remove(&vf.pci_address)?.join("; ");
+            (!what.is_empty()).then_some((vf, what))
+        });
+        refuted.collect()
+    }
+
+    fn see_unproven_strays(&self) -> Result<(Vec<VfIdentity>, Vec<Seen>), Error> {
         let present = self.host_links()?;
         let vfs = vf_source::vfs(&*self.source, &present.links);
         let unproven = vfs.filter(|(vf, link)| {
             self.is_idle(vf, link, &present) && !self.proofs.is_proven(vf, link)
         });
         let unproven: Vec<_> = unproven.map(|(vf, link)| (vf, link.index)).collect();
-        let mut found = self.prove(&unproven)?;
-        let refuted = unproven.into_iter().filter_map(|(vf, _)| {
-            let what = found.remove(&vf.pci_address)?.join("; ");
-            (!what.is_empty()).then_some((vf, what))
-        });
-        Ok(refuted.collect())
+        let seen = self.see(&unproven)?;
+        Ok((unproven.into_iter().map(|(vf, _)| vf).collect(), seen))
     }
 
     /// Restores what can be restored of a VF.
-    fn restore_stray(&self, vf: &VfIdentity, link: &Link, host: &mut Rtnl) -> Result<(), String> {
+    pub(super) fn restore_stray(
+        &self,
+        vf: &VfIdentity,
+        link: &Link,
+        host: &mut Rtnl,
+    ) -> Result<(), String> {
         let Some(own) = self.own_state(vf) else { return Ok(()) };
-        let before = own.portrait.as_ref().map(|portrait| superficial_differences(link, portrait));
+        let before = self.superficial_differences(vf, link);
         let port = self.source.pf_port(&vf.pci_address);
         make_clean(host, link, &own, port.as_ref())
             .map_err(|error| with_what_is_in_the_way(&error, host, link, &own.name))?;
         let restored = host.link_by_index(link.index).ok().flatten();
-        if let Some(before) = before
-            && restored.is_some_and(|link| self.looks_clean(vf, &link))
-        {
+        if !before.is_empty() && restored.is_some_and(|link| self.looks_clean(vf, &link)) {
             self.repairs.note(&self.subject_of(vf), format!("restored: {}", before.join("; ")));
         }
         Ok(())

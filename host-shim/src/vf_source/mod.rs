@@ -10,8 +10,6 @@ use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 use sriov::Handover;
 
-use crate::agent::stacked_by_host;
-
 pub use pci::{PciCards, PciError, PciPf, PciSettings};
 pub use virtual_card::VirtualCard;
 
@@ -263,6 +261,22 @@ pub fn use_by_host(link: &Link, links: &[Link], addresses: &[(u32, IpNetwork)]) 
     let mut own = addresses.iter().filter(|(index, _)| *index == link.index);
     let (_, address) = own.find(|(_, address)| !is_link_local(address.ip()))?;
     Some(format!("it has the address {address}"))
+}
+
+/// Kinds of links whose other end is a link, and which are stacked on nothing.
+const PAIRS: [&str; 2] = ["veth", "netkit"];
+
+/// The index of the link that a link is stacked on, in whatever namespace that is.
+pub(crate) fn lower_of(link: &Link) -> Option<u32> {
+    let kind = link.kind.as_deref().unwrap_or_default();
+    link.peer.filter(|lower| *lower != 0 && !PAIRS.contains(&kind))
+}
+
+/// The name of what the host itself has stacked on a link, of all links of the link's namespace.
+fn stacked_by_host<'a>(link: &Link, links: &'a [Link]) -> Option<&'a str> {
+    let is_on_link =
+        |other: &&Link| other.peer_netns.is_none() && lower_of(other) == Some(link.index);
+    links.iter().find(is_on_link).map(|other| other.name.as_str())
 }
 
 /// The kernel gives such an address to each link that is switched on.

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::{
     Aspects, OFF, ON,
     link::{attributes_in, value_of},
+    unknown,
 };
 use crate::{
     Error,
@@ -23,6 +24,15 @@ struct Question {
     what: &'static str,
     /// Attributes that tell of the moment.
     left_out: &'static [u16],
+}
+
+/// What a driver answers.
+enum Answer {
+    /// None, if it knows nothing of what was asked for.
+    Settings(Vec<(String, String)>),
+    NoSuchLink,
+    /// Why it does not tell.
+    Refused(String),
 }
 
 const fn about(what: &'static str, command: u8) -> Question {
@@ -102,25 +112,37 @@ impl Ethtool {
     pub(super) fn aspects(&mut self, index: u32) -> Option<Aspects> {
         let mut aspects = Aspects::new();
         for question in &QUESTIONS {
-            let message = self.asked(question.command, index);
-            let answer = self.socket.get(&message, |object| {
-                let (_command, attributes) = of_family(object)?;
-                Ok(question.settings(attributes))
-            });
+            let mut answer = self.ask(question, index);
+            if matches!(answer, Answer::Refused(_)) {
+                // A driver that was busy may answer now.
+                answer = self.ask(question, index);
+            }
             match answer {
-                Ok(settings) => aspects.extend(settings),
-                // The link is gone.
-                Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => return None,
-                Err(RefusalCause::Kernel { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {}
-                Err(RefusalCause::Kernel { errno, .. }) => {
-                    aspects.insert(question.aspect(""), format!("unknown ({errno})"));
-                }
-                Err(RefusalCause::Answer(why)) => {
-                    aspects.insert(question.aspect(""), format!("unknown ({why})"));
+                Answer::Settings(settings) => aspects.extend(settings),
+                Answer::NoSuchLink => return None,
+                Answer::Refused(why) => {
+                    aspects.insert(question.aspect(""), unknown(&why));
                 }
             }
         }
         Some(aspects)
+    }
+
+    fn ask(&mut self, question: &Question, index: u32) -> Answer {
+        let message = self.asked(question.command, index);
+        let answer = self.socket.get(&message, |object| {
+            let (_command, attributes) = of_family(object)?;
+            Ok(question.settings(attributes))
+        });
+        match answer {
+            Ok(settings) => Answer::Settings(settings),
+            Err(RefusalCause::Kernel { errno, .. }) => match errno {
+                Errno::ENODEV => Answer::NoSuchLink,
+                Errno::EOPNOTSUPP | Errno::EINVAL => Answer::Settings(Vec::new()),
+                _ => Answer::Refused(errno.to_string()),
+            },
+            Err(RefusalCause::Answer(why)) => Answer::Refused(why),
+        }
     }
 
     fn asked(&self, command: u8, index: u32) -> GenericMessage {
