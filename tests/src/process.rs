@@ -105,8 +105,8 @@ impl Program {
         environment: &[(&str, &Path)],
     ) -> Self {
         let mut command = netns.command(installed(name, folder));
-        command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null());
-        Self::spawn(name, command, folder)
+        command.args(arguments).stdin(Stdio::null());
+        Self::spawn(name, command, folder, environment)
     }
 
     /// Starts it likewise, and passes it a socket as systemd does.
@@ -124,14 +124,20 @@ impl Program {
         let held = held.try_clone().expect("share the socket");
         let mut command = netns.command("sh");
         command.args(["-c", PASS_ON]).arg(installed(name, folder));
-        command.args(arguments).envs(environment.iter().copied()).stdin(OwnedFd::from(held));
-        Self::spawn(name, command, folder)
+        command.args(arguments).stdin(OwnedFd::from(held));
+        Self::spawn(name, command, folder, environment)
     }
 
-    fn spawn(name: &'static str, mut command: Command, folder: &Path) -> Self {
+    fn spawn(
+        name: &'static str,
+        mut command: Command,
+        folder: &Path,
+        environment: &[(&str, &Path)],
+    ) -> Self {
         let log = folder.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log).expect("open the log");
         let child = command
+            .envs(environment.iter().copied())
             .stdout(out.try_clone().expect("share the log"))
             .stderr(out)
             .spawn()

@@ -11,13 +11,17 @@ use crate::{Call, Card, HostEnd, Lab, Netns, Settings, eventually, run, wait_for
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is stacked on a pod's interface `eth0`, by name; `third` stands for a namespace that is nobody's.
-const STACKED: [(&str, &str); 5] = [
+pub const STACKED: [(&str, &str); 6] = [
     ("macvlan that takes all frames", "link add stacked link eth0 type macvlan mode passthru"),
     ("macvlan elsewhere", "link add stacked link eth0 netns third type macvlan mode bridge"),
+    ("macvlan elsewhere of which the VF knows nothing", QUIET),
     ("vlan", "link add stacked link eth0 type vlan id 7"),
     ("vlan elsewhere", "link add stacked link eth0 netns third type vlan id 8"),
     ("ipvlan", "link add stacked link eth0 type ipvlan mode l2"),
 ];
+
+/// Other macvlans make the link that they are stacked on promiscuous.
+const QUIET: &str = "link add stacked link eth0 netns third type macvlan mode passthru nopromisc";
 
 /// What a pod with `CAP_NET_ADMIN` changes of its interface, besides name, MAC address and MTU.
 const CHANGES: [&[&str]; 14] = [
@@ -101,6 +105,16 @@ impl Street {
     }
 }
 
+/// Gives a link so many other names that the kernel's description of it is longer than any other.
+fn name_at_length(netns: &Netns, link: &str) {
+    let script = format!(
+        "for name in $(seq -f %0127.0f 496); do echo link property add dev {link} altname $name; done | \
+         ip -batch -"
+    );
+    let named = run(netns.command("sh").args(["-c", &script]));
+    assert!(named.status.success(), "{named:?}");
+}
+
 fn links_of(netns: &Netns) -> Vec<String> {
     let links = netns.json("ip", &["link"]);
     let names = links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
@@ -118,6 +132,7 @@ pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings)
     let mut tried = 0;
     for (name, stacked) in STACKED {
         let third = Netns::new("third");
+        name_at_length(&third, "lo");
         let in_third = stacked.replace("third", third.name());
         let pod = street.pod_that(|pod| {
             let added = run(pod.command("ip").args(in_third.split(' ')));

@@ -1,5 +1,7 @@
 //! A container runtime, or an operator, that does what the plan says.
 
+mod proving;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -10,7 +12,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -18,17 +19,14 @@ use serde_json::{Value, json};
 use super::{
     ledger::{Ledger, Promise, State},
     plan::{Action, Death, Network, Operation, Pause, Then, Wish},
-    proof::{Ports, References, Station},
+    proof::References,
     tricks::{Scene, Tricks},
 };
-use crate::{Answer, Call, Netns, breach::Breach, eventually, halves::Site};
+use crate::{Answer, Call, Netns, breach::Breach, halves::Site};
 
 /// Codes of refusals that need no fault: no such network, no VF, no address, an address or a MAC
 /// address in use.
 const REFUSALS: [u64; 5] = [101, 102, 103, 104, 106];
-
-/// How long the network of a pod whose VF has been put back may take.
-const REPAIRED: Duration = Duration::from_secs(5);
 
 /// What all callers share.
 #[derive(Debug, Default)]
@@ -159,35 +157,6 @@ impl Caller<'_> {
         }
     }
 
-    /// Each promised interface has its network, and no other VF gets what is its own.
-    pub(crate) fn prove_all(&self, ports: &Ports) {
-        for pod in 0..self.ledger.pods.len() {
-            for interface in 0..self.ledger.pods[pod].ports.len() {
-                let mut proven = Ok(0);
-                eventually(REPAIRED, || {
-                    proven = self.proven_alone(pod, interface, ports);
-                    proven.is_ok().then_some(())
-                });
-                self.note_proven(proven);
-            }
-        }
-    }
-
-    fn proven_alone(&self, pod: usize, interface: usize, ports: &Ports) -> Result<u64, Breach> {
-        let Some((own, other)) = self.stations(pod, interface) else { return Ok(0) };
-        let before = ports.delivered();
-        let pings = self.proven(pod, interface, &own, &other)?;
-        let now = ports.delivered();
-        let mut receivers = now.receivers_since(&before).into_iter();
-        match receivers.find(|receiver| !ports.is_of(receiver, [&own, &other])) {
-            None => Ok(pings),
-            Some(stranger) => {
-                let what = format!("what is between {own} and {other} comes to {stranger} too");
-                Err(Breach::doubled(what))
-            }
-        }
-    }
-
     /// Gives everything back.
     pub(crate) fn leave(&mut self) {
         for pod in 0..self.ledger.pods.len() {
@@ -242,11 +211,21 @@ impl Caller<'_> {
             let other = site.execute(&call);
             (one.join().expect("an ADD"), other)
         });
-        // Whichever failed may have come first.
+        self.note_added_twice(pod, interface, &configuration, [one, other]);
+    }
+
+    /// Whichever failed may have come first.
+    fn note_added_twice(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        configuration: &Value,
+        answers: [Answer; 2],
+    ) {
         let (failed, added): (Vec<_>, Vec<_>) =
-            [one, other].into_iter().partition(|answer| !answer.status.success());
+            answers.into_iter().partition(|answer| !answer.status.success());
         for answer in failed.iter().chain(&added) {
-            self.note_added(pod, interface, &configuration, answer);
+            self.note_added(pod, interface, configuration, answer);
         }
         if !self.quiet && !failed.is_empty() {
             self.ledger.pods[pod].ports[interface].doubt();
@@ -272,6 +251,9 @@ impl Caller<'_> {
             let living = site.execute(&call);
             (dying.join().expect("an ADD"), living)
         });
+        if !dying.is_killed() {
+            return self.note_added_twice(pod, interface, &configuration, [dying, living]);
+        }
         self.note_added(pod, interface, &configuration, &living);
         self.note_added_or_dead(pod, interface, &configuration, &dying);
         if !self.quiet && !living.status.success() {
@@ -390,11 +372,15 @@ impl Caller<'_> {
         if let Some(promise) = port.promise() {
             return promise.configuration.clone();
         }
-        port.network = match network {
+        let network = match network {
             Network::Configured(name) => name.to_owned(),
             Network::Own => own,
         };
-        let mut configuration = self.site.configuration(&port.network);
+        let mut configuration = self.site.configuration(&network);
+        // What may be attached is in the network that it was attached to.
+        if matches!(port.state, State::Absent | State::Leaving) {
+            port.network = network;
+        }
         match wish {
             Wish::Nothing => {}
             Wish::Mac(byte) => {
@@ -445,67 +431,10 @@ impl Caller<'_> {
             self.common.complain(Breach::doubled(what));
         }
         port.state = State::Promised(Box::new(promise));
+        if let Some(network) = configuration["name"].as_str() {
+            port.network = network.to_owned();
+        }
         self.prove(pod, interface);
-    }
-
-    /// An attached pod has its network at once, unless its VF has been taken away meanwhile.
-    fn prove(&self, pod: usize, interface: usize) {
-        let Some((own, other)) = self.stations(pod, interface) else { return };
-        let proven = self.proven(pod, interface, &own, &other);
-        if proven.is_ok() || !self.common.card_was_reset.load(Relaxed) {
-            self.note_proven(proven);
-        }
-    }
-
-    fn proven(
-        &self,
-        pod: usize,
-        interface: usize,
-        own: &Station,
-        other: &Station,
-    ) -> Result<u64, Breach> {
-        let there = own.reaches(other).map_err(Breach::without_network)?;
-        if !self.is_alone_in_its_network(pod, interface) {
-            return Ok(there);
-        }
-        other.reaches(own).map(|back| there + back).map_err(Breach::without_network)
-    }
-
-    fn note_proven(&self, proven: Result<u64, Breach>) {
-        match proven {
-            Ok(pings) => drop(self.common.tally.pings.fetch_add(pings, Relaxed)),
-            Err(breach) => self.common.complain(breach),
-        }
-    }
-
-    /// An interface, and another of its network.
-    fn stations(&self, pod: usize, interface: usize) -> Option<(Station, Station)> {
-        let references = self.references?;
-        let sandbox = &self.ledger.pods[pod];
-        let port = &sandbox.ports[interface];
-        let own = Station::new(&sandbox.container, port.interface, port.promise()?);
-        let reference = references.of(&port.network).cloned();
-        let other = reference.or_else(|| self.peer(pod, &port.network))?;
-        Some((own, other))
-    }
-
-    /// An interface of another pod of ours in that network.
-    fn peer(&self, pod: usize, network: &str) -> Option<Station> {
-        let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
-        others.map(|(_, sandbox)| sandbox).find_map(|sandbox| {
-            let port = sandbox.ports.iter().find(|port| port.network == network)?;
-            Some(Station::new(&sandbox.container, port.interface, port.promise()?))
-        })
-    }
-
-    /// A pod with two interfaces in one network answers by either of them.
-    fn is_alone_in_its_network(&self, pod: usize, interface: usize) -> bool {
-        let ports = &self.ledger.pods[pod].ports;
-        let network = &ports[interface].network;
-        let same = ports
-            .iter()
-            .filter(|port| port.network == *network && !matches!(port.state, State::Absent));
-        same.count() == 1
     }
 
     fn del(&mut self, pod: usize, interface: usize, with_netns: bool) {

@@ -1,16 +1,18 @@
 //! That pods have their network: `ping`, both ways, and nobody else hears it.
 
-use std::{collections::BTreeMap, fmt, process::Command};
+use std::{collections::BTreeMap, fmt, process::Command, time::Duration};
 
 use serde_json::Value;
 
 use super::ledger::{Ledger, Promise, Sandbox};
-use crate::{Lab, Netns, process::run};
+use crate::{Lab, Netns, eventually, process::run};
 
 /// What a packet carries: more than all that is on an idle network meanwhile.
 const PAYLOAD: u64 = 1000;
 /// How long the answer to a first packet may take, in seconds.
 const FIRST_ANSWER: &str = "0.9";
+/// How long an address may take until it can be sent from.
+const USABLE: Duration = Duration::from_secs(2);
 
 /// An interface of a pod, which sends and answers.
 #[derive(Clone, Debug)]
@@ -44,11 +46,23 @@ impl Station {
     /// with the VF, such as when the card is reset.
     fn prepare(&self) {
         for address in self.addresses.iter().filter(|_| self.is_of_layer_2) {
+            if self.may_send_from(address) {
+                continue;
+            }
             let whole = format!("{address}/64");
             let give = ["-n", &self.netns, "address", "replace", &whole, "dev", &self.interface];
             // Where that fails nothing is answered, and is told then.
             let _ = run(Command::new("ip").args(give).arg("nodad"));
+            // The kernel lets nobody send from it before a worker of its own has seen it.
+            eventually(USABLE, || self.may_send_from(address).then_some(()));
         }
+    }
+
+    fn may_send_from(&self, address: &str) -> bool {
+        let show = ["-n", &self.netns, "-j", "-6", "address", "show", "dev", &self.interface];
+        let shown = run(Command::new("ip").args(show).args(["to", address, "-tentative"]));
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+        shown[0]["addr_info"].as_array().is_some_and(|found| !found.is_empty())
     }
 
     /// Sends one packet to each address of the other, and returns how many were answered.
@@ -56,20 +70,34 @@ impl Station {
         self.prepare();
         other.prepare();
         for address in &other.addresses {
-            self.ping(address)?;
+            self.ping(address, other)?;
         }
         Ok(other.addresses.len() as u64)
     }
 
-    fn ping(&self, address: &str) -> Result<(), String> {
+    fn ping(&self, address: &str, other: &Self) -> Result<(), String> {
         let mut ping = Netns::command_in(&self.netns, "ping");
         ping.args(["-n", "-q", "-c", "1", "-s", &PAYLOAD.to_string(), "-W", FIRST_ANSWER]);
         let output = run(ping.args(["-I", &self.interface, address]));
         let told = || {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            format!("{} {} does not reach {address}: {said}", self.netns, self.interface)
+            let (from, to) = (self.situation(), other.situation());
+            format!("{self} does not reach {address} of {other}: {said}\n{from}\n{to}")
         };
         output.status.success().then_some(()).ok_or_else(told)
+    }
+
+    /// What `ip` tells of the namespace, for whoever looks for the cause.
+    fn situation(&self) -> String {
+        let told = ["link", "address", "route", "neigh"].map(|what| {
+            let shown = run(Command::new("ip").args(["-n", &self.netns, "-br", what]));
+            let lines = String::from_utf8_lossy(&shown.stdout).into_owned();
+            lines
+                .lines()
+                .map(|line| format!("  {} {what}: {line}\n", self.netns))
+                .collect::<String>()
+        });
+        told.concat()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::process::run;
 /// Shell commands, with the interface as `$link`, another namespace as `$elsewhere` and an object file
 /// with an XDP program as `$xdp`. What changes the link's name or ends it comes last. The alias is what a
 /// PCI address is on a card of metal, which no pod can change.
-const TRICKS: [&str; 48] = [
+const TRICKS: [&str; 50] = [
     "ip link add link $link up type macvlan mode bridge",
     "ip link add link $link up type macvlan mode private",
     "ip link add link $link up type macvlan mode passthru",
@@ -21,6 +21,8 @@ const TRICKS: [&str; 48] = [
     "ip link add link $link up type vlan id 7",
     "ip link add link $link netns $elsewhere up type macvlan mode bridge",
     "ip link add link $link netns $elsewhere up type macvlan mode passthru",
+    "ip link add link $link netns $elsewhere up type macvlan mode passthru nopromisc",
+    "ip link add link $link netns $elsewhere up type macvlan mode source",
     "ip link add link $link netns $elsewhere up type macvtap mode bridge",
     "ip link add link $link netns $elsewhere up type ipvlan mode l2",
     "ip link add link $link netns $elsewhere up type vlan id 7",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::{Card, Lab, Settings, scenarios::clean, wait_for};
+use e2e::{Card, Lab, Netns, Settings, scenarios::clean, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -51,4 +51,20 @@ fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
         wait_for(&format!("the end of {change:?}"), LIMIT, is_back);
     }
     lab.assert_invariants();
+}
+
+/// The kernel tells nobody of it, and the agent does not look before the ADDs come.
+#[test]
+fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
+    let timeouts = "reconcile_s = 3600".to_owned();
+    let lab = Lab::start(&Settings { vfs: 1, pool: 1, timeouts, ..Settings::default() });
+    let host = &lab.card.host;
+    host.ip(&["link", "set", "p0v0", "group", "7"]);
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    let is_back = || (&Card::ends_in(host) == lab.card.clean()).then_some(());
+    wait_for("the VF as it was", LIMIT, is_back);
+    lab.assert_clean_slate();
 }

@@ -183,6 +183,18 @@ fn a_taken_interface_name_is_refused_and_the_other_interface_untouched() {
 }
 
 #[test]
+fn an_interface_name_that_another_container_has_in_the_same_namespace_is_refused_by_its_holder() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let before = lab.add("blue", &pod, "eth0").result();
+    let configuration = lab.configuration("blue");
+    let second = Call::new("ADD", &configuration).of("second", Some(&pod.path()), "eth0");
+    lab.execute(&second).fails(128, &["of attachment", pod.name(), "eth0"]);
+    lab.assert_invariants();
+    assert_eq!(lab.add("blue", &pod, "eth0").result(), before);
+}
+
+#[test]
 fn an_unknown_network_is_refused() {
     let refusals = Refusals::new();
     let mut configuration = refusals.lab.configuration("blue");
@@ -240,6 +252,11 @@ fn what_can_not_be_honoured_is_refused_by_name() {
     for (key, value) in unsupported {
         refusals.refused(&ask(key, value), 2, &[key]);
     }
+    refusals.refused(
+        &ask("bandwidth", json!({"ingressRate": 1})),
+        100,
+        &["bandwidth.ingressRate 1"],
+    );
     refusals.refused(&ask("mac", json!("01:00:00:00:00:01")), 7, &["01:00:00:00:00:01"]);
     refusals.refused(&ask("deviceID", json!("0000:ff:00.0")), 107, &["0000:ff:00.0"]);
     refusals.refused(&ask("ips", json!(["192.0.2.1"])), 105, &["192.0.2.1"]);
@@ -287,7 +304,7 @@ fn a_container_has_its_resting_address_again_at_once_and_others_only_later() {
     };
     for _ in 0..3 {
         lab.del("blue", &container, "eth0").nothing();
-        add(&other, json!({ "ips": [address] })).fails(104, &["cools down for another"]);
+        add(&other, json!({ "ips": [address] })).fails(104, &["cools down for another", "wait"]);
         lab.assert_invariants();
         let after = add(&container, json!({ "ips": [address], "mac": mac })).result();
         assert_eq!(after["ips"][0]["address"], address);

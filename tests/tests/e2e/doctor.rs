@@ -216,6 +216,25 @@ fn vfs_in_a_foreign_netns_are_brought_home_or_back_into_their_pod() {
 }
 
 #[test]
+fn a_release_whose_vf_is_elsewhere_is_told_with_its_place_and_mended() {
+    let timeouts = "vf_return_s = 1\nreconcile_s = 3600".into();
+    let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
+    let foreign = foreign_netns(&lab);
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    pod.ip(&["link", "set", "eth0", "netns", foreign.name(), "name", "stolen"]);
+    lab.del("blue", &pod, "eth0").nothing();
+    let (found, _) = doctor(&lab, &[]);
+    let told = &found["differences"][0];
+    assert_eq!(told["code"], "RELEASE_PENDING", "{found:#}");
+    let message = told["message"].as_str().unwrap();
+    let place = format!("{} as stolen", foreign.name());
+    assert!(message.contains("is not back yet, but in") && message.contains(&place), "{message}");
+    let _ = doctor(&lab, &["--fix"]);
+    assert_healthy(&lab);
+}
+
+#[test]
 fn a_vf_that_a_pod_gives_back_meanwhile_is_not_told_as_lost() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");

@@ -140,6 +140,28 @@ fn a_container_of_podman_gets_its_address_and_mac() {
     lab.assert_clean_slate();
 }
 
+/// `podman network reload` of a container that was started with `--ip`: DEL, then ADD with that address
+/// twice and whatever else the container had. Its addresses rest by then.
+#[test]
+fn a_container_of_podman_has_its_network_again_after_a_reload() {
+    let lab = Lab::start(&Settings::default());
+    let container = Netns::new("container");
+    let started = replay("podman-4.3.1-add-with-address-and-mac", &lab, &container).result();
+    let of_ipv6 = started["ips"][1]["address"].as_str().unwrap();
+    let (of_ipv6, _) = of_ipv6.split_once('/').unwrap();
+    for _ in 0..2 {
+        let del = Recorded::read("podman-4.3.1-del-at-reload");
+        del.execute(&lab, &container, Some(&started)).nothing();
+        let add = Recorded::read("podman-4.3.1-add-at-reload").set("/runtimeConfig/ips/2", of_ipv6);
+        let reloaded = add.execute(&lab, &container, None).result();
+        assert_eq!(reloaded["ips"], started["ips"]);
+        assert_eq!(reloaded["interfaces"][0]["mac"], "02:00:00:00:09:10");
+        lab.assert_invariants();
+    }
+    Recorded::read("podman-4.3.1-del").execute(&lab, &container, Some(&started)).nothing();
+    lab.assert_clean_slate();
+}
+
 #[test]
 fn a_second_interface_of_multus_gets_the_device_of_the_kubelet() {
     let lab = lab();

@@ -95,7 +95,10 @@ fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
 
 #[test]
 fn what_is_stacked_on_an_interface_reaches_no_later_pod() {
-    assert_eq!(clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&settings()), 5);
+    assert_eq!(
+        clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&settings()),
+        clean::STACKED.len()
+    );
 }
 
 #[test]

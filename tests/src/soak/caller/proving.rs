@@ -1,0 +1,110 @@
+//! Proof by traffic that what callers were promised is so.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+use super::Caller;
+use crate::{
+    breach::Breach,
+    eventually,
+    soak::{
+        ledger::{Port, State},
+        proof::{Ports, Station},
+    },
+};
+
+/// How long the network of a pod whose VF has been put back may take.
+const REPAIRED: Duration = Duration::from_secs(5);
+
+impl Caller<'_> {
+    /// Each promised interface has its network, and no other VF gets what is its own.
+    pub(crate) fn prove_all(&self, ports: &Ports) {
+        for pod in 0..self.ledger.pods.len() {
+            for interface in 0..self.ledger.pods[pod].ports.len() {
+                let mut proven = Ok(0);
+                eventually(REPAIRED, || {
+                    proven = self.proven_alone(pod, interface, ports);
+                    proven.is_ok().then_some(())
+                });
+                self.note_proven(proven);
+            }
+        }
+    }
+
+    fn proven_alone(&self, pod: usize, interface: usize, ports: &Ports) -> Result<u64, Breach> {
+        let Some((own, other)) = self.stations(pod, interface) else { return Ok(0) };
+        let before = ports.delivered();
+        let pings = self.proven(pod, interface, &own, &other)?;
+        let now = ports.delivered();
+        let mut receivers = now.receivers_since(&before).into_iter();
+        match receivers.find(|receiver| !ports.is_of(receiver, [&own, &other])) {
+            None => Ok(pings),
+            Some(stranger) => {
+                let what = format!("what is between {own} and {other} comes to {stranger} too");
+                Err(Breach::doubled(what))
+            }
+        }
+    }
+
+    /// An attached pod has its network at once, unless its VF has been taken away meanwhile.
+    pub(super) fn prove(&self, pod: usize, interface: usize) {
+        let Some((own, other)) = self.stations(pod, interface) else { return };
+        let proven = self.proven(pod, interface, &own, &other);
+        if proven.is_ok() || !self.common.card_was_reset.load(Relaxed) {
+            self.note_proven(proven);
+        }
+    }
+
+    fn proven(
+        &self,
+        pod: usize,
+        interface: usize,
+        own: &Station,
+        other: &Station,
+    ) -> Result<u64, Breach> {
+        let there = own.reaches(other).map_err(Breach::without_network)?;
+        if !self.is_alone_in_its_network(pod, interface) {
+            return Ok(there);
+        }
+        other.reaches(own).map(|back| there + back).map_err(Breach::without_network)
+    }
+
+    fn note_proven(&self, proven: Result<u64, Breach>) {
+        match proven {
+            Ok(pings) => drop(self.common.tally.pings.fetch_add(pings, Relaxed)),
+            Err(breach) => self.common.complain(breach),
+        }
+    }
+
+    /// An interface, and another of its network.
+    fn stations(&self, pod: usize, interface: usize) -> Option<(Station, Station)> {
+        let references = self.references?;
+        let sandbox = &self.ledger.pods[pod];
+        let port = &sandbox.ports[interface];
+        let own = Station::new(&sandbox.container, port.interface, port.promise()?);
+        let reference = references.of(&port.network).cloned();
+        let other = reference.or_else(|| self.peer(pod, &port.network))?;
+        Some((own, other))
+    }
+
+    /// An interface of another pod of ours in that network.
+    fn peer(&self, pod: usize, network: &str) -> Option<Station> {
+        let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
+        others.map(|(_, sandbox)| sandbox).find_map(|sandbox| {
+            let port = sandbox.ports.iter().find(|port| port.network == network)?;
+            Some(Station::new(&sandbox.container, port.interface, port.promise()?))
+        })
+    }
+
+    /// A pod with two interfaces in one network answers by either of them. In which network one is of which
+    /// a call has failed is not known.
+    fn is_alone_in_its_network(&self, pod: usize, interface: usize) -> bool {
+        let ports = &self.ledger.pods[pod].ports;
+        let network = &ports[interface].network;
+        let may_be_there = |port: &&Port| match port.state {
+            State::Absent => false,
+            State::Unknown => true,
+            _ => port.network == *network,
+        };
+        ports.iter().filter(may_be_there).count() == 1
+    }
+}
