@@ -27,7 +27,7 @@ fn host_request() {
         let host = HostName("node-1".into());
         match kind {
             b'a' => refused(message, |request| {
-                read::attach(&host, request).map(|(spec, _session)| check_spec(&spec))
+                read::attach(&host, request).map(|(spec, _asked)| check_spec(&spec))
             }),
             b'd' => refused(message, |request| read::detach(&host, request).map(drop)),
             b'h' => refused(message, |hello| {

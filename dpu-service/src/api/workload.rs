@@ -25,8 +25,8 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         request: Request<v1::AttachRequest>,
     ) -> Result<Response<v1::AttachResponse>, Status> {
         let host = calling_host(&request)?;
-        let (spec, session) = read::attach(&host, request.into_inner())?;
-        let view = self.0.engine.attach(spec, session).await?;
+        let (spec, asked) = read::attach(&host, request.into_inner())?;
+        let view = self.0.engine.attach(spec, asked).await?;
         let host_keeps_port = !self.0.engine.programmer().has_representors();
         let port_follows_vf = !self.0.engine.forwards(view.record.id).await;
         let attachment =

@@ -8,6 +8,7 @@ use offload_proto::{Failure, Reason, capability};
 use super::{
     allocation::tighter,
     engine::{Engine, now},
+    hello::HostTime,
     registry::{Entry, Registry},
     views::AttachmentView,
 };
@@ -21,14 +22,23 @@ use crate::{
     sessions::SessionId,
 };
 
+/// When a host has asked for an attachment.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// In this session.
+    pub session: SessionId,
+    /// At this time of its clock.
+    pub as_of: HostTime,
+}
+
 impl Engine {
     pub(super) async fn attach(
         &self,
         spec: AttachSpec,
-        session: SessionId,
+        asked: Asked,
     ) -> Result<AttachmentView, Failure> {
         let _key = self.keys.lock(&spec.key).await;
-        let (record, is_new) = self.admit(&spec, session)?;
+        let (record, is_new) = self.admit(&spec, asked)?;
         // From before the record is durable, so that the reconciler does not take it for neglected.
         let _vf = self.vfs.lock(&record.vf).await;
         if is_new {
@@ -41,11 +51,16 @@ impl Engine {
 
     /// Reserves all that an attachment needs, or finds the one that a repeated call means. Tells
     /// whether it is a new one.
-    fn admit(&self, spec: &AttachSpec, session: SessionId) -> Result<(Arc<Record>, bool), Failure> {
+    fn admit(&self, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record>, bool), Failure> {
+        let Asked { session, as_of } = asked;
         let mut registry = self.registry();
         let host = &spec.key.host;
         registry.host_id(host)?;
         let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| super::stale(session))?;
+        if self.overtaken().has(&spec.key, &boot_id, as_of) {
+            let why = format!("{} was given back since it was asked for", spec.key);
+            return Err(Failure::new(Reason::DeadlineExceeded, why));
+        }
         if let Some(entry) = registry.by_key(&spec.key) {
             check_same(entry, spec, &registry)?;
             self.check_kept_by_host(&entry.record, session)?;

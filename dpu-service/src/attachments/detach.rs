@@ -1,6 +1,6 @@
 //! The way back: unprogram and record at the same time, then free.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use offload_proto::Failure;
 use vf_alloc::VfId;
@@ -42,12 +42,27 @@ impl Engine {
         if let Some(session) = session.filter(|id| !self.sessions.is_current(&key.host, *id)) {
             return Err(super::stale(session));
         }
+        if id.is_none() {
+            self.note_overtaken(&key, as_of);
+        }
         let Some(record) = self.record_of(&key) else { return Ok(()) };
         if id.is_some_and(|id| id != record.id) {
             return Ok(());
         }
         self.note_host_detaches(&record, as_of);
         self.give_back(&record, returned, "the host detaches it").await.map(drop)
+    }
+
+    /// The host takes back whatever it has asked for: an Attach that it sent before may come now.
+    fn note_overtaken(&self, key: &AttachmentKey, as_of: HostTime) {
+        if as_of > self.sessions.latest_time(&key.host) {
+            return;
+        }
+        let session = self.sessions.current(&key.host);
+        let boot_id = session.and_then(|session| self.sessions.boot_id(&key.host, session));
+        if let Some(boot_id) = boot_id {
+            self.overtaken().note(key, boot_id, as_of, Instant::now());
+        }
     }
 
     /// The host itself gives the attachment back: none of its calls will move the VF any more, and

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use vf_alloc::VfId;
 
-use super::{Attachments, registry::Registry};
+use super::{Attachments, overtaken::Overtaken, registry::Registry};
 use crate::{
     events::Events,
     model::{AttachmentKey, PortSettings},
@@ -42,7 +42,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 ///   within the same hold of `registry` that reserves. A hello opens its session before it looks for
 ///   attachments that the host does not know, so that it sees all that earlier sessions have made.
 ///
-/// A key's lock is taken before a VF's. Commits wait for the disk without `registry`, so that
+/// A key's lock is taken before a VF's, and `registry` before `overtaken`. Commits wait for the disk without `registry`, so that
 /// concurrent flows share a transaction.
 #[derive(Debug)]
 pub(super) struct Engine {
@@ -53,6 +53,7 @@ pub(super) struct Engine {
     pub(super) events: Arc<Events>,
     pub(super) keys: KeyedLocks<AttachmentKey>,
     pub(super) vfs: KeyedLocks<VfId>,
+    overtaken: Mutex<Overtaken>,
     /// Held while networks change.
     pub(super) networks: tokio::sync::Mutex<()>,
     pub(super) flows: TaskTracker,
@@ -76,6 +77,7 @@ impl Engine {
             events: Arc::default(),
             keys: KeyedLocks::default(),
             vfs: KeyedLocks::default(),
+            overtaken: Mutex::default(),
             networks: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
             fabric_problem: Mutex::default(),
@@ -83,6 +85,11 @@ impl Engine {
             host_spoke: Notify::new(),
             kernel_reports: watch::Sender::new(0),
         }
+    }
+
+    /// Used under the key's lock.
+    pub(super) fn overtaken(&self) -> MutexGuard<'_, Overtaken> {
+        self.overtaken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {

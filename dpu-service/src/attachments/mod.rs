@@ -16,6 +16,7 @@ mod listing;
 mod mend;
 mod network_changes;
 mod networks;
+mod overtaken;
 mod registry;
 mod settings;
 mod views;
@@ -29,6 +30,7 @@ use offload_proto::{Failure, Reason};
 use tokio::{sync::watch, task::JoinHandle};
 use vf_alloc::VfId;
 
+pub use attach::Asked;
 pub use detach::Detach;
 pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
 pub use examine::{DpuHalf, VfHalf};
@@ -84,12 +86,8 @@ impl Attachments {
     ///
     /// # Errors
     /// What was refused or failed; then nothing of it is left.
-    pub async fn attach(
-        &self,
-        spec: AttachSpec,
-        session: SessionId,
-    ) -> Result<AttachmentView, Failure> {
-        self.flow(async move |engine: Arc<Engine>| engine.attach(spec, session).await).await
+    pub async fn attach(&self, spec: AttachSpec, asked: Asked) -> Result<AttachmentView, Failure> {
+        self.flow(async move |engine: Arc<Engine>| engine.attach(spec, asked).await).await
     }
 
     /// Gives an attachment back. One that is gone already, or not the one that is meant, is no error.

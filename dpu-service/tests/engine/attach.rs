@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dpu_service::{
-    attachments::{AttachmentState, Detach, Hello},
+    attachments::{Asked, AttachmentState, Detach, Hello, HostTime},
     eswitch::Fault,
     model::{AttachSpec, Bandwidth, HostName},
     programmer::STEPS,
@@ -309,7 +309,7 @@ async fn the_tighter_rate_wins() {
 #[tokio::test]
 async fn only_the_session_in_force_may_attach() {
     let mut world = World::new().await;
-    let old = world.session_id();
+    let old = Asked { session: world.session_id(), as_of: HostTime::default() };
     world.hello(&[]).await;
     let failure = world.engine.attach(spec("pod"), old).await.unwrap_err();
     assert_eq!(failure.reason, Reason::StaleSession);

@@ -2,7 +2,7 @@
 //! `protocol-model`).
 
 use dpu_service::{
-    attachments::{AttachmentState, Detach, Hello, HostTime, Inventory},
+    attachments::{Asked, AttachmentState, Detach, Hello, HostTime, Inventory},
     sessions::HostCommand,
 };
 use mtls::ConnectionNumber;
@@ -68,6 +68,26 @@ async fn a_detach_from_the_future_does_not_keep_a_vf_from_coming_home() {
         }
         assert_eq!(world.state("a"), None, "{told_before_the_hello}");
     }
+}
+
+/// The host has heard no answer, and both calls come at once.
+#[tokio::test]
+async fn an_attach_that_was_taken_back_before_it_came_reserves_nothing() {
+    let mut world = World::new().await;
+    let session = world.session_id();
+    let asked = |session, time| Asked { session, as_of: HostTime(time) };
+    let take_back = Detach { returned: false, as_of: HostTime(2), ..detach_of("a") };
+    world.engine.detach(take_back).await.unwrap();
+    let refused = world.engine.attach(spec("a"), asked(session, 1)).await;
+    assert_eq!(refused.unwrap_err().reason, Reason::DeadlineExceeded);
+    assert_eq!(world.state("a"), None);
+    world.engine.attach(spec("a"), asked(session, 3)).await.unwrap();
+    world.detach("a").await;
+    // A clock that begins anew says nothing of the boot before.
+    world.boot_id = "boot-2".to_owned();
+    world.hello(&[]).await;
+    world.engine.attach(spec("a"), asked(world.session_id(), 1)).await.unwrap();
+    world.check();
 }
 
 /// The host is about to move the VF while an operator takes the attachment away.

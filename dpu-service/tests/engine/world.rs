@@ -7,9 +7,9 @@ use std::{
 
 use dpu_service::{
     attachments::{
-        AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration, Detach,
-        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, Settings, VfCondition,
-        VirtualFunction,
+        Asked, AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration,
+        Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, Settings,
+        VfCondition, VirtualFunction,
     },
     model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
     records::{Changes, Records},
@@ -197,7 +197,8 @@ impl World {
     }
 
     pub(crate) async fn attach(&self, spec: AttachSpec) -> Result<AttachmentView, Failure> {
-        self.engine.attach(spec, self.session.id).await
+        let asked = Asked { session: self.session.id, as_of: HostTime::default() };
+        self.engine.attach(spec, asked).await
     }
 
     pub(crate) async fn attached(&self, container: &str) -> AttachmentView {

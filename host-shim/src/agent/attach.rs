@@ -2,7 +2,6 @@
 
 use std::{
     path::Path,
-    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,7 +11,6 @@ use offload_proto::{
     Failure, Reason,
     v1::{self, host_message},
 };
-use tokio::time::timeout;
 
 use super::{
     Agent,
@@ -111,16 +109,11 @@ impl Agent {
         caller: &Caller,
     ) -> Result<v1::Attachment, Failure> {
         let deadline = caller.deadline().min(Instant::now() + self.config.timeouts.attach());
-        let mut call = pin!(self.call_attach(request, session, deadline));
         let failure = tokio::select! {
             biased;
-            answer = &mut call => return answer,
+            answer = self.call_attach(request, session, deadline) => return answer,
             failure = caller.hangup() => failure,
         };
-        // Within the DPU a Detach that is right behind an Attach may overtake it.
-        if let Ok(answer) = timeout(self.config.timeouts.reconnect(), call).await {
-            return answer;
-        }
         match self.repeats.contains(&request.key) {
             true => self.leave_to_repeat(disowning(&request.key)),
             false => self.disown(&request.key).await,

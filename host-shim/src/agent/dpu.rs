@@ -198,6 +198,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
             egress_rate: bandwidth.egress_rate,
             egress_burst: bandwidth.egress_burst,
         }),
+        as_of_ns: nanoseconds_since_boot(),
     }
 }
 

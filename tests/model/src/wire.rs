@@ -1,6 +1,7 @@
 //! What is under way between a host and its DPU. Calls may overtake each other and the session's
 //! messages. The messages of one session stay in order, and so do the calls for one key that are made
-//! on one connection.
+//! on one connection: a Detach that overtakes an Attach within the service takes that back all the
+//! same (dpu-service/src/attachments/overtaken.rs).
 
 use crate::system::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
 

@@ -18,7 +18,7 @@ pub(crate) use examination::examination;
 
 use crate::{
     attachments::{
-        Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition,
+        Asked, Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition,
         VirtualFunction,
     },
     config::{LimitsOf, check_bandwidth, check_network, is_label},
@@ -156,12 +156,13 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
     })
 }
 
-/// What a host asks for, and the session that it asks on.
+/// What a host asks for, and when it does.
 pub(crate) fn attach(
     host: &HostName,
     request: v1::AttachRequest,
-) -> Result<(AttachSpec, SessionId), Failure> {
+) -> Result<(AttachSpec, Asked), Failure> {
     let session = session(host, &request.session_id)?;
+    let asked = Asked { session, as_of: HostTime(request.as_of_ns) };
     let spec = AttachSpec {
         key: key(host, request.key)?,
         network: optional_network(request.network)?,
@@ -171,7 +172,7 @@ pub(crate) fn attach(
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
     };
-    Ok((spec, session))
+    Ok((spec, asked))
 }
 
 fn optional<T>(

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{read, show};
 use crate::{
-    attachments::{Examination, NetworkView, Origin},
+    attachments::{Examination, HostTime, NetworkView, Origin},
     model::{HostName, Network},
 };
 
@@ -40,9 +40,9 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, Failure>, reason: Reason
 
 #[test]
 fn a_small_request_is_enough() {
-    let (spec, session) = read::attach(&host(), request()).unwrap();
+    let (spec, asked) = read::attach(&host(), request()).unwrap();
     assert_eq!(spec.key.to_string(), "node-1/c1/eth0");
-    assert_eq!(session.to_string(), SESSION);
+    assert_eq!((asked.session.to_string().as_str(), asked.as_of), (SESSION, HostTime(0)));
     assert_eq!((spec.network, spec.mac, spec.pci_address), (None, None, None));
     assert!(spec.addresses.is_empty() && spec.bandwidth.is_unlimited());
 }
