@@ -148,7 +148,11 @@ impl Agent {
             Ok((as_of_ns, present, seen))
         };
         let (as_of_ns, present, seen) = self.listed(list).await?;
-        self.prove(seen).await?;
+        let found = self.prove(seen).await?;
+        if found.values().any(|differences| !differences.is_empty()) {
+            // The next pass begins to make it anew.
+            self.poke.notify_one();
+        }
         Ok((as_of_ns, present))
     }
 

@@ -242,7 +242,7 @@ impl Agent {
 
     fn vf_gone(&self, link: &Link) {
         let Some(vf) = self.source.vf_of(link) else { return };
-        self.proofs.forget(&vf.pci_address);
+        self.proofs.forget_link(&vf.pci_address, link.index);
         if self.records.by_pci_address(&vf.pci_address).is_none() {
             self.inventory_changed();
         }

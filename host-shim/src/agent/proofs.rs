@@ -119,10 +119,19 @@ impl Proofs {
         self.leave(pci_address, None);
     }
 
-    fn leave(&self, pci_address: &str, finding: Option<Finding>) {
+    /// A link of a VF has gone. That may be told late: what was found since of another one stays.
+    pub(super) fn forget_link(&self, pci_address: &str, index: u32) {
         let mut known = locked(&self.0);
-        known.note(pci_address, Instant::now(), finding);
-        known.bare.remove(pci_address);
+        let is_of_another = |finding: &Finding| finding.index.is_some_and(|other| other != index);
+        let proof = known.proofs.get(pci_address);
+        if proof.and_then(|proof| proof.finding.as_ref()).is_some_and(is_of_another) {
+            return;
+        }
+        known.leave(pci_address, None);
+    }
+
+    fn leave(&self, pci_address: &str, finding: Option<Finding>) {
+        locked(&self.0).leave(pci_address, finding);
     }
 
     /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
@@ -137,6 +146,11 @@ impl Proofs {
 }
 
 impl Known {
+    fn leave(&mut self, pci_address: &str, finding: Option<Finding>) {
+        self.note(pci_address, Instant::now(), finding);
+        self.bare.remove(pci_address);
+    }
+
     /// Tells whether nobody has looked at the VF since.
     fn note(&mut self, pci_address: &str, at: Instant, finding: Option<Finding>) -> bool {
         let is_latest = self.proofs.get(pci_address).is_none_or(|known| known.at <= at);
@@ -267,6 +281,19 @@ mod tests {
         assert!(!proofs.is_refuted(&vf(), &link(8)));
         prove(8, before);
         assert!(!proofs.is_proven(&vf(), &link(8)), "it has left since");
+    }
+
+    #[test]
+    fn the_end_of_a_link_says_nothing_of_the_one_after_it() {
+        let proofs = Proofs::default();
+        let pci_address = vf().pci_address;
+        let _ = proofs.conclude(seen(8, Instant::now()).made_just_now(), &Stacked::default());
+        proofs.forget_link(&pci_address, 7);
+        assert!(proofs.is_proven(&vf(), &link(8)));
+        let _ = proofs.conclude(seen(8, Instant::now()), &Stacked::unknown("nobody knows"));
+        assert!(proofs.is_proven(&vf(), &link(8)), "it is known to be bare still");
+        proofs.forget_link(&pci_address, 8);
+        assert_eq!(proofs.of(&vf(), &link(8)), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use offload_proto::Failure;
 use tokio::{
     sync::{MutexGuard, watch},
     task::spawn_blocking,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -109,7 +109,7 @@ impl Agent {
         let _under_way = self.renewals.begin(&vf.pci_address);
         let turn = self.renewing.lock().await;
         if let Err(why) = self.make_anew(&vf, what, turn).await {
-            self.pauses.failed(&vf.pci_address);
+            self.try_again_after_pause(&vf);
             return Ok(Homecoming::Different(format!("{what}; it can't be made anew: {why}")));
         }
         let home = self.try_bring_home(record, true).await;
@@ -166,14 +166,25 @@ impl Agent {
         self.listed(look).await.map_err(|failure| failure.to_string())
     }
 
-    fn note_renewed(&self, vf: &VfIdentity, is_clean: bool, what: &str) {
+    fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
             self.pauses.succeeded(&vf.pci_address);
             self.repairs.note(&self.subject_of(vf), format!("made anew, for {what}"));
         } else {
-            self.pauses.failed(&vf.pci_address);
+            self.try_again_after_pause(vf);
             tracing::warn!(vf = vf.pci_address, "made anew, and still not as it was: {what}");
         }
+    }
+
+    /// No event tells when an attempt might succeed.
+    fn try_again_after_pause(self: &Arc<Self>, vf: &VfIdentity) {
+        self.pauses.failed(&vf.pci_address);
+        let (agent, pause) = (Arc::clone(self), self.pauses.of(&vf.pci_address));
+        // Not among the work that is finished before the agent ends: mostly it waits.
+        tokio::spawn(async move {
+            sleep(pause).await;
+            agent.poke.notify_one();
+        });
     }
 
     /// Makes a VF anew and waits until it is home.
@@ -314,6 +325,16 @@ mod tests {
         assert!(renewals.is_under_way(VF) && renewals.begin(VF).is_none());
         drop(under_way);
         assert!(!renewals.is_under_way(VF) && renewals.begin(VF).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_failed_is_tried_again_without_an_event() {
+        let (agent, _folder) = agent();
+        let vf = record("a", "c").vf();
+        agent.note_renewed(&vf, false, "it differs");
+        assert!(!agent.pauses.is_over(&vf.pci_address));
+        timeout(Duration::from_secs(20), agent.poke.notified()).await.expect("nobody looks again");
+        assert!(agent.pauses.is_over(&vf.pci_address));
     }
 
     #[tokio::test]
