@@ -2,7 +2,8 @@
 //! many, whose records share transactions.
 //!
 //! `cargo bench -p dpu-service --bench attach`. The ratio matters; the figures are the disk's.
-#![allow(clippy::unwrap_used, clippy::print_stdout, dead_code, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
+#![allow(dead_code, unreachable_pub, reason = "modules of the tests, of which it uses its part")]
 
 #[path = "../tests/engine/fake_kernel.rs"]
 mod fake_kernel;

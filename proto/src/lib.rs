@@ -23,7 +23,8 @@ pub use room::{encoded_len, first_that_fit};
     missing_debug_implementations,
     clippy::all,
     clippy::pedantic,
-    clippy::restriction
+    clippy::restriction,
+    reason = "generated code"
 )]
 pub mod v1 {
     tonic::include_proto!("offload.v1");

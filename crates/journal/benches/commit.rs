@@ -1,7 +1,7 @@
 //! Durable commits per second: one caller against many that share transactions.
 //!
 //! `cargo bench -p journal`. The ratio matters; the figures themselves are the disk's.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 
 use std::{
     sync::Arc,

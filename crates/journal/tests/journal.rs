@@ -1,5 +1,5 @@
 //! The journal on real files, and on a disk that fails.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::{error::Error, fs, os::unix::fs::PermissionsExt, path::PathBuf};
 

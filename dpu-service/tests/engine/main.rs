@@ -1,5 +1,5 @@
 //! The engine of attachments on a real journal and a card in memory.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod addresses;
 mod attach;
