@@ -15,6 +15,7 @@ pub mod faulty_disk;
 mod file;
 mod journal;
 mod migrate;
+mod own_table;
 mod store;
 mod syncs;
 mod writer;

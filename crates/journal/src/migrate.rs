@@ -7,7 +7,7 @@ use redb::{Database, ReadableTable, WriteTransaction};
 use crate::{
     Rows, Schema,
     error::Cause,
-    store::{OWN, VERSION, definition},
+    own_table::{OWN, VERSION, definition},
 };
 
 /// The contents of all tables of a schema, by name.

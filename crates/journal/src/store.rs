@@ -4,12 +4,13 @@ use std::path::Path;
 
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
-    StorageError, TableDefinition, TableError, WriteTransaction,
+    StorageError, TableError, WriteTransaction,
 };
 
 use crate::{
     Change, OpenError, Outlives, Rows, Schema,
     migrate::migrate,
+    own_table::{NAME, OWN, VERSION, definition},
     storage::StorageBackend,
     syncs::{Switched, Syncs},
 };
@@ -17,23 +18,12 @@ use crate::{
 /// How much memory redb may fill with pages, in bytes.
 pub(crate) const CACHE: usize = 512 * 1024;
 
-/// The journal's own table: whose it is.
-pub(crate) const OWN: &str = "journal";
-const NAME: &[u8] = b"name";
-pub(crate) const VERSION: &[u8] = b"version";
-
 /// An open database.
 pub(crate) struct Store {
     database: Database,
     tables: &'static [&'static str],
     commits: Outlives,
     syncs: Syncs,
-}
-
-pub(crate) const fn definition(
-    name: &'static str,
-) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
-    TableDefinition::new(name)
 }
 
 impl Store {

@@ -1,24 +1,24 @@
 //! A listener that hands over only connections whose peer is known.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use bootstrap::Chain;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::mpsc,
     task::{AbortHandle, Id, JoinError, JoinSet},
     time::{Instant, sleep},
 };
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{
-    identity::Identity,
+    guests::Guests,
     server::{HandshakeError, Server, ServerStream},
     tcp,
 };
@@ -54,11 +54,7 @@ pub fn incoming(
     limits: Limits,
 ) -> ReceiverStream<io::Result<ServerStream>> {
     let (accepted, receiver) = mpsc::channel(WAITING);
-    let guests = Arc::new(Guests {
-        room: Arc::new(Semaphore::new(limits.connections)),
-        per_identity: limits.connections_per_identity,
-        present: Mutex::default(),
-    });
+    let guests = Arc::new(Guests::new(limits.connections, limits.connections_per_identity));
     let door = Door { server, guests, unread: limits.unread, refusals: Arc::default(), accepted };
     let handshakes = Handshakes { limit: limits.handshakes.max(1), ..Handshakes::default() };
     tokio::spawn(door.stand(listener, handshakes));
@@ -184,57 +180,6 @@ impl Handshakes {
     fn forget(&mut self, ended: &Result<(Id, ()), JoinError>) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
         self.dropped.remove(&id);
-    }
-}
-
-/// Who is connected.
-struct Guests {
-    room: Arc<Semaphore>,
-    per_identity: usize,
-    present: Mutex<HashMap<Identity, usize>>,
-}
-
-impl Guests {
-    /// Counts one more connection of `identity`, or tells which limit it meets.
-    fn admit(self: &Arc<Self>, identity: &Identity) -> Result<Place, &'static str> {
-        let room = Arc::clone(&self.room).try_acquire_owned();
-        let room = room.map_err(|_| "too many are open")?;
-        let mut present = self.present();
-        let count = present.entry(identity.clone()).or_default();
-        if *count >= self.per_identity {
-            return Err("this identity has too many open");
-        }
-        *count += 1;
-        Ok(Place { guests: Arc::clone(self), identity: identity.clone(), _room: room })
-    }
-
-    fn present(&self) -> MutexGuard<'_, HashMap<Identity, usize>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a connection as long as it is open.
-pub(crate) struct Place {
-    guests: Arc<Guests>,
-    identity: Identity,
-    _room: OwnedSemaphorePermit,
-}
-
-impl fmt::Debug for Place {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Place({})", self.identity)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut present = self.guests.present();
-        if let Some(count) = present.get_mut(&self.identity) {
-            *count -= 1;
-            if *count == 0 {
-                present.remove(&self.identity);
-            }
-        }
     }
 }
 

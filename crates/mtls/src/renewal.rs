@@ -7,44 +7,16 @@ use bootstrap::Chain;
 use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
-use crate::{connector::Connector, credentials::Credentials, term::LOOK_PERIOD};
+use crate::{
+    connector::Connector, credentials::Credentials, lifetime::Lifetime, term::LOOK_PERIOD,
+};
 
 /// How often the clock is looked at, at most.
 const SHORTEST_LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// What is not renewed by so much ahead of its end is not renewed ahead of it.
-const LAST_MOMENTS: Duration = Duration::from_secs(1);
 
 /// Pauses between attempts: a tenth of what is left, within these.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(3);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
-
-/// From when until when a connection may be used.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lifetime {
-    opened: SystemTime,
-    end: SystemTime,
-}
-
-impl Lifetime {
-    /// From now on.
-    pub(crate) fn until(end: SystemTime) -> Self {
-        Self { opened: SystemTime::now(), end }
-    }
-
-    /// How long it takes until two thirds of it are over, so that a successor has time to come.
-    fn until_waning(&self, now: SystemTime) -> Duration {
-        let all = self.end.duration_since(self.opened).unwrap_or_default();
-        (self.end - all / 3).duration_since(now).unwrap_or_default()
-    }
-
-    fn is_waning(&self, now: SystemTime) -> bool {
-        self.until_waning(now).is_zero() && self.left(now) > LAST_MOMENTS
-    }
-
-    fn left(&self, now: SystemTime) -> Duration {
-        self.end.duration_since(now).unwrap_or_default()
-    }
-}
 
 impl Connector {
     /// Waits until the latest connection nears its end, and opens another one that lasts longer: a

@@ -23,8 +23,8 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
 use crate::{
+    guests::Place,
     identity::Identity,
-    listener::Place,
     live::LiveCredentials,
     provider::ALPN,
     reason::{certificate_reason, tls_error},

@@ -17,8 +17,6 @@ use std::{
 
 use nix::sys::signal::{Signal, raise};
 
-use crate::points::Struck;
-
 fn folder() -> Option<&'static PathBuf> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| env::var_os("OFFLOAD_FAULTS").map(PathBuf::from)).as_ref()
@@ -39,14 +37,10 @@ fn die() {
     std::process::abort();
 }
 
-/// A point at which the process may be killed, or a step fail.
-pub(crate) fn strike(point: &str) -> Result<(), Struck> {
+/// A point at which the process may be killed. Tells whether the step shall fail.
+pub(crate) fn strikes(point: &str) -> bool {
     pass(point);
-    let Some(folder) = folder() else { return Ok(()) };
-    match fs::remove_file(folder.join(format!("fail-{point}"))) {
-        Ok(()) => Err(Struck),
-        Err(_) => Ok(()),
-    }
+    folder().is_some_and(|folder| fs::remove_file(folder.join(format!("fail-{point}"))).is_ok())
 }
 
 fn trace(folder: &Path, point: &str) {
