@@ -4,9 +4,12 @@
 mod api;
 pub mod attachments;
 pub mod config;
+pub mod driver;
+pub mod error;
 pub mod eswitch;
 pub mod events;
 pub mod fabric;
+pub mod host;
 mod links;
 pub mod milestones;
 pub mod model;

@@ -6,7 +6,7 @@ use bootstrap::Chain;
 use netlink::{DevlinkEvent, DevlinkMonitor, LinkEvent, LinkMonitor, Netns};
 use tokio::time::sleep;
 
-use crate::{attachments::Attachments, config::Fabric, eswitch::Refused};
+use crate::{attachments::Attachments, config::Fabric, driver::Refused};
 
 /// How long to wait before watching again after the watch failed.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -420,3 +420,41 @@ fn default_route(gateway: IpAddr) -> Option<Route> {
     let destination = IpNetwork::new(everything, 0).ok()?;
     Some(Route { destination, gateway: Some(gateway), mtu: 0, advmss: 0, priority: 0, table: 0 })
 }
+
+/// Where an attachment stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttachmentState {
+    /// Recorded durably; not known to be programmed: not yet, or no longer.
+    Reserved,
+    /// The eswitch forwards for it; the host has not yet said that the pod has the VF.
+    Programmed,
+    /// The host said that the pod has the VF.
+    Attached,
+    /// Being given back.
+    Releasing,
+}
+
+impl AttachmentState {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing];
+
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Programmed => "programmed",
+            Self::Attached => "attached",
+            Self::Releasing => "releasing",
+        }
+    }
+}
+
+/// An attachment as callers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachmentView {
+    /// Its record.
+    pub record: Arc<Record>,
+    /// Where it stands.
+    pub state: AttachmentState,
+}

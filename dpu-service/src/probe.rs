@@ -5,10 +5,7 @@ use std::{io, thread};
 use netlink::{Bridge, BridgePort, FrameFilter, Limit, Link, Rtnl, VethEnd};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::eswitch::{Capability, Refused};
-
-/// Whether something can be done. `Err`: why not.
-pub(crate) type Ability = Result<(), String>;
+use crate::driver::{Ability, Refused};
 
 /// What this kernel can do.
 #[derive(Clone, Debug)]
@@ -89,21 +86,6 @@ fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
     let limit = Limit { rate_bits: 1_000_000_000, burst_bits: 1_000_000, queue_bits: 1_000_000 };
     rtnl.set_egress_limit(port, Some(limit))
         .map_err(|error| format!("the kernel is built without CONFIG_NET_SCH_TBF ({error})"))
-}
-
-/// As drivers report it.
-pub(crate) fn capability(name: &'static str, ability: &Ability) -> Capability {
-    limited_capability(name, ability, "")
-}
-
-/// As drivers report it; where it can be done, with these `limits`.
-pub(crate) fn limited_capability(
-    name: &'static str,
-    ability: &Ability,
-    limits: &str,
-) -> Capability {
-    let detail = ability.clone().err().unwrap_or_else(|| limits.to_owned());
-    Capability { name, available: ability.is_ok(), detail }
 }
 
 #[cfg(test)]

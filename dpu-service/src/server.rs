@@ -1,6 +1,6 @@
 //! The listener and what is served on it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics::Calls;
 use mtls::{LiveCredentials, OutdatedPeer, Role, Server, incoming};
@@ -11,7 +11,11 @@ use offload_proto::{
         workload_network_server::WorkloadNetworkServer,
     },
 };
-use tokio::{net::TcpListener, sync::mpsc, time::interval};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::mpsc,
+    time::interval,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{service::Routes, transport};
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -19,7 +23,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use crate::{
     api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
     attachments::Attachments,
-    config::Limits,
+    config::{Config, Limits},
     model::HostName,
 };
 
@@ -35,6 +39,14 @@ const OPERATOR: &str = "offload.v1.Operator";
 /// Why serving ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// The address can't be listened on.
+    #[error("can't listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
     /// The API's descriptors can't be offered by reflection.
     #[error("the API's descriptors can't be read")]
     Descriptors(#[from] tonic_reflection::server::Error),
@@ -42,6 +54,9 @@ pub enum ServeError {
     #[error("serving failed")]
     Transport(#[from] transport::Error),
 }
+
+/// How long connections get to end by themselves when all calls have.
+pub(crate) const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Serves until `stop`, then until all calls and connections have ended.
 pub(crate) async fn serve(
@@ -73,6 +88,25 @@ pub(crate) async fn serve(
         .serve_with_incoming_shutdown(routes.prepare(), connections, stop.cancelled_owned())
         .await?;
     Ok(())
+}
+
+/// Opens the listener of a configuration.
+pub(crate) fn listen(config: &Config) -> Result<TcpListener, ServeError> {
+    let address = config.listen;
+    let listener = bind(address).map_err(|source| ServeError::Listen { address, source })?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
+    Ok(listener)
+}
+
+/// When more connections than these wait to be accepted, the kernel drops newcomers, which then try
+/// again after a second. The usual 128 are nothing in a crowd.
+const BACKLOG: u32 = 4096;
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Ends with the listener.

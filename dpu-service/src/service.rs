@@ -1,8 +1,6 @@
 //! The service's life: start, serve, stop.
 
 use std::{
-    io,
-    net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -15,18 +13,16 @@ use bootstrap::{
 use jiff::Timestamp;
 use metrics::{Calls, Endpoint};
 use mtls::{CredentialsError, LiveCredentials, Role};
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    sync::Semaphore,
-    time::timeout,
-};
+use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::{self, Shared},
     attachments::{Attachments, Depth},
     config::{self, Config, EswitchDriver},
-    eswitch::{Capability, Eswitch, Refused, devlink::DevlinkEswitch, veth::VethEswitch},
+    driver::{Capability, Refused},
+    error::ServiceError,
+    eswitch::{Eswitch, devlink::DevlinkEswitch, veth::VethEswitch},
     fabric::bridge::BridgeFabric,
     links,
     probe::KernelAbilities,
@@ -35,7 +31,7 @@ use crate::{
     records::{OpenError, Records},
     reload::Reloader,
     scrape::Scrape,
-    server::{ServeError, serve},
+    server::{LAST_ANSWERS, ServeError, listen, serve},
     without_journal::open_when_readable,
 };
 
@@ -47,38 +43,6 @@ const CERTIFICATES_PERIOD: Duration = Duration::from_secs(5);
 
 /// When the reconciler, which runs every minute and waits for the kernel as long at most, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
-
-/// How long connections get to end by themselves when all calls have.
-pub(crate) const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-/// Why the service could not start, or went down.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// A driver can't work here.
-    #[error(transparent)]
-    Driver(#[from] Refused),
-    /// The certificates are not good.
-    #[error("the service's certificate can't be used")]
-    Credentials(#[from] CredentialsError),
-    /// The journal can't be used, though its file can be read. It is as it was, and so is the traffic
-    /// of running pods.
-    #[error("the service can't start")]
-    Journal(#[from] OpenError),
-    /// The address can't be listened on.
-    #[error("can't listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The system lets no signal handler be set.
-    #[error("can't wait for signals")]
-    Signals(#[source] io::Error),
-    /// Serving failed.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
 
 /// Runs the service that the file at `path` describes until SIGTERM or SIGINT. What is programmed
 /// stays programmed: running pods keep their network.
@@ -208,24 +172,6 @@ fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
 fn log_capability(capability: &Capability) {
     let Capability { name, available, detail } = capability;
     tracing::info!(name, available, detail, "capability");
-}
-
-pub(crate) fn listen(config: &Config) -> Result<TcpListener, ServiceError> {
-    let address = config.listen;
-    let listener = bind(address).map_err(|source| ServiceError::Listen { address, source })?;
-    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
-    Ok(listener)
-}
-
-/// When more connections than these wait to be accepted, the kernel drops newcomers, which then try
-/// again after a second. The usual 128 are nothing in a crowd.
-const BACKLOG: u32 = 4096;
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 fn share(

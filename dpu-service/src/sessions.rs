@@ -6,7 +6,6 @@ mod questions;
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,7 +13,6 @@ use jiff::Timestamp;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason};
 use tokio::sync::mpsc;
-use uuid::Uuid;
 use vf_alloc::PfId;
 
 use absences::Absence;
@@ -23,31 +21,13 @@ use questions::Questions;
 pub use questions::{Examined, NotExamined};
 
 use crate::{
-    attachments::{AttachmentView, Hello, HostTime},
-    model::{AttachmentId, AttachmentKey, HostName},
+    host::{Hello, HostTime, SessionId},
+    model::{AttachmentId, AttachmentKey, AttachmentView, HostName},
 };
 
 /// How many commands may wait for a host. One that falls further behind loses its session; the
 /// hello of its next one tells it all again.
 const COMMANDS_WAITING: usize = 8192;
-
-/// Names a session. Unique over all time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionId(Uuid);
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, out)
-    }
-}
-
-impl std::str::FromStr for SessionId {
-    type Err = uuid::Error;
-
-    fn from_str(text: &str) -> Result<Self, uuid::Error> {
-        text.parse().map(Self)
-    }
-}
 
 /// What a host is told.
 #[derive(Clone, Debug)]
@@ -164,7 +144,7 @@ impl Sessions {
         let is_renewed = |entry: &&Host| hello.renewed.is_some_and(|id| entry.is_in(id));
         let renewed_since = hosts.get(host).filter(is_renewed).map(|entry| entry.since);
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
-        let id = SessionId(Uuid::new_v4());
+        let id = SessionId::new();
         let entry = Host {
             open: Some(Open {
                 id,
@@ -285,7 +265,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attachments::Inventory;
+    use crate::host::Inventory;
 
     pub(super) fn host() -> HostName {
         HostName("node-1".into())

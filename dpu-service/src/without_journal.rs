@@ -19,9 +19,9 @@ use crate::{
     api::Count,
     attachments::Attachments,
     config::Config,
+    error::ServiceError,
     records::OpenError,
-    server::{ServeError, door, transport},
-    service::{LAST_ANSWERS, ServiceError, listen},
+    server::{LAST_ANSWERS, ServeError, door, listen, transport},
 };
 
 /// How often the journal is tried.

@@ -15,7 +15,8 @@ use std::{
 };
 
 use dpu_service::{
-    eswitch::{Eswitch, Fault},
+    driver::Fault,
+    eswitch::Eswitch,
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };

@@ -14,8 +14,9 @@ use std::{
 
 use bootstrap::Chain;
 use dpu_service::{
+    driver::Refused,
     eswitch::{
-        Card, Eswitch, Refused, Representor,
+        Card, Eswitch, Representor,
         devlink::{Cards, DevlinkEswitch},
     },
     fabric::bridge::BridgeFabric,

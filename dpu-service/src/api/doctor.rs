@@ -14,7 +14,10 @@ use std::{
 use offload_proto::{Failure, Finding, MESSAGE_LIMIT, first_that_fit, v1};
 
 use super::Shared;
-use crate::attachments::{AttachmentFilter, AttachmentView, Depth};
+use crate::{
+    attachments::{AttachmentFilter, Depth},
+    model::AttachmentView,
+};
 use comparison::Comparison;
 use hosts::{HostHalf, Hosts};
 

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{Shared, convert::read, convert::show};
-use crate::{attachments::Hello, model::HostName, sessions};
+use crate::{host::Hello, model::HostName, sessions};
 
 /// How many messages may wait for the host's connection to take them.
 const MESSAGES_WAITING: usize = 16;

@@ -12,8 +12,8 @@ use vf_alloc::{Request, ReserveError, VfFacts, VfId};
 
 use super::registry::{Entry, Registry};
 use crate::{
+    host::SessionId,
     model::{AttachSpec, AttachmentId, Bandwidth, Lease, Network, Phase, Record, WantedAddress},
-    sessions::SessionId,
 };
 
 impl Registry {

@@ -8,18 +8,16 @@ use offload_proto::{Failure, Reason, capability};
 use super::{
     allocation::tighter,
     engine::{Engine, now},
-    hello::HostTime,
     registry::{Entry, Registry},
-    views::AttachmentView,
 };
 use crate::{
-    eswitch::Fault,
+    driver::Fault,
     events::EventKind,
+    host::{HostTime, SessionId},
     milestones::Milestone,
-    model::{AttachSpec, Record, WantedAddress},
+    model::{AttachSpec, AttachmentView, Record, WantedAddress},
     programmer::{self, ProgramError, Programmer},
     records::Changes,
-    sessions::SessionId,
 };
 
 /// When a host has asked for an attachment.

@@ -9,11 +9,10 @@ use offload_proto::{Failure, Reason};
 use super::{
     engine::{Engine, on_blocking_thread},
     registry::Entry,
-    views::AttachmentView,
 };
 use crate::{
     milestones::Milestone,
-    model::{AttachmentId, AttachmentKey, HostName, Record},
+    model::{AttachmentId, AttachmentKey, AttachmentState, AttachmentView, HostName, Record},
     programmer::StepStatus,
 };
 
@@ -28,7 +27,7 @@ impl Engine {
         let record = self.record_of(&key).filter(|record| id.is_none_or(|id| id == record.id));
         let record = record.ok_or_else(|| super::unknown(&key))?;
         let view = self.view(&record)?;
-        if view.state == super::AttachmentState::Releasing {
+        if view.state == AttachmentState::Releasing {
             return Err(super::releasing(&record));
         }
         let steps = self.inspect(&record).await?;

@@ -7,16 +7,15 @@ use vf_alloc::VfId;
 
 use super::{
     engine::{Engine, now},
-    hello::HostTime,
     registry::Entry,
-    views::AttachmentView,
 };
 use crate::{
     events::EventKind,
+    host::{HostTime, SessionId},
     milestones::Milestone,
-    model::{AttachmentId, AttachmentKey, Record},
+    model::{AttachmentId, AttachmentKey, AttachmentView, Record},
     records::Changes,
-    sessions::{HostCommand, SessionId},
+    sessions::HostCommand,
 };
 
 /// A host gives an attachment back.

@@ -12,13 +12,10 @@ use vf_alloc::{VfId, VfState};
 use super::{
     engine::{Engine, now, on_blocking_thread},
     registry::{Entry, Registry},
-    views::{
-        AttachmentDetail, AttachmentFilter, AttachmentState, AttachmentView, NetworkView, PoolView,
-        VfView,
-    },
+    views::{AttachmentDetail, AttachmentFilter, NetworkView, PoolView, VfView},
 };
 use crate::{
-    model::{AttachmentId, Record},
+    model::{AttachmentId, AttachmentState, AttachmentView, Record},
     programmer::{ProgramError, Surveyed},
     sessions::HostView,
 };

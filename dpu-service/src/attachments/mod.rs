@@ -5,12 +5,10 @@ mod attach;
 mod collect;
 mod detach;
 mod engine;
-pub(crate) mod examination;
 mod examine;
 mod forwarding;
 #[cfg(test)]
 mod fuzz;
-mod hello;
 mod index;
 mod listing;
 mod mend;
@@ -32,25 +30,24 @@ use vf_alloc::VfId;
 
 pub use attach::Asked;
 pub use detach::Detach;
-pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
 pub use examine::{DpuHalf, VfHalf};
-pub use hello::{
-    Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
-};
 pub use mend::Depth;
 pub use settings::{Configuration, Settings};
 pub use views::{
-    Applied, AttachmentDetail, AttachmentFilter, AttachmentState, AttachmentView, NetworkView,
-    Origin, PoolView, SubnetUsage, VfView,
+    Applied, AttachmentDetail, AttachmentFilter, NetworkView, Origin, PoolView, SubnetUsage, VfView,
 };
 
 use crate::{
-    eswitch::Capability,
+    driver::Capability,
     events::{EventKind, Events},
-    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Network, Record},
+    host::{Examination, Hello, Inventory, SessionId},
+    model::{
+        AttachSpec, AttachmentId, AttachmentKey, AttachmentState, AttachmentView, HostName,
+        Network, Record,
+    },
     programmer::Programmer,
     records::{OpenError, Records},
-    sessions::{Examined, HostCommand, HostView, Session, SessionId},
+    sessions::{Examined, HostCommand, HostView, Session},
 };
 use engine::Engine;
 use registry::Registry;

@@ -9,8 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::hello::HostTime;
-use crate::model::AttachmentKey;
+use crate::{host::HostTime, model::AttachmentKey};
 
 /// How long it is known that a key was given back. The calls that it overtook have come to the service
 /// by then: their tasks only wait for a processor.

@@ -15,16 +15,18 @@ use tokio::time::Instant;
 use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
-    hello::HostTime,
     index::Index,
     networks::{Claim, Networks, Suspended},
     settings::{Configuration, Settings},
-    views::{AttachmentState, AttachmentView, Origin},
+    views::Origin,
 };
 use crate::{
-    model::{AttachmentId, AttachmentKey, FormerOwner, HostName, Network, Phase, Record},
+    host::{HostTime, SessionId},
+    model::{
+        AttachmentId, AttachmentKey, AttachmentState, AttachmentView, FormerOwner, HostName,
+        Network, Phase, Record,
+    },
     records::{Cooling, Loaded, OpenError},
-    sessions::SessionId,
 };
 
 #[derive(Debug)]

@@ -11,14 +11,14 @@ use vf_alloc::{HostId, VfFacts, VfId};
 
 use super::{
     engine::Engine,
-    hello::{Hello, Inventory, LiveAttachment, VfCondition},
     registry::{Entry, Registry},
 };
 use crate::{
     events::EventKind,
+    host::{Hello, Inventory, LiveAttachment, SessionId, VfCondition},
     milestones::Milestone,
     model::{AttachmentId, HostName, Record},
-    sessions::{HostCommand, Session, SessionId},
+    sessions::{HostCommand, Session},
 };
 
 /// How the VFs of an inventory are.

@@ -18,8 +18,9 @@ use super::{
     link::{Links, check_ingress_rate, described, gone_is_done, when_limited},
 };
 use crate::{
+    driver::{Ability, limited_capability},
     model::{Bandwidth, PortSettings},
-    probe::{Ability, KernelAbilities, limited_capability},
+    probe::KernelAbilities,
 };
 use look::{Found, Look, vf_of};
 

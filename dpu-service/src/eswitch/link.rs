@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
 
 use super::{Refused, Representor, Unsupported};
-use crate::{model::Bandwidth, probe::Ability};
+use crate::{driver::Ability, model::Bandwidth};
 
 /// How long a frame may wait before those behind it are dropped, in milliseconds.
 const LONGEST_WAIT: u64 = 50;

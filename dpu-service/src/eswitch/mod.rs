@@ -2,7 +2,6 @@
 
 pub mod devlink;
 mod link;
-mod refused;
 pub mod veth;
 
 use std::fmt;
@@ -10,8 +9,8 @@ use std::fmt;
 use netlink::{Link, LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
+pub use crate::driver::{Capability, Fault, Reading, Refused, Unsupported};
 pub(crate) use link::gone_is_done;
-pub use refused::{Fault, Refused};
 
 use crate::model::{Bandwidth, PortSettings};
 
@@ -61,48 +60,6 @@ pub struct Card {
     pub mode: String,
     /// How many VFs have a representor on it.
     pub representors: usize,
-}
-
-/// Something that a kernel or a card may or may not be able to do, as probed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capability {
-    /// Its stable name, such as `vlan-filtering`.
-    pub name: &'static str,
-    /// Whether it can be used.
-    pub available: bool,
-    /// Why not, or with what limits. One sentence without a final stop, or nothing.
-    pub detail: String,
-}
-
-/// A setting that this kernel or card can't do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{setting} can't be done here: {why}")]
-pub struct Unsupported {
-    /// The setting with its value, such as `VLAN 100`.
-    pub setting: String,
-    /// Why not.
-    pub why: String,
-}
-
-/// What the kernel has of one setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// Whether it is as wanted. A setting that the driver leaves to the host counts as being so.
-    pub in_place: bool,
-    /// What is there, for people.
-    pub detail: String,
-}
-
-impl Reading {
-    /// As wanted.
-    pub fn in_place(detail: impl Into<String>) -> Self {
-        Self { in_place: true, detail: detail.into() }
-    }
-
-    /// Not as wanted.
-    pub fn missing(detail: impl Into<String>) -> Self {
-        Self { in_place: false, detail: detail.into() }
-    }
 }
 
 /// A driver of an embedded switch.

@@ -9,8 +9,9 @@ use super::{
     link::{Links, check_ingress_rate, described, when_limited},
 };
 use crate::{
+    driver::{Ability, capability},
     model::{Bandwidth, PortSettings},
-    probe::{Ability, KernelAbilities, capability},
+    probe::KernelAbilities,
 };
 
 const NO_EGRESS_RATE: &str =

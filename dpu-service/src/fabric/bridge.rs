@@ -21,9 +21,12 @@ use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus, uplink_chan
 
 use super::{Fabric, Membership};
 use crate::{
-    eswitch::{Capability, Fault, Reading, Refused, Representor, Unsupported, gone_is_done},
+    driver::{
+        Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
+    },
+    eswitch::{Representor, gone_is_done},
     model::PortSettings,
-    probe::{Ability, KernelAbilities, capability, limited_capability},
+    probe::KernelAbilities,
 };
 
 /// The kernel's `BR_MAX_PORTS` without the port number 0, which it does not give.

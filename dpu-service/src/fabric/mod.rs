@@ -10,7 +10,8 @@ use std::{
 use netlink::MacAddress;
 
 use crate::{
-    eswitch::{Capability, Reading, Refused, Representor, Unsupported},
+    driver::{Capability, Reading, Refused, Unsupported},
+    eswitch::Representor,
     model::PortSettings,
 };
 

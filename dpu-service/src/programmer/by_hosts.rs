@@ -2,7 +2,7 @@
 //! the pods to their settings.
 
 use crate::{
-    eswitch::{Capability, Unsupported},
+    driver::{Capability, Unsupported},
     model::PortSettings,
 };
 

@@ -11,7 +11,8 @@ use netlink::{LinkEvent, MacAddress};
 use vf_alloc::VfId;
 
 use crate::{
-    eswitch::{Capability, Card, Eswitch, Fault, Refused, Representor, Unsupported},
+    driver::{Capability, Fault, Refused, Unsupported},
+    eswitch::{Card, Eswitch, Representor},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };

@@ -9,7 +9,8 @@ use saga::{Step, Steps};
 
 use super::StepStatus;
 use crate::{
-    eswitch::{Eswitch, Reading, Refused, Representor},
+    driver::{Reading, Refused},
+    eswitch::{Eswitch, Representor},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };

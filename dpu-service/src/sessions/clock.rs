@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::attachments::HostTime;
+use crate::host::HostTime;
 
 /// How old a hello may be when it is heard.
 const ON_THE_WAY: Duration = Duration::from_secs(60);

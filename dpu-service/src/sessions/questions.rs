@@ -10,7 +10,7 @@ use tokio::sync::{Mutex as Turns, OnceCell, OwnedMutexGuard as Turn, oneshot};
 use uuid::Uuid;
 
 use super::{HostCommand, Open, SessionId, Sessions};
-use crate::{attachments::Examination, model::HostName};
+use crate::{host::Examination, model::HostName};
 
 /// What a host finds, or why that is not known.
 pub type Examined = Result<Arc<Examination>, NotExamined>;
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        attachments::Hello,
+        host::Hello,
         sessions::{
             Session,
             tests::{hello, host},

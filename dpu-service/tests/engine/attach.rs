@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use dpu_service::{
-    attachments::{Asked, AttachmentState, Detach, Hello, HostTime},
-    eswitch::Fault,
-    model::{AttachSpec, Bandwidth, HostName},
+    attachments::{Asked, Detach},
+    driver::Fault,
+    host::{Hello, HostTime},
+    model::{AttachSpec, AttachmentState, Bandwidth, HostName},
     programmer::STEPS,
 };
 use offload_proto::{Reason, capability};

@@ -9,7 +9,8 @@ use std::{
 };
 
 use dpu_service::{
-    eswitch::{Capability, Eswitch, Fault, Reading, Refused, Representor, Unsupported},
+    driver::{Capability, Fault, Reading, Refused, Unsupported},
+    eswitch::{Eswitch, Representor},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
     programmer::Programmer,

@@ -1,9 +1,10 @@
 //! What a host's first words settle.
 
 use dpu_service::{
-    attachments::{AttachmentState, Detach, Hello, HostTime, LiveAttachment, VfCondition},
+    attachments::Detach,
     events::{Event, EventKind},
-    model::{AttachmentId, HostName},
+    host::{Hello, HostTime, LiveAttachment, VfCondition},
+    model::{AttachmentId, AttachmentState, HostName},
     sessions::HostCommand,
 };
 use offload_proto::Reason;
@@ -248,7 +249,7 @@ async fn words_of_an_old_session_are_ignored() {
     world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     world.engine.host_attached(&host(), old, view.record.id);
     world.engine.goodbye(&host(), old, None);
-    let nothing = dpu_service::attachments::Inventory::default();
+    let nothing = dpu_service::host::Inventory::default();
     let failure = world.engine.inventory(&host(), old, &nothing).unwrap_err();
     assert_eq!(failure.reason, Reason::StaleSession);
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));

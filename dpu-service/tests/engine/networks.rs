@@ -82,7 +82,7 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     world.restart().await;
     let pending = vec![key("pod")];
     let hello = hello(&world.kernel, "boot-1", &[]);
-    world.say(dpu_service::attachments::Hello { pending, ..hello }).await;
+    world.say(dpu_service::host::Hello { pending, ..hello }).await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let other = world.attach(on_blue("other")).await.unwrap();
     assert_ne!(view.record.leases, other.record.leases);

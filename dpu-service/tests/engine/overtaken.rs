@@ -2,7 +2,9 @@
 //! `protocol-model`).
 
 use dpu_service::{
-    attachments::{Asked, AttachmentState, Detach, Hello, HostTime, Inventory},
+    attachments::{Asked, Detach},
+    host::{Hello, HostTime, Inventory},
+    model::AttachmentState,
     sessions::HostCommand,
 };
 use mtls::ConnectionNumber;

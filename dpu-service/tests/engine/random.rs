@@ -3,7 +3,8 @@
 use std::{cell::Cell, sync::Arc};
 
 use dpu_service::{
-    attachments::{Depth, Detach, Hello, LiveAttachment},
+    attachments::{Depth, Detach},
+    host::{Hello, LiveAttachment},
     model::{AttachSpec, Phase},
 };
 use journal::faulty_disk::Fate;

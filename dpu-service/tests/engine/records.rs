@@ -7,8 +7,9 @@ use std::{
 };
 
 use dpu_service::{
-    attachments::{AttachmentState, Depth, Detach, LiveAttachment},
-    model::{AttachSpec, AttachmentId, Record, WantedAddress},
+    attachments::{Depth, Detach},
+    host::LiveAttachment,
+    model::{AttachSpec, AttachmentId, AttachmentState, Record, WantedAddress},
 };
 use futures::future::join_all;
 use journal::faulty_disk::FULL;
@@ -27,7 +28,7 @@ async fn a_restart_gives_the_same_view() {
 
     world.restart().await;
     let after = world.list();
-    let records = |views: &[dpu_service::attachments::AttachmentView]| -> Vec<_> {
+    let records = |views: &[dpu_service::model::AttachmentView]| -> Vec<_> {
         views.iter().map(|view| view.record.clone()).collect()
     };
     assert_eq!(records(&before), records(&after));

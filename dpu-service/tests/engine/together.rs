@@ -80,12 +80,9 @@ async fn addresses_of_a_network_that_was_renamed_are_not_given_out_again() {
     world.check();
 }
 
-fn pending(container: &str, world: &World) -> dpu_service::attachments::Hello {
+fn pending(container: &str, world: &World) -> dpu_service::host::Hello {
     let pending = vec![key(container)];
-    dpu_service::attachments::Hello {
-        pending,
-        ..crate::world::hello(&world.kernel, &world.boot_id, &[])
-    }
+    dpu_service::host::Hello { pending, ..crate::world::hello(&world.kernel, &world.boot_id, &[]) }
 }
 
 #[tokio::test]

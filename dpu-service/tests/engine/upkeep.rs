@@ -6,10 +6,10 @@ use std::{
 };
 
 use dpu_service::{
-    attachments::{AttachmentState, Depth},
+    attachments::Depth,
     events::EventKind,
     fabric::Membership,
-    model::{AttachSpec, Bandwidth, PortSettings},
+    model::{AttachSpec, AttachmentState, Bandwidth, PortSettings},
     reconcile,
     sessions::HostCommand,
 };

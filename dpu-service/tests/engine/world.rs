@@ -6,14 +6,17 @@ use std::{
 };
 
 use dpu_service::{
-    attachments::{
-        Asked, AttachmentFilter, AttachmentState, AttachmentView, Attachments, Configuration,
-        Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, Settings,
-        VfCondition, VirtualFunction,
+    attachments::{Asked, AttachmentFilter, Attachments, Configuration, Detach, Settings},
+    host::{
+        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId, VfCondition,
+        VirtualFunction,
     },
-    model::{AttachSpec, AttachmentKey, Bandwidth, HostName, Network, Pod, Record},
+    model::{
+        AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,
+        Pod, Record,
+    },
     records::{Changes, Records},
-    sessions::{HostCommand, Session, SessionId},
+    sessions::{HostCommand, Session},
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
 use mtls::ConnectionNumber;

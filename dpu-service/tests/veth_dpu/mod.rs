@@ -8,7 +8,8 @@ use std::{
 };
 
 use dpu_service::{
-    eswitch::{Eswitch, Refused, Representor, veth::VethEswitch},
+    driver::Refused,
+    eswitch::{Eswitch, Representor, veth::VethEswitch},
     fabric::{Fabric, bridge::BridgeFabric},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,

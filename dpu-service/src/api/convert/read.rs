@@ -17,16 +17,16 @@ use vf_alloc::{PfId, VfId};
 pub(crate) use examination::examination;
 
 use crate::{
-    attachments::{
-        Asked, Detach, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition,
+    attachments::{Asked, Detach},
+    config::{LimitsOf, check_bandwidth, check_network, is_label},
+    host::{
+        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId, VfCondition,
         VirtualFunction,
     },
-    config::{LimitsOf, check_bandwidth, check_network, is_label},
     model::{
         AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
         Pod, PolicyRule, Route, Subnet, WantedAddress,
     },
-    sessions::SessionId,
 };
 
 /// Longest text of a field that has no tighter limit, in bytes.

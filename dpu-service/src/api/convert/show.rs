@@ -7,14 +7,14 @@ use offload_proto::v1;
 use vf_alloc::{PfId, Policy, VfId, VfState};
 
 use crate::{
-    attachments::{
-        Applied, AttachmentDetail, AttachmentState, AttachmentView, ExaminedVf, NetworkView,
-        Origin, PoolView, SubnetUsage, VfView,
-    },
-    eswitch::{Capability, Card},
+    attachments::{Applied, AttachmentDetail, NetworkView, Origin, PoolView, SubnetUsage, VfView},
+    driver::Capability,
+    eswitch::Card,
     events::Event,
+    host::ExaminedVf,
     model::{
-        AttachmentKey, Bandwidth, Dns, Lease, Network, Pod, PolicyRule, Record, Route, Subnet,
+        AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, Lease, Network, Pod,
+        PolicyRule, Record, Route, Subnet,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},

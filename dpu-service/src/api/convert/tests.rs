@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 use super::{read, show};
 use crate::{
-    attachments::{Examination, HostTime, NetworkView, Origin},
+    attachments::{NetworkView, Origin},
+    host::{Examination, HostTime},
     model::{HostName, Network},
 };
 

@@ -12,11 +12,10 @@ use vf_alloc::VfId;
 use super::{Shared, hosts::HostHalf};
 use crate::{
     api::convert::show,
-    attachments::{
-        AttachmentState, AttachmentView, DpuHalf, Examination, ExaminedVf, HostRecord, VfHalf,
-    },
+    attachments::{DpuHalf, VfHalf},
     events::{Event, EventKind},
-    model::{AttachmentId, HostName},
+    host::{Examination, ExaminedVf, HostRecord},
+    model::{AttachmentId, AttachmentState, AttachmentView, HostName},
 };
 
 /// How old an attachment is that its host must know, even if it has not said that the pod has the VF.
@@ -245,10 +244,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        attachments::{
-            VfView,
-            examination::tests::{examined, record},
-        },
+        attachments::VfView,
+        host::examination::tests::{examined, record},
         model::Record,
         sessions::HostView,
     };

@@ -7,7 +7,8 @@ use tokio::time::timeout;
 
 use super::Shared;
 use crate::{
-    attachments::{Attachments, Examination},
+    attachments::Attachments,
+    host::Examination,
     model::HostName,
     sessions::{Examined, HostView, NotExamined},
 };

@@ -3,7 +3,8 @@
 use netlink::{Error, FrameFilter, Rtnl};
 
 use crate::{
-    eswitch::{Reading, Refused, Representor, gone_is_done},
+    driver::{Reading, Refused},
+    eswitch::{Representor, gone_is_done},
     model::PortSettings,
 };
 

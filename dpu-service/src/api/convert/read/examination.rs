@@ -4,7 +4,7 @@ use ipnetwork::IpNetwork;
 use offload_proto::{Failure, v1};
 
 use super::{IP_ADDRESS, collect, mac, optional, optional_attachment_id, parse, pci_address, vf};
-use crate::attachments::{Examination, ExaminedVf, Holdings, HostRecord};
+use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
 
 /// Longest sentence of a host that is told to operators, in bytes.
 const LONGEST_SENTENCE: usize = 2048;

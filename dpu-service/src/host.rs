@@ -1,12 +1,41 @@
-//! What a host says when its session begins, and what the service makes of it.
+//! What hosts say: the words of their sessions, for the rooms that hear them.
+
+pub(crate) mod examination;
+
+use std::{fmt, str::FromStr};
 
 use mtls::ConnectionNumber;
+use uuid::Uuid;
 use vf_alloc::PfId;
 
-use crate::{
-    model::{AttachmentId, AttachmentKey},
-    sessions::SessionId,
-};
+pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
+
+use crate::model::{AttachmentId, AttachmentKey};
+
+/// Names a session. Unique over all time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(Uuid);
+
+impl SessionId {
+    /// One that no session has had.
+    pub(crate) fn new() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, out)
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, uuid::Error> {
+        text.parse().map(Self)
+    }
+}
 
 /// A host's first words.
 #[derive(Clone, Debug)]
