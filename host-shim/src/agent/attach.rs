@@ -1,12 +1,11 @@
 //! ADD: ask the DPU, take its VF in, answer.
 
 use std::{
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use netlink::{Netns, NetnsId};
+use netlink::NetnsId;
 use offload_proto::{
     Failure, Reason,
     v1::{self, host_message},
@@ -23,7 +22,7 @@ use super::{
     session::{Established, Standing},
 };
 use crate::{
-    mover::{Cargo, Durations, Failed, Plan, open_netns},
+    mover::{Cargo, Durations, Plan, open_netns},
     protocol::{AddRequest, Key, Reply},
 };
 
@@ -262,29 +261,6 @@ impl Agent {
             self.tell_attached(&record);
         }
     }
-}
-
-/// The namespace that a record means, if it is still there.
-pub(super) fn living_netns(netns: &PodNetns) -> Option<Netns> {
-    let found = Netns::open(Path::new(&netns.path)).ok()?;
-    (found.id() == netns.id).then_some(found)
-}
-
-/// What a failed move is told as: what, on what, why.
-pub(super) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
-    let reason =
-        failed.source.as_ref().map_or(Reason::MoveFailed, super::super::mover::MoveError::reason);
-    for left in &failed.left {
-        let (step, error) = (left.step, &left.source);
-        tracing::warn!(attachment = record.id(), step, %error, "an undo failed");
-    }
-    let message = format!(
-        "moving VF {} for {} failed: {}",
-        record.pci_address(),
-        record.key(),
-        bootstrap::Chain(failed)
-    );
-    Failure::new(reason, message)
 }
 
 fn log(

@@ -6,7 +6,6 @@ use offload_proto::{Failure, Reason};
 
 use super::{
     Agent,
-    attach::living_netns,
     records::{Phase, Record},
 };
 use crate::{
@@ -32,7 +31,7 @@ impl Agent {
 
     async fn inspect(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
         let key = record.key();
-        let netns = living_netns(&record.netns).ok_or_else(|| {
+        let netns = record.netns.living().ok_or_else(|| {
             failed(&key, &format!("its network namespace {} has ended", record.netns.path))
         })?;
         let cargo = self.cargo(record)?;

@@ -7,11 +7,10 @@ use offload_proto::{Failure, Reason};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Agent,
-    attach::{failure_of_move, living_netns},
-    device_info,
+    Agent, device_info,
     dpu::detach_request,
     milestones::Milestone,
+    move_failure::failure_of_move,
     proofs::Seen,
     records::{Phase, Record, Written},
 };
@@ -237,7 +236,7 @@ impl Agent {
     }
 
     fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
-        let pod = living_netns(&record.netns).map(Arc::new);
+        let pod = record.netns.living().map(Arc::new);
         let namespaces =
             Namespaces::open(&self.host, pod).map_err(|error| failed(&error.into()))?;
         let scene = Scene::new(self.cargo(record)?, namespaces);

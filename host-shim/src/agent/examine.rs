@@ -19,7 +19,6 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
     Agent,
-    attach::living_netns,
     inventory::HostLinks,
     place::{Place, place_in},
     records::{Phase, Record},
@@ -149,7 +148,7 @@ impl Agent {
         self: &Arc<Self>,
         record: &Arc<Record>,
     ) -> Result<Option<String>, Failure> {
-        let Some(netns) = living_netns(&record.netns) else { return Ok(None) };
+        let Some(netns) = record.netns.living() else { return Ok(None) };
         let cargo = self.cargo(record)?;
         let inspected = self.look(move || inspect(&cargo, &netns)).await?;
         inspected.map_err(|error| Failure::new(Reason::CheckFailed, format!("{error}")))
@@ -362,7 +361,7 @@ fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
 }
 
 fn is_in_netns_of_pod(source: &dyn VfSource, record: &Record) -> bool {
-    living_netns(&record.netns).is_some_and(|pod| {
+    record.netns.living().is_some_and(|pod| {
         matches!(place_in(source, &pod, record), Ok(Place::Pod | Place::Unfinished))
     })
 }

@@ -12,11 +12,11 @@ use sriov::Handover;
 
 use super::{
     Agent,
-    attach::failure_of_move,
     caller::Caller,
     detach::Renewal,
     device_info,
     milestones::Milestone,
+    move_failure::failure_of_move,
     records::{Phase, PodNetns, Record},
 };
 use crate::{

@@ -13,7 +13,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
     Agent,
-    attach::living_netns,
     detach::Renewal,
     locked,
     milestones::Milestone,
@@ -123,7 +122,7 @@ impl Agent {
     fn look_for(&self, record: &Record) -> Result<(Place, bool), Error> {
         let mut host = Rtnl::open_in(&self.host)?;
         let name = Some(record.original.name.as_str());
-        let pod = living_netns(&record.netns);
+        let pod = record.netns.living();
         if record.original.is_handed_over {
             return Ok((if pod.is_some() { Place::Pod } else { Place::Host }, pod.is_some()));
         }
@@ -154,7 +153,7 @@ impl Agent {
     /// Tells that a VF is in its pod again, unless the pod's namespace ended during the move: then the VF
     /// comes back to the host.
     fn tell_put_back(&self, record: &Record) {
-        if living_netns(&record.netns).is_some() {
+        if record.netns.living().is_some() {
             self.repairs.note(record.id(), "its VF is in its pod again".into());
             self.tell_attached(record);
         }

@@ -48,6 +48,7 @@ mod intake;
 mod inventory;
 mod keeper;
 mod milestones;
+mod move_failure;
 mod originals;
 mod orphans;
 mod pauses;

@@ -2,7 +2,7 @@
 
 use netlink::{Error, Netns, Rtnl};
 
-use super::{attach::living_netns, records::Record};
+use super::records::Record;
 use crate::vf_source::{self, VfSource};
 
 /// Where a record's VF is.
@@ -37,6 +37,8 @@ pub(super) fn place_in(
 
 /// Whether the VF is in its pod as far as can be seen.
 pub(super) fn is_in_pod(source: &dyn VfSource, record: &Record) -> bool {
-    living_netns(&record.netns)
+    record
+        .netns
+        .living()
         .is_some_and(|pod| matches!(place_in(source, &pod, record), Ok(Place::Pod)))
 }

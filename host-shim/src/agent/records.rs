@@ -13,7 +13,7 @@ use std::{
 };
 
 use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema};
-use netlink::NetnsId;
+use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,14 @@ pub(super) struct PodNetns {
     pub path: String,
     /// Which one it is: another may come to be at the same path.
     pub id: NetnsId,
+}
+
+impl PodNetns {
+    /// The namespace, if it is still there.
+    pub(super) fn living(&self) -> Option<Netns> {
+        let found = Netns::open(Path::new(&self.path)).ok()?;
+        (found.id() == self.id).then_some(found)
+    }
 }
 
 /// All that the host has to know of an attachment.

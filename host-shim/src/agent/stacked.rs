@@ -14,7 +14,7 @@ use netlink::{Error, Link, Netns, NetnsId, Rtnl};
 use offload_proto::Failure;
 use tokio::task::spawn_blocking;
 
-use super::{Agent, attach::living_netns, defect, strangers::namespaces};
+use super::{Agent, defect, strangers::namespaces};
 use crate::vf_source::lower_of;
 
 /// A namespace that ended, or a process that did, after they were listed is not among those that are
@@ -126,7 +126,7 @@ impl Agent {
     fn namespaces_in_reach(&self) -> BTreeMap<NetnsId, PathBuf> {
         let mut found = namespaces(&self.config.reachable_netns(), self.host.id().dev);
         let of_pods = self.records.all().into_iter().map(|record| record.netns.clone());
-        let living = of_pods.filter(|netns| living_netns(netns).is_some());
+        let living = of_pods.filter(|netns| netns.living().is_some());
         found.extend(living.map(|netns| (netns.id, PathBuf::from(netns.path))));
         found.insert(self.host.id(), PathBuf::new());
         found

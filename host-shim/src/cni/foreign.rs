@@ -4,10 +4,9 @@
 use serde_json::{Map, Value};
 
 use super::{
-    environment::quoted,
-    error::CniError,
+    environment::{quoted, shown},
+    error::{CniError, code},
     go_json::{fits, is_zero},
-    wishes::unsupported,
 };
 
 /// What does the same here.
@@ -140,6 +139,13 @@ fn how_to_set(Setting { applied, filed }: Setting, network: &str) -> String {
         "set `{applied}` of {network} with `dpuctl apply`, or `{filed}` in the service's file if the \
          network comes from there{unit}"
     )
+}
+
+/// That `key` asks for what can't be had.
+pub(super) fn unsupported(key: &str, value: &Value) -> CniError {
+    let message = format!("{key} {} is not supported", shown(value));
+    CniError::new(code::UNSUPPORTED_FIELD, message)
+        .with_details("UNSUPPORTED: leave it out, or drop the capability from the configuration")
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::{
     config::Configuration,
     environment::{Environment, quoted, shown},
     error::{CniError, code},
+    foreign::unsupported,
     go_json::{self, GoJsonError, is_zero, named},
     result::Dns,
 };
@@ -278,13 +279,6 @@ fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> 
 
 fn invalid(message: String) -> CniError {
     CniError::new(code::INVALID_CONFIGURATION, message)
-}
-
-/// That `key` asks for what can't be had.
-pub(super) fn unsupported(key: &str, value: &Value) -> CniError {
-    let message = format!("{key} {} is not supported", shown(value));
-    CniError::new(code::UNSUPPORTED_FIELD, message)
-        .with_details("UNSUPPORTED: leave it out, or drop the capability from the configuration")
 }
 
 #[cfg(test)]
