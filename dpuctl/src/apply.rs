@@ -22,8 +22,7 @@ use serde::{
 };
 use serde_norway::Deserializer;
 
-pub use self::mistake::Mistake;
-use crate::{client::Client, console::Console, error::CallError};
+use crate::{client::Client, console::Console, error::CallError, mistake::Mistake};
 
 /// The origin of networks that only the service's configuration file changes.
 const CONFIGURATION: &str = "configuration";

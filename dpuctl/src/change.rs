@@ -9,8 +9,8 @@ use crate::{
     arguments::Deleted,
     client::Client,
     console::Console,
-    describe::attachment,
     error::CallError,
+    get::attachment,
     rows::pod_name,
     text::{printable, vf_message},
 };

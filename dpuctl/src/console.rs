@@ -1,9 +1,14 @@
+//! Where a command reads and writes.
+
 use std::{
     fmt,
-    io::{BufRead, Write},
+    io::{self, BufRead, Write},
+    process::ExitCode,
 };
 
-use crate::error::CallError;
+use bootstrap::Chain;
+
+use crate::{error::CallError, text::printable};
 
 /// Where answers go and questions are asked.
 pub struct Console<'a> {
@@ -48,6 +53,24 @@ impl Console<'_> {
         self.input.read_line(&mut answer).map_err(CallError::Output)?;
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
+}
+
+/// Tells the error: one sentence, its stable code if it has one, and what to do about it.
+pub fn report(error: &CallError, console: &mut Console<'_>) -> ExitCode {
+    if is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let mut text = format!("error: {}", printable(&Chain(error).to_string()));
+    text.extend(error.reason().map(|reason| format!("\ncode: {reason}")));
+    text.extend(error.advice().map(|advice| format!("\nadvice: {advice}")));
+    // Where errors can't be written, nobody can be told so.
+    console.note(&text).ok();
+    ExitCode::from(error.exit_code())
+}
+
+/// Whoever reads the output, such as `head`, has seen enough.
+fn is_closed_pipe(error: &CallError) -> bool {
+    matches!(error, CallError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

@@ -2,20 +2,21 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GetAttachmentRequest, Network,
-    NetworkStatus, Route, StepStatus, Subnet, SubnetUsage,
+    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, Network, NetworkStatus, Route,
+    StepStatus, Subnet, SubnetUsage,
 };
 
 use crate::{
     arguments::Described,
     client::Client,
     console::Console,
+    description::Description,
     error::CallError,
-    get::{network_named, networks},
+    get::{attachment, network_named, networks},
     rows::{attachment_state, pod_name, vlan},
     status::{dpu, host_table},
     table::table,
-    text::{count, or_dash, printable, rate, short_id, vf_name, yes_or_no},
+    text::{count, or_dash, rate, short_id, vf_name, yes_or_no},
     watch::event_line,
 };
 
@@ -32,54 +33,6 @@ pub(crate) async fn describe(
         }
     };
     console.print(&text)
-}
-
-/// The attachment whose id begins with `id`.
-pub(crate) async fn attachment(
-    client: &mut Client,
-    id: &str,
-) -> Result<AttachmentDetail, CallError> {
-    let question = GetAttachmentRequest { id: id.into() };
-    client.call(async |operator, request| operator.get_attachment(request).await, question).await
-}
-
-/// Labelled values, one below the other, as kubectl describes things.
-#[derive(Debug, Default)]
-pub(crate) struct Description(String);
-
-impl Description {
-    /// Where values begin.
-    const INDENT: usize = 15;
-
-    pub(crate) fn field(&mut self, label: &str, value: &str) {
-        let (label, indent) = (format!("{label}:"), Self::INDENT);
-        let value = or_dash(value).replace('\n', " ");
-        self.0.push_str(&format!("{label:<indent$}{}\n", printable(&value)));
-    }
-
-    /// One line per item, or `none`.
-    pub(crate) fn list(&mut self, label: &str, items: &[String]) {
-        if items.is_empty() {
-            return self.field(label, "none");
-        }
-        self.0.push_str(&format!("{label}:\n"));
-        for item in items {
-            self.0.push_str(&format!("  {}\n", printable(&item.replace('\n', " "))));
-        }
-    }
-
-    /// A table under a heading, set off by an empty line. Without lines it is left out.
-    pub(crate) fn block(&mut self, heading: &str, lines: &str) {
-        if lines.is_empty() {
-            return;
-        }
-        let heading = if heading.is_empty() { String::new() } else { format!("{heading}:\n") };
-        self.0.push_str(&format!("\n{heading}{lines}"));
-    }
-
-    pub(crate) fn finish(self) -> String {
-        self.0
-    }
 }
 
 fn attachment_text(detail: &AttachmentDetail) -> String {

@@ -11,7 +11,7 @@ use crate::{
     arguments::Format,
     client::Client,
     console::Console,
-    describe::Description,
+    description::Description,
     error::CallError,
     format::{Audience, print_encoded},
     table::{narrow_or_wide, table},

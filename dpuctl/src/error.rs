@@ -1,13 +1,13 @@
 //! What can go wrong, how it is told, and with which exit code.
 
-use std::{fmt, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
-use bootstrap::{Chain, ConfigError};
+use bootstrap::ConfigError;
 use mtls::{ConnectError, CredentialsError, EndpointError, authority::AuthorityError};
 use offload_proto::Failure;
 use tonic::{Code, Status};
 
-use crate::{apply::Mistake, console::Console, text::printable};
+use crate::mistake::Mistake;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -134,7 +134,7 @@ impl CallError {
         }
     }
 
-    fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
                 FAILED
@@ -150,24 +150,6 @@ impl CallError {
             Self::Status(_) => FAILED,
         }
     }
-}
-
-/// Tells the error: one sentence, its stable code if it has one, and what to do about it.
-pub fn report(error: &CallError, console: &mut Console<'_>) -> ExitCode {
-    if is_closed_pipe(error) {
-        return ExitCode::SUCCESS;
-    }
-    let mut text = format!("error: {}", printable(&Chain(error).to_string()));
-    text.extend(error.reason().map(|reason| format!("\ncode: {reason}")));
-    text.extend(error.advice().map(|advice| format!("\nadvice: {advice}")));
-    // Where errors can't be written, nobody can be told so.
-    console.note(&text).ok();
-    ExitCode::from(error.exit_code())
-}
-
-/// Whoever reads the output, such as `head`, has seen enough.
-fn is_closed_pipe(error: &CallError) -> bool {
-    matches!(error, CallError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn list(places: &[PathBuf]) -> String {

@@ -1,16 +1,15 @@
 //! `dpuctl get`: lists.
 
 use offload_proto::v1::{
-    ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
-    ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, NetworkStatus,
-    PoolStatus, VfStatus,
+    AttachmentDetail, GetAttachmentRequest, ListAttachmentsRequest, ListAttachmentsResponse,
+    ListNetworksRequest, ListNetworksResponse, ListPoolsRequest, ListPoolsResponse, ListVfsRequest,
+    ListVfsResponse, NetworkStatus, PoolStatus, VfStatus,
 };
 
 use crate::{
     arguments::{Format, Listed},
     client::Client,
     console::Console,
-    describe::attachment,
     error::{CallError, Kind},
     format::{Audience, print_encoded},
     rows::{attachment_table, network_table, pool_table, vf_table},
@@ -66,6 +65,15 @@ async fn attachments(
 }
 
 /// The list of the attachment whose id begins with `id`. Which one that is, only the DPU decides.
+/// The attachment whose id begins with `id`.
+pub(crate) async fn attachment(
+    client: &mut Client,
+    id: &str,
+) -> Result<AttachmentDetail, CallError> {
+    let question = GetAttachmentRequest { id: id.into() };
+    client.call(async |operator, request| operator.get_attachment(request).await, question).await
+}
+
 async fn one_attachment(
     client: &mut Client,
     id: &str,

@@ -11,10 +11,12 @@ mod completions;
 mod config;
 mod console;
 mod describe;
+mod description;
 mod doctor;
 mod error;
 mod format;
 mod get;
+mod mistake;
 mod pki;
 mod rows;
 mod status;
@@ -22,11 +24,11 @@ mod table;
 mod text;
 mod watch;
 
-pub use apply::Mistake;
 pub use arguments::{Arguments, Options, Verb};
 pub use config::Config;
-pub use console::Console;
-pub use error::{CallError, Kind, report};
+pub use console::{Console, report};
+pub use error::{CallError, Kind};
+pub use mistake::Mistake;
 
 use client::Client;
 

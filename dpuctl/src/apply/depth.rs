@@ -4,7 +4,7 @@
 //! Where it can't, it counts all that open and none that close until the document ends: it may refuse what is
 //! shallow, and takes nothing that is deep.
 
-use super::Mistake;
+use crate::mistake::Mistake;
 
 /// Deepest nesting of brackets that is read. A network has four levels.
 const DEEPEST: usize = 64;

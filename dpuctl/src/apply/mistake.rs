@@ -14,25 +14,7 @@ use serde::{
 };
 
 use super::sentence::{duplicate, sentence};
-
-/// What is wrong, and at which line and column if that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    /// Line and column, from 1.
-    pub place: Option<(usize, usize)>,
-    /// What is wrong.
-    pub message: String,
-}
-
-/// As it follows a file's name.
-impl fmt::Display for Mistake {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((line, column)) = self.place {
-            write!(out, ":{line}:{column}")?;
-        }
-        write!(out, ": {}", self.message)
-    }
-}
+use crate::mistake::Mistake;
 
 /// The key at the end of `path` is none of those that `T` has there. `document` is another reading.
 pub(super) fn unknown<'de, T: Deserialize<'de>>(
