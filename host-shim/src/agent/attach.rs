@@ -16,7 +16,7 @@ use super::{
     caller::Caller,
     detach::Renewal,
     dpu::{detach_request, disowning},
-    intake::{Setback, TakenIn},
+    intake::{IntakeFailure, TakenIn},
     milestones::Milestone,
     records::{Phase, PodNetns, Record},
     session::{Established, Standing},
@@ -86,12 +86,12 @@ impl Agent {
         let taken_in = self.take_in(request, netns, attachment.clone(), caller).await;
         let TakenIn { record, recording, durations } = match taken_in {
             Ok(taken_in) => taken_in,
-            Err(Setback::Unrecorded { failure, found_vf }) => {
+            Err(IntakeFailure::Unrecorded { failure, found_vf }) => {
                 let is_repeated = caller.is_waiting().is_err() && self.repeats.contains(&key);
                 self.give_back_unused(&attachment, found_vf, is_repeated).await;
                 return Err(failure);
             }
-            Err(Setback::Unmoved { failure }) => return Err(failure),
+            Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
         };
         Milestone::AttachDone.pass();
         self.confirm(&record, caller).await?;
@@ -123,7 +123,7 @@ impl Agent {
     /// A repeat of the ADD goes on with what the DPU has. Should it not, it is given back later: that
     /// waits for the key's lock behind the repeat, and is dropped if there is a record by then.
     fn leave_to_repeat(&self, detach: v1::DetachRequest) {
-        self.orphans.note(detach);
+        self.undelivered.note(detach);
         self.poke.notify_one();
     }
 

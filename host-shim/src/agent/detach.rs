@@ -56,7 +56,7 @@ impl Agent {
     /// does not answer, it is told again, and the inventory after it: it may have done what it was
     /// told, and wait for the VF.
     async fn detach_unrecorded(self: &Arc<Self>, request: &DelRequest) {
-        let fetched = self.fetch_stray(request).await.unwrap_or_else(|failure| {
+        let fetched = self.fetch_unrecorded(request).await.unwrap_or_else(|failure| {
             tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
             false
         });

@@ -222,7 +222,7 @@ mod tests {
         let (agent, _folder) = agent();
         let key = record("a", "c").key();
         agent.disown(&key).await;
-        assert!(!agent.orphans.get(&key).unwrap().vf_returned);
+        assert!(!agent.undelivered.get(&key).unwrap().vf_returned);
         assert!(agent.sent_inventory().is_wanted_again, "the inventory is told again");
     }
 

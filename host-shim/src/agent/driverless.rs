@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bootstrap::Chain;
 use tokio::time::timeout;
 
-use super::{Agent, strangers::Obstacles};
+use super::{Agent, vfs_abroad::Obstacles};
 use crate::vf_source::{OtherVf, Whereabouts};
 
 /// How long VFs are waited for that are being made anew: these have no driver meanwhile.

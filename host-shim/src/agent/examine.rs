@@ -22,7 +22,7 @@ use super::{
     inventory::HostLinks,
     place::{Place, place_in},
     records::{Phase, Record},
-    strangers::{Obstacles, Stranger},
+    vfs_abroad::{Obstacles, VfAbroad},
 };
 use crate::{
     mover::inspect,
@@ -116,7 +116,7 @@ impl Agent {
 
     /// Mends what can be mended, and tells by subject what could not be.
     async fn mend_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
-        let mut obstacles = self.fetch_strangers(held).await;
+        let mut obstacles = self.fetch_vfs_abroad(held).await;
         obstacles.extend(self.find_drivers().await);
         obstacles.extend(self.pass().await);
         obstacles.extend(self.await_renewals().await);
@@ -208,7 +208,7 @@ impl Agent {
                 free.push((vf, link.index));
             }
         }
-        for Stranger { vf, link, path, .. } in self.strangers(&present.links) {
+        for VfAbroad { vf, link, path, .. } in self.vfs_abroad(&present.links) {
             let netns = path.display().to_string();
             if self.records.by_pci_address(&vf.pci_address).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);

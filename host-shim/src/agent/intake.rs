@@ -43,7 +43,7 @@ struct Entered {
 }
 
 /// Why a VF did not get into its pod, and what is left.
-pub(super) enum Setback {
+pub(super) enum IntakeFailure {
     /// The VF has not been touched, and nothing relies on a record.
     Unrecorded {
         failure: Failure,
@@ -55,13 +55,13 @@ pub(super) enum Setback {
 }
 
 /// The VF is not there, or somebody else's.
-fn not_found(failure: Failure) -> Setback {
-    Setback::Unrecorded { failure, found_vf: false }
+fn not_found(failure: Failure) -> IntakeFailure {
+    IntakeFailure::Unrecorded { failure, found_vf: false }
 }
 
 /// The VF is there, and stays there.
-fn not_taken(failure: Failure) -> Setback {
-    Setback::Unrecorded { failure, found_vf: true }
+fn not_taken(failure: Failure) -> IntakeFailure {
+    IntakeFailure::Unrecorded { failure, found_vf: true }
 }
 
 fn not_moved(error: impl Into<MoveError>) -> Failure {
@@ -77,12 +77,14 @@ impl Agent {
         netns: PodNetns,
         attachment: v1::Attachment,
         caller: &Arc<Caller>,
-    ) -> Result<TakenIn, Setback> {
+    ) -> Result<TakenIn, IntakeFailure> {
         let entered = self.enter(request, netns, attachment, caller).await?;
         let Entered { record, recording, arrival } = entered;
         match arrival.settle(self.await_port(&record.attachment)).await {
             Ok(durations) => Ok(TakenIn { record, recording, durations }),
-            Err(failed) => Err(Setback::Unmoved { failure: failure_of_move(&record, &failed) }),
+            Err(failed) => {
+                Err(IntakeFailure::Unmoved { failure: failure_of_move(&record, &failed) })
+            }
         }
     }
 
@@ -94,7 +96,7 @@ impl Agent {
         netns: PodNetns,
         attachment: v1::Attachment,
         caller: &Arc<Caller>,
-    ) -> Result<Entered, Setback> {
+    ) -> Result<Entered, IntakeFailure> {
         let is_new = self.records.by_id(&attachment.id).is_none();
         let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
         if is_new {
@@ -133,10 +135,10 @@ impl Agent {
     }
 
     /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
-    fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> Setback {
+    fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> IntakeFailure {
         let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
         let look = || self.original_of(&vf, &mut Rtnl::open_in(&self.host).ok()?).ok();
-        Setback::Unrecorded { failure, found_vf: look().is_some() }
+        IntakeFailure::Unrecorded { failure, found_vf: look().is_some() }
     }
 
     /// The record is written before the VF is touched. What is only looked at does not wait for it.
@@ -145,7 +147,7 @@ impl Agent {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
-    ) -> Result<Entered, Setback> {
+    ) -> Result<Entered, IntakeFailure> {
         let began = Instant::now();
         let host = Namespace::open(Arc::clone(&self.host));
         let mut host = host.map_err(|error| not_found(not_moved(error)))?;
@@ -161,7 +163,9 @@ impl Agent {
         let recording = began.elapsed();
         match move_in_now(&record, cargo, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
-            Err(failure) => Err(Setback::Unmoved { failure: self.with_owner(failure, &record) }),
+            Err(failure) => {
+                Err(IntakeFailure::Unmoved { failure: self.with_owner(failure, &record) })
+            }
         }
     }
 
@@ -189,7 +193,7 @@ impl Agent {
         netns: PodNetns,
         attachment: v1::Attachment,
         rtnl: &mut Rtnl,
-    ) -> Result<Record, Setback> {
+    ) -> Result<Record, IntakeFailure> {
         let (phase, original) = match self.records.by_id(&attachment.id) {
             Some(same) => (same.phase, same.original.clone()),
             None => {
@@ -210,7 +214,7 @@ impl Agent {
     }
 
     /// What a VF that no record holds is like, and is to be again.
-    fn original_of(&self, vf: &VfIdentity, rtnl: &mut Rtnl) -> Result<Original, Setback> {
+    fn original_of(&self, vf: &VfIdentity, rtnl: &mut Rtnl) -> Result<Original, IntakeFailure> {
         let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
         let own = self.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
@@ -230,7 +234,7 @@ impl Agent {
         vf: &VfIdentity,
         link: &Link,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, Setback> {
+    ) -> Result<Original, IntakeFailure> {
         let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
         let links = rtnl.links().map_err(not_looked_at)?;
         let addresses = rtnl.all_addresses().map_err(not_looked_at)?;
@@ -240,7 +244,7 @@ impl Agent {
         if self.looks_clean(vf, link) {
             return Ok(Original::from(link));
         }
-        self.restore_stray(vf, link, rtnl).map_err(|why| not_found(not_as_it_was(vf, &why)))?;
+        self.restore_free(vf, link, rtnl).map_err(|why| not_found(not_as_it_was(vf, &why)))?;
         let restored = rtnl.link_by_index(link.index).map_err(not_looked_at)?;
         let restored = restored.ok_or_else(|| not_found(not_there(vf)))?;
         match self.superficial_differences(vf, &restored).join("; ") {
@@ -250,7 +254,7 @@ impl Agent {
     }
 
     /// What a VF without a link is like.
-    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, Setback> {
+    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, IntakeFailure> {
         match self.source.handover(&vf.pci_address) {
             None => Err(not_found(not_there(vf))),
             Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
@@ -419,7 +423,7 @@ mod tests {
         let (caller, plugin) = caller(Duration::from_secs(60));
         drop(plugin);
         let taken = agent.take_in(request, netns, attachment, &Arc::new(caller)).await;
-        assert!(matches!(taken, Err(Setback::Unrecorded { found_vf: true, .. })));
+        assert!(matches!(taken, Err(IntakeFailure::Unrecorded { found_vf: true, .. })));
     }
 
     /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
@@ -455,6 +459,6 @@ mod tests {
         timeout(limit, holder).await.expect("the holder waits for ever").unwrap();
         timeout(limit, change).await.expect("the change waits for ever").unwrap();
         let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
-        assert!(matches!(taken, Err(Setback::Unrecorded { found_vf: false, .. })));
+        assert!(matches!(taken, Err(IntakeFailure::Unrecorded { found_vf: false, .. })));
     }
 }

@@ -18,7 +18,7 @@ use super::{
     milestones::Milestone,
     place::{Place, place_in},
     records::{Phase, Record},
-    strangers::Obstacles,
+    vfs_abroad::Obstacles,
 };
 use crate::vf_source;
 
@@ -199,9 +199,9 @@ impl Agent {
         self.begin_to_finish_renewals();
         self.proofs.forget_older_than(self.config.timeouts.reconcile());
         self.reconcile_all().await;
-        let obstacles = self.restore_strays().await;
+        let obstacles = self.restore_free_vfs().await;
         self.provide_vfs().await;
-        self.settle_orphans().await;
+        self.deliver_detaches().await;
         *locked(&self.last_pass) = Instant::now();
         obstacles
     }

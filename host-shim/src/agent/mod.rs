@@ -42,6 +42,7 @@ mod dpu;
 mod driverless;
 mod examine;
 mod forwarding;
+mod free_vfs;
 #[cfg(test)]
 mod fuzz;
 mod intake;
@@ -50,7 +51,6 @@ mod keeper;
 mod milestones;
 mod move_failure;
 mod originals;
-mod orphans;
 mod pauses;
 mod pending;
 mod place;
@@ -66,8 +66,8 @@ mod session;
 mod socket;
 mod stacked;
 mod status;
-mod strangers;
-mod strays;
+mod undelivered;
+mod vfs_abroad;
 mod welcomed;
 
 use std::{
@@ -99,7 +99,6 @@ use detach::Renewal;
 use dpu::detach_request;
 use inventory::SentInventory;
 use originals::Originals;
-use orphans::Orphans;
 use pauses::Pauses;
 use pending::Pending;
 use proofs::Proofs;
@@ -109,6 +108,7 @@ use renewal::Renewals;
 use repairs::Repairs;
 use session::Session;
 use stacked::Walks;
+use undelivered::Undelivered;
 use welcomed::Welcomed;
 
 /// Moves under way at the same time: the kernel does them one by one, so that one is being made while
@@ -185,7 +185,7 @@ struct Agent {
     /// Held while a VF is made anew, whoever has it, and while VFs are given to drivers.
     renewing: tokio::sync::Mutex<()>,
     /// What calls whose answers never came may have left on the DPU.
-    orphans: Orphans,
+    undelivered: Undelivered,
     /// What was mended lately.
     repairs: Repairs,
     /// The calls that were answered.
@@ -243,7 +243,7 @@ impl Agent {
             renewals: Renewals::default(),
             free_vfs: KeyedLocks::default(),
             renewing: tokio::sync::Mutex::default(),
-            orphans: Orphans::default(),
+            undelivered: Undelivered::default(),
             repairs: Repairs::default(),
             calls: scrape::calls(),
             passing: tokio::sync::Mutex::default(),
@@ -420,7 +420,7 @@ mod tests {
         let (agent, _folder) = agent();
         let key = records::tests::record("a", "c").key();
         agent.detach(DelRequest { key: key.clone(), netns: String::new() }).await;
-        assert_eq!(agent.orphans.keys(), [key]);
+        assert_eq!(agent.undelivered.keys(), [key]);
     }
 
     #[tokio::test]
@@ -441,21 +441,21 @@ mod tests {
         let key = records::tests::record("a", "c").attachment.key;
         let failure = Failure::new(Reason::InvalidRequest, "the container's id is too long");
         agent.detach_later(detach_request(key, String::new(), false), &failure);
-        assert!(agent.orphans.keys().is_empty());
+        assert!(agent.undelivered.keys().is_empty());
     }
 
     #[tokio::test]
-    async fn orphans_wait_for_the_dpu_unless_their_key_is_attached_again() {
+    async fn detaches_wait_for_the_dpu_unless_their_key_is_attached_again() {
         let (agent, _folder) = agent();
-        let orphan = |container: &str| offload_proto::v1::DetachRequest {
+        let undelivered = |container: &str| offload_proto::v1::DetachRequest {
             key: records::tests::record("a", container).attachment.key,
             ..Default::default()
         };
-        agent.orphans.note(orphan("alone"));
-        agent.settle_orphans().await;
-        assert_eq!(agent.orphans.keys().len(), 1);
+        agent.undelivered.note(undelivered("alone"));
+        agent.deliver_detaches().await;
+        assert_eq!(agent.undelivered.keys().len(), 1);
         agent.records.keep(&Arc::new(records::tests::record("a", "alone")));
-        agent.settle_orphans().await;
-        assert!(agent.orphans.keys().is_empty());
+        agent.deliver_detaches().await;
+        assert!(agent.undelivered.keys().is_empty());
     }
 }

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     Agent, detach::Homecoming, locked, milestones::Milestone, originals::is_named, proofs::Seen,
-    records::Record, strangers::Obstacles,
+    records::Record, vfs_abroad::Obstacles,
 };
 use crate::{
     mover::make_clean,

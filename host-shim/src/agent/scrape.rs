@@ -57,7 +57,7 @@ impl Agent {
         let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
         let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
         page.gauges("agent_records", "Records of attachments, by phase", series);
-        let spooled = releasing + self.orphans.keys().len() as u64;
+        let spooled = releasing + self.undelivered.keys().len() as u64;
         let help = "Releases that the DPU has not confirmed yet";
         page.gauge("agent_spooled_releases", help, spooled);
         let help = "Attachments whose pods have lost their VF";

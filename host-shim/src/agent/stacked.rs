@@ -14,7 +14,7 @@ use netlink::{Error, Link, Netns, NetnsId, Rtnl};
 use offload_proto::Failure;
 use tokio::task::spawn_blocking;
 
-use super::{Agent, defect, strangers::namespaces};
+use super::{Agent, defect, vfs_abroad::namespaces};
 use crate::vf_source::lower_of;
 
 /// A namespace that ended, or a process that did, after they were listed is not among those that are

@@ -17,7 +17,7 @@ pub use session::conditions;
 
 use attach::{calls_attach, hears_attached};
 use detach::{begins_del, begins_release, begins_release_on_request, brings_home};
-use recovery::{reconciles, settles_orphan, upkeep};
+use recovery::{delivers_detach, reconciles, upkeep};
 use session::{hears, notices_end, sends_inventory};
 
 /// What the agent has in memory besides its records.
@@ -32,7 +32,7 @@ pub struct Agent {
     /// Who waits for the lock.
     pub waiting: Vec<Vec<Wish>>,
     /// What calls whose answers never came may have left on the DPU.
-    pub orphans: Vec<Detach>,
+    pub undelivered: Vec<Detach>,
     /// What came into its pod while nobody could be told.
     pub untold: Vec<AttachmentId>,
     /// What the DPU was told last. `None`: it is to be told anew.
@@ -136,7 +136,7 @@ impl Agent {
             tasks: vec![None; containers],
             calls: vec![0; containers],
             waiting: vec![Vec::new(); containers],
-            orphans: Vec::new(),
+            undelivered: Vec::new(),
             untold: Vec::new(),
             sent_inventory: None,
         }
@@ -173,11 +173,11 @@ impl Agent {
         }
     }
 
-    /// `Orphans::note`: one for each key.
-    fn note(&mut self, orphan: Detach) {
-        self.orphans.retain(|other| other.key != orphan.key);
-        self.orphans.push(orphan);
-        self.orphans.sort_unstable();
+    /// `Undelivered::note`: one for each key.
+    fn note(&mut self, detach: Detach) {
+        self.undelivered.retain(|other| other.key != detach.key);
+        self.undelivered.push(detach);
+        self.undelivered.sort_unstable();
     }
 
     /// Whether somebody waits for a key's lock.
@@ -234,10 +234,10 @@ pub enum AgentAction {
     HearsDetached(Key),
     /// `Agent::reconcile`, unasked.
     Reconciles(Key),
-    /// `Agent::settle_orphans`.
-    SettlesOrphan(Key),
-    /// `Agent::restore_strays`.
-    RestoresStray(Vf),
+    /// `Agent::deliver_detaches`.
+    DeliversDetach(Key),
+    /// `Agent::restore_free_vfs`.
+    RestoresFreeVf(Vf),
     /// `Agent::send_inventory`.
     SendsInventory(HostId),
     /// `Agent::hello`, the first half: what is under way is listed before what is recorded.
@@ -262,11 +262,11 @@ impl Protocol {
         }
         for vf in system.vfs().filter(|vf| system.host_of(*vf) == host) {
             let function = system.function(vf);
-            let is_stray = function.place == Place::Home
+            let is_free = function.place == Place::Home
                 && function.carries.is_some()
                 && system.hosts[usize::from(host)].by_vf(vf).is_none();
-            if is_stray {
-                add(AgentAction::RestoresStray(vf));
+            if is_free {
+                add(AgentAction::RestoresFreeVf(vf));
             }
         }
         self.session_actions(system, host, agent, add);
@@ -280,8 +280,8 @@ impl Protocol {
             add(AgentAction::Reconciles(key));
         }
         let is_up = agent.session().is_some();
-        if is_up && agent.orphans.iter().any(|orphan| orphan.key == key) {
-            add(AgentAction::SettlesOrphan(key));
+        if is_up && agent.undelivered.iter().any(|detach| detach.key == key) {
+            add(AgentAction::DeliversDetach(key));
         }
     }
 
@@ -382,8 +382,8 @@ impl Protocol {
                 self.detach_ends(system, key, answer == Some(Answer::Detached));
             }
             AgentAction::Reconciles(key) => reconciles(system, key),
-            AgentAction::SettlesOrphan(key) => settles_orphan(system, key),
-            AgentAction::RestoresStray(vf) => system.function_mut(vf).carries = None,
+            AgentAction::DeliversDetach(key) => delivers_detach(system, key),
+            AgentAction::RestoresFreeVf(vf) => system.function_mut(vf).carries = None,
             AgentAction::SendsInventory(host) => sends_inventory(system, host),
             AgentAction::Connects(host) => self.connects(system, host),
             AgentAction::SaysHello(host) => self.says_hello(system, host),

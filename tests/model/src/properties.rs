@@ -131,7 +131,7 @@ pub fn is_settled(system: &System) -> bool {
             agent.is_some_and(|agent| {
                 matches!(agent.standing, Standing::Up(_))
                     && agent.tasks.iter().all(Option::is_none)
-                    && agent.orphans.is_empty()
+                    && agent.undelivered.is_empty()
             })
         })
         && system.vfs().all(|vf| is_vf_settled(system, vf))

@@ -119,7 +119,7 @@ pub enum Protection {
     /// A Detach of an earlier session is refused.
     DetachSessionCheck,
     /// A DEL without a record, whose Detach got no answer, is told again; and the inventory with it.
-    UnrecordedIsOrphan,
+    UnrecordedIsToldAgain,
     /// Who gives up a call that was never answered does not claim that the VF is home.
     DisownClaimsNothing,
     /// A hello that a newer one has overtaken is refused.
@@ -606,7 +606,7 @@ impl System {
     fn each_time(&mut self, host: usize, vfs: &[Vf], visit: &mut impl FnMut(&mut HostTime)) {
         let Host { agent, wire, .. } = &mut self.hosts[host];
         if let Some(agent) = agent {
-            agent.orphans.iter_mut().for_each(|orphan| visit(&mut orphan.as_of));
+            agent.undelivered.iter_mut().for_each(|detach| visit(&mut detach.as_of));
             for task in agent.tasks.iter_mut().flatten() {
                 if let Step::CallDetach(_, detach) | Step::AwaitDetach(_, detach, _) =
                     &mut task.step

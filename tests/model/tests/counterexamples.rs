@@ -128,7 +128,7 @@ fn a_detach_of_an_ended_session_would_hit_a_newer_attachment() {
 #[test]
 fn a_detach_without_an_answer_would_wait_for_an_inventory_that_was_sent_before() {
     let bounds = bounds(2, [Breakage::AgentDies, Breakage::CallTimesOut]);
-    is_needed(Protection::UnrecordedIsOrphan, SETTLES, bounds);
+    is_needed(Protection::UnrecordedIsToldAgain, SETTLES, bounds);
 }
 
 /// Found in the agent: whoever gave up a repeated ADD said that the VF was home, not knowing.

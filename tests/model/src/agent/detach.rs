@@ -45,7 +45,7 @@ impl Protocol {
                 }
             }
             Giving::Unrecorded if is_told => agent.sent_inventory = None,
-            Giving::Unrecorded if self.has(Protection::UnrecordedIsOrphan) => agent.note(detach),
+            Giving::Unrecorded if self.has(Protection::UnrecordedIsToldAgain) => agent.note(detach),
             Giving::Unrecorded => {}
             Giving::Unknown => agent.sent_inventory = None,
             Giving::Unused => {
@@ -118,7 +118,7 @@ pub(super) fn begins_del(system: &mut System, key: Key) {
     let step = match recorded {
         Some(id) => Step::BeginRelease(id),
         None => {
-            let is_fetched = fetches_stray(system, key);
+            let is_fetched = fetches_unrecorded(system, key);
             let detach = detach_request(system, key, None, is_fetched);
             Step::CallDetach(Giving::Unrecorded, detach)
         }
@@ -126,8 +126,8 @@ pub(super) fn begins_del(system: &mut System, key: Key) {
     set(system, key, step, Then::AnswerDel);
 }
 
-/// `Agent::fetch_stray`: the pod has a VF that no record holds.
-pub(super) fn fetches_stray(system: &mut System, key: Key) -> bool {
+/// `Agent::fetch_unrecorded`: the pod has a VF that no record holds.
+pub(super) fn fetches_unrecorded(system: &mut System, key: Key) -> bool {
     let netns = Netns { key, sandbox: system.container(key).sandboxes };
     let has_it = |vf: &Vf| system.function(*vf).place == Place::Pod(netns);
     let Some(vf) = system.vfs().find(has_it) else { return false };

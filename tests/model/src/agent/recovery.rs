@@ -1,4 +1,4 @@
-//! What the agent does unasked: host-shim/src/agent/{keeper,orphans}.rs.
+//! What the agent does unasked: host-shim/src/agent/{keeper,undelivered}.rs.
 
 use super::{Giving, Step, Then, attach::unanswered, set};
 use crate::system::{AgentPhase, AgentRecord, Function, Key, Place, System};
@@ -44,13 +44,13 @@ pub(super) fn reconciles(system: &mut System, key: Key) {
     }
 }
 
-pub(super) fn settles_orphan(system: &mut System, key: Key) {
+pub(super) fn delivers_detach(system: &mut System, key: Key) {
     let has_record = system.host(key).by_key(key).is_some();
     let Some(agent) = system.agent_mut(key) else { return };
-    let Some(place) = agent.orphans.iter().position(|orphan| orphan.key == key) else { return };
-    let orphan = agent.orphans.remove(place);
+    let Some(place) = agent.undelivered.iter().position(|detach| detach.key == key) else { return };
+    let detach = agent.undelivered.remove(place);
     // The same attach was tried again, and has a record now.
     if !has_record {
-        set(system, key, Step::CallDetach(Giving::Disowned, orphan), Then::Nothing);
+        set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::Nothing);
     }
 }

@@ -13,9 +13,9 @@ use crate::protocol::Key;
 /// The calls of Detach that are still to be made for attachments without a record here. They need
 /// not survive a restart: the next session's hello does not list those attachments.
 #[derive(Debug, Default)]
-pub(super) struct Orphans(Mutex<HashMap<Key, DetachRequest>>);
+pub(super) struct Undelivered(Mutex<HashMap<Key, DetachRequest>>);
 
-impl Orphans {
+impl Undelivered {
     /// Notes what is to be given back later.
     pub(super) fn note(&self, request: DetachRequest) {
         let key = request.key.clone().unwrap_or_default().into();
@@ -44,15 +44,15 @@ impl Agent {
             return tracing::warn!(%key, "nothing to give back: {failure}");
         }
         tracing::info!(%key, "not given back yet: {failure}");
-        self.orphans.note(request);
+        self.undelivered.note(request);
         self.poke.notify_one();
     }
 
     /// Gives back what could not be given back before, as far as the DPU answers.
-    pub(super) async fn settle_orphans(self: &Arc<Self>) {
-        for key in self.orphans.keys() {
+    pub(super) async fn deliver_detaches(self: &Arc<Self>) {
+        for key in self.undelivered.keys() {
             let _key = self.keys.lock(&key).await;
-            let Some(request) = self.orphans.get(&key) else { continue };
+            let Some(request) = self.undelivered.get(&key) else { continue };
             // The same attach was tried again, and has a record now.
             if self.records.by_key(&key).is_none() {
                 if let Err(failure) = self.call_detach(request).await {
@@ -61,7 +61,7 @@ impl Agent {
                 }
                 self.inventory_wanted();
             }
-            self.orphans.forget(&key);
+            self.undelivered.forget(&key);
         }
     }
 }

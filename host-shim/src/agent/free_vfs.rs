@@ -6,7 +6,7 @@ use netlink::{Error, Link, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
-use super::{Agent, inventory::HostLinks, proofs::Seen, strangers::Obstacles};
+use super::{Agent, inventory::HostLinks, proofs::Seen, vfs_abroad::Obstacles};
 use crate::{
     mover::{MoveError, make_clean, open_netns, take_out},
     protocol::DelRequest,
@@ -17,15 +17,15 @@ impl Agent {
     /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
     /// again, and begins to make those anew that can't be restored. Those that the host itself uses are
     /// left alone. Tells which could not be restored, and why.
-    pub(super) async fn restore_strays(self: &Arc<Self>) -> Obstacles {
+    pub(super) async fn restore_free_vfs(self: &Arc<Self>) -> Obstacles {
         let mut obstacles = Obstacles::new();
-        for vf in self.at_strays(Self::changed_strays).await {
+        for vf in self.at_free_vfs(Self::changed_free_vfs).await {
             let _not_taken = self.free_vfs.lock(&vf.pci_address).await;
             let subject = self.subject_of(&vf);
-            let restored = self.at_strays(move |agent| agent.restore_if_free(&vf)).await;
+            let restored = self.at_free_vfs(move |agent| agent.restore_if_free(&vf)).await;
             obstacles.extend(restored.map(|why| (subject, why)));
         }
-        for (vf, what) in self.refuted_strays().await {
+        for (vf, what) in self.refuted_free_vfs().await {
             if !obstacles.contains_key(&self.subject_of(&vf)) {
                 self.begin_renewal_of_free(vf, what);
             }
@@ -33,7 +33,7 @@ impl Agent {
         obstacles
     }
 
-    async fn at_strays<T: Default + Send + 'static>(
+    async fn at_free_vfs<T: Default + Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> T {
@@ -55,7 +55,7 @@ impl Agent {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub(super) async fn fetch_stray(
+    pub(super) async fn fetch_unrecorded(
         self: &Arc<Self>,
         request: &DelRequest,
     ) -> Result<bool, Failure> {
@@ -67,7 +67,7 @@ impl Agent {
         let agent = Arc::clone(self);
         let interface = request.key.interface_name.clone();
         let work = move || {
-            let fetched = agent.fetch_stray_now(&pod, &interface);
+            let fetched = agent.fetch_unrecorded_now(&pod, &interface);
             fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
         };
         let seen = self.when_its_turn(work).await??;
@@ -79,7 +79,7 @@ impl Agent {
         Ok(is_clean)
     }
 
-    fn fetch_stray_now(&self, pod: &Netns, interface: &str) -> Result<Vec<Seen>, MoveError> {
+    fn fetch_unrecorded_now(&self, pod: &Netns, interface: &str) -> Result<Vec<Seen>, MoveError> {
         const NOTHING: Vec<Seen> = Vec::new();
         let (mut inside, mut host) = (Rtnl::open_in(pod)?, Rtnl::open_in(&self.host)?);
         let Some(link) = inside.link_by_name(interface)? else { return Ok(NOTHING) };
@@ -101,7 +101,7 @@ impl Agent {
     }
 
     /// The free VFs that do not look as before at first sight.
-    fn changed_strays(&self) -> Result<Vec<VfIdentity>, Error> {
+    fn changed_free_vfs(&self) -> Result<Vec<VfIdentity>, Error> {
         let present = self.host_links()?;
         self.learn_originals(&present);
         let vfs = vf_source::vfs(&*self.source, &present.links);
@@ -119,15 +119,15 @@ impl Agent {
         let Some(link) = link.filter(|link| self.is_idle(vf, link, &present)) else {
             return Ok(None);
         };
-        let restored = self.restore_stray(vf, link, &mut Rtnl::open_in(&self.host)?);
+        let restored = self.restore_free(vf, link, &mut Rtnl::open_in(&self.host)?);
         Ok(restored
             .inspect_err(|why| tracing::warn!(vf = vf.pci_address, "not restored: {why}"))
             .err())
     }
 
     /// The free VFs that are not as before, each with what is not.
-    async fn refuted_strays(self: &Arc<Self>) -> Vec<(VfIdentity, String)> {
-        let (unproven, seen) = self.at_strays(Self::see_unproven_strays).await;
+    async fn refuted_free_vfs(self: &Arc<Self>) -> Vec<(VfIdentity, String)> {
+        let (unproven, seen) = self.at_free_vfs(Self::see_unproven_free_vfs).await;
         let mut found = self.prove(seen).await.unwrap_or_else(|error| {
             tracing::error!(%error, "what is stacked on VFs is not known");
             HashMap::new()
@@ -139,7 +139,7 @@ impl Agent {
         refuted.collect()
     }
 
-    fn see_unproven_strays(&self) -> Result<(Vec<VfIdentity>, Vec<Seen>), Error> {
+    fn see_unproven_free_vfs(&self) -> Result<(Vec<VfIdentity>, Vec<Seen>), Error> {
         let present = self.host_links()?;
         let vfs = vf_source::vfs(&*self.source, &present.links);
         let unproven = vfs.filter(|(vf, link)| {
@@ -151,7 +151,7 @@ impl Agent {
     }
 
     /// Restores what can be restored of a VF.
-    pub(super) fn restore_stray(
+    pub(super) fn restore_free(
         &self,
         vf: &VfIdentity,
         link: &Link,

@@ -18,7 +18,7 @@ use crate::{
 
 /// A VF that is where no record has it.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub(super) struct VfAbroad {
     pub vf: VfIdentity,
     pub link: Link,
     /// The namespace that it is in.
@@ -33,9 +33,9 @@ pub(super) type Obstacles = HashMap<String, String>;
 impl Agent {
     /// Brings the VFs home that are in namespaces that no record names. Those that the DPU `held` and
     /// nobody here has a record of stay: a pod may run on them.
-    pub(super) async fn fetch_strangers(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
+    pub(super) async fn fetch_vfs_abroad(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
         let agent = Arc::clone(self);
-        match self.look(move || agent.fetch_strangers_now(&held)).await {
+        match self.look(move || agent.fetch_vfs_abroad_now(&held)).await {
             Ok(Ok(obstacles)) => obstacles,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the network namespaces can't be looked into");
@@ -48,25 +48,25 @@ impl Agent {
         }
     }
 
-    fn fetch_strangers_now(&self, held: &HashSet<String>) -> Result<Obstacles, Error> {
+    fn fetch_vfs_abroad_now(&self, held: &HashSet<String>) -> Result<Obstacles, Error> {
         let mut obstacles = Obstacles::new();
         let mut host = Rtnl::open_in(&self.host)?;
-        for stranger in self.strangers(&host.links()?) {
-            let address = &stranger.vf.pci_address;
+        for abroad in self.vfs_abroad(&host.links()?) {
+            let address = &abroad.vf.pci_address;
             if held.contains(address) && self.records.by_pci_address(address).is_none() {
                 let why = "an attachment of the DPU holds it: a pod may run on it";
-                obstacles.insert(self.subject_of(&stranger.vf), why.into());
+                obstacles.insert(self.subject_of(&abroad.vf), why.into());
                 continue;
             }
-            let from = stranger.path.display();
-            match self.fetch(&stranger, &mut host) {
+            let from = abroad.path.display();
+            match self.fetch(&abroad, &mut host) {
                 Ok(true) => {
-                    let subject = self.subject_of(&stranger.vf);
+                    let subject = self.subject_of(&abroad.vf);
                     self.repairs.note(&subject, format!("brought home from {from}"));
                 }
                 Ok(false) => tracing::info!(vf = address, "it is not in {from} any more"),
                 Err(error) => {
-                    obstacles.insert(self.subject_of(&stranger.vf), error.to_string());
+                    obstacles.insert(self.subject_of(&abroad.vf), error.to_string());
                 }
             }
         }
@@ -75,15 +75,15 @@ impl Agent {
 
     /// Brings a VF home, and tells whether it still was where it was seen. What it is to be like at
     /// home is restored by whoever restores VFs there.
-    fn fetch(&self, stranger: &Stranger, host: &mut Rtnl) -> Result<bool, Error> {
-        let Some((mut inside, link)) = self.seen_again(stranger)? else { return Ok(false) };
-        let recorded = self.records.by_pci_address(&stranger.vf.pci_address);
-        let name = match (&recorded, self.own_state(&stranger.vf)) {
+    fn fetch(&self, abroad: &VfAbroad, host: &mut Rtnl) -> Result<bool, Error> {
+        let Some((mut inside, link)) = self.seen_again(abroad)? else { return Ok(false) };
+        let recorded = self.records.by_pci_address(&abroad.vf.pci_address);
+        let name = match (&recorded, self.own_state(&abroad.vf)) {
             (Some(record), _) => record.original.name.clone(),
             (None, Some(own)) => own.name.clone(),
             (None, None) => link.name.clone(),
         };
-        self.proofs.suspect(&stranger.vf.pci_address);
+        self.proofs.suspect(&abroad.vf.pci_address);
         take_out(&mut inside, &link, (&self.host, host), &name)?;
         Ok(true)
     }
@@ -91,8 +91,8 @@ impl Agent {
     /// The VF's link where it was seen. `None`: it has left since, or is there for a record by now. A
     /// path such as a process's may lead to another namespace by now, and a link's index means
     /// another link there.
-    fn seen_again(&self, stranger: &Stranger) -> Result<Option<(Rtnl, Link)>, Error> {
-        let Stranger { vf, link, netns, path } = stranger;
+    fn seen_again(&self, abroad: &VfAbroad) -> Result<Option<(Rtnl, Link)>, Error> {
+        let VfAbroad { vf, link, netns, path } = abroad;
         let Ok(opened) = Netns::open(path) else { return Ok(None) };
         if opened.id() != *netns || self.is_recorded_in(vf, *netns) {
             return Ok(None);
@@ -110,20 +110,20 @@ impl Agent {
 
     /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
     /// the host's. Namespaces that can't be looked into are passed over.
-    pub(super) fn strangers(&self, at_home: &[Link]) -> Vec<Stranger> {
+    pub(super) fn vfs_abroad(&self, at_home: &[Link]) -> Vec<VfAbroad> {
         let mut namespaces = namespaces(&self.config.netns_folders(), self.host.id().dev);
         namespaces.remove(&self.host.id());
-        let mut strangers = Vec::new();
+        let mut abroad = Vec::new();
         for (netns, path) in namespaces {
             for (vf, link) in self.vfs_in(&path) {
                 let is_at_home =
                     vf_source::link_of(&*self.source, at_home, &vf.pci_address).is_some();
                 if !self.is_recorded_in(&vf, netns) && !is_at_home {
-                    strangers.push(Stranger { vf, link, netns, path: path.clone() });
+                    abroad.push(VfAbroad { vf, link, netns, path: path.clone() });
                 }
             }
         }
-        strangers
+        abroad
     }
 
     fn vfs_in(&self, path: &Path) -> Vec<(VfIdentity, Link)> {
@@ -188,9 +188,9 @@ mod tests {
         (link.index, link.name) = (1, "lo".into());
         for (netns, path) in [(own, "/nowhere"), (another, OWN), (own, OWN)] {
             let vf = VfIdentity { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() };
-            let stranger = Stranger { vf, link: link.clone(), netns, path: path.into() };
+            let abroad = VfAbroad { vf, link: link.clone(), netns, path: path.into() };
             let mut host = Rtnl::open_in(&agent.host).unwrap();
-            assert!(!agent.fetch(&stranger, &mut host).unwrap(), "{netns} {path}");
+            assert!(!agent.fetch(&abroad, &mut host).unwrap(), "{netns} {path}");
         }
     }
 }
