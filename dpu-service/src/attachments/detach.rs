@@ -36,23 +36,28 @@ pub struct Detach {
 impl Engine {
     /// Gives an attachment back. One that is gone, or not the one that is meant, is no error.
     pub(super) async fn detach(&self, detach: Detach) -> Result<(), Failure> {
-        let Detach { key, id, returned, as_of, session } = detach;
-        let _key = self.keys.lock(&key).await;
+        let (key, session) = (&detach.key, detach.session);
+        let _key = self.keys.lock(key).await;
         if let Some(session) = session.filter(|id| !self.sessions.is_current(&key.host, *id)) {
             return Err(super::stale(session));
         }
-        if id.is_none() {
-            self.note_overtaken(&key, as_of);
-        }
-        let Some(record) = self.record_of(&key) else { return Ok(()) };
-        if id.is_some_and(|id| id != record.id) {
-            return Ok(());
-        }
-        self.note_host_detaches(&record, as_of);
-        self.give_back(&record, returned, "the host detaches it").await.map(drop)
+        let detached = self.detach_what_is_there(&detach).await;
+        // Last: who was overtaken waits for the key, however long that took.
+        self.note_overtaken(key, detach.as_of);
+        detached
     }
 
-    /// The host takes back whatever it has asked for: an Attach that it sent before may come now.
+    async fn detach_what_is_there(&self, detach: &Detach) -> Result<(), Failure> {
+        let Some(record) = self.record_of(&detach.key) else { return Ok(()) };
+        if detach.id.is_some_and(|id| id != record.id) {
+            return Ok(());
+        }
+        self.note_host_detaches(&record, detach.as_of);
+        self.give_back(&record, detach.returned, "the host detaches it").await.map(drop)
+    }
+
+    /// The host, one of whose calls has the key at a time, wants nothing any more of what it asked for
+    /// before: an Attach of then may come now.
     fn note_overtaken(&self, key: &AttachmentKey, as_of: HostTime) {
         if as_of > self.sessions.latest_time(&key.host) {
             return;
@@ -60,7 +65,7 @@ impl Engine {
         let session = self.sessions.current(&key.host);
         let boot_id = session.and_then(|session| self.sessions.boot_id(&key.host, session));
         if let Some(boot_id) = boot_id {
-            self.overtaken().note(key, boot_id, as_of, Instant::now());
+            self.overtaken().note(key, &boot_id, as_of, Instant::now());
         }
     }
 

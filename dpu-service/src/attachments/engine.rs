@@ -42,8 +42,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 ///   within the same hold of `registry` that reserves. A hello opens its session before it looks for
 ///   attachments that the host does not know, so that it sees all that earlier sessions have made.
 ///
-/// A key's lock is taken before a VF's, and `registry` before `overtaken`. Commits wait for the disk without `registry`, so that
-/// concurrent flows share a transaction.
+/// A key's lock is taken before a VF's, and `registry` before `overtaken`. Commits wait for the disk
+/// without `registry`, so that concurrent flows share a transaction.
 #[derive(Debug)]
 pub(super) struct Engine {
     registry: Mutex<Registry>,

@@ -5,30 +5,37 @@
 //! it finds nothing, and what the Attach would reserve then, nobody would ever give back.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
+    mem,
     time::{Duration, Instant},
 };
 
-use crate::{host::HostTime, model::AttachmentKey};
+use crate::{
+    host::HostTime,
+    model::{AttachmentKey, HostName},
+};
 
-/// How long it is known that a key was given back. The calls that it overtook have come to the service
-/// by then: their tasks only wait for a processor.
+/// How long it is known at least that a key was given back. A call that was overtaken has come to the
+/// service before the one that overtook it, and waits for nothing but a processor and the key's lock.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// Until when a host has given keys back, of the last minute. Used under the key's lock.
-#[derive(Debug, Default)]
-pub(super) struct Overtaken {
-    given_back: HashMap<AttachmentKey, GivenBack>,
-    /// In the order in which they are forgotten.
-    noted: VecDeque<(Instant, AttachmentKey)>,
-}
+/// The most keys of one host of which that is known. Who gives back more within [`MEMORY`] has the
+/// oldest forgotten: no host takes another's room.
+const MOST_KEYS: usize = 8192;
 
-/// All of the key that its host asked for in that boot, until then.
+/// The keys that hosts gave back lately, and up to what times of their clocks. Used under the key's lock.
+#[derive(Debug, Default)]
+pub(super) struct Overtaken(HashMap<HostName, OfHost>);
+
+/// Two generations: what is in neither was given back more than [`MEMORY`] ago, or before too many others.
 #[derive(Debug)]
-struct GivenBack {
+struct OfHost {
+    /// The boot that the times belong to.
     boot_id: String,
-    until: HostTime,
-    noted_at: Instant,
+    newer: HashMap<AttachmentKey, HostTime>,
+    /// When the newer generation began.
+    since: Instant,
+    older: HashMap<AttachmentKey, HostTime>,
 }
 
 impl Overtaken {
@@ -36,31 +43,45 @@ impl Overtaken {
     pub(super) fn note(
         &mut self,
         key: &AttachmentKey,
-        boot_id: String,
+        boot_id: &str,
         until: HostTime,
         now: Instant,
     ) {
-        self.forget_before(now);
-        self.given_back.insert(key.clone(), GivenBack { boot_id, until, noted_at: now });
-        self.noted.push_back((now, key.clone()));
+        let of_host = self.0.entry(key.host.clone());
+        let of_host = of_host.or_insert_with(|| OfHost::new(boot_id, now));
+        if of_host.boot_id != boot_id {
+            *of_host = OfHost::new(boot_id, now);
+        }
+        of_host.note(key, until, now);
     }
 
     /// Whether the key was given back since its host has asked for it. A host that does not tell when it
     /// asked is always served.
     pub(super) fn has(&self, key: &AttachmentKey, boot_id: &str, asked: HostTime) -> bool {
-        let covers = |it: &GivenBack| it.boot_id == boot_id && asked <= it.until;
-        asked != HostTime::default() && self.given_back.get(key).is_some_and(covers)
+        let of_boot = self.0.get(&key.host).filter(|of_host| of_host.boot_id == boot_id);
+        let until = of_boot.and_then(|of_host| of_host.until(key));
+        asked != HostTime::default() && until.is_some_and(|until| asked <= until)
+    }
+}
+
+impl OfHost {
+    fn new(boot_id: &str, since: Instant) -> Self {
+        let (newer, older) = (HashMap::new(), HashMap::new());
+        Self { boot_id: boot_id.to_owned(), newer, since, older }
     }
 
-    fn forget_before(&mut self, now: Instant) {
-        let is_over = |(noted_at, _): &(Instant, _)| now.duration_since(*noted_at) >= MEMORY;
-        let over = self.noted.iter().take_while(|noted| is_over(noted)).count();
-        for (noted_at, key) in self.noted.drain(..over) {
-            // Noted again since, it is in the line a second time.
-            if self.given_back.get(&key).is_some_and(|entry| entry.noted_at == noted_at) {
-                self.given_back.remove(&key);
-            }
+    fn note(&mut self, key: &AttachmentKey, until: HostTime, now: Instant) {
+        // A call that was repeated may tell an earlier time than the last one.
+        let until = self.until(key).map_or(until, |known| known.max(until));
+        if now.duration_since(self.since) >= MEMORY || self.newer.len() >= MOST_KEYS {
+            self.older = mem::take(&mut self.newer);
+            self.since = now;
         }
+        self.newer.insert(key.clone(), until);
+    }
+
+    fn until(&self, key: &AttachmentKey) -> Option<HostTime> {
+        self.newer.get(key).or_else(|| self.older.get(key)).copied()
     }
 }
 
@@ -68,29 +89,45 @@ impl Overtaken {
 mod tests {
     use super::*;
 
+    const BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000001";
+
     fn key(container_id: &str) -> AttachmentKey {
         AttachmentKey {
-            host: crate::model::HostName("node-1".into()),
+            host: HostName("node-1".into()),
             container_id: container_id.into(),
             interface_name: "eth0".into(),
         }
     }
 
     #[test]
-    fn a_key_is_forgotten_a_minute_after_it_was_given_back_last() {
-        const BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000001";
+    fn a_key_is_known_for_a_minute_after_it_was_given_back_last() {
         let begun = Instant::now();
         let mut overtaken = Overtaken::default();
         let mut note = |container_id, until, after| {
-            overtaken.note(&key(container_id), BOOT.to_owned(), HostTime(until), begun + after);
+            overtaken.note(&key(container_id), BOOT, HostTime(until), begun + after);
         };
         note("a", 1, Duration::ZERO);
         note("b", 1, Duration::ZERO);
-        note("a", 3, MEMORY / 2);
-        note("c", 1, MEMORY);
-        assert!(overtaken.has(&key("a"), BOOT, HostTime(2)));
+        note("a", 3, MEMORY);
+        note("a", 2, MEMORY);
+        note("c", 1, 2 * MEMORY);
+        assert!(overtaken.has(&key("a"), BOOT, HostTime(3)), "an earlier time changes nothing");
+        assert!(!overtaken.has(&key("a"), BOOT, HostTime(4)));
         assert!(!overtaken.has(&key("b"), BOOT, HostTime(1)));
-        overtaken.note(&key("c"), BOOT.to_owned(), HostTime(2), begun + 3 * MEMORY);
-        assert_eq!((overtaken.given_back.len(), overtaken.noted.len()), (1, 1));
+        overtaken.note(&key("c"), "another boot", HostTime(1), begun + 2 * MEMORY);
+        assert!(!overtaken.has(&key("a"), BOOT, HostTime(3)));
+    }
+
+    #[test]
+    fn a_host_that_gives_back_without_end_takes_no_more_room() {
+        let (mut overtaken, now) = (Overtaken::default(), Instant::now());
+        for number in 0..3 * MOST_KEYS {
+            overtaken.note(&key(&number.to_string()), BOOT, HostTime(1), now);
+        }
+        let of_host = &overtaken.0[&key("a").host];
+        assert!(of_host.newer.len() <= MOST_KEYS && of_host.older.len() <= MOST_KEYS);
+        let last = 3 * MOST_KEYS - 1;
+        assert!(overtaken.has(&key(&last.to_string()), BOOT, HostTime(1)));
+        assert!(!overtaken.has(&key("0"), BOOT, HostTime(1)));
     }
 }

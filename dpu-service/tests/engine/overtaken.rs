@@ -83,8 +83,11 @@ async fn an_attach_that_was_taken_back_before_it_came_reserves_nothing() {
     let refused = world.engine.attach(spec("a"), asked(session, 1)).await;
     assert_eq!(refused.unwrap_err().reason, Reason::DeadlineExceeded);
     assert_eq!(world.state("a"), None);
-    world.engine.attach(spec("a"), asked(session, 3)).await.unwrap();
-    world.detach("a").await;
+    let view = world.engine.attach(spec("a"), asked(session, 3)).await.unwrap();
+    let by_id = Detach { id: Some(view.record.id), as_of: HostTime(4), ..detach_of("a") };
+    world.engine.detach(by_id).await.unwrap();
+    let late = world.engine.attach(spec("a"), asked(session, 3)).await;
+    assert_eq!(late.unwrap_err().reason, Reason::DeadlineExceeded, "a repeat of it was answered");
     // A clock that begins anew says nothing of the boot before.
     world.boot_id = "boot-2".to_owned();
     world.hello(&[]).await;
