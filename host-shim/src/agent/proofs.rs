@@ -119,19 +119,24 @@ impl Proofs {
         self.leave(pci_address, None);
     }
 
-    /// A link of a VF has gone. That may be told late: what was found since of another one stays.
+    /// A link of a VF has gone. That may be told late: what was found since of another one stays, and
+    /// so does what is suspected, of whatever link.
     pub(super) fn forget_link(&self, pci_address: &str, index: u32) {
         let mut known = locked(&self.0);
-        let is_of_another = |finding: &Finding| finding.index.is_some_and(|other| other != index);
-        let proof = known.proofs.get(pci_address);
-        if proof.and_then(|proof| proof.finding.as_ref()).is_some_and(is_of_another) {
-            return;
+        if known.bare.get(pci_address) == Some(&index) {
+            known.bare.remove(pci_address);
         }
-        known.leave(pci_address, None);
+        let proof = known.proofs.get(pci_address);
+        let finding = proof.and_then(|proof| proof.finding.as_ref());
+        if finding.is_none_or(|finding| finding.index == Some(index)) {
+            known.note(pci_address, Instant::now(), None);
+        }
     }
 
     fn leave(&self, pci_address: &str, finding: Option<Finding>) {
-        locked(&self.0).leave(pci_address, finding);
+        let mut known = locked(&self.0);
+        known.note(pci_address, Instant::now(), finding);
+        known.bare.remove(pci_address);
     }
 
     /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
@@ -146,11 +151,6 @@ impl Proofs {
 }
 
 impl Known {
-    fn leave(&mut self, pci_address: &str, finding: Option<Finding>) {
-        self.note(pci_address, Instant::now(), finding);
-        self.bare.remove(pci_address);
-    }
-
     /// Tells whether nobody has looked at the VF since.
     fn note(&mut self, pci_address: &str, at: Instant, finding: Option<Finding>) -> bool {
         let is_latest = self.proofs.get(pci_address).is_none_or(|known| known.at <= at);
@@ -294,6 +294,9 @@ mod tests {
         assert!(proofs.is_proven(&vf(), &link(8)), "it is known to be bare still");
         proofs.forget_link(&pci_address, 8);
         assert_eq!(proofs.of(&vf(), &link(8)), None);
+        proofs.suspect(&pci_address);
+        proofs.forget_link(&pci_address, 8);
+        assert!(proofs.is_refuted(&vf(), &link(9)), "nobody has looked at it yet");
     }
 
     #[test]

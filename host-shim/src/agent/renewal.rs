@@ -124,10 +124,14 @@ impl Agent {
         let agent = Arc::clone(self);
         self.tasks.spawn(async move {
             let outcome = agent.renew_free(&vf, &what).await;
+            let is_free = outcome.is_ok();
             agent.renewals.note(agent.subject_of(&vf), outcome);
             drop(under_way);
             agent.inventory_changed();
-            agent.vf_became_free();
+            // A pass for one that is not would find it again, at once.
+            if is_free {
+                agent.vf_became_free();
+            }
         });
     }
 
