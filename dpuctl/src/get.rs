@@ -64,7 +64,6 @@ async fn attachments(
     client.call(async |operator, request| operator.list_attachments(request).await, question).await
 }
 
-/// The list of the attachment whose id begins with `id`. Which one that is, only the DPU decides.
 /// The attachment whose id begins with `id`.
 pub(crate) async fn attachment(
     client: &mut Client,
@@ -74,6 +73,7 @@ pub(crate) async fn attachment(
     client.call(async |operator, request| operator.get_attachment(request).await, question).await
 }
 
+/// The list of the attachment whose id begins with `id`. Which one that is, only the DPU decides.
 async fn one_attachment(
     client: &mut Client,
     id: &str,
