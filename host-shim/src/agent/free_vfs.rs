@@ -6,7 +6,9 @@ use netlink::{Error, Link, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::task::spawn_blocking;
 
-use super::{Agent, inventory::HostLinks, proofs::Seen, vfs_abroad::Obstacles};
+use super::{
+    Agent, defect, done_or_nothing, inventory::HostLinks, proofs::Seen, vfs_abroad::Obstacles,
+};
 use crate::{
     mover::{MoveError, make_clean, open_netns, take_out},
     protocol::DelRequest,
@@ -38,17 +40,8 @@ impl Agent {
         work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> T {
         let agent = Arc::clone(self);
-        match spawn_blocking(move || work(&agent)).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the VFs can't be listed");
-                T::default()
-            }
-            Err(error) => {
-                tracing::error!(%error, "restoring VFs failed");
-                T::default()
-            }
-        }
+        let done = spawn_blocking(move || work(&agent)).await;
+        done_or_nothing(done.map_err(|error| defect(&error)), "restore the VFs that nobody holds")
     }
 
     /// Brings the VF that a pod has as its interface home, and tells whether there was one.

@@ -368,6 +368,21 @@ fn defect(error: &dyn fmt::Display) -> Failure {
     Failure::new(Reason::Internal, format!("the agent failed: {error}"))
 }
 
+/// What was done, or nothing: what could not be done now is tried again by the next who wants it.
+fn done_or_nothing<T: Default>(done: Result<Result<T, netlink::Error>, Failure>, doing: &str) -> T {
+    match done {
+        Ok(Ok(done)) => done,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "can't {doing}");
+            T::default()
+        }
+        Err(error) => {
+            tracing::error!(%error, "can't {doing}");
+            T::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

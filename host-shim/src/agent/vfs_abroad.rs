@@ -10,7 +10,7 @@ use std::{
 
 use netlink::{Error, Link, Netns, NetnsId, Rtnl};
 
-use super::Agent;
+use super::{Agent, done_or_nothing};
 use crate::{
     mover::take_out,
     vf_source::{self, VfIdentity},
@@ -35,17 +35,8 @@ impl Agent {
     /// nobody here has a record of stay: a pod may run on them.
     pub(super) async fn fetch_vfs_abroad(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
         let agent = Arc::clone(self);
-        match self.look(move || agent.fetch_vfs_abroad_now(&held)).await {
-            Ok(Ok(obstacles)) => obstacles,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the network namespaces can't be looked into");
-                Obstacles::new()
-            }
-            Err(error) => {
-                tracing::error!(%error, "bringing VFs home failed");
-                Obstacles::new()
-            }
-        }
+        let done = self.look(move || agent.fetch_vfs_abroad_now(&held)).await;
+        done_or_nothing(done, "bring home the VFs that no record names")
     }
 
     fn fetch_vfs_abroad_now(&self, held: &HashSet<String>) -> Result<Obstacles, Error> {
