@@ -7,18 +7,25 @@ use vf_alloc::{PfId, VfId};
 /// What every alias of the card begins with.
 const CARD: &str = "virtual-nic";
 
-/// A PCI address that no real card has: its domain is `d000` and up, one for each PF.
+/// The role of the management link.
+const MANAGEMENT: &str = "management";
+
+/// PFs that a controller has at most.
+pub(crate) const PF_LIMIT: u16 = 16;
+
+/// A PCI address that no real card has: its domain is `d000` and up, one for each PF, 16 of them for
+/// each controller. So the cards of one host differ in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress(String);
 
 impl PciAddress {
-    /// The domain of PF 0.
+    /// The domain of PF 0 of controller 0.
     const DOMAIN: u32 = 0xd000;
 
     /// The address of a VF. They are numbered as on a card with ARI, after the PF itself.
     #[must_use]
     pub fn of(id: VfId) -> Self {
-        let domain = Self::DOMAIN + u32::from(id.pf.pf);
+        let domain = Self::DOMAIN.saturating_add(pf_number(id.pf));
         let function = u32::from(id.vf) + 1;
         let (bus, device) = (function >> 8, (function >> 3) & 0x1f);
         Self(format!("{domain:04x}:{bus:02x}:{device:02x}.{}", function & 7))
@@ -64,8 +71,10 @@ pub(crate) struct WireAlias(pub(crate) VfId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct UplinkWireAlias(pub(crate) PfId);
 
-/// The alias of either end of the management link.
-pub const MANAGEMENT_ALIAS: &str = "virtual-nic management";
+/// The alias of either end of the management link of the card that is this controller:
+/// `virtual-nic management c1`, of controller 0 without its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ManagementAlias(pub(crate) u32);
 
 /// A text that is no such alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +116,15 @@ impl fmt::Display for WireAlias {
 impl fmt::Display for UplinkWireAlias {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{CARD} wire {}", self.0)
+    }
+}
+
+impl fmt::Display for ManagementAlias {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => write!(out, "{CARD} {MANAGEMENT}"),
+            controller => write!(out, "{CARD} {MANAGEMENT} c{controller}"),
+        }
     }
 }
 
@@ -152,6 +170,24 @@ impl FromStr for UplinkWireAlias {
     }
 }
 
+impl FromStr for ManagementAlias {
+    type Err = ParseAliasError;
+
+    fn from_str(alias: &str) -> Result<Self, ParseAliasError> {
+        let role = alias.strip_prefix(CARD).and_then(|rest| rest.strip_prefix(' '));
+        let rest = role.and_then(|role| role.strip_prefix(MANAGEMENT)).ok_or(ParseAliasError)?;
+        let number = if rest.is_empty() { Some("0") } else { rest.strip_prefix(" c") };
+        let controller = number.and_then(|number| number.parse().ok());
+        controller.map(Self).ok_or(ParseAliasError)
+    }
+}
+
+/// The number of a PF among those of all controllers. Of one that no card has any: a pod may write
+/// whatever it likes into an alias.
+pub(crate) fn pf_number(id: PfId) -> u32 {
+    id.controller.saturating_mul(PF_LIMIT.into()).saturating_add(id.pf.into())
+}
+
 /// The id of what has this role on the card.
 fn id_of<I: FromStr>(role: &str, alias: &str) -> Result<I, ParseAliasError> {
     match words(alias)? {
@@ -180,10 +216,15 @@ pub(crate) fn vf_of_inner(alias: Option<&str>) -> Option<VfId> {
     parsed(alias).map(|RepresentorAlias(id)| id).or_else(wired)
 }
 
-/// Whether a link of this alias is part of the card.
-#[must_use]
-pub fn is_of_card(alias: &str) -> bool {
-    alias.split(' ').next() == Some(CARD)
+/// The controller that the card is which a link of this alias is part of.
+pub(crate) fn controller_of(alias: &str) -> Option<u32> {
+    let vf = || alias.parse().ok().map(|VirtualVf { id, .. }| id.pf);
+    let inner = || vf_of_inner(Some(alias)).map(|id| id.pf);
+    let uplink = || alias.parse().ok().map(|UplinkAlias(pf)| pf);
+    let uplink_wire = || alias.parse().ok().map(|UplinkWireAlias(pf)| pf);
+    let pf = vf().or_else(inner).or_else(uplink).or_else(uplink_wire);
+    let management = || alias.parse().ok().map(|ManagementAlias(controller)| controller);
+    pf.map(|pf| pf.controller).or_else(management)
 }
 
 #[cfg(test)]
@@ -198,6 +239,13 @@ mod tests {
         assert_eq!(address(0, 7), "d000:00:01.0");
         assert_eq!(address(1, 255), "d001:01:00.0");
         assert_eq!(address(0, 1023), "d000:04:00.0");
+    }
+
+    #[test]
+    fn pfs_of_different_controllers_are_at_different_addresses() {
+        let address = |text: &str| PciAddress::of(text.parse().unwrap()).to_string();
+        assert_eq!(address("c1pf0vf0"), "d010:00:00.1");
+        assert_eq!(address("c15pf15vf0"), "d0ff:00:00.1");
     }
 
     #[test]
@@ -226,6 +274,7 @@ mod tests {
             "virtual-nic d000:00:00.1",
             "virtual-nic d000:00:00.2 pf0vf0",
             "virtual-nic d000:00:00.1 pf0vf0 more",
+            "virtual-nic d000:00:00.1 c4294967295pf65535vf65535",
             "virtual-nic representor pf0vf0",
             "another-nic d000:00:00.1 pf0vf0",
         ];
@@ -233,6 +282,30 @@ mod tests {
             assert!(alias.parse::<VirtualVf>().is_err(), "{alias}");
         }
         assert!("virtual-nic d000:00:00.1 pf0vf0".parse::<RepresentorAlias>().is_err());
-        assert!(is_of_card(MANAGEMENT_ALIAS) && !is_of_card("virtual-nics x"));
+    }
+
+    #[test]
+    fn every_alias_tells_its_card() {
+        let first = [
+            "virtual-nic d000:00:00.1 pf0vf0",
+            "virtual-nic representor pf0vf0",
+            "virtual-nic wire p0",
+            "virtual-nic management",
+        ];
+        let second = [
+            "virtual-nic d010:00:00.1 c1pf0vf0",
+            "virtual-nic representor c1pf0vf0",
+            "virtual-nic uplink c1p0",
+            "virtual-nic management c1",
+        ];
+        for (controller, aliases) in [(0, first), (1, second)] {
+            for alias in aliases {
+                assert_eq!(controller_of(alias), Some(controller), "{alias}");
+            }
+            assert_eq!(controller_of(&ManagementAlias(controller).to_string()), Some(controller));
+        }
+        for alias in ["", "virtual-nics x", "virtual-nic d000:00:00.1 c1pf0vf0"] {
+            assert_eq!(controller_of(alias), None, "{alias}");
+        }
     }
 }

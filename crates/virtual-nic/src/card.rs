@@ -110,7 +110,7 @@ impl Card {
     /// # Errors
     /// When a name is taken or the kernel refuses; then the card is out.
     pub fn reset(&mut self) -> Result<(), CardError> {
-        unplug(&self.namespaces)?;
+        unplug(&self.namespaces, self.plan.controller)?;
         plug(&self.namespaces, &self.plan)?;
         self.learn_all()?;
         Ok(())
@@ -121,7 +121,7 @@ impl Card {
     /// # Errors
     /// The kernel's refusal.
     pub fn unplug(self) -> Result<usize, CardError> {
-        unplug(&self.namespaces)
+        unplug(&self.namespaces, self.plan.controller)
     }
 
     /// Puts back VFs whose namespaces end, for ever. To be called within a Tokio runtime. May be
@@ -146,11 +146,12 @@ impl Card {
         self.lost.clear();
         let links = self.dpu.links()?;
         for link in &links {
-            if let Some(id) = vf_of_inner(link.alias.as_deref()) {
+            let id = vf_of_inner(link.alias.as_deref());
+            if let Some(id) = id.filter(|id| id.pf.controller == self.plan.controller) {
                 self.vfs.insert(id, Vf::new(id, link.index, &self.namespaces));
             }
         }
-        self.device = Device::find(&links);
+        self.device = Device::of_controller(self.plan.controller, &links);
         for link in &links {
             if let Some(vf) = self.represented(link).and_then(|id| self.vfs.get_mut(&id)) {
                 vf.representor = Some(link.index);
@@ -240,6 +241,9 @@ impl Card {
     /// Learns what the VF behind an inner end is like. That gives its namespace a number in the
     /// DPU's, so that from now on its events come, too.
     fn look_behind(&mut self, id: VfId, inner: &Link) -> Result<(), Error> {
+        if !self.vfs.contains_key(&id) {
+            return Ok(());
+        }
         let found = self.dpu.peer_of(inner)?;
         if let (Some(link), Some(vf)) = (found, self.vfs.get_mut(&id)) {
             vf.learn(&link);

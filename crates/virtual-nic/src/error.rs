@@ -69,6 +69,15 @@ pub enum CardError {
     /// A card of kind netdevsim with more or fewer PFs than the kernel can tell apart.
     #[error("a card of kind netdevsim has one PF, for the kernel calls each the PF 0; not {0}")]
     OnePf(u16),
+    /// A number that no controller has.
+    #[error("a card is controller 0 to {1} of its DPU, not {0}")]
+    NoController(u32, u32),
+    /// A card of kind netdevsim of another controller than the kernel's representors are of.
+    #[error(
+        "a card of kind netdevsim is controller 0, for the kernel calls each so; not {0}: plug a card of \
+         kind veth"
+    )]
+    LocalController(u32),
     /// A file of the kernel's that could not be read or written.
     #[error("cannot {doing}: {path}")]
     File {

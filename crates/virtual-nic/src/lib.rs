@@ -4,6 +4,9 @@
 //! back to the host when the namespace that it was moved to ends, as a real one does: that is what
 //! a [`Card`] adds to veth pairs. So programs meet the same events as with a real card.
 //!
+//! A DPU may have several cards, a host each, and a host several, a DPU each: they differ in their
+//! controller, and each leaves the others' links alone.
+//!
 //! Each VF is one end of a veth pair; the other, the inner end, stays with the card. In a card of
 //! [kind](Kind) veth the inner end is the representor. In one of kind netdevsim it is a wire to the
 //! representor, which the kernel's simulated card has made, with its devlink port.
@@ -18,10 +21,7 @@ mod plan;
 mod plug;
 mod wires;
 
-pub use alias::{
-    MANAGEMENT_ALIAS, ParseAliasError, PciAddress, RepresentorAlias, UplinkAlias, VirtualVf,
-    is_of_card,
-};
+pub use alias::{ParseAliasError, PciAddress, RepresentorAlias, UplinkAlias, VirtualVf};
 pub(crate) use alias::{UplinkWireAlias, WireAlias, parsed, vf_of_inner};
 pub use card::Card;
 pub use error::{CardError, Namespaces, Side};

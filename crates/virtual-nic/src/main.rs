@@ -38,6 +38,10 @@ struct Places {
     /// The DPU's namespace: a path, or a name below /run/netns.
     #[arg(long, value_name = "NAME|PATH")]
     dpu_netns: PathBuf,
+    /// The controller that the DPU knows the host by. Several cards of one host, or of one DPU, differ in
+    /// it: the names of 1's links begin with c1, and its management link is mgmt1.
+    #[arg(long, default_value_t = 0)]
+    controller: u32,
 }
 
 #[derive(Debug, Args)]
@@ -53,7 +57,8 @@ struct PlugArguments {
     /// How many VFs for each PF.
     #[arg(long, default_value_t = 16)]
     vfs: u16,
-    /// No management link between host (192.168.100.1) and DPU (192.168.100.2).
+    /// No management link between host (192.168.100.1, of controller 1 192.168.101.1 and so on) and DPU
+    /// (192.168.100.2).
     #[arg(long)]
     no_management: bool,
     /// Give each PF an uplink, `p0` and so on, in the DPU's namespace.
@@ -98,7 +103,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::Plug(arguments) => be_card(arguments).await,
         Command::Unplug(places) => {
-            let count = unplug(&open(&places, None)?)?;
+            let count = unplug(&open(&places, None)?, places.controller)?;
             tell(&format!("removed {count} links"));
             Ok(())
         }
@@ -111,6 +116,7 @@ async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
     let mut resets = reload_signals().context("cannot listen to signals")?;
     let plan = Plan {
         kind: arguments.kind.into(),
+        controller: arguments.places.controller,
         pfs: arguments.pfs,
         vfs: arguments.vfs,
         management: !arguments.no_management,

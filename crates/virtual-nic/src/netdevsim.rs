@@ -65,10 +65,10 @@ impl Device {
         Ok(())
     }
 
-    /// The device that is plugged into a namespace with these links, running or left by a card that
-    /// died.
-    pub(crate) fn find(links: &[Link]) -> Option<Self> {
-        links.iter().find_map(Self::of)
+    /// The device of that card that is plugged into a namespace with these links, running or left by a
+    /// card that died. The kernel takes none but the local controller for its own.
+    pub(crate) fn of_controller(controller: u32, links: &[Link]) -> Option<Self> {
+        if controller == 0 { links.iter().find_map(Self::of) } else { None }
     }
 
     /// The device of ours that a link belongs to.

@@ -5,16 +5,14 @@ use vf_alloc::{PfId, VfId};
 
 use crate::{
     CardError, Namespaces, RepresentorAlias, Side, UplinkAlias, UplinkWireAlias, WireAlias,
+    alias::{PF_LIMIT, pf_number},
 };
 
-const PF_LIMIT: u16 = 16;
+const CONTROLLER_LIMIT: u32 = 15;
 const VF_LIMIT: u16 = 4096;
 
 /// A VF's first MTU, in bytes.
 pub(crate) const FIRST_MTU: u32 = 1500;
-
-/// The name of both ends of the management link.
-pub(crate) const MANAGEMENT_NAME: &str = "mgmt0";
 
 /// What the links of a card are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +65,9 @@ impl Kind {
 pub struct Plan {
     /// What its links are made of.
     pub kind: Kind,
+    /// The controller that the DPU knows the host by, at most 15. The cards of one host differ in it,
+    /// as do those of one DPU.
+    pub controller: u32,
     /// PFs, at most 16.
     pub pfs: u16,
     /// VFs of each PF, at most 4096.
@@ -89,14 +90,19 @@ impl Plan {
                 return Err(CardError::TooMany { what, wanted, limit });
             }
         }
-        match (self.kind, self.pfs) {
-            (Kind::Veth, _) | (Kind::Netdevsim, 1) => Ok(()),
-            (Kind::Netdevsim, pfs) => Err(CardError::OnePf(pfs)),
+        if self.controller > CONTROLLER_LIMIT {
+            return Err(CardError::NoController(self.controller, CONTROLLER_LIMIT));
+        }
+        match (self.kind, self.pfs, self.controller) {
+            (Kind::Veth, ..) | (Kind::Netdevsim, 1, 0) => Ok(()),
+            (Kind::Netdevsim, 1, controller) => Err(CardError::LocalController(controller)),
+            (Kind::Netdevsim, pfs, _) => Err(CardError::OnePf(pfs)),
         }
     }
 
     pub(crate) fn pf_ids(&self) -> impl Iterator<Item = PfId> + use<> {
-        (0..self.pfs).map(PfId::local)
+        let controller = self.controller;
+        (0..self.pfs).map(move |pf| PfId { controller, pf })
     }
 
     pub(crate) fn vf_ids(&self) -> impl Iterator<Item = VfId> + use<> {
@@ -112,7 +118,8 @@ impl Plan {
             names.push((Side::Dpu, self.kind.inner_name(id)));
         }
         if self.management {
-            names.extend([Side::Host, Side::Dpu].map(|side| (side, MANAGEMENT_NAME.to_owned())));
+            let name = management_name(self.controller);
+            names.extend([Side::Host, Side::Dpu].map(|side| (side, name.clone())));
         }
         for id in self.pf_ids() {
             if self.kind == Kind::Netdevsim {
@@ -125,6 +132,11 @@ impl Plan {
         }
         names
     }
+}
+
+/// The name of both ends of the management link.
+pub(crate) fn management_name(controller: u32) -> String {
+    format!("mgmt{controller}")
 }
 
 /// A VF's name on the host, while no pod has given it another.
@@ -146,7 +158,7 @@ pub(crate) fn wire_name(id: PfId) -> String {
 /// each host. Locally administered.
 pub(crate) fn first_mac(id: VfId, namespaces: &Namespaces) -> MacAddress {
     let [.., host_high, host_low] = namespaces.host.id().inode.to_be_bytes();
-    let [.., pf] = id.pf.pf.to_be_bytes();
+    let [.., pf] = pf_number(id.pf).to_be_bytes();
     let [vf_high, vf_low] = id.vf.to_be_bytes();
     MacAddress([0x06, host_high, host_low, pf, vf_high, vf_low])
 }

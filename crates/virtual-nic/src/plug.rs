@@ -4,17 +4,22 @@ use netlink::{IpNetwork, Link, LinkChange, Request, Rtnl, VethEnd};
 use vf_alloc::{PfId, VfId};
 
 use crate::{
-    CardError, Kind, MANAGEMENT_ALIAS, Namespaces, Plan, Side, VirtualVf, is_of_card,
+    CardError, Kind, Namespaces, Plan, Side, VirtualVf,
+    alias::{ManagementAlias, controller_of},
     netdevsim::Device,
-    plan::{FIRST_MTU, MANAGEMENT_NAME, first_mac, vf_name, wire_name},
+    plan::{FIRST_MTU, first_mac, management_name, vf_name, wire_name},
     wires::{self, WIRE_MTU},
 };
 
-/// The queue length of a link that has no alias yet. The kernel does not tell of an alias given to
-/// a link that is down, but of a new queue length it does: so every link gets both at once. It also
-/// tells whose a link is that never got one.
-const UNLABELLED_QUEUE: u32 = 1001;
+/// The queue length of a link that has its alias. The kernel does not tell of an alias given to a link
+/// that is down, but of a new queue length it does: so every link gets both at once.
 const LABELLED_QUEUE: u32 = 1000;
+
+/// The queue length of a link that has no alias yet, by which it is known whose it is if it never gets
+/// one.
+const fn unlabelled_queue(controller: u32) -> u32 {
+    LABELLED_QUEUE + 1 + controller
+}
 
 /// Gives a link its alias, for all to see.
 pub(crate) fn label(alias: &impl ToString) -> LinkChange<'static> {
@@ -29,8 +34,9 @@ pub(crate) fn make_pair<'a>(
     kind: Kind,
     namespaces: &'a Namespaces,
 ) -> Request<'a> {
-    let inner = inner_end(&kind.inner_name(id), kind, namespaces);
-    Request::add_veth(&vf.queue_length(UNLABELLED_QUEUE), &inner)
+    let queue = unlabelled_queue(id.pf.controller);
+    let inner = inner_end(&kind.inner_name(id), kind, namespaces).queue_length(queue);
+    Request::add_veth(&vf.queue_length(queue), &inner)
 }
 
 /// The request, to the DPU's side, that gives the inner end its alias.
@@ -40,7 +46,7 @@ pub(crate) fn label_inner(id: VfId, kind: Kind) -> Request<'static> {
 }
 
 fn inner_end<'a>(name: &str, kind: Kind, namespaces: &'a Namespaces) -> VethEnd<'a> {
-    let end = VethEnd::new(name).netns(&namespaces.dpu).queue_length(UNLABELLED_QUEUE);
+    let end = VethEnd::new(name).netns(&namespaces.dpu);
     match kind {
         Kind::Veth => end,
         Kind::Netdevsim => end.mtu(WIRE_MTU),
@@ -66,7 +72,7 @@ pub(crate) fn plug(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError
         Kind::Veth => make_links(namespaces, plan).map_err(Into::into),
         Kind::Netdevsim => make_simulated(namespaces, plan),
     };
-    made.map_err(|error| match unplug(namespaces) {
+    made.map_err(|error| match unplug(namespaces, plan.controller) {
         Ok(_) => error,
         Err(left) => left,
     })
@@ -80,12 +86,12 @@ fn make_simulated(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError>
     Ok(())
 }
 
-/// Whether no card and none of the names is there.
+/// Whether no such card and none of the names is there.
 fn check_room(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
     let names = plan.names(namespaces);
     for (side, netns) in namespaces.sides() {
         for link in Rtnl::open_in(netns)?.links()? {
-            if side != Side::Wire && is_part(&link) {
+            if side != Side::Wire && is_part(&link, plan.controller) {
                 return Err(CardError::PluggedIn { link: link.name, side });
             }
             for name in link.alternative_names.into_iter().chain([link.name]) {
@@ -111,7 +117,7 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
         .map(|id| Request::change_link_named(&vf_name(id), &label(&VirtualVf::new(id))));
     host.batch(&labels.collect::<Vec<_>>())?;
     if plan.management {
-        make_management(namespaces, &mut host, &mut dpu)?;
+        make_management(plan.controller, namespaces, &mut host, &mut dpu)?;
     }
     if namespaces.wire.is_some() {
         let uplinks = plan.pf_ids().flat_map(|id| make_uplink(id, plan.kind, namespaces));
@@ -122,23 +128,32 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
 
 /// Makes the link that a host reaches its DPU by, with its addresses, up.
 fn make_management(
+    controller: u32,
     namespaces: &Namespaces,
     host: &mut Rtnl,
     dpu: &mut Rtnl,
 ) -> Result<(), netlink::Error> {
-    let end = VethEnd::new(MANAGEMENT_NAME);
+    let name = management_name(controller);
+    let end = VethEnd::new(&name);
     let (host_end, dpu_end) = (end.clone().netns(&namespaces.host), end.netns(&namespaces.dpu));
-    let label = label(&MANAGEMENT_ALIAS).up();
-    let labelled = || Request::change_link_named(MANAGEMENT_NAME, &label);
+    let label = label(&ManagementAlias(controller)).up();
+    let labelled = || Request::change_link_named(&name, &label);
     dpu.batch(&[Request::add_veth(&host_end, &dpu_end), labelled()])?;
     host.batch(&[labelled()])?;
-    add_management_address(host, [192, 168, 100, 1])?;
-    add_management_address(dpu, [192, 168, 100, 2])
+    add_management_address(host, controller, 1)?;
+    add_management_address(dpu, controller, 2)
 }
 
-fn add_management_address(rtnl: &mut Rtnl, address: [u8; 4]) -> Result<(), netlink::Error> {
-    let network = IpNetwork::new(address.into(), 30).ok();
-    match (rtnl.link_by_name(MANAGEMENT_NAME)?, network) {
+/// Of each card's link in a network of its own: a host of several DPUs, and a DPU of several hosts, has
+/// an end of each.
+fn add_management_address(
+    rtnl: &mut Rtnl,
+    controller: u32,
+    side: u8,
+) -> Result<(), netlink::Error> {
+    let [.., number] = controller.to_be_bytes();
+    let network = IpNetwork::new([192, 168, 100 + number, side].into(), 30).ok();
+    match (rtnl.link_by_name(&management_name(controller))?, network) {
         (Some(link), Some(network)) => rtnl.add_address(link.index, network),
         _ => Ok(()),
     }
@@ -147,39 +162,41 @@ fn add_management_address(rtnl: &mut Rtnl, address: [u8; 4]) -> Result<(), netli
 fn make_uplink(id: PfId, kind: Kind, namespaces: &Namespaces) -> Vec<Request<'_>> {
     let Some(wire) = &namespaces.wire else { return Vec::new() };
     let name = kind.inner_uplink_name(id);
-    let inner = inner_end(&name, kind, namespaces);
+    let queue = unlabelled_queue(id.controller);
+    let inner = inner_end(&name, kind, namespaces).queue_length(queue);
     let far_end = VethEnd::new(wire_name(id)).netns(wire);
     let label = inner_label(kind, &kind.inner_uplink_alias(id));
     vec![Request::add_veth(&far_end, &inner), Request::change_link_named(&name, &label)]
 }
 
-/// Removes all links of the card that is or was plugged in, wherever its VFs are, and returns how
-/// many of its links there were in the two namespaces. A pod that had a VF has none any more.
+/// Removes all links of the card of that controller that is or was plugged in, wherever its VFs are,
+/// and returns how many of its links there were in the two namespaces. A pod that had a VF has none
+/// any more.
 ///
 /// # Errors
 /// The kernel's refusal; what could be removed is.
-pub fn unplug(namespaces: &Namespaces) -> Result<usize, CardError> {
+pub fn unplug(namespaces: &Namespaces, controller: u32) -> Result<usize, CardError> {
     let mut dpu = Rtnl::open_in(&namespaces.dpu)?;
-    let simulated = remove_device(&mut dpu);
+    let simulated = remove_device(&mut dpu, controller);
     // With an inner end goes its VF. On the host is left what was never finished.
-    let mut removed = remove_parts(&mut dpu)?;
-    removed += remove_parts(&mut Rtnl::open_in(&namespaces.host)?)?;
+    let mut removed = remove_parts(&mut dpu, controller)?;
+    removed += remove_parts(&mut Rtnl::open_in(&namespaces.host)?, controller)?;
     Ok(removed + simulated?)
 }
 
 /// Deletes the simulated device, if there is one, with its links, which can't be deleted one by one.
-fn remove_device(rtnl: &mut Rtnl) -> Result<usize, CardError> {
+fn remove_device(rtnl: &mut Rtnl, controller: u32) -> Result<usize, CardError> {
     let links = rtnl.links()?;
-    let Some(device) = Device::find(&links) else { return Ok(0) };
+    let Some(device) = Device::of_controller(controller, &links) else { return Ok(0) };
     device.delete()?;
     Ok(links.iter().filter(|link| device.has(link)).count())
 }
 
 /// Deletes the card's pairs in one namespace, all at once: one by one, each would wait for the
 /// kernel to be done with it.
-fn remove_parts(rtnl: &mut Rtnl) -> Result<usize, netlink::Error> {
+fn remove_parts(rtnl: &mut Rtnl, controller: u32) -> Result<usize, netlink::Error> {
     let links = rtnl.links()?;
-    let is_pairs = |link: &&Link| is_part(link) && Device::of(link).is_none();
+    let is_pairs = |link: &&Link| is_part(link, controller) && Device::of(link).is_none();
     let parts: Vec<_> = links.iter().filter(is_pairs).collect();
     if parts.is_empty() {
         return Ok(0);
@@ -197,9 +214,12 @@ fn unused_group(links: &[Link]) -> u32 {
     (FIRST..).find(|group| links.iter().all(|link| link.group != *group)).unwrap_or(FIRST)
 }
 
-/// Whether it is a link of the card, or one that a card which died did not come to label.
-fn is_part(link: &Link) -> bool {
-    let is_unlabelled =
-        || link.kind.as_deref() == Some("veth") && link.queue_length == UNLABELLED_QUEUE;
-    Device::of(link).is_some() || link.alias.as_deref().map_or_else(is_unlabelled, is_of_card)
+/// Whether it is a link of the card of that controller, or one that such a card which died did not come
+/// to label.
+fn is_part(link: &Link, controller: u32) -> bool {
+    let is_veth = link.kind.as_deref() == Some("veth");
+    let is_unlabelled = || is_veth && link.queue_length == unlabelled_queue(controller);
+    let is_labelled = |alias: &str| controller_of(alias) == Some(controller);
+    Device::of_controller(controller, std::slice::from_ref(link)).is_some()
+        || link.alias.as_deref().map_or_else(is_unlabelled, is_labelled)
 }

@@ -171,6 +171,45 @@ fn a_reset_makes_all_links_anew_wherever_they_were() {
 }
 
 #[test]
+fn two_cards_are_reset_killed_and_pulled_out_without_each_other() {
+    let scene = Scene::new();
+    let (pod, other) = (TestNetns::new(), TestNetns::new());
+    let first = scene.plug("--pfs 2 --vfs 1");
+    let second = scene.plug("--controller 1 --pfs 2 --vfs 1");
+    let of_first = ["mgmt0", "p0v0", "p1v0"];
+    let of_both = ["c1p0v0", "c1p1v0", "mgmt0", "mgmt1", "p0v0", "p1v0"];
+    assert_eq!(scene.host.link_names(), of_both);
+    scene.host.run("ping -c 1 -W 5 192.168.101.2");
+    let vf = scene.vf("d011:00:00.1");
+    assert_eq!(
+        (&vf["ifname"], &vf["ifalias"]),
+        (&json!("c1p1v0"), &json!("virtual-nic d011:00:00.1 c1pf1vf0"))
+    );
+
+    scene.give(&first, "p1v0", &pod, "net1");
+    scene.give(&second, "c1p1v0", &other, "net1");
+    let in_pod = pod.link("net1")["ifindex"].clone();
+    second.signal(Signal::SIGHUP);
+    eventually("the second card's VFs are back", || {
+        scene.host.link_names() == ["c1p0v0", "c1p1v0", "mgmt0", "mgmt1", "p0v0"]
+    });
+    assert_eq!(other.link_names(), Vec::<String>::new());
+    assert_eq!(pod.link("net1")["ifindex"], in_pod, "it is the first card's");
+    drop(pod);
+    assert_eq!(scene.vf("d001:00:00.1")["ifname"], "net1");
+
+    second.kill();
+    let told = scene.refusal("--controller 1");
+    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(scene.command("unplug").args(["--controller", "1"]).status().unwrap().success());
+    assert_eq!(scene.host.link_names(), ["mgmt0", "net1", "p0v0"]);
+    first.signal(Signal::SIGHUP);
+    eventually("the first card's VFs are back", || scene.host.link_names() == of_first);
+    first.pull();
+    scene.assert_empty();
+}
+
+#[test]
 fn a_taken_name_is_told_and_nothing_is_left() {
     let scene = Scene::new();
     scene.host.run("ip link add name p0v7 type bridge");
@@ -186,6 +225,8 @@ fn what_can_t_be_is_told() {
     let scene = Scene::new();
     let told = scene.refusal("--vfs 5000");
     assert_eq!(told, "virtual-nic: a card has at most 4096 VFs for each PF, not 5000\n");
+    let told = scene.refusal("--controller 16");
+    assert_eq!(told, "virtual-nic: a card is controller 0 to 15 of its DPU, not 16\n");
     let missing = Command::new(env!("CARGO_BIN_EXE_virtual-nic"))
         .args(["plug", "--dpu-netns", "no-such-netns", "--host-netns"])
         .arg(scene.host.path())
@@ -208,6 +249,8 @@ fn a_kernel_without_netdevsim_is_told() {
     assert!(told.starts_with(wanted), "{told}");
     let told = scene.refusal("--pfs 2");
     assert!(told.contains("a card of kind netdevsim has one PF"), "{told}");
+    let told = scene.refusal("--controller 1");
+    assert!(told.contains("a card of kind netdevsim is controller 0"), "{told}");
     scene.assert_empty();
 }
 
