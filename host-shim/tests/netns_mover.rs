@@ -189,7 +189,7 @@ fn plan() -> Plan {
 
 fn cargo(stage: &Stage) -> Cargo {
     Cargo {
-        source: Arc::new(VirtualCard),
+        source: Arc::new(VirtualCard::default()),
         pci_address: PCI_ADDRESS.into(),
         original: stage.original(),
         plan: plan(),

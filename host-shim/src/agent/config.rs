@@ -109,16 +109,20 @@ impl Default for VfSourceSettings {
     }
 }
 
+/// The card made of software tells the numbers of its PFs itself.
+const UNNUMBERED: &str = "PFs without `number` unless vf_source.kind is \"pci\"";
+
 impl VfSourceSettings {
     fn check(&self) -> Option<String> {
         let addresses: Vec<_> = self.pfs.iter().map(|pf| pf.address.to_string()).collect();
         let refused =
             |range: &str| Some(out_of_range("vf_source.pfs", addresses.join(", "), range));
-        if self.kind == VfSourceKind::Virtual && !self.pfs.is_empty() {
-            return refused("left out unless vf_source.kind is \"pci\"");
-        }
         if self.kind == VfSourceKind::Virtual && self.mode == VfSourceMode::Legacy {
             return Some(out_of_range("vf_source.mode", "legacy", "\"dpu\" with the virtual card"));
+        }
+        if self.kind == VfSourceKind::Virtual {
+            let is_numbered = self.pfs.iter().any(|pf| pf.number.is_some());
+            return is_numbered.then(|| refused(UNNUMBERED)).flatten();
         }
         let distinct = |count: usize| count == self.pfs.len();
         let addresses: HashSet<_> = self.pfs.iter().map(|pf| pf.address).collect();
@@ -443,9 +447,12 @@ mod tests {
     }
 
     #[test]
-    fn the_virtual_card_has_no_pfs_to_name() {
-        let error =
-            config("[vf_source]\npfs = [{ address = '0000:03:00.1' }]").check().unwrap_err();
+    fn the_virtual_cards_pfs_have_their_numbers() {
+        let named = config("[vf_source]\npfs = [{ address = 'd010:00:00.0' }]");
+        assert_eq!(named.check(), Ok(()));
+        let error = config("[vf_source]\npfs = [{ address = 'd010:00:00.0', number = 1 }]")
+            .check()
+            .unwrap_err();
         assert!(error[0].ends_with("unless vf_source.kind is \"pci\""), "{error:?}");
     }
 

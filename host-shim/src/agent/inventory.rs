@@ -338,9 +338,10 @@ mod tests {
         links[5].is_up = true;
         let addresses = vec![(5, "10.0.0.1/24".parse().unwrap())];
         let present = HostLinks { links: links.into(), addresses };
-        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &present.links).collect();
+        let vfs: Vec<_> = vf_source::vfs(&VirtualCard::default(), &present.links).collect();
         let clean = HashSet::from(["d000:00:00.2".to_owned(), "d001:00:00.1".to_owned()]);
-        let pfs = physical_functions(&VirtualCard, &vfs, &present, &[Arc::new(held)], &clean);
+        let pfs =
+            physical_functions(&VirtualCard::default(), &vfs, &present, &[Arc::new(held)], &clean);
         let told: Vec<_> = pfs
             .iter()
             .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
@@ -372,13 +373,19 @@ mod tests {
     fn a_vf_of_which_the_dpu_is_told_that_it_is_back_is_clean() {
         let links = vec![link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
         let present = HostLinks { links, addresses: Vec::new() };
-        let vfs: Vec<_> = vf_source::vfs(&VirtualCard, &present.links).collect();
+        let vfs: Vec<_> = vf_source::vfs(&VirtualCard::default(), &present.links).collect();
         let clean = HashSet::from(["d000:00:00.1".to_owned()]);
         let told = |is_returned, vfs: &[(VfIdentity, &Link)]| {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =
                 Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
-            let pfs = physical_functions(&VirtualCard, vfs, &present, &[Arc::new(held)], &clean);
+            let pfs = physical_functions(
+                &VirtualCard::default(),
+                vfs,
+                &present,
+                &[Arc::new(held)],
+                &clean,
+            );
             pfs[0].vfs[0].condition()
         };
         assert_eq!(told(false, &vfs), VfCondition::InUse);

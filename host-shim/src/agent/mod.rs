@@ -403,7 +403,7 @@ mod tests {
 
     /// An agent without a session, and the folder of its records.
     pub(super) fn agent() -> (Arc<Agent>, tempfile::TempDir) {
-        agent_with(Arc::new(VirtualCard))
+        agent_with(Arc::new(VirtualCard::default()))
     }
 
     /// The same with a card of that kind.

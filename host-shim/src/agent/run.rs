@@ -265,7 +265,9 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
 
 fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
     Ok(match config.vf_source.kind {
-        VfSourceKind::Virtual => Arc::new(VirtualCard),
+        VfSourceKind::Virtual => {
+            Arc::new(VirtualCard::of_pfs(config.vf_source.pfs.iter().map(|pf| pf.address)))
+        }
         VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings())?),
     })
 }

@@ -1,6 +1,7 @@
 //! The VFs of the virtual card, which their alias tells as a PCI address tells those of a real one.
 
 use netlink::{Link, Rtnl};
+use sriov::PciAddress;
 use virtual_nic::VirtualVf;
 
 use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfSource};
@@ -10,18 +11,34 @@ const VENDOR: &str = "15b3";
 const DEVICE: &str = "101e";
 
 /// VFs that crates/virtual-nic plugged in.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct VirtualCard;
+#[derive(Clone, Debug, Default)]
+pub struct VirtualCard {
+    /// The PCI addresses of the PFs whose VFs are used. Empty: those of all cards.
+    pfs: Vec<String>,
+}
+
+impl VirtualCard {
+    /// The VFs of these PFs alone. Empty: those of all cards.
+    #[must_use]
+    pub fn of_pfs(pfs: impl IntoIterator<Item = PciAddress>) -> Self {
+        Self { pfs: pfs.into_iter().map(|pf| pf.to_string()).collect() }
+    }
+
+    fn uses(&self, vf: &VfIdentity) -> bool {
+        self.pfs.is_empty() || self.pfs.contains(&pf_address(vf))
+    }
+}
 
 impl VfSource for VirtualCard {
     fn vf_of(&self, link: &Link) -> Option<VfIdentity> {
         let vf: VirtualVf = link.alias.as_deref()?.parse().ok()?;
-        Some(VfIdentity {
+        let identity = VfIdentity {
             controller: vf.id.pf.controller,
             pf: u32::from(vf.id.pf.pf),
             vf: u32::from(vf.id.vf),
             pci_address: vf.pci.to_string(),
-        })
+        };
+        self.uses(&identity).then_some(identity)
     }
 
     fn usual_state(&self, vf: &VfIdentity) -> Option<OwnState> {
@@ -47,17 +64,23 @@ impl VfSource for VirtualCard {
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
-        let (domain, _) = vf.pci_address.split_once(':').unwrap_or((&vf.pci_address, ""));
-        PfFacts {
-            pci_address: format!("{domain}:00:00.0"),
-            vendor_id: VENDOR.into(),
-            device_id: DEVICE.into(),
-        }
+        PfFacts { pci_address: pf_address(vf), vendor_id: VENDOR.into(), device_id: DEVICE.into() }
     }
 }
 
+/// A PF has a domain of its own.
+fn pf_address(vf: &VfIdentity) -> String {
+    let (domain, _) = vf.pci_address.split_once(':').unwrap_or((&vf.pci_address, ""));
+    format!("{domain}:00:00.0")
+}
+
+/// Cards of one host differ in their controller, and name their VFs after it but for controller 0.
 fn state(vf: &VfIdentity) -> OwnState {
-    let name = format!("p{}v{}", vf.pf, vf.vf);
+    let VfIdentity { controller, pf, vf, .. } = vf;
+    let name = match controller {
+        0 => format!("p{pf}v{vf}"),
+        _ => format!("c{controller}p{pf}v{vf}"),
+    };
     OwnState { name, mac: None, mtu: OWN_MTU, portrait: None }
 }
 
@@ -68,11 +91,24 @@ mod tests {
     #[test]
     fn a_vf_is_told_by_its_alias() {
         let mut link = Link::default();
-        assert_eq!(VirtualCard.vf_of(&link), None);
+        let card = VirtualCard::default();
+        assert_eq!(card.vf_of(&link), None);
         link.alias = Some("virtual-nic d001:00:00.3 pf1vf2".into());
-        let vf = VirtualCard.vf_of(&link).unwrap();
+        let vf = card.vf_of(&link).unwrap();
         assert_eq!((vf.pf, vf.vf, vf.pci_address.as_str()), (1, 2, "d001:00:00.3"));
-        assert_eq!(VirtualCard.usual_state(&vf).unwrap().name, "p1v2");
-        assert_eq!(VirtualCard.pf_of(&vf).pci_address, "d001:00:00.0");
+        assert_eq!(card.usual_state(&vf).unwrap().name, "p1v2");
+        assert_eq!(card.pf_of(&vf).pci_address, "d001:00:00.0");
+    }
+
+    #[test]
+    fn the_vfs_of_other_pfs_than_those_that_are_named_are_left_alone() {
+        let card = VirtualCard::of_pfs(["d010:00:00.0".parse().unwrap()]);
+        let mut link = Link::default();
+        link.alias = Some("virtual-nic d000:00:00.3 pf0vf2".into());
+        assert_eq!(card.vf_of(&link), None);
+        link.alias = Some("virtual-nic d010:00:00.3 c1pf0vf2".into());
+        let vf = card.vf_of(&link).unwrap();
+        assert_eq!((vf.controller, vf.pf, vf.vf), (1, 0, 2));
+        assert_eq!(card.usual_state(&vf).unwrap().name, "c1p0v2");
     }
 }
