@@ -9,6 +9,7 @@ use std::{
 
 use e2e::{Lab, Settings, program, run};
 use offload_proto::{Finding, Reason};
+use serde_json::Value;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -125,6 +126,30 @@ fn configuration_shown_in_documents_is_good() {
             check_example(&lab, folder.path(), block, &place);
         }
     }
+}
+
+#[test]
+fn the_units_of_one_of_several_agents_differ_by_its_dpu_alone() {
+    for kind in ["service", "socket"] {
+        let unit = |name: &str| {
+            let text = read(&format!("configs/systemd/{name}.{kind}"));
+            text[text.find("[Unit]").unwrap()..].to_owned()
+        };
+        let mut template = unit("dpu-offload-agent@");
+        for of_instance in [" of DPU %i", "@%i", "-%i"] {
+            template = template.replace(of_instance, "");
+        }
+        assert_eq!(template, unit("dpu-offload-agent"), "{kind}");
+    }
+}
+
+#[test]
+fn a_cni_configuration_shown_for_a_second_dpu_names_the_socket_of_its_unit() {
+    let shown = &blocks(&read("docs/INSTALLATION.md"), "json")[0];
+    let shown: Value = serde_json::from_str(shown).unwrap();
+    let socket = read("configs/systemd/dpu-offload-agent@.socket");
+    let named = socket.lines().find_map(|line| line.strip_prefix("ListenStream=")).unwrap();
+    assert_eq!(shown["plugins"][0]["agentSocket"], named.replace("%i", "dpu-2"));
 }
 
 #[test]
