@@ -72,7 +72,7 @@ impl ArmLab {
     /// # Panics
     /// When it stays bad.
     pub fn wait_until_good(&self) {
-        self.operator().wait_for_the_host(LIMIT);
+        self.operator().wait_for_host("node-1", LIMIT);
         let status = Call::new("STATUS", &self.configuration("blue"));
         let good = || status.execute(&self.host).status.success().then_some(());
         wait_for("a good STATUS", LIMIT, good);
@@ -140,7 +140,7 @@ impl ArmLab {
     fn scene(&self) -> Scene<'_> {
         Scene {
             host: &self.host,
-            not_pods: [&self.host, &self.dpu.netns],
+            not_pods: vec![&self.host, &self.dpu.netns],
             clean: &self.clean,
             operator: self.operator(),
             keeper: Keeper::Representors(Box::new(|| self.dpu.json("ip -d -j link show"))),

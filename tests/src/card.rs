@@ -3,22 +3,23 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
 use serde_json::Value;
 
-use crate::{CardKind, Netns, Program, Settings, run, wait_for};
+use crate::{CardKind, Netns, Program, Settings, run, settings, wait_for};
 
 /// The card, plugged in.
 #[derive(Debug)]
 pub struct Card {
     /// The process that is the card.
     pub program: Program,
-    /// The host's root namespace.
-    pub host: Netns,
-    /// The DPU's namespace.
-    pub dpu: Netns,
+    /// The host's root namespace, which may have cards of other DPUs.
+    pub host: Arc<Netns>,
+    /// The DPU's namespace, which may have cards of other hosts.
+    pub dpu: Arc<Netns>,
     /// VFs by PCI address, as they were after plugging.
     clean: BTreeMap<String, HostEnd>,
     pub(crate) plan: Plan,
@@ -28,8 +29,17 @@ pub struct Card {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     kind: CardKind,
+    /// Where one DPU has several cards, or one host, they differ in it.
+    controller: u32,
     pfs: u32,
     vfs: u32,
+}
+
+impl Plan {
+    /// The card of these settings.
+    pub(crate) fn of(settings: &Settings, controller: u32) -> Self {
+        Self { kind: settings.card, controller, pfs: settings.pfs, vfs: settings.vfs }
+    }
 }
 
 /// A VF's netdev, as `ip -j link` shows it.
@@ -115,11 +125,11 @@ impl Card {
     /// When it does not come up.
     #[must_use]
     pub fn plug(settings: &Settings, folder: &Path) -> Self {
-        let plan = Plan { kind: settings.card, pfs: settings.pfs, vfs: settings.vfs };
-        let (host, dpu) = (Netns::new("host"), Netns::new("dpu"));
-        for netns in [&host, &dpu] {
-            netns.ip(&["link", "set", "lo", "up"]);
-        }
+        Self::between(root("host"), root("dpu"), Plan::of(settings, 0), folder)
+    }
+
+    /// Plugs a card between these namespaces.
+    pub(crate) fn between(host: Arc<Netns>, dpu: Arc<Netns>, plan: Plan, folder: &Path) -> Self {
         let program = start(&host, &dpu, plan, folder);
         let mut card = Self { program, host, dpu, clean: BTreeMap::new(), plan };
         card.clean = card.wait_for_ends();
@@ -166,11 +176,36 @@ impl Card {
 
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
         let count = (self.plan.pfs * self.plan.vfs) as usize;
+        let address = settings::dpu_address(self.plan.controller);
         wait_for("the card's VFs and management link", Duration::from_secs(120), || {
-            let ends = Self::ends_in(&self.host);
-            (ends.len() == count && self.host.pings("192.168.100.2")).then_some(ends)
+            let ends = self.own_ends();
+            (ends.len() == count && self.host.pings(&address)).then_some(ends)
         })
     }
+
+    /// Its VFs' netdevs that are in the host's namespace now, by PCI address.
+    fn own_ends(&self) -> BTreeMap<String, HostEnd> {
+        let domains: Vec<_> = (0..self.plan.pfs).map(|pf| self.domain(pf)).collect();
+        let mut ends = Self::ends_in(&self.host);
+        ends.retain(|pci, _| domains.iter().any(|domain| pci.starts_with(domain)));
+        ends
+    }
+
+    /// The PCI address of a PF.
+    pub(crate) fn pf_address(&self, pf: u32) -> String {
+        format!("{}:00:00.0", self.domain(pf))
+    }
+
+    fn domain(&self, pf: u32) -> String {
+        format!("{:04x}", 0xd000 + 16 * self.plan.controller + pf)
+    }
+}
+
+/// A new namespace for the programs of a host or a DPU.
+pub(crate) fn root(label: &str) -> Arc<Netns> {
+    let netns = Netns::new(label);
+    netns.ip(&["link", "set", "lo", "up"]);
+    Arc::new(netns)
 }
 
 /// Pulls the card that `program` is out and plugs it in again.
@@ -180,7 +215,7 @@ pub(crate) fn reset(program: &mut Program, host: &Netns, dpu: &Netns, plan: Plan
 }
 
 fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {
-    let (pfs, vfs) = (plan.pfs.to_string(), plan.vfs.to_string());
+    let [controller, pfs, vfs] = [plan.controller, plan.pfs, plan.vfs].map(|n| n.to_string());
     let arguments = [
         "plug",
         "--kind",
@@ -189,6 +224,8 @@ fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {
         host.name(),
         "--dpu-netns",
         dpu.name(),
+        "--controller",
+        &controller,
         "--pfs",
         &pfs,
         "--vfs",

@@ -27,7 +27,7 @@ pub struct Scene<'a> {
     /// The host's root namespace.
     pub host: &'a Netns,
     /// The namespaces that belong to no pod.
-    pub not_pods: [&'a Netns; 2],
+    pub not_pods: Vec<&'a Netns>,
     /// How each VF looks while nobody has it, by PCI address.
     pub clean: &'a BTreeMap<String, HostEnd>,
     /// Who asks the DPU.
@@ -102,7 +102,7 @@ impl Lab {
         let (host, dpu) = (&self.card.host, &self.card.dpu);
         Scene {
             host,
-            not_pods: [host, dpu],
+            not_pods: vec![host, dpu],
             clean: self.card.clean(),
             operator: self.operator(),
             keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),

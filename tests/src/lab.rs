@@ -70,7 +70,7 @@ impl Lab {
     /// # Panics
     /// When it stays bad.
     pub fn wait_until_good(&self) {
-        self.operator().wait_for_the_host(LIMIT);
+        self.operator().wait_for_host("node-1", LIMIT);
         wait_for("a good STATUS", LIMIT, || self.status().status.success().then_some(()));
     }
 

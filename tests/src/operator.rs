@@ -66,16 +66,16 @@ impl<'a> Operator<'a> {
         list[kind].as_array().unwrap_or_else(|| panic!("no list: {text}")).clone()
     }
 
-    /// Waits until the first host answers the DPU. That both know of their session then neither the DPU's
+    /// Waits until a host answers the DPU. That both know of their session then neither the DPU's
     /// word for it proves, which comes before its welcome, nor the agent's STATUS, which forgives outages.
     ///
     /// # Panics
     /// When it does not.
-    pub fn wait_for_the_host(&self, limit: Duration) {
-        wait_for("an answer of the host", limit, || {
+    pub fn wait_for_host(&self, name: &str, limit: Duration) {
+        wait_for(&format!("an answer of {name}"), limit, || {
             let output = self.dpuctl(&["doctor", "-o", "json"]);
             let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            let host = &found["hosts"][0];
+            let host = found["hosts"].as_array()?.iter().find(|host| host["name"] == name)?;
             (host["connected"] == true && host["problem"] == "").then_some(())
         });
     }

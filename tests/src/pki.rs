@@ -40,6 +40,11 @@ impl Pki {
         pki
     }
 
+    /// Whether there is a certificate `<role>-<name>`.
+    pub(crate) fn has(&self, role: &str, name: &str) -> bool {
+        self.certificate(role, name).exists()
+    }
+
     /// Issues one more certificate: `<role>-<name>`.
     ///
     /// # Panics

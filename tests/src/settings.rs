@@ -44,6 +44,42 @@ cidr = "10.4.0.0/30"
 
 /// Where the service listens.
 pub(crate) const DPU: &str = "192.168.100.2:7443";
+
+/// The DPU's end of the management link of the card that is this controller.
+pub(crate) fn dpu_address(controller: u32) -> String {
+    format!("192.168.{}.2", 100 + controller)
+}
+
+/// Where a card sits: in which DPU, and for which host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    pub(crate) host: &'static str,
+    pub(crate) dpu: &'static str,
+    /// The controller that the DPU knows the host by.
+    pub(crate) controller: u32,
+}
+
+impl Seat {
+    /// That of a lab with one host and one DPU.
+    pub(crate) const ONLY: Self = Self { host: "node-1", dpu: "dpu-1", controller: 0 };
+
+    /// PF 0, as the DPU calls it.
+    fn pf(&self) -> String {
+        match self.controller {
+            0 => "p0".into(),
+            controller => format!("c{controller}p0"),
+        }
+    }
+
+    fn host_section(&self) -> String {
+        format!("[[host]]\nname = {:?}\npfs = [{:?}]\n", self.host, self.pf())
+    }
+
+    /// The service's address, as the host reaches it.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("{}:7443", dpu_address(self.controller))
+    }
+}
 /// Where the proxy to it listens, in the host's namespace.
 pub(crate) const PROXY: &str = "127.0.0.1:7444";
 
@@ -91,7 +127,7 @@ pub struct Settings {
     pub pfs: u32,
     /// VFs of each.
     pub vfs: u32,
-    /// VFs of PF 0 that the pool `default` draws from.
+    /// VFs of each host's PF 0 that the pool `default` draws from.
     pub pool: u32,
     /// The service's `[[network]]` sections.
     pub networks: String,
@@ -103,6 +139,8 @@ pub struct Settings {
     pub grace: u32,
     /// Milliseconds that an attach waits for its VF's carrier at most.
     pub carrier_ms: u32,
+    /// Further keys of the service's `[fabric]`.
+    pub fabric: String,
     /// Further sections of the service's configuration.
     pub service: String,
     /// Further keys of the agent's `[timeouts]`.
@@ -126,6 +164,7 @@ impl Default for Settings {
             quarantine_after: 3,
             grace: 10,
             carrier_ms: 200,
+            fabric: String::new(),
             service: String::new(),
             timeouts: String::new(),
             has_metrics: false,
@@ -154,6 +193,14 @@ impl Settings {
     /// The service's configuration file.
     #[must_use]
     pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
+        self.service_file_of(&[Seat::ONLY], folder, pki)
+    }
+
+    /// That of a DPU with these cards, of which there is one at least.
+    pub(crate) fn service_file_of(&self, seats: &[Seat], folder: &Path, pki: &Pki) -> String {
+        let hosts: String = seats.iter().map(Seat::host_section).collect();
+        let select: Vec<_> =
+            seats.iter().map(|seat| format!("{}#0-{}", seat.pf(), self.pool - 1)).collect();
         let state = folder.join("service");
         let (eswitch, fabric) = match self.has_eswitch {
             true => (self.card.driver(), "bridge"),
@@ -169,22 +216,21 @@ driver = "{eswitch}"
 [fabric]
 driver = "{fabric}"
 bridge = "br-offload"
+{fabric_keys}
 [allocation]
 address_cool_down_s = {cool_down}
 quarantine_after = {quarantine_after}
-[[host]]
-name = "node-1"
-pfs = ["p0"]
+{hosts}
 [[pool]]
 name = "default"
-select = ["p0#0-{last}"]
+select = {select:?}
 {service}
 {networks}"#,
-            tls = pki.section("dpu", "dpu-1"),
+            tls = pki.section("dpu", seats[0].dpu),
+            fabric_keys = self.fabric,
             metrics = self.metrics(),
             cool_down = self.cool_down,
             quarantine_after = self.quarantine_after,
-            last = self.pool - 1,
             service = self.service,
             networks = self.networks,
         )
@@ -193,6 +239,17 @@ select = ["p0#0-{last}"]
     /// The agent's configuration file.
     #[must_use]
     pub fn agent_file(&self, folder: &Path, pki: &Pki) -> String {
+        self.agent_file_of(&Seat::ONLY, "", folder, pki)
+    }
+
+    /// That of the agent for a card, with further keys of `[vf_source]`.
+    pub(crate) fn agent_file_of(
+        &self,
+        seat: &Seat,
+        vf_source: &str,
+        folder: &Path,
+        pki: &Pki,
+    ) -> String {
         format!(
             r#"socket = {socket:?}
 state_dir = {state:?}
@@ -200,23 +257,25 @@ boot_id_file = {boot_id:?}
 netns_folders = [{netns:?}]
 [dpu]
 endpoint = "{endpoint}"
-name = "dpu-1"
+name = "{dpu}"
 {tls}
 {metrics}
 [vf_source]
 kind = "virtual"
+{vf_source}
 [timeouts]
 unreachable_grace_s = {grace}
 carrier_ms = {carrier_ms}
 {timeouts}
 "#,
-            endpoint = if self.proxied { PROXY } else { DPU },
+            endpoint = if self.proxied { PROXY.into() } else { seat.endpoint() },
+            dpu = seat.dpu,
             timeouts = self.timeouts,
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),
             netns = folder.join("netns"),
-            tls = pki.section("host", "node-1"),
+            tls = pki.section("host", seat.host),
             metrics = self.metrics(),
             grace = self.grace,
             carrier_ms = self.carrier_ms,

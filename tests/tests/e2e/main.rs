@@ -20,6 +20,7 @@ mod faults;
 mod first_packet;
 mod floods;
 mod greed;
+mod hosts;
 mod identity;
 mod kills;
 mod kubelet;

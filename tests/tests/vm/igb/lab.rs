@@ -149,7 +149,7 @@ impl Lab {
         let now = || self.card.ports();
         let scene = Scene {
             host: &self.host,
-            not_pods: [&self.host, &self.dpu],
+            not_pods: vec![&self.host, &self.dpu],
             clean: &clean.ends,
             operator: self.operator(),
             keeper: Keeper::Pfs { clean: &clean.ports, now: Box::new(now) },

@@ -1,0 +1,290 @@
+//! Several hosts and DPUs: a card for each DPU of each host, and an agent for each card.
+
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    Answer, Call, Card, Netns, Operator, Pki, Program, Settings,
+    card::{Plan, root},
+    cni,
+    invariants::{Keeper, Scene},
+    lab::{start_agent, start_service},
+    settings::Seat,
+    wait_for,
+};
+
+/// How long programs may take to come up or to agree.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The name of a DPU's uplink.
+pub const UPLINK: &str = "uplink";
+
+/// What a DPU is set up with.
+#[derive(Clone, Debug)]
+pub struct DpuPlan {
+    /// Its name.
+    pub name: &'static str,
+    /// The hosts that it has a card in.
+    pub hosts: Vec<&'static str>,
+    /// Its cards, and the service's configuration.
+    pub settings: Settings,
+}
+
+/// Hosts and DPUs. All of it ends when it is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    /// The agents, in the order of DPUs and their hosts.
+    pub agents: Vec<Agent>,
+    /// The DPUs, as they were planned.
+    pub dpus: Vec<Dpu>,
+    pki: Pki,
+    folder: TempDir,
+}
+
+/// An agent, and the card whose VFs it moves.
+#[derive(Debug)]
+pub struct Agent {
+    /// The program.
+    pub program: Program,
+    /// The card.
+    pub card: Card,
+    seat: Seat,
+    folder: PathBuf,
+}
+
+/// A DPU.
+#[derive(Debug)]
+pub struct Dpu {
+    /// Its service.
+    pub service: Program,
+    /// Its namespace.
+    pub netns: Arc<Netns>,
+    name: &'static str,
+    folder: PathBuf,
+}
+
+impl Fleet {
+    /// Brings all of it up and waits until STATUS is good on each host.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn start(plans: &[DpuPlan]) -> Self {
+        Self::on(plans, plans.iter().map(|plan| root(plan.name)).collect())
+    }
+
+    /// Brings two DPUs up likewise whose uplinks, [`UPLINK`], are the ends of one wire.
+    ///
+    /// # Panics
+    /// When they do not come up.
+    #[must_use]
+    pub fn start_wired(plans: &[DpuPlan; 2]) -> Self {
+        let dpus = plans.each_ref().map(|plan| root(plan.name));
+        let [a, b] = &dpus;
+        let peer = ["peer", "name", UPLINK, "netns", b.name()];
+        a.ip(&[&["link", "add", UPLINK, "type", "veth"][..], &peer].concat());
+        let uplinks = format!("uplinks = [{UPLINK:?}]");
+        let wired = plans.each_ref().map(|plan| {
+            let settings = Settings { fabric: uplinks.clone(), ..plan.settings.clone() };
+            DpuPlan { settings, ..plan.clone() }
+        });
+        Self::on(&wired, dpus.into())
+    }
+
+    fn on(plans: &[DpuPlan], dpus: Vec<Arc<Netns>>) -> Self {
+        let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
+        let pki = Pki::make(folder.path().join("pki"));
+        let mut fleet = Self { agents: Vec::new(), dpus: Vec::new(), pki, folder };
+        for (plan, netns) in plans.iter().zip(dpus) {
+            fleet.add_dpu(plan, netns);
+        }
+        fleet.wait_until_good();
+        fleet
+    }
+
+    /// Plugs its cards in, and starts its service and its hosts' agents.
+    fn add_dpu(&mut self, plan: &DpuPlan, netns: Arc<Netns>) {
+        let first = self.agents.len();
+        let seat = |(index, host): (usize, &&'static str)| {
+            let controller = u32::try_from(first + index).unwrap();
+            Seat { host, dpu: plan.name, controller }
+        };
+        let seats: Vec<_> = plan.hosts.iter().enumerate().map(seat).collect();
+        let folder = self.new_folder(plan.name);
+        self.issue("dpu", plan.name);
+        let file = plan.settings.service_file_of(&seats, &folder, &self.pki);
+        fs::write(folder.join("dpu-service.toml"), file).unwrap();
+        fs::create_dir(folder.join("faults-dpu-service")).unwrap();
+        let cards: Vec<_> =
+            seats.iter().map(|seat| self.plug(&plan.settings, *seat, Arc::clone(&netns))).collect();
+        let service = start_service(&netns, &folder);
+        self.dpus.push(Dpu { service, netns, name: plan.name, folder });
+        for (seat, (card, folder)) in seats.into_iter().zip(cards) {
+            let file = plan.settings.agent_file_of(&seat, &own_pf(&card), &folder, &self.pki);
+            fs::write(folder.join("host-shim.toml"), file).unwrap();
+            let program = start_agent(&card.host, &folder);
+            self.agents.push(Agent { program, card, seat, folder });
+        }
+    }
+
+    /// Plugs a card in, in a host that may be known already.
+    fn plug(&self, settings: &Settings, seat: Seat, dpu: Arc<Netns>) -> (Card, PathBuf) {
+        let known = self.agents.iter().find(|agent| agent.seat.host == seat.host);
+        let host = known.map_or_else(|| root(seat.host), |agent| Arc::clone(&agent.card.host));
+        self.issue("host", seat.host);
+        let folder = self.new_folder(&format!("{}-of-{}", seat.host, seat.dpu));
+        fs::create_dir(folder.join("faults-host-shim-agent")).unwrap();
+        fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
+        (Card::between(host, dpu, Plan::of(settings, seat.controller), &folder), folder)
+    }
+
+    fn new_folder(&self, name: &str) -> PathBuf {
+        let folder = self.folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn issue(&self, role: &str, name: &str) {
+        if !self.pki.has(role, name) {
+            self.pki.issue(role, name);
+        }
+    }
+
+    /// Waits until each agent has a session with its DPU, and a good STATUS.
+    ///
+    /// # Panics
+    /// When one stays bad.
+    pub fn wait_until_good(&self) {
+        for agent in &self.agents {
+            self.operator_of(agent).wait_for_host(agent.seat.host, LIMIT);
+            let is_good = || agent.status().status.success().then_some(());
+            wait_for(&format!("a good STATUS of {:?}", agent.seat), LIMIT, is_good);
+        }
+    }
+
+    /// The operator `admin` of the DPU at this place in the plan.
+    #[must_use]
+    pub fn operator(&self, dpu: usize) -> Operator<'_> {
+        let name = self.dpus[dpu].name;
+        self.operator_of(self.agents.iter().find(|agent| agent.seat.dpu == name).unwrap())
+    }
+
+    /// The operator `admin` of an agent's DPU, who works on its host.
+    fn operator_of<'a>(&self, agent: &'a Agent) -> Operator<'a> {
+        let configuration = agent.folder.join("dpuctl.toml");
+        let (endpoint, dpu) = (agent.seat.endpoint(), agent.seat.dpu);
+        let tls = self.pki.section("operator", "admin");
+        let text = format!("endpoint = {endpoint:?}\ndpu = {dpu:?}\n{tls}");
+        fs::write(&configuration, text).unwrap();
+        Operator { netns: &agent.card.host, configuration }
+    }
+
+    /// Asserts the invariants of each host and its DPU, giving the background a while to settle.
+    ///
+    /// # Panics
+    /// When one is still broken, naming each breach.
+    pub fn assert_invariants(&self) {
+        for agent in &self.agents {
+            self.scene(agent).assert_invariants();
+        }
+    }
+
+    /// Asserts the invariants, and that nothing is attached anywhere.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn assert_clean_slate(&self) {
+        for agent in &self.agents {
+            self.scene(agent).assert_clean_slate();
+        }
+    }
+
+    fn scene<'a>(&'a self, agent: &'a Agent) -> Scene<'a> {
+        let cards = self.agents.iter().map(|agent| &agent.card);
+        let dpu = &agent.card.dpu;
+        Scene {
+            host: &agent.card.host,
+            not_pods: cards.flat_map(|card| [&*card.host, &*card.dpu]).collect(),
+            clean: agent.card.clean(),
+            operator: self.operator_of(agent),
+            keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),
+        }
+    }
+}
+
+/// The keys of `[vf_source]` by which the agent leaves the host's other cards alone.
+fn own_pf(card: &Card) -> String {
+    format!("pfs = [{{ address = {:?} }}]", card.pf_address(0))
+}
+
+impl Agent {
+    /// The network configuration that a runtime passes for `network`.
+    #[must_use]
+    pub fn configuration(&self, network: &str) -> Value {
+        cni::configuration(network, &self.folder.join("agent.sock"))
+    }
+
+    /// ADD of `interface` in `pod`, whose container id is its name.
+    #[must_use]
+    pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
+        self.call("ADD", network, pod, interface)
+    }
+
+    /// DEL likewise.
+    #[must_use]
+    pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
+        self.call("DEL", network, pod, interface)
+    }
+
+    fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
+        let call = Call::new(verb, &self.configuration(network));
+        self.execute(&call.of(pod.name(), Some(&pod.path()), interface))
+    }
+
+    /// STATUS of the network `blue`.
+    #[must_use]
+    pub fn status(&self) -> Answer {
+        self.execute(&Call::new("STATUS", &self.configuration("blue")))
+    }
+
+    /// Executes the plugin in the host's namespace.
+    #[must_use]
+    pub fn execute(&self, call: &Call) -> Answer {
+        call.execute(&self.card.host)
+    }
+
+    /// Starts it again after it ended.
+    pub fn start(&mut self) {
+        self.program = start_agent(&self.card.host, &self.folder);
+    }
+
+    /// Resets its card.
+    pub fn reset_card(&mut self) {
+        self.card.reset(&self.folder);
+    }
+
+    /// Gives its host another boot id, as a reboot does; it has to be started again.
+    ///
+    /// # Panics
+    /// When the file can't be written.
+    pub fn new_boot_id(&self, id: &str) {
+        fs::write(self.folder.join("boot-id"), id).unwrap();
+    }
+
+    /// Takes its records away.
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn lose_records(&self) {
+        fs::rename(self.folder.join("agent"), self.folder.join("lost")).unwrap();
+    }
+}
+
+impl Dpu {
+    /// Starts its service again after it ended.
+    pub fn start(&mut self) {
+        self.service = start_service(&self.netns, &self.folder);
+    }
+}
