@@ -35,4 +35,5 @@ mod runtimes;
 mod scripts;
 mod secrets;
 mod soak;
+mod two_dpus;
 mod upgrade;

@@ -1,0 +1,160 @@
+//! One host with the cards of two DPUs, an agent for each.
+
+use std::time::Duration;
+
+use e2e::{Call, Card, DpuPlan, Fleet, Netns, Settings, scenarios::pods::addresses, wait_for};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The interface of each DPU in a pod.
+const INTERFACES: [&str; 2] = ["eth0", "net1"];
+
+/// The network of one DPU, which knows nothing of the other's.
+fn network(dpu: u8) -> String {
+    format!(
+        r#"
+[[network]]
+name = "blue"
+default = true
+[[network.subnet]]
+cidr = "10.{dpu}.0.0/16"
+gateway = "10.{dpu}.0.1"
+[[network.subnet]]
+cidr = "fd00:10:{dpu}::/64"
+gateway = "fd00:10:{dpu}::1"
+"#
+    )
+}
+
+/// node-1 with a card of dpu-1 and one of dpu-2.
+fn one_host() -> Fleet {
+    let plan = |name, dpu| {
+        let settings = Settings { networks: network(dpu), ..Settings::default() };
+        DpuPlan { name, hosts: vec!["node-1"], settings }
+    };
+    Fleet::start(&[plan("dpu-1", 1), plan("dpu-2", 2)])
+}
+
+/// Two pods with an interface of each DPU.
+struct Pods {
+    a: Netns,
+    b: Netns,
+    of_b: Vec<String>,
+}
+
+impl Pods {
+    fn attach(fleet: &Fleet) -> Self {
+        let (a, b) = (Netns::new("a"), Netns::new("b"));
+        let mut of_b = Vec::new();
+        for (agent, interface) in fleet.agents.iter().zip(INTERFACES) {
+            let _ = agent.add("blue", &a, interface).result();
+            of_b.extend(addresses(&agent.add("blue", &b, interface).result()));
+        }
+        let pods = Self { a, b, of_b };
+        pods.assert_reach();
+        fleet.assert_invariants();
+        pods
+    }
+
+    /// By both DPUs and in both families.
+    fn reach(&self) -> bool {
+        self.of_b.iter().all(|address| self.a.pings(address))
+    }
+
+    fn assert_reach(&self) {
+        assert!(self.reach(), "{} does not reach {:?}", self.a.name(), self.of_b);
+    }
+
+    fn detach(&self, fleet: &Fleet) {
+        for (agent, interface) in fleet.agents.iter().zip(INTERFACES) {
+            agent.del("blue", &self.a, interface).nothing();
+            agent.del("blue", &self.b, interface).nothing();
+        }
+        fleet.assert_clean_slate();
+    }
+}
+
+#[test]
+fn a_pod_has_an_interface_of_each_dpu() {
+    let fleet = one_host();
+    let pods = Pods::attach(&fleet);
+    for (dpu, domain) in ["d000:", "d010:"].iter().enumerate() {
+        let attachments = fleet.operator(dpu).get("attachments");
+        let is_of_its_card =
+            |a: &Value| a["vf"]["pciAddress"].as_str().is_some_and(|pci| pci.starts_with(domain));
+        assert_eq!(attachments.len(), 2, "{attachments:?}");
+        assert!(attachments.iter().all(is_of_its_card), "{attachments:?}");
+    }
+    pods.detach(&fleet);
+}
+
+#[test]
+fn each_agent_leaves_the_other_dpus_vfs_alone() {
+    let fleet = one_host();
+    let pods = Pods::attach(&fleet);
+    let [first, second] = &fleet.agents[..] else { panic!("two agents") };
+    for agent in [first, second] {
+        agent.program.signal(Signal::SIGHUP);
+    }
+    fleet.wait_until_good();
+    for (dpu, domain_of_other) in [(0, "d010:"), (1, "d000:")] {
+        assert_eq!(fleet.operator(dpu).get("vfs").len(), 4);
+        let found = fleet.operator(dpu).says(&["doctor"]);
+        assert!(!found.contains(domain_of_other), "{found}");
+    }
+    second.del("blue", &pods.a, "eth0").nothing();
+    first.del("blue", &pods.a, "net1").nothing();
+    pods.assert_reach();
+    fleet.assert_invariants();
+    pods.detach(&fleet);
+}
+
+#[test]
+fn while_one_dpu_is_away_pods_get_interfaces_of_the_other() {
+    let mut fleet = one_host();
+    let pods = Pods::attach(&fleet);
+    fleet.dpus[1].service.crash();
+    fleet.agents[1].program.crash();
+    pods.assert_reach();
+    let pod = Netns::new("pod");
+    let _ = fleet.agents[0].add("blue", &pod, "eth0").result();
+    fleet.agents[1].add("blue", &pod, "net1").fails(11, &["AGENT_UNREACHABLE"]);
+    fleet.agents[0].status().nothing();
+    fleet.agents[0].del("blue", &pod, "eth0").nothing();
+    fleet.dpus[1].start();
+    fleet.agents[1].start();
+    fleet.wait_until_good();
+    fleet.assert_invariants();
+    pods.detach(&fleet);
+}
+
+#[test]
+fn after_a_reset_of_the_second_card_its_vfs_are_back_in_their_pods() {
+    let mut fleet = one_host();
+    let pods = Pods::attach(&fleet);
+    let index = || pods.a.json("ip", &["link", "show", "eth0"])[0]["ifindex"].clone();
+    let before = index();
+    fleet.agents[1].reset_card();
+    wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
+    assert_eq!(index(), before, "the other card was not reset");
+    fleet.wait_until_good();
+    fleet.assert_invariants();
+    pods.detach(&fleet);
+}
+
+#[test]
+fn a_pod_that_dies_gives_both_dpus_their_vf_back() {
+    let fleet = one_host();
+    let Pods { a, b, .. } = Pods::attach(&fleet);
+    let name = a.name().to_owned();
+    drop(a);
+    for (agent, interface) in fleet.agents.iter().zip(INTERFACES) {
+        let del = Call::new("DEL", &agent.configuration("blue"));
+        agent.execute(&del.of(&name, None, interface)).nothing();
+        agent.del("blue", &b, interface).nothing();
+    }
+    fleet.assert_clean_slate();
+    assert_eq!(Card::ends_in(&fleet.agents[0].card.host).len(), 8);
+}
