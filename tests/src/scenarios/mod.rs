@@ -9,6 +9,7 @@ pub mod kills;
 pub mod load;
 pub mod outages;
 pub mod pods;
+pub mod wire;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

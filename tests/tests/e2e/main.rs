@@ -37,3 +37,4 @@ mod secrets;
 mod soak;
 mod two_dpus;
 mod upgrade;
+mod wire;

@@ -13,3 +13,4 @@ mod machine;
 mod netdevsim;
 mod reset;
 mod strangers;
+mod wire;

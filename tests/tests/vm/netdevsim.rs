@@ -44,7 +44,7 @@ bandwidth = { egress_rate = 6000000000 }
 "#;
 
 /// Emulated processors may take seconds for what is due at once.
-const PATIENCE: &str = "[limits]\nheartbeat_ms = 20000\n";
+pub(crate) const PATIENCE: &str = "[limits]\nheartbeat_ms = 20000\n";
 
 pub(crate) fn settings() -> Settings {
     let mut settings = Settings { service: PATIENCE.into(), ..Settings::netdevsim() };

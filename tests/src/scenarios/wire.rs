@@ -1,0 +1,194 @@
+//! Two DPUs, a host each, whose uplinks are the two ends of a wire.
+
+use std::{fs, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::pods::addresses;
+use crate::{DpuPlan, Fleet, Netns, Operator, Settings, UPLINK, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The network `blue` of one DPU: the DPUs' share a subnet, of which each gives out its part.
+fn blue(dpu: u8) -> String {
+    format!(
+        r#"
+[[network]]
+name = "blue"
+default = true
+[[network.subnet]]
+cidr = "10.1.0.0/16"
+gateway = "10.1.0.1"
+ranges = [{{ start = "10.1.{dpu}.1", end = "10.1.{dpu}.254" }}]
+[[network.subnet]]
+cidr = "fd00:10:1::/64"
+gateway = "fd00:10:1::1"
+ranges = [{{ start = "fd00:10:1::{dpu}:1", end = "fd00:10:1::{dpu}:ffff" }}]
+"#
+    )
+}
+
+/// The network `red` likewise, in VLAN 100.
+fn red(dpu: u8) -> Value {
+    json!({
+        "name": "red",
+        "vlan": 100,
+        "subnets": [{
+            "cidr": "10.7.0.0/16",
+            "ranges": [{ "start": format!("10.7.{dpu}.1"), "end": format!("10.7.{dpu}.254") }],
+        }],
+    })
+}
+
+/// node-1 with dpu-1, and node-2 with dpu-2, which are joined.
+fn two_dpus(settings: &Settings) -> Fleet {
+    let plan = |name, host, dpu| {
+        let settings = Settings { networks: blue(dpu), ..settings.clone() };
+        DpuPlan { name, hosts: vec![host], settings }
+    };
+    Fleet::start_wired(&[plan("dpu-1", "node-1", 1), plan("dpu-2", "node-2", 2)])
+}
+
+/// A pod behind each DPU.
+struct Pods {
+    network: &'static str,
+    pods: [Netns; 2],
+    addresses: [Vec<String>; 2],
+}
+
+impl Pods {
+    fn attach(fleet: &Fleet, network: &'static str) -> Self {
+        let pods = ["a", "b"].map(Netns::new);
+        let added =
+            |dpu: usize| addresses(&fleet.agents[dpu].add(network, &pods[dpu], "eth0").result());
+        let addresses = [added(0), added(1)];
+        Self { network, pods, addresses }
+    }
+
+    /// In all families, from either side.
+    fn reach(&self) -> bool {
+        let [a, b] = &self.pods;
+        let [of_a, of_b] = &self.addresses;
+        of_b.iter().all(|to| a.pings(to)) && of_a.iter().all(|to| b.pings(to))
+    }
+
+    fn assert_reach(&self) {
+        assert!(self.reach(), "no way over the wire on {}: {:?}", self.network, self.addresses);
+    }
+
+    fn detach(&self, fleet: &Fleet) {
+        for (agent, pod) in fleet.agents.iter().zip(&self.pods) {
+            agent.del(self.network, pod, "eth0").nothing();
+        }
+    }
+}
+
+/// Whether the kernel of a DPU can do that.
+fn can(operator: &Operator<'_>, capability: &str) -> bool {
+    let described = operator.says(&["describe", "dpu"]);
+    let row = described.lines().find(|line| line.starts_with(capability));
+    let row = row.unwrap_or_else(|| panic!("no {capability}: {described}"));
+    row.split_whitespace().nth(1) == Some("yes")
+}
+
+/// The VLANs of the uplink, as `bridge vlan` shows them.
+fn vlans_of_uplink(dpu: &Netns) -> Vec<u64> {
+    let ports = dpu.json("bridge", &["vlan", "show", "dev", UPLINK]);
+    let vlans = ports.iter().flat_map(|port| port["vlans"].as_array().into_iter().flatten());
+    vlans.filter_map(|vlan| vlan["vlan"].as_u64()).collect()
+}
+
+/// Pods of two DPUs ping each other over their uplinks, whatever happens to wire and services in
+/// between.
+///
+/// # Panics
+/// When it is not so.
+pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
+    let mut fleet = two_dpus(settings);
+    let pods = Pods::attach(&fleet, "blue");
+    fleet.assert_invariants();
+    pods.assert_reach();
+
+    fleet.dpus[0].netns.ip(&["link", "set", UPLINK, "down"]);
+    assert!(!pods.reach(), "there is another way than the wire");
+    fleet.assert_invariants();
+    fleet.dpus[0].netns.ip(&["link", "set", UPLINK, "up"]);
+    wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
+
+    for dpu in 0..fleet.dpus.len() {
+        fleet.dpus[dpu].service.crash();
+        pods.assert_reach();
+        fleet.dpus[dpu].start();
+        fleet.wait_until_good();
+        pods.assert_reach();
+    }
+    fleet.assert_invariants();
+    pods.detach(&fleet);
+    fleet.assert_clean_slate();
+}
+
+/// A service that was away while the wire was cut and switched off puts its uplink in order.
+///
+/// # Panics
+/// When it is not so.
+pub fn a_service_puts_its_uplink_back_in_order_when_it_starts(settings: &Settings) {
+    let mut fleet = two_dpus(settings);
+    let pods = Pods::attach(&fleet, "blue");
+    pods.assert_reach();
+    let dpu = &mut fleet.dpus[1];
+    dpu.service.crash();
+    dpu.netns.ip(&["link", "set", UPLINK, "down", "nomaster"]);
+    dpu.start();
+    fleet.wait_until_good();
+    wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
+    fleet.assert_invariants();
+    pods.detach(&fleet);
+    fleet.assert_clean_slate();
+}
+
+/// On a kernel whose bridges keep VLANs apart, the wire carries those that pods are in, tagged; on
+/// another, an interface in a VLAN is refused by name. Tells which of them it was.
+///
+/// # Panics
+/// When it is not so.
+#[must_use]
+pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
+    let fleet = two_dpus(settings);
+    let kernel_can = can(&fleet.operator(0), "vlan-filtering");
+    for (dpu, number) in [(0, 1), (1, 2)] {
+        let operator = fleet.operator(dpu);
+        let file = operator.configuration.with_file_name("red.json");
+        fs::write(&file, red(number).to_string()).unwrap();
+        let _ = operator.says(&["apply", "-f", file.to_str().unwrap()]);
+    }
+    if kernel_can {
+        vlans_go_over_the_wire(&fleet);
+    } else {
+        fleet.agents[0].add("red", &Netns::new("pod"), "eth0").fails(109, &["red", "100"]);
+        fleet.assert_clean_slate();
+    }
+    kernel_can
+}
+
+fn vlans_go_over_the_wire(fleet: &Fleet) {
+    let untagged = Pods::attach(fleet, "blue");
+    let tagged = Pods::attach(fleet, "red");
+    fleet.assert_invariants();
+    untagged.assert_reach();
+    tagged.assert_reach();
+    for dpu in &fleet.dpus {
+        assert!(vlans_of_uplink(&dpu.netns).contains(&100));
+    }
+    // One subnet for both, so that nothing but the VLAN is between them.
+    untagged.pods[0].ip(&["addr", "add", "192.0.2.1/24", "dev", "eth0"]);
+    tagged.pods[1].ip(&["addr", "add", "192.0.2.2/24", "dev", "eth0"]);
+    assert!(!untagged.pods[0].pings("192.0.2.2"), "the wire joins VLANs");
+
+    tagged.detach(fleet);
+    for dpu in &fleet.dpus {
+        assert!(!vlans_of_uplink(&dpu.netns).contains(&100), "no pod is in it any more");
+    }
+    untagged.assert_reach();
+    untagged.detach(fleet);
+    fleet.assert_clean_slate();
+}

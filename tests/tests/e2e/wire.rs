@@ -1,0 +1,19 @@
+//! Two DPUs whose uplinks are joined.
+
+use e2e::{Settings, scenarios::wire};
+
+#[test]
+fn pods_of_two_dpus_ping_each_other_over_the_wire() {
+    wire::pods_of_two_dpus_ping_each_other_over_the_wire(&Settings::default());
+}
+
+#[test]
+fn a_service_puts_its_uplink_back_in_order_when_it_starts() {
+    wire::a_service_puts_its_uplink_back_in_order_when_it_starts(&Settings::default());
+}
+
+#[test]
+fn a_vlan_goes_over_the_wire_or_is_refused() {
+    // Either is a promise; the kernel of the virtual machine does the former in any case.
+    let _ = wire::a_vlan_goes_over_the_wire_or_is_refused(&Settings::default());
+}
