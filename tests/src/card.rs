@@ -40,6 +40,11 @@ impl Plan {
     pub(crate) fn of(settings: &Settings, controller: u32) -> Self {
         Self { kind: settings.card, controller, pfs: settings.pfs, vfs: settings.vfs }
     }
+
+    /// The name of both ends of its management link.
+    pub(crate) fn management_link(&self) -> String {
+        format!("mgmt{}", self.controller)
+    }
 }
 
 /// A VF's netdev, as `ip -j link` shows it.

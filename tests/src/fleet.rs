@@ -1,17 +1,23 @@
 //! Several hosts and DPUs: a card for each DPU of each host, and an agent for each card.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Call, Card, Netns, Operator, Pki, Program, Settings,
+    Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings,
     card::{Plan, root},
     cni,
+    halves::{HostMachines, Machines, Site},
     invariants::{Keeper, Scene},
     lab::{start_agent, start_service},
-    settings::Seat,
+    settings::{PROXY, Seat},
     wait_for,
 };
 
@@ -50,6 +56,8 @@ pub struct Agent {
     pub program: Program,
     /// The card.
     pub card: Card,
+    /// The network between host and DPU, if its settings are `proxied`.
+    proxy: Option<Proxy>,
     seat: Seat,
     folder: PathBuf,
 }
@@ -124,8 +132,13 @@ impl Fleet {
         for (seat, (card, folder)) in seats.into_iter().zip(cards) {
             let file = plan.settings.agent_file_of(&seat, &own_pf(&card), &folder, &self.pki);
             fs::write(folder.join("host-shim.toml"), file).unwrap();
+            let target = seat.endpoint().parse().unwrap();
+            let proxy = plan
+                .settings
+                .proxied
+                .then(|| Proxy::start(&card.host, PROXY.parse().unwrap(), target));
             let program = start_agent(&card.host, &folder);
-            self.agents.push(Agent { program, card, seat, folder });
+            self.agents.push(Agent { program, card, proxy, seat, folder });
         }
     }
 
@@ -150,6 +163,27 @@ impl Fleet {
         if !self.pki.has(role, name) {
             self.pki.issue(role, name);
         }
+    }
+
+    /// The folder of all configurations, logs and states.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Leaves that folder behind when all is over, or does not.
+    pub(crate) fn keep_folder(&mut self, keep: bool) {
+        self.folder.disable_cleanup(keep);
+    }
+
+    /// Of the first DPU: what the callers of each host need, and what others stop and start meanwhile.
+    pub(crate) fn split(&mut self) -> (Vec<Site<'_>>, Machines<'_>) {
+        let operators: Vec<_> =
+            self.agents.iter().map(|agent| self.operator_of(agent).configuration).collect();
+        let agents = self.agents.iter_mut().zip(operators);
+        let (sites, hosts) = agents.map(|(agent, operator)| agent.split(operator)).unzip();
+        let Dpu { service, netns, folder, .. } = &mut self.dpus[0];
+        (sites, Machines { hosts, service, dpu: netns, folder })
     }
 
     /// Waits until each agent has a session with its DPU, and a good STATUS.
@@ -201,7 +235,7 @@ impl Fleet {
         }
     }
 
-    fn scene<'a>(&'a self, agent: &'a Agent) -> Scene<'a> {
+    pub(crate) fn scene<'a>(&'a self, agent: &'a Agent) -> Scene<'a> {
         let cards = self.agents.iter().map(|agent| &agent.card);
         let dpu = &agent.card.dpu;
         Scene {
@@ -253,6 +287,15 @@ impl Agent {
     #[must_use]
     pub fn execute(&self, call: &Call) -> Answer {
         call.execute(&self.card.host)
+    }
+
+    fn split(&mut self, operator: PathBuf) -> (Site<'_>, HostMachines<'_>) {
+        let Card { program: card, host: netns, plan, .. } = &mut self.card;
+        let (netns, folder): (&Netns, &Path) = (netns, &self.folder);
+        let operator = Operator { netns, configuration: operator };
+        let site = Site { host: netns, folder, operator, socket: folder.join("agent.sock") };
+        let (agent, proxy, plan) = (&mut self.program, self.proxy.as_ref(), *plan);
+        (site, HostMachines { agent, card, netns, plan, proxy, folder })
     }
 
     /// Starts it again after it ended.

@@ -1,4 +1,4 @@
-//! A lab in two halves: what callers use, and what others stop and start meanwhile.
+//! A DPU and its hosts in two halves: what callers use, and what others stop and start meanwhile.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,7 +15,7 @@ use crate::{
 /// How long a program may take to be up.
 const START: Duration = Duration::from_secs(3);
 
-/// What callers use.
+/// What the callers of one host use.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
     pub(crate) host: &'a Netns,
@@ -34,38 +34,50 @@ impl Site<'_> {
     }
 }
 
-/// What is stopped and started.
+/// What is stopped and started: the service, and what each host has.
 #[derive(Debug)]
 pub(crate) struct Machines<'a> {
-    pub(crate) agent: &'a mut Program,
+    pub(crate) hosts: Vec<HostMachines<'a>>,
     pub(crate) service: &'a mut Program,
-    pub(crate) card: &'a mut Program,
-    pub(crate) host: &'a Netns,
     pub(crate) dpu: &'a Netns,
+    pub(crate) folder: &'a Path,
+}
+
+/// What is stopped and started of one host.
+#[derive(Debug)]
+pub(crate) struct HostMachines<'a> {
+    pub(crate) agent: &'a mut Program,
+    pub(crate) card: &'a mut Program,
+    pub(crate) netns: &'a Netns,
     pub(crate) plan: card::Plan,
-    /// Of a lab that is proxied.
+    /// Of one that is proxied.
     pub(crate) proxy: Option<&'a Proxy>,
     pub(crate) folder: &'a Path,
 }
 
 impl Machines<'_> {
-    pub(crate) fn program(&mut self, victim: Victim) -> &mut Program {
+    /// The service, or the agent of that host.
+    pub(crate) fn program(&mut self, victim: Victim, host: usize) -> &mut Program {
         match victim {
-            Victim::Agent => self.agent,
+            Victim::Agent => self.hosts[host].agent,
             Victim::Service => self.service,
         }
     }
 
-    pub(crate) fn start(&mut self, victim: Victim) {
+    pub(crate) fn start(&mut self, victim: Victim, host: usize) {
         match victim {
-            Victim::Agent => *self.agent = lab::start_agent(self.host, self.folder),
+            Victim::Agent => {
+                let HostMachines { agent, netns, folder, .. } = &mut self.hosts[host];
+                **agent = lab::start_agent(netns, folder);
+            }
             Victim::Service => *self.service = lab::start_service(self.dpu, self.folder),
         }
     }
 
     /// As service managers do: not before a program is up.
     pub(crate) fn reload(&self) {
-        for program in [&*self.agent, &*self.service] {
+        let agents = self.hosts.iter().map(|host| &*host.agent);
+        for program in agents.chain([&*self.service]) {
             let is_up = || program.catches(Signal::SIGHUP).then_some(());
             if eventually(START, is_up).is_some() {
                 program.signal(Signal::SIGHUP);
@@ -73,11 +85,16 @@ impl Machines<'_> {
         }
     }
 
-    pub(crate) fn reset_card(&mut self) {
-        card::reset(self.card, self.host, self.dpu, self.plan, self.folder);
+    pub(crate) fn reset_card(&mut self, host: usize) {
+        let HostMachines { card, netns, plan, folder, .. } = &mut self.hosts[host];
+        card::reset(card, netns, self.dpu, *plan, folder);
     }
 
-    pub(crate) fn arm(&self, victim: Victim, how: &str, step: &str) -> PathBuf {
-        lab::arm(self.folder, victim.program(), how, step)
+    pub(crate) fn arm(&self, victim: Victim, host: usize, how: &str, step: &str) -> PathBuf {
+        let folder = match victim {
+            Victim::Agent => self.hosts[host].folder,
+            Victim::Service => self.folder,
+        };
+        lab::arm(folder, victim.program(), how, step)
     }
 }

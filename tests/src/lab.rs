@@ -14,7 +14,6 @@ use tempfile::TempDir;
 
 use crate::{
     Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings, cni,
-    halves::{Machines, Site},
     settings::{DPU, PROXY},
     wait_for,
 };
@@ -210,31 +209,6 @@ impl Lab {
     /// When the file can't be written.
     pub fn arm(&self, program: &str, how: &str, step: &str) -> PathBuf {
         arm(self.path(), program, how, step)
-    }
-
-    /// Leaves the folder of configuration, logs and state behind when all is over, or does not.
-    pub(crate) fn keep_folder(&mut self, keep: bool) {
-        self.folder.disable_cleanup(keep);
-    }
-
-    /// What callers need, and what others stop and start meanwhile.
-    pub(crate) fn split(&mut self) -> (Site<'_>, Machines<'_>) {
-        let operator = self.operator().configuration;
-        let folder = self.folder.path();
-        let (host, dpu) = (&self.card.host, &self.card.dpu);
-        let operator = Operator { netns: host, configuration: operator };
-        let site = Site { host, folder, operator, socket: self.socket() };
-        let machines = Machines {
-            agent: &mut self.agent,
-            service: &mut self.service,
-            card: &mut self.card.program,
-            host,
-            dpu,
-            plan: self.card.plan,
-            proxy: self.proxy.as_ref(),
-            folder,
-        };
-        (site, machines)
     }
 
     /// Has `dpu-service` or `host-shim-agent` write down the points of its steps that it passes, and

@@ -1,4 +1,4 @@
-//! `soak OPERATIONS SEED [WITHOUT...]`, which `hack/soak` starts in private namespaces.
+//! `soak HOSTS OPERATIONS SEED [WITHOUT...]`, which `hack/soak` starts in private namespaces.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -19,11 +19,13 @@ const PROGRESS: usize = 500;
 fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let mut number = |what| arguments.next().expect(what).parse::<u64>().expect("a number");
-    let (operations, seed) = (number("how many operations"), number("a seed"));
+    let size = |number: u64| usize::try_from(number).expect("that fits");
+    let (hosts, operations) = (size(number("how many hosts")), size(number("how many operations")));
+    let seed = number("a seed");
     let without: Vec<Hazard> = arguments.map(|name| name.parse().expect("a hazard")).collect();
     let hazards: Vec<_> = Hazard::ALL.into_iter().filter(|one| !without.contains(one)).collect();
-    println!("{operations} operations of seed {seed}{}", left_out(&without));
-    let mut soak = Soak::start(usize::try_from(operations).expect("that fit"), seed, &hazards);
+    println!("{operations} operations of seed {seed} on {hosts} hosts{}", left_out(&without));
+    let mut soak = Soak::start(hosts, operations, seed, &hazards);
     let folder = soak.folder();
     let advanced = catch_unwind(AssertUnwindSafe(|| advance(&mut soak)));
     let place = format!("seed {seed}, round {}; logs in {}", soak.rounds(), folder.display());

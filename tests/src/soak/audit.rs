@@ -12,7 +12,7 @@ use super::{
     ledger::{Ledger, Promise, State},
 };
 use crate::{
-    Lab,
+    Fleet,
     breach::Breach,
     eventually,
     invariants::{Picture, addresses_of, twice},
@@ -26,40 +26,60 @@ const SETTLE: Duration = Duration::from_secs(60);
 pub(crate) struct Originals(BTreeMap<String, Reading>);
 
 impl Originals {
-    pub(crate) fn of(lab: &Lab) -> Self {
-        Self(cleanliness::readings(&lab.card.host))
+    pub(crate) fn of(fleet: &Fleet) -> Self {
+        Self(readings(fleet))
     }
 }
 
+/// All VFs in their hosts' namespaces, by PCI address.
+fn readings(fleet: &Fleet) -> BTreeMap<String, Reading> {
+    fleet.agents.iter().flat_map(|agent| cleanliness::readings(&agent.card.host)).collect()
+}
+
 /// What is still broken when the background has had its time, seen by foreign tools.
-pub(crate) fn breaches(lab: &Lab, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
+pub(crate) fn breaches(fleet: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
     let mut breaches = Vec::new();
     eventually(SETTLE, || {
-        breaches = look(lab, ledgers, originals);
+        breaches = look(fleet, ledgers, originals);
         breaches.is_empty().then_some(())
     });
     breaches
 }
 
-fn look(lab: &Lab, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
-    let scene = lab.scene();
-    let picture = scene.picture();
-    let mut breaches = scene.breaches(&picture);
+fn look(fleet: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
+    let scenes = fleet.agents.iter().map(|agent| fleet.scene(agent));
+    let seen: Vec<_> = scenes.map(|scene| (scene.picture(), scene)).collect();
+    let mut breaches: Vec<_> =
+        seen.iter().flat_map(|(picture, scene)| scene.breaches(picture)).collect();
+    // But for the hosts' own namespaces, each shows all.
+    let (picture, _) = &seen[0];
+    breaches.extend(broken_promises(fleet, picture, ledgers, originals));
+    breaches
+}
+
+/// Whether all that was promised is there and nothing else is, and what is free is as it was.
+fn broken_promises(
+    fleet: &Fleet,
+    picture: &Picture,
+    ledgers: &[Ledger],
+    originals: &Originals,
+) -> Vec<Breach> {
+    let mut breaches = Vec::new();
     let promises = promises(ledgers);
-    breaches.extend(lost(&picture, &promises).into_iter().map(Breach::lost));
-    breaches.extend(nobodys(&picture, ledgers).into_iter().map(Breach::leaked));
+    breaches.extend(lost(picture, &promises).into_iter().map(Breach::lost));
+    breaches.extend(nobodys(picture, ledgers).into_iter().map(Breach::leaked));
     breaches.extend(promised_twice(&promises).into_iter().map(Breach::doubled));
-    let leases = leaked_leases(&picture, &lab.operator().get("networks"));
+    let leases = leaked_leases(picture, &fleet.operator(0).get("networks"));
     breaches.extend(leases.into_iter().map(Breach::leaked));
     // Whoever has stacked something has given his interface back.
     breaches.extend(picture.stacked.iter().map(|link| Breach::unclean(format!("stacked {link}"))));
-    breaches.extend(unclean(lab, &picture, originals).into_iter().map(Breach::unclean));
+    breaches.extend(unclean(fleet, picture, originals).into_iter().map(Breach::unclean));
     breaches
 }
 
 /// VFs that nobody has and that are not as they were.
-fn unclean(lab: &Lab, picture: &Picture, originals: &Originals) -> Vec<String> {
-    let now = cleanliness::readings(&lab.card.host);
+fn unclean(fleet: &Fleet, picture: &Picture, originals: &Originals) -> Vec<String> {
+    let now = readings(fleet);
     let is_free =
         |pci: &String| picture.attachments.iter().all(|a| a["vf"]["pciAddress"] != pci.as_str());
     let mut told = Vec::new();
@@ -162,23 +182,24 @@ fn number(value: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Settings, breach::Harm, wait_for};
+    use crate::{DpuPlan, Settings, breach::Harm, wait_for};
 
     /// A lab with one attachment, and who was promised it.
-    fn kept_promise() -> (Lab, Vec<Ledger>, Originals) {
-        let lab = Lab::start(&Settings::with_vfs(2));
+    fn kept_promise() -> (Fleet, Vec<Ledger>, Originals) {
+        let settings = Settings::with_vfs(2);
+        let lab = Fleet::start(&[DpuPlan { name: "dpu-1", hosts: vec!["node-1"], settings }]);
         let originals = Originals::of(&lab);
-        let mut ledger = Ledger::new(0, 1);
+        let mut ledger = Ledger::new(0, 0, 1);
         let pod = &mut ledger.pods[0];
-        let result = lab.add("blue", pod.netns.as_ref().unwrap(), "eth0").result();
-        let promise = Promise::new(result, lab.configuration("blue"));
+        let result = lab.agents[0].add("blue", pod.netns.as_ref().unwrap(), "eth0").result();
+        let promise = Promise::new(result, lab.agents[0].configuration("blue"));
         pod.ports[0].state = State::Promised(Box::new(promise));
         let ledgers = vec![ledger];
         await_harms(&lab, &ledgers, &originals, &[]);
         (lab, ledgers, originals)
     }
 
-    fn await_harms(lab: &Lab, ledgers: &[Ledger], originals: &Originals, harms: &[Harm]) {
+    fn await_harms(lab: &Fleet, ledgers: &[Ledger], originals: &Originals, harms: &[Harm]) {
         wait_for(&format!("{harms:?} to be seen"), SETTLE, || {
             let seen: Vec<_> =
                 look(lab, ledgers, originals).iter().map(|breach| breach.harm).collect();
@@ -189,7 +210,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_seen() {
         let (lab, ledgers, originals) = kept_promise();
-        lab.del("blue", ledgers[0].pods[0].netns.as_ref().unwrap(), "eth0").nothing();
+        lab.agents[0].del("blue", ledgers[0].pods[0].netns.as_ref().unwrap(), "eth0").nothing();
         await_harms(&lab, &ledgers, &originals, &[Harm::Lost]);
     }
 

@@ -25,8 +25,6 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The DPU's end of the management link.
-const LINK: &str = "mgmt0";
 
 /// How often what went wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,6 +73,7 @@ impl Points {
 /// A fault that waits for its place.
 struct Armed {
     victim: Victim,
+    host: usize,
     kills: bool,
     file: PathBuf,
 }
@@ -82,6 +81,11 @@ struct Armed {
 impl Armed {
     fn has_struck(&self) -> bool {
         !self.file.exists()
+    }
+
+    /// Whether it is for the service, or for the agent of that host.
+    fn is_for(&self, victim: Victim, host: usize) -> bool {
+        self.victim == victim && (victim == Victim::Service || self.host == host)
     }
 }
 
@@ -106,72 +110,76 @@ impl Chaos<'_> {
         self.disarm(armed);
     }
 
-    fn strike(&mut self, Fault { trouble, lasting, .. }: Fault, armed: &mut Vec<Armed>) {
+    fn strike(&mut self, Fault { trouble, host, lasting, .. }: Fault, armed: &mut Vec<Armed>) {
         match trouble {
             Trouble::Kill(victim) => {
-                self.kill(victim, armed);
+                self.kill(victim, host, armed);
                 thread::park_timeout(lasting);
-                self.machines.start(victim);
+                self.machines.start(victim, host);
             }
-            Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, true, point)),
-            Trouble::FailStep(victim, step) => armed.push(self.arm(victim, false, step)),
-            Trouble::Cut => self.cut(lasting),
-            Trouble::Delay => self.delay(lasting),
-            Trouble::ResetCard => self.reset_card(),
-            Trouble::RebootDpu => {
-                self.kill(Victim::Service, armed);
-                self.reset_card();
-                self.machines.start(Victim::Service);
-            }
-            Trouble::Suspend(victim) => self.suspend(victim, lasting),
+            Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, host, true, point)),
+            Trouble::FailStep(victim, step) => armed.push(self.arm(victim, host, false, step)),
+            Trouble::Cut => self.cut(host, lasting),
+            Trouble::Delay => self.delay(host, lasting),
+            Trouble::ResetCard => self.reset_card(host),
+            Trouble::RebootDpu => self.reboot_dpu(armed),
+            Trouble::Suspend(victim) => self.suspend(victim, host, lasting),
             Trouble::Reload => self.machines.reload(),
         }
     }
 
-    /// An armed fault may have been quicker.
-    fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
-        self.machines.program(victim).crash();
-        self.toll.kills += 1;
-        armed.retain(|fault| !(fault.kills && fault.victim == victim && fault.has_struck()));
+    fn reboot_dpu(&mut self, armed: &mut Vec<Armed>) {
+        const ANY: usize = 0;
+        self.kill(Victim::Service, ANY, armed);
+        (0..self.machines.hosts.len()).for_each(|host| self.reset_card(host));
+        self.machines.start(Victim::Service, ANY);
     }
 
-    fn cut(&mut self, lasting: Duration) {
+    /// An armed fault may have been quicker.
+    fn kill(&mut self, victim: Victim, host: usize, armed: &mut Vec<Armed>) {
+        self.machines.program(victim, host).crash();
+        self.toll.kills += 1;
+        armed.retain(|fault| !(fault.kills && fault.is_for(victim, host) && fault.has_struck()));
+    }
+
+    fn cut(&mut self, host: usize, lasting: Duration) {
         let dpu = self.machines.dpu;
+        let own = self.machines.hosts[host].plan.management_link();
         // A card that was reset just now has none yet.
         wait_for("the management link", LIMIT, || {
-            dpu.json("ip", &["link"]).iter().any(|link| link["ifname"] == LINK).then_some(())
+            dpu.json("ip", &["link"]).iter().any(|link| link["ifname"] == own).then_some(())
         });
-        dpu.ip(&["link", "set", LINK, "down"]);
+        dpu.ip(&["link", "set", &own, "down"]);
         self.toll.cuts += 1;
         thread::park_timeout(lasting);
-        dpu.ip(&["link", "set", LINK, "up"]);
+        dpu.ip(&["link", "set", &own, "up"]);
     }
 
-    fn delay(&mut self, lasting: Duration) {
-        let proxy = self.machines.proxy.expect("a proxied lab");
+    fn delay(&mut self, host: usize, lasting: Duration) {
+        let proxy = self.machines.hosts[host].proxy.expect("a proxied lab");
         proxy.strike(network::Fault::Hold);
         self.toll.delays += 1;
         thread::park_timeout(lasting);
         proxy.heal();
     }
 
-    fn suspend(&mut self, victim: Victim, lasting: Duration) {
-        self.machines.program(victim).signal(Signal::SIGSTOP);
+    fn suspend(&mut self, victim: Victim, host: usize, lasting: Duration) {
+        self.machines.program(victim, host).signal(Signal::SIGSTOP);
         self.toll.suspensions += 1;
         thread::park_timeout(lasting);
-        self.machines.program(victim).signal(Signal::SIGCONT);
+        self.machines.program(victim, host).signal(Signal::SIGCONT);
     }
 
-    fn reset_card(&mut self) {
+    fn reset_card(&mut self, host: usize) {
         self.common.note_reset();
-        self.machines.reset_card();
+        self.machines.reset_card(host);
         self.toll.resets += 1;
     }
 
-    fn arm(&self, victim: Victim, kills: bool, number: usize) -> Armed {
+    fn arm(&self, victim: Victim, host: usize, kills: bool, number: usize) -> Armed {
         let how = if kills { "kill" } else { "fail" };
-        let file = self.machines.arm(victim, how, self.points.name(victim, kills, number));
-        Armed { victim, kills, file }
+        let file = self.machines.arm(victim, host, how, self.points.name(victim, kills, number));
+        Armed { victim, host, kills, file }
     }
 
     /// Starts programs again that armed faults have killed, for some time or until it is over.
@@ -187,12 +195,13 @@ impl Chaos<'_> {
 
     fn note_struck(&mut self, struck: &[Armed]) {
         self.toll.failed_steps += struck.iter().filter(|fault| !fault.kills).count() as u64;
-        for victim in [Victim::Agent, Victim::Service] {
-            if struck.iter().any(|fault| fault.kills && fault.victim == victim) {
-                let program = self.machines.program(victim);
+        let agents = (0..self.machines.hosts.len()).map(|host| (Victim::Agent, host));
+        for (victim, host) in agents.chain([(Victim::Service, 0)]) {
+            if struck.iter().any(|fault| fault.kills && fault.is_for(victim, host)) {
+                let program = self.machines.program(victim, host);
                 wait_for("a program to die of its fault", LIMIT, || program.ended());
                 self.toll.kills += 1;
-                self.machines.start(victim);
+                self.machines.start(victim, host);
             }
         }
     }

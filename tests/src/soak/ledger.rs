@@ -125,6 +125,8 @@ impl Sandbox {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) caller: usize,
+    /// The host that its pods are on.
+    pub(crate) host: usize,
     pub(crate) pods: Vec<Sandbox>,
     pub(crate) late: Vec<Sandbox>,
     /// A namespace beside those of its pods, where they put what they stack on their interfaces.
@@ -132,9 +134,14 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(caller: usize, pods: usize) -> Self {
+    pub(crate) fn new(caller: usize, host: usize, pods: usize) -> Self {
         let pods = (0..pods).map(|_| Sandbox::new()).collect();
-        Self { caller, pods, late: Vec::new(), elsewhere: Netns::new("elsewhere") }
+        Self { caller, host, pods, late: Vec::new(), elsewhere: Netns::new("elsewhere") }
+    }
+
+    /// All its pods end with their host, and others begin.
+    pub(crate) fn begin_anew(&mut self) {
+        *self = Self::new(self.caller, self.host, self.pods.len());
     }
 
     /// The name of the network that this caller applies and deletes.

@@ -39,12 +39,14 @@ use self::{
     proof::{Ports, References},
 };
 use crate::{
-    Lab, Settings,
+    DpuPlan, Fleet, Settings,
     breach::{Breach, Harm},
 };
 
-/// VFs of the card: fewer than interfaces, so that they run out at times.
+/// VFs of all hosts: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
+/// What the hosts are called. There are no more.
+const HOSTS: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// Networks whose pods prove theirs by traffic to a pod that is always there.
 const REFERENCES: [&str; 4] = ["blue", "green", "wire", "tiny"];
 
@@ -112,7 +114,7 @@ impl fmt::Display for Outcome {
 /// A soak that goes on.
 #[derive(Debug)]
 pub struct Soak {
-    lab: Lab,
+    fleet: Fleet,
     hazards: Vec<Hazard>,
     /// Of each caller, and at last of the references.
     ledgers: Vec<Ledger>,
@@ -129,20 +131,15 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// Brings a lab up in which `operations` are going to be done, with these hazards.
+    /// Brings a DPU and so many hosts up, 1 to 3, on which `operations` are going to be done, with these
+    /// hazards.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// When they do not come up.
     #[must_use]
-    pub fn start(operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
-        let settings = Settings {
-            cool_down: 1,
-            quarantine_after: 100,
-            proxied: true,
-            ..Settings::with_vfs(VFS)
-        };
-        let mut lab = Lab::start(&settings);
-        lab.keep_folder(true);
+    pub fn start(hosts: usize, operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
+        let mut fleet = fleet_of(&HOSTS[..hosts]);
+        fleet.keep_folder(true);
         let outcome = Outcome {
             operations: 0,
             toll: Toll::default(),
@@ -153,7 +150,7 @@ impl Soak {
             hazards: hazards.to_vec(),
             ledgers: Vec::new(),
             references: None,
-            originals: Originals::of(&lab),
+            originals: Originals::of(&fleet),
             xdp: xdp::may_be_attached().then(xdp::dropping_program),
             common: Common::default(),
             dice: Dice::new(seed),
@@ -162,16 +159,16 @@ impl Soak {
             planned: operations,
             outcome,
             rounds: 0,
-            lab,
+            fleet,
         };
-        soak.begin_anew();
+        soak.begin();
         soak
     }
 
     /// Where configuration, logs and state are. They stay there if the soak ends badly.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
-        self.lab.path().to_owned()
+        self.fleet.path().to_owned()
     }
 
     /// Does the next round; whether there was one, and all is good.
@@ -183,10 +180,10 @@ impl Soak {
         if left == 0 || !self.outcome.is_good() {
             return false;
         }
-        let round = Round::draw(&mut self.dice, left, &self.hazards);
+        let round = Round::draw(&mut self.dice, left, self.fleet.agents.len(), &self.hazards);
         self.rounds += 1;
-        if round.host_reboots {
-            self.reboot_host();
+        if let Some(host) = round.reboots {
+            self.reboot(host);
         }
         self.run(&round);
         self.outcome.operations += round.len();
@@ -204,7 +201,7 @@ impl Soak {
             self.by_each_caller(|mut caller| caller.leave());
             self.look();
         }
-        self.lab.keep_folder(!self.outcome.is_good());
+        self.fleet.keep_folder(!self.outcome.is_good());
         self.outcome
     }
 
@@ -249,8 +246,8 @@ impl Soak {
         let quiet = round.is_quiet();
         let xdp = xdp_of(&self.xdp);
         let references = self.references.as_ref();
-        let (site, machines) = self.lab.split();
-        let (common, site, done) = (&self.common, &site, &done);
+        let (sites, machines) = self.fleet.split();
+        let (common, sites, done) = (&self.common, &sites, &done);
         let toll = &mut self.outcome.toll;
         let mut chaos = Chaos { machines, points: &self.points, toll, common };
         thread::scope(|scope| {
@@ -260,6 +257,7 @@ impl Soak {
                 .iter_mut()
                 .zip(&round.operations)
                 .map(|(ledger, operations)| {
+                    let site = &sites[ledger.host];
                     scope.spawn(move || {
                         let mut caller = Caller { ledger, site, common, references, xdp, quiet };
                         operations.iter().for_each(|operation| caller.perform(*operation));
@@ -275,9 +273,9 @@ impl Soak {
 
     /// Brings all to rest, and compares.
     fn look(&mut self) {
-        self.lab.wait_until_good();
+        self.fleet.wait_until_good();
         self.by_each_caller(|mut caller| caller.settle());
-        let breaches = audit::breaches(&self.lab, &self.ledgers, &self.originals);
+        let breaches = audit::breaches(&self.fleet, &self.ledgers, &self.originals);
         let is_at_rest = breaches.is_empty();
         self.outcome.breaches.extend(breaches);
         if is_at_rest {
@@ -290,7 +288,7 @@ impl Soak {
 
     /// Each pod has its network, whatever has been repaired, and no other VF gets what is its own.
     fn prove_all(&mut self) {
-        let ports = Ports::of(&self.lab);
+        let ports = Ports::of(&self.fleet);
         self.by_each_caller(|caller| caller.prove_all(&ports));
     }
 
@@ -307,11 +305,11 @@ impl Soak {
     }
 
     fn by_each_caller(&mut self, work: impl Fn(Caller<'_>)) {
-        let (site, _) = self.lab.split();
+        let (sites, _) = self.fleet.split();
         for ledger in &mut self.ledgers {
             let caller = Caller {
+                site: &sites[ledger.host],
                 ledger,
-                site: &site,
                 common: &self.common,
                 references: self.references.as_ref(),
                 xdp: xdp_of(&self.xdp),
@@ -321,34 +319,52 @@ impl Soak {
         }
     }
 
-    /// All callers have fresh pods, and the references are attached.
-    fn begin_anew(&mut self) {
-        self.common.forget_all();
-        self.references = None;
-        self.ledgers = (0..CALLERS).map(|caller| Ledger::new(caller, PODS)).collect();
-        if !self.hazards.contains(&Hazard::Traffic) {
-            return;
+    /// All callers have fresh pods, spread over the hosts, and the references are attached.
+    fn begin(&mut self) {
+        let hosts = self.fleet.agents.len();
+        self.ledgers =
+            (0..CALLERS).map(|caller| Ledger::new(caller, caller % hosts, PODS)).collect();
+        if self.hazards.contains(&Hazard::Traffic) {
+            self.ledgers.push(Ledger::new(CALLERS, CALLERS % hosts, REFERENCES.len()));
         }
-        self.ledgers.push(Ledger::new(CALLERS, REFERENCES.len()));
+        self.attach_references();
+    }
+
+    fn attach_references(&mut self) {
         self.by_each_caller(|mut caller| {
             if caller.ledger.caller == CALLERS {
                 caller.attach_first_interfaces(&REFERENCES);
             }
         });
-        self.references = self.ledgers.last().map(References::of_pods);
+        self.references = self.ledgers.get(CALLERS).map(References::of_pods);
     }
 
-    /// All pods end with the host.
-    fn reboot_host(&mut self) {
-        self.lab.agent.crash();
+    /// All pods end with their host.
+    fn reboot(&mut self, host: usize) {
+        self.fleet.agents[host].program.crash();
         self.outcome.toll.kills += 1;
-        self.ledgers.clear();
-        self.lab.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.rounds));
-        self.lab.start_agent();
-        self.lab.wait_until_good();
-        self.begin_anew();
+        let is_of_host = |ledger: &&mut Ledger| ledger.host == host;
+        for ledger in self.ledgers.iter_mut().filter(is_of_host) {
+            let containers = ledger.sandboxes().map(|sandbox| sandbox.container.as_str());
+            self.common.forget_all(containers);
+            ledger.begin_anew();
+        }
+        let agent = &mut self.fleet.agents[host];
+        agent.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.rounds));
+        agent.start();
+        self.fleet.wait_until_good();
+        // Those that stayed are as they were.
+        self.attach_references();
         self.look();
     }
+}
+
+/// A DPU with these hosts, which share its VFs.
+fn fleet_of(hosts: &[&'static str]) -> Fleet {
+    let vfs = VFS / u32::try_from(hosts.len()).expect("few");
+    let settings =
+        Settings { cool_down: 1, quarantine_after: 100, proxied: true, ..Settings::with_vfs(vfs) };
+    Fleet::start(&[DpuPlan { name: "dpu-1", hosts: hosts.to_vec(), settings }])
 }
 
 fn xdp_of(program: &Option<(TempDir, PathBuf)>) -> &str {

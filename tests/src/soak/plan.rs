@@ -126,24 +126,25 @@ pub(crate) enum Trouble {
     KillAtPoint(Victim, usize),
     /// The step of this number fails.
     FailStep(Victim, usize),
-    /// Host and DPU don't reach each other.
+    /// A host and its DPU don't reach each other.
     Cut,
     /// What host and DPU send each other waits, and comes late.
     Delay,
-    /// The card is pulled out and plugged in again.
+    /// A host's card is pulled out and plugged in again.
     ResetCard,
-    /// The service is killed and the card reset.
+    /// The service is killed and all cards are reset.
     RebootDpu,
     /// A program is suspended, and continued.
     Suspend(Victim),
-    /// Both programs read their configuration again, which harms nobody.
+    /// All programs read their configuration again, which harms nobody.
     Reload,
 }
 
-/// A trouble, when it begins, counted from the one before, and how long it lasts.
+/// A trouble, which host it is for unless it is the DPU's, when it begins, counted from the one before, and how long it lasts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) trouble: Trouble,
+    pub(crate) host: usize,
     pub(crate) after: Duration,
     pub(crate) lasting: Duration,
 }
@@ -151,8 +152,8 @@ pub(crate) struct Fault {
 /// What is done until all is looked at.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// The host reboots before all else.
-    pub(crate) host_reboots: bool,
+    /// This host reboots before all else.
+    pub(crate) reboots: Option<usize>,
     /// What each caller does, in this order.
     pub(crate) operations: [Vec<Operation>; CALLERS],
     /// What goes wrong meanwhile, in this order.
@@ -160,17 +161,19 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Draws a round of at most that many operations. Without a hazard the rest stays the same.
-    pub(crate) fn draw(dice: &mut Dice, at_most: usize, hazards: &[Hazard]) -> Self {
+    /// Draws a round of at most that many operations on so many hosts. Without a hazard the rest stays
+    /// the same.
+    pub(crate) fn draw(dice: &mut Dice, at_most: usize, hosts: usize, hazards: &[Hazard]) -> Self {
         let mut operations: [Vec<Operation>; CALLERS] = Default::default();
         for _ in 0..OPERATIONS_OF_A_ROUND.min(at_most) {
             operations[dice.index(CALLERS)].push(operation(dice, hazards));
         }
         let faults = dice.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
+        let (reboots, host) = (dice.happens(3), dice.index(hosts));
         Self {
-            host_reboots: dice.happens(3),
+            reboots: reboots.then_some(host),
             operations,
-            faults: (0..faults).map(|_| fault(dice, hazards)).collect(),
+            faults: (0..faults).map(|_| fault(dice, hosts, hazards)).collect(),
         }
     }
 
@@ -260,9 +263,9 @@ fn specified(action: Action, dice: &mut Dice) -> Action {
     }
 }
 
-fn fault(dice: &mut Dice, hazards: &[Hazard]) -> Fault {
+fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
     let victim = dice.weighted(&[(1, Victim::Agent), (1, Victim::Service)]);
-    let number = dice.index(1000);
+    let (number, host) = (dice.index(1000), dice.index(hosts));
     let trouble = dice.weighted(&[
         (30, Trouble::Kill(victim)),
         (30, Trouble::KillAtPoint(victim, number)),
@@ -280,10 +283,12 @@ fn fault(dice: &mut Dice, hazards: &[Hazard]) -> Fault {
     let after = Duration::from_millis(dice.below(600));
     match trouble {
         Trouble::Suspend(_) if hazards.contains(&Hazard::Suspended) => {
-            Fault { trouble, after, lasting: suspension }
+            Fault { trouble, host, after, lasting: suspension }
         }
-        Trouble::Suspend(_) => Fault { trouble: Trouble::Reload, after, lasting: Duration::ZERO },
-        _ => Fault { trouble, after, lasting: Duration::from_millis(brief) },
+        Trouble::Suspend(_) => {
+            Fault { trouble: Trouble::Reload, host, after, lasting: Duration::ZERO }
+        }
+        _ => Fault { trouble, host, after, lasting: Duration::from_millis(brief) },
     }
 }
 
@@ -296,7 +301,7 @@ mod tests {
         let plan = |seed| {
             let mut dice = Dice::new(seed);
             (0..20)
-                .map(|_| format!("{:?}", Round::draw(&mut dice, 1000, &Hazard::ALL)))
+                .map(|_| format!("{:?}", Round::draw(&mut dice, 1000, 2, &Hazard::ALL)))
                 .collect::<Vec<_>>()
         };
         assert_eq!(plan(3), plan(3));
@@ -305,6 +310,6 @@ mod tests {
 
     #[test]
     fn a_last_round_is_no_longer_than_what_is_left() {
-        assert_eq!(Round::draw(&mut Dice::new(1), 7, &[]).len(), 7);
+        assert_eq!(Round::draw(&mut Dice::new(1), 7, 1, &[]).len(), 7);
     }
 }

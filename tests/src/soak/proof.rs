@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, process::Command, time::Duration};
 use serde_json::Value;
 
 use super::ledger::{Ledger, Promise, Sandbox};
-use crate::{Lab, Netns, eventually, process::run};
+use crate::{Fleet, Netns, eventually, process::run};
 
 /// What a packet carries: more than all that is on an idle network meanwhile.
 const PAYLOAD: u64 = 1000;
@@ -143,11 +143,11 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub(crate) fn of(lab: &Lab) -> Self {
+    pub(crate) fn of(fleet: &Fleet) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let vfs = lab.operator().get("vfs");
+        let vfs = fleet.operator(0).get("vfs");
         let named = vfs.iter().map(|vf| (text(&vf["vf"]["pciAddress"]), text(&vf["representor"])));
-        Self { dpu: lab.card.dpu.name().to_owned(), representors: named.collect() }
+        Self { dpu: fleet.dpus[0].netns.name().to_owned(), representors: named.collect() }
     }
 
     /// What each representor has delivered to its VF so far.

@@ -118,6 +118,15 @@ fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
 }
 
 #[test]
+fn a_soak_has_no_other_hosts_than_it_can_have() {
+    for line in [&["--hosts", "0"][..], &["--hosts", "4"], &["--hosts"]] {
+        let output = run(hack("soak").args(line));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output).starts_with("soak: --hosts needs 1, 2 or 3;"), "{output:?}");
+    }
+}
+
+#[test]
 fn a_soak_leaves_out_nothing_that_it_does_not_know() {
     for line in [&["--without", "kills"][..], &["--without"]] {
         let output = run(hack("soak").args(line));
@@ -134,7 +143,7 @@ fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
     let second = format!("commit aaaaaaaaaa\n9 operations of seed 2\n{GOOD}\n");
     let cut_off = "9 operations of seed 3\n";
     fs::write(folder.path().join("soaks.log"), format!("{stopped}{second}{cut_off}")).unwrap();
-    let later = format!("commit bbbbbbbbbb\n9 operations of seed 4\n{GOOD}\n");
+    let later = format!("commit bbbbbbbbbb\n9 operations of seed 4 on 2 hosts\n{GOOD}\n");
     fs::write(folder.path().join("later.log"), later).unwrap();
     let mut command = hack("reliability");
     let output = run(command.args(["--logs", "soaks.log", "later.log"]).current_dir(&folder));
@@ -143,7 +152,8 @@ fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
     let rows: Vec<_> = said.lines().filter(|line| line.ends_with(" |")).skip(1).collect();
     let ended = |seed, commit| format!("| {seed} | {commit} | {GOOD} |");
     let not_ended = |seed| format!("| {seed} | unknown | came to no end |");
-    let expected = [not_ended(1), ended(2, "aaaaaaaaaa"), not_ended(3), ended(4, "bbbbbbbbbb")];
+    let expected =
+        [not_ended(1), ended("2", "aaaaaaaaaa"), not_ended(3), ended("4 on 2 hosts", "bbbbbbbbbb")];
     assert_eq!(rows, expected, "{said}");
 }
 

@@ -10,9 +10,9 @@ use e2e::{
 /// What takes a quarter of a minute.
 const OPERATIONS: usize = 300;
 
-fn soak(seed: u64) {
-    println!("hack/soak --ops {OPERATIONS} --seed {seed} does the same again");
-    let mut soak = Soak::start(OPERATIONS, seed, &Hazard::ALL);
+fn soak(hosts: usize, seed: u64) {
+    println!("hack/soak --hosts {hosts} --ops {OPERATIONS} --seed {seed} does the same again");
+    let mut soak = Soak::start(hosts, OPERATIONS, seed, &Hazard::ALL);
     let folder = soak.folder();
     while soak.advance() {}
     let progress = soak.progress();
@@ -24,11 +24,11 @@ fn soak(seed: u64) {
 
 #[test]
 fn a_short_soak_loses_leaks_and_doubles_nothing() {
-    soak(20);
+    soak(1, 20);
 }
 
 #[test]
-fn a_short_soak_that_is_another_each_time_loses_leaks_and_doubles_nothing() {
+fn a_short_soak_of_two_hosts_that_is_another_each_time_loses_leaks_and_doubles_nothing() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    soak(now.as_secs());
+    soak(2, now.as_secs());
 }

@@ -1,0 +1,267 @@
+//! ADD, alone, twice at once, dying, suspended and misused.
+
+use std::{sync::atomic::Ordering::Relaxed, thread};
+
+use serde_json::{Value, json};
+
+use super::Caller;
+use crate::{
+    Answer, Call, Netns,
+    breach::Breach,
+    soak::{
+        ledger::{Promise, State},
+        plan::{Death, Network, Pause, Then, Wish},
+        tricks::{Scene, Tricks},
+    },
+};
+
+/// Codes of refusals that need no fault: no such network, no VF, no address, an address or a MAC
+/// address in use.
+const REFUSALS: [u64; 5] = [101, 102, 103, 104, 106];
+
+impl Caller<'_> {
+    pub(super) fn add(&mut self, pod: usize, interface: usize, network: Network, wish: Wish) {
+        let configuration = self.wanted(pod, interface, network, wish);
+        let answer = self.site.execute(&self.call_to_add(pod, interface, &configuration));
+        self.note_added(pod, interface, &configuration, &answer);
+    }
+
+    pub(super) fn add_twice(&mut self, pod: usize, interface: usize, network: Network) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let site = self.site;
+        let (one, other) = thread::scope(|scope| {
+            let one = scope.spawn(|| site.execute(&call));
+            let other = site.execute(&call);
+            (one.join().expect("an ADD"), other)
+        });
+        self.note_added_twice(pod, interface, &configuration, [one, other]);
+    }
+
+    /// Whichever failed may have come first.
+    pub(super) fn note_added_twice(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        configuration: &Value,
+        answers: [Answer; 2],
+    ) {
+        let (failed, added): (Vec<_>, Vec<_>) =
+            answers.into_iter().partition(|answer| !answer.status.success());
+        for answer in failed.iter().chain(&added) {
+            self.note_added(pod, interface, configuration, answer);
+        }
+        if !self.quiet && !failed.is_empty() {
+            self.ledger.pods[pod].ports[interface].doubt();
+        }
+    }
+
+    pub(super) fn add_dying(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        death: Death,
+    ) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let answer = call.execute_and_kill(self.site.host, death.after);
+        self.note_added_or_dead(pod, interface, &configuration, &answer);
+        if death.then == Then::Del {
+            self.del(pod, interface, true);
+        }
+    }
+
+    pub(super) fn add_twice_dying(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        death: Death,
+    ) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let site = self.site;
+        let (dying, living) = thread::scope(|scope| {
+            let dying = scope.spawn(|| call.execute_and_kill(site.host, death.after));
+            let living = site.execute(&call);
+            (dying.join().expect("an ADD"), living)
+        });
+        if !dying.is_killed() {
+            return self.note_added_twice(pod, interface, &configuration, [dying, living]);
+        }
+        self.note_added(pod, interface, &configuration, &living);
+        self.note_added_or_dead(pod, interface, &configuration, &dying);
+        if !self.quiet && !living.status.success() {
+            self.ledger.pods[pod].ports[interface].doubt();
+        }
+    }
+
+    /// What nobody was answered must not be. While its interface is in the pod, the answer may have been
+    /// on its way: then the runtime has to send DEL.
+    pub(super) fn note_added_or_dead(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        configuration: &Value,
+        answer: &Answer,
+    ) {
+        if !answer.is_killed() {
+            return self.note_added(pod, interface, configuration, answer);
+        }
+        self.common.tally.dead.fetch_add(1, Relaxed);
+        let sandbox = &mut self.ledger.pods[pod];
+        let port = &mut sandbox.ports[interface];
+        if matches!(port.state, State::Absent | State::Leaving) {
+            let is_there = |netns: &Netns| {
+                let shown = netns.command("ip").args(["link", "show", port.interface]).output();
+                shown.is_ok_and(|shown| shown.status.success())
+            };
+            let may_be_answered =
+                !answer.stdout.is_empty() || sandbox.netns.as_ref().is_some_and(is_there);
+            port.state = if may_be_answered { State::Unknown } else { State::Leaving };
+        }
+    }
+
+    pub(super) fn add_suspended(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        pause: Pause,
+    ) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let call = self.call_to_add(pod, interface, &configuration);
+        let answer = self.execute_suspended(&call, pause);
+        self.note_added(pod, interface, &configuration, &answer);
+    }
+
+    pub(super) fn add_cut_short(&mut self, pod: usize, interface: usize, network: Network) {
+        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let add = self.call_to_add(pod, interface, &configuration);
+        let sandbox = &self.ledger.pods[pod];
+        let path = sandbox.netns.as_ref().map(Netns::path);
+        let name = sandbox.ports[interface].interface;
+        let del = Call::new("DEL", &configuration).of(&sandbox.container, path.as_deref(), name);
+        let site = self.site;
+        thread::scope(|scope| {
+            scope.spawn(|| site.execute(&add));
+            let _ = site.execute(&del);
+        });
+        self.ledger.pods[pod].ports[interface].doubt();
+        self.del(pod, interface, true);
+    }
+
+    pub(super) fn misuse(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        tricks: Tricks,
+        then: Then,
+    ) {
+        self.add(pod, interface, network, Wish::Nothing);
+        let sandbox = &mut self.ledger.pods[pod];
+        let port = &mut sandbox.ports[interface];
+        if port.promise().is_none() {
+            return;
+        }
+        let scene =
+            Scene { link: port.interface, elsewhere: self.ledger.elsewhere.name(), xdp: self.xdp };
+        let played = tricks.play(&sandbox.container, &scene);
+        port.state = State::Misused;
+        self.common.tally.hostile.fetch_add(1, Relaxed);
+        let mut known = self.common.tally.tricks.lock().unwrap();
+        for (trick, passed) in played {
+            *known.entry(trick).or_default() |= passed;
+        }
+        drop(known);
+        if then == Then::Del {
+            self.del(pod, interface, true);
+        }
+    }
+
+    /// The configuration of the next ADD: a promised one's own again.
+    pub(super) fn wanted(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        wish: Wish,
+    ) -> Value {
+        let own = self.ledger.own_network();
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        if let Some(promise) = port.promise() {
+            return promise.configuration.clone();
+        }
+        let network = match network {
+            Network::Configured(name) => name.to_owned(),
+            Network::Own => own,
+        };
+        let mut configuration = self.site.configuration(&network);
+        // What may be attached is in the network that it was attached to.
+        if matches!(port.state, State::Absent | State::Leaving) {
+            port.network = network;
+        }
+        match wish {
+            Wish::Nothing => {}
+            Wish::Mac(byte) => {
+                let mac = format!("02:50:a4:00:00:{byte:02x}");
+                configuration["runtimeConfig"] = json!({ "mac": mac });
+            }
+            Wish::Address(byte) => {
+                let ips = [format!("10.1.200.{byte}/16")];
+                configuration["runtimeConfig"] = json!({ "ips": ips });
+            }
+        }
+        configuration
+    }
+
+    pub(super) fn call_to_add(&self, pod: usize, interface: usize, configuration: &Value) -> Call {
+        let sandbox = &self.ledger.pods[pod];
+        let name = sandbox.ports[interface].interface;
+        let known = (sandbox.container.clone(), name.to_owned());
+        self.common.known.lock().unwrap().insert(known);
+        let path = sandbox.netns.as_ref().map(Netns::path);
+        Call::new("ADD", configuration).of(&sandbox.container, path.as_deref(), name)
+    }
+
+    pub(super) fn note_added(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        configuration: &Value,
+        answer: &Answer,
+    ) {
+        let container = self.ledger.pods[pod].container.clone();
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        let place = format!("{container} {}", port.interface);
+        if !answer.status.success() {
+            let (code, text) = answer.error();
+            let was_promised = port.promise().is_some();
+            let is_refusal = !was_promised && REFUSALS.contains(&code);
+            if self.quiet && !is_refusal && port.is_certain() {
+                self.common.complain(Breach::lost(format!("ADD of {place} failed: {text}")));
+            }
+            if !(self.quiet && is_refusal) {
+                port.doubt();
+            }
+            return;
+        }
+        if matches!(port.state, State::Misused) {
+            return;
+        }
+        let promise = Promise::new(answer.result(), configuration.clone());
+        if let Some(earlier) = port.promise()
+            && !earlier.equals(&promise)
+        {
+            let what = format!("ADD of {place} gave {earlier:?}, then {promise:?}");
+            self.common.complain(Breach::doubled(what));
+        }
+        port.state = State::Promised(Box::new(promise));
+        if let Some(network) = configuration["name"].as_str() {
+            port.network = network.to_owned();
+        }
+        self.prove(pod, interface);
+    }
+}

@@ -1,0 +1,70 @@
+//! CHECK, STATUS and GC.
+
+use serde_json::json;
+
+use super::Caller;
+use crate::{Call, Netns, breach::Breach, soak::ledger::State};
+
+impl Caller<'_> {
+    pub(super) fn check(&self, pod: usize, interface: usize) {
+        let sandbox = &self.ledger.pods[pod];
+        let port = &sandbox.ports[interface];
+        let mut configuration = self.site.configuration(&port.network);
+        if let Some(promise) = port.promise() {
+            configuration = promise.configuration.clone();
+            configuration["prevResult"] = promise.result.clone();
+        }
+        let path = sandbox.netns.as_ref().map(Netns::path);
+        let call = Call::new("CHECK", &configuration);
+        let call = call.of(&sandbox.container, path.as_deref(), port.interface);
+        let answer = self.site.execute(&call);
+        let place = format!("{} {}", sandbox.container, port.interface);
+        match (&port.state, answer.status.success()) {
+            (State::Promised(_), false) if self.quiet => {
+                let what = format!("CHECK of {place} failed: {:?}", answer.error());
+                self.common.complain(Breach::lost(what));
+            }
+            (State::Absent, true) => {
+                self.common.complain(Breach::leaked(format!("{place} is given back, and checked")));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn status(&self) {
+        let answer = self.site.execute(&self.call("STATUS", "blue"));
+        if !answer.status.success() && self.quiet {
+            let what = format!("STATUS is bad: {:?}", answer.error());
+            self.common.complain(Breach::lost(what));
+        }
+    }
+
+    /// GC of one network, whose list lacks that interface and has all others.
+    pub(super) fn collect(&mut self, pod: usize, interface: usize) {
+        let sandbox = &self.ledger.pods[pod];
+        let port = &sandbox.ports[interface];
+        let stale = (sandbox.container.clone(), port.interface.to_owned());
+        let mut valid = self.common.known.lock().unwrap().clone();
+        valid.remove(&stale);
+        let valid: Vec<_> = valid
+            .into_iter()
+            .map(|(container, name)| json!({ "containerID": container, "ifname": name }))
+            .collect();
+        let mut configuration = self.site.configuration(&port.network);
+        configuration["cni.dev/valid-attachments"] = json!(valid);
+        let answer = self.site.execute(&Call::new("GC", &configuration));
+        let is_done = answer.status.success();
+        if !is_done && self.quiet {
+            let what = format!("GC failed: {:?}", answer.error());
+            self.common.complain(Breach::leaked(what));
+        }
+        let port = &mut self.ledger.pods[pod].ports[interface];
+        match &port.state {
+            State::Absent => {}
+            State::Promised(_) | State::Misused | State::Leaving if is_done => {
+                port.state = State::Leaving;
+            }
+            _ => port.doubt(),
+        }
+    }
+}
