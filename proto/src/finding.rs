@@ -68,8 +68,6 @@ findings! {
     /// Host and DPU have different VFs, MAC addresses or IP addresses in their records of an
     /// attachment.
     RecordsDiffer = "RECORDS_DIFFER", "recreate the pod: it is not known which of the records is right";
-    /// Two attachments hold the same address or key, so that the journal contradicts itself.
-    HeldTwice = "HELD_TWICE", "recreate the pod of one of them";
     /// The DPU has an attachment of which its host has no record.
     AttachmentUnknownToHost = "ATTACHMENT_UNKNOWN_TO_HOST", "release it with `dpuctl release` once its pod is gone";
     /// The host has a record of an attachment that the DPU does not have.

@@ -59,7 +59,6 @@ impl Engine {
         }
         let views = {
             let registry = self.registry();
-            differences.extend(registry.held_twice());
             registry.vf_views(&survey)
         };
         differences.extend(views.iter().filter_map(quarantine));

@@ -9,7 +9,6 @@ mod examine;
 mod forwarding;
 #[cfg(test)]
 mod fuzz;
-mod index;
 mod listing;
 mod mend;
 mod network_changes;

@@ -5,17 +5,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
+    ptr,
     sync::Arc,
 };
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::{Failure, Finding, Reason, v1::Difference};
+use offload_proto::{Failure, Reason};
 use tokio::time::Instant;
 use vf_alloc::{Allocator, HostId, PfId, RestoredState, VfId};
 
 use super::{
-    index::Index,
     networks::{Claim, Networks, Suspended},
     settings::{Configuration, Settings},
     views::Origin,
@@ -40,10 +40,7 @@ pub(super) struct Registry {
     pub(super) hosts: BTreeMap<HostName, BTreeSet<PfId>>,
     /// How many VFs PFs shall have.
     pub(super) wanted_vfs: BTreeMap<PfId, u32>,
-    macs: Index<MacAddress>,
-    /// Those that the journal gave to several attachments, and these: none, unless it is damaged. Of all
-    /// others the networks' pools know the holder.
-    addresses_held_twice: Index<IpAddr>,
+    by_mac: HashMap<MacAddress, AttachmentId>,
     /// Addresses that rest, or have rested, as the journal has them.
     pub(super) cooling: Vec<Cooling>,
     /// As of when the latest Detach of each VF spoke, and the boot that this time belongs to.
@@ -58,7 +55,7 @@ pub(super) struct Registry {
     /// Why no new attachments are taken. `None`: they are.
     pub(super) draining: Option<String>,
     entries: HashMap<AttachmentId, Entry>,
-    by_key: Index<AttachmentKey>,
+    by_key: HashMap<AttachmentKey, AttachmentId>,
     /// Numbers for the allocator. A host that is served no more keeps its number.
     host_numbers: HashMap<HostName, HostId>,
 }
@@ -147,8 +144,7 @@ impl Registry {
             suspended: BTreeMap::new(),
             hosts: BTreeMap::new(),
             wanted_vfs: configuration.vfs,
-            macs: Index::default(),
-            addresses_held_twice: held_twice(&loaded.attachments),
+            by_mac: HashMap::new(),
             cooling: loaded.cooling,
             detaches: HashMap::new(),
             unaccounted: BTreeSet::new(),
@@ -156,11 +152,12 @@ impl Registry {
             stuck: BTreeSet::new(),
             draining: None,
             entries: HashMap::new(),
-            by_key: Index::default(),
+            by_key: HashMap::new(),
             host_numbers: HashMap::new(),
             settings,
         };
         registry.set_hosts(configuration.hosts);
+        check_unshared(&loaded.attachments)?;
         for record in loaded.attachments {
             registry.restore_attachment(record)?;
         }
@@ -231,18 +228,15 @@ impl Registry {
 
     pub(super) fn insert(&mut self, entry: Entry) {
         let record = &entry.record;
-        self.macs.insert(record.mac, record.id);
+        self.by_mac.insert(record.mac, record.id);
         self.by_key.insert(record.key.clone(), record.id);
         self.entries.insert(record.id, entry);
     }
 
     pub(super) fn remove(&mut self, id: AttachmentId) {
         if let Some(entry) = self.entries.remove(&id) {
-            self.macs.remove(&entry.record.mac, id);
-            for lease in &entry.record.leases {
-                self.addresses_held_twice.remove(&lease.address.ip(), id);
-            }
-            self.by_key.remove(&entry.record.key, id);
+            self.by_mac.remove(&entry.record.mac);
+            self.by_key.remove(&entry.record.key);
         }
     }
 
@@ -254,13 +248,12 @@ impl Registry {
         self.entries.get_mut(&id)
     }
 
-    /// A journal may hold two of a key, of which the later one is meant: the hosts claim no other.
     pub(super) fn by_key(&self, key: &AttachmentKey) -> Option<&Entry> {
-        self.get(self.by_key.newest(key)?)
+        self.get(*self.by_key.get(key)?)
     }
 
     pub(super) fn by_mac(&self, mac: MacAddress) -> Option<&Entry> {
-        self.get(self.macs.newest(&mac)?)
+        self.get(*self.by_mac.get(&mac)?)
     }
 
     pub(super) fn by_vf(&self, vf: VfId) -> Option<&Entry> {
@@ -277,28 +270,6 @@ impl Registry {
 
     pub(super) fn users_of(&self, network: &str) -> impl Iterator<Item = &Entry> {
         self.entries.values().filter(move |entry| entry.record.network.name == network)
-    }
-
-    /// What several attachments hold, each of which should hold it alone: only a damaged journal has
-    /// it so.
-    pub(super) fn held_twice(&self) -> Vec<Difference> {
-        let tell = |what: String, ids: &BTreeSet<AttachmentId>, outcome: &str| {
-            let holders = ids.iter().filter_map(|id| self.get(*id));
-            let holders: Vec<_> =
-                holders.map(|it| format!("{} ({})", it.record.id, it.record.key)).collect();
-            let message = format!("attachments {} hold it: {outcome}", holders.join(" and "));
-            Finding::HeldTwice.of(what, message)
-        };
-        let addresses = self.addresses_held_twice.shared().map(|(address, ids)| {
-            tell(address.to_string(), ids, "each pod keeps it, and no other gets it")
-        });
-        let macs = self.macs.shared().map(|(mac, ids)| {
-            tell(mac.to_string(), ids, "each pod keeps it, and no other gets it")
-        });
-        let keys = self.by_key.shared().map(|(key, ids)| {
-            tell(key.to_string(), ids, "the last one is its pod's, the others wait for release")
-        });
-        addresses.chain(macs).chain(keys).collect()
     }
 
     /// All addresses that attachments hold, each with its network's name.
@@ -376,22 +347,7 @@ impl Registry {
         });
         self.cooling.extend(resting);
         self.vfs.release(&id);
-        let freed = self.get(id).map(|entry| Arc::clone(&entry.record));
         self.remove(id);
-        freed.iter().for_each(|record| self.keep_for_others(record));
-    }
-
-    /// What a journal gave to another attachment, too, is that one's now.
-    fn keep_for_others(&mut self, freed: &Record) {
-        for address in freed.leases.iter().map(|lease| lease.address.ip()) {
-            let other = self.addresses_held_twice.other(&address, freed.id);
-            let Some(other) = other else { continue };
-            for pool in self.networks.pools_with(address) {
-                if let Err(error) = pool.restore(other, address) {
-                    tracing::error!(%error, "the journal contradicts itself");
-                }
-            }
-        }
     }
 
     /// Takes back a reservation that nobody has ever used. With `failed`, its VF could not be
@@ -451,20 +407,39 @@ impl Registry {
         if until == now {
             return Vec::new();
         }
-        let is_free = |address: &IpNetwork| {
-            self.addresses_held_twice.other(&address.ip(), record.id).is_none()
-        };
-        record.leases.iter().map(|lease| lease.address).filter(is_free).map(rest).collect()
+        record.leases.iter().map(|lease| lease.address).map(rest).collect()
     }
 }
 
-fn held_twice(records: &[Record]) -> Index<IpAddr> {
-    let mut addresses = Index::default();
+/// Refuses records of which two hold the same. Only a damaged journal has such, and whichever of the
+/// two were believed, the other one's pod would lose what it uses.
+fn check_unshared(records: &[Record]) -> Result<(), OpenError> {
+    let mut holders = HashMap::<String, &Record>::new();
     for record in records {
-        for lease in &record.leases {
-            addresses.insert(lease.address.ip(), record.id);
+        for what in held_alone(record) {
+            let other = holders.get(&what).filter(|other| !ptr::eq(**other, record));
+            if let Some(other) = other {
+                return Err(shared(&what, other, record));
+            }
+            holders.insert(what, record);
         }
     }
-    addresses.retain_shared();
-    addresses
+    Ok(())
+}
+
+/// What no other attachment may hold, as people call it.
+fn held_alone(record: &Record) -> impl Iterator<Item = String> {
+    let Record { key, vf, mac, leases, .. } = record;
+    let addresses = leases.iter().map(|lease| format!("address {}", lease.address.ip()));
+    [format!("key {key}"), format!("VF {vf}"), format!("MAC address {mac}")]
+        .into_iter()
+        .chain(addresses)
+}
+
+fn shared(what: &str, one: &Record, other: &Record) -> OpenError {
+    OpenError::Contradiction(format!(
+        "attachments {} ({}) and {} ({}) both hold {what}: put back a copy of the journal from \
+         before, or empty the hosts of these pods and move the journal away",
+        one.id, one.key, other.id, other.key
+    ))
 }

@@ -1,22 +1,18 @@
 //! Restarts, full disks, and commits that share transactions.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, mpsc},
-};
+use std::sync::{Arc, mpsc};
 
 use dpu_service::{
     attachments::{Depth, Detach},
-    host::LiveAttachment,
-    model::{AttachSpec, AttachmentId, AttachmentState, Record, WantedAddress},
+    model::{AttachmentId, AttachmentState, Record},
 };
 use futures::future::join_all;
 use journal::faulty_disk::FULL;
+use netlink::MacAddress;
 use offload_proto::Reason;
 use vf_alloc::VfId;
 
-use crate::world::{World, configuration, detach_of, inventory, key, live, settings, spec};
+use crate::world::{World, configuration, detach_of, key, live, settings, spec};
 
 #[tokio::test]
 async fn a_restart_gives_the_same_view() {
@@ -118,45 +114,38 @@ async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
     world.check();
 }
 
-/// Nothing of a journal that contradicts itself is dropped in silence, nor given to a third. Whichever of
-/// the two is read first has it at first.
+/// Whichever of the two the service believed, the other one's pod would lose what it uses.
 #[tokio::test]
-async fn what_two_attachments_hold_is_told_and_kept_for_the_one_that_is_left() {
-    for id in [u128::MIN, u128::MAX] {
-        what_a_twin_holds_is_told_and_kept(AttachmentId(uuid::Uuid::from_u128(id))).await;
-    }
-}
-
-async fn what_a_twin_holds_is_told_and_kept(id: AttachmentId) {
-    let mut world = World::new().await;
-    let first = world.attached("first").await.record;
-    let other = VfId { vf: if first.vf.vf == 0 { 1 } else { 0 }, ..first.vf };
-    let twin = Record { id, key: key("twin"), vf: other, ..(*first).clone() };
-    world.restart_with(&twin).await;
-
-    let examined = world.engine.examine_dpu().await.unwrap();
-    let twice = examined.differences.iter().filter(|found| found.code == "HELD_TWICE");
-    let twice: HashMap<_, _> = twice.map(|found| (found.subject.as_str(), found)).collect();
-    let addresses: Vec<_> = first.leases.iter().map(|lease| lease.address.ip()).collect();
-    let (v4, v6, mac) = (addresses[0].to_string(), addresses[1].to_string(), first.mac.to_string());
-    for subject in [&v4, &v6, &mac] {
-        assert!(twice.contains_key(subject.as_str()), "{subject}: {examined:?}");
-        let found = twice[subject.as_str()];
-        let names_both = [first.id, id].iter().all(|id| found.message.contains(&id.to_string()));
-        assert!(names_both && found.message.ends_with("no other gets it"), "{found:?}");
-    }
-    assert_eq!(twice.len(), 3);
-
-    let in_use = |id| LiveAttachment { id, in_pod: true };
-    world.hello(&[in_use(first.id), in_use(id)]).await;
-    for (gone, is_free) in [("first", false), ("twin", true)] {
-        world.detach(gone).await;
-        let inventory = inventory(&world.kernel, &[]);
-        world.say_inventory(&inventory).await;
-        let wanted = |ip: &IpAddr| WantedAddress { ip: *ip, prefix_length: None };
-        let addresses = addresses.iter().map(wanted).collect();
-        let asked = AttachSpec { addresses, ..spec("next") };
-        assert_eq!(world.attach(asked).await.is_ok(), is_free, "{gone} is gone");
+async fn a_journal_in_which_two_attachments_hold_the_same_is_refused_by_name() {
+    let own = |first: &Record| Record {
+        id: AttachmentId(uuid::Uuid::nil()),
+        key: key("twin"),
+        vf: VfId { vf: first.vf.vf ^ 1, ..first.vf },
+        mac: MacAddress([2, 0, 0, 0, 0, 9]),
+        leases: Vec::new(),
+        ..first.clone()
+    };
+    let shares: [fn(Record, &Record) -> (Record, String); 4] = [
+        |twin, first| (Record { vf: first.vf, ..twin }, format!("VF {}", first.vf)),
+        |twin, first| (Record { mac: first.mac, ..twin }, format!("MAC address {}", first.mac)),
+        |twin, first| (Record { key: first.key.clone(), ..twin }, format!("key {}", first.key)),
+        |twin, first| {
+            let lease = first.leases[1].clone();
+            let what = format!("address {}", lease.address.ip());
+            (Record { leases: vec![lease], ..twin }, what)
+        },
+    ];
+    for share in shares {
+        let mut world = World::new().await;
+        let first = world.attached("first").await.record;
+        let (twin, what) = share(own(&first), &first);
+        let refusal = world.refusal_with(&twin).await;
+        assert!(refusal.is_of_the_file(), "{refusal:?}");
+        let sentence = refusal.to_string();
+        let (one, other) = (format!("{} ({})", first.id, first.key), format!("{} (", twin.id));
+        for named in [what, one, other, "put back a copy".into()] {
+            assert!(sentence.contains(&named), "{named}: {sentence}");
+        }
     }
 }
 

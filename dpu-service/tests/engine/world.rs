@@ -15,7 +15,7 @@ use dpu_service::{
         AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,
         Pod, Record,
     },
-    records::{Changes, Records},
+    records::{Changes, OpenError, Records},
     sessions::{HostCommand, Session},
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
@@ -142,20 +142,21 @@ impl World {
         self.start();
     }
 
-    /// Likewise, and meanwhile somebody puts a record into the journal.
-    pub(crate) async fn restart_with(&mut self, record: &Record) {
-        self.stop().await;
-        let records = open_records(&self.directory, &self.disk);
-        records.commit(Changes::default().put_attachment(record)).await.unwrap();
-        drop(records);
-        self.start();
-    }
-
     /// Likewise, of a power cut: `fate` says what became of what was not synced.
     pub(crate) async fn restart_after_power_cut(&mut self, fate: impl FnMut() -> Fate) {
         self.stop().await;
         self.disk.as_ref().unwrap().power_on(fate);
         self.start();
+    }
+
+    /// Why the service does not start with a journal that somebody has put this record into.
+    pub(crate) async fn refusal_with(&mut self, record: &Record) -> OpenError {
+        self.stop().await;
+        let Self { directory, configuration, settings, kernel, disk, .. } = &*self;
+        let records = open_records(directory, disk);
+        records.commit(Changes::default().put_attachment(record)).await.unwrap();
+        Attachments::open(records, kernel.programmer(), configuration.clone(), settings.clone())
+            .unwrap_err()
     }
 
     /// The file is locked until the last of the engine is gone.
