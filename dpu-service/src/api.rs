@@ -29,12 +29,12 @@ pub(crate) use finish::Finish;
 pub(crate) use operator::OperatorApi;
 pub(crate) use workload::WorkloadApi;
 
-use crate::attachments::Attachments;
+use crate::attachments::Engine;
 
 /// What the services share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) engine: Attachments,
+    pub(crate) engine: Arc<Engine>,
     /// This DPU's certificate, and with it its name.
     pub(crate) credentials: LiveCredentials,
     /// How long before its end it is told that the certificate expires.
@@ -84,7 +84,7 @@ impl Shared {
 
     /// All that is wrong, given why Attach can't be served.
     pub(crate) fn all_problems(&self, mut status: Vec<String>) -> Vec<String> {
-        let of_vfs = self.engine.vf_warnings();
+        let of_vfs = self.engine.operators().vf_warnings();
         let others = self.other_problems().into_iter().chain(of_vfs).chain(self.expiring());
         for problem in others {
             if !status.contains(&problem) {
@@ -100,7 +100,7 @@ impl Shared {
         let configuration = self.configuration_problems.lock();
         let configuration = configuration.unwrap_or_else(PoisonError::into_inner).clone();
         let certificate = self.credentials.problem();
-        let warnings = self.engine.warnings();
+        let warnings = self.engine.operators().warnings();
         configuration.into_iter().chain(certificate).chain(warnings).collect()
     }
 }

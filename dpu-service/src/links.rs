@@ -1,19 +1,19 @@
 //! Watches the kernel for what happens to the links and ports that attachments live on.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use netlink::{DevlinkEvent, DevlinkMonitor, LinkEvent, LinkMonitor, Netns};
 use tokio::time::sleep;
 
-use crate::{attachments::Attachments, config::Fabric, driver::Refused};
+use crate::{attachments::Engine, config::Fabric, driver::Refused};
 
 /// How long to wait before watching again after the watch failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Tells the engine whenever a representor, the bridge or an uplink changes, comes or goes. Ends
 /// never.
-pub(crate) async fn follow(engine: Attachments, fabric: Fabric) {
+pub(crate) async fn follow(engine: Arc<Engine>, fabric: Fabric) {
     loop {
         if let Err(error) = watch(&engine, &fabric).await {
             tracing::error!(reason = %Chain(&error), "trying again");
@@ -22,7 +22,7 @@ pub(crate) async fn follow(engine: Attachments, fabric: Fabric) {
     }
 }
 
-async fn watch(engine: &Attachments, fabric: &Fabric) -> Result<(), Refused> {
+async fn watch(engine: &Engine, fabric: &Fabric) -> Result<(), Refused> {
     let mut monitor = LinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
     // Whatever changed while nobody watched.
     engine.kernel_changed();
@@ -35,7 +35,7 @@ async fn watch(engine: &Attachments, fabric: &Fabric) -> Result<(), Refused> {
 }
 
 /// Tells the engine whenever a card or one of its ports changes, comes or goes. Ends never.
-pub(crate) async fn follow_cards(engine: Attachments) {
+pub(crate) async fn follow_cards(engine: Arc<Engine>) {
     loop {
         if let Err(error) = watch_cards(&engine).await {
             tracing::error!(reason = %Chain(&error), "trying again");
@@ -44,7 +44,7 @@ pub(crate) async fn follow_cards(engine: Attachments) {
     }
 }
 
-async fn watch_cards(engine: &Attachments) -> Result<(), Refused> {
+async fn watch_cards(engine: &Engine) -> Result<(), Refused> {
     let mut monitor = DevlinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
     engine.kernel_changed();
     loop {

@@ -1,12 +1,12 @@
 //! When the kernel is made to agree with the journal. It takes no input but the wish to look: what
 //! to do follows from what there is.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attachments::{Attachments, Depth};
+use crate::attachments::{Depth, Engine};
 
 /// How often everything is looked at, whatever happens.
 const ROUTINE: Duration = Duration::from_secs(60);
@@ -20,15 +20,15 @@ const GATHER: Duration = Duration::from_secs(1);
 
 /// Reconciles at once, whenever the kernel or a host says that something changed, and on a timer,
 /// until `stop`.
-pub async fn run(attachments: Attachments, stop: CancellationToken) {
+pub async fn run(engine: Arc<Engine>, stop: CancellationToken) {
     let mut routine = interval(ROUTINE);
     routine.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reports = attachments.kernel_reports();
+    let mut reports = engine.kernel_reports();
     loop {
         let depth = tokio::select! {
             () = stop.cancelled() => return,
             _ = routine.tick() => Depth::Thorough,
-            () = attachments.host_spoke() => Depth::Thorough,
+            () = engine.host_spoke() => Depth::Thorough,
             _ = reports.changed() => Depth::Quick,
         };
         if depth == Depth::Quick {
@@ -36,6 +36,6 @@ pub async fn run(attachments: Attachments, stop: CancellationToken) {
             let _ = timeout(GATHER, calm).await;
         }
         reports.mark_unchanged();
-        attachments.reconcile(depth).await;
+        engine.reconcile(depth).await;
     }
 }

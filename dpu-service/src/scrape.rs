@@ -10,7 +10,7 @@ use mtls::LiveCredentials;
 
 use crate::{
     api::Shared,
-    attachments::{Attachments, NetworkView, PoolView},
+    attachments::{Engine, NetworkView, PoolView},
     sessions::HostView,
 };
 
@@ -35,9 +35,9 @@ impl Scrape {
         if let Some(shared) = shared {
             add_journal(&mut page, &shared.engine);
             add_attachments(&mut page, &shared.engine);
-            add_hosts(&mut page, &shared.engine.hosts());
-            add_vfs(&mut page, &shared.engine.pools());
-            add_addresses(&mut page, &shared.engine.networks());
+            add_hosts(&mut page, &shared.engine.hosts().list());
+            add_vfs(&mut page, &shared.engine.operators().pools());
+            add_addresses(&mut page, &shared.engine.networks().list());
         }
         let help = "Calls that were answered, streams that were begun";
         page.calls("service", help, &self.calls);
@@ -50,7 +50,7 @@ async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
         Some(shared) => {
             // One look, which tries a journal that has a problem: what a page tells fits together.
             let status = shared.status().await;
-            let is_writable = shared.engine.journal_can_be_written();
+            let is_writable = shared.engine.records().can_be_written();
             (status.is_empty(), is_writable, shared.all_problems(status).len())
         }
         None => (false, false, 1),
@@ -65,15 +65,15 @@ async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
     );
 }
 
-fn add_journal(page: &mut Page, engine: &Attachments) {
-    let journal::Statistics { commits, transactions } = engine.journal_statistics();
+fn add_journal(page: &mut Page, engine: &Arc<Engine>) {
+    let journal::Statistics { commits, transactions } = engine.records().statistics();
     page.counter("service_journal_commits", "Changes made durable", commits);
     let help = "Transactions that these changes took";
     page.counter("service_journal_transactions", help, transactions);
 }
 
-fn add_attachments(page: &mut Page, engine: &Attachments) {
-    let numbers = engine.attachments_by_state();
+fn add_attachments(page: &mut Page, engine: &Arc<Engine>) {
+    let numbers = engine.operators().attachments_by_state();
     let series = numbers.map(|(state, number)| ([label("state", state.name())], number as u64));
     page.gauges("service_attachments", "Attachments, by where they stand", series);
 }

@@ -22,7 +22,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
-    attachments::Attachments,
+    attachments::Engine,
     config::{Config, Limits},
     model::HostName,
 };
@@ -110,10 +110,10 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Ends with the listener.
-async fn note_refusals(mut outdated: mpsc::Receiver<OutdatedPeer>, engine: Attachments) {
+async fn note_refusals(mut outdated: mpsc::Receiver<OutdatedPeer>, engine: Arc<Engine>) {
     while let Some(OutdatedPeer { holder, address, reason }) = outdated.recv().await {
         if holder.role() == Role::Host {
-            engine.host_refused(&HostName(holder.name().into()), address.ip(), &reason);
+            engine.hosts().refused(&HostName(holder.name().into()), address.ip(), &reason);
         }
     }
 }

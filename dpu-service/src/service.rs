@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::{self, Shared},
-    attachments::{Attachments, Depth},
+    attachments::{Depth, Engine},
     config::{self, Config, EswitchDriver},
     driver::{Capability, Refused},
     error::ServiceError,
@@ -130,7 +130,7 @@ pub fn credentials(config: &Config) -> Result<LiveCredentials, CredentialsError>
 
 /// Whether the kernel and the records were compared lately. What hangs, be it a lock, the journal or
 /// the kernel, keeps the reconciler from that too.
-fn is_well(engine: Attachments) -> impl Fn() -> bool {
+fn is_well(engine: Arc<Engine>) -> impl Fn() -> bool {
     move || {
         let is_well = engine.since_reconciled() < STUCK_AFTER;
         if !is_well {
@@ -149,9 +149,9 @@ fn flatten(
     }
 }
 
-fn open_engine(config: &Config, programmer: &Programmer) -> Result<Attachments, OpenError> {
+fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
     let records = Records::open(&config.state_dir.join(JOURNAL))?;
-    Attachments::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
+    Engine::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
 }
 
 fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
@@ -176,7 +176,7 @@ fn log_capability(capability: &Capability) {
 
 fn share(
     config: &Config,
-    engine: Attachments,
+    engine: Arc<Engine>,
     credentials: LiveCredentials,
     stop: &CancellationToken,
 ) -> Shared {
@@ -198,7 +198,7 @@ fn share(
 /// `patience` lasts.
 async fn shut_down(
     shared: &Shared,
-    engine: Attachments,
+    engine: Arc<Engine>,
     stop: &CancellationToken,
     patience: Duration,
 ) {

@@ -17,7 +17,7 @@ use tonic::{Request, service::InterceptorLayer};
 
 use crate::{
     api::Count,
-    attachments::Attachments,
+    attachments::Engine,
     config::Config,
     error::ServiceError,
     records::OpenError,
@@ -35,8 +35,8 @@ pub(crate) async fn open_when_readable(
     config: &Config,
     credentials: &LiveCredentials,
     calls: &Arc<Calls>,
-    open: impl Fn() -> Result<Attachments, OpenError>,
-) -> Result<Option<Attachments>, ServiceError> {
+    open: impl Fn() -> Result<Arc<Engine>, OpenError>,
+) -> Result<Option<Arc<Engine>>, ServiceError> {
     let error = match open() {
         Err(error) if error.is_of_the_file() => error,
         opened => return Ok(Some(opened?)),
@@ -62,8 +62,8 @@ pub(crate) async fn open_when_readable(
 }
 
 async fn try_again(
-    open: impl Fn() -> Result<Attachments, OpenError>,
-) -> Result<Attachments, OpenError> {
+    open: impl Fn() -> Result<Arc<Engine>, OpenError>,
+) -> Result<Arc<Engine>, OpenError> {
     loop {
         sleep(RETRY_AFTER).await;
         match block_in_place(&open) {

@@ -61,7 +61,7 @@ impl Authorise {
     }
 
     fn check_host(&self, name: &str) -> Result<(), Failure> {
-        if self.shared.engine.serves(&HostName(name.into())) {
+        if self.shared.engine.hosts().serves(&HostName(name.into())) {
             return Ok(());
         }
         Err(Failure::new(

@@ -69,7 +69,7 @@ fn confirmed(first: Vec<v1::Difference>, mut second: v1::Diagnosis) -> v1::Diagn
 async fn look(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
     let before = attachments(shared);
     let hosts = hosts.look().await;
-    let dpu = shared.engine.examine_dpu().await?;
+    let dpu = shared.engine.operators().examine_dpu().await?;
     let after = attachments(shared);
     let mut diagnosis = Comparison { before, hosts, dpu, after }.diagnosis(shared);
     diagnosis.differences.extend(of_service(shared).await);
@@ -150,7 +150,7 @@ fn obstacles(tried: &[HostHalf]) -> HashMap<Identity, String> {
 }
 
 fn attachments(shared: &Shared) -> Vec<AttachmentView> {
-    shared.engine.attachments(&AttachmentFilter::default())
+    shared.engine.operators().attachments(&AttachmentFilter::default())
 }
 
 #[cfg(test)]

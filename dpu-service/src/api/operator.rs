@@ -30,10 +30,10 @@ impl v1::operator_server::Operator for OperatorApi {
             version: env!("CARGO_PKG_VERSION").into(),
             eswitch_driver: engine.programmer().eswitch_name().into(),
             fabric_driver: engine.programmer().fabric_name().into(),
-            capabilities: engine.capabilities().iter().map(show::capability).collect(),
-            hosts: engine.hosts().iter().map(show::host).collect(),
+            capabilities: engine.programmer().capabilities().iter().map(show::capability).collect(),
+            hosts: engine.hosts().list().iter().map(show::host).collect(),
             problems: self.0.problems().await,
-            attachments: show::count(engine.attachment_count()),
+            attachments: show::count(engine.operators().attachment_count()),
             started_at: self.0.started_at.to_string(),
             cards: engine.programmer().cards().iter().map(show::card).collect(),
         }))
@@ -43,7 +43,7 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         _request: Request<v1::ListVfsRequest>,
     ) -> Result<Response<v1::ListVfsResponse>, Status> {
-        let vfs = self.0.engine.vfs().await?.iter().map(show::vf_status).collect();
+        let vfs = self.0.engine.operators().vfs().await?.iter().map(show::vf_status).collect();
         Ok(Response::new(v1::ListVfsResponse { vfs }))
     }
 
@@ -56,7 +56,8 @@ impl v1::operator_server::Operator for OperatorApi {
             network: read::optional_network(network)?,
             host: read::optional_host(host)?,
         };
-        let attachments = self.0.engine.attachments(&filter).iter().map(show::attachment).collect();
+        let attachments =
+            self.0.engine.operators().attachments(&filter).iter().map(show::attachment).collect();
         Ok(Response::new(v1::ListAttachmentsResponse { attachments }))
     }
 
@@ -65,14 +66,14 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::GetAttachmentRequest>,
     ) -> Result<Response<v1::AttachmentDetail>, Status> {
         let id = read::id_prefix(&request.into_inner().id)?;
-        Ok(Response::new(show::detail(&self.0.engine.attachment(&id).await?)))
+        Ok(Response::new(show::detail(&self.0.engine.operators().attachment(&id).await?)))
     }
 
     async fn list_networks(
         &self,
         _request: Request<v1::ListNetworksRequest>,
     ) -> Result<Response<v1::ListNetworksResponse>, Status> {
-        let networks = self.0.engine.networks().iter().map(show::network_status).collect();
+        let networks = self.0.engine.networks().list().iter().map(show::network_status).collect();
         Ok(Response::new(v1::ListNetworksResponse { networks }))
     }
 
@@ -80,7 +81,7 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         _request: Request<v1::ListPoolsRequest>,
     ) -> Result<Response<v1::ListPoolsResponse>, Status> {
-        let pools = self.0.engine.pools().iter().map(show::pool).collect();
+        let pools = self.0.engine.operators().pools().iter().map(show::pool).collect();
         Ok(Response::new(v1::ListPoolsResponse { pools }))
     }
 
@@ -90,7 +91,7 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
         let v1::ApplyNetworkRequest { network, dry_run } = request.into_inner();
         let network = read::network(network)?;
-        let (view, applied) = self.0.engine.apply_network(network, dry_run).await?;
+        let (view, applied) = self.0.engine.networks().apply(network, dry_run).await?;
         Ok(Response::new(v1::ApplyNetworkResponse {
             network: Some(show::network_status(&view)),
             outcome: show::outcome(applied),
@@ -103,7 +104,7 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::DeleteNetworkResponse>, Status> {
         let v1::DeleteNetworkRequest { name, force } = request.into_inner();
         let name = read::network_name(name)?;
-        self.0.engine.delete_network(name, force).await?;
+        self.0.engine.networks().delete(name, force).await?;
         Ok(Response::new(v1::DeleteNetworkResponse {}))
     }
 
@@ -114,7 +115,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let v1::ReleaseAttachmentRequest { id, reason } = request.into_inner();
         let id = read::attachment_id(&id)?;
         let reason = read::reason(reason)?;
-        let view = self.0.engine.release(id, reason).await?;
+        let view = self.0.engine.operators().release(id, reason).await?;
         let attachment = Some(show::attachment(&view));
         Ok(Response::new(v1::ReleaseAttachmentResponse { attachment }))
     }
@@ -124,7 +125,7 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::ClearQuarantineRequest>,
     ) -> Result<Response<v1::ClearQuarantineResponse>, Status> {
         let vf = read::vf(request.into_inner().vf)?;
-        let view = self.0.engine.clear_quarantine(vf).await?;
+        let view = self.0.engine.operators().clear_quarantine(vf).await?;
         Ok(Response::new(v1::ClearQuarantineResponse { vf: Some(show::vf_status(&view)) }))
     }
 

@@ -56,11 +56,11 @@ async fn run(
 ) -> Result<(), Status> {
     let (hello, protocol) = first_words(shared, peer, host, &mut incoming).await?;
     let capabilities = hello.capabilities.clone();
-    let session = shared.engine.hello(host.clone(), hello).await?;
+    let session = shared.engine.hosts().hello(host.clone(), hello).await?;
     let id = session.id;
     let mut conversation = Conversation { shared, host, incoming, outgoing, session };
     let result = conversation.hold(protocol, capabilities).await;
-    shared.engine.goodbye(host, id, expired(peer.certificate_end));
+    shared.engine.hosts().goodbye(host, id, expired(peer.certificate_end));
     result
 }
 
@@ -156,7 +156,7 @@ impl Conversation<'_> {
     }
 
     async fn hear(&self, received: v1::HostMessage) -> Result<(), Status> {
-        let engine = &self.shared.engine;
+        let hosts = self.shared.engine.hosts();
         let session = self.session.id;
         match received.message {
             Some(host_message::Message::Heartbeat(heartbeat)) => {
@@ -164,18 +164,18 @@ impl Conversation<'_> {
             }
             Some(host_message::Message::Attached(attached)) => {
                 let id = read::attachment_id(&attached.attachment_id)?;
-                engine.host_attached(self.host, session, id);
+                hosts.attached(self.host, session, id);
             }
             Some(host_message::Message::Inventory(inventory)) => {
                 // Heartbeats don't wait for what follows from it.
-                drop(engine.inventory(self.host, session, &read::inventory(&inventory)?)?);
+                drop(hosts.inventory(self.host, session, &read::inventory(&inventory)?)?);
             }
             Some(host_message::Message::Hello(_)) => {
                 return Err(refuse(format!("host {} said hello twice in one session", self.host)));
             }
             Some(host_message::Message::Examination(found)) => {
                 let request_id = found.request_id;
-                engine.host_examined(self.host, session, request_id, read::examination(&found));
+                hosts.examined(self.host, session, request_id, read::examination(&found));
             }
             // A message of a later protocol: nothing that this version has to know.
             None => {}

@@ -1,90 +1,197 @@
-//! What all flows share: the state, the locks, and how kernel work is run.
+//! What all flows share: the state, the locks, and that a flow runs to its end.
 
 use std::{
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use bootstrap::Chain;
 use jiff::Timestamp;
 use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
-use tokio::{
-    sync::{Notify, watch},
-    task::spawn_blocking,
-    time::{Instant, timeout},
-};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use vf_alloc::VfId;
 
-use super::{Attachments, overtaken::Overtaken, registry::Registry};
+use super::{
+    hosts::Hosts,
+    networks::Networks,
+    operators::Operators,
+    overtaken::Overtaken,
+    ports::Ports,
+    registry::{Entry, Registry},
+    settings::{Configuration, Settings},
+    unknown,
+    upkeep::Upkeep,
+};
 use crate::{
-    events::Events,
-    model::{AttachmentKey, PortSettings},
-    programmer::{Leftover, ProgramError, Programmer},
-    records::Records,
-    sessions::Sessions,
+    events::{EventKind, Events},
+    model::{AttachmentKey, AttachmentView, Record},
+    programmer::{Leftover, Programmer},
+    records::{Changes, OpenError, Records},
+    sessions::{HostCommand, Sessions},
 };
 
-/// How often a representor that is missing is looked for, should the kernel not tell of it.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// The state behind [`Attachments`].
+/// The engine of attachments. The page of its room says who races with whom, and what is locked in
+/// which order.
 ///
-/// Who may race, and what orders them:
-/// - Two flows of one attachment: the lock of its key, held from beginning to end.
-/// - Two attachments that want the same VF, MAC or address: `registry`, held for each reservation,
-///   never across an await.
-/// - Two flows that program one representor, such as an attach and the reconciler: the lock of the
-///   VF. Whoever has it looks into the registry again for who holds the VF now.
-/// - A flow of an old session and the hello of a new one: an attach looks at the session in force
-///   within the same hold of `registry` that reserves. A hello opens its session before it looks for
-///   attachments that the host does not know, so that it sees all that earlier sessions have made.
-///
-/// A key's lock is taken before a VF's, and `registry` before `overtaken`. Commits wait for the disk
-/// without `registry`, so that concurrent flows share a transaction.
+/// Every call that changes something runs to its end, even when its caller goes away meanwhile.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub struct Engine {
     registry: Mutex<Registry>,
     pub(super) records: Records,
-    pub(super) programmer: Programmer,
+    pub(super) ports: Ports,
     pub(super) sessions: Sessions,
     pub(super) events: Arc<Events>,
+    /// Held by each flow of an attachment from beginning to end.
     pub(super) keys: KeyedLocks<AttachmentKey>,
-    pub(super) vfs: KeyedLocks<VfId>,
     overtaken: Mutex<Overtaken>,
     /// Held while networks change.
-    pub(super) networks: tokio::sync::Mutex<()>,
-    pub(super) flows: TaskTracker,
-    /// Why the fabric can't be prepared. `None`: it is.
-    fabric_problem: Mutex<Option<String>>,
-    /// When the reconciler's latest pass ended.
-    reconciled_at: Mutex<Instant>,
-    /// A host said something that the reconciler should look at.
-    pub(super) host_spoke: Notify,
-    /// Counts the kernel's reports.
-    pub(super) kernel_reports: watch::Sender<u64>,
+    pub(super) network_changes: tokio::sync::Mutex<()>,
+    flows: TaskTracker,
+    pub(super) upkeep: Upkeep,
 }
 
 impl Engine {
-    pub(super) fn new(registry: Registry, records: Records, programmer: Programmer) -> Self {
-        Self {
+    /// An engine with what the journal holds. Nothing is programmed yet: the reconciler does that.
+    ///
+    /// # Errors
+    /// The journal can't be read or contradicts itself, or the configuration can't be.
+    pub fn open(
+        records: Records,
+        programmer: Programmer,
+        configuration: Configuration,
+        settings: Settings,
+    ) -> Result<Arc<Self>, OpenError> {
+        let patience = settings.representor_wait;
+        let mut registry = Registry::restore(records.load()?, configuration, settings)?;
+        if programmer.has_representors() {
+            // Where the kernel can't be asked yet, the reconciler's first good look tells.
+            let survey = programmer.survey().unwrap_or_default();
+            registry.set_representors(survey.into_keys().collect());
+        }
+        Ok(Arc::new(Self {
             registry: Mutex::new(registry),
             records,
-            programmer,
+            ports: Ports::new(programmer, patience),
             sessions: Sessions::default(),
             events: Arc::default(),
             keys: KeyedLocks::default(),
-            vfs: KeyedLocks::default(),
             overtaken: Mutex::default(),
-            networks: tokio::sync::Mutex::default(),
+            network_changes: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
-            fabric_problem: Mutex::default(),
-            reconciled_at: Mutex::new(Instant::now()),
-            host_spoke: Notify::new(),
-            kernel_reports: watch::Sender::new(0),
+            upkeep: Upkeep::default(),
+        }))
+    }
+
+    /// What hosts say.
+    #[must_use]
+    pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
+        Hosts(self)
+    }
+
+    /// The networks.
+    #[must_use]
+    pub const fn networks(self: &Arc<Self>) -> Networks<'_> {
+        Networks(self)
+    }
+
+    /// What operators see, and what they do to attachments and VFs.
+    #[must_use]
+    pub const fn operators(self: &Arc<Self>) -> Operators<'_> {
+        Operators(self)
+    }
+
+    /// What happened, and what happens.
+    #[must_use]
+    pub const fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// The drivers.
+    #[must_use]
+    pub const fn programmer(&self) -> &Programmer {
+        self.ports.programmer()
+    }
+
+    /// The journal.
+    #[must_use]
+    pub const fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Why Attach can't be served, one sentence each. Empty: it can. VFs or addresses that have run
+    /// out are no reason: what runs, runs well.
+    pub async fn status(&self) -> Vec<String> {
+        let journal = self.records.problem().await.map(|failure| failure.message);
+        let fabric = self.upkeep.fabric_problem();
+        let draining =
+            self.registry().draining().map(|reason| format!("the DPU is draining: {reason}"));
+        [journal, fabric, draining].into_iter().flatten().collect()
+    }
+
+    /// Refuses new attachments, for that reason, or takes them again.
+    pub fn set_draining(&self, reason: Option<String>) {
+        self.registry().set_draining(reason.clone());
+        match reason {
+            Some(reason) => {
+                self.events.record(EventKind::Draining, "dpu", reason.clone());
+                self.sessions.broadcast(&HostCommand::Draining { reason });
+            }
+            None => self.events.record(EventKind::Draining, "dpu", "over"),
         }
+    }
+
+    /// The kernel reported a change of links: the reconciler will look into it.
+    pub fn kernel_changed(&self) {
+        self.ports.note_report();
+    }
+
+    pub(crate) fn kernel_reports(&self) -> watch::Receiver<u64> {
+        self.ports.reports()
+    }
+
+    pub(crate) async fn host_spoke(&self) {
+        self.upkeep.host_spoke().await;
+    }
+
+    /// Lets what is under way finish, and the journal write what it still has to.
+    pub async fn close(self: Arc<Self>) {
+        self.flows.close();
+        self.flows.wait().await;
+        // Whatever was committed lazily comes before it.
+        if let Err(failure) = self.records.commit(Changes::default()).await {
+            tracing::error!(%failure, "the journal can't be closed in good order");
+        }
+    }
+
+    /// Runs a flow to its end, whatever becomes of the caller that waits for it. Half of it would be
+    /// a record without its port, or a port without its record, until the reconciler comes.
+    pub(super) async fn to_the_end<T, F>(
+        self: &Arc<Self>,
+        run: impl FnOnce(Arc<Self>) -> F,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let flow = self.flows.spawn(run(Arc::clone(self)));
+        flow.await.unwrap_or_else(|error| {
+            Err(Failure::new(Reason::Internal, format!("the call broke off: {error}")))
+        })
+    }
+
+    /// Goes on by itself; [`Self::close`] waits for it.
+    pub(super) fn spawn<F>(&self, flow: F) -> tokio::task::JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.flows.spawn(flow)
+    }
+
+    /// Never held across an await.
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Used under the key's lock.
@@ -92,92 +199,30 @@ impl Engine {
         self.overtaken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn record_of(&self, key: &AttachmentKey) -> Option<Arc<Record>> {
+        self.registry().entries().by_key(key).map(|entry| Arc::clone(entry.record()))
     }
 
-    pub(super) fn fabric_problem(&self) -> Option<String> {
-        self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn set_fabric_problem(&self, problem: Option<String>) {
-        *self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
-    }
-
-    pub(super) fn note_reconciled(&self) {
-        *self.reconciled_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    pub(super) fn since_reconciled(&self) -> Duration {
-        self.reconciled_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
-    }
-
-    /// Lets the programmer do `work` on the representor. A card may be late with it: it is waited
-    /// for, within bounds. The caller holds the VF's lock.
-    pub(super) async fn program<T: Send + 'static>(
-        &self,
-        settings: PortSettings,
-        work: fn(&Programmer, &PortSettings) -> Result<T, ProgramError>,
-    ) -> Result<T, ProgramError> {
-        let until = Instant::now() + self.registry().settings.representor_wait;
-        let mut reports = self.kernel_reports.subscribe();
-        loop {
-            let (programmer, settings) = (self.programmer.clone(), settings.clone());
-            match on_blocking_thread(move || work(&programmer, &settings)).await {
-                Err(ProgramError::NoRepresentor(_)) if Instant::now() < until => {
-                    // Whether the kernel reported something or time went by: look again.
-                    let _ = timeout(LOOK_AGAIN, reports.changed()).await;
-                }
-                result => return result,
-            }
-        }
+    pub(super) fn view(&self, record: &Record) -> Result<AttachmentView, Failure> {
+        let registry = self.registry();
+        let entry = registry.entries().get(record.id);
+        entry.map(Entry::view).ok_or_else(|| unknown(&record.id))
     }
 
     /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken
     /// back puts the VF into quarantine; the reconciler goes on trying.
     pub(super) async fn unprogram(&self, vf: VfId) {
-        let programmer = self.programmer.clone();
-        match on_blocking_thread(move || programmer.unprogram(vf)).await {
-            Ok(()) => {
-                self.registry().unclean.remove(&vf);
-            }
+        match self.ports.unprogram(vf).await {
+            Ok(()) => self.registry().doubts_mut().note_unprogrammed(vf),
             Err(leftover) => self.note_leftover(&leftover),
         }
     }
 
     /// A VF whose representor keeps some of its programming is not to be given out.
     pub(super) fn note_leftover(&self, leftover: &Leftover) {
-        self.registry().unclean.insert(leftover.vf);
-        self.quarantine(leftover.vf, &Chain(leftover).to_string());
-    }
-
-    pub(super) fn quarantine(&self, vf: VfId, reason: &str) {
-        self.registry().vfs.quarantine(vf, reason);
-        self.events.record(crate::events::EventKind::VfQuarantined, vf, reason);
-    }
-}
-
-impl Attachments {
-    /// Runs a flow to its end, whatever becomes of the caller that waits for it.
-    pub(super) async fn flow<T, F>(&self, run: impl FnOnce(Arc<Engine>) -> F) -> Result<T, Failure>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
-        let flow = self.0.flows.spawn(run(Arc::clone(&self.0)));
-        flow.await.unwrap_or_else(|error| {
-            Err(Failure::new(Reason::Internal, format!("the call broke off: {error}")))
-        })
-    }
-}
-
-/// Runs what blocks on the kernel. A panic there is the caller's panic.
-pub(super) async fn on_blocking_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    match spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        let reason = Chain(leftover).to_string();
+        self.registry().quarantine_unclean(leftover.vf, &reason);
+        self.events.record(EventKind::VfQuarantined, leftover.vf, reason);
     }
 }
 

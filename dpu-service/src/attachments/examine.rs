@@ -9,12 +9,10 @@ use tokio::time::timeout;
 use vf_alloc::{VfId, VfState};
 
 use super::{
-    engine::{Engine, on_blocking_thread},
-    registry::Entry,
-    views::VfView,
+    engine::Engine, listing::vf_views, operators::Operators, registry::Entry, views::VfView,
 };
 use crate::{
-    model::{HostName, Record},
+    model::Record,
     programmer::{ProgramError, StepStatus},
 };
 
@@ -41,74 +39,73 @@ pub struct VfHalf {
     pub joined: bool,
 }
 
-impl Engine {
-    /// Looks at all VFs and at each programming step of each attachment.
-    pub(super) async fn examine(&self) -> Result<DpuHalf, Failure> {
-        // Before the survey, so that what is attached meanwhile is not taken for missing.
-        let held = self.held();
-        let survey = self.survey().await?;
-        let mut differences = Vec::new();
-        for record in held {
-            // What somebody is working at is neither one way nor the other.
-            let looked = timeout(PATIENCE, self.differences_of(&record)).await;
-            differences.extend(looked.unwrap_or_default());
-        }
-        let joined = |vf: &VfId| survey.get(vf).is_some_and(|port| port.membership.is_some());
-        for vf in survey.keys().filter(|vf| joined(vf)) {
-            differences.extend(timeout(PATIENCE, self.orphan(*vf)).await.ok().flatten());
-        }
-        let views = {
-            let registry = self.registry();
-            registry.vf_views(&survey)
-        };
-        differences.extend(views.iter().filter_map(quarantine));
-        let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
-        Ok(DpuHalf {
-            vfs: views.into_iter().map(half).collect(),
-            differences,
-            has_representors: self.programmer.has_representors(),
-        })
+impl Operators<'_> {
+    /// Compares the records with what the DPU's kernel has, at each programming step of each
+    /// attachment, and changes nothing.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub async fn examine_dpu(self) -> Result<DpuHalf, Failure> {
+        examine(self.0).await
     }
+}
 
-    /// The PCI addresses of the VFs that the host's attachments hold.
-    pub(super) fn pci_addresses_held_of(&self, host: &HostName) -> Vec<String> {
-        let registry = self.registry();
-        let addresses = registry.of_host(host).map(|entry| entry.record.pci_address.clone());
-        addresses.filter(|address| !address.is_empty()).collect()
+async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
+    // Before the survey, so that what is attached meanwhile is not taken for missing.
+    let held = engine.held();
+    let survey = engine.survey().await?;
+    let mut differences = Vec::new();
+    for record in held {
+        // What somebody is working at is neither one way nor the other.
+        let looked = timeout(PATIENCE, differences_of(engine, &record)).await;
+        differences.extend(looked.unwrap_or_default());
     }
+    let joined = |vf: &VfId| survey.get(vf).is_some_and(|port| port.membership.is_some());
+    for vf in survey.keys().filter(|vf| joined(vf)) {
+        let looked = timeout(PATIENCE, joined_for_nobody(engine, *vf)).await;
+        differences.extend(looked.ok().flatten());
+    }
+    let views = vf_views(&engine.registry(), &survey);
+    differences.extend(views.iter().filter_map(quarantine));
+    let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
+    Ok(DpuHalf {
+        vfs: views.into_iter().map(half).collect(),
+        differences,
+        has_representors: engine.programmer().has_representors(),
+    })
+}
 
-    /// What of an attachment's programming is not in place.
-    async fn differences_of(&self, record: &Arc<Record>) -> Vec<Difference> {
-        let _vf = self.vfs.lock(&record.vf).await;
-        if !self.registry().get(record.id).is_some_and(Entry::is_held) {
-            return Vec::new();
+/// What of an attachment's programming is not in place.
+async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference> {
+    let _vf = engine.ports.lock(record.vf).await;
+    // Whoever had the lock may have ended the attachment.
+    if !engine.registry().entries().get(record.id).is_some_and(Entry::is_held) {
+        return Vec::new();
+    }
+    match engine.ports.inspect(record).await {
+        Ok(inspection) => {
+            let missing = inspection.steps.iter().filter(|step| !step.in_place);
+            missing.map(|step| step_difference(record, step)).collect()
         }
-        let (programmer, settings) = (self.programmer.clone(), record.port_settings());
-        match on_blocking_thread(move || programmer.inspect(&settings)).await {
-            Ok(inspection) => {
-                let missing = inspection.steps.iter().filter(|step| !step.in_place);
-                missing.map(|step| step_difference(record, step)).collect()
-            }
-            Err(error @ ProgramError::NoRepresentor(_)) => {
-                let message = format!("{error}, and attachment {} holds it", record.id);
-                vec![Finding::NoRepresentor.of(record.vf, message)]
-            }
-            Err(error) => {
-                vec![Finding::RepresentorDiffers.of(record.vf, Chain(&error).to_string())]
-            }
+        Err(error @ ProgramError::NoRepresentor(_)) => {
+            let message = format!("{error}, and attachment {} holds it", record.id);
+            vec![Finding::NoRepresentor.of(record.vf, message)]
+        }
+        Err(error) => {
+            vec![Finding::RepresentorDiffers.of(record.vf, Chain(&error).to_string())]
         }
     }
+}
 
-    /// A representor that is joined for nobody.
-    async fn orphan(&self, vf: VfId) -> Option<Difference> {
-        if self.serves_somebody(vf) {
-            return None;
-        }
-        let _vf = self.vfs.lock(&vf).await;
-        let is_orphan = !self.serves_somebody(vf) && self.is_joined(vf).await;
-        let message = "its representor is joined to the fabric, and no attachment holds it";
-        is_orphan.then(|| Finding::RepresentorServesNobody.of(vf, message))
+/// A representor that is joined to the fabric for nobody.
+async fn joined_for_nobody(engine: &Engine, vf: VfId) -> Option<Difference> {
+    if engine.serves_somebody(vf) {
+        return None;
     }
+    let _vf = engine.ports.lock(vf).await;
+    let is_so = !engine.serves_somebody(vf) && engine.ports.is_joined(vf).await;
+    let message = "its representor is joined to the fabric, and no attachment holds it";
+    is_so.then(|| Finding::RepresentorServesNobody.of(vf, message))
 }
 
 fn step_difference(record: &Record, step: &StepStatus) -> Difference {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use offload_proto::Failure;
 use tokio::time::timeout;
 
-use super::engine::{Engine, on_blocking_thread};
+use super::{engine::Engine, registry::Entry, unknown};
 use crate::model::{AttachmentId, HostName};
 
 /// Nobody is kept waiting for longer.
@@ -14,25 +14,31 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Whether the attachment's port forwards.
-    pub(super) async fn forwards(&self, id: AttachmentId) -> bool {
-        let programmed = self.registry().get(id).and_then(|entry| entry.programmed);
-        let Some(index) = programmed else { return false };
-        let programmer = self.programmer.clone();
-        on_blocking_thread(move || programmer.forwards(index)).await.unwrap_or(false)
+    pub async fn forwards(&self, id: AttachmentId) -> bool {
+        let programmed = self.registry().entries().get(id).and_then(Entry::programmed);
+        match programmed {
+            Some(index) => self.ports.forwards(index).await,
+            None => false,
+        }
     }
 
     /// Waits until the port of the host's attachment forwards, and tells whether it does.
-    pub(super) async fn await_port(
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`](offload_proto::Reason::AttachmentUnknown).
+    pub async fn await_port(
         &self,
         host: &HostName,
         id: AttachmentId,
         limit: Duration,
     ) -> Result<bool, Failure> {
-        let is_hosts = self.registry().get(id).is_some_and(|entry| entry.record.key.host == *host);
+        let of_host = |entry: &Entry| entry.record().key.host == *host;
+        let is_hosts = self.registry().entries().get(id).is_some_and(of_host);
         if !is_hosts {
-            return Err(super::unknown(&id));
+            return Err(unknown(&id));
         }
-        let mut reports = self.kernel_reports.subscribe();
+        // From before the first look, so that no report falls in between.
+        let mut reports = self.ports.reports();
         let forwards = async {
             while !self.forwards(id).await {
                 if reports.changed().await.is_err() {

@@ -1,14 +1,11 @@
 //! Hostile files: the configuration and the journal.
 
-use std::{
-    path::Path,
-    sync::{Arc, LazyLock},
-};
+use std::{path::Path, sync::LazyLock};
 
 use bootstrap::parse_config;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::registry::{Entry, Registry};
+use super::registry::Registry;
 use crate::{
     attachments::Settings,
     config::Config,
@@ -47,17 +44,13 @@ fn service_journal() {
         let records = loaded.attachments.clone();
         match Registry::restore(loaded, EXAMPLE.for_engine(), Settings::default()) {
             Ok(mut registry) => {
-                assert_eq!(registry.len(), records.len());
-                for record in &records {
-                    assert_eq!(registry.by_vf(record.vf).unwrap().record.id, record.id);
-                    assert_all_found(&registry, &records);
-                    registry.remove(record.id);
-                    let others: Vec<_> =
-                        records.iter().filter(|other| other.id != record.id).cloned().collect();
-                    assert_all_found(&registry, &others);
-                    registry.insert(Entry::new(Arc::new(record.clone()), None, true));
+                assert_eq!(registry.entries().len(), records.len());
+                for (number, record) in records.iter().enumerate() {
+                    assert_all_found(&registry, &records[number..]);
                     let _settings = record.port_settings();
                     assert!(record.routes().len() <= record.network.routes.len() + 2);
+                    registry.free(record.id, Vec::new(), 0);
+                    assert!(registry.by_vf(record.vf).is_none());
                 }
             }
             Err(error) => assert!(matches!(error, OpenError::Contradiction(_)), "{error:?}"),
@@ -65,11 +58,15 @@ fn service_journal() {
     });
 }
 
-/// Each key and each MAC address leads to the attachment that has it.
+/// Each VF, key and MAC address leads to the attachment that has it.
 fn assert_all_found(registry: &Registry, records: &[Record]) {
     for record in records {
-        assert_eq!(registry.by_key(&record.key).unwrap().record.id, record.id);
-        assert_eq!(registry.by_mac(record.mac).unwrap().record.id, record.id);
+        let found = [
+            registry.by_vf(record.vf),
+            registry.entries().by_key(&record.key),
+            registry.entries().by_mac(record.mac),
+        ];
+        assert!(found.iter().all(|found| found.unwrap().record().id == record.id));
     }
 }
 

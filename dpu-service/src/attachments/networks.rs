@@ -1,272 +1,180 @@
-//! The networks that there are, and their address pools. In memory only.
+//! Networks applied and deleted through the API, and the configuration file read again. Running
+//! attachments keep the snapshot of the network that they were made with.
+//!
+//! Changes come one after the other, under a lock of their own: each is checked in one hold of the
+//! registry, recorded, and put into force in another. Attaches go on in between, so that a lease may
+//! get into the way of what was checked already; then the journal gets the network of before back. A
+//! network that is to be deleted is closed to attaches first.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
-use ipam::{Pool, ResizeError, RestoreError, SubnetSpec};
-use offload_proto::{Failure, Reason};
+use offload_proto::Failure;
 
-use super::views::{NetworkView, Origin, SubnetUsage};
-use crate::{
-    model::{AttachmentId, Network, Subnet},
-    records::Cooling,
+use super::{
+    engine::{Engine, now},
+    settings::Configuration,
+    views::{Applied, NetworkView, Origin},
+    welcome::tell_all_wanted_vfs,
 };
+use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
 
-/// All networks, by name.
-#[derive(Debug, Default)]
-pub(super) struct Networks {
-    by_name: BTreeMap<String, Entry>,
-    /// Seconds.
-    cool_down: u64,
-}
+/// The networks: see [`Engine::networks`].
+#[derive(Clone, Copy, Debug)]
+pub struct Networks<'a>(pub(super) &'a Arc<Engine>);
 
-/// A network and its address pools, one for each subnet, in the subnets' order.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) network: Arc<Network>,
-    pub(super) origin: Origin,
-    pub(super) pools: Vec<Pool<AttachmentId>>,
-    /// Being deleted: takes no new attachments.
-    pub(super) closing: bool,
-}
-
-/// A network of the API that can't be in force beside the others. The journal keeps it.
-#[derive(Debug)]
-pub(super) struct Suspended {
-    pub(super) network: Network,
-    /// Why, in one sentence.
-    pub(super) why: String,
-}
-
-/// A lease in force, or an address that rests, whichever network it was made for.
-pub(super) enum Claim<'a> {
-    Held(AttachmentId, IpAddr),
-    Cooling(&'a Cooling),
-}
-
-impl Networks {
-    pub(super) fn new(cool_down: u64) -> Self {
-        Self { by_name: BTreeMap::new(), cool_down }
+impl Networks<'_> {
+    /// All networks, by name.
+    #[must_use]
+    pub fn list(self) -> Vec<NetworkView> {
+        let registry = self.0.registry();
+        let users = registry.entries().users();
+        let used = |name: &str| users.get(name).copied().unwrap_or_default();
+        let networks = registry.networks().iter();
+        networks.map(|entry| entry.view(used(&entry.network().name), now())).collect()
     }
 
-    /// The network of that name or, without one, the default network.
-    pub(super) fn find(&self, name: Option<&str>) -> Result<&Entry, Failure> {
-        let found = match name {
-            Some(name) => self.by_name.get(name),
-            None => self.by_name.values().find(|entry| entry.network.default),
-        };
-        found.filter(|entry| !entry.closing).ok_or_else(|| unknown(name))
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&Entry> {
-        self.by_name.get(name)
-    }
-
-    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Entry> {
-        self.by_name.get_mut(name)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.by_name.values()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.by_name.len()
-    }
-
-    pub(super) fn remove(&mut self, name: &str) {
-        self.by_name.remove(name);
-    }
-
-    /// The pools that `address` lies in, whichever network it was leased for: at most one, as subnets
-    /// are apart.
-    pub(super) fn pools_with(
-        &mut self,
-        address: IpAddr,
-    ) -> impl Iterator<Item = &mut Pool<AttachmentId>> {
-        let pools = self.by_name.values_mut().flat_map(|entry| &mut entry.pools);
-        pools.filter(move |pool| pool.spec().cidr.contains(address))
-    }
-
-    /// Whether `network` can be put in the place of the one of its name.
-    pub(super) fn check(&self, network: &Network) -> Result<(), Failure> {
-        let Some(entry) = self.by_name.get(&network.name) else {
-            return make_pools(network, self.cool_down).map(drop);
-        };
-        let (resized, removed) = pair(network, &entry.pools);
-        for (subnet, old) in resized {
-            match old {
-                Some(old) => check_resize(network, &entry.pools[old], subnet, self.cool_down)?,
-                None => drop(make_pool(network, subnet, self.cool_down)?),
-            }
-        }
-        let removed = removed.into_iter().map(|old| &entry.pools[old]);
-        match removed.flat_map(Pool::leases).next() {
-            Some((key, address)) => Err(in_the_way(network, address, key)),
-            None => Ok(()),
-        }
-    }
-
-    /// Puts `network` in the place of the one of its name. Of `claims`, its pools take note of those
-    /// that lie in its subnets.
-    pub(super) fn put<'a>(
-        &mut self,
+    /// Creates a network or replaces it; with `dry_run`, only says what that would do. Its form is
+    /// the caller's to check. Running attachments keep the settings that they were made with.
+    ///
+    /// # Errors
+    /// The network can't be, a lease is in the way, or the journal can't be written.
+    pub async fn apply(
+        self,
         network: Network,
-        origin: Origin,
-        claims: impl Iterator<Item = Claim<'a>>,
+        dry_run: bool,
+    ) -> Result<(NetworkView, Applied), Failure> {
+        let apply = async move |engine: Arc<Engine>| apply(&engine, network, dry_run).await;
+        self.0.to_the_end(apply).await
+    }
+
+    /// Deletes a network. With `force` even while attachments use it: they keep their snapshot of it.
+    ///
+    /// # Errors
+    /// It is unknown, or of the configuration file, or in use, or the journal can't be written.
+    pub async fn delete(self, name: String, force: bool) -> Result<(), Failure> {
+        let delete = async move |engine: Arc<Engine>| delete(&engine, name, force).await;
+        self.0.to_the_end(delete).await
+    }
+}
+
+impl Engine {
+    /// Takes a changed configuration file over: all of it or, when something in it can't be, nothing.
+    ///
+    /// # Errors
+    /// What can't be.
+    pub async fn load_configuration(
+        self: &Arc<Self>,
+        configuration: Configuration,
     ) -> Result<(), Failure> {
-        self.check(&network)?;
-        let mut pools = match self.by_name.remove(&network.name) {
-            Some(entry) => change_pools(&network, entry.pools, self.cool_down)?,
-            None => make_pools(&network, self.cool_down)?,
+        self.to_the_end(async move |engine: Arc<Self>| load(&engine, configuration).await).await
+    }
+}
+
+async fn apply(
+    engine: &Engine,
+    network: Network,
+    dry_run: bool,
+) -> Result<(NetworkView, Applied), Failure> {
+    let _changes = engine.network_changes.lock().await;
+    let outcome = engine.registry().change_networks().check(&network)?;
+    if dry_run {
+        return Ok((preview(network), outcome));
+    }
+    let name = network.name.clone();
+    if outcome != Applied::Unchanged {
+        engine.records.commit(Changes::default().put_network(&network)).await?;
+        install(engine, network)?;
+        resume(engine);
+        let message = match outcome {
+            Applied::Created => "created",
+            _ => "changed; running attachments keep what they have",
         };
-        claims.for_each(|claim| restore(&mut pools, &claim));
-        let name = network.name.clone();
-        let entry = Entry { network: Arc::new(network), origin, pools, closing: false };
-        self.by_name.insert(name, entry);
-        Ok(())
+        engine.events.record(EventKind::NetworkApplied, &name, message);
+        tell(engine, &name, false);
     }
+    Ok((view(engine, &name)?, outcome))
 }
 
-impl Entry {
-    pub(super) fn view(&self, attachments: usize, now: u64) -> NetworkView {
-        let usage = |pool: &Pool<AttachmentId>| {
-            let usage = pool.usage(now);
-            SubnetUsage {
-                cidr: pool.spec().cidr,
-                capacity: u64::try_from(usage.capacity).unwrap_or(u64::MAX),
-                held: usage.held,
-                cooling: usage.cooling,
-            }
+async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failure> {
+    let _changes = engine.network_changes.lock().await;
+    if engine.registry().networks().is_suspended(&name) {
+        return delete_suspended(engine, name).await;
+    }
+    engine.registry().change_networks().close(&name, force)?;
+    let deleted = engine.records.commit(Changes::default().delete_network(&name)).await;
+    match &deleted {
+        Ok(()) => engine.registry().change_networks().remove(&name),
+        Err(_) => engine.registry().change_networks().reopen(&name),
+    }
+    deleted?;
+    engine.events.record(EventKind::NetworkDeleted, &name, "deleted");
+    tell(engine, &name, true);
+    resume(engine);
+    Ok(())
+}
+
+/// Deletes a network of the API that is not in force. The configuration file may have one of its
+/// name, which stays.
+async fn delete_suspended(engine: &Engine, name: String) -> Result<(), Failure> {
+    engine.records.commit(Changes::default().delete_network(&name)).await?;
+    engine.registry().change_networks().forget_suspended(&name);
+    engine.events.record(EventKind::NetworkDeleted, name, "deleted; it was not in force");
+    Ok(())
+}
+
+async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failure> {
+    let _changes = engine.network_changes.lock().await;
+    let changed = engine.registry().change_networks().load(configuration)?;
+    tell_all_wanted_vfs(engine);
+    for network in changed {
+        let (kind, message) = match network.deleted {
+            true => (EventKind::NetworkDeleted, "no longer in the configuration file"),
+            false => (EventKind::NetworkApplied, "read from the configuration file"),
         };
-        NetworkView {
-            network: Arc::clone(&self.network),
-            origin: self.origin,
-            attachments,
-            subnets: self.pools.iter().map(usage).collect(),
-        }
+        engine.events.record(kind, &network.name, message);
+        tell(engine, &network.name, network.deleted);
+    }
+    resume(engine);
+    Ok(())
+}
+
+/// Puts into force what the journal has already. Should an attachment have got into the way
+/// meanwhile, the journal gets the network of before back.
+fn install(engine: &Engine, network: Network) -> Result<(), Failure> {
+    let mut registry = engine.registry();
+    let before = registry.networks().get(&network.name).map(|entry| Arc::clone(entry.network()));
+    let installed = registry.change_networks().install(network);
+    if let (Err(_), Some(before)) = (&installed, before) {
+        engine.records.commit_lazily(Changes::default().put_network(&before));
+    }
+    installed
+}
+
+/// Puts those networks of the API into force that now can be.
+fn resume(engine: &Engine) {
+    let resumed = engine.registry().change_networks().resume();
+    for network in resumed {
+        engine.events.record(EventKind::NetworkApplied, &network, "in force again");
+        tell(engine, &network, false);
     }
 }
 
-/// Puts a lease or a resting address back into the pool that it lies in, if any does.
-fn restore(pools: &mut [Pool<AttachmentId>], claim: &Claim<'_>) {
-    let address = match claim {
-        Claim::Held(_, address) => *address,
-        Claim::Cooling(cooling) => cooling.address,
-    };
-    let Some(pool) = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address)) else {
-        return;
-    };
-    match claim {
-        Claim::Held(id, _) => match pool.restore(*id, address) {
-            Ok(()) => {}
-            // A subnet that was two has two addresses of one attachment, and keeps one for it.
-            Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
-            Err(error) => tracing::error!(%error, "the journal contradicts itself"),
-        },
-        Claim::Cooling(cooling) => pool.rest(address, cooling.until),
+fn tell(engine: &Engine, network: &str, deleted: bool) {
+    let network = network.to_owned();
+    engine.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted });
+}
+
+fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {
+    let registry = engine.registry();
+    let entry = registry.networks().find(Some(name))?;
+    Ok(entry.view(registry.entries().users_of(name), now()))
+}
+
+fn preview(network: Network) -> NetworkView {
+    NetworkView {
+        network: network.into(),
+        origin: Origin::Api,
+        attachments: 0,
+        subnets: Vec::new(),
     }
-}
-
-/// For each subnet of `network` the position of the pool that it takes over, and the positions of
-/// those that none takes over. A subnet takes over a pool that lies in it, or that it lies in.
-fn pair<'a>(
-    network: &'a Network,
-    pools: &[Pool<AttachmentId>],
-) -> (Vec<(&'a Subnet, Option<usize>)>, Vec<usize>) {
-    let mut left: Vec<usize> = (0..pools.len()).collect();
-    let mut take = |subnet: &'a Subnet| {
-        let overlaps = |&old: &usize| {
-            let old = pools[old].spec().cidr;
-            old.contains(subnet.cidr.ip()) || subnet.cidr.contains(old.ip())
-        };
-        let found = left.iter().position(overlaps).map(|position| left.remove(position));
-        (subnet, found)
-    };
-    let paired = network.subnets.iter().map(&mut take).collect();
-    (paired, left)
-}
-
-fn change_pools(
-    network: &Network,
-    old: Vec<Pool<AttachmentId>>,
-    cool_down: u64,
-) -> Result<Vec<Pool<AttachmentId>>, Failure> {
-    let (paired, _) = pair(network, &old);
-    let mut old: Vec<_> = old.into_iter().map(Some).collect();
-    let mut change = |(subnet, position): (&Subnet, Option<usize>)| match position
-        .and_then(|position| old[position].take())
-    {
-        Some(mut pool) => {
-            pool.resize(spec_of(subnet)).map_err(|error| resize_failure(network, &error))?;
-            Ok(pool)
-        }
-        None => make_pool(network, subnet, cool_down),
-    };
-    paired.into_iter().map(&mut change).collect()
-}
-
-/// Tries a change on a copy of the pool.
-fn check_resize(
-    network: &Network,
-    pool: &Pool<AttachmentId>,
-    subnet: &Subnet,
-    cool_down: u64,
-) -> Result<(), Failure> {
-    let defect = |error: &dyn std::error::Error| Failure::new(Reason::Internal, error.to_string());
-    let mut copy = Pool::new(pool.spec().clone(), cool_down).map_err(|error| defect(&error))?;
-    for (key, address) in pool.leases() {
-        copy.restore(*key, address).map_err(|error| defect(&error))?;
-    }
-    copy.resize(spec_of(subnet)).map_err(|error| resize_failure(network, &error))
-}
-
-fn make_pools(network: &Network, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
-    network.subnets.iter().map(|subnet| make_pool(network, subnet, cool_down)).collect()
-}
-
-fn make_pool(
-    network: &Network,
-    subnet: &Subnet,
-    cool_down: u64,
-) -> Result<Pool<AttachmentId>, Failure> {
-    Pool::new(spec_of(subnet), cool_down).map_err(|error| {
-        Failure::new(Reason::InvalidRequest, format!("network {}: {error}", network.name))
-    })
-}
-
-fn spec_of(subnet: &Subnet) -> SubnetSpec {
-    SubnetSpec {
-        cidr: subnet.cidr,
-        gateway: subnet.gateway,
-        ranges: subnet.ranges.iter().map(|range| (range.start, range.end)).collect(),
-        exclude: subnet.exclude.clone(),
-    }
-}
-
-fn resize_failure(network: &Network, error: &ResizeError<AttachmentId>) -> Failure {
-    match error {
-        ResizeError::LeaseInTheWay { key, address } => in_the_way(network, *address, key),
-        ResizeError::Spec(error) => {
-            Failure::new(Reason::InvalidRequest, format!("network {}: {error}", network.name))
-        }
-    }
-}
-
-fn in_the_way(network: &Network, address: IpAddr, holder: &AttachmentId) -> Failure {
-    Failure::new(
-        Reason::LeaseInTheWay,
-        format!(
-            "network {}: address {address} is held by attachment {holder} and has no place in the \
-             changed subnets",
-            network.name
-        ),
-    )
-}
-
-fn unknown(name: Option<&str>) -> Failure {
-    let message = match name {
-        Some(name) => format!("there is no network {name:?}"),
-        None => "the request names no network, and none is the default".into(),
-    };
-    Failure::new(Reason::NetworkUnknown, message)
 }

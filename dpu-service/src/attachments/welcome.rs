@@ -1,4 +1,9 @@
 //! What the service makes of a host's hello, its inventories and its word that a pod has its VF.
+//!
+//! A host's words may be outdated when they are heard: a newer session may have begun, a Detach may
+//! have overtaken them, an Attach of this very session may be about to move a VF that they call
+//! clean. So whatever follows from them is done under the key's lock, once they were found to be
+//! still in force; and what they say of a VF counts only from after its latest Detach.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,11 +12,14 @@ use std::{
 
 use futures::future::join_all;
 use offload_proto::{Failure, Reason};
-use vf_alloc::{HostId, VfFacts, VfId};
+use tokio::task::JoinHandle;
 
 use super::{
+    detach::{give_back, tell_release},
     engine::Engine,
-    registry::{Entry, Registry},
+    hosts::Hosts,
+    registry::{Conditions, Entry, Heard},
+    stale,
 };
 use crate::{
     events::EventKind,
@@ -20,9 +28,6 @@ use crate::{
     model::{AttachmentId, HostName, Record},
     sessions::{HostCommand, Session},
 };
-
-/// How the VFs of an inventory are.
-type Conditions = HashMap<VfId, VfCondition>;
 
 /// What a hello means for one of the host's attachments.
 enum Verdict {
@@ -41,328 +46,314 @@ enum Verdict {
     Wait,
 }
 
-impl Engine {
-    /// Opens a session and settles everything that the host's words settle.
-    pub(super) async fn hello(&self, host: HostName, hello: Hello) -> Result<Session, Failure> {
-        self.check_owner(&host, &hello.inventory)?;
-        // From here on calls of earlier sessions are refused: what they have made is all there is.
-        let session = self.sessions.open(&host, &hello)?;
-        self.note_session(&host, &hello, session.is_renewed);
-        let latest = self.sessions.latest_time(&host);
-        self.registry().forget_detaches_after(&host, latest);
-
-        Milestone::HelloOpened.pass();
-        let conditions = self.take_inventory(&host, session.id, &hello.inventory)?;
-        Milestone::HelloHeard.pass();
-        self.quarantine_unaccounted(&hello.live, &conditions);
-        let verdicts = self.judge(&host, &hello, &conditions);
-        self.note_unclaimed(&verdicts);
-        let carried_out = verdicts.into_iter().map(|(record, verdict)| {
-            self.carry_out(session.id, record, verdict, hello.live.as_slice())
-        });
-        join_all(carried_out).await;
-        Milestone::HelloSettled.pass();
-        if let Some(reason) = self.registry().draining.clone() {
-            self.sessions.send(&host, HostCommand::Draining { reason });
-        }
-        self.tell_wanted_vfs(&host);
-        self.host_spoke.notify_one();
-        Ok(session)
+impl Hosts<'_> {
+    /// Opens a session for the host. Returns once everything that its words settle is settled.
+    ///
+    /// # Errors
+    /// The host is not served, it names a PF of another host, or it has said a newer hello since.
+    pub async fn hello(self, host: HostName, hello: Hello) -> Result<Session, Failure> {
+        let welcome = async move |engine: Arc<Engine>| welcome(&engine, &host, hello).await;
+        self.0.to_the_end(welcome).await
     }
 
-    fn note_session(&self, host: &HostName, hello: &Hello, is_renewed: bool) {
-        if is_renewed {
-            let message = "it renewed its connection, and its session goes on";
-            return self.events.record(EventKind::HostRenewed, host, message);
-        }
-        let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
-        self.events.record(EventKind::HostConnected, host, message);
-    }
-
-    /// Tells the hosts how many VFs their PFs shall have.
-    pub(super) fn tell_all_wanted_vfs(&self) {
-        let hosts: Vec<_> = self.registry().hosts.keys().cloned().collect();
-        hosts.iter().for_each(|host| self.tell_wanted_vfs(host));
-    }
-
-    /// Tells a host how many VFs its PFs shall have. One that has as many does nothing.
-    fn tell_wanted_vfs(&self, host: &HostName) {
-        let registry = self.registry();
-        let pfs = registry.hosts.get(host).into_iter().flatten();
-        let wanted: Vec<_> =
-            pfs.filter_map(|pf| Some((*pf, *registry.wanted_vfs.get(pf)?))).collect();
-        drop(registry);
-        for (pf, count) in wanted {
-            self.sessions.send(host, HostCommand::WantedVfs { pf, count });
-        }
-    }
-
-    /// The host said what it has now. Returns the attachments that can be freed, now that their VFs
-    /// are back, each of them once. Words of an earlier session are refused.
-    pub(super) fn inventory(
-        &self,
+    /// The host said what it has now. The pools know at once; freeing what is back goes on in a task
+    /// of its own, which the caller may wait for.
+    ///
+    /// # Errors
+    /// It names a PF of another host, or the session is over.
+    pub fn inventory(
+        self,
         host: &HostName,
         session: SessionId,
         inventory: &Inventory,
-    ) -> Result<Vec<Arc<Record>>, Failure> {
-        self.check_owner(host, inventory)?;
-        let conditions = self.take_inventory(host, session, inventory)?;
-        let mut registry = self.registry();
-        let is_back = |entry: &&Entry| {
-            (!entry.is_held() || entry.unclaimed)
-                && !entry.returned
-                && !entry.is_under_way(Some(session))
-                && is_clean(entry, &conditions)
-        };
-        let back = registry.of_host(host).filter(is_back);
-        let back: Vec<_> = back.map(|entry| Arc::clone(&entry.record)).collect();
-        for record in &back {
-            registry.set_releasing(record.id, true);
-        }
-        Ok(back)
-    }
-
-    /// Frees attachments whose VFs are back. What the journal refuses, the reconciler tries again.
-    pub(super) async fn free_returned(&self, session: SessionId, returned: Vec<Arc<Record>>) {
-        let freed = returned.into_iter().map(|record| {
-            let verdict = Verdict::Release { returned: true, reason: "its VF is back" };
-            self.carry_out(session, record, verdict, &[])
-        });
-        join_all(freed).await;
-        Milestone::InventorySettled.pass();
+    ) -> Result<JoinHandle<()>, Failure> {
+        let returned = hear(self.0, host, session, inventory)?;
+        let engine = Arc::clone(self.0);
+        Ok(self.0.spawn(async move { free_returned(&engine, session, returned).await }))
     }
 
     /// The host said that the pod has the VF.
-    pub(super) fn host_attached(&self, host: &HostName, session: SessionId, id: AttachmentId) {
-        if !self.sessions.is_current(host, session) {
-            return;
-        }
-        let mut registry = self.registry();
-        let entry = registry.get_mut(id).filter(|entry| entry.record.key.host == *host);
-        let Some(entry) = entry.filter(|entry| entry.is_held()) else { return };
-        entry.unclaimed = false;
-        if entry.attached {
-            return;
-        }
-        entry.attached = true;
-        entry.was_attached = true;
-        let message = format!("the pod of {} has {}", entry.record.key, entry.record.vf);
-        registry.vfs.attached(&id);
-        drop(registry);
-        self.events.record(EventKind::AttachmentAttached, id, message);
+    pub fn attached(self, host: &HostName, session: SessionId, id: AttachmentId) {
+        note_attached(self.0, host, session, id);
     }
+}
 
-    /// Refuses an inventory that names another host's PF.
-    fn check_owner(&self, host: &HostName, inventory: &Inventory) -> Result<(), Failure> {
-        let mut registry = self.registry();
-        registry.host_id(host)?;
-        for pf in &inventory.pfs {
-            match registry.owner(pf.id) {
-                Some(owner) if owner == host => {}
-                Some(owner) => {
-                    return Err(Failure::new(
-                        Reason::NotAuthorised,
-                        format!("host {host} claims PF {}, which belongs to host {owner}", pf.id),
-                    ));
-                }
-                None => tracing::warn!(%host, pf = %pf.id, "the PF belongs to no host: left alone"),
+async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Session, Failure> {
+    check_owner(engine, host, &hello.inventory)?;
+    // From here on calls of earlier sessions are refused: what they have made is all there is. Were
+    // it opened later, an Attach of the old session could reserve what nobody judges any more.
+    let session = engine.sessions.open(host, &hello)?;
+    note_session(engine, host, &hello, session.is_renewed);
+    let latest = engine.sessions.latest_time(host);
+    engine.registry().note_host_clock(host, latest);
+
+    Milestone::HelloOpened.pass();
+    let conditions = take_inventory(engine, host, session.id, &hello.inventory)?;
+    Milestone::HelloHeard.pass();
+    quarantine_unaccounted(engine, &hello.live, &conditions);
+    let verdicts = judge(engine, host, &hello, &conditions);
+    note_unclaimed(engine, &verdicts);
+    let carried_out = verdicts.into_iter().map(|(record, verdict)| {
+        carry_out(engine, session.id, record, verdict, hello.live.as_slice())
+    });
+    join_all(carried_out).await;
+    Milestone::HelloSettled.pass();
+    let draining = engine.registry().draining().map(ToOwned::to_owned);
+    if let Some(reason) = draining {
+        engine.sessions.send(host, HostCommand::Draining { reason });
+    }
+    tell_wanted_vfs(engine, host);
+    engine.upkeep.note_host_spoke();
+    Ok(session)
+}
+
+fn note_session(engine: &Engine, host: &HostName, hello: &Hello, is_renewed: bool) {
+    if is_renewed {
+        let message = "it renewed its connection, and its session goes on";
+        return engine.events.record(EventKind::HostRenewed, host, message);
+    }
+    let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
+    engine.events.record(EventKind::HostConnected, host, message);
+}
+
+/// Tells the hosts how many VFs their PFs shall have.
+pub(super) fn tell_all_wanted_vfs(engine: &Engine) {
+    let hosts: Vec<_> = engine.registry().hosts().names().cloned().collect();
+    hosts.iter().for_each(|host| tell_wanted_vfs(engine, host));
+}
+
+/// Tells a host how many VFs its PFs shall have. One that has as many does nothing.
+fn tell_wanted_vfs(engine: &Engine, host: &HostName) {
+    let wanted = engine.registry().hosts().wanted_vfs(host);
+    for (pf, count) in wanted {
+        engine.sessions.send(host, HostCommand::WantedVfs { pf, count });
+    }
+}
+
+/// Returns the attachments that can be freed, now that their VFs are back, each of them once: that
+/// they are back is noted in the hold of the registry that finds them, so that the next inventory
+/// does not find them again. Words of an earlier session are refused.
+fn hear(
+    engine: &Engine,
+    host: &HostName,
+    session: SessionId,
+    inventory: &Inventory,
+) -> Result<Vec<Arc<Record>>, Failure> {
+    check_owner(engine, host, inventory)?;
+    let conditions = take_inventory(engine, host, session, inventory)?;
+    let mut registry = engine.registry();
+    let is_back = |entry: &&Entry| {
+        (!entry.is_held() || entry.is_unclaimed())
+            && !entry.is_returned()
+            && !entry.is_under_way(Some(session))
+            && is_clean(entry, &conditions)
+    };
+    let back = registry.entries().of_host(host).filter(is_back);
+    let back: Vec<_> = back.map(|entry| Arc::clone(entry.record())).collect();
+    back.iter().for_each(|record| registry.release(record.id, true));
+    Ok(back)
+}
+
+/// Frees attachments whose VFs are back. What the journal refuses, the reconciler tries again.
+async fn free_returned(engine: &Engine, session: SessionId, returned: Vec<Arc<Record>>) {
+    let freed = returned.into_iter().map(|record| {
+        let verdict = Verdict::Release { returned: true, reason: "its VF is back" };
+        carry_out(engine, session, record, verdict, &[])
+    });
+    join_all(freed).await;
+    Milestone::InventorySettled.pass();
+}
+
+fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: AttachmentId) {
+    if !engine.sessions.is_current(host, session) {
+        return;
+    }
+    let mut registry = engine.registry();
+    let record = registry.entries().get(id).map(|entry| Arc::clone(entry.record()));
+    let Some(record) = record.filter(|record| record.key.host == *host) else { return };
+    let is_news = registry.note_attached(id);
+    drop(registry);
+    if is_news {
+        let message = format!("the pod of {} has {}", record.key, record.vf);
+        engine.events.record(EventKind::AttachmentAttached, id, message);
+    }
+}
+
+/// Refuses an inventory that names another host's PF.
+fn check_owner(engine: &Engine, host: &HostName, inventory: &Inventory) -> Result<(), Failure> {
+    let registry = engine.registry();
+    let hosts = registry.hosts();
+    hosts.number(host)?;
+    for pf in &inventory.pfs {
+        match hosts.owner(pf.id) {
+            Some(owner) if owner == host => {}
+            Some(owner) => {
+                return Err(Failure::new(
+                    Reason::NotAuthorised,
+                    format!("host {host} claims PF {}, which belongs to host {owner}", pf.id),
+                ));
             }
-        }
-        Ok(())
-    }
-
-    /// Tells the pools which VFs there are to be had, unless a newer session has told it already.
-    fn take_inventory(
-        &self,
-        host: &HostName,
-        session: SessionId,
-        inventory: &Inventory,
-    ) -> Result<Conditions, Failure> {
-        let mut registry = self.registry();
-        let boot_id = self.sessions.boot_id(host, session).ok_or_else(|| super::stale(session))?;
-        let number = registry.host_id(host)?;
-        let outdated = registry.detached_after(&boot_id, inventory.as_of);
-        let mut conditions = Conditions::new();
-        let mut cleared = Vec::new();
-        for (vf, facts, condition) in listed(host, number, inventory, &registry) {
-            if outdated.contains(&vf) {
-                continue;
-            }
-            conditions.insert(vf, condition);
-            match condition {
-                VfCondition::Clean => {
-                    registry.vfs.offer(vf, facts);
-                    if registry.unaccounted.remove(&vf) && registry.vfs.clear(vf).is_ok() {
-                        cleared.push(vf);
-                    }
-                }
-                VfCondition::InUse => {
-                    // Its end may be told by a Detach alone.
-                    registry.vfs.learn(vf, facts);
-                    registry.vfs.withdraw(vf, "the host's agent holds it");
-                }
-                VfCondition::Missing => registry.vfs.withdraw(vf, "the host can't find it"),
-            }
-        }
-        registry.withdraw_unlisted(host, |vf| conditions.contains_key(vf) || outdated.contains(vf));
-        drop(registry);
-        for vf in cleared {
-            self.events.record(EventKind::VfCleared, vf, "the host has it back, clean");
-        }
-        Ok(conditions)
-    }
-
-    /// Puts the VFs into quarantine that the host holds for nobody here, while it has attachments that
-    /// the journal does not know, until the host says that they are clean. A host does not tell which
-    /// VF is which attachment's. Nothing else of the host is touched.
-    fn quarantine_unaccounted(&self, live: &[LiveAttachment], conditions: &Conditions) {
-        let mut registry = self.registry();
-        let unknown = live.iter().filter(|live| registry.get(live.id).is_none());
-        let unknown: Vec<_> = unknown.map(|live| live.id.to_string()).collect();
-        if unknown.is_empty() {
-            return;
-        }
-        let in_use = conditions.iter().filter(|(_, how)| **how == VfCondition::InUse);
-        let held_for_nobody = in_use.filter(|(vf, _)| registry.vfs.holder(**vf).is_none());
-        let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
-        registry.unaccounted.extend(&unaccounted);
-        drop(registry);
-        let reason = format!(
-            "the host holds it, and has attachments that the journal does not know: {}",
-            unknown.join(", ")
-        );
-        for vf in unaccounted {
-            self.quarantine(vf, &reason);
+            None => tracing::warn!(%host, pf = %pf.id, "the PF belongs to no host: left alone"),
         }
     }
+    Ok(())
+}
 
-    fn judge(
-        &self,
-        host: &HostName,
-        hello: &Hello,
-        conditions: &Conditions,
-    ) -> Vec<(Arc<Record>, Verdict)> {
-        let live: HashMap<_, _> = hello.live.iter().map(|live| (live.id, live.in_pod)).collect();
-        let pending: HashSet<_> = hello.pending.iter().collect();
-        let registry = self.registry();
-        let judge = |entry: &Entry| {
-            let record = &entry.record;
-            let returned = is_clean(entry, conditions);
-            let verdict = if record.boot_id != hello.boot_id {
-                Verdict::Release { returned, reason: "its host has rebooted" }
-            } else if !entry.is_held() {
-                // Whoever is about to move the VF is to be told, too.
-                match live.contains_key(&record.id) || pending.contains(&record.key) {
-                    true => Verdict::TellRelease,
-                    false if returned => Verdict::Release { returned, reason: "its VF is back" },
-                    false => Verdict::Wait,
-                }
-            } else {
-                match live.get(&record.id) {
-                    Some(true) => Verdict::Attached,
-                    Some(false) => Verdict::Reattach,
-                    None if pending.contains(&record.key) => Verdict::Wait,
-                    None if !returned => Verdict::Keep,
-                    None => Verdict::Release { returned, reason: "its host does not know it" },
-                }
-            };
-            (Arc::clone(record), verdict)
+/// Tells the pools which VFs there are to be had, unless a newer session has told it already: that is
+/// looked at in the hold of the registry that tells them.
+fn take_inventory(
+    engine: &Engine,
+    host: &HostName,
+    session: SessionId,
+    inventory: &Inventory,
+) -> Result<Conditions, Failure> {
+    let mut registry = engine.registry();
+    let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
+    let Heard { conditions, cleared } = registry.take_inventory(host, &boot_id, inventory)?;
+    drop(registry);
+    for vf in cleared {
+        engine.events.record(EventKind::VfCleared, vf, "the host has it back, clean");
+    }
+    Ok(conditions)
+}
+
+fn quarantine_unaccounted(engine: &Engine, live: &[LiveAttachment], conditions: &Conditions) {
+    let (unaccounted, reason) = engine.registry().quarantine_unaccounted(live, conditions);
+    for vf in unaccounted {
+        engine.events.record(EventKind::VfQuarantined, vf, reason.as_str());
+    }
+}
+
+fn judge(
+    engine: &Engine,
+    host: &HostName,
+    hello: &Hello,
+    conditions: &Conditions,
+) -> Vec<(Arc<Record>, Verdict)> {
+    let live: HashMap<_, _> = hello.live.iter().map(|live| (live.id, live.in_pod)).collect();
+    let pending: HashSet<_> = hello.pending.iter().collect();
+    let registry = engine.registry();
+    let judge = |entry: &Entry| {
+        let record = entry.record();
+        let told = Told {
+            is_of_earlier_boot: record.boot_id != hello.boot_id,
+            in_pod: live.get(&record.id).copied(),
+            is_pending: pending.contains(&record.key),
+            is_back: is_clean(entry, conditions),
         };
-        registry.of_host(host).map(judge).collect()
+        let verdict = if entry.is_held() { told.of_held() } else { told.of_releasing() };
+        (Arc::clone(record), verdict)
+    };
+    registry.entries().of_host(host).map(judge).collect()
+}
+
+/// What a hello tells of an attachment.
+struct Told {
+    is_of_earlier_boot: bool,
+    /// Whether the pod has its VF. `None`: the host has no record of it.
+    in_pod: Option<bool>,
+    /// The host has a call of its key under way.
+    is_pending: bool,
+    /// Its VF is clean at home.
+    is_back: bool,
+}
+
+impl Told {
+    fn of_held(&self) -> Verdict {
+        match self.in_pod {
+            _ if self.is_of_earlier_boot => self.release("its host has rebooted"),
+            Some(true) => Verdict::Attached,
+            Some(false) => Verdict::Reattach,
+            None if self.is_pending => Verdict::Wait,
+            None if !self.is_back => Verdict::Keep,
+            None => self.release("its host does not know it"),
+        }
     }
 
-    /// Notes which attachments the host does not know though it lacks their VFs, and tells of new ones.
-    fn note_unclaimed(&self, verdicts: &[(Arc<Record>, Verdict)]) {
-        let mut registry = self.registry();
-        let mut news = Vec::new();
-        for (record, verdict) in verdicts {
-            let Some(entry) = registry.get_mut(record.id) else { continue };
-            let is_unclaimed = matches!(verdict, Verdict::Keep) && entry.is_held();
-            if is_unclaimed && !entry.unclaimed {
-                news.push(record);
-            }
-            entry.unclaimed = is_unclaimed;
+    fn of_releasing(&self) -> Verdict {
+        if self.is_of_earlier_boot {
+            return self.release("its host has rebooted");
         }
-        drop(registry);
-        for record in news {
-            let Record { id, key, vf, .. } = &**record;
-            let message = format!("the host does not know {key}, and {vf} is not back: kept");
-            tracing::warn!(%id, "{message}");
-            self.events.record(EventKind::AttachmentUnclaimed, id, message);
+        // Whoever is about to move the VF is to be told, too.
+        match self.in_pod.is_some() || self.is_pending {
+            true => Verdict::TellRelease,
+            false if self.is_back => self.release("its VF is back"),
+            false => Verdict::Wait,
         }
     }
 
-    async fn carry_out(
-        &self,
-        session: SessionId,
-        record: Arc<Record>,
-        verdict: Verdict,
-        live: &[LiveAttachment],
-    ) {
-        match verdict {
-            Verdict::Wait | Verdict::Keep => {}
-            Verdict::Attached => self.host_attached(&record.key.host, session, record.id),
-            Verdict::Reattach => {
-                if let Ok(view) = self.view(&record) {
-                    self.sessions.send(&record.key.host, HostCommand::Reattach(view));
-                }
+    const fn release(&self, reason: &'static str) -> Verdict {
+        Verdict::Release { returned: self.is_back, reason }
+    }
+}
+
+/// Notes which attachments the host does not know though it lacks their VFs, and tells of new ones.
+fn note_unclaimed(engine: &Engine, verdicts: &[(Arc<Record>, Verdict)]) {
+    let mut registry = engine.registry();
+    let mut is_news = |(record, verdict): &&(Arc<Record>, Verdict)| {
+        let is_unclaimed = matches!(verdict, Verdict::Keep);
+        registry.change(record.id).is_some_and(|entry| entry.set_unclaimed(is_unclaimed))
+    };
+    let news: Vec<_> = verdicts.iter().filter(&mut is_news).collect();
+    drop(registry);
+    for (record, _) in news {
+        let Record { id, key, vf, .. } = &**record;
+        let message = format!("the host does not know {key}, and {vf} is not back: kept");
+        tracing::warn!(%id, "{message}");
+        engine.events.record(EventKind::AttachmentUnclaimed, id, message);
+    }
+}
+
+async fn carry_out(
+    engine: &Engine,
+    session: SessionId,
+    record: Arc<Record>,
+    verdict: Verdict,
+    live: &[LiveAttachment],
+) {
+    match verdict {
+        Verdict::Wait | Verdict::Keep => {}
+        Verdict::Attached => note_attached(engine, &record.key.host, session, record.id),
+        Verdict::Reattach => {
+            if let Ok(view) = engine.view(&record) {
+                engine.sessions.send(&record.key.host, HostCommand::Reattach(view));
             }
-            Verdict::TellRelease => {
-                self.tell_release(&record, "it was released while the host was away".into());
-            }
-            Verdict::Release { returned, reason } => {
-                let _key = self.keys.lock(&record.key).await;
-                // A newer hello may have brought the host's word, or a flow may have ended it.
-                if !self.sessions.is_current(&record.key.host, session)
-                    || self.registry().get(record.id).is_none()
-                {
-                    return;
-                }
-                if let Err(failure) = self.give_back(&record, returned, reason).await {
-                    tracing::error!(id = %record.id, %failure, "an attachment can't be released yet");
-                }
-                if live.iter().any(|live| live.id == record.id) {
-                    self.tell_release(&record, reason.into());
-                }
-            }
+        }
+        Verdict::TellRelease => {
+            tell_release(engine, &record, "it was released while the host was away".into());
+        }
+        Verdict::Release { returned, reason } => {
+            let is_live = live.iter().any(|live| live.id == record.id);
+            end(engine, session, &record, returned, reason, is_live).await;
         }
     }
 }
 
-impl Registry {
-    /// VFs that the host no longer lists are no longer to be had.
-    fn withdraw_unlisted(&mut self, host: &HostName, is_listed: impl Fn(&VfId) -> bool) {
-        let Some(pfs) = self.hosts.get(host) else { return };
-        let known = self.vfs.vfs().map(|view| view.vf);
-        let unlisted: Vec<_> = known.filter(|vf| pfs.contains(&vf.pf) && !is_listed(vf)).collect();
-        for vf in unlisted {
-            self.vfs.withdraw(vf, "the host has no such VF");
-        }
+/// Gives an attachment back that is over, as the host's words say, if these are still in force once
+/// its key is free. With `is_live`, the host is told to do likewise.
+async fn end(
+    engine: &Engine,
+    session: SessionId,
+    record: &Arc<Record>,
+    returned: bool,
+    reason: &str,
+    is_live: bool,
+) {
+    let _key = engine.keys.lock(&record.key).await;
+    // A newer hello may have brought the host's word, or a flow may have ended it.
+    if !engine.sessions.is_current(&record.key.host, session)
+        || engine.registry().entries().get(record.id).is_none()
+    {
+        return;
+    }
+    if let Err(failure) = give_back(engine, record, returned, reason).await {
+        tracing::error!(id = %record.id, %failure, "an attachment can't be released yet");
+    }
+    if is_live {
+        tell_release(engine, record, reason.into());
     }
 }
 
 fn is_clean(entry: &Entry, conditions: &Conditions) -> bool {
-    conditions.get(&entry.record.vf) == Some(&VfCondition::Clean)
-}
-
-/// The host's own VFs, flat.
-fn listed(
-    host: &HostName,
-    number: HostId,
-    inventory: &Inventory,
-    registry: &Registry,
-) -> Vec<(VfId, VfFacts, VfCondition)> {
-    let own = inventory.pfs.iter().filter(|pf| registry.owner(pf.id) == Some(host));
-    let vfs = own.flat_map(|pf| {
-        pf.vfs.iter().map(|function| {
-            let facts = VfFacts {
-                host: number,
-                pci_address: function.pci_address.clone(),
-                vendor: pf.vendor,
-                device: pf.device,
-            };
-            (VfId { pf: pf.id, vf: function.number }, facts, function.condition)
-        })
-    });
-    vfs.collect()
+    conditions.get(&entry.record().vf) == Some(&VfCondition::Clean)
 }

@@ -25,7 +25,7 @@ async fn subnets_of_a_family_extend_each_other_and_run_dry_by_name() {
     assert_eq!(failure.reason, Reason::AddressesExhausted);
     assert!(failure.message.contains("network tiny: 10.9.0.0/31"), "{failure}");
     world.check();
-    assert_eq!(world.engine.pools()[0].usage.in_use, 4);
+    assert_eq!(world.engine.operators().pools()[0].usage.in_use, 4);
 }
 
 fn asking_for(container: &str, addresses: &[&str]) -> AttachSpec {
@@ -51,7 +51,7 @@ async fn addresses_asked_for_are_given_or_refused_by_name() {
         assert_eq!(world.refused(asking_for("b", addresses)).await, reason, "{addresses:?}");
         world.check();
     }
-    assert_eq!(world.engine.pools()[0].usage.free, 3);
+    assert_eq!(world.engine.operators().pools()[0].usage.free, 3);
 }
 
 /// podman passes the address of a container twice when it reloads its network.
@@ -86,7 +86,7 @@ async fn addresses_rest_before_they_are_given_again() {
     world.restart().await;
     world.hello(&[]).await;
     assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
-    assert_eq!(world.engine.networks()[0].subnets[0].cooling, 2);
+    assert_eq!(world.engine.networks().list()[0].subnets[0].cooling, 2);
 }
 
 /// A world whose addresses rest.

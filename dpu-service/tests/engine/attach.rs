@@ -113,7 +113,7 @@ async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
     world.kernel.refuse("set_anti_spoofing", 1);
     world.kernel.refuse("leave", 1);
     world.attach(spec("pod")).await.unwrap_err();
-    let vfs = world.engine.vfs().await.unwrap();
+    let vfs = world.engine.operators().vfs().await.unwrap();
     let quarantined: Vec<_> =
         vfs.iter().filter(|vf| vf.state.to_string().contains("leave")).collect();
     let [quarantined] = quarantined[..] else { panic!("{vfs:#?}") };
@@ -121,9 +121,9 @@ async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
     // The reconciler mends what is left; giving the VF out again is the operator's choice.
     world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
     world.check();
-    let cleared = world.engine.clear_quarantine(quarantined.vf).await.unwrap();
+    let cleared = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap();
     assert_eq!(cleared.state, vf_alloc::VfState::Free);
-    let again = world.engine.clear_quarantine(quarantined.vf).await.unwrap_err();
+    let again = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap_err();
     assert_eq!(again.reason, Reason::VfNotQuarantined);
 }
 
@@ -135,7 +135,7 @@ async fn a_vf_that_fails_again_and_again_is_quarantined() {
         assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
     }
     assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
-    assert_eq!(world.engine.pools()[0].usage.quarantined, 1);
+    assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 1);
     assert!(world.engine.status().await.is_empty());
 }
 
@@ -154,7 +154,7 @@ async fn what_no_other_vf_could_do_either_sets_none_aside() {
                 assert_eq!(world.refused(spec).await, told, "{method}");
             }
         }
-        assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
+        assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 0);
         world.attach(spec("pod")).await.unwrap();
         world.check();
     }
@@ -168,7 +168,7 @@ async fn a_journal_that_fails_sets_no_vf_aside() {
         assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
     }
     world.set_full(false);
-    assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
+    assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 0);
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn what_the_card_cant_do_is_refused_by_name() {
     assert_eq!(failure.reason, Reason::Unsupported);
     assert!(failure.message.contains("VLAN 100"), "{failure}");
     world.check();
-    assert_eq!(world.engine.pools()[0].usage.free, usize::from(crate::world::VFS));
+    assert_eq!(world.engine.operators().pools()[0].usage.free, usize::from(crate::world::VFS));
 }
 
 #[tokio::test]
@@ -272,7 +272,7 @@ async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused()
     world.hello(&[]).await;
     let free =
         network("name = 'free'\nallow_mac_spoofing = true\n[[subnet]]\ncidr = '10.2.0.0/24'");
-    world.engine.apply_network(free, false).await.unwrap();
+    world.engine.networks().apply(free, false).await.unwrap();
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::Unsupported);
     assert!(failure.message.starts_with("network red: nobody would keep"), "{failure}");
@@ -413,7 +413,8 @@ async fn collection_leaves_calls_under_way_alone() {
 async fn an_operator_takes_an_attachment_away() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
-    let released = world.engine.release(view.record.id, "it floods".into()).await.unwrap();
+    let released =
+        world.engine.operators().release(view.record.id, "it floods".into()).await.unwrap();
     assert_eq!(released.state, AttachmentState::Releasing);
     world.check();
     let command = world.command();
@@ -424,7 +425,7 @@ async fn an_operator_takes_an_attachment_away() {
     ));
     world.detach("pod").await;
     world.check();
-    let gone = world.engine.release(view.record.id, String::new()).await.unwrap_err();
+    let gone = world.engine.operators().release(view.record.id, String::new()).await.unwrap_err();
     assert_eq!(gone.reason, Reason::AttachmentUnknown);
 }
 
@@ -434,7 +435,7 @@ async fn an_attachment_is_found_by_the_beginning_of_its_id() {
     let view = world.attached("pod").await;
     let id = view.record.id.to_string();
     for beginning in [&id[..], &id[..13], &id[..4]] {
-        let detail = world.engine.attachment(beginning).await.unwrap();
+        let detail = world.engine.operators().attachment(beginning).await.unwrap();
         assert_eq!(detail.view.record, view.record);
         assert_eq!(detail.representor, view.record.vf.to_string());
         assert!(detail.steps.iter().all(|step| step.in_place), "{:?}", detail.steps);
@@ -443,7 +444,8 @@ async fn an_attachment_is_found_by_the_beginning_of_its_id() {
     }
     world.attached("other").await;
     let reason = |failure: offload_proto::Failure| failure.reason;
-    let find = async |id: &str| world.engine.attachment(id).await.map_err(reason).unwrap_err();
+    let find =
+        async |id: &str| world.engine.operators().attachment(id).await.map_err(reason).unwrap_err();
     assert_eq!(find(&id[..4]).await, Reason::InvalidRequest);
     assert_eq!(find(&id[..3]).await, Reason::InvalidRequest);
     assert_eq!(find("ffff").await, Reason::AttachmentUnknown);

@@ -47,7 +47,7 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
         let without_records = hello_where(&world, lost.record.vf, condition);
         world.say(without_records.clone()).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
-        assert!(world.engine.warnings()[0].contains(&lost.record.id.to_string()));
+        assert!(world.engine.operators().warnings()[0].contains(&lost.record.id.to_string()));
         world.say_inventory(&without_records.inventory).await;
         world.say(without_records).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
@@ -59,7 +59,7 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
         let inventory = inventory(&world.kernel, &[]);
         world.say_inventory(&inventory).await;
         assert_eq!(world.state("lost"), None);
-        assert_eq!(world.engine.warnings(), [""; 0]);
+        assert_eq!(world.engine.operators().warnings(), [""; 0]);
         world.check();
     }
 }
@@ -80,7 +80,10 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
         world.say(hello_where(&world, lost.record.vf, VfCondition::Missing)).await;
         match ending {
             0 => world.detach("lost").await,
-            1 => drop(world.engine.release(lost.record.id, "lost".into()).await.unwrap()),
+            1 => {
+                let operators = world.engine.operators();
+                operators.release(lost.record.id, "lost".into()).await.unwrap();
+            }
             2 => {
                 let boot_id = "boot-2".into();
                 let lost = hello_where(&world, lost.record.vf, VfCondition::Missing);
@@ -89,7 +92,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
             _ => {
                 // Known again, clean or not, it stays.
                 assert_eq!(world.attach(spec("lost")).await.unwrap().record, lost.record);
-                assert_eq!(world.engine.warnings(), [""; 0]);
+                assert_eq!(world.engine.operators().warnings(), [""; 0]);
                 let clean = inventory(&world.kernel, &[]);
                 world.say_inventory(&clean).await;
                 assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
@@ -97,7 +100,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
             }
         }
         assert_ne!(world.state("lost"), Some(AttachmentState::Attached));
-        assert_eq!(world.engine.warnings(), [""; 0]);
+        assert_eq!(world.engine.operators().warnings(), [""; 0]);
         world.check();
     }
 }
@@ -166,8 +169,8 @@ async fn a_host_is_told_how_many_vfs_its_pfs_shall_have() {
 async fn what_was_released_meanwhile_is_told() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
-    world.engine.goodbye(&host(), world.session_id(), None);
-    world.engine.release(view.record.id, "it floods".into()).await.unwrap();
+    world.engine.hosts().goodbye(&host(), world.session_id(), None);
+    world.engine.operators().release(view.record.id, "it floods".into()).await.unwrap();
     world.hello(&[live(&view, true)]).await;
     let command = world.command();
     assert!(
@@ -190,7 +193,7 @@ async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined()
     let state = |vfs: Vec<dpu_service::attachments::VfView>| {
         vfs.into_iter().find(|vf| vf.vf == strange.record.vf).unwrap().state
     };
-    let quarantined = state(world.engine.vfs().await.unwrap());
+    let quarantined = state(world.engine.operators().vfs().await.unwrap());
     assert!(
         matches!(&quarantined, VfState::Quarantined { reason } if reason.contains("journal")),
         "{quarantined}"
@@ -200,7 +203,7 @@ async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined()
     // The host gives it back after all.
     let clean = inventory(&world.kernel, &[known.record.vf]);
     world.say_inventory(&clean).await;
-    assert_eq!(state(world.engine.vfs().await.unwrap()), VfState::Free);
+    assert_eq!(state(world.engine.operators().vfs().await.unwrap()), VfState::Free);
 }
 
 #[tokio::test]
@@ -209,7 +212,7 @@ async fn a_strange_attachment_without_a_vf_harms_nobody() {
     let known = world.attached("known").await;
     let strange = LiveAttachment { id: AttachmentId(uuid::Uuid::now_v7()), in_pod: true };
     world.hello(&[live(&known, true), strange]).await;
-    assert_eq!(world.engine.pools()[0].usage.quarantined, 0);
+    assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 0);
     assert_eq!(world.list().len(), 1);
 }
 
@@ -219,7 +222,7 @@ async fn vfs_that_the_host_no_longer_offers_are_not_given_out() {
     let view = world.attached("pod").await;
     world.say(Hello { live: vec![live(&view, true)], ..bare_hello() }).await;
     assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
-    assert_eq!(world.engine.pools()[0].usage.absent, 3);
+    assert_eq!(world.engine.operators().pools()[0].usage.absent, 3);
     assert_eq!(world.state("pod"), Some(AttachmentState::Attached));
 }
 
@@ -232,11 +235,11 @@ async fn pfs_of_another_host_are_refused_by_name() {
     let world = World::new().await;
     let other = HostName("node-2".into());
     let claim = hello(&world.kernel, "boot-1", &[]);
-    let failure = world.engine.hello(other, claim).await.unwrap_err();
+    let failure = world.engine.hosts().hello(other, claim).await.unwrap_err();
     assert_eq!(failure.reason, Reason::NotAuthorised);
     assert!(failure.message.contains("p0") && failure.message.contains("node-1"), "{failure}");
     let stranger = HostName("node-9".into());
-    let failure = world.engine.hello(stranger, bare_hello()).await.unwrap_err();
+    let failure = world.engine.hosts().hello(stranger, bare_hello()).await.unwrap_err();
     assert_eq!(failure.reason, Reason::HostUnknown);
 }
 
@@ -247,14 +250,14 @@ async fn words_of_an_old_session_are_ignored() {
     let view = world.attach(spec("pod")).await.unwrap();
     let pending = vec![key("pod")];
     world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
-    world.engine.host_attached(&host(), old, view.record.id);
-    world.engine.goodbye(&host(), old, None);
+    world.engine.hosts().attached(&host(), old, view.record.id);
+    world.engine.hosts().goodbye(&host(), old, None);
     let nothing = dpu_service::host::Inventory::default();
-    let failure = world.engine.inventory(&host(), old, &nothing).unwrap_err();
+    let failure = world.engine.hosts().inventory(&host(), old, &nothing).unwrap_err();
     assert_eq!(failure.reason, Reason::StaleSession);
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed));
-    assert_eq!(world.engine.pools()[0].usage.absent, 0);
-    assert!(world.engine.hosts()[0].connected);
+    assert_eq!(world.engine.operators().pools()[0].usage.absent, 0);
+    assert!(world.engine.hosts().list()[0].connected);
 }
 
 /// What happened to the host since `events` were watched.
@@ -268,7 +271,7 @@ async fn a_host_that_renews_its_connection_is_never_away() {
     let mut world = World::new().await;
     let (old, mut events) = (world.session_id(), world.engine.events().watch());
     world.say(Hello { renewed: Some(old), ..hello(&world.kernel, "boot-1", &[]) }).await;
-    world.engine.goodbye(&host(), old, None);
+    world.engine.hosts().goodbye(&host(), old, None);
     let kinds: Vec<_> = told(&mut events).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [EventKind::HostRenewed]);
 }
@@ -278,13 +281,14 @@ async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
     let mut world = World::new().await;
     let mut events = world.engine.events().watch();
     let address = std::net::Ipv4Addr::LOCALHOST.into();
-    let refuse = |world: &World| world.engine.host_refused(&host(), address, "it expired");
-    let absence = |world: &World| world.engine.hosts()[0].absence.clone().unwrap_or_default();
+    let refuse = |world: &World| world.engine.hosts().refused(&host(), address, "it expired");
+    let absence =
+        |world: &World| world.engine.hosts().list()[0].absence.clone().unwrap_or_default();
     refuse(&world);
     assert!(told(&mut events).is_empty() && absence(&world).is_empty(), "it is connected");
 
     let why = "its certificate expired";
-    world.engine.goodbye(&host(), world.session_id(), Some(why.into()));
+    world.engine.hosts().goodbye(&host(), world.session_id(), Some(why.into()));
     assert_eq!(told(&mut events), [(EventKind::HostDisconnected, why.to_owned())]);
     assert_eq!(absence(&world), why);
 
@@ -294,8 +298,8 @@ async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
     assert!(matches!(&told[..], [(EventKind::HostRefused, message)] if message.ends_with(refused)));
     assert!(absence(&world).ends_with(refused), "{}", absence(&world));
 
-    world.engine.host_refused(&HostName("node-9".into()), address, "it expired");
-    assert!(world.engine.hosts().iter().all(|it| &*it.name.0 != "node-9"));
+    world.engine.hosts().refused(&HostName("node-9".into()), address, "it expired");
+    assert!(world.engine.hosts().list().iter().all(|it| &*it.name.0 != "node-9"));
     world.hello(&[]).await;
     assert_eq!(absence(&world), "");
 }
@@ -341,6 +345,6 @@ async fn the_clock_of_an_earlier_boot_outdates_nothing() {
 }
 
 async fn free_vfs(world: &World) -> usize {
-    let vfs = world.engine.vfs().await.unwrap();
+    let vfs = world.engine.operators().vfs().await.unwrap();
     vfs.iter().filter(|view| view.state == VfState::Free).count()
 }

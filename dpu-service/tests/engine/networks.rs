@@ -20,14 +20,14 @@ fn on_blue(container: &str) -> AttachSpec {
 }
 
 async fn apply(world: &World, network: Network) -> Result<Applied, Reason> {
-    let applied = world.engine.apply_network(network, false).await;
+    let applied = world.engine.networks().apply(network, false).await;
     applied.map(|(_, applied)| applied).map_err(|failure| failure.reason)
 }
 
 #[tokio::test]
 async fn a_network_is_created_changed_and_left_unchanged() {
     let mut world = World::new().await;
-    let tried = world.engine.apply_network(blue("10.2.0.0/24", 200), true).await.unwrap();
+    let tried = world.engine.networks().apply(blue("10.2.0.0/24", 200), true).await.unwrap();
     assert_eq!(tried.1, Applied::Created);
     assert_eq!(world.refused(on_blue("pod")).await, Reason::NetworkUnknown);
     assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Created));
@@ -42,7 +42,7 @@ async fn a_network_is_created_changed_and_left_unchanged() {
     world.check();
 
     world.restart().await;
-    let views = world.engine.networks();
+    let views = world.engine.networks().list();
     let blue = views.iter().find(|view| view.network.name == "blue").unwrap();
     assert_eq!((blue.origin, blue.attachments), (Origin::Api, 2));
     assert_eq!(blue.subnets[0].held, 2);
@@ -54,7 +54,7 @@ async fn shrinking_over_a_lease_is_refused_by_its_address() {
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
     let asking = AttachSpec { addresses: vec!["10.2.0.200".parse().unwrap()], ..on_blue("pod") };
     let view = world.attach(asking).await.unwrap();
-    let failure = world.engine.apply_network(blue("10.2.0.0/25", 200), false).await.unwrap_err();
+    let failure = world.engine.networks().apply(blue("10.2.0.0/25", 200), false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::LeaseInTheWay);
     assert!(failure.message.contains("10.2.0.200"), "{failure}");
     assert!(failure.message.contains(&view.record.id.to_string()), "{failure}");
@@ -68,7 +68,7 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     let mut world = World::new().await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let view = world.attach(on_blue("pod")).await.unwrap();
-    let delete = |force| world.engine.delete_network("blue".into(), force);
+    let delete = |force| world.engine.networks().delete("blue".into(), force);
     let refused = delete(false).await.unwrap_err();
     assert_eq!(refused.reason, Reason::NetworkInUse);
     assert_eq!(refused.message, "network blue is used by 1 attachment");
@@ -95,7 +95,7 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
 }
 
 async fn delete_for_good(world: &World) {
-    world.engine.delete_network("blue".into(), false).await.unwrap();
+    world.engine.networks().delete("blue".into(), false).await.unwrap();
     world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
     world.check();
 }
@@ -109,7 +109,7 @@ async fn a_network_that_cant_be_journalled_is_not_in_force() {
     world.set_full(false);
     apply(&world, blue("10.2.0.0/24", 1)).await.unwrap();
     world.set_full(true);
-    let failure = world.engine.delete_network("blue".into(), false).await.unwrap_err();
+    let failure = world.engine.networks().delete("blue".into(), false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     world.set_full(false);
     world.attach(on_blue("pod")).await.unwrap();
@@ -119,12 +119,12 @@ async fn a_network_that_cant_be_journalled_is_not_in_force() {
 async fn networks_that_cant_be_are_refused() {
     let world = World::new().await;
     assert_eq!(apply(&world, red()).await, Err(Reason::NetworkFixed));
-    let failure = world.engine.delete_network("red".into(), true).await.unwrap_err();
+    let failure = world.engine.networks().delete("red".into(), true).await.unwrap_err();
     assert_eq!(failure.reason, Reason::NetworkFixed);
     let second_default = Network { default: true, ..blue("10.2.0.0/24", 1) };
     assert_eq!(apply(&world, second_default).await, Err(Reason::InvalidRequest));
     let no_pool = Network { pool: "fast".into(), ..blue("10.2.0.0/24", 1) };
-    let failure = world.engine.apply_network(no_pool, false).await.unwrap_err();
+    let failure = world.engine.networks().apply(no_pool, false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::InvalidRequest);
     assert!(failure.message.ends_with("list the pools with `dpuctl get pools`"), "{failure}");
 }
@@ -140,7 +140,7 @@ async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
         loaded.map_err(|failure| failure.reason)
     };
     let names = || -> Vec<_> {
-        world.engine.networks().iter().map(|view| view.network.name.clone()).collect()
+        world.engine.networks().list().iter().map(|view| view.network.name.clone()).collect()
     };
     let green = || network("name = 'green'\n[[subnet]]\ncidr = '10.3.0.0/24'\n");
 
@@ -160,7 +160,7 @@ async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
     assert_eq!(names(), ["green", "red"]);
     load(&|new| new.pools.push(pool("other", "p0#3"))).await.unwrap();
     assert_eq!(names(), ["red"]);
-    assert_eq!(world.engine.pools().len(), 2);
+    assert_eq!(world.engine.operators().pools().len(), 2);
     world.attached("another").await;
     world.check();
 }
@@ -185,12 +185,12 @@ async fn hosts_and_pfs_in_use_stay_where_they_are() {
 
     world.detach("pod").await;
     load(&world, &moved).await.unwrap();
-    assert_eq!(world.engine.pools()[0].usage.free, 0, "the new host has offered none");
+    assert_eq!(world.engine.operators().pools()[0].usage.free, 0, "the new host has offered none");
     assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
     let node_2 = HostName("node-2".into());
     let words = hello(&world.kernel, "boot-1", &[]);
-    world.session = world.engine.hello(node_2, words).await.unwrap();
-    assert_eq!(world.engine.pools()[0].usage.free, 4);
+    world.session = world.engine.hosts().hello(node_2, words).await.unwrap();
+    assert_eq!(world.engine.operators().pools()[0].usage.free, 4);
 }
 
 #[tokio::test]

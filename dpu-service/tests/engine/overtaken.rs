@@ -41,7 +41,7 @@ async fn a_hello_that_a_newer_one_has_overtaken_settles_nothing() {
     let (older, newer) = (by(1), by(2));
     world.say(newer).await;
     world.attached("a").await;
-    let refused = world.engine.hello(host(), older).await.map(drop);
+    let refused = world.engine.hosts().hello(host(), older).await.map(drop);
     assert_eq!(world.state("a"), Some(AttachmentState::Attached));
     assert_eq!(refused.unwrap_err().reason, Reason::StaleSession);
 }
@@ -100,7 +100,7 @@ async fn an_attach_that_was_taken_back_before_it_came_reserves_nothing() {
 async fn an_attach_under_way_that_was_released_keeps_its_vf_until_the_host_has_answered() {
     let mut world = World::new().await;
     let view = world.attach(spec("a")).await.unwrap();
-    world.engine.release(view.record.id, "operator".into()).await.unwrap();
+    world.engine.operators().release(view.record.id, "operator".into()).await.unwrap();
     let mut hello = hello(&world.kernel, &world.boot_id, &[]);
     hello.pending = vec![key("a")];
     world.say(hello).await;

@@ -105,7 +105,7 @@ async fn act(world: &mut World, action: Action) {
             let views = world.list();
             let view = views.iter().find(|view| view.record.key == key(&name(container)));
             if let Some(view) = view {
-                world.engine.host_attached(&host(), world.session_id(), view.record.id);
+                world.engine.hosts().attached(&host(), world.session_id(), view.record.id);
             }
         }
         Action::Detach { container, returned } => {
@@ -121,7 +121,7 @@ async fn act(world: &mut World, action: Action) {
             let views = world.list();
             let view = views.iter().find(|view| view.record.key == key(&name(container)));
             if let Some(view) = view {
-                world.engine.release(view.record.id, "random".into()).await.unwrap();
+                world.engine.operators().release(view.record.id, "random".into()).await.unwrap();
             }
         }
         Action::Collect { valid } => {

@@ -48,7 +48,7 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
     assert!(failure.message.contains("No space left"), "{failure}");
     assert_eq!(world.engine.status().await.len(), 1);
     world.check();
-    assert_eq!(world.engine.pools()[0].usage.free, 3);
+    assert_eq!(world.engine.operators().pools()[0].usage.free, 3);
 
     world.set_full(false);
     assert!(world.engine.status().await.is_empty());
@@ -117,7 +117,23 @@ async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
 /// Whichever of the two the service believed, the other one's pod would lose what it uses.
 #[tokio::test]
 async fn a_journal_in_which_two_attachments_hold_the_same_is_refused_by_name() {
-    let own = |first: &Record| Record {
+    for number in 0..4 {
+        let mut world = World::new().await;
+        let first = world.attached("first").await.record;
+        let (what, twin) = twins(&first).swap_remove(number);
+        let refusal = world.refusal_with(&twin).await;
+        assert!(refusal.is_of_the_file(), "{refusal:?}");
+        let sentence = refusal.to_string();
+        let holders = [&*first, &twin].map(|record| format!("{} ({})", record.id, record.key));
+        for named in holders.into_iter().chain([what, "put back a copy".into()]) {
+            assert!(sentence.contains(&named), "{named}: {sentence}");
+        }
+    }
+}
+
+/// Records that have one thing in common with `first`, and what.
+fn twins(first: &Record) -> Vec<(String, Record)> {
+    let own = || Record {
         id: AttachmentId(uuid::Uuid::nil()),
         key: key("twin"),
         vf: VfId { vf: first.vf.vf ^ 1, ..first.vf },
@@ -125,41 +141,26 @@ async fn a_journal_in_which_two_attachments_hold_the_same_is_refused_by_name() {
         leases: Vec::new(),
         ..first.clone()
     };
-    let shares: [fn(Record, &Record) -> (Record, String); 4] = [
-        |twin, first| (Record { vf: first.vf, ..twin }, format!("VF {}", first.vf)),
-        |twin, first| (Record { mac: first.mac, ..twin }, format!("MAC address {}", first.mac)),
-        |twin, first| (Record { key: first.key.clone(), ..twin }, format!("key {}", first.key)),
-        |twin, first| {
-            let lease = first.leases[1].clone();
-            let what = format!("address {}", lease.address.ip());
-            (Record { leases: vec![lease], ..twin }, what)
-        },
-    ];
-    for share in shares {
-        let mut world = World::new().await;
-        let first = world.attached("first").await.record;
-        let (twin, what) = share(own(&first), &first);
-        let refusal = world.refusal_with(&twin).await;
-        assert!(refusal.is_of_the_file(), "{refusal:?}");
-        let sentence = refusal.to_string();
-        let (one, other) = (format!("{} ({})", first.id, first.key), format!("{} (", twin.id));
-        for named in [what, one, other, "put back a copy".into()] {
-            assert!(sentence.contains(&named), "{named}: {sentence}");
-        }
-    }
+    let lease = first.leases[1].clone();
+    vec![
+        (format!("VF {}", first.vf), Record { vf: first.vf, ..own() }),
+        (format!("MAC address {}", first.mac), Record { mac: first.mac, ..own() }),
+        (format!("key {}", first.key), Record { key: first.key.clone(), ..own() }),
+        (format!("address {}", lease.address.ip()), Record { leases: vec![lease], ..own() }),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_attaches_share_transactions() {
     let world = Arc::new(World::with(configuration(), settings(), 64).await);
-    let before = world.engine.journal_statistics();
+    let before = world.engine.records().statistics();
     let attach = |number: u32| {
         let world = Arc::clone(&world);
         tokio::spawn(async move { world.attach(spec(&number.to_string())).await })
     };
     let attached = join_all((0..64).map(attach)).await;
     assert!(attached.into_iter().all(|attached| attached.unwrap().is_ok()));
-    let after = world.engine.journal_statistics();
+    let after = world.engine.records().statistics();
     assert_eq!(after.commits - before.commits, 64);
     assert!(after.transactions - before.transactions < 64, "{after:?}");
     world.check();

@@ -19,7 +19,7 @@ fn on(network: &str, container: &str) -> AttachSpec {
 }
 
 async fn apply(world: &World, network: Network) -> Result<(), Failure> {
-    world.engine.apply_network(network, false).await.map(drop)
+    world.engine.networks().apply(network, false).await.map(drop)
 }
 
 fn addresses(record: &Record) -> Vec<IpNetwork> {
@@ -28,7 +28,7 @@ fn addresses(record: &Record) -> Vec<IpNetwork> {
 
 /// Fails unless there is exactly one, which has all of `words`.
 fn assert_warning(world: &World, words: &[&str]) {
-    let warnings = world.engine.warnings();
+    let warnings = world.engine.operators().warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(words.iter().all(|word| warnings[0].contains(word)), "{warnings:?}");
 }
@@ -90,7 +90,7 @@ async fn addresses_of_a_deleted_network_are_not_given_out_under_another_name() {
     let world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
     world.attach(on("blue", "old")).await.unwrap();
-    world.engine.delete_network("blue".into(), true).await.unwrap();
+    world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
     apply(&world, named("violet", "10.4.0.0/24")).await.unwrap();
     for container in ["a", "b"] {
@@ -101,7 +101,7 @@ async fn addresses_of_a_deleted_network_are_not_given_out_under_another_name() {
     let world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
     world.attach(on("blue", "old")).await.unwrap();
-    world.engine.delete_network("blue".into(), true).await.unwrap();
+    world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, named("green", "10.2.0.4/30")).await.unwrap();
     apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
     for container in ["a", "b", "c"] {
@@ -119,7 +119,7 @@ async fn addresses_of_a_deleted_network_rest_under_another_name() {
         world.attach(on("blue", container)).await.unwrap();
     }
     world.detach("a").await;
-    world.engine.delete_network("blue".into(), true).await.unwrap();
+    world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, named("green", "10.2.0.0/30")).await.unwrap();
     world.detach("b").await;
     assert_eq!(world.refused(on("green", "c")).await, Reason::AddressesExhausted);
@@ -133,7 +133,7 @@ async fn two_addresses_of_one_attachment_in_a_subnet_that_was_two_both_stay_held
     apply(&world, network(halves)).await.unwrap();
     let addresses = ["10.2.0.1", "10.2.0.5"].map(|address| address.parse().unwrap()).to_vec();
     world.attach(AttachSpec { addresses, ..on("blue", "old") }).await.unwrap();
-    world.engine.delete_network("blue".into(), true).await.unwrap();
+    world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
     for address in ["10.2.0.1", "10.2.0.5"] {
         let addresses = vec![address.parse().unwrap()];
@@ -142,7 +142,7 @@ async fn two_addresses_of_one_attachment_in_a_subnet_that_was_two_both_stay_held
     }
     world.detach("old").await;
     world.restart().await;
-    assert_eq!(world.engine.networks()[0].subnets[0].held, 0);
+    assert_eq!(world.engine.networks().list()[0].subnets[0].held, 0);
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn a_network_that_the_file_now_hinders_is_told_and_comes_back() {
 
     world.detach("pod").await;
     world.engine.load_configuration(configuration()).await.unwrap();
-    assert_eq!(world.engine.warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().warnings(), [""; 0]);
     world.attach(on("blue", "pod")).await.unwrap();
     world.check();
 }
@@ -182,24 +182,24 @@ async fn start_refuses_what_reading_again_refuses() {
     world.configuration = configuration();
     world.configuration.networks.push(named("violet", "10.5.0.0/24"));
     world.restart().await;
-    let warnings = world.engine.warnings();
+    let warnings = world.engine.operators().warnings();
     let expected = [("blue", "default"), ("green", "other"), ("violet", "configuration file")];
     assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
     for (warning, (name, why)) in warnings.iter().zip(expected) {
         assert!(warning.contains(name) && warning.contains(why), "{warning}");
     }
-    let views = world.engine.networks();
+    let views = world.engine.networks().list();
     let names: Vec<_> = views.iter().map(|view| (&*view.network.name, view.origin)).collect();
     assert_eq!(names, [("red", Origin::Configuration), ("violet", Origin::Configuration)]);
 
     // Each can be deleted, or made one that can be; the file's own network stays.
-    world.engine.delete_network("violet".into(), false).await.unwrap();
-    let failure = world.engine.delete_network("violet".into(), false).await.unwrap_err();
+    world.engine.networks().delete("violet".into(), false).await.unwrap();
+    let failure = world.engine.networks().delete("violet".into(), false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::NetworkFixed);
-    world.engine.delete_network("green".into(), false).await.unwrap();
+    world.engine.networks().delete("green".into(), false).await.unwrap();
     apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
-    assert_eq!(world.engine.warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().warnings(), [""; 0]);
     world.restart().await;
-    assert_eq!(world.engine.warnings(), [""; 0]);
-    assert_eq!(world.engine.networks().len(), 3);
+    assert_eq!(world.engine.operators().warnings(), [""; 0]);
+    assert_eq!(world.engine.networks().list().len(), 3);
 }

@@ -226,7 +226,7 @@ async fn a_representor_that_vanishes_during_a_detach_harms_nobody() {
     world.kernel.vanish_at("set_up");
     world.detach("pod").await;
     assert!(world.list().is_empty());
-    let usage = world.engine.pools()[0].usage;
+    let usage = world.engine.operators().pools()[0].usage;
     assert_eq!((usage.free, usage.quarantined), (4, 0));
     world.kernel.make(view.record.vf);
     world.check();
@@ -290,7 +290,7 @@ async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
     world.kernel.meddle(view.record.vf, |port| port.anti_spoofing = None);
     let mut words = hello(&world.kernel, "boot-1", &[view.record.vf]);
     words.live = vec![crate::world::live(&view, true)];
-    world.session = world.engine.hello(host(), words).await.unwrap();
+    world.session = world.engine.hosts().hello(host(), words).await.unwrap();
     repaired().await;
     world.check();
     stop.cancel();
@@ -305,7 +305,7 @@ async fn a_vf_without_a_representor_is_not_given_out() {
     world.kernel.take_away(absent);
     world.engine.reconcile(Depth::Quick).await;
     world.say(inventory).await;
-    let usage = world.engine.pools()[0].usage;
+    let usage = world.engine.operators().pools()[0].usage;
     assert_eq!((usage.free, usage.absent), (3, 1));
     for pod in ["a", "b", "c"] {
         assert_ne!(world.attached(pod).await.record.vf, absent);

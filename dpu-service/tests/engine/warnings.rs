@@ -32,11 +32,11 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
         vfs.push(world.attached(container).await.record.vf);
     }
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
 
     vfs.iter().for_each(|vf| world.kernel.take_away(*vf));
     world.engine.reconcile(Depth::Quick).await;
-    let warnings = world.engine.vf_warnings();
+    let warnings = world.engine.operators().vf_warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     let first = &world.list()[0].record.id.to_string();
     for word in ["3 of its attachments", "pf0vf0", "pf0vf1", "`dpuctl doctor`", first] {
@@ -48,10 +48,10 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
     world.kernel.make(vfs[0]);
     world.detach("b").await;
     world.engine.reconcile(Depth::Quick).await;
-    assert!(world.engine.vf_warnings()[0].contains("1 of its attachments"));
+    assert!(world.engine.operators().vf_warnings()[0].contains("1 of its attachments"));
     world.kernel.make(vfs[2]);
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
     world.check();
 }
 
@@ -62,7 +62,7 @@ async fn a_card_that_has_gone_is_told_after_a_restart_too() {
     world.kernel.take_away(view.record.vf);
     world.restart().await;
     world.engine.reconcile(Depth::Thorough).await;
-    assert!(world.engine.vf_warnings()[0].contains(&view.record.id.to_string()));
+    assert!(world.engine.operators().vf_warnings()[0].contains(&view.record.id.to_string()));
 }
 
 #[tokio::test]
@@ -71,10 +71,10 @@ async fn a_card_reset_that_is_mended_soon_is_not_told() {
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
     world.kernel.make(view.record.vf);
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
     world.check();
 }
 
@@ -86,27 +86,27 @@ async fn vfs_that_never_have_representors_lack_none() {
     world.kernel.take_away(view.record.vf);
     world.restart().await;
     world.engine.reconcile(Depth::Thorough).await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
     let world = strict(2).await;
     fails(&world, "a").await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0], "there is another one");
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0], "there is another one");
     fails(&world, "b").await;
-    let warnings = world.engine.vf_warnings();
+    let warnings = world.engine.operators().vf_warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     for word in ["pool default", "2 in quarantine", "`dpuctl clear-quarantine pf0vf0`"] {
         assert!(warning.contains(word), "{word}: {warning}");
     }
     assert!(world.engine.status().await.is_empty(), "Attach is served");
 
-    world.engine.clear_quarantine(VfId::local(0, 1)).await.unwrap();
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    world.engine.operators().clear_quarantine(VfId::local(0, 1)).await.unwrap();
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
     // In use, it is no longer free.
     world.attached("c").await;
-    assert!(world.engine.vf_warnings()[0].contains("1 in quarantine"));
+    assert!(world.engine.operators().vf_warnings()[0].contains("1 in quarantine"));
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn a_pool_that_is_only_used_up_is_not_told() {
     let world = strict(1).await;
     world.attached("a").await;
     assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
     configuration.pools = vec![pool("default", "p0#0"), pool("rest", "p0#1-2")];
     world.engine.load_configuration(configuration).await.unwrap();
     fails(&world, "a").await;
-    let warnings = world.engine.vf_warnings();
+    let warnings = world.engine.operators().vf_warnings();
     assert!(matches!(&warnings[..], [one] if one.contains("pool default")), "{warnings:?}");
 }
 
@@ -134,5 +134,5 @@ async fn quarantine_is_not_blamed_for_a_card_that_is_gone() {
     fails(&world, "a").await;
     world.kernel.take_away(VfId::local(0, 0));
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.vf_warnings(), [""; 0]);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
 }

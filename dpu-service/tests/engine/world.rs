@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
 use dpu_service::{
-    attachments::{Asked, AttachmentFilter, Attachments, Configuration, Detach, Settings},
+    attachments::{Asked, AttachmentFilter, Configuration, Detach, Engine, Settings},
     host::{
         Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId, VfCondition,
         VirtualFunction,
@@ -35,7 +36,7 @@ pub(crate) struct World {
     pub(crate) kernel: FakeKernel,
     /// What the journal is on. `None`: the machine's own disk.
     pub(crate) disk: Option<FaultyDisk>,
-    pub(crate) engine: Attachments,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) session: Session,
     pub(crate) boot_id: String,
 }
@@ -128,7 +129,7 @@ impl World {
         let engine = open(&directory, &configuration, &settings, &kernel, &disk);
         let boot_id = "boot-1".to_owned();
         let hello = hello(&kernel, &boot_id, &[]);
-        let session = engine.hello(host(), hello).await.unwrap();
+        let session = engine.hosts().hello(host(), hello).await.unwrap();
         Self { directory, configuration, settings, kernel, disk, engine, session, boot_id }
     }
 
@@ -155,7 +156,7 @@ impl World {
         let Self { directory, configuration, settings, kernel, disk, .. } = &*self;
         let records = open_records(directory, disk);
         records.commit(Changes::default().put_attachment(record)).await.unwrap();
-        Attachments::open(records, kernel.programmer(), configuration.clone(), settings.clone())
+        Engine::open(records, kernel.programmer(), configuration.clone(), settings.clone())
             .unwrap_err()
     }
 
@@ -181,13 +182,13 @@ impl World {
     }
 
     pub(crate) async fn say(&mut self, hello: Hello) {
-        self.session = self.engine.hello(host(), hello).await.unwrap();
+        self.session = self.engine.hosts().hello(host(), hello).await.unwrap();
     }
 
     /// Returns once all that follows from it is done.
     pub(crate) async fn say_inventory(&self, inventory: &Inventory) {
         let session = self.session_id();
-        self.engine.inventory(&host(), session, inventory).unwrap().await.unwrap();
+        self.engine.hosts().inventory(&host(), session, inventory).unwrap().await.unwrap();
     }
 
     fn vfs_of(&self, live: &[LiveAttachment]) -> Vec<VfId> {
@@ -207,7 +208,7 @@ impl World {
 
     pub(crate) async fn attached(&self, container: &str) -> AttachmentView {
         let view = self.attach(spec(container)).await.unwrap();
-        self.engine.host_attached(&host(), self.session.id, view.record.id);
+        self.engine.hosts().attached(&host(), self.session.id, view.record.id);
         view
     }
 
@@ -220,7 +221,7 @@ impl World {
     }
 
     pub(crate) fn list(&self) -> Vec<AttachmentView> {
-        self.engine.attachments(&AttachmentFilter::default())
+        self.engine.operators().attachments(&AttachmentFilter::default())
     }
 
     pub(crate) fn state(&self, container: &str) -> Option<AttachmentState> {
@@ -236,8 +237,12 @@ impl World {
     /// What must be so after every step of every test.
     pub(crate) fn check(&self) {
         let views = self.list();
-        assert_eq!(views.len(), self.engine.attachment_count(), "no reservation is left over");
-        for (state, number) in self.engine.attachments_by_state() {
+        assert_eq!(
+            views.len(),
+            self.engine.operators().attachment_count(),
+            "no reservation is left over"
+        );
+        for (state, number) in self.engine.operators().attachments_by_state() {
             assert_eq!(
                 views.iter().filter(|view| view.state == state).count(),
                 number,
@@ -278,10 +283,9 @@ fn open(
     settings: &Settings,
     kernel: &FakeKernel,
     disk: &Option<FaultyDisk>,
-) -> Attachments {
+) -> Arc<Engine> {
     let records = open_records(directory, disk);
-    Attachments::open(records, kernel.programmer(), configuration.clone(), settings.clone())
-        .unwrap()
+    Engine::open(records, kernel.programmer(), configuration.clone(), settings.clone()).unwrap()
 }
 
 fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {

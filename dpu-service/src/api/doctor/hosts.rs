@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::Shared;
 use crate::{
-    attachments::Attachments,
+    attachments::Engine,
     host::Examination,
     model::HostName,
     sessions::{Examined, HostView, NotExamined},
@@ -23,7 +23,7 @@ pub(super) struct HostHalf {
 /// Asks all hosts, as often as wanted, but none again of which it was not to be learned what it has: a
 /// silent one is waited for once.
 pub(super) struct Hosts<'a> {
-    engine: &'a Attachments,
+    engine: &'a Arc<Engine>,
     patience: Duration,
     /// Why it is not known what a host has.
     problems: HashMap<HostName, String>,
@@ -46,12 +46,12 @@ impl<'a> Hosts<'a> {
 
     pub(super) async fn look(&mut self) -> Vec<HostHalf> {
         let engine = self.engine;
-        self.ask(async |host| engine.examine_host(&host).await).await
+        self.ask(async |host| engine.hosts().examine(&host).await).await
     }
 
     pub(super) async fn mend(&mut self) -> Vec<HostHalf> {
         let engine = self.engine;
-        self.ask(async |host| engine.mend_host(&host).await).await
+        self.ask(async |host| engine.hosts().mend(&host).await).await
     }
 
     async fn ask<F: Future<Output = Examined>>(
@@ -69,7 +69,7 @@ impl<'a> Hosts<'a> {
             };
             HostHalf { view, found }
         };
-        let halves = join_all(self.engine.hosts().into_iter().map(ask)).await;
+        let halves = join_all(self.engine.hosts().list().into_iter().map(ask)).await;
         for HostHalf { view, found } in &halves {
             if let Err(problem) = found {
                 self.problems.insert(view.name.clone(), problem.clone());

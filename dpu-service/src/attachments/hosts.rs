@@ -1,0 +1,95 @@
+//! The hosts: who is served, who has a session, and what they are asked.
+
+use std::{net::IpAddr, sync::Arc};
+
+use jiff::Timestamp;
+
+use super::engine::Engine;
+use crate::{
+    events::EventKind,
+    host::{Examination, SessionId},
+    model::HostName,
+    sessions::{Examined, HostView},
+};
+
+/// What hosts say and are asked: see [`Engine::hosts`].
+#[derive(Clone, Copy, Debug)]
+pub struct Hosts<'a>(pub(super) &'a Arc<Engine>);
+
+impl Hosts<'_> {
+    /// Whether the host is one that is served.
+    #[must_use]
+    pub fn serves(self, host: &HostName) -> bool {
+        self.0.registry().hosts().serves(host)
+    }
+
+    /// The hosts that are served, by name.
+    #[must_use]
+    pub fn list(self) -> Vec<HostView> {
+        let hosts: Vec<_> = self.0.registry().hosts().names().cloned().collect();
+        hosts.iter().map(|host| self.0.sessions.view(host)).collect()
+    }
+
+    /// Whether that session is the host's session in force.
+    #[must_use]
+    pub fn is_current(self, host: &HostName, session: SessionId) -> bool {
+        self.0.sessions.is_current(host, session)
+    }
+
+    /// The host's session ended, and why, if that tells why the host stays away: one clause.
+    pub fn goodbye(self, host: &HostName, session: SessionId, why: Option<String>) {
+        let message = why.clone().unwrap_or_else(|| "its session ended".into());
+        if self.0.sessions.close(host, session, why) {
+            self.0.events.record(EventKind::HostDisconnected, host, message);
+        }
+    }
+
+    /// Somebody at `address` showed the host's certificate, and was refused for `reason`.
+    pub fn refused(self, host: &HostName, address: IpAddr, reason: &str) {
+        if !self.serves(host) {
+            return;
+        }
+        let refusal =
+            format!("a connection from {address} with its certificate was refused: {reason}");
+        let why = format!("at {} {refusal}", Timestamp::now());
+        if self.0.sessions.refused(host, &refusal, why.clone()) {
+            self.0.events.record(EventKind::HostRefused, host, why);
+        }
+    }
+
+    /// Asks the host what it finds of its VFs.
+    ///
+    /// # Errors
+    /// [`NotExamined`](crate::sessions::NotExamined).
+    pub async fn examine(self, host: &HostName) -> Examined {
+        self.0.sessions.look(host).await
+    }
+
+    /// Likewise, once the host has mended what it can. VFs that attachments hold are left to these,
+    /// also where the host has no record of them.
+    ///
+    /// # Errors
+    /// [`NotExamined`](crate::sessions::NotExamined).
+    pub async fn mend(self, host: &HostName) -> Examined {
+        self.0.sessions.mend(host, || self.pci_addresses_held(host)).await
+    }
+
+    /// The host found something, or tells why it could not look.
+    pub fn examined(
+        self,
+        host: &HostName,
+        session: SessionId,
+        request_id: u64,
+        found: Result<Examination, String>,
+    ) {
+        self.0.sessions.examined(host, session, request_id, found);
+    }
+
+    /// The PCI addresses of the VFs that the host's attachments hold.
+    fn pci_addresses_held(self, host: &HostName) -> Vec<String> {
+        let registry = self.0.registry();
+        let held = registry.entries().of_host(host);
+        let addresses = held.map(|entry| entry.record().pci_address.clone());
+        addresses.filter(|address| !address.is_empty()).collect()
+    }
+}

@@ -1,0 +1,134 @@
+//! What operators see, and what they do to attachments and VFs.
+
+use std::sync::Arc;
+
+use bootstrap::Chain;
+use offload_proto::{Failure, Reason};
+use vf_alloc::{ClearError, PoolSpec, VfId};
+
+use super::{
+    detach::release,
+    engine::Engine,
+    registry::Entry,
+    unknown,
+    views::{AttachmentDetail, AttachmentFilter, PoolView, VfView},
+};
+use crate::{
+    events::EventKind,
+    model::{AttachmentId, AttachmentState, AttachmentView, Record},
+    programmer::ProgramError,
+};
+
+/// What operators see and do: see [`Engine::operators`].
+#[derive(Clone, Copy, Debug)]
+pub struct Operators<'a>(pub(super) &'a Arc<Engine>);
+
+impl Operators<'_> {
+    /// The attachments that the filter lets pass, oldest first.
+    #[must_use]
+    pub fn attachments(self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
+        let is_wanted = |entry: &&Entry| {
+            let Record { key, network, .. } = &**entry.record();
+            entry.is_recorded()
+                && filter.network.as_ref().is_none_or(|wanted| *wanted == network.name)
+                && filter.host.as_ref().is_none_or(|wanted| *wanted == key.host)
+        };
+        let registry = self.0.registry();
+        let wanted = registry.entries().iter().filter(is_wanted);
+        let mut views: Vec<_> = wanted.map(Entry::view).collect();
+        drop(registry);
+        // Ids begin with the time of their making.
+        views.sort_by_key(|view| view.record.id);
+        views
+    }
+
+    /// How many attachments there are in each state.
+    #[must_use]
+    pub fn attachments_by_state(self) -> [(AttachmentState, usize); 4] {
+        let mut numbers = AttachmentState::ALL.map(|state| (state, 0));
+        let registry = self.0.registry();
+        for entry in registry.entries().iter().filter(|entry| entry.is_recorded()) {
+            numbers[entry.state() as usize].1 += 1;
+        }
+        numbers
+    }
+
+    /// How many attachments there are, those included that are not recorded yet.
+    #[must_use]
+    pub fn attachment_count(self) -> usize {
+        self.0.registry().entries().len()
+    }
+
+    /// The attachment whose id is `id`, or begins so: at least 4 characters.
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`], or [`Reason::InvalidRequest`] where several ids begin so.
+    pub async fn attachment(self, id: &str) -> Result<AttachmentDetail, Failure> {
+        let view = {
+            let registry = self.0.registry();
+            let id = registry.entries().find_id(id)?;
+            registry.entries().get(id).map(Entry::view).ok_or_else(|| unknown(&id))?
+        };
+        let (representor, steps) = match self.0.ports.inspect(&view.record).await {
+            Ok(inspection) => {
+                let name = inspection.representor.map(|representor| representor.name);
+                (name.unwrap_or_default(), inspection.steps)
+            }
+            Err(ProgramError::NoRepresentor(_)) => (String::new(), Vec::new()),
+            Err(error) => return Err(Failure::new(Reason::Internal, Chain(&error).to_string())),
+        };
+        let events = self.0.events.about(&view.record.id.to_string());
+        Ok(AttachmentDetail { view, representor, steps, events })
+    }
+
+    /// Takes an attachment away from its pod.
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`] or [`Reason::JournalUnavailable`].
+    pub async fn release(
+        self,
+        id: AttachmentId,
+        reason: String,
+    ) -> Result<AttachmentView, Failure> {
+        let release = async move |engine: Arc<Engine>| release(&engine, id, reason).await;
+        self.0.to_the_end(release).await
+    }
+
+    /// All VFs, in the order of their numbers.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub async fn vfs(self) -> Result<Vec<VfView>, Failure> {
+        let survey = self.0.survey().await?;
+        Ok(super::listing::vf_views(&self.0.registry(), &survey))
+    }
+
+    /// Gives a quarantined VF back to its pools.
+    ///
+    /// # Errors
+    /// [`Reason::VfUnknown`] or [`Reason::VfNotQuarantined`].
+    pub async fn clear_quarantine(self, vf: VfId) -> Result<VfView, Failure> {
+        let cleared = self.0.registry().clear_quarantine(vf);
+        cleared.map_err(|error| {
+            let reason = match error {
+                ClearError::Unknown { .. } => Reason::VfUnknown,
+                ClearError::NotQuarantined { .. } => Reason::VfNotQuarantined,
+            };
+            Failure::new(reason, error.to_string())
+        })?;
+        self.0.events.record(EventKind::VfCleared, vf, "an operator cleared it");
+        let view = self.vfs().await?.into_iter().find(|view| view.vf == vf);
+        view.ok_or_else(|| Failure::new(Reason::VfUnknown, format!("there is no VF {vf}")))
+    }
+
+    /// All pools of VFs, in the configuration's order.
+    #[must_use]
+    pub fn pools(self) -> Vec<PoolView> {
+        let registry = self.0.registry();
+        let view = |spec: &PoolSpec| PoolView {
+            spec: spec.clone(),
+            usage: registry.vfs().usage(&spec.name).unwrap_or_default(),
+        };
+        registry.vfs().pools().map(view).collect()
+    }
+}

@@ -1,0 +1,138 @@
+//! The representors, each worked at by one flow at a time.
+//!
+//! Attach, detach and the reconciler program the same representors. Whoever does holds the lock of
+//! the VF, and looks into the registry again once it has it: whoever had it before may have ended the
+//! attachment, or begun another one on the same VF. All work blocks on the kernel, and so is done on
+//! threads of its own.
+
+use std::time::Duration;
+
+use keyed_locks::{Held, KeyedLocks};
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
+use vf_alloc::VfId;
+
+use crate::{
+    driver::Refused,
+    model::{PortSettings, Record},
+    programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired},
+};
+
+/// How often a representor that is missing is looked for, should the kernel not tell of it.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// All representors.
+#[derive(Debug)]
+pub(super) struct Ports {
+    programmer: Programmer,
+    locks: KeyedLocks<VfId>,
+    /// Counts the kernel's reports.
+    reports: watch::Sender<u64>,
+    /// How long an attach waits for a representor that the card has not made yet.
+    patience: Duration,
+}
+
+impl Ports {
+    pub(super) fn new(programmer: Programmer, patience: Duration) -> Self {
+        let (locks, reports) = (KeyedLocks::default(), watch::Sender::new(0));
+        Self { programmer, locks, reports, patience }
+    }
+
+    pub(super) const fn programmer(&self) -> &Programmer {
+        &self.programmer
+    }
+
+    /// The lock of a VF. Taken after that of a key, where both are needed.
+    pub(super) async fn lock(&self, vf: VfId) -> Held {
+        self.locks.lock(&vf).await
+    }
+
+    /// The kernel reported a change of links.
+    pub(super) fn note_report(&self) {
+        self.reports.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn reports(&self) -> watch::Receiver<u64> {
+        self.reports.subscribe()
+    }
+
+    /// Runs all programming steps, or undoes them, and returns the representor's index. The caller
+    /// holds the VF's lock.
+    pub(super) async fn program(&self, record: &Record) -> Result<u32, ProgramError> {
+        self.once_there(record, Programmer::program).await
+    }
+
+    /// Runs the steps that are not in place, once there is a representor. The caller holds the VF's
+    /// lock.
+    pub(super) async fn program_rest(&self, record: &Record) -> Result<Repaired, ProgramError> {
+        self.once_there(record, Programmer::repair).await
+    }
+
+    /// Likewise, if there is a representor now: a card that is reset must not hold up the reconciler.
+    pub(super) async fn repair(&self, record: &Record) -> Result<Repaired, ProgramError> {
+        let settings = record.port_settings();
+        self.on_thread(move |programmer| programmer.repair(&settings)).await
+    }
+
+    /// Takes the representor's programming back. The caller holds the VF's lock.
+    pub(super) async fn unprogram(&self, vf: VfId) -> Result<(), Leftover> {
+        self.on_thread(move |programmer| programmer.unprogram(vf)).await
+    }
+
+    /// Each step, and what the kernel has of it.
+    pub(super) async fn inspect(&self, record: &Record) -> Result<Inspection, ProgramError> {
+        let settings = record.port_settings();
+        self.on_thread(move |programmer| programmer.inspect(&settings)).await
+    }
+
+    /// Whether the VF's representor is joined to the fabric. One that can't be asked for might be.
+    pub(super) async fn is_joined(&self, vf: VfId) -> bool {
+        self.on_thread(move |programmer| programmer.is_joined(vf)).await.unwrap_or(true)
+    }
+
+    /// Whether frames pass the programmed port whose representor has that index.
+    pub(super) async fn forwards(&self, index: u32) -> bool {
+        self.on_thread(move |programmer| programmer.forwards(index)).await.unwrap_or(false)
+    }
+
+    /// Makes what all ports share.
+    pub(super) async fn prepare(&self) -> Result<(), Refused> {
+        self.on_thread(Programmer::prepare).await
+    }
+
+    /// Does something on a thread that may block on the kernel. A panic there is the caller's panic.
+    pub(super) async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Programmer) -> T + Send + 'static,
+    ) -> T {
+        let programmer = self.programmer.clone();
+        match spawn_blocking(move || work(&programmer)).await {
+            Ok(result) => result,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    /// A card may be late with a representor: it is waited for, within bounds.
+    async fn once_there<T: Send + 'static>(
+        &self,
+        record: &Record,
+        work: fn(&Programmer, &PortSettings) -> Result<T, ProgramError>,
+    ) -> Result<T, ProgramError> {
+        let until = Instant::now() + self.patience;
+        // From before the first look, so that no report falls in between.
+        let mut reports = self.reports();
+        loop {
+            let settings = record.port_settings();
+            match self.on_thread(move |programmer| work(programmer, &settings)).await {
+                Err(ProgramError::NoRepresentor(_)) if Instant::now() < until => {
+                    // Whether the kernel reported something or time went by: look again.
+                    let _ = timeout(LOOK_AGAIN, reports.changed()).await;
+                }
+                result => return result,
+            }
+        }
+    }
+}

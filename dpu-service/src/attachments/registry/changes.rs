@@ -1,0 +1,314 @@
+//! How networks come, change and go in memory, and how a changed configuration file is taken over.
+
+use std::collections::BTreeMap;
+
+use offload_proto::{Failure, Reason};
+use vf_alloc::PfId;
+
+use super::Registry;
+use crate::{
+    attachments::{
+        settings::Configuration,
+        views::{Applied, Origin},
+    },
+    config::check_networks,
+    model::{HostName, Network, Record},
+    records::OpenError,
+};
+
+/// A network that a configuration file has changed.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) name: String,
+    /// Whether it is gone.
+    pub(crate) deleted: bool,
+}
+
+/// The door to changing networks. Whoever uses it holds the lock of networks, so that what was checked
+/// in one hold of the registry and recorded since can still be put into force in the next.
+#[derive(Debug)]
+pub(crate) struct NetworkChanges<'a>(&'a mut Registry);
+
+impl<'a> NetworkChanges<'a> {
+    pub(super) const fn of(registry: &'a mut Registry) -> Self {
+        Self(registry)
+    }
+
+    /// The networks of the configuration and those that were made through the API.
+    pub(super) fn restore(
+        mut self,
+        configured: Vec<Network>,
+        made: Vec<Network>,
+    ) -> Result<(), OpenError> {
+        for network in configured {
+            self.put(network, Origin::Configuration)
+                .map_err(|failure| OpenError::Configuration(failure.message))?;
+        }
+        for network in made {
+            if let Some(why) = self.put_or_suspend(network.clone()) {
+                let network = network.name;
+                tracing::error!(network, why, "a network of the API is not in force");
+            }
+        }
+        Ok(())
+    }
+
+    /// What applying the network would do.
+    ///
+    /// # Errors
+    /// It can't be applied.
+    pub(crate) fn check(&self, network: &Network) -> Result<Applied, Failure> {
+        self.check_pool(network)?;
+        let networks = &self.0.networks;
+        let outcome = match networks.get(&network.name) {
+            Some(entry) if entry.origin() == Origin::Configuration => return Err(fixed(network)),
+            Some(entry) if **entry.network() == *network => Applied::Unchanged,
+            Some(_) => Applied::Changed,
+            None => Applied::Created,
+        };
+        self.check_beside_others(network)?;
+        let limit = self.0.settings.networks;
+        if outcome == Applied::Created && networks.len() >= limit {
+            return Err(Failure::new(
+                Reason::Overloaded,
+                format!("this DPU has {limit} networks already, which is its limit"),
+            ));
+        }
+        networks.check(network)?;
+        Ok(outcome)
+    }
+
+    /// Puts a network of the API into force.
+    ///
+    /// # Errors
+    /// An attachment got into its way since it was checked. The one of before stays.
+    pub(crate) fn install(&mut self, network: Network) -> Result<(), Failure> {
+        let name = network.name.clone();
+        self.put(network, Origin::Api)?;
+        self.0.networks.forget_suspended(&name);
+        Ok(())
+    }
+
+    /// Lets a network take no new attachments, if it may be deleted.
+    pub(crate) fn close(&mut self, name: &str, force: bool) -> Result<(), Failure> {
+        let users = self.0.entries.users_of(name);
+        let entry = self.0.networks.get(name).ok_or_else(|| {
+            Failure::new(Reason::NetworkUnknown, format!("there is no network {name:?}"))
+        })?;
+        if entry.origin() == Origin::Configuration {
+            return Err(fixed(entry.network()));
+        }
+        if users > 0 && !force {
+            return Err(in_use(name, users));
+        }
+        self.0.networks.set_closing(name, true);
+        Ok(())
+    }
+
+    /// It takes new attachments again, as it could not be deleted.
+    pub(crate) fn reopen(&mut self, name: &str) {
+        self.0.networks.set_closing(name, false);
+    }
+
+    /// It is deleted. Attachments that use it keep their snapshot of it.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.networks.remove(name);
+    }
+
+    /// A network that was not in force is deleted.
+    pub(crate) fn forget_suspended(&mut self, name: &str) {
+        self.0.networks.forget_suspended(name);
+    }
+
+    /// Tries again what is not in force. Returns the names of the networks that now are.
+    pub(crate) fn resume(&mut self) -> Vec<String> {
+        let suspended = self.0.networks.take_suspended();
+        let resumed = suspended.filter_map(|network| {
+            let name = network.name.clone();
+            self.put_or_suspend(network).is_none().then_some(name)
+        });
+        resumed.collect()
+    }
+
+    /// Takes a changed configuration over: all of it or nothing. Returns the networks that differ.
+    pub(crate) fn load(&mut self, configuration: Configuration) -> Result<Vec<Changed>, Failure> {
+        let gone = self.configured_but_not_in(&configuration.networks);
+        self.check_configuration(&configuration, &gone)?;
+        let Configuration { hosts, vfs: wanted_vfs, pools, networks } = configuration;
+        // The last that may refuse, and then it has changed nothing either.
+        self.0
+            .vfs
+            .replace_pools(pools)
+            .map_err(|error| Failure::new(Reason::InvalidRequest, error.to_string()))?;
+        self.replace_hosts(hosts, wanted_vfs);
+        gone.iter().for_each(|name| self.0.networks.remove(name));
+        let mut changed: Vec<_> =
+            gone.into_iter().map(|name| Changed { name, deleted: true }).collect();
+        for network in networks {
+            let before = self.0.networks.get(&network.name).map(|entry| &**entry.network());
+            if before != Some(&network) {
+                changed.push(Changed { name: network.name.clone(), deleted: false });
+                self.put(network, Origin::Configuration)?;
+            }
+        }
+        Ok(changed)
+    }
+
+    fn check_configuration(
+        &self,
+        configuration: &Configuration,
+        gone: &[String],
+    ) -> Result<(), Failure> {
+        let Configuration { hosts, pools, networks, .. } = configuration;
+        for name in gone {
+            match self.0.entries.users_of(name) {
+                0 => {}
+                users => return Err(in_use(name, users)),
+            }
+        }
+        let pool_names = || pools.iter().map(|pool| pool.name.as_str());
+        for network in networks {
+            check_pool_of(network, pool_names())?;
+            self.check_not_made(network)?;
+            self.0.networks.check(network)?;
+        }
+        let made: Vec<_> = self.0.networks.of_origin(Origin::Api).map(|made| &**made).collect();
+        for network in &made {
+            check_pool_of(network, pool_names())?;
+        }
+        check_together(&networks.iter().chain(made).collect::<Vec<_>>())?;
+        self.check_hosts(hosts)
+    }
+
+    /// A network of the file must not have the name of one of the API.
+    fn check_not_made(&self, network: &Network) -> Result<(), Failure> {
+        let known = self.0.networks.get(&network.name);
+        if known.is_none_or(|entry| entry.origin() == Origin::Configuration) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Reason::InvalidRequest,
+            format!("network {} was made through the API: delete it there first", network.name),
+        ))
+    }
+
+    /// A host with attachments stays, and so do its PFs: nobody else could give their VFs back.
+    fn check_hosts(&self, hosts: &[(HostName, Vec<PfId>)]) -> Result<(), Failure> {
+        for entry in self.0.entries.iter() {
+            let Record { id, key, vf, .. } = &**entry.record();
+            let pfs = hosts.iter().find(|(host, _)| *host == key.host).map(|(_, pfs)| pfs);
+            let problem = match pfs {
+                None => format!("host {} can't be removed", key.host),
+                Some(pfs) if !pfs.contains(&vf.pf) => {
+                    format!("PF {} can't be taken from host {}", vf.pf, key.host)
+                }
+                Some(_) => continue,
+            };
+            return Err(Failure::new(
+                Reason::InvalidRequest,
+                format!("{problem}: attachment {id} holds {vf}; detach it first"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// VFs of PFs that change hands are not to be had until their new host offers them.
+    fn replace_hosts(
+        &mut self,
+        hosts: Vec<(HostName, Vec<PfId>)>,
+        wanted_vfs: BTreeMap<PfId, u32>,
+    ) {
+        let registry = &mut *self.0;
+        let owner =
+            |view: vf_alloc::VfView<'_, _>| (view.vf, registry.hosts.owner(view.vf.pf).cloned());
+        let before: Vec<_> = registry.vfs.vfs().map(owner).collect();
+        registry.hosts.replace(hosts, wanted_vfs);
+        for (vf, owner) in before {
+            if registry.hosts.owner(vf.pf) != owner.as_ref() {
+                registry.vfs.withdraw(vf, "its host has not offered it");
+            }
+        }
+    }
+
+    fn configured_but_not_in(&self, networks: &[Network]) -> Vec<String> {
+        let configured = self.0.networks.of_origin(Origin::Configuration);
+        let names = configured.map(|network| network.name.clone());
+        names.filter(|name| !networks.iter().any(|network| network.name == *name)).collect()
+    }
+
+    fn check_pool(&self, network: &Network) -> Result<(), Failure> {
+        check_pool_of(network, self.0.vfs.pools().map(|pool| pool.name.as_str()))
+    }
+
+    /// Whether `network` can be in force beside those of other names.
+    fn check_beside_others(&self, network: &Network) -> Result<(), Failure> {
+        let all = self.0.networks.iter().map(|entry| &**entry.network());
+        let others = all.filter(|other| other.name != network.name);
+        check_together(&others.chain([network]).collect::<Vec<_>>())
+    }
+
+    /// Puts a network of the API into force or, where it can't be, aside. Returns why it can't.
+    fn put_or_suspend(&mut self, network: Network) -> Option<String> {
+        let why = self.put_made(&network).err()?.message;
+        self.0.networks.suspend(network, why.clone());
+        Some(why)
+    }
+
+    fn put_made(&mut self, network: &Network) -> Result<(), Failure> {
+        if self.0.networks.get(&network.name).is_some() {
+            return Err(hidden(network));
+        }
+        self.check_pool(network)?;
+        self.check_beside_others(network)?;
+        self.put(network.clone(), Origin::Api)
+    }
+
+    fn put(&mut self, network: Network, origin: Origin) -> Result<(), Failure> {
+        self.0.networks.put(network, origin, self.0.entries.iter())
+    }
+}
+
+fn check_pool_of<'a>(
+    network: &Network,
+    mut pools: impl Iterator<Item = &'a str>,
+) -> Result<(), Failure> {
+    if pools.any(|pool| pool == network.pool) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::InvalidRequest,
+        format!(
+            "network {} draws from VF pool {:?}, which does not exist: list the pools with \
+             `dpuctl get pools`",
+            network.name, network.pool
+        ),
+    ))
+}
+
+/// Whether these networks can be in force together.
+fn check_together(networks: &[&Network]) -> Result<(), Failure> {
+    match check_networks(networks.iter().copied()).into_iter().next() {
+        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+        None => Ok(()),
+    }
+}
+
+fn hidden(network: &Network) -> Failure {
+    Failure::new(
+        Reason::NetworkFixed,
+        format!("the configuration file has a network {}, too", network.name),
+    )
+}
+
+fn fixed(network: &Network) -> Failure {
+    Failure::new(
+        Reason::NetworkFixed,
+        format!("network {} comes from the configuration file", network.name),
+    )
+}
+
+fn in_use(name: &str, users: usize) -> Failure {
+    let attachments = if users == 1 { "attachment" } else { "attachments" };
+    let message = format!("network {name} is used by {users} {attachments}");
+    Failure::new(Reason::NetworkInUse, message)
+}

@@ -1,0 +1,51 @@
+//! VFs with which something is wrong that was told once and is to be set right.
+
+use std::collections::BTreeSet;
+
+use vf_alloc::VfId;
+
+/// VFs that are not as their records, or the lack of any, want them.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    /// In quarantine because their host holds them for nobody that the journal knows.
+    unaccounted: BTreeSet<VfId>,
+    /// Their representors kept some of their programming when it was taken back. They may have left
+    /// the fabric, so that no look at its ports finds them.
+    unclean: BTreeSet<VfId>,
+    /// Their representors serve nobody and can't be unprogrammed; that was told.
+    stuck: BTreeSet<VfId>,
+}
+
+impl Doubts {
+    pub(super) fn note_unaccounted(&mut self, vfs: &[VfId]) {
+        self.unaccounted.extend(vfs);
+    }
+
+    /// The host has the VF back, clean. Tells whether it was unaccounted.
+    pub(super) fn end_unaccounted(&mut self, vf: VfId) -> bool {
+        self.unaccounted.remove(&vf)
+    }
+
+    pub(super) fn note_unclean(&mut self, vf: VfId) {
+        self.unclean.insert(vf);
+    }
+
+    pub(crate) fn is_unclean(&self, vf: VfId) -> bool {
+        self.unclean.contains(&vf)
+    }
+
+    /// Tells whether that is news.
+    pub(crate) fn note_stuck(&mut self, vf: VfId) -> bool {
+        self.stuck.insert(vf)
+    }
+
+    pub(crate) fn is_stuck(&self, vf: VfId) -> bool {
+        self.stuck.contains(&vf)
+    }
+
+    /// The VF's representor is unprogrammed.
+    pub(crate) fn note_unprogrammed(&mut self, vf: VfId) {
+        self.unclean.remove(&vf);
+        self.stuck.remove(&vf);
+    }
+}

@@ -1,0 +1,194 @@
+//! The attachments, found by what no two of them share.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    ptr,
+};
+
+use netlink::MacAddress;
+use offload_proto::{Failure, Reason};
+
+use super::Entry;
+use crate::{
+    attachments::unknown,
+    model::{AttachmentId, AttachmentKey, HostName, Record},
+    records::OpenError,
+};
+
+/// The shortest beginning of an id that names an attachment.
+const SHORTEST_ID: usize = 4;
+
+/// All attachments.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    by_id: HashMap<AttachmentId, Entry>,
+    by_key: HashMap<AttachmentKey, AttachmentId>,
+    by_mac: HashMap<MacAddress, AttachmentId>,
+}
+
+impl Entries {
+    pub(crate) fn get(&self, id: AttachmentId) -> Option<&Entry> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn by_key(&self, key: &AttachmentKey) -> Option<&Entry> {
+        self.get(*self.by_key.get(key)?)
+    }
+
+    pub(crate) fn by_mac(&self, mac: MacAddress) -> Option<&Entry> {
+        self.get(*self.by_mac.get(&mac)?)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.by_id.values()
+    }
+
+    pub(crate) fn of_host<'a>(&'a self, host: &'a HostName) -> impl Iterator<Item = &'a Entry> {
+        self.iter().filter(move |entry| entry.record().key.host == *host)
+    }
+
+    /// How many attachments use the network.
+    pub(crate) fn users_of(&self, network: &str) -> usize {
+        self.iter().filter(|entry| entry.record().network.name == network).count()
+    }
+
+    /// Likewise, of all networks that are used.
+    pub(crate) fn users(&self) -> HashMap<&str, usize> {
+        let mut users = HashMap::<_, usize>::new();
+        for entry in self.iter() {
+            *users.entry(entry.record().network.name.as_str()).or_default() += 1;
+        }
+        users
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The id that begins so.
+    ///
+    /// # Errors
+    /// None does, or several do, or the beginning is too short to tell.
+    pub(crate) fn find_id(&self, beginning: &str) -> Result<AttachmentId, Failure> {
+        if beginning.len() < SHORTEST_ID {
+            return Err(Failure::new(
+                Reason::InvalidRequest,
+                format!("{beginning:?} is too short: give at least {SHORTEST_ID} characters"),
+            ));
+        }
+        let beginning = beginning.to_ascii_lowercase();
+        let matches = |id: &&AttachmentId| id.to_string().starts_with(&beginning);
+        let mut found = self.by_id.keys().filter(matches);
+        match (found.next(), found.next()) {
+            (Some(id), None) => Ok(*id),
+            (None, _) => Err(unknown(&format_args!("{beginning:?}"))),
+            (Some(first), Some(second)) => Err(Failure::new(
+                Reason::InvalidRequest,
+                format!("several ids begin with {beginning:?}, such as {first} and {second}"),
+            )),
+        }
+    }
+
+    /// All addresses that attachments hold, each with its network's name.
+    pub(super) fn held_addresses(&self) -> HashSet<(String, IpAddr)> {
+        let of_entry = |entry: &Entry| {
+            let Record { network, leases, .. } = &**entry.record();
+            let held = |address| (network.name.clone(), address);
+            leases.iter().map(|lease| held(lease.address.ip())).collect::<Vec<_>>()
+        };
+        self.iter().flat_map(of_entry).collect()
+    }
+
+    pub(super) fn get_mut(&mut self, id: AttachmentId) -> Option<&mut Entry> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let record = entry.record();
+        self.by_mac.insert(record.mac, record.id);
+        self.by_key.insert(record.key.clone(), record.id);
+        self.by_id.insert(record.id, entry);
+    }
+
+    pub(super) fn remove(&mut self, id: AttachmentId) -> Option<Entry> {
+        let entry = self.by_id.remove(&id)?;
+        self.by_mac.remove(&entry.record().mac);
+        self.by_key.remove(&entry.record().key);
+        Some(entry)
+    }
+
+    /// The MAC address asked for, or a free one of the prefix.
+    pub(super) fn choose_mac(
+        &self,
+        wanted: Option<MacAddress>,
+        prefix: &[u8],
+    ) -> Result<MacAddress, Failure> {
+        let Some(mac) = wanted else { return self.new_mac(prefix) };
+        if !mac.is_unicast() {
+            return Err(Failure::new(
+                Reason::InvalidRequest,
+                format!("{mac} is not the address of one interface: it is multicast or zero"),
+            ));
+        }
+        match self.by_mac(mac) {
+            Some(holder) => Err(Failure::new(
+                Reason::MacInUse,
+                format!("MAC address {mac} is held by attachment {}", holder.record().id),
+            )),
+            None => Ok(mac),
+        }
+    }
+
+    /// The first free one from a random one on.
+    fn new_mac(&self, prefix: &[u8]) -> Result<MacAddress, Failure> {
+        let start: u64 = rand::random();
+        let mac = |number: u64| {
+            let [_, _, bytes @ ..] = number.to_be_bytes();
+            let mut bytes: [u8; 6] = bytes;
+            let length = prefix.len().min(bytes.len());
+            bytes[..length].copy_from_slice(&prefix[..length]);
+            MacAddress(bytes)
+        };
+        // Among one more than are held there is a free one, unless the prefix leaves fewer.
+        (0..=self.len() as u64)
+            .map(|offset| mac(start.wrapping_add(offset)))
+            .find(|mac| self.by_mac(*mac).is_none())
+            .ok_or_else(|| {
+                Failure::new(Reason::Overloaded, "all MAC addresses of the prefix are held")
+            })
+    }
+}
+
+/// Refuses records of which two hold the same. Only a damaged journal has such, and whichever of the
+/// two were believed, the other one's pod would lose what it uses.
+pub(super) fn check_unshared(records: &[Record]) -> Result<(), OpenError> {
+    let mut holders = HashMap::<String, &Record>::new();
+    for record in records {
+        for what in held_alone(record) {
+            let other = holders.get(&what).filter(|other| !ptr::eq(**other, record));
+            if let Some(other) = other {
+                return Err(shared(&what, other, record));
+            }
+            holders.insert(what, record);
+        }
+    }
+    Ok(())
+}
+
+/// What no other attachment may hold, as people call it.
+fn held_alone(record: &Record) -> impl Iterator<Item = String> {
+    let Record { key, vf, mac, leases, .. } = record;
+    let addresses = leases.iter().map(|lease| format!("address {}", lease.address.ip()));
+    [format!("key {key}"), format!("VF {vf}"), format!("MAC address {mac}")]
+        .into_iter()
+        .chain(addresses)
+}
+
+fn shared(what: &str, one: &Record, other: &Record) -> OpenError {
+    OpenError::Contradiction(format!(
+        "attachments {} ({}) and {} ({}) both hold {what}: put back a copy of the journal from \
+         before, or empty the hosts of these pods and move the journal away",
+        one.id, one.key, other.id, other.key
+    ))
+}

@@ -1,0 +1,155 @@
+//! One attachment in memory: its record, its stage, and what was seen of its representor.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::stage::Stage;
+use crate::{
+    host::SessionId,
+    model::{AttachmentState, AttachmentView, Phase, Record},
+};
+
+/// One attachment. Its record's phase is its stage's, always: both change in [`Entry::release`] alone.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    record: Arc<Record>,
+    stage: Stage,
+    representor: Sightings,
+}
+
+/// What was last seen of a representor, and told. In whatever stage its attachment is.
+#[derive(Debug, Default)]
+struct Sightings {
+    /// Since when every look at the kernel has found none. `None`: the latest found one.
+    missing_since: Option<Instant>,
+    /// The latest repair failed, and that was told.
+    failed: Option<FailedRepair>,
+}
+
+/// A repair that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FailedRepair {
+    /// The index of the representor that it failed on. `None`: none was there.
+    on: Option<u32>,
+}
+
+impl Entry {
+    /// What was just reserved, as asked for in `session`. The journal has it not.
+    pub(super) fn reserved(record: Arc<Record>, session: SessionId) -> Self {
+        Self { record, stage: Stage::reserved(session), representor: Sightings::default() }
+    }
+
+    /// What the journal has.
+    pub(super) fn restored(record: Record) -> Self {
+        let stage = Stage::restored(record.phase);
+        Self { record: Arc::new(record), stage, representor: Sightings::default() }
+    }
+
+    pub(crate) const fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// Whether it is not being given back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.stage.phase() == Phase::Held
+    }
+
+    /// Whether the journal has it, or had it.
+    pub(crate) const fn is_recorded(&self) -> bool {
+        !matches!(self.stage, Stage::Reserved(_))
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.stage.is_attached()
+    }
+
+    /// Whether its host's hello did not know it, nor had the host its VF back.
+    pub(crate) fn is_unclaimed(&self) -> bool {
+        self.stage.is_unclaimed()
+    }
+
+    /// Whether it is being given back, and all that is missing is the journal.
+    pub(crate) const fn is_returned(&self) -> bool {
+        self.stage.is_returned()
+    }
+
+    /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
+    /// session: an inventory or a list of what is valid may be older than the move.
+    pub(crate) fn is_under_way(&self, session: Option<SessionId>) -> bool {
+        self.stage.is_under_way(session)
+    }
+
+    /// The index of its representor, once that was programmed.
+    pub(crate) const fn programmed(&self) -> Option<u32> {
+        self.stage.programmed()
+    }
+
+    pub(crate) fn state(&self) -> AttachmentState {
+        self.stage.state()
+    }
+
+    pub(crate) fn view(&self) -> AttachmentView {
+        AttachmentView { record: Arc::clone(&self.record), state: self.state() }
+    }
+
+    /// For how long it has had no representor. `None`: the latest look found one.
+    pub(crate) fn missing_for(&self) -> Option<Duration> {
+        self.representor.missing_since.map(|since| since.elapsed())
+    }
+
+    /// Whether the latest repair failed, and on the representor of that index.
+    pub(crate) fn repair_failed_on(&self, index: u32) -> bool {
+        self.representor.failed == Some(FailedRepair { on: Some(index) })
+    }
+
+    /// The journal has it.
+    pub(crate) fn note_recorded(&mut self) {
+        self.stage.record();
+    }
+
+    /// Its representor, of this index, is programmed as it should be.
+    pub(crate) fn note_programmed(&mut self, index: u32) {
+        self.stage.program(index);
+        self.representor.failed = None;
+    }
+
+    /// Its representor could not be repaired. Tells whether it is news that repairs fail.
+    pub(crate) fn note_repair_failed(&mut self, on: Option<u32>) -> bool {
+        self.representor.failed.replace(FailedRepair { on }).is_none()
+    }
+
+    /// The host asks for it again, in `session`.
+    pub(crate) fn note_asked(&mut self, session: SessionId) {
+        self.stage.ask(session);
+    }
+
+    /// Notes whether the host's hello did not know it. Tells whether that it is unclaimed is news.
+    pub(crate) fn set_unclaimed(&mut self, unclaimed: bool) -> bool {
+        self.stage.set_unclaimed(unclaimed)
+    }
+
+    /// A look at the kernel found a representor of its VF, or none.
+    pub(super) fn note_representor(&mut self, is_there: bool) {
+        let since = self.representor.missing_since.unwrap_or_else(Instant::now);
+        self.representor.missing_since = (!is_there).then_some(since);
+    }
+
+    /// The host said that the pod has the VF. Tells whether that is news. The pools are to know it.
+    pub(super) fn note_attached(&mut self) -> bool {
+        self.stage.attach()
+    }
+
+    /// The host itself gives it back: none of its calls will move the VF any more.
+    pub(super) fn note_given_up(&mut self) {
+        self.stage.give_up();
+    }
+
+    /// It is given back; with `back`, its VF is known to be back and clean. The pools are to know it.
+    pub(super) fn release(&mut self, back: bool) {
+        self.stage.release(back);
+        if self.record.phase == Phase::Held {
+            self.record = Arc::new(Record { phase: Phase::Releasing, ..(*self.record).clone() });
+        }
+    }
+}

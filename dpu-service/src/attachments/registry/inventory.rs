@@ -1,0 +1,126 @@
+//! What the pools make of an inventory.
+
+use std::collections::HashMap;
+
+use offload_proto::Failure;
+use vf_alloc::{HostId, VfFacts, VfId};
+
+use super::{Registry, ServedHosts};
+use crate::{
+    host::{Inventory, LiveAttachment, VfCondition},
+    model::HostName,
+};
+
+/// How the VFs of an inventory are, but for those of which it is outdated.
+pub(crate) type Conditions = HashMap<VfId, VfCondition>;
+
+/// What an inventory told.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) conditions: Conditions,
+    /// VFs that left quarantine, since the host has them back.
+    pub(crate) cleared: Vec<VfId>,
+}
+
+impl Registry {
+    /// Tells the pools which VFs there are to be had, as the host saw it in this boot.
+    ///
+    /// # Errors
+    /// The host is not served.
+    pub(crate) fn take_inventory(
+        &mut self,
+        host: &HostName,
+        boot_id: &str,
+        inventory: &Inventory,
+    ) -> Result<Heard, Failure> {
+        let number = self.hosts.number(host)?;
+        let outdated = self.detaches.after(boot_id, inventory.as_of);
+        let mut heard = Heard::default();
+        for (vf, facts, condition) in listed(host, number, inventory, &self.hosts) {
+            if outdated.contains(&vf) {
+                continue;
+            }
+            heard.conditions.insert(vf, condition);
+            if self.note_condition(vf, facts, condition) {
+                heard.cleared.push(vf);
+            }
+        }
+        let is_listed = |vf: &VfId| heard.conditions.contains_key(vf) || outdated.contains(vf);
+        self.withdraw_unlisted(host, is_listed);
+        Ok(heard)
+    }
+
+    /// Tells whether that ended the VF's quarantine.
+    fn note_condition(&mut self, vf: VfId, facts: VfFacts, condition: VfCondition) -> bool {
+        match condition {
+            VfCondition::Clean => {
+                self.vfs.offer(vf, facts);
+                return self.doubts.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
+            }
+            VfCondition::InUse => {
+                // Its end may be told by a Detach alone: then it is to be had without a word more.
+                self.vfs.learn(vf, facts);
+                self.vfs.withdraw(vf, "the host's agent holds it");
+            }
+            VfCondition::Missing => self.vfs.withdraw(vf, "the host can't find it"),
+        }
+        false
+    }
+
+    /// VFs that the host no longer lists are no longer to be had.
+    fn withdraw_unlisted(&mut self, host: &HostName, is_listed: impl Fn(&VfId) -> bool) {
+        let known = self.vfs.vfs().map(|view| view.vf);
+        let of_host = known.filter(|vf| self.hosts.has(host, vf.pf));
+        let unlisted: Vec<_> = of_host.filter(|vf| !is_listed(vf)).collect();
+        for vf in unlisted {
+            self.vfs.withdraw(vf, "the host has no such VF");
+        }
+    }
+
+    /// Puts the VFs into quarantine that the host holds for nobody here, while it has attachments that
+    /// the journal does not know, until the host says that they are clean. A host does not tell which
+    /// VF is which attachment's. Nothing else of the host is touched. Returns these VFs and why.
+    pub(crate) fn quarantine_unaccounted(
+        &mut self,
+        live: &[LiveAttachment],
+        conditions: &Conditions,
+    ) -> (Vec<VfId>, String) {
+        let unknown = live.iter().filter(|live| self.entries.get(live.id).is_none());
+        let unknown: Vec<_> = unknown.map(|live| live.id.to_string()).collect();
+        if unknown.is_empty() {
+            return (Vec::new(), String::new());
+        }
+        let in_use = conditions.iter().filter(|(_, how)| **how == VfCondition::InUse);
+        let held_for_nobody = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
+        let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
+        self.doubts.note_unaccounted(&unaccounted);
+        let reason = format!(
+            "the host holds it, and has attachments that the journal does not know: {}",
+            unknown.join(", ")
+        );
+        unaccounted.iter().for_each(|vf| self.vfs.quarantine(*vf, &reason));
+        (unaccounted, reason)
+    }
+}
+
+/// The host's own VFs, flat.
+fn listed(
+    host: &HostName,
+    number: HostId,
+    inventory: &Inventory,
+    hosts: &ServedHosts,
+) -> Vec<(VfId, VfFacts, VfCondition)> {
+    let own = inventory.pfs.iter().filter(|pf| hosts.has(host, pf.id));
+    let vfs = own.flat_map(|pf| {
+        pf.vfs.iter().map(|function| {
+            let facts = VfFacts {
+                host: number,
+                pci_address: function.pci_address.clone(),
+                vendor: pf.vendor,
+                device: pf.device,
+            };
+            (VfId { pf: pf.id, vf: function.number }, facts, function.condition)
+        })
+    });
+    vfs.collect()
+}

@@ -1,0 +1,232 @@
+//! All attachments and what they draw from, in memory, under one lock that is never held across
+//! an await. The journal is its durable image; what is only here, the kernel and the hosts tell
+//! again after a restart.
+//!
+//! This is the one room that changes where an attachment stands. Its doors: [`Registry::reserve`];
+//! the transitions, most of them of one [`Entry`] behind [`Registry::change`], and those that the
+//! pools of VFs have to know, too, of the registry itself; [`Registry::free`] and
+//! [`Registry::forget`]; and views that change nothing. Networks come and go by [`NetworkChanges`].
+//!
+//! Nothing in here waits, locks or asks the kernel. Whoever holds an entry for longer than one hold
+//! of the lock looks again: in between, flows of other keys, inventories and hellos go on.
+
+mod changes;
+mod detaches;
+mod doubts;
+mod entries;
+mod entry;
+mod hosts;
+mod inventory;
+mod networks;
+mod reserve;
+mod stage;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use vf_alloc::{Allocator, ClearError, RestoredState, VfId};
+
+pub(crate) use changes::NetworkChanges;
+pub(crate) use doubts::Doubts;
+pub(crate) use entries::Entries;
+pub(crate) use entry::Entry;
+pub(crate) use hosts::ServedHosts;
+pub(crate) use inventory::{Conditions, Heard};
+pub(crate) use networks::Networks;
+pub(crate) use reserve::tighter;
+
+use super::settings::{Configuration, Settings};
+use crate::{
+    host::HostTime,
+    model::{AttachmentId, HostName, Phase, Record},
+    records::{Cooling, Loaded, OpenError},
+};
+use detaches::Detaches;
+
+#[derive(Debug)]
+pub(crate) struct Registry {
+    settings: Settings,
+    entries: Entries,
+    vfs: Allocator<AttachmentId>,
+    networks: Networks,
+    hosts: ServedHosts,
+    detaches: Detaches,
+    doubts: Doubts,
+    /// Why no new attachments are taken. `None`: they are.
+    draining: Option<String>,
+}
+
+impl Registry {
+    /// What the journal holds, under a configuration that may have changed since.
+    pub(crate) fn restore(
+        loaded: Loaded,
+        configuration: Configuration,
+        settings: Settings,
+    ) -> Result<Self, OpenError> {
+        let Configuration { hosts, vfs: wanted_vfs, pools, networks } = configuration;
+        entries::check_unshared(&loaded.attachments)?;
+        let allocation = vf_alloc::Settings { quarantine_after: settings.quarantine_after };
+        let mut registry = Self {
+            entries: Entries::default(),
+            vfs: Allocator::new(pools, allocation)
+                .map_err(|error| OpenError::Configuration(error.to_string()))?,
+            networks: Networks::new(settings.address_cool_down.as_secs(), loaded.cooling),
+            hosts: ServedHosts::new(hosts, wanted_vfs),
+            detaches: Detaches::default(),
+            doubts: Doubts::default(),
+            draining: None,
+            settings,
+        };
+        for record in loaded.attachments {
+            registry.restore_attachment(record)?;
+        }
+        registry.change_networks().restore(networks, loaded.networks)?;
+        Ok(registry)
+    }
+
+    fn restore_attachment(&mut self, record: Record) -> Result<(), OpenError> {
+        let state = match record.phase {
+            Phase::Held => RestoredState::Held,
+            Phase::Releasing => RestoredState::Releasing,
+        };
+        self.vfs
+            .restore(record.vf, record.id, state)
+            .map_err(|error| OpenError::Contradiction(error.to_string()))?;
+        self.entries.insert(Entry::restored(record));
+        Ok(())
+    }
+
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) const fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
+    pub(crate) const fn vfs(&self) -> &Allocator<AttachmentId> {
+        &self.vfs
+    }
+
+    pub(crate) const fn networks(&self) -> &Networks {
+        &self.networks
+    }
+
+    pub(crate) const fn hosts(&self) -> &ServedHosts {
+        &self.hosts
+    }
+
+    /// Why no new attachments are taken. `None`: they are.
+    pub(crate) fn draining(&self) -> Option<&str> {
+        self.draining.as_deref()
+    }
+
+    pub(crate) fn by_vf(&self, vf: VfId) -> Option<&Entry> {
+        self.entries.get(*self.vfs.holder(vf)?)
+    }
+
+    pub(crate) fn set_draining(&mut self, reason: Option<String>) {
+        self.draining = reason;
+    }
+
+    pub(crate) const fn change_networks(&mut self) -> NetworkChanges<'_> {
+        NetworkChanges::of(self)
+    }
+
+    /// An attachment, for transitions that concern nothing else.
+    pub(crate) fn change(&mut self, id: AttachmentId) -> Option<&mut Entry> {
+        self.entries.get_mut(id)
+    }
+
+    /// The host said that the pod has the VF. Tells whether that is news.
+    pub(crate) fn note_attached(&mut self, id: AttachmentId) -> bool {
+        let is_news = self.entries.get_mut(id).is_some_and(Entry::note_attached);
+        if is_news {
+            self.vfs.attached(&id);
+        }
+        is_news
+    }
+
+    /// Marks an attachment as being given back; with `back`, its VF is known to be back and clean.
+    pub(crate) fn release(&mut self, id: AttachmentId, back: bool) {
+        self.vfs.releasing(&id);
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.release(back);
+        }
+    }
+
+    /// Frees all that an attachment holds. Of its addresses, `resting` rest first.
+    pub(crate) fn free(&mut self, id: AttachmentId, resting: Vec<Cooling>, now: u64) {
+        self.vfs.release(&id);
+        if let Some(entry) = self.entries.remove(id) {
+            self.networks.release(entry.record(), resting, now);
+        }
+    }
+
+    /// Takes back a reservation that nobody has ever used. With `failed`, its VF could not be
+    /// programmed, for that reason, which is the VF's own fault.
+    pub(crate) fn forget(&mut self, id: AttachmentId, failed: Option<&str>, now: u64) {
+        match failed {
+            Some(reason) => self.vfs.fail(&id, reason),
+            None => self.vfs.release(&id),
+        };
+        if let Some(entry) = self.entries.remove(id) {
+            self.networks.forget(entry.record(), now);
+        }
+    }
+
+    /// The host itself gives the attachment back, with its VF or without, and knew that at `as_of` of
+    /// its clock, which can show `latest` by now.
+    pub(crate) fn note_detach(&mut self, record: &Record, as_of: HostTime, latest: HostTime) {
+        if let Some(entry) = self.entries.get_mut(record.id) {
+            entry.note_given_up();
+        }
+        self.detaches.note(record, as_of, latest);
+    }
+
+    /// The host's clock can show `latest` by now.
+    pub(crate) fn note_host_clock(&mut self, host: &HostName, latest: HostTime) {
+        self.detaches.forget_after(&self.hosts, host, latest);
+    }
+
+    /// Notes which VFs have representors now, and which of the attachments of `held` lack theirs.
+    pub(crate) fn note_representors(&mut self, held: &[Arc<Record>], present: BTreeSet<VfId>) {
+        for record in held {
+            if let Some(entry) = self.entries.get_mut(record.id) {
+                entry.note_representor(present.contains(&record.vf));
+            }
+        }
+        self.vfs.set_ports(present);
+    }
+
+    /// Likewise, before anything was looked at.
+    pub(crate) fn set_representors(&mut self, present: BTreeSet<VfId>) {
+        self.vfs.set_ports(present);
+    }
+
+    /// Forgets the addresses that have rested and returns those whose rows the journal may lose.
+    pub(crate) fn forget_rested(&mut self, now: u64) -> Vec<Cooling> {
+        if !self.networks.has_rested(now) {
+            return Vec::new();
+        }
+        self.networks.forget_rested(&self.entries.held_addresses(), now)
+    }
+
+    pub(crate) const fn doubts(&self) -> &Doubts {
+        &self.doubts
+    }
+
+    pub(crate) const fn doubts_mut(&mut self) -> &mut Doubts {
+        &mut self.doubts
+    }
+
+    /// Keeps a VF from being given out whose representor kept some of its programming.
+    pub(crate) fn quarantine_unclean(&mut self, vf: VfId, reason: &str) {
+        self.doubts.note_unclean(vf);
+        self.vfs.quarantine(vf, reason);
+    }
+
+    /// Gives a quarantined VF back to its pools.
+    pub(crate) fn clear_quarantine(&mut self, vf: VfId) -> Result<(), ClearError> {
+        self.vfs.clear(vf)
+    }
+}

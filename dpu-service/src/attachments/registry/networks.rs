@@ -1,0 +1,327 @@
+//! The networks that there are, and their address pools. In memory only.
+
+mod addresses;
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use ipam::{Pool, ResizeError, RestoreError, SubnetSpec};
+use offload_proto::{Failure, Reason};
+
+pub(super) use addresses::distinct_addresses;
+
+use super::Entry;
+use crate::{
+    attachments::views::{NetworkView, Origin, SubnetUsage},
+    model::{AttachmentId, Network, Subnet},
+    records::Cooling,
+};
+
+/// All networks, by name. What they lease and what rests is in `addresses`.
+#[derive(Debug, Default)]
+pub(crate) struct Networks {
+    by_name: BTreeMap<String, PooledNetwork>,
+    /// Networks of the API that are not in force. The journal keeps them.
+    suspended: BTreeMap<String, Suspended>,
+    /// Addresses that rest, or have rested, as the journal has them.
+    rests: Vec<Cooling>,
+    /// Seconds that an address rests.
+    cool_down: u64,
+}
+
+/// A network and its address pools, one for each subnet, in the subnets' order.
+#[derive(Debug)]
+pub(crate) struct PooledNetwork {
+    network: Arc<Network>,
+    origin: Origin,
+    pools: Vec<Pool<AttachmentId>>,
+    /// Being deleted: takes no new attachments.
+    closing: bool,
+}
+
+/// A network of the API that can't be in force beside the others.
+#[derive(Debug)]
+pub(crate) struct Suspended {
+    network: Network,
+    /// Why, in one sentence.
+    why: String,
+}
+
+/// A lease in force, or an address that rests, whichever network it was made for.
+enum Claim<'a> {
+    Held(AttachmentId, IpAddr),
+    Cooling(&'a Cooling),
+}
+
+impl Networks {
+    pub(super) fn new(cool_down: u64, rests: Vec<Cooling>) -> Self {
+        Self { cool_down, rests, ..Self::default() }
+    }
+
+    /// The network of that name or, without one, the default network.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<&PooledNetwork, Failure> {
+        let found = match name {
+            Some(name) => self.by_name.get(name),
+            None => self.by_name.values().find(|entry| entry.network.default),
+        };
+        found.filter(|entry| !entry.closing).ok_or_else(|| unknown(name))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&PooledNetwork> {
+        self.by_name.get(name)
+    }
+
+    fn get_mut(&mut self, name: &str) -> Option<&mut PooledNetwork> {
+        self.by_name.get_mut(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PooledNetwork> {
+        self.by_name.values()
+    }
+
+    /// Those of the file, or of the API.
+    pub(super) fn of_origin(&self, origin: Origin) -> impl Iterator<Item = &Arc<Network>> {
+        let of_origin = self.iter().filter(move |entry| entry.origin == origin);
+        of_origin.map(|entry| &entry.network)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// With `closing`, the network takes no new attachments.
+    pub(super) fn set_closing(&mut self, name: &str, closing: bool) {
+        if let Some(entry) = self.by_name.get_mut(name) {
+            entry.closing = closing;
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.by_name.remove(name);
+    }
+
+    /// Networks of the API that are not in force, each with the reason.
+    pub(crate) fn suspended(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.suspended.iter().map(|(name, suspended)| (name.as_str(), suspended.why.as_str()))
+    }
+
+    pub(crate) fn is_suspended(&self, name: &str) -> bool {
+        self.suspended.contains_key(name)
+    }
+
+    pub(super) fn suspend(&mut self, network: Network, why: String) {
+        self.suspended.insert(network.name.clone(), Suspended { network, why });
+    }
+
+    pub(super) fn forget_suspended(&mut self, name: &str) {
+        self.suspended.remove(name);
+    }
+
+    /// All that is suspended, to be tried again.
+    pub(super) fn take_suspended(&mut self) -> impl Iterator<Item = Network> + use<> {
+        std::mem::take(&mut self.suspended).into_values().map(|suspended| suspended.network)
+    }
+
+    /// The pools that `address` lies in, whichever network it was leased for: at most one, as subnets
+    /// are apart.
+    fn pools_with(&mut self, address: IpAddr) -> impl Iterator<Item = &mut Pool<AttachmentId>> {
+        let pools = self.by_name.values_mut().flat_map(|entry| &mut entry.pools);
+        pools.filter(move |pool| pool.spec().cidr.contains(address))
+    }
+
+    /// Whether `network` can be put in the place of the one of its name.
+    pub(super) fn check(&self, network: &Network) -> Result<(), Failure> {
+        let Some(entry) = self.by_name.get(&network.name) else {
+            return make_pools(network, self.cool_down).map(drop);
+        };
+        let (resized, removed) = pair(network, &entry.pools);
+        for (subnet, old) in resized {
+            match old {
+                Some(old) => check_resize(network, &entry.pools[old], subnet, self.cool_down)?,
+                None => drop(make_pool(network, subnet, self.cool_down)?),
+            }
+        }
+        let removed = removed.into_iter().map(|old| &entry.pools[old]);
+        match removed.flat_map(Pool::leases).next() {
+            Some((key, address)) => Err(in_the_way(network, address, key)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`
+    /// and all rests that lie in its subnets, also those of networks that have gone or were renamed.
+    pub(super) fn put<'a>(
+        &mut self,
+        network: Network,
+        origin: Origin,
+        attachments: impl Iterator<Item = &'a Entry>,
+    ) -> Result<(), Failure> {
+        self.check(&network)?;
+        let mut pools = match self.by_name.remove(&network.name) {
+            Some(entry) => change_pools(&network, entry.pools, self.cool_down)?,
+            None => make_pools(&network, self.cool_down)?,
+        };
+        attachments.flat_map(leases).for_each(|lease| restore(&mut pools, &lease));
+        self.rests.iter().for_each(|rest| restore(&mut pools, &Claim::Cooling(rest)));
+        let name = network.name.clone();
+        let entry = PooledNetwork { network: Arc::new(network), origin, pools, closing: false };
+        self.by_name.insert(name, entry);
+        Ok(())
+    }
+}
+
+fn leases(entry: &Entry) -> impl Iterator<Item = Claim<'_>> {
+    let id = entry.record().id;
+    entry.record().leases.iter().map(move |lease| Claim::Held(id, lease.address.ip()))
+}
+
+impl PooledNetwork {
+    pub(crate) const fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    pub(crate) const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    pub(crate) fn view(&self, attachments: usize, now: u64) -> NetworkView {
+        let usage = |pool: &Pool<AttachmentId>| {
+            let usage = pool.usage(now);
+            SubnetUsage {
+                cidr: pool.spec().cidr,
+                capacity: u64::try_from(usage.capacity).unwrap_or(u64::MAX),
+                held: usage.held,
+                cooling: usage.cooling,
+            }
+        };
+        NetworkView {
+            network: Arc::clone(&self.network),
+            origin: self.origin,
+            attachments,
+            subnets: self.pools.iter().map(usage).collect(),
+        }
+    }
+}
+
+/// Puts a lease or a resting address back into the pool that it lies in, if any does.
+fn restore(pools: &mut [Pool<AttachmentId>], claim: &Claim<'_>) {
+    let address = match claim {
+        Claim::Held(_, address) => *address,
+        Claim::Cooling(cooling) => cooling.address,
+    };
+    let Some(pool) = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address)) else {
+        return;
+    };
+    match claim {
+        Claim::Held(id, _) => match pool.restore(*id, address) {
+            Ok(()) => {}
+            // A subnet that was two has two addresses of one attachment, and keeps one for it.
+            Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
+            Err(error) => tracing::error!(%error, "a lease has no place in its subnet"),
+        },
+        Claim::Cooling(cooling) => pool.rest(address, cooling.until),
+    }
+}
+
+/// For each subnet of `network` the position of the pool that it takes over, and the positions of
+/// those that none takes over. A subnet takes over a pool that lies in it, or that it lies in.
+fn pair<'a>(
+    network: &'a Network,
+    pools: &[Pool<AttachmentId>],
+) -> (Vec<(&'a Subnet, Option<usize>)>, Vec<usize>) {
+    let mut left: Vec<usize> = (0..pools.len()).collect();
+    let mut take = |subnet: &'a Subnet| {
+        let overlaps = |&old: &usize| {
+            let old = pools[old].spec().cidr;
+            old.contains(subnet.cidr.ip()) || subnet.cidr.contains(old.ip())
+        };
+        let found = left.iter().position(overlaps).map(|position| left.remove(position));
+        (subnet, found)
+    };
+    let paired = network.subnets.iter().map(&mut take).collect();
+    (paired, left)
+}
+
+fn change_pools(
+    network: &Network,
+    old: Vec<Pool<AttachmentId>>,
+    cool_down: u64,
+) -> Result<Vec<Pool<AttachmentId>>, Failure> {
+    let (paired, _) = pair(network, &old);
+    let mut old: Vec<_> = old.into_iter().map(Some).collect();
+    let mut change = |(subnet, position): (&Subnet, Option<usize>)| match position
+        .and_then(|position| old[position].take())
+    {
+        Some(mut pool) => {
+            pool.resize(spec_of(subnet)).map_err(|error| resize_failure(network, &error))?;
+            Ok(pool)
+        }
+        None => make_pool(network, subnet, cool_down),
+    };
+    paired.into_iter().map(&mut change).collect()
+}
+
+/// Tries a change on a copy of the pool.
+fn check_resize(
+    network: &Network,
+    pool: &Pool<AttachmentId>,
+    subnet: &Subnet,
+    cool_down: u64,
+) -> Result<(), Failure> {
+    let defect = |error: &dyn std::error::Error| Failure::new(Reason::Internal, error.to_string());
+    let mut copy = Pool::new(pool.spec().clone(), cool_down).map_err(|error| defect(&error))?;
+    for (key, address) in pool.leases() {
+        copy.restore(*key, address).map_err(|error| defect(&error))?;
+    }
+    copy.resize(spec_of(subnet)).map_err(|error| resize_failure(network, &error))
+}
+
+fn make_pools(network: &Network, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
+    network.subnets.iter().map(|subnet| make_pool(network, subnet, cool_down)).collect()
+}
+
+fn make_pool(
+    network: &Network,
+    subnet: &Subnet,
+    cool_down: u64,
+) -> Result<Pool<AttachmentId>, Failure> {
+    Pool::new(spec_of(subnet), cool_down).map_err(|error| {
+        Failure::new(Reason::InvalidRequest, format!("network {}: {error}", network.name))
+    })
+}
+
+fn spec_of(subnet: &Subnet) -> SubnetSpec {
+    SubnetSpec {
+        cidr: subnet.cidr,
+        gateway: subnet.gateway,
+        ranges: subnet.ranges.iter().map(|range| (range.start, range.end)).collect(),
+        exclude: subnet.exclude.clone(),
+    }
+}
+
+fn resize_failure(network: &Network, error: &ResizeError<AttachmentId>) -> Failure {
+    match error {
+        ResizeError::LeaseInTheWay { key, address } => in_the_way(network, *address, key),
+        ResizeError::Spec(error) => {
+            Failure::new(Reason::InvalidRequest, format!("network {}: {error}", network.name))
+        }
+    }
+}
+
+fn in_the_way(network: &Network, address: IpAddr, holder: &AttachmentId) -> Failure {
+    Failure::new(
+        Reason::LeaseInTheWay,
+        format!(
+            "network {}: address {address} is held by attachment {holder} and has no place in the \
+             changed subnets",
+            network.name
+        ),
+    )
+}
+
+fn unknown(name: Option<&str>) -> Failure {
+    let message = match name {
+        Some(name) => format!("there is no network {name:?}"),
+        None => "the request names no network, and none is the default".into(),
+    };
+    Failure::new(Reason::NetworkUnknown, message)
+}

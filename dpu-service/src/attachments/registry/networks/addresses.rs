@@ -1,0 +1,259 @@
+//! What networks lease, and what rests: an address that was given back is nobody else's until its
+//! cool-down is over, and its former owner's until then.
+
+use std::{collections::HashSet, net::IpAddr};
+
+use ipam::{AllocateError, Pool, RequestError};
+use ipnetwork::IpNetwork;
+use offload_proto::{Failure, Reason};
+
+use super::Networks;
+use crate::{
+    model::{AttachSpec, AttachmentId, FormerOwner, Lease, Network, Record, WantedAddress},
+    records::Cooling,
+};
+
+impl Networks {
+    /// One address of each family that the network has: those asked for or, where none is, one of
+    /// the family's first subnet that has a free one. Several subnets of a family extend each other.
+    ///
+    /// # Errors
+    /// One of them can't be had; then none is taken.
+    pub(in crate::attachments::registry) fn reserve(
+        &mut self,
+        spec: &AttachSpec,
+        asked: &[IpAddr],
+        network: &Network,
+        id: AttachmentId,
+        now: u64,
+    ) -> Result<Vec<Lease>, Failure> {
+        let reserved = self.reserve_each(spec, asked, network, id, now);
+        if reserved.is_err() {
+            self.forget_unfinished(network, id, now);
+        }
+        reserved
+    }
+
+    fn reserve_each(
+        &mut self,
+        spec: &AttachSpec,
+        asked: &[IpAddr],
+        network: &Network,
+        id: AttachmentId,
+        now: u64,
+    ) -> Result<Vec<Lease>, Failure> {
+        let mut leases = Vec::new();
+        for &address in asked {
+            if self.rest_of(address, now).is_some_and(|rest| rest.is_of(spec)) {
+                self.pools_with(address).for_each(|pool| pool.end_rest(address));
+            }
+            leases.push(self.request(network, id, address, now)?);
+        }
+        for is_ipv6 in [false, true] {
+            let of_family = |cidr: &IpNetwork| cidr.is_ipv6() == is_ipv6;
+            let is_served = leases.iter().any(|lease| of_family(&lease.address));
+            let is_wanted = network.subnets.iter().any(|subnet| of_family(&subnet.cidr));
+            if is_wanted && !is_served {
+                leases.push(self.allocate(network, id, of_family, now)?);
+            }
+        }
+        Ok(leases)
+    }
+
+    fn request(
+        &mut self,
+        network: &Network,
+        id: AttachmentId,
+        address: IpAddr,
+        now: u64,
+    ) -> Result<Lease, Failure> {
+        let mut pools = self.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
+        let pool = pools.find(|pool| pool.spec().cidr.contains(address));
+        let pool = pool.ok_or_else(|| gone(network))?;
+        let address =
+            pool.request(id, address, now).map_err(|error| address_failure(network, &error))?;
+        Ok(lease(pool.spec(), address))
+    }
+
+    fn allocate(
+        &mut self,
+        network: &Network,
+        id: AttachmentId,
+        of_family: impl Fn(&IpNetwork) -> bool,
+        now: u64,
+    ) -> Result<Lease, Failure> {
+        let entry = self.get_mut(&network.name).ok_or_else(|| gone(network))?;
+        let mut refusals = Vec::new();
+        for pool in entry.pools.iter_mut().filter(|pool| of_family(&pool.spec().cidr)) {
+            match pool.allocate(id, now) {
+                Ok(address) => return Ok(lease(pool.spec(), address)),
+                Err(error @ AllocateError::Exhausted { .. }) => refusals.push(error.to_string()),
+            }
+        }
+        let refusals = refusals.join("; ");
+        Err(Failure::new(
+            Reason::AddressesExhausted,
+            format!("network {}: {refusals}", network.name),
+        ))
+    }
+
+    /// Takes back what was reserved before another address could not be.
+    fn forget_unfinished(&mut self, network: &Network, id: AttachmentId, now: u64) {
+        let pools = self.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
+        let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
+        forgotten.into_iter().for_each(|address| self.let_rest_on(address, now));
+    }
+
+    /// Takes back the addresses of a record that nobody has ever used. Those that their former owner
+    /// was to have before their rest was over go on resting.
+    pub(in crate::attachments::registry) fn forget(&mut self, record: &Record, now: u64) {
+        self.give_back(record, |pool| {
+            pool.forget(&record.id);
+        });
+        addresses(record).for_each(|address| self.let_rest_on(address, now));
+    }
+
+    /// Takes back the addresses of a record, of which `resting` rest first, as the journal has it.
+    pub(in crate::attachments::registry) fn release(
+        &mut self,
+        record: &Record,
+        resting: Vec<Cooling>,
+        now: u64,
+    ) {
+        self.give_back(record, |pool| {
+            pool.release(&record.id, now);
+        });
+        self.rests.extend(resting);
+    }
+
+    /// Whichever network they are of now: that of the record may have gone.
+    fn give_back(&mut self, record: &Record, give_back: impl Fn(&mut Pool<AttachmentId>)) {
+        addresses(record).for_each(|address| self.pools_with(address).for_each(&give_back));
+    }
+
+    /// What rests once `record` is freed.
+    pub(crate) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
+        let until = now.saturating_add(self.cool_down);
+        let rest = |address| Cooling {
+            network: record.network.name.clone(),
+            address,
+            until,
+            owner: Some(FormerOwner::of(record)),
+        };
+        if until == now { Vec::new() } else { addresses(record).map(rest).collect() }
+    }
+
+    /// An address that nobody holds goes on resting.
+    fn let_rest_on(&mut self, address: IpAddr, now: u64) {
+        let Some(until) = self.rest_of(address, now).map(|rest| rest.until) else { return };
+        self.pools_with(address).for_each(|pool| pool.rest(address, until));
+    }
+
+    /// The rest of `address` that ends last, if it is not over.
+    fn rest_of(&self, address: IpAddr, now: u64) -> Option<&Cooling> {
+        let rests = self.rests.iter().filter(|rest| rest.address == address && rest.until > now);
+        rests.max_by_key(|rest| rest.until)
+    }
+
+    /// Whether the rest of any address is over.
+    pub(in crate::attachments::registry) fn has_rested(&self, now: u64) -> bool {
+        self.rests.iter().any(|rest| rest.until <= now)
+    }
+
+    /// Forgets the addresses that have rested and returns those whose rows the journal may lose.
+    /// Those that are `held` again stay: they may be about to be freed, by a commit that writes the
+    /// same rows anew.
+    pub(in crate::attachments::registry) fn forget_rested(
+        &mut self,
+        held: &HashSet<(String, IpAddr)>,
+        now: u64,
+    ) -> Vec<Cooling> {
+        let stays = |rest: &Cooling| {
+            rest.until > now || held.contains(&(rest.network.clone(), rest.address))
+        };
+        let (kept, mut over): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.rests).into_iter().partition(stays);
+        let again: HashSet<_> = kept.iter().map(|rest| (&rest.network, rest.address)).collect();
+        over.retain(|rest| !again.contains(&(&rest.network, rest.address)));
+        self.rests = kept;
+        over
+    }
+}
+
+fn addresses(record: &Record) -> impl Iterator<Item = IpAddr> {
+    record.leases.iter().map(|lease| lease.address.ip())
+}
+
+/// The addresses asked for, each once: podman asks for one twice when it reloads a container's network.
+/// Each must lie in one of the network's subnets, and in one of its own.
+pub(in crate::attachments::registry) fn distinct_addresses(
+    spec: &AttachSpec,
+    network: &Network,
+) -> Result<Vec<IpAddr>, Failure> {
+    let mut taken: Vec<(IpNetwork, IpAddr)> = Vec::new();
+    for address in &spec.addresses {
+        let subnet = subnet_of(address, network)?;
+        match taken.iter().find(|(cidr, _)| *cidr == subnet) {
+            None => taken.push((subnet, address.ip)),
+            Some((_, ip)) if *ip == address.ip => {}
+            Some((_, ip)) => {
+                let message = format!(
+                    "{address} is the second address asked for in subnet {subnet}, after {ip}: ask \
+                     for one of them"
+                );
+                return Err(Failure::new(Reason::InvalidRequest, message));
+            }
+        }
+    }
+    Ok(taken.into_iter().map(|(_, ip)| ip).collect())
+}
+
+/// The subnet of the network that an address asked for lies in, as that has its prefix length.
+fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Failure> {
+    let refused = |why: String| {
+        let message = format!("{address} {why}");
+        Failure::new(Reason::AddressNotAllowed, message)
+    };
+    let WantedAddress { ip, prefix_length } = address;
+    let subnet = network.subnets.iter().map(|subnet| subnet.cidr).find(|cidr| cidr.contains(*ip));
+    let subnet =
+        subnet.ok_or_else(|| refused(format!("is in no subnet of network {}", network.name)))?;
+    if prefix_length.is_none_or(|length| length == subnet.prefix()) {
+        return Ok(subnet);
+    }
+    Err(refused(format!(
+        "has another prefix length than subnet {subnet} of network {}: ask for {ip}/{} or leave the \
+         length out",
+        network.name,
+        subnet.prefix()
+    )))
+}
+
+fn lease(subnet: &ipam::SubnetSpec, address: IpAddr) -> Lease {
+    let prefix = subnet.cidr.prefix();
+    // A prefix length that the subnet has is one that its addresses can have.
+    let address = IpNetwork::new(address, prefix).unwrap_or_else(|_| address.into());
+    Lease { address, gateway: subnet.gateway }
+}
+
+fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Failure {
+    let reason = match error {
+        RequestError::InUse { .. } | RequestError::Cooling { .. } => Reason::AddressInUse,
+        RequestError::OutsideSubnet { .. } | RequestError::Reserved { .. } => {
+            Reason::AddressNotAllowed
+        }
+        RequestError::KeyHoldsAnother { .. } => Reason::Internal,
+    };
+    let way_out = match error {
+        RequestError::Cooling { .. } => {
+            "; wait that long, or ask as the container, as the pod (namespace and name) or with the MAC \
+             address that had it last"
+        }
+        _ => "",
+    };
+    Failure::new(reason, format!("network {}: {error}{way_out}", network.name))
+}
+
+fn gone(network: &Network) -> Failure {
+    Failure::new(Reason::NetworkUnknown, format!("network {} was just deleted", network.name))
+}

@@ -1,0 +1,56 @@
+//! How the reconciler stands, for whoever waits for it or looks after it.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+/// The latest pass of the reconciler, and what it should look at next.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    /// Why the fabric can't be prepared. `None`: it is.
+    fabric_problem: Mutex<Option<String>>,
+    /// When the latest pass ended.
+    ended_at: Mutex<Instant>,
+    /// A host said something that the reconciler should look at.
+    host_spoke: Notify,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            fabric_problem: Mutex::default(),
+            ended_at: Mutex::new(Instant::now()),
+            host_spoke: Notify::new(),
+        }
+    }
+}
+
+impl Upkeep {
+    pub(super) fn fabric_problem(&self) -> Option<String> {
+        self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_fabric_problem(&self, problem: Option<String>) {
+        *self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    pub(super) fn note_end(&self) {
+        *self.ended_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(super) fn since_end(&self) -> Duration {
+        self.ended_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Wakes the reconciler; one that works now looks again afterwards.
+    pub(super) fn note_host_spoke(&self) {
+        self.host_spoke.notify_one();
+    }
+
+    pub(super) async fn host_spoke(&self) {
+        self.host_spoke.notified().await;
+    }
+}
