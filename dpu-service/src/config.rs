@@ -15,7 +15,6 @@ use std::{
 use bootstrap::{LogSettings, socket_address};
 use metrics::MetricsSettings;
 use mtls::{ExpiryWarning, TlsSettings};
-use netlink::{DevlinkDevice, EswitchMode};
 use serde::{Deserialize, Deserializer, de};
 use vf_alloc::{PfId, PoolSpec};
 
@@ -25,7 +24,7 @@ pub use networks::{check_network, check_networks};
 
 use crate::{
     attachments::{Configuration, Settings},
-    eswitch::devlink::Cards,
+    drivers::{EswitchSettings, FabricSettings},
     model::{HostName, Network},
 };
 
@@ -56,10 +55,10 @@ pub struct Config {
     pub metrics: MetricsSettings,
     /// How VFs' representors are reached.
     #[serde(default)]
-    pub eswitch: Eswitch,
+    pub eswitch: EswitchSettings,
     /// What joins representors and uplinks.
     #[serde(default)]
-    pub fabric: Fabric,
+    pub fabric: FabricSettings,
     /// How VFs, addresses and MAC addresses are handed out.
     #[serde(default)]
     pub allocation: Allocation,
@@ -75,71 +74,6 @@ pub struct Config {
     /// Networks.
     #[serde(default, rename = "network")]
     pub networks: Vec<Network>,
-}
-
-/// The eswitch's driver.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Eswitch {
-    /// Which driver.
-    pub driver: EswitchDriver,
-    /// The cards, for driver `devlink`. Empty: every one in switchdev mode.
-    #[serde(deserialize_with = "devices")]
-    pub devices: Vec<DevlinkDevice>,
-    /// The mode that these cards are put in. `None`: they are left as they are.
-    pub mode: Option<SwitchMode>,
-}
-
-impl Eswitch {
-    /// What the driver `devlink` is given.
-    pub(crate) fn cards(&self) -> Cards {
-        let mode = self.mode.map(|SwitchMode::Switchdev| EswitchMode::Switchdev);
-        Cards { devices: self.devices.clone(), mode }
-    }
-}
-
-/// A mode that a card can be put in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SwitchMode {
-    /// VFs have representors.
-    Switchdev,
-}
-
-/// The drivers of eswitches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EswitchDriver {
-    /// A virtual card: a representor is the other end of a veth pair.
-    #[default]
-    Veth,
-    /// A card that the kernel's devlink knows, in switchdev mode.
-    Devlink,
-    /// There is none: the hosts' SR-IOV cards have no DPU.
-    None,
-}
-
-/// The fabric's driver.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Fabric {
-    /// Which driver.
-    pub driver: FabricDriver,
-    /// The bridge's name. It is created if it does not exist.
-    pub bridge: String,
-    /// Netdevs that join the bridge as uplinks.
-    pub uplinks: Vec<String>,
-}
-
-/// The drivers of fabrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FabricDriver {
-    /// A Linux bridge.
-    #[default]
-    Bridge,
-    /// There is none, as there is no eswitch.
-    None,
 }
 
 /// How VFs, addresses and MAC addresses are handed out.
@@ -214,18 +148,6 @@ pub struct Host {
     /// they are.
     #[serde(default, deserialize_with = "vfs_of_pfs")]
     pub vfs: BTreeMap<PfId, u32>,
-}
-
-impl Default for Eswitch {
-    fn default() -> Self {
-        Self { driver: EswitchDriver::Veth, devices: Vec::new(), mode: None }
-    }
-}
-
-impl Default for Fabric {
-    fn default() -> Self {
-        Self { driver: FabricDriver::Bridge, bridge: "br-offload".into(), uplinks: Vec::new() }
-    }
 }
 
 impl Default for Allocation {
@@ -374,11 +296,6 @@ fn pf_ids<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<PfId>, D::Error> {
     texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
 }
 
-fn devices<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<DevlinkDevice>, D::Error> {
-    let texts = Vec::<String>::deserialize(input)?;
-    texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
-}
-
 fn vfs_of_pfs<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<PfId, u32>, D::Error> {
     let texts = BTreeMap::<String, u32>::deserialize(input)?;
     let numbers = texts.into_iter().map(|(pf, vfs)| Ok((pf.parse()?, vfs)));
@@ -421,17 +338,6 @@ mod tests {
     fn assert_refused(text: &str, expected: &str) {
         let error = parse(text).unwrap_err();
         assert!(error.contains(expected), "{error} does not tell {expected:?}");
-    }
-
-    #[test]
-    fn cards_are_named_as_devlink_names_them() {
-        let text = "[eswitch]\ndriver = \"devlink\"\ndevices = [\"pci/0000:03:00.0\"]\n\
-                    mode = \"switchdev\"";
-        let config = parse(text).unwrap();
-        config.check().unwrap();
-        let cards = config.eswitch.cards();
-        assert_eq!(cards.devices[0].to_string(), "pci/0000:03:00.0");
-        assert_eq!(cards.mode, Some(EswitchMode::Switchdev));
     }
 
     /// The keys that may stand at the top or in a section, by what is said of one that may not.

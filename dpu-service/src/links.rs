@@ -3,32 +3,31 @@
 use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
-use netlink::{DevlinkEvent, DevlinkMonitor, LinkEvent, LinkMonitor, Netns};
+use netlink::{DevlinkEvent, DevlinkMonitor, LinkMonitor, Netns};
 use tokio::time::sleep;
 
-use crate::{attachments::Engine, config::Fabric, driver::Refused};
+use crate::{attachments::Engine, driver::Refused};
 
 /// How long to wait before watching again after the watch failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Tells the engine whenever a representor, the bridge or an uplink changes, comes or goes. Ends
-/// never.
-pub(crate) async fn follow(engine: Arc<Engine>, fabric: Fabric) {
+/// Tells the engine whenever a link that concerns a driver changes, comes or goes. Ends never.
+pub(crate) async fn follow(engine: Arc<Engine>) {
     loop {
-        if let Err(error) = watch(&engine, &fabric).await {
+        if let Err(error) = watch(&engine).await {
             tracing::error!(reason = %Chain(&error), "trying again");
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn watch(engine: &Engine, fabric: &Fabric) -> Result<(), Refused> {
+async fn watch(engine: &Engine) -> Result<(), Refused> {
     let mut monitor = LinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
     // Whatever changed while nobody watched.
     engine.kernel_changed();
     loop {
         let event = monitor.next().await.map_err(unwatchable)?;
-        if engine.programmer().concerns(&event) || is_fabrics(&event, fabric) {
+        if engine.programmer().concerns(&event) {
             engine.kernel_changed();
         }
     }
@@ -65,13 +64,4 @@ fn own_netns() -> Result<Netns, Refused> {
 
 fn unwatchable(error: netlink::Error) -> Refused {
     Refused::new("watch the kernel", error)
-}
-
-fn is_fabrics(event: &LinkEvent, fabric: &Fabric) -> bool {
-    let name = match event {
-        LinkEvent::Missed => return true,
-        LinkEvent::Changed(link) => &link.name,
-        LinkEvent::Gone { name, .. } => name,
-    };
-    *name == fabric.bridge || fabric.uplinks.contains(name)
 }

@@ -76,7 +76,7 @@ fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     match service::credentials(config) {
         Ok(credentials) => {
             print(&format!(
-                "{path} is good, and so are its certificates. Its card, bridge, journal and addresses \
+                "{path} is good, and so are its certificates. Its card, fabric, journal and addresses \
                  to listen on are looked at by a start alone\n{}",
                 credentials.ends()
             ));

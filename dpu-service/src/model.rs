@@ -354,6 +354,8 @@ pub struct PortSettings {
     pub vf: VfId,
     /// The one MAC address the pod sends from.
     pub mac: MacAddress,
+    /// The pod's addresses, of both families.
+    pub addresses: Vec<IpAddr>,
     /// MTU in bytes.
     pub mtu: u32,
     /// Access VLAN. `None`: untagged.
@@ -384,6 +386,7 @@ impl Record {
         PortSettings {
             vf: self.vf,
             mac: self.mac,
+            addresses: self.leases.iter().map(|lease| lease.address.ip()).collect(),
             mtu: self.network.mtu,
             vlan: self.network.vlan,
             trunk: self.network.trunk.clone(),

@@ -19,13 +19,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::{self, Shared},
     attachments::{Depth, Engine},
-    config::{self, Config, EswitchDriver},
-    driver::{Capability, Refused},
+    config::Config,
+    driver::Capability,
+    drivers,
     error::ServiceError,
-    eswitch::{Eswitch, devlink::DevlinkEswitch, veth::VethEswitch},
-    fabric::bridge::BridgeFabric,
     links,
-    probe::KernelAbilities,
     programmer::Programmer,
     reconcile,
     records::{OpenError, Records},
@@ -55,7 +53,7 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let credentials = credentials(&config)?;
     tokio::spawn(credentials.clone().follow(CERTIFICATES_PERIOD));
     tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
-    let programmer = open_drivers(&config)?;
+    let programmer = drivers::open(&config.eswitch, &config.fabric)?;
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
     let calls = api::calls();
@@ -79,8 +77,8 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     );
     let mut serving = tokio::spawn(serving);
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
-    tokio::spawn(links::follow(engine.clone(), config.fabric.clone()));
-    if config.eswitch.driver == EswitchDriver::Devlink {
+    tokio::spawn(links::follow(engine.clone()));
+    if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }
     tokio::spawn(feed_watchdog(is_well(engine.clone())));
@@ -152,21 +150,6 @@ fn flatten(
 fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
     let records = Records::open(&config.state_dir.join(JOURNAL))?;
     Engine::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
-}
-
-fn open_drivers(config: &Config) -> Result<Programmer, Refused> {
-    let abilities = KernelAbilities::probe()?;
-    let eswitch: Arc<dyn Eswitch> = match config.eswitch.driver {
-        EswitchDriver::Veth => Arc::new(VethEswitch::open(&abilities)?),
-        EswitchDriver::Devlink => {
-            Arc::new(DevlinkEswitch::open(config.eswitch.cards(), &abilities)?)
-        }
-        // And no fabric: the configuration has either both or neither.
-        EswitchDriver::None => return Ok(Programmer::without_representors()),
-    };
-    let config::Fabric { bridge, uplinks, .. } = &config.fabric;
-    let fabric = BridgeFabric::open(bridge, uplinks, &abilities)?;
-    Ok(Programmer::new(eswitch, Arc::new(fabric)))
 }
 
 fn log_capability(capability: &Capability) {

@@ -23,7 +23,7 @@ use dpu_service::{
 use netlink::{LinkChange, MacAddress, VethEnd};
 use serde_json::Value;
 use support::TestNetns;
-use veth_dpu::{BRIDGE, Capture, Dpu, Pod, can, mark, open_fabric};
+use veth_dpu::{BRIDGE, Capture, Dpu, Pod, at_once, can, mark, open_fabric};
 
 #[test]
 fn pods_reach_each_other_in_both_families() {
@@ -95,13 +95,12 @@ fn a_port_that_is_confined_forgets_the_stations_it_has_learnt() {
 
     // Somebody else's station that came in between is found, and goes likewise.
     let port = dpu.representor(&one);
-    let mac = Some(one.settings.mac);
-    assert!(dpu.fabric.anti_spoofing(&port, mac).unwrap().in_place);
+    assert!(dpu.fabric.anti_spoofing(&port, &one.settings).unwrap().in_place);
     dpu.netns.run("bridge fdb add 02:00:00:00:01:99 dev pf0vf0 master dynamic");
-    let reading = dpu.fabric.anti_spoofing(&port, mac).unwrap();
+    let reading = dpu.fabric.anti_spoofing(&port, &one.settings).unwrap();
     assert_eq!((reading.in_place, reading.detail.contains("02:00:00:00:01:99")), (false, true));
     dpu.program(&one);
-    assert!(dpu.fabric.anti_spoofing(&port, mac).unwrap().in_place);
+    assert!(dpu.fabric.anti_spoofing(&port, &one.settings).unwrap().in_place);
 }
 
 #[test]
@@ -126,27 +125,29 @@ fn the_readings_follow_the_kernel() {
     dpu.prepare().unwrap();
     let pod = dpu.plug(0);
     let port = dpu.representor(&pod);
-    assert!(!dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
     assert_eq!(dpu.fabric.member(&port).unwrap(), None);
 
     dpu.program(&pod);
-    assert!(dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
-    assert!(!dpu.fabric.anti_spoofing(&port, None).unwrap().in_place);
-    let other: MacAddress = "02:00:00:00:01:77".parse().unwrap();
-    assert!(!dpu.fabric.anti_spoofing(&port, Some(other)).unwrap().in_place);
+    assert!(dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    let free = PortSettings { anti_spoofing: false, ..pod.settings.clone() };
+    assert!(!dpu.fabric.anti_spoofing(&port, &free).unwrap().in_place);
+    let mac: MacAddress = "02:00:00:00:01:77".parse().unwrap();
+    let other = PortSettings { mac, ..pod.settings.clone() };
+    assert!(!dpu.fabric.anti_spoofing(&port, &other).unwrap().in_place);
     assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership::default()));
     assert_eq!(Vec::from_iter(dpu.fabric.members().unwrap().into_keys()), [port.index]);
 
     dpu.netns.run("bridge link set dev pf0vf0 locked off");
-    assert!(!dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
     dpu.program(&pod);
     dpu.netns.run("bridge fdb add 02:00:00:00:01:77 dev pf0vf0 master static");
-    assert!(!dpu.fabric.anti_spoofing(&port, Some(pod.settings.mac)).unwrap().in_place);
+    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
     dpu.program(&pod);
     assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
 
     dpu.fabric.clear_anti_spoofing(&port).unwrap();
-    assert!(dpu.fabric.anti_spoofing(&port, None).unwrap().in_place);
+    assert!(dpu.fabric.anti_spoofing(&port, &free).unwrap().in_place);
     dpu.fabric.leave(&port).unwrap();
     assert_eq!(dpu.netns.link("pf0vf0")["master"], Value::Null);
     assert_eq!(dpu.fabric.member(&port).unwrap(), None);
@@ -543,6 +544,36 @@ fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
     assert_eq!(refused.fault(), Fault::FabricFull);
     let told = "bridge br-offload takes no more ports than the 1023 that it has, pf0vf0 not among";
     assert!(refused.to_string().starts_with(told), "{refused}");
+}
+
+#[test]
+fn ports_that_join_and_leave_at_once_end_where_they_were_to() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pods: Vec<_> = (0..8).map(|number| dpu.plug(number)).collect();
+    let join = |pod: &Pod| {
+        let port = dpu.representor(pod);
+        dpu.fabric.join(&port, &pod.settings).unwrap();
+        dpu.fabric.set_anti_spoofing(&port, &pod.settings).unwrap();
+    };
+    let leave = |pod: &Pod| dpu.fabric.leave(&dpu.representor(pod)).unwrap();
+    at_once(&pods, |pod| {
+        for _ in 0..10 {
+            join(pod);
+            leave(pod);
+        }
+        if pod.settings.vf.vf % 2 == 0 {
+            join(pod);
+        }
+    });
+    let members = dpu.fabric.members().unwrap();
+    for pod in &pods {
+        let port = dpu.representor(pod);
+        let is_in = pod.settings.vf.vf % 2 == 0;
+        assert_eq!(members.contains_key(&port.index), is_in, "{port:?}");
+        let is_confined = dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place;
+        assert_eq!(is_confined, is_in, "{port:?}");
+    }
 }
 
 #[test]

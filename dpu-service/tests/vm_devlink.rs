@@ -19,7 +19,7 @@ use dpu_service::{
         Card, Eswitch, Representor,
         devlink::{Cards, DevlinkEswitch},
     },
-    fabric::bridge::BridgeFabric,
+    fabric::bridge::{BridgeAbilities, BridgeFabric},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
@@ -58,8 +58,9 @@ impl Dpu {
         let cards = cards(&card);
         let open = || {
             let abilities = KernelAbilities::probe().unwrap();
+            let of_bridges = BridgeAbilities::probe().unwrap();
             let eswitch = DevlinkEswitch::open(cards.clone(), &abilities).unwrap();
-            let fabric = BridgeFabric::open(BRIDGE, &[], &abilities).unwrap();
+            let fabric = BridgeFabric::open(BRIDGE, &[], of_bridges, &abilities).unwrap();
             let eswitch: Arc<dyn Eswitch> = Arc::new(eswitch);
             (Arc::clone(&eswitch), Programmer::new(eswitch, Arc::new(fabric)))
         };
@@ -113,6 +114,7 @@ fn settings() -> PortSettings {
     PortSettings {
         vf: VF,
         mac: MacAddress([2, 0, 0, 0, 1, 1]),
+        addresses: Vec::new(),
         mtu: 9000,
         vlan: Some(100),
         trunk: [200].into(),

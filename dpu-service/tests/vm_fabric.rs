@@ -12,7 +12,7 @@ use dpu_service::{
 use netlink::{LinkChange, VethEnd};
 use serde_json::{Value, json};
 use support::TestNetns;
-use veth_dpu::{BRIDGE, Dpu, Pod, can, open_fabric};
+use veth_dpu::{BRIDGE, Dpu, Pod, at_once, can, open_fabric};
 
 /// A DPU whose uplink `p0` leads to the link `wire` of another namespace.
 fn with_uplink() -> (Dpu, TestNetns) {
@@ -91,6 +91,24 @@ fn the_uplink_carries_each_vlan_as_long_as_a_pod_is_in_it() {
 }
 
 #[test]
+fn the_uplink_carries_the_vlans_of_ports_that_join_and_leave_at_once() {
+    let (dpu, _outside) = with_uplink();
+    let pods: Vec<_> = (0..8).map(|number| plug(&dpu, number, Some(100 + number))).collect();
+    at_once(&pods, |pod| {
+        let port = dpu.representor(pod);
+        for _ in 0..10 {
+            dpu.fabric.join(&port, &pod.settings).unwrap();
+            dpu.fabric.leave(&port).unwrap();
+        }
+        if pod.settings.vf.vf < 4 {
+            dpu.fabric.join(&port, &pod.settings).unwrap();
+        }
+    });
+    let carried = [access(1), tagged(100), tagged(101), tagged(102), tagged(103)];
+    assert_eq!(vlans(&dpu, "p0"), Value::from(carried.to_vec()));
+}
+
+#[test]
 fn a_trunk_passes_its_vlans_tagged_and_no_other() {
     let (dpu, _outside) = with_uplink();
     let mut router = plug(&dpu, 0, Some(100));
@@ -126,7 +144,7 @@ fn a_pod_is_confined_to_its_mac_in_each_of_its_vlans() {
     let port = dpu.representor(&router);
     let mac = router.settings.mac;
     assert_eq!(dpu.stations("pf0vf0"), [mac.to_string(), mac.to_string()]);
-    assert!(dpu.fabric.anti_spoofing(&port, Some(mac)).unwrap().in_place);
+    assert!(dpu.fabric.anti_spoofing(&port, &router.settings).unwrap().in_place);
 
     router.netns.run("ip link add link eth0 name eth0.200 type vlan id 200");
     router.netns.run("ip link set eth0.200 up");
@@ -138,7 +156,7 @@ fn a_pod_is_confined_to_its_mac_in_each_of_its_vlans() {
     assert!(!router.pings("10.9.0.2"), "a spoofed MAC address got through");
 
     dpu.netns.run(&format!("bridge fdb del {mac} dev pf0vf0 vlan 200 master static"));
-    assert!(!dpu.fabric.anti_spoofing(&port, Some(mac)).unwrap().in_place);
+    assert!(!dpu.fabric.anti_spoofing(&port, &router.settings).unwrap().in_place);
 }
 
 #[test]
@@ -160,8 +178,7 @@ fn a_port_moves_to_other_vlans() {
         let port = dpu.representor(&pod);
         let membership = Some(Membership::of(&pod.settings));
         assert_eq!(dpu.fabric.member(&port).unwrap(), membership);
-        let mac = Some(pod.settings.mac);
-        assert!(dpu.fabric.anti_spoofing(&port, mac).unwrap().in_place);
+        assert!(dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
     }
     let members = dpu.fabric.members().unwrap();
     assert_eq!(members[&dpu.representor(&pod).index], Membership::of(&pod.settings));

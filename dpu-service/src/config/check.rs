@@ -1,20 +1,20 @@
 //! What makes sense in the file as a whole.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     path::Path,
 };
 
 use mtls::{Identity, Role};
-use offload_proto::form::is_interface_name;
 use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
-    Config, Eswitch, EswitchDriver, FabricDriver, Host,
+    Config, Host,
     networks::{check_network, check_networks, is_label},
 };
+use crate::{drivers, twice::twice};
 
 /// Everything that is wrong with a configuration: one sentence each, with key, value and way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,7 @@ impl Config {
         problems.extend(self.check_addresses());
         problems.extend(self.log.check().err().map(|error| error.to_string()));
         problems.extend(self.check_numbers());
-        problems.extend(self.check_eswitch());
-        problems.extend(self.check_fabric());
+        problems.extend(drivers::check(&self.eswitch, &self.fabric));
         problems.extend(self.check_hosts());
         problems.extend(self.check_pools());
         problems.extend(self.networks.iter().flat_map(check_network));
@@ -96,54 +95,6 @@ impl Config {
                 format!("{key} = {value} must be {} to {}", range.start(), range.end())
             })
             .collect()
-    }
-
-    fn check_eswitch(&self) -> Vec<String> {
-        let Eswitch { driver, devices, mode } = &self.eswitch;
-        let mut problems = Vec::new();
-        if *driver != EswitchDriver::Devlink && (!devices.is_empty() || mode.is_some()) {
-            problems.push(
-                "eswitch.devices and eswitch.mode are for eswitch.driver = \"devlink\"".into(),
-            );
-        } else if mode.is_some() && devices.is_empty() {
-            problems
-                .push("eswitch.mode is set: name the cards it is for in eswitch.devices".into());
-        }
-        let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
-        let names = names.iter().map(String::as_str);
-        problems.extend(twice(names).map(|name| format!("eswitch.devices holds {name:?} twice")));
-        problems
-    }
-
-    fn check_fabric(&self) -> Vec<String> {
-        let fabric = &self.fabric;
-        let mut problems = Vec::new();
-        let has_eswitch = self.eswitch.driver != EswitchDriver::None;
-        let has_fabric = fabric.driver != FabricDriver::None;
-        if has_eswitch != has_fabric {
-            problems.push(
-                "eswitch.driver = \"none\" and fabric.driver = \"none\" go together: set both or \
-                 neither"
-                    .into(),
-            );
-        }
-        if !has_fabric && !fabric.uplinks.is_empty() {
-            problems.push("fabric.uplinks is for fabric.driver = \"bridge\"".into());
-        }
-        if !is_interface_name(&fabric.bridge) {
-            problems.push(format!("fabric.bridge = {:?} {NO_INTERFACE}", fabric.bridge));
-        }
-        for uplink in &fabric.uplinks {
-            if !is_interface_name(uplink) {
-                problems.push(format!("fabric.uplinks holds {uplink:?}, which {NO_INTERFACE}"));
-            }
-            if *uplink == fabric.bridge {
-                problems.push(format!("fabric.uplinks holds {uplink:?}, the bridge itself"));
-            }
-        }
-        let names = fabric.uplinks.iter().map(String::as_str);
-        problems.extend(twice(names).map(|name| format!("fabric.uplinks holds {name:?} twice")));
-        problems
     }
 
     fn check_hosts(&self) -> Vec<String> {
@@ -267,17 +218,9 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 /// More than any card has; SR-IOV itself would allow 65535 VFs.
 const HIGHEST_VF: u16 = 4095;
 
-const NO_INTERFACE: &str =
-    "can't name an interface: use 1 to 15 visible characters without / : and %";
-
 /// A value too large for the comparison is too large anyway.
 fn saturate(value: impl TryInto<usize>) -> usize {
     value.try_into().unwrap_or(usize::MAX)
-}
-
-fn twice<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
-    let mut seen = BTreeSet::new();
-    names.filter(move |name| !seen.insert(*name))
 }
 
 fn way_to_a_pool(wanted: &str, known: &[&str]) -> String {

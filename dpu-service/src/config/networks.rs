@@ -1,14 +1,16 @@
 //! What makes sense in a network: the same rules for the configuration file and for the API.
 
 use std::{
-    collections::HashMap,
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
 };
 
 use ipnetwork::IpNetwork;
 
-use crate::model::{AddressRange, Bandwidth, Dns, Network, PolicyRule, Route, Subnet};
+use crate::{
+    model::{AddressRange, Bandwidth, Dns, Network, PolicyRule, Route, Subnet},
+    twice::twice,
+};
 
 const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
@@ -267,14 +269,8 @@ fn check_rate([rate_name, burst_name]: [&str; 2], rate: u64, burst: u64) -> Opti
 }
 
 fn check_unique_names<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Vec<String> {
-    let mut seen = HashMap::new();
-    let mut problems = Vec::new();
-    for network in networks {
-        if seen.insert(network.name.as_str(), ()).is_some() {
-            problems.push(format!("two networks are named {:?}: rename one", network.name));
-        }
-    }
-    problems
+    let names = networks.into_iter().map(|network| network.name.as_str());
+    twice(names).map(|name| format!("two networks are named {name:?}: rename one")).collect()
 }
 
 fn check_one_default<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Option<String> {

@@ -259,6 +259,10 @@ impl Eswitch for DevlinkEswitch {
         self.latest().has_link(index)
     }
 
+    fn has_devlink_cards(&self) -> bool {
+        true
+    }
+
     /// As the latest look found them.
     fn capabilities(&self) -> Vec<Capability> {
         let latest = self.latest();

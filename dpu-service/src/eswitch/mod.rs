@@ -29,7 +29,7 @@ pub struct Representor {
     pub up: bool,
     /// Its own MAC address, if it has one; not the VF's.
     pub mac: Option<MacAddress>,
-    /// The index of the bridge or bond that it is a port of.
+    /// The index of the link that it is a port of. A fabric may have it without one.
     pub master: Option<u32>,
     /// Whether a rate limit of any kind is on it.
     pub is_limited: bool,
@@ -66,7 +66,8 @@ pub struct Card {
 ///
 /// Every method blocks on the kernel and is idempotent: what is already as wanted stays, and
 /// clearing what is not there succeeds. A representor that vanished meanwhile makes a `set` fail and
-/// a `clear` succeed. Links are addressed by index, never by name.
+/// a `clear` succeed. Links are addressed by index, never by name. A `port` that is given is the
+/// representor as it was found before the first step of its programming.
 pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// The driver's name, as in the configuration.
     fn name(&self) -> &'static str;
@@ -94,6 +95,11 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// Whether an event is about a representor, as far as is known without asking the kernel.
     fn concerns(&self, event: &LinkEvent) -> bool {
         matches!(event, LinkEvent::Missed)
+    }
+
+    /// Whether its cards are devlink's, whose events tell of them what those of links do not.
+    fn has_devlink_cards(&self) -> bool {
+        false
     }
 
     /// What kernel and card can do, as far as is known without asking the kernel.

@@ -7,7 +7,7 @@ use std::{
     fmt,
 };
 
-use netlink::MacAddress;
+use netlink::LinkEvent;
 
 use crate::{
     driver::{Capability, Reading, Refused, Unsupported},
@@ -46,11 +46,19 @@ impl fmt::Display for Membership {
     }
 }
 
-/// A driver of a fabric. The rules of [`crate::eswitch::Eswitch`] hold here too: methods block,
-/// are idempotent, and take a representor that vanished for cleared.
+/// A driver of a fabric. The rules of [`crate::eswitch::Eswitch`] hold here too: methods block, are
+/// idempotent, and take a representor that vanished for cleared.
+///
+/// Calls for several ports overlap, those for one port never do: whoever programs a port holds the lock
+/// of its VF. So what ports share, the driver has to lock, and nothing else.
 pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// The driver's name, as in the configuration.
     fn name(&self) -> &'static str;
+
+    /// Whether an event is about what all ports share, as far as is known without asking the kernel.
+    fn concerns(&self, event: &LinkEvent) -> bool {
+        matches!(event, LinkEvent::Missed)
+    }
 
     /// What the kernel can do for it, as probed at start.
     fn capabilities(&self) -> Vec<Capability>;
@@ -61,7 +69,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// The first setting that it can't be given.
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported>;
 
-    /// Makes what all ports share, such as the bridge, and joins the uplinks.
+    /// Makes what all ports share, and joins the uplinks.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -97,7 +105,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn forwards(&self, index: u32) -> Result<bool, Refused>;
 
-    /// Drops what no pod has to send: frames to link-local groups, which would have the uplink's switch
+    /// Drops what no pod has to send: frames to link-local groups, which would have the switch outside
     /// take this DPU for a switch, and tagged ones unless the port has a trunk.
     ///
     /// # Errors
@@ -125,19 +133,19 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     fn set_anti_spoofing(&self, port: &Representor, settings: &PortSettings)
     -> Result<(), Refused>;
 
-    /// Lets the representor's VF send from any MAC address.
+    /// Lets the representor's VF send from any MAC address. The representor may have joined just now.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused>;
 
-    /// Whether exactly that is dropped; with `None`, whether nothing is.
+    /// Whether exactly that is dropped; where the settings want no anti-spoofing, whether nothing is.
     ///
     /// # Errors
     /// When the kernel can't be asked.
     fn anti_spoofing(
         &self,
         port: &Representor,
-        mac: Option<MacAddress>,
+        settings: &PortSettings,
     ) -> Result<Reading, Refused>;
 }

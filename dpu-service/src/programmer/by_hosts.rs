@@ -59,6 +59,7 @@ mod tests {
         PortSettings {
             vf: VfId::local(0, 1),
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            addresses: Vec::new(),
             mtu: 1500,
             vlan: Some(100),
             trunk: [].into(),

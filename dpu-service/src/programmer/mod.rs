@@ -165,10 +165,19 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.eswitch.problems()).unwrap_or_default()
     }
 
-    /// Whether an event is about a representor: see [`Eswitch::concerns`].
+    /// Whether an event is about a representor or about the fabric: see [`Eswitch::concerns`] and
+    /// [`Fabric::concerns`].
     #[must_use]
     pub fn concerns(&self, event: &LinkEvent) -> bool {
-        self.drivers.as_ref().is_some_and(|drivers| drivers.eswitch.concerns(event))
+        self.drivers.as_ref().is_some_and(|Drivers { eswitch, fabric }| {
+            eswitch.concerns(event) || fabric.concerns(event)
+        })
+    }
+
+    /// Whether there are cards to be watched: see [`Eswitch::has_devlink_cards`].
+    #[must_use]
+    pub fn has_devlink_cards(&self) -> bool {
+        self.drivers.as_ref().is_some_and(|drivers| drivers.eswitch.has_devlink_cards())
     }
 
     /// What kernel and card can do, as probed at start.
@@ -349,6 +358,7 @@ fn idle(vf: VfId) -> PortSettings {
     PortSettings {
         vf,
         mac: MacAddress([0; 6]),
+        addresses: Vec::new(),
         mtu: 0,
         vlan: None,
         trunk: BTreeSet::new(),

@@ -1,7 +1,8 @@
 //! The programming steps, in order. The representor comes up last and goes down first, so that no
 //! frame passes a port that is half programmed. It joins the fabric first and leaves it last, so that
 //! what a crash leaves half done is found among the fabric's ports, be there a record of it or not. Only
-//! its MTU is set before and reset after that: a bridge has the smallest MTU of its ports.
+//! its MTU is set before and reset after that: a fabric may take over the smallest MTU of its ports, and
+//! a port with the idle one would narrow it for all.
 
 use std::sync::Arc;
 
@@ -111,8 +112,6 @@ impl Step<Port> for PortStep {
             Self::AntiSpoofing if settings.anti_spoofing => {
                 fabric.set_anti_spoofing(representor, settings)
             }
-            // A port that has just joined may send from any address.
-            Self::AntiSpoofing if representor.master.is_none() => Ok(()),
             Self::AntiSpoofing => fabric.clear_anti_spoofing(representor),
             Self::Up => set_up(&**eswitch, representor, true),
         }
@@ -176,9 +175,7 @@ impl PortStep {
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
             Self::FrameFilter => fabric.frame_filter(representor, settings),
-            Self::AntiSpoofing => {
-                fabric.anti_spoofing(representor, settings.anti_spoofing.then_some(settings.mac))
-            }
+            Self::AntiSpoofing => fabric.anti_spoofing(representor, settings),
             Self::Up => Ok(Reading {
                 in_place: representor.up,
                 detail: if representor.up { "up" } else { "down" }.into(),

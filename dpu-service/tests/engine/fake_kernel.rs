@@ -391,8 +391,9 @@ impl Fabric for FakeKernel {
     fn anti_spoofing(
         &self,
         port: &Representor,
-        mac: Option<MacAddress>,
+        settings: &PortSettings,
     ) -> Result<Reading, Refused> {
-        self.find(port, |port| reading(port.anti_spoofing == mac))
+        let wanted = settings.anti_spoofing.then_some(settings.mac);
+        self.find(port, |port| reading(port.anti_spoofing == wanted))
     }
 }

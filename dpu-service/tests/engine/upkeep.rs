@@ -123,6 +123,22 @@ async fn an_attach_waits_until_its_port_is_cleared() {
     world.check();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_slow_to_join_holds_up_no_other() {
+    let world = World::new().await;
+    let ((there, called), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+    world.kernel.hold_up("join", there, may_go_on);
+    let others = async {
+        called.recv().unwrap();
+        let quick = timeout(Duration::from_secs(30), world.attach(spec("quick"))).await;
+        quick.expect("it waits for the other's join").unwrap();
+        go_on.send(()).unwrap();
+    };
+    let (slow, ()) = tokio::join!(world.attach(spec("slow")), others);
+    slow.unwrap();
+    world.check();
+}
+
 /// Begins `work` in the midst of the reconciler's call of `method`, and lets that go on only then.
 async fn waits_for_the_reconciler<T>(
     world: &World,

@@ -10,7 +10,10 @@ use std::{
 use dpu_service::{
     driver::Refused,
     eswitch::{Eswitch, Representor, veth::VethEswitch},
-    fabric::{Fabric, bridge::BridgeFabric},
+    fabric::{
+        Fabric,
+        bridge::{BridgeAbilities, BridgeFabric},
+    },
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
 };
@@ -66,6 +69,7 @@ impl Dpu {
             settings: PortSettings {
                 vf: VfId::local(0, number),
                 mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
+                addresses: Vec::new(),
                 mtu: 1500,
                 vlan: None,
                 trunk: BTreeSet::new(),
@@ -203,7 +207,18 @@ pub(crate) fn open_fabric(
     abilities: &KernelAbilities,
 ) -> BridgeFabric {
     let uplinks: Vec<String> = uplinks.iter().map(ToString::to_string).collect();
-    netns.netns.run(|| BridgeFabric::open(BRIDGE, &uplinks, abilities)).unwrap().unwrap()
+    let of_bridges = BridgeAbilities::probe().unwrap();
+    let open = || BridgeFabric::open(BRIDGE, &uplinks, of_bridges, abilities);
+    netns.netns.run(open).unwrap().unwrap()
+}
+
+/// Does `work` for all pods, each on a thread of its own.
+pub(crate) fn at_once(pods: &[Pod], work: impl Fn(&Pod) + Sync) {
+    std::thread::scope(|scope| {
+        for pod in pods {
+            scope.spawn(|| work(pod));
+        }
+    });
 }
 
 pub(crate) fn can(fabric: &impl Fabric, name: &str) -> bool {

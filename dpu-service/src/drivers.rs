@@ -1,0 +1,223 @@
+//! The drivers by the names that the configuration gives them: its two sections, what makes sense in
+//! these, and the one place where drivers are made. `docs/DRIVERS.md` is for whoever adds one.
+
+use std::sync::Arc;
+
+use netlink::{DevlinkDevice, EswitchMode};
+use serde::{Deserialize, Deserializer, de};
+
+use crate::{
+    driver::Refused,
+    eswitch::{
+        Eswitch,
+        devlink::{Cards, DevlinkEswitch},
+        veth::VethEswitch,
+    },
+    fabric::{
+        Fabric,
+        bridge::{BridgeAbilities, BridgeFabric, check_names},
+    },
+    probe::KernelAbilities,
+    programmer::Programmer,
+    twice::twice,
+};
+
+/// How VFs' representors are reached.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EswitchSettings {
+    /// Which driver.
+    pub driver: EswitchDriver,
+    /// The cards, for driver `devlink`. Empty: every one in switchdev mode.
+    #[serde(deserialize_with = "devices")]
+    pub devices: Vec<DevlinkDevice>,
+    /// The mode that these cards are put in. `None`: they are left as they are.
+    pub mode: Option<SwitchMode>,
+}
+
+/// The drivers of eswitches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EswitchDriver {
+    /// A virtual card: a representor is the other end of a veth pair.
+    #[default]
+    Veth,
+    /// A card that the kernel's devlink knows, in switchdev mode.
+    Devlink,
+    /// There is none: the hosts' SR-IOV cards have no DPU.
+    None,
+}
+
+/// A mode that a card can be put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwitchMode {
+    /// VFs have representors.
+    Switchdev,
+}
+
+/// What joins representors and uplinks.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FabricSettings {
+    /// Which driver.
+    pub driver: FabricDriver,
+    /// The bridge's name. It is created if it does not exist.
+    pub bridge: String,
+    /// Netdevs that join the bridge as uplinks.
+    pub uplinks: Vec<String>,
+}
+
+/// The drivers of fabrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricDriver {
+    /// A Linux bridge.
+    #[default]
+    Bridge,
+    /// There is none, as there is no eswitch.
+    None,
+}
+
+impl Default for FabricSettings {
+    fn default() -> Self {
+        Self { driver: FabricDriver::Bridge, bridge: "br-offload".into(), uplinks: Vec::new() }
+    }
+}
+
+fn devices<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<DevlinkDevice>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
+}
+
+/// Opens the drivers in the calling thread's network namespace, once it was probed what this kernel
+/// can do.
+///
+/// # Errors
+/// When the kernel can't be talked to, or a driver can't work here at all.
+pub(crate) fn open(
+    eswitch: &EswitchSettings,
+    fabric: &FabricSettings,
+) -> Result<Programmer, Refused> {
+    let abilities = KernelAbilities::probe()?;
+    let eswitch = open_eswitch(eswitch, &abilities)?;
+    // The configuration has both or neither: see `check`.
+    match eswitch.zip(open_fabric(fabric, &abilities)?) {
+        Some((eswitch, fabric)) => Ok(Programmer::new(eswitch, fabric)),
+        None => Ok(Programmer::without_representors()),
+    }
+}
+
+fn open_eswitch(
+    settings: &EswitchSettings,
+    abilities: &KernelAbilities,
+) -> Result<Option<Arc<dyn Eswitch>>, Refused> {
+    Ok(Some(match settings.driver {
+        EswitchDriver::Veth => Arc::new(VethEswitch::open(abilities)?),
+        EswitchDriver::Devlink => Arc::new(DevlinkEswitch::open(settings.cards(), abilities)?),
+        EswitchDriver::None => return Ok(None),
+    }))
+}
+
+fn open_fabric(
+    settings: &FabricSettings,
+    abilities: &KernelAbilities,
+) -> Result<Option<Arc<dyn Fabric>>, Refused> {
+    let FabricSettings { bridge, uplinks, .. } = settings;
+    Ok(Some(match settings.driver {
+        FabricDriver::Bridge => {
+            let of_bridges = BridgeAbilities::probe()?;
+            Arc::new(BridgeFabric::open(bridge, uplinks, of_bridges, abilities)?)
+        }
+        FabricDriver::None => return Ok(None),
+    }))
+}
+
+impl EswitchSettings {
+    /// What the driver `devlink` is given.
+    fn cards(&self) -> Cards {
+        let mode = self.mode.map(|SwitchMode::Switchdev| EswitchMode::Switchdev);
+        Cards { devices: self.devices.clone(), mode }
+    }
+}
+
+/// What makes no sense in the two sections, one sentence each.
+pub(crate) fn check(eswitch: &EswitchSettings, fabric: &FabricSettings) -> Vec<String> {
+    let mut problems = check_eswitch(eswitch);
+    problems.extend(check_pair(eswitch.driver, fabric.driver));
+    problems.extend(check_fabric(fabric));
+    problems
+}
+
+fn check_eswitch(settings: &EswitchSettings) -> Vec<String> {
+    let EswitchSettings { driver, devices, mode } = settings;
+    let mut problems = Vec::new();
+    if *driver != EswitchDriver::Devlink && (!devices.is_empty() || mode.is_some()) {
+        problems
+            .push("eswitch.devices and eswitch.mode are for eswitch.driver = \"devlink\"".into());
+    } else if mode.is_some() && devices.is_empty() {
+        problems.push("eswitch.mode is set: name the cards it is for in eswitch.devices".into());
+    }
+    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
+    let names = names.iter().map(String::as_str);
+    problems.extend(twice(names).map(|name| format!("eswitch.devices holds {name:?} twice")));
+    problems
+}
+
+fn check_pair(eswitch: EswitchDriver, fabric: FabricDriver) -> Option<String> {
+    let is_alone = (eswitch == EswitchDriver::None) != (fabric == FabricDriver::None);
+    is_alone.then(|| {
+        "eswitch.driver = \"none\" and fabric.driver = \"none\" go together: set both or neither"
+            .into()
+    })
+}
+
+fn check_fabric(settings: &FabricSettings) -> Vec<String> {
+    let FabricSettings { driver, bridge, uplinks } = settings;
+    let mut problems = Vec::new();
+    if *driver == FabricDriver::None && !uplinks.is_empty() {
+        problems.push("fabric.uplinks is for fabric.driver = \"bridge\"".into());
+    }
+    problems.extend(check_names(bridge, uplinks));
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_named_as_devlink_names_them() {
+        let text = "driver = 'devlink'\ndevices = ['pci/0000:03:00.0']\nmode = 'switchdev'";
+        let settings: EswitchSettings = toml::from_str(text).unwrap();
+        assert_eq!(check(&settings, &FabricSettings::default()), [""; 0]);
+        let cards = settings.cards();
+        assert_eq!(cards.devices[0].to_string(), "pci/0000:03:00.0");
+        assert_eq!(cards.mode, Some(EswitchMode::Switchdev));
+    }
+
+    /// The names of the methods of the trait in `source`.
+    fn methods(source: &str) -> impl Iterator<Item = &str> {
+        let contract = source.split("pub trait ").nth(1).unwrap();
+        let contract = contract.split("\n}\n").next().unwrap();
+        contract.lines().filter_map(|line| line.strip_prefix("    fn ")?.split('(').next())
+    }
+
+    #[test]
+    fn the_page_for_driver_authors_tells_of_every_method_and_driver() {
+        let page = include_str!("../../docs/DRIVERS.md");
+        let contracts = [include_str!("eswitch/mod.rs"), include_str!("fabric/mod.rs")];
+        let methods: Vec<_> = contracts.into_iter().flat_map(methods).collect();
+        assert!(methods.len() > 20, "{methods:?}");
+        let missing = methods.iter().filter(|name| !page.contains(&format!("`{name}`")));
+        assert_eq!(Vec::from_iter(missing), [&""; 0]);
+        let refused = toml::from_str::<EswitchSettings>("driver = ''").unwrap_err().to_string()
+            + &toml::from_str::<FabricSettings>("driver = ''").unwrap_err().to_string();
+        let named: Vec<_> =
+            refused.split('`').skip(1).step_by(2).filter(|n| !n.is_empty()).collect();
+        assert!(named.contains(&"devlink") && named.contains(&"bridge"), "{named:?}");
+        for name in named {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The bridge itself: found by its name, made unless somebody else has made it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use netlink::{Bridge, Error, Family, Link, LinkChange, Rtnl, set_sysctl};
+
+use crate::driver::{Fault, Refused};
+
+/// Marks a bridge that this service made.
+pub(super) const ALIAS: &str = "dpu-offload fabric";
+
+/// No link has this index.
+const UNKNOWN: u32 = 0;
+
+/// A bridge, known by its name.
+#[derive(Debug)]
+pub(super) struct BridgeLink {
+    name: String,
+    /// Its index when it was last looked up, so that not every port has to: [`UNKNOWN`] where it is to
+    /// be looked up again.
+    index: AtomicU32,
+}
+
+impl BridgeLink {
+    pub(super) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), index: AtomicU32::new(UNKNOWN) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn refused(&self, doing: &str, error: Error) -> Refused {
+        Refused::new(format!("{doing} bridge {}", self.name), error)
+    }
+
+    /// The bridge as it is now, which must be there.
+    pub(super) fn find(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
+        self.forget_index();
+        let found = rtnl.link_by_name(&self.name);
+        let found = found.map_err(|error| self.refused("find", error))?;
+        let missing = || {
+            Refused::because(format!("there is no bridge {}", self.name))
+                .blamed_on(Fault::Elsewhere)
+        };
+        let link = found.ok_or_else(missing)?;
+        if link.bridge.is_some() {
+            self.index.store(link.index, Ordering::Relaxed);
+            return Ok(link);
+        }
+        Err(Refused::because(format!(
+            "link {} is no bridge: name another in fabric.bridge, or delete it",
+            self.name
+        ))
+        .blamed_on(Fault::Elsewhere))
+    }
+
+    /// Its index, as it was last known: somebody may have deleted the bridge since.
+    pub(super) fn index(&self, rtnl: &mut Rtnl) -> Result<u32, Refused> {
+        match self.index.load(Ordering::Relaxed) {
+            UNKNOWN => Ok(self.find(rtnl)?.index),
+            index => Ok(index),
+        }
+    }
+
+    /// The next who wants to know its index looks it up.
+    pub(super) fn forget_index(&self) {
+        self.index.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// Makes the bridge unless there is one, and returns its index. One that somebody else made is used
+    /// as it is.
+    pub(super) fn ensure(&self, rtnl: &mut Rtnl, vlan_filtering: bool) -> Result<u32, Refused> {
+        let found = rtnl.link_by_name(&self.name);
+        if found.map_err(|error| self.refused("find", error))?.is_none() {
+            self.make(rtnl, vlan_filtering).map_err(|error| self.refused("make", error))?;
+        }
+        let bridge = self.find(rtnl)?;
+        if !bridge.is_up {
+            let up = rtnl.change_link(bridge.index, &LinkChange::new().up());
+            up.map_err(|error| self.refused("switch on", error))?;
+        }
+        Ok(bridge.index)
+    }
+
+    /// Without multicast snooping: with it, and no querier, IPv6 neighbours would stop to find each
+    /// other some minutes after they last spoke. Without a default VLAN: the kernel would put each port
+    /// that joins into it, before it can be told the port's own.
+    fn make(&self, rtnl: &mut Rtnl, vlan_filtering: bool) -> Result<(), Error> {
+        let settings = Bridge {
+            vlan_filtering,
+            default_pvid: vlan_filtering.then_some(0),
+            multicast_snooping: Some(false),
+        };
+        rtnl.add_bridge(&self.name, &settings)?;
+        let made = rtnl.link_by_name(&self.name)?.unwrap_or_default();
+        self.hide_from_pods();
+        rtnl.change_link(made.index, &LinkChange::new().alias(ALIAS))
+    }
+
+    /// The bridge forwards between pods; it is no neighbour of theirs.
+    fn hide_from_pods(&self) {
+        let settings = [(Family::V6, "disable_ipv6", "1"), (Family::V4, "arp_ignore", "1")];
+        for (family, key, value) in settings {
+            if let Err(error) = set_sysctl(family, &self.name, key, value) {
+                tracing::warn!(bridge = self.name, %error, "pods may see the DPU's own addresses");
+            }
+        }
+    }
+}

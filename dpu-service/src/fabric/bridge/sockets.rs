@@ -1,0 +1,63 @@
+//! Sockets to the kernel: one for each call that is under way.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use netlink::{Netns, Rtnl};
+
+use crate::driver::Refused;
+
+/// The sockets of one network namespace. A call that finds all in use opens another, so that it waits
+/// for the kernel and never for another call. As many stay open as calls were under way at once.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    netns: Netns,
+    idle: Mutex<Vec<Rtnl>>,
+}
+
+impl Sockets {
+    /// Those of the calling thread's namespace: later calls may come from threads elsewhere.
+    pub(super) fn open() -> Result<Self, Refused> {
+        let netns = Netns::current();
+        let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
+        Ok(Self { netns, idle: Mutex::default() })
+    }
+
+    /// Does `work` with a socket that nobody else uses meanwhile.
+    pub(super) fn with<T>(
+        &self,
+        work: impl FnOnce(&mut Rtnl) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        let idle = self.idle().pop();
+        let mut rtnl = idle.map_or_else(|| self.another(), Ok)?;
+        let outcome = work(&mut rtnl);
+        self.idle().push(rtnl);
+        outcome
+    }
+
+    fn another(&self) -> Result<Rtnl, Refused> {
+        Rtnl::open_in(&self.netns).map_err(|error| Refused::new("ask the kernel", error))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Rtnl>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_within_a_call_waits_for_none_and_both_sockets_are_kept() {
+        let sockets = Sockets::open().unwrap();
+        let links = |rtnl: &mut Rtnl| rtnl.links().map_err(|error| Refused::new("look", error));
+        let both = |rtnl: &mut Rtnl| {
+            links(rtnl)?;
+            sockets.with(links)
+        };
+        for _ in 0..2 {
+            sockets.with(both).unwrap();
+            assert_eq!(sockets.idle().len(), 2);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The uplinks: netdevs that lead outside, and carry each VLAN that a pod is in.
+
+use std::sync::{Mutex, PoisonError};
+
+use netlink::{Error, LinkChange, Rtnl};
+
+use super::vlans::uplink_changes;
+use crate::driver::Refused;
+
+/// The uplinks of a bridge.
+#[derive(Debug)]
+pub(super) struct Uplinks {
+    names: Vec<String>,
+    /// Held from the look at what all ports are in to the change that follows from it: of two ports
+    /// that join or leave at once, the one that looks later sees the other.
+    following: Mutex<()>,
+}
+
+impl Uplinks {
+    pub(super) fn new(names: &[String]) -> Self {
+        Self { names: names.to_vec(), following: Mutex::default() }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|uplink| uplink == name)
+    }
+
+    /// Joins all that can be, then tells the first that could not.
+    pub(super) fn join(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Refused> {
+        let joined: Vec<_> = self.names.iter().map(|name| join(rtnl, bridge, name)).collect();
+        joined.into_iter().collect()
+    }
+
+    /// Gives the uplinks the VLANs that pods are in, and no other.
+    pub(super) fn follow(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Error> {
+        if self.names.is_empty() {
+            return Ok(());
+        }
+        let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uplinks = Vec::new();
+        for name in &self.names {
+            let link = rtnl.link_by_name(name)?.filter(|link| link.master == Some(bridge));
+            uplinks.extend(link.map(|link| link.index));
+        }
+        let vlans = rtnl.bridge_vlans(bridge)?;
+        rtnl.batch(&uplink_changes(bridge, &uplinks, &vlans))
+    }
+}
+
+fn join(rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<(), Refused> {
+    let refused = |error| Refused::new(format!("join uplink {name}"), error);
+    let missing = || Refused::because(format!("there is no uplink {name}"));
+    let uplink = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
+    match uplink.master {
+        Some(master) if master == bridge => {}
+        Some(_) => {
+            return Err(Refused::because(format!(
+                "uplink {name} is a port of another bridge or bond: take it out first"
+            )));
+        }
+        None => rtnl.set_master(uplink.index, Some(bridge)).map_err(refused)?,
+    }
+    if uplink.is_up {
+        return Ok(());
+    }
+    rtnl.change_link(uplink.index, &LinkChange::new().up()).map_err(refused)
+}
