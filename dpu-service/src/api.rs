@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) hello_timeout: Duration,
     /// One permit for each `Watch`.
     pub(crate) watchers: Arc<Semaphore>,
+    /// Held while hosts, DPU and records are compared for an operator.
+    pub(crate) examination: tokio::sync::Mutex<()>,
     /// Why the configuration file, as it is now, is not in force.
     pub(crate) configuration_problems: Mutex<Vec<String>>,
     /// The tasks of open sessions.

@@ -171,6 +171,7 @@ fn share(
         heartbeat: Duration::from_millis(config.limits.heartbeat_ms.into()),
         hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
         watchers: Arc::new(Semaphore::new(config.limits.watchers)),
+        examination: tokio::sync::Mutex::default(),
         configuration_problems: Mutex::default(),
         sessions: TaskTracker::new(),
         stopping: stop.child_token(),

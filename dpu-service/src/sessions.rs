@@ -17,7 +17,7 @@ use vf_alloc::PfId;
 
 use absences::Absence;
 use clock::HostClock;
-use questions::Questions;
+use questions::Asked;
 pub use questions::{Examined, NotExamined};
 
 use crate::{
@@ -125,7 +125,8 @@ struct Open {
     commands: mpsc::Sender<HostCommand>,
     /// What both sides can do.
     capabilities: Vec<&'static str>,
-    questions: Questions,
+    /// What the host was asked and has not answered.
+    asked: Option<Asked>,
     clock: HostClock,
 }
 
@@ -150,7 +151,7 @@ impl Sessions {
                 id,
                 commands: sender,
                 capabilities: hello.capabilities.clone(),
-                questions: Questions::default(),
+                asked: None,
                 clock: HostClock::heard_now(hello.inventory.as_of),
             }),
             agent_version: hello.agent_version.clone(),

@@ -511,6 +511,38 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
     });
 }
 
+#[test]
+fn a_second_examination_meanwhile_is_refused_and_the_first_is_not_harmed() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut host = Session::examinable(&setup).await;
+        let (mut first, mut second) = (setup.operator(), setup.operator());
+        let mut call = Box::pin(first.examine(v1::ExamineRequest { wait_ms: 60_000 }));
+        let asked = tokio::select! {
+            answered = &mut call => panic!("{answered:?}"),
+            asked = host.asked() => asked,
+        };
+        let examined = second.examine(v1::ExamineRequest::default()).await.map(drop);
+        let mended = second.mend(v1::MendRequest::default()).await.map(drop);
+        for refused in [examined, mended] {
+            let told = refused.as_ref().unwrap_err().message().to_owned();
+            assert!(told.contains("one at a time") && told.contains("try again"), "{told}");
+            assert_eq!(reason(refused), Reason::Overloaded);
+        }
+        let answers = async {
+            host.answer(asked, &["pf0vf1"]).await;
+            host.find(&["pf0vf1"]).await;
+        };
+        let (diagnosis, ()) = tokio::join!(call, answers);
+        let found = diagnosis.unwrap().into_inner().differences;
+        assert!(found.iter().any(|found| found.subject == "pf0vf1"), "{found:?}");
+        tokio::join!(host.find(&[]), async {
+            second.examine(v1::ExamineRequest::default()).await.unwrap();
+        });
+    });
+}
+
 async fn networks(operator: &mut OperatorClient<Channel>) -> Vec<String> {
     let listed = operator.list_networks(v1::ListNetworksRequest {}).await.unwrap().into_inner();
     listed.networks.into_iter().map(|status| status.network.unwrap().name).collect()

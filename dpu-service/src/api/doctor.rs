@@ -1,7 +1,8 @@
 //! Hosts, DPU and records compared on demand, and mended.
 //!
 //! Of each host and of the DPU there is an examination: what it finds in one look, by itself. A
-//! diagnosis is what follows from two looks at all of them.
+//! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time: a second
+//! operator is told to try again.
 
 mod comparison;
 mod hosts;
@@ -11,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use offload_proto::{Failure, Finding, MESSAGE_LIMIT, first_that_fit, v1};
+use offload_proto::{Failure, Finding, MESSAGE_LIMIT, Reason, first_that_fit, v1};
+use tokio::sync::MutexGuard;
 
 use super::Shared;
 use crate::{
@@ -26,12 +28,14 @@ const ROOM: usize = 8 * MESSAGE_LIMIT;
 
 /// Compares hosts, DPU and records. Hosts that have not answered after `patience` are told as such.
 pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
+    let _alone = alone(shared)?;
     Ok(fit(diagnose(shared, &mut Hosts::new(shared, patience)).await?, ROOM))
 }
 
 /// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Hosts are
 /// waited for five times as long as `patience` at most.
 pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
+    let _alone = alone(shared)?;
     let mut hosts = Hosts::new(shared, patience);
     let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
@@ -40,6 +44,12 @@ pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diag
     // What is mended here is told as a difference that was.
     left.repairs = found.repairs;
     Ok(fit(outcome(found.differences, left, &obstacles), ROOM))
+}
+
+/// `Err`: another is under way. None waits in a row: one that hangs would take all the others with it.
+fn alone(shared: &Shared) -> Result<MutexGuard<'_, ()>, Failure> {
+    let busy = "hosts and DPU are being examined for somebody else, one at a time: try again";
+    shared.examination.try_lock().map_err(|_| Failure::new(Reason::Overloaded, busy))
 }
 
 async fn diagnose(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {

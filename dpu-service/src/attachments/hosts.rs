@@ -71,7 +71,7 @@ impl Hosts<'_> {
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
     pub async fn mend(self, host: &HostName) -> Examined {
-        self.0.sessions.mend(host, || self.pci_addresses_held(host)).await
+        self.0.sessions.mend(host, self.pci_addresses_held(host)).await
     }
 
     /// The host found something, or tells why it could not look.
