@@ -1,6 +1,6 @@
 //! Watching links.
 
-use std::{collections::VecDeque, io};
+use std::io;
 
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
@@ -8,7 +8,7 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use crate::{
     Error, Link, Netns,
     datagram::{Meaning, Object, messages, of_routing},
-    watch::{Watch, subscribe},
+    watch::{Event, Events, subscribe},
 };
 
 /// `RTNLGRP_LINK`
@@ -38,10 +38,7 @@ pub enum LinkEvent {
 /// The changes of the links of a namespace, in their order. Like every socket, it keeps the
 /// namespace alive: never watch a pod's.
 #[derive(Debug)]
-pub struct LinkMonitor {
-    watch: Watch,
-    events: VecDeque<LinkEvent>,
-}
+pub struct LinkMonitor(Events<LinkEvent>);
 
 impl LinkMonitor {
     /// Starts to watch. Nothing that happens from now on is lost, so list the links after this.
@@ -72,9 +69,7 @@ impl LinkMonitor {
     }
 
     pub(crate) fn with_socket(socket: io::Result<Socket>) -> Result<Self, Error> {
-        let watch = socket.and_then(Watch::new);
-        let watch = watch.map_err(|error| Error::io(WATCHING, &error))?;
-        Ok(Self { watch, events: VecDeque::new() })
+        Events::of(socket).map(Self)
     }
 
     /// The next event. Cancelling the wait loses none.
@@ -82,33 +77,26 @@ impl LinkMonitor {
     /// # Errors
     /// When the socket fails for good.
     pub async fn next(&mut self) -> Result<LinkEvent, Error> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(event);
-            }
-            let datagram = self.watch.datagram().await;
-            match datagram.map_err(|error| Error::io(WATCHING, &error))? {
-                Some(datagram) => self.events.extend(events(datagram)),
-                None => return Ok(LinkEvent::Missed),
-            }
-        }
+        self.0.next().await
     }
 }
-
-const WATCHING: &str = "watch the links";
 
 /// Opens a socket that receives the events of the calling thread's namespace.
 pub(crate) fn open_socket() -> io::Result<Socket> {
     subscribe(NETLINK_ROUTE, LINK_GROUP)
 }
 
-/// The events in a datagram. What can't be read is told as missed.
-pub(crate) fn events(datagram: &[u8]) -> impl Iterator<Item = LinkEvent> {
-    messages(datagram).filter_map(|message| match message.meaning() {
-        Ok(Meaning::Object(object)) => event(object).unwrap_or(Some(LinkEvent::Missed)),
-        Ok(_) => None,
-        Err(_) => Some(LinkEvent::Missed),
-    })
+impl Event for LinkEvent {
+    const WATCHING: &str = "watch the links";
+    const MISSED: Self = Self::Missed;
+
+    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
+        messages(datagram).filter_map(|message| match message.meaning() {
+            Ok(Meaning::Object(object)) => event(object).unwrap_or(Some(Self::Missed)),
+            Ok(_) => None,
+            Err(_) => Some(Self::Missed),
+        })
+    }
 }
 
 fn event(object: Object<'_>) -> Result<Option<LinkEvent>, String> {

@@ -1,12 +1,12 @@
 //! Receiving what the kernel tells unasked.
 
-use std::io;
+use std::{collections::VecDeque, io};
 
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::socket::receive;
+use crate::{Error, socket::receive};
 
 /// Room for the events of a thousand links at once.
 const BUFFER_BYTES: u32 = 8 << 20;
@@ -21,22 +21,63 @@ pub(crate) fn subscribe(protocol: isize, group: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket of [`subscribe`], to be waited for.
+/// What the kernel tells of one kind of thing.
+pub(crate) trait Event: Sized {
+    /// What is done to hear of it, such as `watch the links`.
+    const WATCHING: &str;
+
+    /// More happened than the kernel could queue.
+    const MISSED: Self;
+
+    /// The events in a datagram. What can't be read is told as missed.
+    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self>;
+}
+
+/// The events that a socket of [`subscribe`] receives, in their order.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Events<E> {
+    watch: Watch,
+    waiting: VecDeque<E>,
+}
+
+impl<E: Event> Events<E> {
+    /// To be called within a Tokio runtime.
+    pub(crate) fn of(socket: io::Result<Socket>) -> Result<Self, Error> {
+        let watch = socket.and_then(Watch::new);
+        let watch = watch.map_err(|error| Error::io(E::WATCHING, &error))?;
+        Ok(Self { watch, waiting: VecDeque::new() })
+    }
+
+    /// The next one. Cancelling the wait loses none.
+    pub(crate) async fn next(&mut self) -> Result<E, Error> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                return Ok(event);
+            }
+            let datagram = self.watch.datagram().await;
+            match datagram.map_err(|error| Error::io(E::WATCHING, &error))? {
+                Some(datagram) => self.waiting.extend(E::all_in(datagram)),
+                None => return Ok(E::MISSED),
+            }
+        }
+    }
+}
+
+/// A socket, to be waited for.
+#[derive(Debug)]
+struct Watch {
     socket: AsyncFd<Socket>,
     buffer: Vec<u8>,
 }
 
 impl Watch {
-    /// To be called within a Tokio runtime.
-    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+    fn new(socket: Socket) -> io::Result<Self> {
         Ok(Self { socket: register(socket)?, buffer: Vec::new() })
     }
 
     /// The next datagram. `None`: more were sent than the kernel could queue. Cancelling the wait
     /// loses nothing.
-    pub(crate) async fn datagram(&mut self) -> io::Result<Option<&[u8]>> {
+    async fn datagram(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             let mut ready = self.socket.readable().await?;
             let buffer = &mut self.buffer;

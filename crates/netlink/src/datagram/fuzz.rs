@@ -4,8 +4,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
-    Link, Request, address, bridge, fdb, frame_filter, limit, monitor, route, rule,
-    socket::Outgoing, vf,
+    Link, LinkEvent, Request, address, bridge, fdb, frame_filter, limit, route, rule,
+    socket::Outgoing, vf, watch::Event,
 };
 
 #[test]
@@ -13,7 +13,7 @@ fn routing_datagram() {
     fuzz::target("routing_datagram", |datagram| {
         let objects = checked_objects(datagram);
         objects.into_iter().filter_map(|object| of_routing(object).ok()).for_each(check_routing);
-        assert!(monitor::events(datagram).count() <= datagram.len() / NETLINK_HEADER_LEN);
+        assert!(LinkEvent::all_in(datagram).count() <= datagram.len() / NETLINK_HEADER_LEN);
     });
 }
 

@@ -2,14 +2,14 @@
 
 use netlink_bindings::nlctrl::CtrlAttrs;
 
-use super::{Codec, DevlinkDevice, device_of, monitor, port, rate};
-use crate::{datagram::fuzz::checked_objects, generic};
+use super::{Codec, DevlinkDevice, DevlinkEvent, device_of, port, rate};
+use crate::{datagram::fuzz::checked_objects, generic, watch::Event};
 
 #[test]
 fn devlink_datagram() {
     fuzz::target("devlink_datagram", |datagram| {
         let objects = checked_objects(datagram);
-        assert!(monitor::events(datagram).count() <= objects.len() + datagram.len() / 16);
+        assert!(DevlinkEvent::all_in(datagram).count() <= objects.len() + datagram.len() / 16);
         for object in objects {
             let Ok((_command, attributes)) = generic::of_family(object) else { continue };
             let _family = generic::Family::described_by(CtrlAttrs::new(attributes));

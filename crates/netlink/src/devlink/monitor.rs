@@ -1,7 +1,5 @@
 //! Watching cards and their ports.
 
-use std::collections::VecDeque;
-
 use netlink_bindings::devlink::Devlink as Codec;
 use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
 
@@ -10,7 +8,7 @@ use crate::{
     Error, Netns,
     datagram::{Meaning, Object, messages},
     generic::of_family,
-    watch::{Watch, subscribe},
+    watch::{Event, Events, subscribe},
 };
 
 /// The group of all events.
@@ -21,8 +19,6 @@ const DEVICE_NEW: u8 = 3;
 const DEVICE_DELETED: u8 = 4;
 const PORT_NEW: u8 = 7;
 const PORT_DELETED: u8 = 8;
-
-const WATCHING: &str = "watch the devlink ports";
 
 /// What happened to a card or to one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +42,7 @@ pub enum DevlinkEvent {
 
 /// The changes of the cards of a namespace, in their order.
 #[derive(Debug)]
-pub struct DevlinkMonitor {
-    watch: Watch,
-    events: VecDeque<DevlinkEvent>,
-}
+pub struct DevlinkMonitor(Events<DevlinkEvent>);
 
 impl DevlinkMonitor {
     /// Starts to watch. Nothing that happens from now on is lost, so list the ports after this.
@@ -60,9 +53,7 @@ impl DevlinkMonitor {
     /// When the process may have no more open files, or may not enter the namespace;
     /// [`Error::is_not_found`] when the kernel has no devlink.
     pub fn open(netns: &Netns) -> Result<Self, Error> {
-        let socket = netns.run(open_socket)??;
-        let watch = Watch::new(socket).map_err(|error| Error::io(WATCHING, &error))?;
-        Ok(Self { watch, events: VecDeque::new() })
+        Events::of(Ok(netns.run(open_socket)??)).map(Self)
     }
 
     /// The next event. Cancelling the wait loses none.
@@ -70,34 +61,29 @@ impl DevlinkMonitor {
     /// # Errors
     /// When the socket fails for good.
     pub async fn next(&mut self) -> Result<DevlinkEvent, Error> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(event);
-            }
-            let datagram = self.watch.datagram().await;
-            match datagram.map_err(|error| Error::io(WATCHING, &error))? {
-                Some(datagram) => self.events.extend(events(datagram)),
-                None => return Ok(DevlinkEvent::Missed),
-            }
-        }
+        self.0.next().await
     }
 }
 
 /// Opens a socket that receives the events of the calling thread's namespace.
 fn open_socket() -> Result<Socket, Error> {
     let (_socket, family) = open_family()?;
-    let unnamed = || Error::answer(WATCHING, format!("devlink has no group {GROUP}"));
+    let unnamed = || Error::answer(DevlinkEvent::WATCHING, format!("devlink has no group {GROUP}"));
     let group = family.group(GROUP).ok_or_else(unnamed)?;
-    subscribe(NETLINK_GENERIC, group).map_err(|error| Error::io(WATCHING, &error))
+    subscribe(NETLINK_GENERIC, group).map_err(|error| Error::io(DevlinkEvent::WATCHING, &error))
 }
 
-/// The events in a datagram. What can't be read is told as missed.
-pub(super) fn events(datagram: &[u8]) -> impl Iterator<Item = DevlinkEvent> {
-    messages(datagram).filter_map(|message| match message.meaning() {
-        Ok(Meaning::Object(object)) => event(object),
-        Ok(_) => None,
-        Err(_) => Some(DevlinkEvent::Missed),
-    })
+impl Event for DevlinkEvent {
+    const WATCHING: &str = "watch the devlink ports";
+    const MISSED: Self = Self::Missed;
+
+    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
+        messages(datagram).filter_map(|message| match message.meaning() {
+            Ok(Meaning::Object(object)) => event(object),
+            Ok(_) => None,
+            Err(_) => Some(Self::Missed),
+        })
+    }
 }
 
 fn event(object: Object<'_>) -> Option<DevlinkEvent> {
