@@ -112,6 +112,28 @@ fn each_agent_leaves_the_other_dpus_vfs_alone() {
 }
 
 #[test]
+fn an_agent_puts_its_own_free_vfs_right_and_not_the_other_dpus() {
+    let mut fleet = one_host();
+    fleet.agents[1].program.stop();
+    let host = &fleet.agents[0].card.host;
+    let mtu = |vf: &str| {
+        let links = host.json("ip", &["link", "show"]);
+        links.iter().find(|link| link["ifname"] == vf).map(|link| link["mtu"].clone())
+    };
+    host.ip(&["link", "set", "c1p0v3", "mtu", "1400"]);
+    // Whoever has put it right twice has looked at all that there is.
+    for _ in 0..2 {
+        host.ip(&["link", "set", "p0v3", "mtu", "1400"]);
+        fleet.agents[0].program.signal(Signal::SIGHUP);
+        wait_for("its own VF to be right", LIMIT, || (mtu("p0v3")? == 1500).then_some(()));
+    }
+    assert_eq!(mtu("c1p0v3").unwrap(), 1400);
+    fleet.agents[1].start();
+    fleet.wait_until_good();
+    fleet.assert_clean_slate();
+}
+
+#[test]
 fn while_one_dpu_is_away_pods_get_interfaces_of_the_other() {
     let mut fleet = one_host();
     let pods = Pods::attach(&fleet);
