@@ -331,6 +331,8 @@ impl Soak {
     }
 
     fn attach_references(&mut self) {
+        // While they are attached there are none to be reached.
+        self.references = None;
         self.by_each_caller(|mut caller| {
             if caller.ledger.caller == CALLERS {
                 caller.attach_first_interfaces(&REFERENCES);
