@@ -50,7 +50,7 @@ async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
         Some(shared) => {
             // One look, which tries a journal that has a problem: what a page tells fits together.
             let status = shared.status().await;
-            let is_writable = shared.engine.records().can_be_written();
+            let is_writable = shared.engine.operators().journal_can_be_written();
             (status.is_empty(), is_writable, shared.all_problems(status).len())
         }
         None => (false, false, 1),
@@ -66,7 +66,7 @@ async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
 }
 
 fn add_journal(page: &mut Page, engine: &Arc<Engine>) {
-    let journal::Statistics { commits, transactions } = engine.records().statistics();
+    let journal::Statistics { commits, transactions } = engine.operators().journal_statistics();
     page.counter("service_journal_commits", "Changes made durable", commits);
     let help = "Transactions that these changes took";
     page.counter("service_journal_transactions", help, transactions);

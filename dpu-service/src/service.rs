@@ -186,7 +186,7 @@ async fn shut_down(
     stop: &CancellationToken,
     patience: Duration,
 ) {
-    engine.set_draining(Some("the service is stopping".into()));
+    engine.operators().set_draining(Some("the service is stopping".into()));
     stop.cancel();
     shared.sessions.close();
     let finish = async {

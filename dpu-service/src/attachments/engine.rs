@@ -14,9 +14,6 @@ use tokio_util::task::TaskTracker;
 use vf_alloc::VfId;
 
 use super::{
-    hosts::Hosts,
-    networks::Networks,
-    operators::Operators,
     overtaken::Overtaken,
     ports::Ports,
     registry::{Entry, Registry},
@@ -29,7 +26,7 @@ use crate::{
     model::{AttachmentKey, AttachmentView, Record},
     programmer::{Leftover, Programmer},
     records::{Changes, OpenError, Records},
-    sessions::{HostCommand, Sessions},
+    sessions::Sessions,
 };
 
 /// The engine of attachments. The page of its room says who races with whom, and what is locked in
@@ -68,7 +65,7 @@ impl Engine {
         if programmer.has_representors() {
             // Where the kernel can't be asked yet, the reconciler's first good look tells.
             let survey = programmer.survey().unwrap_or_default();
-            registry.set_representors(survey.into_keys().collect());
+            registry.note_representors(&[], survey.into_keys().collect());
         }
         Ok(Arc::new(Self {
             registry: Mutex::new(registry),
@@ -84,24 +81,6 @@ impl Engine {
         }))
     }
 
-    /// What hosts say.
-    #[must_use]
-    pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
-        Hosts(self)
-    }
-
-    /// The networks.
-    #[must_use]
-    pub const fn networks(self: &Arc<Self>) -> Networks<'_> {
-        Networks(self)
-    }
-
-    /// What operators see, and what they do to attachments and VFs.
-    #[must_use]
-    pub const fn operators(self: &Arc<Self>) -> Operators<'_> {
-        Operators(self)
-    }
-
     /// What happened, and what happens.
     #[must_use]
     pub const fn events(&self) -> &Arc<Events> {
@@ -114,12 +93,6 @@ impl Engine {
         self.ports.programmer()
     }
 
-    /// The journal.
-    #[must_use]
-    pub const fn records(&self) -> &Records {
-        &self.records
-    }
-
     /// Why Attach can't be served, one sentence each. Empty: it can. VFs or addresses that have run
     /// out are no reason: what runs, runs well.
     pub async fn status(&self) -> Vec<String> {
@@ -128,18 +101,6 @@ impl Engine {
         let draining =
             self.registry().draining().map(|reason| format!("the DPU is draining: {reason}"));
         [journal, fabric, draining].into_iter().flatten().collect()
-    }
-
-    /// Refuses new attachments, for that reason, or takes them again.
-    pub fn set_draining(&self, reason: Option<String>) {
-        self.registry().set_draining(reason.clone());
-        match reason {
-            Some(reason) => {
-                self.events.record(EventKind::Draining, "dpu", reason.clone());
-                self.sessions.broadcast(&HostCommand::Draining { reason });
-            }
-            None => self.events.record(EventKind::Draining, "dpu", "over"),
-        }
     }
 
     /// The kernel reported a change of links: the reconciler will look into it.
@@ -213,7 +174,7 @@ impl Engine {
     /// back puts the VF into quarantine; the reconciler goes on trying.
     pub(super) async fn unprogram(&self, vf: VfId) {
         match self.ports.unprogram(vf).await {
-            Ok(()) => self.registry().doubts_mut().note_unprogrammed(vf),
+            Ok(()) => self.registry().doubts().note_unprogrammed(vf),
             Err(leftover) => self.note_leftover(&leftover),
         }
     }

@@ -52,8 +52,8 @@ impl Operators<'_> {
 
 async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
     // Before the survey, so that what is attached meanwhile is not taken for missing.
-    let held = engine.held();
-    let survey = engine.survey().await?;
+    let held = engine.registry().entries().held();
+    let survey = engine.ports.survey().await?;
     let mut differences = Vec::new();
     for record in held {
         // What somebody is working at is neither one way nor the other.
@@ -99,11 +99,11 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
 
 /// A representor that is joined to the fabric for nobody.
 async fn joined_for_nobody(engine: &Engine, vf: VfId) -> Option<Difference> {
-    if engine.serves_somebody(vf) {
+    if engine.registry().serves(vf) {
         return None;
     }
     let _vf = engine.ports.lock(vf).await;
-    let is_so = !engine.serves_somebody(vf) && engine.ports.is_joined(vf).await;
+    let is_so = !engine.registry().serves(vf) && engine.ports.is_joined(vf).await;
     let message = "its representor is joined to the fabric, and no attachment holds it";
     is_so.then(|| Finding::RepresentorServesNobody.of(vf, message))
 }

@@ -16,6 +16,14 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct Hosts<'a>(pub(super) &'a Arc<Engine>);
 
+impl Engine {
+    /// What hosts say, and what they are asked.
+    #[must_use]
+    pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
+        Hosts(self)
+    }
+}
+
 impl Hosts<'_> {
     /// Whether the host is one that is served.
     #[must_use]

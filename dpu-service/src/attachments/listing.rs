@@ -1,39 +1,11 @@
-//! What there is, for whoever compares it with something: records, representors, VFs.
+//! The VFs as operators see them: what hosts, records and the DPU's kernel have of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use bootstrap::Chain;
-use offload_proto::{Failure, Reason};
 use vf_alloc::{VfId, VfState};
 
-use super::{
-    engine::Engine,
-    registry::{Entry, Registry},
-    views::VfView,
-};
-use crate::{
-    model::{AttachmentId, Record},
-    programmer::{Programmer, Surveyed},
-};
-
-/// Representors by VF, as one look at the kernel finds them.
-pub(super) type Survey = BTreeMap<VfId, Surveyed>;
-
-impl Engine {
-    pub(super) async fn survey(&self) -> Result<Survey, Failure> {
-        let surveyed = self.ports.on_thread(Programmer::survey).await;
-        surveyed.map_err(|refused| Failure::new(Reason::Internal, Chain(&refused).to_string()))
-    }
-
-    /// The records of what is held and durable. Asked before a survey: what is attached between the
-    /// two is not in it, and so not taken for missing.
-    pub(super) fn held(&self) -> Vec<Arc<Record>> {
-        let registry = self.registry();
-        let is_held = |entry: &&Entry| entry.is_recorded() && entry.is_held();
-        let held = registry.entries().iter().filter(is_held);
-        held.map(|entry| Arc::clone(entry.record())).collect()
-    }
-}
+use super::{ports::Survey, registry::Registry, views::VfView};
+use crate::model::AttachmentId;
 
 /// All VFs that were ever offered or held, and those that only have a representor.
 pub(super) fn vf_views(registry: &Registry, survey: &Survey) -> Vec<VfView> {

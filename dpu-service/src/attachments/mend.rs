@@ -5,7 +5,7 @@
 //! representor is worked at under the lock of its VF, once the registry was asked again. A record is
 //! looked for only once the journal has it; until then the attach that makes it holds the VF's lock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use vf_alloc::VfId;
@@ -13,7 +13,7 @@ use vf_alloc::VfId;
 use super::{
     detach::give_back,
     engine::{Engine, now},
-    listing::Survey,
+    ports::Survey,
     registry::Entry,
 };
 use crate::{
@@ -49,12 +49,8 @@ impl Engine {
 
     /// How long ago the latest comparison ended.
     #[must_use]
-    pub fn since_reconciled(&self) -> std::time::Duration {
+    pub fn since_reconciled(&self) -> Duration {
         self.upkeep.since_end()
-    }
-
-    pub(super) fn serves_somebody(&self, vf: VfId) -> bool {
-        self.registry().by_vf(vf).is_some_and(Entry::is_held)
     }
 }
 
@@ -62,8 +58,8 @@ async fn compare(engine: &Engine, depth: Depth) {
     // Whatever the fabric lacks, such as an uplink, what runs is looked after.
     prepare_fabric(engine).await;
     // Before the survey, so that what is attached meanwhile is not taken for missing.
-    let held = engine.held();
-    let survey = match engine.survey().await {
+    let held = engine.registry().entries().held();
+    let survey = match engine.ports.survey().await {
         Ok(survey) => survey,
         Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
     };
@@ -166,27 +162,31 @@ fn note_repair_failed(engine: &Engine, record: &Record, index: Option<u32>, erro
 /// so may an undo that failed.
 async fn clear_if_unused(engine: &Engine, vf: VfId, depth: Depth) {
     let is_left_alone = depth == Depth::Quick && engine.registry().doubts().is_stuck(vf);
-    if is_left_alone || engine.serves_somebody(vf) {
+    if is_left_alone || serves(engine, vf) {
         return;
     }
     let _vf = engine.ports.lock(vf).await;
     // An attachment may have got the VF meanwhile, or lost it in good order.
-    if engine.serves_somebody(vf) || !(is_unclean(engine, vf) || engine.ports.is_joined(vf).await) {
+    if serves(engine, vf) || !(is_unclean(engine, vf) || engine.ports.is_joined(vf).await) {
         return;
     }
     match engine.ports.unprogram(vf).await {
         Ok(()) => {
             Milestone::OrphanCleared.pass();
-            engine.registry().doubts_mut().note_unprogrammed(vf);
+            engine.registry().doubts().note_unprogrammed(vf);
             engine.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed");
         }
         Err(leftover) => {
-            let is_news = engine.registry().doubts_mut().note_stuck(vf);
+            let is_news = engine.registry().doubts().note_stuck(vf);
             if is_news {
                 engine.events.record(EventKind::RepairFailed, vf, leftover.to_string());
             }
         }
     }
+}
+
+fn serves(engine: &Engine, vf: VfId) -> bool {
+    engine.registry().serves(vf)
 }
 
 fn is_unclean(engine: &Engine, vf: VfId) -> bool {

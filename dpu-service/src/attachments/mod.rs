@@ -22,10 +22,11 @@
 //!   written under the key's lock.
 //! - Two changes of networks, or one and the configuration file read again: a lock of their own.
 //!
-//! Locked in this order, and never the other way: networks; a key; a VF; the registry; what is asked
-//! under it, `sessions`, `overtaken` and the feed of events. Only the first three are held across an
-//! await. No flow locks two keys or two VFs. Commits wait for the disk without the registry, so that
-//! concurrent flows share a transaction.
+//! Locked in this order, and never the other way: networks; a key; a VF; the registry; what may be
+//! asked under it, `sessions` and `overtaken`. Only the first three are held across an await. Whoever
+//! holds a key waits for no other key, and likewise with VFs: a flow that ends many attachments takes
+//! each key for itself. Commits wait for the disk without the registry, so that concurrent flows share
+//! a transaction.
 //!
 //! Where kernel and disk disagree after a crash, nobody has to know how far a flow had come: the
 //! journal says what is held, and the reconciler makes the kernel agree.

@@ -22,6 +22,25 @@ use crate::{events::EventKind, model::Network, records::Changes, sessions::HostC
 #[derive(Clone, Copy, Debug)]
 pub struct Networks<'a>(pub(super) &'a Arc<Engine>);
 
+impl Engine {
+    /// The networks.
+    #[must_use]
+    pub const fn networks(self: &Arc<Self>) -> Networks<'_> {
+        Networks(self)
+    }
+
+    /// Takes a changed configuration file over: all of it or, when something in it can't be, nothing.
+    ///
+    /// # Errors
+    /// What can't be.
+    pub async fn load_configuration(
+        self: &Arc<Self>,
+        configuration: Configuration,
+    ) -> Result<(), Failure> {
+        self.to_the_end(async move |engine: Arc<Self>| load(&engine, configuration).await).await
+    }
+}
+
 impl Networks<'_> {
     /// All networks, by name.
     #[must_use]
@@ -54,19 +73,6 @@ impl Networks<'_> {
     pub async fn delete(self, name: String, force: bool) -> Result<(), Failure> {
         let delete = async move |engine: Arc<Engine>| delete(&engine, name, force).await;
         self.0.to_the_end(delete).await
-    }
-}
-
-impl Engine {
-    /// Takes a changed configuration file over: all of it or, when something in it can't be, nothing.
-    ///
-    /// # Errors
-    /// What can't be.
-    pub async fn load_configuration(
-        self: &Arc<Self>,
-        configuration: Configuration,
-    ) -> Result<(), Failure> {
-        self.to_the_end(async move |engine: Arc<Self>| load(&engine, configuration).await).await
     }
 }
 

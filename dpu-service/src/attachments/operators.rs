@@ -9,6 +9,7 @@ use vf_alloc::{ClearError, PoolSpec, VfId};
 use super::{
     detach::release,
     engine::Engine,
+    listing::vf_views,
     registry::Entry,
     unknown,
     views::{AttachmentDetail, AttachmentFilter, PoolView, VfView},
@@ -17,11 +18,20 @@ use crate::{
     events::EventKind,
     model::{AttachmentId, AttachmentState, AttachmentView, Record},
     programmer::ProgramError,
+    sessions::HostCommand,
 };
 
 /// What operators see and do: see [`Engine::operators`].
 #[derive(Clone, Copy, Debug)]
 pub struct Operators<'a>(pub(super) &'a Arc<Engine>);
+
+impl Engine {
+    /// What operators see and do.
+    #[must_use]
+    pub const fn operators(self: &Arc<Self>) -> Operators<'_> {
+        Operators(self)
+    }
+}
 
 impl Operators<'_> {
     /// The attachments that the filter lets pass, oldest first.
@@ -94,13 +104,37 @@ impl Operators<'_> {
         self.0.to_the_end(release).await
     }
 
+    /// Whether the journal could be written when that was tried last.
+    #[must_use]
+    pub fn journal_can_be_written(self) -> bool {
+        self.0.records.can_be_written()
+    }
+
+    /// What the journal has done since it was opened.
+    #[must_use]
+    pub fn journal_statistics(self) -> journal::Statistics {
+        self.0.records.statistics()
+    }
+
+    /// Refuses new attachments, for that reason, or takes them again.
+    pub fn set_draining(self, reason: Option<String>) {
+        self.0.registry().set_draining(reason.clone());
+        match reason {
+            Some(reason) => {
+                self.0.events.record(EventKind::Draining, "dpu", reason.clone());
+                self.0.sessions.broadcast(&HostCommand::Draining { reason });
+            }
+            None => self.0.events.record(EventKind::Draining, "dpu", "over"),
+        }
+    }
+
     /// All VFs, in the order of their numbers.
     ///
     /// # Errors
     /// When the kernel can't be asked.
     pub async fn vfs(self) -> Result<Vec<VfView>, Failure> {
-        let survey = self.0.survey().await?;
-        Ok(super::listing::vf_views(&self.0.registry(), &survey))
+        let survey = self.0.ports.survey().await?;
+        Ok(vf_views(&self.0.registry(), &survey))
     }
 
     /// Gives a quarantined VF back to its pools.

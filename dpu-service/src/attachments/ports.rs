@@ -5,9 +5,11 @@
 //! attachment, or begun another one on the same VF. All work blocks on the kernel, and so is done on
 //! threads of its own.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use bootstrap::Chain;
 use keyed_locks::{Held, KeyedLocks};
+use offload_proto::{Failure, Reason};
 use tokio::{
     sync::watch,
     task::spawn_blocking,
@@ -18,11 +20,14 @@ use vf_alloc::VfId;
 use crate::{
     driver::Refused,
     model::{PortSettings, Record},
-    programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired},
+    programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired, Surveyed},
 };
 
 /// How often a representor that is missing is looked for, should the kernel not tell of it.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Representors by VF, as one look at the kernel finds them.
+pub(super) type Survey = BTreeMap<VfId, Surveyed>;
 
 /// All representors.
 #[derive(Debug)]
@@ -98,13 +103,22 @@ impl Ports {
         self.on_thread(move |programmer| programmer.forwards(index)).await.unwrap_or(false)
     }
 
+    /// The representors that there are.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(super) async fn survey(&self) -> Result<Survey, Failure> {
+        let surveyed = self.on_thread(Programmer::survey).await;
+        surveyed.map_err(|refused| Failure::new(Reason::Internal, Chain(&refused).to_string()))
+    }
+
     /// Makes what all ports share.
     pub(super) async fn prepare(&self) -> Result<(), Refused> {
         self.on_thread(Programmer::prepare).await
     }
 
     /// Does something on a thread that may block on the kernel. A panic there is the caller's panic.
-    pub(super) async fn on_thread<T: Send + 'static>(
+    async fn on_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Programmer) -> T + Send + 'static,
     ) -> T {

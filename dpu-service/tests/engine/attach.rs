@@ -321,7 +321,7 @@ async fn only_the_session_in_force_may_attach() {
 async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
     let mut world = World::new().await;
     let view = world.attach(spec("old")).await.unwrap();
-    world.engine.set_draining(Some("maintenance".into()));
+    world.engine.operators().set_draining(Some("maintenance".into()));
     assert!(matches!(
         world.command(),
         Some(dpu_service::sessions::HostCommand::Draining { reason }) if reason == "maintenance"
@@ -329,7 +329,7 @@ async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
     assert_eq!(world.refused(spec("new")).await, Reason::Draining);
     assert_eq!(world.attach(spec("old")).await.unwrap().record, view.record);
     assert_eq!(world.engine.status().await.len(), 1);
-    world.engine.set_draining(None);
+    world.engine.operators().set_draining(None);
     world.attach(spec("new")).await.unwrap();
     world.check();
 }

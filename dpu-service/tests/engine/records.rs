@@ -153,14 +153,14 @@ fn twins(first: &Record) -> Vec<(String, Record)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_attaches_share_transactions() {
     let world = Arc::new(World::with(configuration(), settings(), 64).await);
-    let before = world.engine.records().statistics();
+    let before = world.engine.operators().journal_statistics();
     let attach = |number: u32| {
         let world = Arc::clone(&world);
         tokio::spawn(async move { world.attach(spec(&number.to_string())).await })
     };
     let attached = join_all((0..64).map(attach)).await;
     assert!(attached.into_iter().all(|attached| attached.unwrap().is_ok()));
-    let after = world.engine.records().statistics();
+    let after = world.engine.operators().journal_statistics();
     assert_eq!(after.commits - before.commits, 64);
     assert!(after.transactions - before.transactions < 64, "{after:?}");
     world.check();

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
     ptr,
+    sync::Arc,
 };
 
 use netlink::MacAddress;
@@ -46,6 +47,13 @@ impl Entries {
 
     pub(crate) fn of_host<'a>(&'a self, host: &'a HostName) -> impl Iterator<Item = &'a Entry> {
         self.iter().filter(move |entry| entry.record().key.host == *host)
+    }
+
+    /// The records of what is held and in the journal. Whoever compares them with the kernel asks
+    /// for them before looking there, so that what is attached meanwhile is not taken for missing.
+    pub(crate) fn held(&self) -> Vec<Arc<Record>> {
+        let held = self.iter().filter(|entry| entry.is_recorded() && entry.is_held());
+        held.map(|entry| Arc::clone(entry.record())).collect()
     }
 
     /// How many attachments use the network.

@@ -17,6 +17,7 @@ pub(crate) type Conditions = HashMap<VfId, VfCondition>;
 /// What an inventory told.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
+    /// How the VFs are.
     pub(crate) conditions: Conditions,
     /// VFs that left quarantine, since the host has them back.
     pub(crate) cleared: Vec<VfId>,

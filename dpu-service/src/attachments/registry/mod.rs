@@ -42,6 +42,7 @@ use crate::{
 };
 use detaches::Detaches;
 
+/// All attachments, and the VFs, networks and hosts that they are of.
 #[derive(Debug)]
 pub(crate) struct Registry {
     settings: Settings,
@@ -120,6 +121,12 @@ impl Registry {
         self.draining.as_deref()
     }
 
+    /// Whether an attachment holds the VF and is not being given back.
+    pub(crate) fn serves(&self, vf: VfId) -> bool {
+        self.by_vf(vf).is_some_and(Entry::is_held)
+    }
+
+    /// Who holds the VF, if only until it is back.
     pub(crate) fn by_vf(&self, vf: VfId) -> Option<&Entry> {
         self.entries.get(*self.vfs.holder(vf)?)
     }
@@ -198,11 +205,6 @@ impl Registry {
         self.vfs.set_ports(present);
     }
 
-    /// Likewise, before anything was looked at.
-    pub(crate) fn set_representors(&mut self, present: BTreeSet<VfId>) {
-        self.vfs.set_ports(present);
-    }
-
     /// Forgets the addresses that have rested and returns those whose rows the journal may lose.
     pub(crate) fn forget_rested(&mut self, now: u64) -> Vec<Cooling> {
         if !self.networks.has_rested(now) {
@@ -211,11 +213,8 @@ impl Registry {
         self.networks.forget_rested(&self.entries.held_addresses(), now)
     }
 
-    pub(crate) const fn doubts(&self) -> &Doubts {
-        &self.doubts
-    }
-
-    pub(crate) const fn doubts_mut(&mut self) -> &mut Doubts {
+    /// VFs with which something is wrong.
+    pub(crate) const fn doubts(&mut self) -> &mut Doubts {
         &mut self.doubts
     }
 

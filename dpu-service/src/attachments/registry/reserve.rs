@@ -22,7 +22,7 @@ impl Registry {
         boot_id: String,
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
-        self.check_room()?;
+        check_room(self.entries.len(), self.settings.attachments)?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let addresses = distinct_addresses(spec, &network)?;
         let mac = self.entries.choose_mac(spec.mac, &self.settings.mac_prefix)?;
@@ -50,17 +50,6 @@ impl Registry {
         Ok(record)
     }
 
-    fn check_room(&self) -> Result<(), Failure> {
-        let limit = self.settings.attachments;
-        if self.entries.len() < limit {
-            return Ok(());
-        }
-        Err(Failure::new(
-            Reason::Overloaded,
-            format!("this DPU serves as many attachments as limits.attachments allows: {limit}"),
-        ))
-    }
-
     fn reserve_vf(
         &mut self,
         spec: &AttachSpec,
@@ -72,6 +61,16 @@ impl Registry {
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }
+}
+
+fn check_room(held: usize, limit: usize) -> Result<(), Failure> {
+    if held < limit {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::Overloaded,
+        format!("this DPU serves as many attachments as limits.attachments allows: {limit}"),
+    ))
 }
 
 /// The network's limits, or tighter ones that were asked for.
