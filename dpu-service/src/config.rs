@@ -2,8 +2,11 @@
 //!
 //! `configs/dpu-service.toml` documents every key; a test loads it.
 
+mod allocation;
 mod check;
+mod limits;
 mod networks;
+mod section;
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +18,13 @@ use std::{
 use bootstrap::{LogSettings, socket_address};
 use metrics::MetricsSettings;
 use mtls::{ExpiryWarning, TlsSettings};
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::Value;
 use vf_alloc::{PfId, PoolSpec};
 
+pub use allocation::{Allocation, MacPrefix};
 pub use check::Problems;
+pub use limits::Limits;
 pub(crate) use networks::{LimitsOf, check_bandwidth, is_label};
 pub use networks::{check_network, check_networks};
 
@@ -32,7 +38,7 @@ use crate::{
 pub const DEFAULT_PATH: &str = "/etc/dpu-offload/dpu-service.toml";
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The address and port that the API listens on.
@@ -66,73 +72,14 @@ pub struct Config {
     #[serde(default)]
     pub limits: Limits,
     /// The hosts that the card is plugged into.
-    #[serde(default, rename = "host")]
+    #[serde(default, rename = "host", skip_serializing)]
     pub hosts: Vec<Host>,
     /// Pools of VFs.
-    #[serde(default, rename = "pool")]
+    #[serde(default, rename = "pool", skip_serializing)]
     pub pools: Vec<PoolSpec>,
     /// Networks.
-    #[serde(default, rename = "network")]
+    #[serde(default, rename = "network", skip_serializing)]
     pub networks: Vec<Network>,
-}
-
-/// How VFs, addresses and MAC addresses are handed out.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Allocation {
-    /// How long an address rests before it is handed out again, in seconds: 0 to 86400.
-    pub address_cool_down_s: u64,
-    /// The first bytes of the MAC addresses handed out: 1 to 5, locally administered unicast.
-    #[serde(deserialize_with = "mac_prefix")]
-    pub mac_prefix: MacPrefix,
-    /// Failures in a row after which a VF is quarantined: 1 to 100.
-    pub quarantine_after: u32,
-}
-
-/// The first bytes of MAC addresses: 1 to 5.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MacPrefix(Vec<u8>);
-
-impl MacPrefix {
-    /// The bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// Limits on what clients can make the service do. Where one is reached, the call or connection is
-/// refused; nothing that runs is harmed.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Connections with a verified certificate: 1 to 65536.
-    pub connections: usize,
-    /// Of these, of one identity: 1 to 65536.
-    pub connections_per_identity: usize,
-    /// TLS handshakes under way. One more drops the oldest: 1 to 65536.
-    pub handshakes: usize,
-    /// How long a handshake may take, in seconds: 1 to 60.
-    pub handshake_timeout_s: u64,
-    /// Calls under way on one connection: 1 to 65536.
-    pub streams_per_connection: u32,
-    /// Calls under way on all connections: 1 to 65536. Open `Session` and `Watch` streams don't count.
-    pub in_flight: usize,
-    /// Request headers of one call, in bytes: 1024 to 1048576.
-    pub header_bytes: u32,
-    /// Open `Watch` streams: 1 to 4096.
-    pub watchers: usize,
-    /// Attachments of all hosts: 1 to 65536.
-    pub attachments: usize,
-    /// Networks, from this file and through the API: 1 to 4096.
-    pub networks: usize,
-    /// How often an agent sends its heartbeat, in milliseconds: 100 to 60000. Three missed ones end
-    /// its session.
-    pub heartbeat_ms: u32,
-    /// How often an idle connection is checked, in seconds: 1 to 3600.
-    pub keepalive_s: u64,
-    /// How long calls under way may take to finish when the service stops, in seconds: 0 to 300.
-    pub shutdown_s: u64,
 }
 
 /// A host that the card is plugged into.
@@ -148,32 +95,6 @@ pub struct Host {
     /// they are.
     #[serde(default, deserialize_with = "vfs_of_pfs")]
     pub vfs: BTreeMap<PfId, u32>,
-}
-
-impl Default for Allocation {
-    fn default() -> Self {
-        Self { address_cool_down_s: 60, mac_prefix: MacPrefix(vec![0x02]), quarantine_after: 3 }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 1024,
-            connections_per_identity: 16,
-            handshakes: 256,
-            handshake_timeout_s: 5,
-            streams_per_connection: 256,
-            in_flight: 512,
-            header_bytes: 16 * 1024,
-            watchers: 64,
-            attachments: 4096,
-            networks: 1024,
-            heartbeat_ms: 2000,
-            keepalive_s: 20,
-            shutdown_s: 10,
-        }
-    }
 }
 
 /// Why a configuration file can't be used.
@@ -229,48 +150,28 @@ impl Config {
     }
 
     /// The keys that differ and that only a restart takes over.
-    pub(crate) fn fixed_differences(&self, next: &Self) -> Vec<&'static str> {
-        let differing = |pairs: &[(&'static str, bool)]| -> Vec<_> {
-            pairs.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect()
-        };
-        macro_rules! compare {
-            ($($key:literal: $($field:ident).+),+ $(,)?) => {
-                differing(&[$(($key, self.$($field).+ != next.$($field).+)),+])
-            };
+    pub(crate) fn fixed_differences(&self, next: &Self) -> Vec<String> {
+        let (mut keys, next) = (self.fixed_keys(), next.fixed_keys());
+        keys.retain(|key, value| next.get(key) != Some(value));
+        keys.into_keys().collect()
+    }
+
+    /// What only a restart takes over, by the names of the keys. What is taken over at once is not
+    /// serialised, but for the level of logs.
+    fn fixed_keys(&self) -> BTreeMap<String, Value> {
+        // Nothing of it can't be: its paths were read from text.
+        let file = serde_json::to_value(self).unwrap_or_default();
+        let mut keys = BTreeMap::new();
+        for (name, value) in file.as_object().into_iter().flatten() {
+            match value {
+                Value::Object(section) => keys.extend(
+                    section.iter().map(|(key, value)| (format!("{name}.{key}"), value.clone())),
+                ),
+                value => drop(keys.insert(name.clone(), value.clone())),
+            }
         }
-        compare! {
-            "listen": listen,
-            "state_dir": state_dir,
-            "certificate_warning_days": certificate_warning,
-            "tls.ca": tls.ca,
-            "tls.certificate": tls.certificate,
-            "tls.key": tls.key,
-            "tls.trust_domain": tls.trust_domain,
-            "log.format": log.format,
-            "metrics.listen": metrics.listen,
-            "eswitch.driver": eswitch.driver,
-            "eswitch.devices": eswitch.devices,
-            "eswitch.mode": eswitch.mode,
-            "fabric.driver": fabric.driver,
-            "fabric.bridge": fabric.bridge,
-            "fabric.uplinks": fabric.uplinks,
-            "allocation.address_cool_down_s": allocation.address_cool_down_s,
-            "allocation.mac_prefix": allocation.mac_prefix,
-            "allocation.quarantine_after": allocation.quarantine_after,
-            "limits.connections": limits.connections,
-            "limits.connections_per_identity": limits.connections_per_identity,
-            "limits.handshakes": limits.handshakes,
-            "limits.handshake_timeout_s": limits.handshake_timeout_s,
-            "limits.streams_per_connection": limits.streams_per_connection,
-            "limits.in_flight": limits.in_flight,
-            "limits.header_bytes": limits.header_bytes,
-            "limits.watchers": limits.watchers,
-            "limits.attachments": limits.attachments,
-            "limits.networks": limits.networks,
-            "limits.heartbeat_ms": limits.heartbeat_ms,
-            "limits.keepalive_s": limits.keepalive_s,
-            "limits.shutdown_s": limits.shutdown_s,
-        }
+        keys.remove("log.level");
+        keys
     }
 }
 
@@ -301,27 +202,6 @@ fn vfs_of_pfs<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<PfId, u32>
     let numbers = texts.into_iter().map(|(pf, vfs)| Ok((pf.parse()?, vfs)));
     let numbers: Result<_, vf_alloc::ParseIdError> = numbers.collect();
     numbers.map_err(de::Error::custom)
-}
-
-fn mac_prefix<'de, D: Deserializer<'de>>(input: D) -> Result<MacPrefix, D::Error> {
-    let text = String::deserialize(input)?;
-    parse_mac_prefix(&text).ok_or_else(|| {
-        de::Error::custom(format!(
-            "{text:?} is not a prefix for MAC addresses: write 1 to 5 hexadecimal bytes with colons, \
-             the first of them locally administered and unicast (x2, x6, xa or xe), such as \
-             \"02:5e\""
-        ))
-    })
-}
-
-fn parse_mac_prefix(text: &str) -> Option<MacPrefix> {
-    let byte = |part: &str| {
-        let is_hex = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hex.then(|| u8::from_str_radix(part, 16).ok()).flatten()
-    };
-    let bytes = text.split(':').map(byte).collect::<Option<Vec<u8>>>()?;
-    let is_local_unicast = bytes.first().is_some_and(|first| first & 0b11 == 0b10);
-    (bytes.len() <= 5 && is_local_unicast).then_some(MacPrefix(bytes))
 }
 
 #[cfg(test)]
@@ -358,27 +238,51 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_waits_for_a_restart_is_named() {
-        let fixed = "listen = \"0.0.0.0:1\"\nstate_dir = \"/s\"\ncertificate_warning_days = 1\n\
-                     tls = { ca = \"/a\", certificate = \"/c\", key = \"/k\", trust_domain = \"t\" }\n\
-                     log.format = \"json\"\nmetrics.listen = \"0.0.0.0:2\"\n\
-                     eswitch = { driver = \"devlink\", devices = [\"pci/1\"], mode = \"switchdev\" }\n\
-                     fabric = { driver = \"none\", bridge = \"b\", uplinks = [\"u\"] }\n\
-                     allocation = { address_cool_down_s = 1, mac_prefix = \"06\", quarantine_after = 1 }\n\
-                     [limits]\nconnections = 1\nconnections_per_identity = 1\nhandshakes = 1\n\
-                     handshake_timeout_s = 1\nstreams_per_connection = 1\nin_flight = 1\n\
-                     header_bytes = 1\nwatchers = 1\nattachments = 1\nnetworks = 1\n\
-                     heartbeat_ms = 1\nkeepalive_s = 1\nshutdown_s = 1";
-        let (started, changed) = (parse("").unwrap(), parse(fixed).unwrap());
-        let named: BTreeSet<_> =
-            started.fixed_differences(&changed).into_iter().map(ToOwned::to_owned).collect();
-        let mut waiting = every_key();
-        for at_once in ["log.level", "host", "pool", "network"] {
-            assert!(waiting.remove(at_once), "{at_once}");
+    fn every_key_that_waits_for_a_restart_is_compared() {
+        let mut compared: BTreeSet<_> = parse("").unwrap().fixed_keys().into_keys().collect();
+        compared.extend(["log.level", "host", "pool", "network"].map(ToOwned::to_owned));
+        assert_eq!(compared, every_key());
+    }
+
+    #[test]
+    fn what_differs_and_waits_for_a_restart_is_named() {
+        let changes = [
+            ("listen = '0.0.0.0:1'", "listen"),
+            ("state_dir = '/s'", "state_dir"),
+            ("certificate_warning_days = 1", "certificate_warning_days"),
+            ("log.format = 'json'", "log.format"),
+            ("metrics.listen = '0.0.0.0:2'", "metrics.listen"),
+            ("eswitch.driver = 'devlink'", "eswitch.driver"),
+            ("eswitch.devices = ['pci/1']", "eswitch.devices"),
+            ("eswitch.mode = 'switchdev'", "eswitch.mode"),
+            ("fabric.uplinks = ['u']", "fabric.uplinks"),
+            ("allocation.mac_prefix = '06'", "allocation.mac_prefix"),
+            ("limits.watchers = 1", "limits.watchers"),
+        ];
+        let started = parse("").unwrap();
+        for (change, key) in changes {
+            assert_eq!(started.fixed_differences(&parse(change).unwrap()), [key]);
         }
-        assert_eq!(named, waiting);
-        let at_once = "log.level = \"debug\"\n[[pool]]\nname = \"a\"\nselect = [\"p0\"]";
-        assert!(started.fixed_differences(&parse(at_once).unwrap()).is_empty());
+        let of_tls = "tls = { ca = '/a', certificate = '/c', key = '/k', trust_domain = 't' }";
+        let named = started.fixed_differences(&parse(of_tls).unwrap());
+        assert_eq!(named, ["tls.ca", "tls.certificate", "tls.key", "tls.trust_domain"]);
+        let at_once = "log.level = 'debug'\n[[pool]]\nname = 'a'\nselect = ['p0']\n\
+                       [[host]]\nname = 'a'\npfs = ['p0']\n[[network]]\nname = 'a'";
+        assert_eq!(started.fixed_differences(&parse(at_once).unwrap()), [""; 0]);
+    }
+
+    #[test]
+    fn every_key_is_in_the_documented_file_and_in_the_table() {
+        let file = include_str!("../../configs/dpu-service.toml");
+        let table = include_str!("../../docs/CONFIGURATION.md");
+        let keys = every_key();
+        for key in keys.iter().filter(|key| !["host", "pool", "network"].contains(&key.as_str())) {
+            let name = key.rsplit('.').next().unwrap();
+            let is_it =
+                |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} = "));
+            assert!(file.lines().any(is_it), "{key}");
+            assert!(table.contains(&format!("`{key}`")), "{key}");
+        }
     }
 
     #[test]
@@ -452,8 +356,8 @@ mod tests {
             ("[[pool]]\nname = \"a\"\nselect = [\"p0#0-70000\"]", "\"p0#0-70000\" selects no VFs"),
             ("[[network]]\nname = \"a\"\nvlan = 70000", "`network[0].vlan`: "),
             (
-                "[[network]]\nname = \"a\"\nsubnet = [{ cidr = \"10.1/16\" }]",
-                "`network[0].subnet[0]",
+                "[[network]]\nname = \"a\"\nsubnets = [{ cidr = \"10.1/16\" }]",
+                "`network[0].subnets[0]",
             ),
         ];
         for (text, expected) in cases {

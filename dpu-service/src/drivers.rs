@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use netlink::{DevlinkDevice, EswitchMode};
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     driver::Refused,
@@ -23,20 +23,20 @@ use crate::{
 };
 
 /// How VFs' representors are reached.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EswitchSettings {
     /// Which driver.
     pub driver: EswitchDriver,
     /// The cards, for driver `devlink`. Empty: every one in switchdev mode.
-    #[serde(deserialize_with = "devices")]
+    #[serde(deserialize_with = "devices", serialize_with = "names")]
     pub devices: Vec<DevlinkDevice>,
     /// The mode that these cards are put in. `None`: they are left as they are.
     pub mode: Option<SwitchMode>,
 }
 
 /// The drivers of eswitches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EswitchDriver {
     /// A virtual card: a representor is the other end of a veth pair.
@@ -49,7 +49,7 @@ pub enum EswitchDriver {
 }
 
 /// A mode that a card can be put in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchMode {
     /// VFs have representors.
@@ -57,7 +57,7 @@ pub enum SwitchMode {
 }
 
 /// What joins representors and uplinks.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FabricSettings {
     /// Which driver.
@@ -69,7 +69,7 @@ pub struct FabricSettings {
 }
 
 /// The drivers of fabrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricDriver {
     /// A Linux bridge.
@@ -88,6 +88,10 @@ impl Default for FabricSettings {
 fn devices<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<DevlinkDevice>, D::Error> {
     let texts = Vec::<String>::deserialize(input)?;
     texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
+}
+
+fn names<S: Serializer>(devices: &[DevlinkDevice], output: S) -> Result<S::Ok, S::Error> {
+    output.collect_seq(devices.iter().map(ToString::to_string))
 }
 
 /// Opens the drivers in the calling thread's network namespace, once it was probed what this kernel

@@ -68,7 +68,7 @@ fn unchanged(mistakes: &str) -> Vec<String> {
     mistakes.lines().map(told).collect()
 }
 
-fn in_part(path: &Path, waiting: &[&str]) -> String {
+fn in_part(path: &Path, waiting: &[String]) -> String {
     format!(
         "the hosts, pools, networks and `log.level` of {} are in force; changed, and waiting for a \
          restart of the service: `{}`",
@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_restart_is_told_and_what_does_not() {
-        let told = in_part(Path::new("/s.toml"), &["listen", "limits.watchers"]);
+        let told =
+            in_part(Path::new("/s.toml"), &["listen", "limits.watchers"].map(ToOwned::to_owned));
         assert_eq!(
             told,
             "the hosts, pools, networks and `log.level` of /s.toml are in force; changed, and \

@@ -7,7 +7,7 @@ use std::{
     os::{fd::AsFd, unix::fs::MetadataExt},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::{
     Layer, Registry, filter::Targets, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
@@ -16,7 +16,7 @@ use tracing_subscriber::{
 pub const LOG_VARIABLE: &str = "DPU_OFFLOAD_LOG";
 
 /// The `[log]` table of every configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSettings {
     /// How lines look.
@@ -33,7 +33,7 @@ impl Default for LogSettings {
 }
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// [`LogFormat::Journald`] if standard error is the journal, [`LogFormat::Text`] on a terminal,

@@ -1,9 +1,9 @@
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The `[metrics]` table of every configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsSettings {
     /// The address and port that metrics are read from. `None`: from nowhere.

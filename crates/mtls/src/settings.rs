@@ -3,10 +3,10 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// The `[tls]` table of every configuration. All files are PEM.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSettings {
     /// The CA certificates that are trusted, one or more.
@@ -36,7 +36,7 @@ fn default_trust_domain() -> String {
 
 /// How long before its end it is told that a certificate expires: `certificate_warning_days` of every
 /// configuration, 0 to 365.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpiryWarning(u32);
 
 impl ExpiryWarning {

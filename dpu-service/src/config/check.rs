@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    ops::RangeInclusive,
     path::Path,
 };
 
@@ -37,7 +36,8 @@ impl Config {
         let mut problems = self.check_paths();
         problems.extend(self.check_addresses());
         problems.extend(self.log.check().err().map(|error| error.to_string()));
-        problems.extend(self.check_numbers());
+        problems.extend(self.limits.check("limits"));
+        problems.extend(self.allocation.check("allocation"));
         problems.extend(drivers::check(&self.eswitch, &self.fabric));
         problems.extend(self.check_hosts());
         problems.extend(self.check_pools());
@@ -62,39 +62,6 @@ impl Config {
                  another port"
             )
         })
-    }
-
-    fn check_numbers(&self) -> Vec<String> {
-        let limits = &self.limits;
-        let allocation = &self.allocation;
-        let numbers: [(&str, usize, RangeInclusive<usize>); _] = [
-            ("limits.connections", limits.connections, 1..=65536),
-            ("limits.connections_per_identity", limits.connections_per_identity, 1..=65536),
-            ("limits.handshakes", limits.handshakes, 1..=65536),
-            ("limits.handshake_timeout_s", saturate(limits.handshake_timeout_s), 1..=60),
-            ("limits.streams_per_connection", saturate(limits.streams_per_connection), 1..=65536),
-            ("limits.in_flight", limits.in_flight, 1..=65536),
-            ("limits.header_bytes", saturate(limits.header_bytes), 1024..=1_048_576),
-            ("limits.watchers", limits.watchers, 1..=4096),
-            ("limits.attachments", limits.attachments, 1..=65536),
-            ("limits.networks", limits.networks, 1..=4096),
-            ("limits.heartbeat_ms", saturate(limits.heartbeat_ms), 100..=60_000),
-            ("limits.keepalive_s", saturate(limits.keepalive_s), 1..=3600),
-            ("limits.shutdown_s", saturate(limits.shutdown_s), 0..=300),
-            (
-                "allocation.address_cool_down_s",
-                saturate(allocation.address_cool_down_s),
-                0..=86_400,
-            ),
-            ("allocation.quarantine_after", saturate(allocation.quarantine_after), 1..=100),
-        ];
-        numbers
-            .into_iter()
-            .filter(|(_, value, range)| !range.contains(value))
-            .map(|(key, value, range)| {
-                format!("{key} = {value} must be {} to {}", range.start(), range.end())
-            })
-            .collect()
     }
 
     fn check_hosts(&self) -> Vec<String> {
@@ -218,11 +185,6 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 /// More than any card has; SR-IOV itself would allow 65535 VFs.
 const HIGHEST_VF: u16 = 4095;
 
-/// A value too large for the comparison is too large anyway.
-fn saturate(value: impl TryInto<usize>) -> usize {
-    value.try_into().unwrap_or(usize::MAX)
-}
-
 fn way_to_a_pool(wanted: &str, known: &[&str]) -> String {
     match bootstrap::nearest(wanted, known) {
         Some(near) => format!("did you mean {near:?}?"),
@@ -232,7 +194,10 @@ fn way_to_a_pool(wanted: &str, known: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{Allocation, Limits},
+        *,
+    };
 
     const GOOD: &str = r#"
         [[host]]
@@ -303,11 +268,19 @@ mod tests {
 
     #[test]
     fn every_limit_has_its_range_checked() {
-        let text = "[limits]\nconnections = 0\nconnections_per_identity = 0\nhandshakes = 0\n\
-                    handshake_timeout_s = 0\nstreams_per_connection = 0\nin_flight = 0\n\
-                    header_bytes = 0\nwatchers = 0\nattachments = 0\nnetworks = 0\n\
-                    heartbeat_ms = 0\nkeepalive_s = 0\nshutdown_s = 301";
-        assert_eq!(problems_of(text).len(), text.lines().count() - 1);
+        for (section, ranges) in [("limits", Limits::RANGES), ("allocation", Allocation::RANGES)] {
+            assert!(!ranges.is_empty());
+            for (key, range) in ranges {
+                let (least, most) = (range.start(), range.end());
+                for outside in least.checked_sub(1).into_iter().chain([most + 1]) {
+                    let expected = format!("{section}.{key} = {outside} must be {least} to {most}");
+                    assert_problem(&format!("{section}.{key} = {outside}"), &expected);
+                }
+                for within in [least, most] {
+                    assert_eq!(problems_of(&format!("{section}.{key} = {within}")), [""; 0]);
+                }
+            }
+        }
     }
 
     #[test]
