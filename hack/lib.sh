@@ -191,19 +191,19 @@ select = ["p0#0-$(($2 - 1))"]
 [[network]]
 name = "blue"
 default = true
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.1.0.0/16"
 gateway = "10.1.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:1::/64"
 gateway = "fd00:10:1::1"
 
 [[network]]
 name = "green"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.2.0.0/24"
 gateway = "10.2.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:2::/64"
 gateway = "fd00:10:2::1"
 

@@ -248,7 +248,9 @@ pub struct Subnet {
     pub exclude: Vec<IpNetwork>,
 }
 
-/// What a pod is attached to. The form in which configuration files give it.
+/// What a pod is attached to. The form in which configuration files give it. The journal keeps it with
+/// each attachment, its lists under the names that they had in its first version: so services of either
+/// version can open it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
@@ -267,13 +269,13 @@ pub struct Network {
     #[serde(default = "default_mtu")]
     pub mtu: u32,
     /// Its subnets; none means an interface of layer 2 only.
-    #[serde(default, rename = "subnet")]
+    #[serde(default, alias = "subnet", rename(serialize = "subnet"))]
     pub subnets: Vec<Subnet>,
     /// Routes for the pods, besides the default routes by the subnets' gateways.
-    #[serde(default, rename = "route")]
+    #[serde(default, alias = "route", rename(serialize = "route"))]
     pub routes: Vec<Route>,
     /// Policy rules for the pods.
-    #[serde(default, rename = "rule")]
+    #[serde(default, alias = "rule", rename(serialize = "rule"))]
     pub rules: Vec<PolicyRule>,
     /// Resolver settings for the pods.
     #[serde(default)]

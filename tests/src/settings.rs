@@ -10,10 +10,10 @@ const NETWORKS: &str = r#"
 [[network]]
 name = "blue"
 default = true
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.1.0.0/16"
 gateway = "10.1.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:1::/64"
 gateway = "fd00:10:1::1"
 
@@ -23,13 +23,13 @@ mtu = 1400
 [network.dns]
 nameservers = ["10.2.0.53"]
 search = ["green.example"]
-[[network.route]]
+[[network.routes]]
 destination = "172.16.0.0/12"
 gateway = "10.2.0.254"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.2.0.0/24"
 gateway = "10.2.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:2::/64"
 gateway = "fd00:10:2::1"
 
@@ -38,7 +38,7 @@ name = "wire"
 
 [[network]]
 name = "tiny"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.4.0.0/30"
 "#;
 

@@ -327,18 +327,18 @@ mod tests {
             vlan = 4094
             mtu = 9000
             bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
-            [[subnet]]
+            [[subnets]]
             cidr = "10.1.0.0/16"
             gateway = "10.1.0.1"
             ranges = [{ start = "10.1.1.0", end = "10.1.1.255" }, { start = "10.1.3.0", end = "10.1.3.9" }]
             exclude = ["10.1.1.5/32", "10.1.3.0/30"]
-            [[subnet]]
+            [[subnets]]
             cidr = "fd00:1::/64"
             gateway = "fd00:1::1"
-            [[route]]
+            [[routes]]
             destination = "10.9.0.0/16"
             gateway = "10.1.0.2"
-            [[rule]]
+            [[rules]]
             source = "10.1.0.0/16"
             table = 100
             [dns]
@@ -346,6 +346,19 @@ mod tests {
             search = ["svc.example"]
         "#;
         assert_eq!(check_network(&network(text)), [""; 0]);
+    }
+
+    #[test]
+    fn what_the_journal_keeps_has_the_names_of_its_first_version() {
+        let lists = r#""subnet":[{"cidr":"10.1.0.0/16"}],"route":[],"rule":[{"source":"10.1.0.0/16","table":1}]"#;
+        let kept: Network = serde_json::from_str(&format!(r#"{{"name":"a",{lists}}}"#)).unwrap();
+        let mut rewritten = serde_json::to_value(&kept).unwrap();
+        assert_eq!(serde_json::from_value::<Network>(rewritten.clone()).unwrap(), kept);
+        let names = ["subnet", "route", "rule"].map(|name| rewritten[name].take().is_array());
+        assert_eq!(names, [true; 3]);
+        let file = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/16' }]\n\
+                    rules = [{ source = '10.1.0.0/16', table = 1 }]";
+        assert_eq!(network(file), kept);
     }
 
     #[test]
@@ -395,27 +408,28 @@ mod tests {
             (r#"cidr = "10.1.0.0/16", exclude = ["10.1.0.1/30"]"#, "10.1.0.1/30 has host bits"),
         ];
         for (subnet, expected) in cases {
-            assert_problem(&format!("name = \"a\"\nsubnet = [{{ {subnet} }}]"), expected);
+            assert_problem(&format!("name = \"a\"\nsubnets = [{{ {subnet} }}]"), expected);
         }
     }
 
     #[test]
     fn routes_and_rules_are_checked() {
-        let with_subnet =
-            |lines: &str| format!("name = \"a\"\nsubnet = [{{ cidr = \"10.1.0.0/16\" }}]\n{lines}");
+        let with_subnet = |lines: &str| {
+            format!("name = \"a\"\nsubnets = [{{ cidr = \"10.1.0.0/16\" }}]\n{lines}")
+        };
         let cases = [
-            (r#"route = [{ destination = "10.9.0.1/16" }]"#, "has host bits"),
+            (r#"routes = [{ destination = "10.9.0.1/16" }]"#, "has host bits"),
             (
-                r#"route = [{ destination = "10.9.0.0/16", gateway = "10.2.0.1" }]"#,
+                r#"routes = [{ destination = "10.9.0.0/16", gateway = "10.2.0.1" }]"#,
                 "in none of the network's subnets",
             ),
             (
-                r#"route = [{ destination = "fd09::/16", gateway = "10.1.0.1" }]"#,
+                r#"routes = [{ destination = "fd09::/16", gateway = "10.1.0.1" }]"#,
                 "of another address family",
             ),
-            (r#"route = [{ destination = "10.9.0.0/16", mtu = 67 }]"#, "mtu 67 must be 68 to"),
-            (r#"route = [{ destination = "10.9.0.0/16", advmss = 70000 }]"#, "advmss 70000"),
-            (r#"rule = [{ source = "10.1.0.0/16", table = 0 }]"#, "table 0 can't be looked up"),
+            (r#"routes = [{ destination = "10.9.0.0/16", mtu = 67 }]"#, "mtu 67 must be 68 to"),
+            (r#"routes = [{ destination = "10.9.0.0/16", advmss = 70000 }]"#, "advmss 70000"),
+            (r#"rules = [{ source = "10.1.0.0/16", table = 0 }]"#, "table 0 can't be looked up"),
         ];
         for (lines, expected) in cases {
             assert_problem(&with_subnet(lines), expected);
@@ -438,7 +452,7 @@ mod tests {
     #[test]
     fn networks_are_checked_against_each_other() {
         let with = |name: &str, cidr: &str| {
-            network(&format!("name = {name:?}\nsubnet = [{{ cidr = {cidr:?} }}]"))
+            network(&format!("name = {name:?}\nsubnets = [{{ cidr = {cidr:?} }}]"))
         };
         let inner = with("b", "10.1.2.0/24");
         let networks = [with("a", "10.1.0.0/16"), with("c", "10.2.0.0/16"), inner.clone()];
@@ -456,7 +470,7 @@ mod tests {
 
     #[test]
     fn subnets_of_one_network_are_apart() {
-        let text = "name = \"a\"\nsubnet = [{ cidr = \"10.0.0.0/8\" }, { cidr = \"10.0.0.0/8\" }]";
+        let text = "name = \"a\"\nsubnets = [{ cidr = \"10.0.0.0/8\" }, { cidr = \"10.0.0.0/8\" }]";
         assert_eq!(check_networks(&[network(text)]).len(), 1);
     }
 }

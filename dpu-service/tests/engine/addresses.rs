@@ -11,8 +11,8 @@ use crate::world::{World, configuration, live, network, settings, spec};
 async fn subnets_of_a_family_extend_each_other_and_run_dry_by_name() {
     let mut configuration = configuration();
     configuration.networks = vec![network(
-        "name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n\
-         [[subnet]]\ncidr = '10.9.1.0/31'\n",
+        "name = 'tiny'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/31'\n\
+         [[subnets]]\ncidr = '10.9.1.0/31'\n",
     )];
     let world = World::with(configuration, settings(), 8).await;
     let mut addresses = Vec::new();
@@ -73,7 +73,7 @@ async fn an_address_that_is_asked_for_twice_counts_once() {
 async fn addresses_rest_before_they_are_given_again() {
     let mut configuration = configuration();
     configuration.networks =
-        vec![network("name = 'tiny'\ndefault = true\n[[subnet]]\ncidr = '10.9.0.0/31'\n")];
+        vec![network("name = 'tiny'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/31'\n")];
     let resting = dpu_service::attachments::Settings {
         address_cool_down: Duration::from_secs(600),
         ..settings()

@@ -271,7 +271,7 @@ async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused()
     world.restart().await;
     world.hello(&[]).await;
     let free =
-        network("name = 'free'\nallow_mac_spoofing = true\n[[subnet]]\ncidr = '10.2.0.0/24'");
+        network("name = 'free'\nallow_mac_spoofing = true\n[[subnets]]\ncidr = '10.2.0.0/24'");
     world.engine.networks().apply(free, false).await.unwrap();
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::Unsupported);

@@ -12,7 +12,7 @@ use crate::world::{World, configuration, hello, key, network, pool, red, setting
 type Hosts = Vec<(HostName, Vec<PfId>)>;
 
 fn blue(cidr: &str, vlan: u16) -> Network {
-    network(&format!("name = 'blue'\nvlan = {vlan}\n[[subnet]]\ncidr = '{cidr}'\n"))
+    network(&format!("name = 'blue'\nvlan = {vlan}\n[[subnets]]\ncidr = '{cidr}'\n"))
 }
 
 fn on_blue(container: &str) -> AttachSpec {
@@ -142,7 +142,7 @@ async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
     let names = || -> Vec<_> {
         world.engine.networks().list().iter().map(|view| view.network.name.clone()).collect()
     };
-    let green = || network("name = 'green'\n[[subnet]]\ncidr = '10.3.0.0/24'\n");
+    let green = || network("name = 'green'\n[[subnets]]\ncidr = '10.3.0.0/24'\n");
 
     let removed = load(&|new| new.networks = vec![green()]).await;
     assert_eq!(removed, Err(Reason::NetworkInUse));

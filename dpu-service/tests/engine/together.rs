@@ -11,7 +11,7 @@ use offload_proto::{Failure, Reason};
 use crate::world::{World, configuration, key, network, pool, red, settings, spec};
 
 fn named(name: &str, cidr: &str) -> Network {
-    network(&format!("name = '{name}'\n[[subnet]]\ncidr = '{cidr}'\n"))
+    network(&format!("name = '{name}'\n[[subnets]]\ncidr = '{cidr}'\n"))
 }
 
 fn on(network: &str, container: &str) -> AttachSpec {
@@ -38,7 +38,7 @@ async fn subnets_that_overlap_are_refused_wherever_they_come_from() {
     let world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
     let twice =
-        "name = 'green'\n[[subnet]]\ncidr = '10.3.0.0/16'\n[[subnet]]\ncidr = '10.3.1.0/24'";
+        "name = 'green'\n[[subnets]]\ncidr = '10.3.0.0/16'\n[[subnets]]\ncidr = '10.3.1.0/24'";
     let refused = [
         (named("green", "10.2.0.0/24"), "blue"),
         (named("green", "10.2.0.0/30"), "blue"),
@@ -129,7 +129,7 @@ async fn addresses_of_a_deleted_network_rest_under_another_name() {
 async fn two_addresses_of_one_attachment_in_a_subnet_that_was_two_both_stay_held() {
     let mut world = World::new().await;
     let halves =
-        "name = 'blue'\n[[subnet]]\ncidr = '10.2.0.0/30'\n[[subnet]]\ncidr = '10.2.0.4/30'";
+        "name = 'blue'\n[[subnets]]\ncidr = '10.2.0.0/30'\n[[subnets]]\ncidr = '10.2.0.4/30'";
     apply(&world, network(halves)).await.unwrap();
     let addresses = ["10.2.0.1", "10.2.0.5"].map(|address| address.parse().unwrap()).to_vec();
     world.attach(AttachSpec { addresses, ..on("blue", "old") }).await.unwrap();

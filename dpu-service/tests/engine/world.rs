@@ -76,8 +76,8 @@ pub(crate) fn detach_of(container: &str) -> Detach {
 pub(crate) fn red() -> Network {
     network(
         "name = 'red'\nvlan = 100\nmtu = 9000\ndefault = true\n\
-         [[subnet]]\ncidr = '10.1.0.0/24'\ngateway = '10.1.0.1'\n\
-         [[subnet]]\ncidr = 'fd00:1::/64'\ngateway = 'fd00:1::1'\n",
+         [[subnets]]\ncidr = '10.1.0.0/24'\ngateway = '10.1.0.1'\n\
+         [[subnets]]\ncidr = 'fd00:1::/64'\ngateway = 'fd00:1::1'\n",
     )
 }
 

@@ -147,7 +147,7 @@ pub const NETWORKS: &str = r#"
     [[network]]
     name = "blue"
     default = true
-    subnet = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1" }]
+    subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1" }]
 "#;
 
 /// A running service. Killed when dropped, and its log shown if the test failed.

@@ -80,7 +80,7 @@ pub(crate) fn print_large_service() {
     let mut networks = "[[network]]\nname = \"blue\"\ndefault = true\n".to_owned();
     for number in 0..LARGE_SUBNETS {
         let cidr = format!("10.{number}.0.0/20");
-        write!(networks, "[[network.subnet]]\ncidr = \"{cidr}\"\n").unwrap();
+        write!(networks, "[[network.subnets]]\ncidr = \"{cidr}\"\n").unwrap();
     }
     let settings = Settings { networks, ..Settings::with_vfs(LARGE_VFS) };
     let lab = Lab::start(&settings);

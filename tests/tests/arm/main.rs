@@ -27,10 +27,10 @@ const NETWORKS: &str = r#"
 name = "blue"
 default = true
 vlan = 100
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.1.0.0/16"
 gateway = "10.1.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:1::/64"
 gateway = "fd00:10:1::1"
 
@@ -38,7 +38,7 @@ gateway = "fd00:10:1::1"
 name = "green"
 vlan = 200
 bandwidth = { ingress_rate = 50000000 }
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.2.0.0/24"
 gateway = "10.2.0.1"
 

@@ -104,7 +104,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     let files = Files::new();
     let with = |section: &str| format!("{}\n{section}", files.service());
     let red =
-        |subnet: &str| with(&format!("[[network]]\nname = \"red\"\n[[network.subnet]]\n{subnet}"));
+        |subnet: &str| with(&format!("[[network]]\nname = \"red\"\n[[network.subnets]]\n{subnet}"));
     let cases = [
         (red("cidr = \"10.1.128.0/17\""), ["red", "10.1.0.0/16"]),
         (red("cidr = \"10.9.0.0/24\"\ngateway = \"10.8.0.1\""), ["red", "10.8.0.1"]),
@@ -228,7 +228,7 @@ fn networks_reload_without_a_restart_and_a_bad_file_changes_nothing() {
     let mut settings = Settings::default();
     settings
         .networks
-        .push_str("[[network]]\nname = \"late\"\n[[network.subnet]]\ncidr = \"10.7.0.0/24\"\n");
+        .push_str("[[network]]\nname = \"late\"\n[[network.subnets]]\ncidr = \"10.7.0.0/24\"\n");
     lab.configure_service(&settings);
     lab.service.signal(Signal::SIGHUP);
     let names = || -> Vec<String> {

@@ -98,7 +98,7 @@ fn what_is_in_order_is_shown_from_both_sides() {
 #[test]
 fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
     let networks = "[[network]]\nname = \"plain\"\nallow_mac_spoofing = true\n\
-                    [[network.subnet]]\ncidr = \"10.1.0.0/24\"\n";
+                    [[network.subnets]]\ncidr = \"10.1.0.0/24\"\n";
     let settings =
         Settings { has_eswitch: false, networks: networks.into(), ..Settings::default() };
     let lab = Lab::start(&settings);

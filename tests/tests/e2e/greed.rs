@@ -138,12 +138,12 @@ const NETWORKS: &str = r#"
 name = "blue"
 default = true
 allow_mac_spoofing = true
-subnet = [{ cidr = "10.1.0.0/16" }]
+subnets = [{ cidr = "10.1.0.0/16" }]
 [[network]]
 name = "other"
 pool = "other"
 allow_mac_spoofing = true
-subnet = [{ cidr = "10.2.0.0/16" }]
+subnets = [{ cidr = "10.2.0.0/16" }]
 "#;
 
 /// A VF of the host `node-2`, as far as the service knows.

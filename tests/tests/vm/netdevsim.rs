@@ -19,10 +19,10 @@ const NETWORKS: &str = r#"
 [[network]]
 name = "red"
 vlan = 100
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.7.0.0/24"
 gateway = "10.7.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:7::/64"
 gateway = "fd00:10:7::1"
 

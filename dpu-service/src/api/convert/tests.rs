@@ -201,10 +201,10 @@ fn a_network_reads_back_as_shown() {
         mtu = 9000
         allow_mac_spoofing = true
         bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
-        subnet = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
+        subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
                     ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] }, { cidr = "fd00::/64" }]
-        route = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 }]
-        rule = [{ source = "10.1.0.0/16", table = 7 }]
+        routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 }]
+        rules = [{ source = "10.1.0.0/16", table = 7 }]
         dns = { nameservers = ["10.1.0.1"], search = ["svc"], options = ["ndots:2"] }
         "#,
     )

@@ -19,17 +19,17 @@ const NETWORKS: &str = r#"
 name = "blue"
 vlan = 100
 mtu = 1400
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.1.0.0/24"
 [[network]]
 name = "green"
 vlan = 200
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.2.0.0/24"
 [[network]]
 name = "open"
 allow_mac_spoofing = true
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.3.0.0/24"
 [[network]]
 name = "trunked"
