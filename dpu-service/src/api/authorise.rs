@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 use super::{
     Shared,
     calls::{HOSTS, roles},
-    room::{Place, Room},
+    room::{CallPermit, Room},
 };
 use crate::model::HostName;
 
@@ -33,7 +33,7 @@ impl Authorise {
         Self { shared, room: Arc::new(Room::new(in_flight)) }
     }
 
-    fn admit<B>(&self, request: &Request<B>) -> Result<Place, Status> {
+    fn admit<B>(&self, request: &Request<B>) -> Result<CallPermit, Status> {
         let peer = peer(request.extensions())?;
         let path = request.uri().path();
         let Some(roles) = roles(path) else {
@@ -120,11 +120,11 @@ where
                 let refusal = status.into_http();
                 Box::pin(async move { Ok(refusal) })
             }
-            Ok(place) => {
+            Ok(permit) => {
                 let answer = self.inner.call(request);
                 // A stream takes it until its call has begun to answer.
                 Box::pin(async move {
-                    let _place = place;
+                    let _permit = permit;
                     answer.await
                 })
             }

@@ -18,9 +18,9 @@ pub(super) struct Room {
     shares: Mutex<HashMap<Identity, Arc<Semaphore>>>,
 }
 
-/// A call's place, until it is dropped.
+/// Lets a call be under way until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CallPermit {
     _of_all: OwnedSemaphorePermit,
     _of_share: OwnedSemaphorePermit,
 }
@@ -34,18 +34,18 @@ impl Room {
         }
     }
 
-    /// A place for a call of `identity`.
+    /// A permit for a call of `identity`.
     ///
     /// # Errors
     /// [`Reason::Overloaded`]: there is none.
-    pub(super) fn enter(&self, identity: &Identity) -> Result<Place, Failure> {
+    pub(super) fn enter(&self, identity: &Identity) -> Result<CallPermit, Failure> {
         let of_share = self.share_of(identity).try_acquire_owned().map_err(|_| {
             full(format!("{identity} has half as many calls under way as limits.in_flight allows"))
         })?;
         let of_all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
             full("as many calls are under way as limits.in_flight allows".to_owned())
         })?;
-        Ok(Place { _of_all: of_all, _of_share: of_share })
+        Ok(CallPermit { _of_all: of_all, _of_share: of_share })
     }
 
     fn share_of(&self, identity: &Identity) -> Arc<Semaphore> {
@@ -73,13 +73,13 @@ mod tests {
         let greedy = identity("spiffe://dpu-offload.local/host/node-1");
         let other = identity("spiffe://dpu-offload.local/host/node-2");
         let room = Room::new(4);
-        let mut places: Vec<_> = std::iter::from_fn(|| room.enter(&greedy).ok()).collect();
-        assert_eq!(places.len(), 2);
-        places.push(room.enter(&other).unwrap());
-        places.push(room.enter(&other).unwrap());
+        let mut permits: Vec<_> = std::iter::from_fn(|| room.enter(&greedy).ok()).collect();
+        assert_eq!(permits.len(), 2);
+        permits.push(room.enter(&other).unwrap());
+        permits.push(room.enter(&other).unwrap());
         let third = identity("spiffe://dpu-offload.local/operator/admin");
         assert!(room.enter(&third).is_err());
-        places.clear();
+        permits.clear();
         assert!(room.enter(&third).is_ok());
         assert!(Room::new(1).enter(&third).is_ok());
     }

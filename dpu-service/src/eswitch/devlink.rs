@@ -134,7 +134,8 @@ impl DevlinkEswitch {
         }
     }
 
-    /// The devlink port of a representor.
+    /// The devlink port of a representor. A card that was reset gives the same numbers to new ports: one
+    /// that has another link by now is another.
     fn port(&self, port: &Representor) -> Result<Option<DevlinkPort>, Refused> {
         let is_same = |found: &DevlinkPort| {
             found.netdev.as_ref().is_some_and(|netdev| netdev.index == port.index)
@@ -161,6 +162,7 @@ impl DevlinkEswitch {
     fn set_egress_rate(&self, port: &DevlinkPort, bits: u64) -> Result<(), Refused> {
         match self.egress_rate(port)? {
             Some(rate) if rate == bits => Ok(()),
+            // There is nothing to take away.
             None if bits == 0 => Ok(()),
             None => Err(Refused::because(NO_EGRESS_RATE)),
             Some(_) => {
@@ -291,6 +293,8 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
+        // The ports first: a link that comes between the two looks is told of by an event, and has its
+        // port at the next.
         let look = look::everything(&mut self.devlink(), &self.cards.devices)?;
         let links = self.links.all()?;
         let representors = look.representors(links);

@@ -63,6 +63,7 @@ impl Links {
         if !up {
             return self.change(port, &change.down());
         }
+        // Before it is up: the kernel announces itself on a link as it comes up.
         silence(port);
         self.change(port, &change.up())
     }

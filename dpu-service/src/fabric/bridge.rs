@@ -124,6 +124,8 @@ impl BridgeFabric {
         port: u32,
         settings: &PortSettings,
     ) -> Result<(), Error> {
+        // A bridge that somebody made may put each newcomer into its default VLAN. Until it has its own
+        // and no other, nothing passes: it is set up last.
         rtnl.set_master(port, Some(bridge))?;
         if !self.filters_vlans() {
             return Ok(());
@@ -259,6 +261,7 @@ impl Fabric for BridgeFabric {
         };
         self.sockets.with(|rtnl| {
             let Some(member) = self.member_link(rtnl, port)? else { return Ok(()) };
+            // The kernel takes its VLANs, stations and settings off it. So the uplinks follow after that.
             gone_is_done(rtnl.set_master(port.index, None)).map_err(refused)?;
             self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)
         })

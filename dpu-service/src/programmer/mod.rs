@@ -223,6 +223,8 @@ impl Programmer {
         let vf = settings.vf;
         let mut port = drivers.port(settings)?;
         let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
+        // A link takes all that is on it along. The card's next one for this VF comes with nothing, so an
+        // undo that failed on the old one has left nothing.
         if !source.left.is_empty() && drivers.is_gone(vf, port.index()) {
             source.left.clear();
         }

@@ -125,7 +125,8 @@ impl Step<Port> for PortStep {
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
             Self::FrameFilter => fabric.clear_frame_filter(representor),
-            // It goes when the port leaves.
+            // A rate that was never set, and what goes with the membership, after this: until then the
+            // port drops too much and never too little.
             Self::Rate | Self::AntiSpoofing => Ok(()),
             Self::Up => set_up(&**eswitch, representor, false),
         }

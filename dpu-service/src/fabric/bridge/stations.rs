@@ -42,6 +42,7 @@ pub(super) fn confine(
     let others = known.iter().filter(|entry| entry.mac != mac || !vlans.contains(&entry.vlan));
     let mut requests: Vec<Request<'_>> =
         others.map(|other| Request::delete_fdb(port.index, other.mac, other.vlan)).collect();
+    // Before the lock: a pod that runs is at no moment without its own.
     requests.extend(vlans.iter().map(|vlan| Request::add_fdb(port.index, mac, *vlan)));
     // A locked port passes whoever was learnt there before.
     requests.push(Request::set_and_flush_bridge_port(port.index, &CONFINED));
