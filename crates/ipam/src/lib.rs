@@ -7,15 +7,14 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod bitmap;
+mod addresses;
 mod cooling;
 mod error;
-mod index;
-mod leases;
 mod pool;
-mod segment;
 mod subnet;
+mod usage;
 
 pub use error::{AllocateError, RequestError, ResizeError, RestoreError};
-pub use pool::{Pool, Usage};
+pub use pool::Pool;
 pub use subnet::{Reservation, SpecError, SubnetSpec};
+pub use usage::Usage;

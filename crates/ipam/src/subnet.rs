@@ -153,13 +153,22 @@ pub(crate) enum Standing {
 /// Some addresses of one family as numbers, first and last included.
 pub(crate) type Span = (u128, u128);
 
+/// Neighbours that are handed out unasked.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    first: u128,
+    last: u128,
+    /// How many addresses come before the first one that are handed out unasked.
+    rank: u128,
+}
+
 /// A subnet that has been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Subnet {
     spec: SubnetSpec,
     excluded: Vec<Span>,
     /// What is handed out unasked: in order, apart from each other, never empty.
-    open: Vec<Span>,
+    open: Vec<Open>,
 }
 
 impl Subnet {
@@ -174,33 +183,33 @@ impl Subnet {
         if open.is_empty() {
             return Err(SpecError::NothingLeft { cidr: spec.cidr });
         }
-        Ok(Self { spec, excluded, open })
+        Ok(Self { spec, excluded, open: counted(&open) })
     }
 
     pub(crate) const fn spec(&self) -> &SubnetSpec {
         &self.spec
     }
 
-    pub(crate) const fn cidr(&self) -> IpNetwork {
-        self.spec.cidr
+    /// Which of the addresses that are handed out unasked it is, counted from 0; or, if it is none of
+    /// them, which one the next of them is.
+    pub(crate) fn rank(&self, number: u128) -> Result<u128, u128> {
+        let next = self.open.partition_point(|open| open.last < number);
+        match self.open.get(next) {
+            Some(open) if open.first <= number => Ok(open.rank + (number - open.first)),
+            Some(open) => Err(open.rank),
+            None => Err(self.capacity()),
+        }
     }
 
-    /// The first address from `start` on that is handed out unasked.
-    pub(crate) fn next_open(&self, start: u128) -> Option<u128> {
-        let span = self.open.partition_point(|&(_, last)| last < start);
-        self.open.get(span).map(|&(first, _)| first.max(start))
-    }
-
-    /// Those of the spans handed out unasked that have something in common with `span`.
-    pub(crate) fn open_within(&self, span: Span) -> &[Span] {
-        let from = self.open.partition_point(|&(_, last)| last < span.0);
-        let to = self.open.partition_point(|&(first, _)| first <= span.1);
-        &self.open[from..to]
+    /// The address of a rank; for one more than the last, the address after the last.
+    pub(crate) fn nth_open(&self, rank: u128) -> u128 {
+        let open = &self.open[self.open.partition_point(|open| open.rank <= rank) - 1];
+        open.first.wrapping_add(rank - open.rank)
     }
 
     /// How many addresses are handed out unasked.
     pub(crate) fn capacity(&self) -> u128 {
-        self.open.iter().map(|&(first, last)| last - first + 1).sum()
+        self.open.last().map_or(0, |open| open.rank + (open.last - open.first) + 1)
     }
 
     /// The number of `address`, if the subnet contains it.
@@ -222,7 +231,7 @@ impl Subnet {
     pub(crate) fn standing(&self, address: IpAddr) -> Standing {
         match self.number(address) {
             None => Standing::Outside,
-            Some(number) if find(&self.open, number) => Standing::Open,
+            Some(number) if self.rank(number).is_ok() => Standing::Open,
             Some(number) if self.reservation(number).is_some() => Standing::Reserved,
             Some(_) => Standing::OnRequest,
         }
@@ -359,6 +368,16 @@ fn merged(mut spans: Vec<Span>) -> Vec<Span> {
         }
     }
     merged
+}
+
+/// Spans in order, each with the number of addresses before it.
+fn counted(spans: &[Span]) -> Vec<Open> {
+    let count = |rank: &mut u128, &(first, last): &Span| {
+        let open = Open { first, last, rank: *rank };
+        *rank += last - first + 1;
+        Some(open)
+    };
+    spans.iter().scan(0, count).collect()
 }
 
 /// What of `spans` is in none of `holes`. Both are in order and apart.

@@ -339,3 +339,20 @@ fn survivors_do_not_drag_the_search_ever_further() {
     assert_eq!(pool.usage(0).held, 200);
     assert!(highest < ip("2001:db8::6:0"), "{highest}");
 }
+
+/// 300,000 are more than the search goes round in to begin with.
+#[test]
+fn an_address_asked_for_far_ahead_is_skipped_when_the_search_gets_there() {
+    let mut pool = pool(spec("2001:db8::/64"));
+    let asked = ip("2001:db8::4:8000");
+    pool.request(0, asked, 0).unwrap();
+    let mut last = ip("2001:db8::");
+    for key in 1..300_000 {
+        let next = pool.allocate(key, 0).unwrap();
+        assert!(last < next && next != asked, "{next} after {last}");
+        last = next;
+    }
+    assert_eq!(last, ip("2001:db8::4:93e0"));
+    assert_eq!(pool.holder(asked), Some(&0));
+    assert_eq!(pool.release(&0, 0), Some(asked));
+}
