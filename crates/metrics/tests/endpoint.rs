@@ -136,6 +136,23 @@ async fn a_request_that_does_not_end_is_given_up() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
+/// A connection that has not asked within two seconds makes room for the next.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_does_not_ask_keeps_nobody_out_for_long() {
+    let address = serve();
+    let half = &SCRAPE.as_bytes()[..20];
+    let mut crowd = Vec::new();
+    for number in 0..200 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(if number % 2 == 0 { half } else { b"" }).await.unwrap();
+        crowd.push(stream);
+    }
+    let begun = Instant::now();
+    let answer = answer(address, SCRAPE.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_the_answer_is_let_go() {
     const TOO_LONG: Duration = Duration::from_secs(60);

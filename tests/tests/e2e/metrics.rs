@@ -298,7 +298,7 @@ fn a_crowd_in_front_of_the_metrics_keeps_nobody_out() {
         let inside = netlink::Netns::open(&netns.path()).unwrap();
         let one = || {
             let mut stream = TcpStream::connect(METRICS).unwrap();
-            // Who came first is closed already.
+            // Who came first may have been let go.
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ");
             stream
         };
