@@ -1,161 +1,56 @@
-//! Where in a file a mistake is, and which key was probably meant. What reads networks tells only the
-//! path to an unknown key, so that the text and the type are followed along it once more.
+//! What is wrong in a file of networks: the parser's own words with the path to the key, and for a key that
+//! there is none of, which one was probably meant. The parser passes over those and tells only their path,
+//! so that the type is followed along it once more.
 
-use std::{cell::Cell, fmt};
+use std::cell::Cell;
 
 use bootstrap::unknown_key;
 use serde::{
     Deserialize, Deserializer,
     de::{
-        DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
-        value::{Error as ValueError, StrDeserializer},
+        Error, IntoDeserializer, Visitor,
+        value::{Error as ValueError, MapDeserializer, SeqDeserializer},
     },
     forward_to_deserialize_any,
 };
 
-use super::sentence::{duplicate, sentence};
 use crate::mistake::Mistake;
 
-/// The key at the end of `path` is none of those that `T` has there. `document` is another reading.
-pub(super) fn unknown<'de, T: Deserialize<'de>>(
-    document: serde_norway::Deserializer<'de>,
-    path: &str,
-) -> Mistake {
+/// What the parser says of a number: a type of its own tried all that it might be.
+const NO_NUMBER: &str = "data did not match any variant of untagged enum Content";
+
+/// The key at the end of `path`, such as `subnets.1.cidrr`, is none of those that `T` has there.
+pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     let segments: Vec<_> = path.split('.').collect();
     let key = segments.last().copied().unwrap_or_default();
     // Keys of several words have a second name, for those who write as the protocol does.
     let known = keys_of::<T>(&segments).iter().copied();
     let known: Vec<_> = known.filter(|known| key.contains('_') || !known.contains('_')).collect();
-    let message = unknown_key(&full_name(&segments), key, &known);
-    Mistake { place: key_in(document, &segments, 1), message }
+    unknown_key(&full_name(&segments), key, &known)
 }
 
-/// What the parser says, with the key, which it does not always name, and the place. It tells where the
-/// value begins, or the map around it.
-pub(super) fn located(
-    document: serde_norway::Deserializer<'_>,
-    path: &str,
-    error: &serde_norway::Error,
-) -> Mistake {
-    let said = error.to_string();
-    let told = place(error);
-    let suffix = told.map(|(line, column)| format!(" at line {line} column {column}"));
-    let said = suffix.and_then(|suffix| said.strip_suffix(&suffix)).unwrap_or(&said);
-    // It is none, or the parser failed before it knew.
+/// What the parser says, where it found that, at the value or at the map around it, and of which key, if it got as far as one.
+pub(super) fn located(path: &str, error: &serde_norway::Error) -> Mistake {
+    let place = error.location().map(|location| (location.line(), location.column()));
+    let suffix = place.map(|(line, column)| format!(" at line {line} column {column}"));
+    let said = error.to_string().replace(&suffix.unwrap_or_default(), "");
+    let said = said.replace(NO_NUMBER, "it is no whole number, or one that can't be here");
     let is_known = path != "." && !path.contains('?');
-    let path = if is_known { path.replace('[', ".").replace(']', "") } else { String::new() };
-    let segments: Vec<_> = path.split('.').filter(|segment| !segment.is_empty()).collect();
-    let said = said.strip_prefix(&format!("{}: ", full_name(&segments))).unwrap_or(said);
-    let place = match duplicate(said) {
-        Some(key) => key_in(document, &[&segments, &[key][..]].concat(), 2),
-        None => key_in(document, &segments, 1),
-    };
-    let told_of =
-        if segments.is_empty() { "".into() } else { format!("`{}`: ", full_name(&segments)) };
-    Mistake { place: told.max(place), message: told_of + &sentence(said, &segments) }
+    // The parser begins with some of the path itself.
+    let begun = said.split_once(": ").filter(|(begun, _)| path.starts_with(begun));
+    let named = format!("`{path}`: {}", begun.map_or(said.as_str(), |(_, rest)| rest));
+    Mistake { place, message: if is_known { named } else { said } }
 }
 
 /// Such as `subnets[1].cidr`.
 fn full_name(segments: &[&str]) -> String {
-    let mut name = String::new();
-    for segment in segments {
-        let is_index = segment.bytes().all(|b| b.is_ascii_digit());
-        match (is_index, name.is_empty()) {
-            (true, _) => name.push_str(&format!("[{segment}]")),
-            (false, true) => name.push_str(segment),
-            (false, false) => name.push_str(&format!(".{segment}")),
-        }
-    }
-    name
-}
-
-/// Where the parser failed.
-fn place(error: &serde_norway::Error) -> Option<(usize, usize)> {
-    error.location().map(|location| (location.line(), location.column()))
-}
-
-/// Where the key at the end of `path` stands for the `occurrence`th time, from 1.
-fn key_in(
-    document: serde_norway::Deserializer<'_>,
-    path: &[&str],
-    occurrence: usize,
-) -> Option<(usize, usize)> {
-    Within { path, occurrence }.deserialize(document).err().as_ref().and_then(place)
-}
-
-/// Follows a path in a document, and fails at the key at its end: parsers tell where they fail.
-struct Within<'a> {
-    path: &'a [&'a str],
-    occurrence: usize,
-}
-
-impl<'de> DeserializeSeed<'de> for Within<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
-        value.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Within<'_> {
-    type Value = ();
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a map or a list")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Some((wanted, path)) = self.path.split_first() else { return Ok(()) };
-        let mut left = self.occurrence;
-        while let Some(is_it) =
-            map.next_key_seed(Key { wanted, is_last: path.is_empty() && left == 1 })?
-        {
-            if is_it && !path.is_empty() {
-                map.next_value_seed(Within { path, ..self })?;
-            } else {
-                left -= usize::from(is_it);
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let Some((index, path)) = self.path.split_first() else { return Ok(()) };
-        for _ in 0..index.parse().unwrap_or(0) {
-            list.next_element::<IgnoredAny>()?;
-        }
-        list.next_element_seed(Within { path, ..self }).map(|_| ())
-    }
-}
-
-/// Whether a key is the one that is wanted; if that is the last, it fails there.
-struct Key<'a> {
-    wanted: &'a str,
-    is_last: bool,
-}
-
-impl<'de> DeserializeSeed<'de> for Key<'_> {
-    type Value = bool;
-
-    fn deserialize<D: Deserializer<'de>>(self, key: D) -> Result<bool, D::Error> {
-        key.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Key<'_> {
-    type Value = bool;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a key")
-    }
-
-    fn visit_str<E: Error>(self, key: &str) -> Result<bool, E> {
-        match (key == self.wanted, self.is_last) {
-            (true, true) => Err(E::custom("here")),
-            (is_it, _) => Ok(is_it),
-        }
-    }
+    let is_index = |segment: &str| segment.bytes().all(|byte| byte.is_ascii_digit());
+    let named = |segment: &&str| match is_index(segment) {
+        true => format!("[{segment}]"),
+        false => format!(".{segment}"),
+    };
+    let name: String = segments.iter().map(named).collect();
+    name.trim_start_matches('.').into()
 }
 
 /// The keys that `T` has where `path` ends.
@@ -175,9 +70,9 @@ struct Type<'a> {
 
 impl<'a> Type<'a> {
     /// The path's next segment, and what is there.
-    fn next(self) -> Option<(&'a str, Self)> {
-        let (first, path) = self.path.split_first()?;
-        Some((first, Self { path, ..self }))
+    fn next(self) -> impl Iterator<Item = (&'a str, Self)> {
+        let next = self.path.split_first();
+        next.map(|(first, path)| (*first, Self { path, ..self })).into_iter()
     }
 }
 
@@ -193,11 +88,11 @@ impl<'de> Deserializer<'de> for Type<'_> {
         if self.path.len() == 1 {
             self.keys.set(fields);
         }
-        visitor.visit_map(Once(self.next()))
+        visitor.visit_map(MapDeserializer::new(self.next()))
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        visitor.visit_seq(Once(self.next()))
+        visitor.visit_seq(SeqDeserializer::new(self.next().map(|(_, item)| item)))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
@@ -214,36 +109,10 @@ impl<'de> Deserializer<'de> for Type<'_> {
     }
 }
 
-/// A map or a list of the one thing that the path names.
-struct Once<'a>(Option<(&'a str, Type<'a>)>);
+impl IntoDeserializer<'_> for Type<'_> {
+    type Deserializer = Self;
 
-impl<'de> MapAccess<'de> for Once<'_> {
-    type Error = ValueError;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, ValueError> {
-        let key = self.0.map(|(key, _)| seed.deserialize(StrDeserializer::new(key)));
-        key.transpose()
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(
-        &mut self,
-        seed: V,
-    ) -> Result<V::Value, ValueError> {
-        let (_, value) = self.0.take().ok_or_else(|| ValueError::custom("no more values"))?;
-        seed.deserialize(value)
-    }
-}
-
-impl<'de> SeqAccess<'de> for Once<'_> {
-    type Error = ValueError;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, ValueError> {
-        self.0.take().map(|(_, element)| seed.deserialize(element)).transpose()
+    fn into_deserializer(self) -> Self {
+        self
     }
 }

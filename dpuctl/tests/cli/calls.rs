@@ -170,7 +170,7 @@ async fn a_malformed_file_changes_nothing() {
     let outcome =
         dut.dpuctl_with_input("apply -f -", "name: blue\n---\nname: red\nvlam: 1\n").await;
     assert_eq!(outcome.code, 2);
-    assert_eq!(outcome.notes, "error: -:4:1: unknown key `vlam`: did you mean `vlan`?\n");
+    assert_eq!(outcome.notes, "error: -: document 2: unknown key `vlam`: did you mean `vlan`?\n");
     assert_eq!(dut.asked(), Vec::<String>::new());
 
     let outcome = dut.dpuctl("apply -f /nonexistent").await;
