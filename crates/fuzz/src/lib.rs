@@ -1,7 +1,7 @@
 //! Fuzz targets, as ordinary tests of the crates whose private functions they reach.
 //!
 //! A target is a test in a module `fuzz` that calls [`target`] with its own name. In a test run it
-//! is given all inputs of `fuzz/corpus/<name>`: what was once worth keeping never breaks again.
+//! is given all inputs of `fuzz/corpus/<name>.tar.gz`: what was once worth keeping never breaks again.
 //! `hack/fuzz` builds the same tests with `--cfg fuzzing` and the compiler's coverage counters, and
 //! lets libFuzzer look for more. Both need nothing but stable Rust.
 #![deny(missing_docs)]
