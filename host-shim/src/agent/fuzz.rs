@@ -4,7 +4,7 @@ use std::str;
 
 use super::{
     config::Config,
-    records::{RecordsError, read},
+    vfs::records::{RecordsError, read},
 };
 
 #[test]

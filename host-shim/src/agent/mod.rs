@@ -30,45 +30,21 @@
 //! So in a chain of waits each one that is waited for began to wait later than the one that waits for
 //! it, and no chain comes back to where it began.
 
-mod attach;
 mod caller;
-mod check;
-mod collect;
 mod config;
-mod detach;
-mod device_info;
-mod dial;
 mod dpu;
-mod driverless;
-mod examine;
-mod forwarding;
-mod free_vfs;
 #[cfg(test)]
 mod fuzz;
-mod intake;
-mod inventory;
-mod keeper;
 mod milestones;
-mod move_failure;
-mod originals;
-mod pauses;
 mod pending;
-mod place;
-mod proofs;
-mod provide;
-mod records;
-mod renewal;
 mod repairs;
 mod run;
 mod scrape;
 mod server;
-mod session;
 mod socket;
-mod stacked;
-mod status;
-mod undelivered;
-mod vfs_abroad;
-mod welcomed;
+mod upkeep;
+mod verbs;
+mod vfs;
 
 use std::{
     collections::HashSet,
@@ -89,27 +65,23 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 pub use config::Config;
-pub use originals::OriginalsError;
-pub use records::RecordsError;
 pub use run::{AgentError, Arguments, run};
 pub use socket::ListenError;
+pub use vfs::{originals::OriginalsError, records::RecordsError};
 
 use crate::{mover::Announcer, protocol::Key, vf_source::VfSource};
-use detach::Renewal;
-use dpu::detach_request;
-use inventory::SentInventory;
-use originals::Originals;
-use pauses::Pauses;
+use dpu::{
+    calls::detach_request, inventory::SentInventory, session::Session, undelivered::Undelivered,
+    welcomed::Welcomed,
+};
 use pending::Pending;
-use proofs::Proofs;
-use provide::Wanted;
-use records::Records;
-use renewal::Renewals;
 use repairs::Repairs;
-use session::Session;
-use stacked::Walks;
-use undelivered::Undelivered;
-use welcomed::Welcomed;
+use upkeep::provide::Wanted;
+use verbs::detach::Renewal;
+use vfs::{
+    originals::Originals, pauses::Pauses, proofs, proofs::Proofs, records::Records,
+    renewal::Renewals, stacked::Walks,
+};
 
 /// Moves under way at the same time: the kernel does them one by one, so that one is being made while
 /// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
@@ -422,7 +394,7 @@ mod tests {
     #[tokio::test]
     async fn what_nobody_hears_is_remembered() {
         let (agent, _folder) = agent();
-        let record = Arc::new(records::tests::record("a", "c"));
+        let record = Arc::new(vfs::records::tests::record("a", "c"));
         agent.records.keep(&record);
         agent.tell_attached(&record);
         assert!(agent.untold().contains("a"));
@@ -433,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn a_del_without_a_record_is_told_again_if_nobody_answers() {
         let (agent, _folder) = agent();
-        let key = records::tests::record("a", "c").key();
+        let key = vfs::records::tests::record("a", "c").key();
         agent.detach(DelRequest { key: key.clone(), netns: String::new() }).await;
         assert_eq!(agent.undelivered.keys(), [key]);
     }
@@ -441,7 +413,7 @@ mod tests {
     #[tokio::test]
     async fn an_add_that_finds_a_release_untold_says_that_the_dpu_is_away() {
         let (agent, _folder) = agent();
-        let record = records::tests::record("a", "c");
+        let record = vfs::records::tests::record("a", "c");
         let told = agent.still_releasing(&record);
         assert_eq!(told.reason, Reason::Releasing);
         assert!(told.message.ends_with(
@@ -453,7 +425,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_dpu_does_not_understand_is_not_told_again() {
         let (agent, _folder) = agent();
-        let key = records::tests::record("a", "c").attachment.key;
+        let key = vfs::records::tests::record("a", "c").attachment.key;
         let failure = Failure::new(Reason::InvalidRequest, "the container's id is too long");
         agent.detach_later(detach_request(key, String::new(), false), &failure);
         assert!(agent.undelivered.keys().is_empty());
@@ -463,13 +435,13 @@ mod tests {
     async fn detaches_wait_for_the_dpu_unless_their_key_is_attached_again() {
         let (agent, _folder) = agent();
         let undelivered = |container: &str| offload_proto::v1::DetachRequest {
-            key: records::tests::record("a", container).attachment.key,
+            key: vfs::records::tests::record("a", container).attachment.key,
             ..Default::default()
         };
         agent.undelivered.note(undelivered("alone"));
         agent.deliver_detaches().await;
         assert_eq!(agent.undelivered.keys().len(), 1);
-        agent.records.keep(&Arc::new(records::tests::record("a", "alone")));
+        agent.records.keep(&Arc::new(vfs::records::tests::record("a", "alone")));
         agent.deliver_detaches().await;
         assert!(agent.undelivered.keys().is_empty());
     }

@@ -55,7 +55,7 @@ impl Drop for Entered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::records::tests::record;
+    use crate::agent::vfs::records::tests::record;
 
     #[test]
     fn a_key_is_under_way_until_the_last_of_its_calls_has_ended() {

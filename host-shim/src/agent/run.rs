@@ -23,12 +23,12 @@ use tokio::{runtime::Builder, time::timeout};
 use super::{
     Agent, BLOCKING_THREADS,
     config::{Config, VfSourceKind},
-    dial,
+    dpu::dial,
     milestones::Milestone,
-    originals::{Originals, OriginalsError},
-    records::{Records, RecordsError},
     server::serve,
     socket::{ListenError, listen},
+    vfs::originals::{Originals, OriginalsError},
+    vfs::records::{Records, RecordsError},
 };
 use crate::{
     mover::{ARRIVAL_STEPS, Announcer, INWARD_STEPS, OUTWARD_STEPS},

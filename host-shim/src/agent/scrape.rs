@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use metrics::{Calls, Page, label};
 use offload_proto::v1::VfCondition;
 
-use super::{Agent, records::Phase, session::Standing};
+use super::{Agent, dpu::session::Standing, vfs::records::Phase};
 use crate::{cni::environment::Verb, protocol::Request};
 
 /// What the plugin asks of the agent.

@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::{records::tests::record, tests::agent},
+        agent::{tests::agent, vfs::records::tests::record},
         protocol::{DelRequest, SIGN_OF_LIFE},
     };
 

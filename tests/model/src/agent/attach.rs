@@ -1,4 +1,4 @@
-//! ADD: host-shim/src/agent/{attach,intake}.rs.
+//! ADD: host-shim/src/agent/{verbs/attach,vfs/intake}.rs.
 
 use super::{
     Agent, Giving, Step, Then,

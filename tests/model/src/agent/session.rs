@@ -1,4 +1,4 @@
-//! What host and DPU tell each other: host-shim/src/agent/{session,inventory}.rs.
+//! What host and DPU tell each other: host-shim/src/agent/dpu/{session,inventory}.rs.
 
 use super::{Agent, Standing, Wish};
 use crate::{

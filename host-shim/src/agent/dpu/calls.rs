@@ -1,0 +1,236 @@
+//! The calls that the agent makes to its DPU.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{sys::time::TimeSpec, time::ClockId};
+use offload_proto::{
+    Failure, Reason,
+    v1::{
+        AttachRequest, Attachment, AttachmentKey, Bandwidth, CheckRequest, CollectRequest,
+        DetachRequest, Pod, StatusRequest,
+    },
+};
+use tonic::{Request, Status};
+
+use super::session::{Established, failure_of, is_answer};
+use crate::agent::Agent;
+use crate::protocol::{AddRequest, GcRequest, Key};
+
+impl Agent {
+    /// Asks for an attachment until `deadline`, on another session when the first breaks in between.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or why it can't be reached; then nothing of the attachment is left, or
+    /// the next session's hello takes it back.
+    pub(in crate::agent) async fn call_attach(
+        &self,
+        request: &AddRequest,
+        mut session: Arc<Established>,
+        deadline: Instant,
+    ) -> Result<Attachment, Failure> {
+        let patience = self.config.timeouts.reconnect();
+        loop {
+            let message = timed(attach_request(request, &session.id), deadline);
+            let mut client = session.client();
+            let status = match session.bounded(deadline, client.attach(message)).await {
+                Ok(answer) => return complete(answer.attachment),
+                Err(status) => status,
+            };
+            let failure = failure_of(&status);
+            if is_answer(&status) && failure.reason != Reason::StaleSession {
+                return Err(failure);
+            }
+            // Whether the DPU has made the attachment is not known, unless a later session tells.
+            let next = self.session.other_than(&session.id, patience).await;
+            session = match next {
+                Ok(next) if Instant::now() < deadline => next,
+                _ => {
+                    self.disown(&request.key).await;
+                    return Err(failure);
+                }
+            };
+        }
+    }
+
+    /// Takes back what a call whose answer never came may have left: at once, or else later. Where its
+    /// VF is only the inventory can tell: if records were lost, a pod may have it.
+    pub(in crate::agent) async fn disown(&self, key: &Key) {
+        if self.records.by_key(key).is_some() {
+            return;
+        }
+        let request = disowning(key);
+        let limit = self.config.timeouts.reconnect();
+        if let Err(failure) = self.call_detach_within(limit, request.clone()).await {
+            self.detach_later(request, &failure);
+        }
+        self.inventory_wanted();
+    }
+
+    /// Gives an attachment back.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or why it can't be reached.
+    pub(in crate::agent) async fn call_detach(
+        &self,
+        request: DetachRequest,
+    ) -> Result<(), Failure> {
+        self.call_detach_within(self.config.timeouts.detach(), request).await
+    }
+
+    async fn call_detach_within(
+        &self,
+        limit: Duration,
+        request: DetachRequest,
+    ) -> Result<(), Failure> {
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + limit;
+        match session.detach(request, deadline).await {
+            Ok(()) => Ok(()),
+            Err(status) => match failure_of(&status) {
+                failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
+                failure => Err(failure),
+            },
+        }
+    }
+
+    /// Has the DPU compare an attachment with its eswitch.
+    ///
+    /// # Errors
+    /// What differs, or why the DPU can't be reached.
+    pub(in crate::agent) async fn call_check(&self, key: &Key, id: &str) -> Result<(), Failure> {
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.config.timeouts.detach();
+        let request = CheckRequest { key: Some(key.clone().into()), attachment_id: id.to_owned() };
+        let checked =
+            session.bounded(deadline, session.client().check(timed(request, deadline))).await;
+        checked.map(drop).map_err(|status| failure_of(&status))
+    }
+
+    /// Has the DPU release all attachments of a network but the `valid` ones.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or why it can't be reached.
+    pub(in crate::agent) async fn call_collect(
+        &self,
+        request: &GcRequest,
+        valid: Vec<Key>,
+    ) -> Result<Vec<Attachment>, Failure> {
+        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.config.timeouts.detach();
+        let request = CollectRequest {
+            network: request.network.clone(),
+            valid: valid.into_iter().map(Into::into).collect(),
+        };
+        let collected =
+            session.bounded(deadline, session.client().collect(timed(request, deadline))).await;
+        collected.map(|answer| answer.released).map_err(|status| failure_of(&status))
+    }
+
+    /// Why Attach can't be served, by the DPU's own account.
+    ///
+    /// # Errors
+    /// Why the DPU can't be asked.
+    pub(in crate::agent) async fn call_status(
+        &self,
+        session: &Arc<Established>,
+        deadline: Instant,
+    ) -> Result<Vec<String>, Failure> {
+        let answer = session
+            .bounded(deadline, session.client().status(timed(StatusRequest {}, deadline)))
+            .await;
+        answer.map(|answer| answer.problems).map_err(|status| failure_of(&status))
+    }
+}
+
+impl Established {
+    /// Gives an attachment back, in this session's name: should another begin before the call comes
+    /// to the DPU, it is refused, and hits nothing that was attached since.
+    async fn detach(&self, request: DetachRequest, deadline: Instant) -> Result<(), Status> {
+        let request = DetachRequest { session_id: self.id.clone(), ..request };
+        self.bounded(deadline, self.client().detach(timed(request, deadline))).await.map(drop)
+    }
+}
+
+/// A call that tells the DPU when it will be given up.
+pub(in crate::agent) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
+    let mut request = Request::new(message);
+    request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+    request
+}
+
+/// Says that the attachment is given back; with `vf_returned`, that its VF is back as of now. The
+/// session is not known before the call is made.
+pub(in crate::agent) fn detach_request(
+    key: Option<AttachmentKey>,
+    attachment_id: String,
+    vf_returned: bool,
+) -> DetachRequest {
+    let as_of_ns = nanoseconds_since_boot();
+    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id: String::new() }
+}
+
+/// Takes back whatever there is of a key. Where its VF is is not known.
+pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
+    detach_request(Some(key.clone().into()), String::new(), false)
+}
+
+/// On the clock of `CLOCK_BOOTTIME`, which all of one boot's agents share.
+pub(in crate::agent) fn nanoseconds_since_boot() -> u64 {
+    let clock = ClockId::CLOCK_BOOTTIME.now().unwrap_or(TimeSpec::new(0, 0));
+    Duration::from(clock).as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
+    let AddRequest { key, pod, bandwidth, .. } = request.clone();
+    AttachRequest {
+        session_id: session_id.to_owned(),
+        key: Some(key.into()),
+        network: request.network.clone(),
+        pod: Some(Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid }),
+        pci_address: request.pci_address.clone().unwrap_or_default(),
+        mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        addresses: request.addresses.clone(),
+        bandwidth: Some(Bandwidth {
+            ingress_rate: bandwidth.ingress_rate,
+            ingress_burst: bandwidth.ingress_burst,
+            egress_rate: bandwidth.egress_rate,
+            egress_burst: bandwidth.egress_burst,
+        }),
+        as_of_ns: nanoseconds_since_boot(),
+    }
+}
+
+/// An attachment with all that the agent relies on.
+fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
+    let attachment = attachment.unwrap_or_default();
+    let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.pci_address.is_empty());
+    if has_vf && attachment.key.is_some() && !attachment.id.is_empty() {
+        return Ok(attachment);
+    }
+    Err(Failure::new(Reason::Internal, "the DPU answered Attach without id, key or VF"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{tests::agent, vfs::records::tests::record};
+
+    #[tokio::test]
+    async fn who_gives_a_call_up_does_not_claim_that_the_vf_is_home() {
+        let (agent, _folder) = agent();
+        let key = record("a", "c").key();
+        agent.disown(&key).await;
+        assert!(!agent.undelivered.get(&key).unwrap().vf_returned);
+        assert!(agent.sent_inventory().is_wanted_again, "the inventory is told again");
+    }
+
+    #[test]
+    fn the_dpu_is_told_the_deadline() {
+        let request = timed((), Instant::now() + Duration::from_secs(30));
+        let told = request.metadata().get("grpc-timeout").unwrap().to_str().unwrap();
+        assert!(told.starts_with("29") || told.starts_with("30"), "{told}");
+    }
+}

@@ -1,0 +1,528 @@
+//! The one session with the DPU: opened, kept, and opened again when it breaks.
+
+mod attend;
+
+use std::{
+    collections::HashSet,
+    convert::Infallible,
+    future::Future,
+    sync::{Arc, OnceLock, Weak},
+    time::{Duration, Instant},
+};
+
+use bootstrap::Chain;
+use mtls::{ConnectError, Connector, LiveCredentials};
+use offload_proto::{
+    Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
+    v1::{
+        self, DpuMessage, HostMessage, Welcome, dpu_message, host_message,
+        workload_network_client::WorkloadNetworkClient,
+    },
+};
+use tokio::{
+    sync::{
+        Notify,
+        mpsc::{self, error::TrySendError},
+        watch,
+    },
+    time::{sleep, timeout, timeout_at},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Response, Status, Streaming, transport::Channel};
+
+use super::dial;
+use crate::agent::{Agent, config::Config, milestones::Milestone};
+use attend::{Loss, attend};
+
+/// Pauses between attempts: the first and the longest. They double in between, and each is
+/// shortened by chance so that the hosts of a rack do not come back in step.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// How long a call waits for the first session of an agent that has only just started.
+const FIRST_SESSION: Duration = Duration::from_secs(5);
+/// Messages to the DPU that may wait to be sent.
+const OUTBOX: usize = 256;
+/// What a DPU that does not answer heartbeats is told as.
+const SILENCE: &str = "it does not answer heartbeats";
+/// How often the certificate files are looked at.
+const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
+
+/// How it stands with the DPU.
+#[derive(Clone, Debug)]
+pub(in crate::agent) enum Standing {
+    /// There is a session.
+    Up(Arc<Established>),
+    /// There is none.
+    Down {
+        /// Since when.
+        since: Instant,
+        /// Whether there has been one in this boot of the host.
+        was_up: bool,
+        /// What became of the agent's first attempt.
+        first_attempt: FirstAttempt,
+        /// Why the latest attempt failed.
+        failure: Failure,
+    },
+}
+
+/// The agent's first attempt to have a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent) enum FirstAttempt {
+    /// Nobody makes it yet: to wait for it would be in vain.
+    NotBegun,
+    UnderWay,
+    Over,
+}
+
+/// A session that the DPU has welcomed.
+#[derive(Debug)]
+pub(in crate::agent) struct Established {
+    /// Names it in `AttachRequest` and `DetachRequest`.
+    pub id: String,
+    client: WorkloadNetworkClient<Channel>,
+    outbox: mpsc::Sender<HostMessage>,
+    /// A message found the outbox full.
+    overflow: Notify,
+    /// The DPU is silent: nothing is to be waited for.
+    silent: CancellationToken,
+}
+
+impl Established {
+    /// The calls of this session's connection.
+    #[must_use]
+    pub(in crate::agent) fn client(&self) -> WorkloadNetworkClient<Channel> {
+        self.client.clone()
+    }
+
+    /// Makes a call, and gives it up at `deadline`, or as soon as the DPU is known to be silent.
+    ///
+    /// # Errors
+    /// The DPU's refusal, or that there is no answer.
+    pub(in crate::agent) async fn bounded<T>(
+        &self,
+        deadline: Instant,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Status> {
+        tokio::select! {
+            biased;
+            () = self.silent.cancelled() => Err(Status::unavailable(SILENCE)),
+            answer = timeout_at(deadline.into(), call) => match answer {
+                Ok(answer) => answer.map(Response::into_inner),
+                Err(_) => Err(Status::deadline_exceeded("its deadline has passed")),
+            },
+        }
+    }
+
+    /// Sends a message, and tells whether it is on its way. A DPU that takes none ends the session,
+    /// so that what could not be sent is in its successor's hello.
+    pub(in crate::agent) fn send(&self, message: host_message::Message) -> bool {
+        match self.outbox.try_send(HostMessage { message: Some(message) }) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                self.overflow.notify_one();
+                false
+            }
+            Err(TrySendError::Closed(_)) => false,
+        }
+    }
+}
+
+/// The session with the DPU.
+#[derive(Debug)]
+pub(in crate::agent) struct Session {
+    standing: watch::Sender<Standing>,
+    connector: OnceLock<Connector>,
+    credentials: OnceLock<LiveCredentials>,
+}
+
+impl Session {
+    /// None yet. `was_up`: an earlier agent had one in this boot of the host.
+    pub(in crate::agent) fn new(was_up: bool) -> Self {
+        let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
+        let since = Instant::now();
+        let first_attempt = FirstAttempt::NotBegun;
+        let standing = Standing::Down { since, was_up, first_attempt, failure };
+        Self {
+            standing: watch::Sender::new(standing),
+            connector: OnceLock::new(),
+            credentials: OnceLock::new(),
+        }
+    }
+
+    /// How it stands now.
+    #[must_use]
+    pub(in crate::agent) fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    /// The session. Where it was lost just now, waits for the next one until `patience` after the
+    /// loss. Where the agent has only just started, waits for what becomes of its first attempt, once that
+    /// is made.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(in crate::agent) async fn current(
+        &self,
+        patience: Duration,
+    ) -> Result<Arc<Established>, Failure> {
+        self.other_than("", patience).await
+    }
+
+    /// A session other than the one of this id. As [`Self::current`].
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(in crate::agent) async fn other_than(
+        &self,
+        id: &str,
+        patience: Duration,
+    ) -> Result<Arc<Established>, Failure> {
+        let asked = Instant::now();
+        let mut standing = self.standing.subscribe();
+        loop {
+            let (until, failure) = match &*standing.borrow_and_update() {
+                Standing::Up(session) if session.id != id => return Ok(Arc::clone(session)),
+                Standing::Up(_) => (asked + patience, lost("its session is over")),
+                Standing::Down { since, first_attempt, failure, .. } => {
+                    let until = match first_attempt {
+                        FirstAttempt::NotBegun => asked,
+                        FirstAttempt::UnderWay => asked + patience.max(FIRST_SESSION),
+                        FirstAttempt::Over => *since + patience,
+                    };
+                    (until, failure.clone())
+                }
+            };
+            let deadline = tokio::time::Instant::from_std(until);
+            match timeout_at(deadline, standing.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return Err(failure),
+            }
+        }
+    }
+
+    /// Sends a message, if there is a session, and tells whether it is on its way.
+    pub(in crate::agent) fn send(&self, message: host_message::Message) -> bool {
+        match &*self.standing.borrow() {
+            Standing::Up(session) => session.send(message),
+            Standing::Down { .. } => false,
+        }
+    }
+
+    /// Keeps a session, for ever.
+    pub(in crate::agent) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
+        self.begin();
+        let mut pause = FIRST_PAUSE;
+        let mut renewal = None;
+        let mut warned = Warned::default();
+        loop {
+            match self.hold_one(agent, renewal.take()).await {
+                Ended::BeforeWelcome(failure) => {
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    let reason = failure.reason;
+                    if warned.is_new(reason) {
+                        tracing::warn!(%reason, "no session with the DPU: {failure}");
+                    } else {
+                        tracing::info!(%reason, "no session with the DPU: {failure}");
+                    }
+                    self.went_down(failure, Instant::now());
+                }
+                Ended::AfterWelcome(Loss { failure, since, pause: first }) => {
+                    pause = first;
+                    warned = Warned::default();
+                    let reason = failure.reason;
+                    tracing::warn!(%reason, "the session with the DPU is over: {failure}");
+                    self.went_down(failure, since);
+                }
+                Ended::Renewed(next) => {
+                    tracing::info!("the session goes on with renewed certificates");
+                    warned = Warned::default();
+                    // What is begun from here on is not in the next hello, and waits for its session.
+                    self.went_down(lost("its connection is being renewed"), Instant::now());
+                    renewal = Some(next);
+                    continue;
+                }
+            }
+            sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+        }
+    }
+
+    fn begin(&self) {
+        self.standing.send_modify(|standing| {
+            if let Standing::Down { first_attempt, .. } = standing {
+                *first_attempt = FirstAttempt::UnderWay;
+            }
+        });
+    }
+
+    fn went_down(&self, failure: Failure, lost_at: Instant) {
+        self.standing.send_modify(|standing| {
+            let (since, was_up) = match standing {
+                Standing::Up(_) => (lost_at, true),
+                Standing::Down { since, was_up, .. } => (*since, *was_up),
+            };
+            let first_attempt = FirstAttempt::Over;
+            *standing = Standing::Down { since, was_up, first_attempt, failure };
+        });
+    }
+
+    /// Opens a session and stays with it until it ends.
+    async fn hold_one(&self, agent: &Arc<Agent>, renewal: Option<Box<Renewal>>) -> Ended {
+        let limit = agent.config.timeouts.connect();
+        let connector = match self.connector(&agent.config) {
+            Ok(connector) => connector,
+            Err(failure) => return Ended::BeforeWelcome(failure),
+        };
+        let opened = match timeout(limit, open(agent, connector, renewal)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(lost(format!("it did not answer within {limit:?}"))),
+        };
+        let (session, mut inbox, period) = match opened {
+            Ok(opened) => opened,
+            Err(failure) => return Ended::BeforeWelcome(failure),
+        };
+        let session = Arc::new(session);
+        self.standing.send_replace(Standing::Up(Arc::clone(&session)));
+        agent.session_began();
+        let channel = tokio::select! {
+            loss = attend(agent, &session, &mut inbox, period) => return Ended::AfterWelcome(loss),
+            channel = connector.renewed() => channel,
+        };
+        Ended::Renewed(Box::new(Renewal { channel, session, _inbox: inbox }))
+    }
+
+    /// The agent's certificate. `None`: it could not be read yet.
+    pub(in crate::agent) fn credentials(&self) -> Option<&LiveCredentials> {
+        self.credentials.get()
+    }
+
+    /// That the agent's certificate expires within `ahead`, or has expired: one sentence.
+    pub(in crate::agent) fn certificate_expiring(&self, ahead: Duration) -> Option<String> {
+        self.credentials.get()?.expiring(ahead)
+    }
+
+    /// That the agent's certificate has expired, or that its replacement is refused: one sentence.
+    pub(in crate::agent) fn certificate_problem(&self) -> Option<String> {
+        self.credentials.get()?.problem()
+    }
+
+    /// Who speaks in the session that there is now. Gone once that is over.
+    pub(in crate::agent) fn speaker(&self) -> Weak<Established> {
+        match &*self.standing.borrow() {
+            Standing::Up(session) => Arc::downgrade(session),
+            Standing::Down { .. } => Weak::new(),
+        }
+    }
+
+    /// The connector, made when the certificates can be read for the first time.
+    fn connector(&self, config: &Config) -> Result<&Connector, Failure> {
+        if let Some(connector) = self.connector.get() {
+            return Ok(connector);
+        }
+        let (credentials, connector) = dial::by(config)?;
+        self.credentials.get_or_init(|| credentials.clone());
+        tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
+        tokio::spawn(credentials.follow(CERTIFICATE_PERIOD));
+        Ok(self.connector.get_or_init(|| connector))
+    }
+}
+
+/// Opens a session, by a connection that is there already if there is one.
+async fn open(
+    agent: &Arc<Agent>,
+    connector: &Connector,
+    renewal: Option<Box<Renewal>>,
+) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
+    let channel = match &renewal {
+        Some(renewal) => renewal.channel.clone(),
+        None => connector.connect().await.map_err(|error| refused(&error))?,
+    };
+    let renewed_session_id = renewal.as_ref().map_or_else(String::new, |it| it.session.id.clone());
+    let mut client = WorkloadNetworkClient::new(channel)
+        .max_decoding_message_size(MESSAGE_LIMIT)
+        .max_encoding_message_size(MESSAGE_LIMIT);
+    let (outbox, messages) = mpsc::channel(OUTBOX);
+    let hello = v1::Hello { renewed_session_id, ..agent.hello().await? };
+    let hello = HostMessage { message: Some(host_message::Message::Hello(hello)) };
+    outbox.send(hello).await.map_err(|_| lost("the session was closed"))?;
+    let inbox = client.session(ReceiverStream::new(messages)).await;
+    let mut inbox = inbox.map_err(|status| failure_of(&status))?.into_inner();
+    let welcome = welcome(inbox.message().await.map_err(|status| failure_of(&status))?)?;
+    tracing::info!(
+        dpu = welcome.dpu,
+        version = welcome.service_version,
+        session = welcome.session_id,
+        "the DPU welcomed this host"
+    );
+    Milestone::SessionWelcomed.pass();
+    let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
+    let session = Established {
+        id: welcome.session_id,
+        client,
+        outbox,
+        overflow: Notify::new(),
+        silent: CancellationToken::new(),
+    };
+    Ok((session, inbox, period))
+}
+
+/// The reasons that have been warned of since the last session. The next attempts fail for the same ones.
+#[derive(Default)]
+struct Warned(HashSet<Reason>);
+
+impl Warned {
+    /// Whether it is to be warned of: it does not go away by itself, and has not been told yet.
+    fn is_new(&mut self, reason: Reason) -> bool {
+        !reason.is_passing() && self.0.insert(reason)
+    }
+}
+
+/// How a session ended.
+enum Ended {
+    BeforeWelcome(Failure),
+    AfterWelcome(Loss),
+    Renewed(Box<Renewal>),
+}
+
+/// There is another connection to open the next session by. The session that is renewed stays open until
+/// then, so that to the DPU the host is never away.
+struct Renewal {
+    channel: Channel,
+    session: Arc<Established>,
+    _inbox: Streaming<DpuMessage>,
+}
+
+fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
+    let Some(dpu_message::Message::Welcome(welcome)) = first.and_then(|first| first.message) else {
+        return Err(lost("it did not begin the session with a welcome"));
+    };
+    if (PROTOCOL_LOWEST..=PROTOCOL_HIGHEST).contains(&welcome.protocol) {
+        return Ok(welcome);
+    }
+    let message = format!(
+        "the DPU speaks version {} of the session protocol, and the agent {PROTOCOL_LOWEST} to \
+         {PROTOCOL_HIGHEST}: upgrade the older of the two",
+        welcome.protocol
+    );
+    Err(Failure::new(Reason::Unsupported, message))
+}
+
+/// The versions of the session protocol that the agent speaks.
+pub(in crate::agent) fn protocol_versions() -> v1::ProtocolVersions {
+    v1::ProtocolVersions { lowest: PROTOCOL_LOWEST, highest: PROTOCOL_HIGHEST }
+}
+
+fn lost(why: impl std::fmt::Display) -> Failure {
+    Failure::new(Reason::DpuUnreachable, format!("the DPU can't be reached: {why}"))
+}
+
+fn refused(error: &ConnectError) -> Failure {
+    let reason =
+        if error.is_certificate() { Reason::CertificateRefused } else { Reason::DpuUnreachable };
+    Failure::new(reason, Chain(error).to_string())
+}
+
+/// What a call failed with: the DPU's own words, or the transport's.
+pub(in crate::agent) fn failure_of(status: &Status) -> Failure {
+    if let Some(failure) = Failure::from_status(status) {
+        return failure;
+    }
+    if let Some(error) = ConnectError::find(status) {
+        return refused(error);
+    }
+    match status.code() {
+        Code::DeadlineExceeded => Failure::new(
+            Reason::DeadlineExceeded,
+            format!("the DPU did not answer in time: {}", status.message()),
+        ),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => {
+            lost(status.message())
+        }
+        code => Failure::new(
+            Reason::Internal,
+            format!("the DPU answered {code:?}: {}", status.message()),
+        ),
+    }
+}
+
+/// Whether the DPU itself refused, so that nothing is left undecided.
+pub(in crate::agent) fn is_answer(status: &Status) -> bool {
+    Failure::from_status(status).is_some_and(|failure| failure.reason != Reason::DeadlineExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::v1::Heartbeat;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    fn session() -> (Established, mpsc::Receiver<HostMessage>) {
+        let (outbox, messages) = mpsc::channel(1);
+        let channel = Endpoint::from_static("http://[::1]:1").connect_lazy();
+        let session = Established {
+            id: "1".into(),
+            client: WorkloadNetworkClient::new(channel),
+            outbox,
+            overflow: Notify::new(),
+            silent: CancellationToken::new(),
+        };
+        (session, messages)
+    }
+
+    #[tokio::test]
+    async fn a_dpu_that_takes_no_messages_ends_the_session() {
+        let (session, _messages) = session();
+        let beat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
+        assert!(session.send(beat()));
+        assert!(!session.send(beat()), "what does not fit is not on its way");
+        timeout(Duration::from_secs(5), session.overflow.notified()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn calls_to_a_silent_dpu_are_given_up() {
+        let (session, _messages) = session();
+        session.silent.cancel();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let call = std::future::pending::<Result<Response<()>, Status>>();
+        let failure = failure_of(&session.bounded(deadline, call).await.unwrap_err());
+        assert_eq!(failure.reason, Reason::DpuUnreachable);
+    }
+
+    /// Its caller came while no agent was there, or another one.
+    #[tokio::test]
+    async fn a_call_waits_for_the_first_attempt_of_an_agent_that_has_only_just_started() {
+        let sessions = Session::new(true);
+        let at_once = timeout(Duration::from_secs(3), sessions.current(Duration::ZERO)).await;
+        assert!(at_once.unwrap().is_err(), "there is no attempt to wait for");
+        sessions.begin();
+        let ends_it = async { sessions.went_down(lost("refused"), Instant::now()) };
+        let (told, ()) = tokio::join!(sessions.current(Duration::ZERO), ends_it);
+        assert!(told.unwrap_err().message.ends_with("refused"));
+        let later = sessions.current(Duration::ZERO).await.unwrap_err();
+        assert!(later.message.ends_with("refused"), "{later}");
+    }
+
+    #[test]
+    fn what_stays_as_it_is_is_warned_of_once() {
+        let mut warned = Warned::default();
+        assert!(!warned.is_new(Reason::DpuUnreachable), "a DPU that boots is back by itself");
+        assert!(warned.is_new(Reason::HostUnknown));
+        assert!(warned.is_new(Reason::CertificateRefused));
+        assert!(!warned.is_new(Reason::HostUnknown) && !warned.is_new(Reason::CertificateRefused));
+    }
+
+    #[test]
+    fn a_dpu_of_another_protocol_is_refused_with_what_to_do() {
+        let first = |protocol| {
+            let welcome = Welcome { protocol, ..Welcome::default() };
+            DpuMessage { message: Some(dpu_message::Message::Welcome(welcome)) }
+        };
+        assert!(welcome(Some(first(PROTOCOL_HIGHEST))).is_ok());
+        let failure = welcome(Some(first(PROTOCOL_HIGHEST + 1))).unwrap_err();
+        assert_eq!(failure.reason, Reason::Unsupported);
+        assert!(failure.message.ends_with("upgrade the older of the two"), "{failure}");
+        let later = welcome(Some(DpuMessage { message: None })).unwrap_err();
+        assert_eq!(later.reason, Reason::DpuUnreachable);
+    }
+}

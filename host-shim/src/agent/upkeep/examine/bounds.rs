@@ -1,0 +1,86 @@
+//! An answer that the DPU takes, however much was found.
+
+use std::mem;
+
+use bootstrap::cut;
+use offload_proto::{encoded_len, first_that_fit, v1::Examination};
+
+/// Longest text of an answer, in bytes, but for the words that tell that it was cut.
+const LONGEST_TEXT: usize = 1024;
+/// What the message needs around an answer, in bytes.
+const ENVELOPE: usize = 64;
+
+/// Leaves out what a message of `limit` bytes has no room for, and counts it: differences get half of
+/// the room if they need it, and VFs the rest, those of attachments first.
+pub(in crate::agent) fn fit(mut found: Examination, limit: usize) -> Examination {
+    cut_texts(&mut found);
+    let (mut vfs, differences) = (mem::take(&mut found.vfs), mem::take(&mut found.differences));
+    vfs.sort_by_key(|vf| vf.attachment_id.is_empty());
+    let room = limit.saturating_sub(encoded_len(&found) + ENVELOPE);
+    let (differences, differences_left_out) = first_that_fit(differences, room / 2);
+    found.differences = differences;
+    let room = limit.saturating_sub(encoded_len(&found) + ENVELOPE);
+    let (vfs, vfs_left_out) = first_that_fit(vfs, room);
+    found.vfs = vfs;
+    found.vfs_left_out = count(vfs_left_out);
+    found.differences_left_out = count(differences_left_out);
+    found
+}
+
+fn cut_texts(found: &mut Examination) {
+    let differences = found.differences.iter_mut();
+    let differences = differences.flat_map(|found| [&mut found.message, &mut found.why]);
+    let repairs = found.repairs.iter_mut().map(|repair| &mut repair.message);
+    for text in differences.chain(repairs).chain([&mut found.problem]) {
+        *text = cut(mem::take(text), LONGEST_TEXT);
+    }
+}
+
+fn count(number: usize) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::{
+        Finding,
+        v1::{ExaminedVf, Repair},
+    };
+
+    use super::*;
+
+    const LIMIT: usize = 64 * 1024;
+
+    #[test]
+    fn little_is_told_as_it_is() {
+        let found = Examination {
+            vfs: vec![ExaminedVf { netdev: "p0v1".into(), ..ExaminedVf::default() }],
+            differences: vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")],
+            ..Examination::default()
+        };
+        assert_eq!(fit(found.clone(), LIMIT), found);
+    }
+
+    #[test]
+    fn a_host_with_thousands_of_findings_answers_within_the_limit() {
+        let vf = |number: usize| ExaminedVf {
+            attachment_id: if number.is_multiple_of(1000) { "held".into() } else { String::new() },
+            netns: "/run/netns/of-some-pod".into(),
+            ..ExaminedVf::default()
+        };
+        let repair = Repair { message: "x".repeat(LIMIT), ..Repair::default() };
+        let found = Examination {
+            vfs: (0..5000).map(vf).collect(),
+            differences: vec![Finding::VfDiffers.of("pf0vf1", "y".repeat(LIMIT)); 5000],
+            repairs: vec![repair; 8],
+            ..Examination::default()
+        };
+        let told = fit(found, LIMIT);
+        assert!(encoded_len(&told) <= LIMIT, "{}", encoded_len(&told));
+        let of = |told: usize, left_out: u32| told + usize::try_from(left_out).unwrap();
+        assert_eq!(of(told.vfs.len(), told.vfs_left_out), 5000);
+        assert_eq!(of(told.differences.len(), told.differences_left_out), 5000);
+        assert!(told.vfs.len() > 100 && told.differences.len() > 10 && told.repairs.len() == 8);
+        assert_eq!(told.vfs.iter().filter(|vf| vf.attachment_id == "held").count(), 5);
+    }
+}

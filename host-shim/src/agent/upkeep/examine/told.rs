@@ -1,0 +1,115 @@
+//! How what was found is told.
+
+use offload_proto::{
+    Finding,
+    v1::{Difference, ExaminedVf, VfPlace},
+};
+
+use super::name_of;
+use crate::{
+    agent::vfs::records::Record,
+    vf_source::{OtherVf, VfIdentity, Whereabouts},
+};
+
+/// That a VF has no netdev that could be had.
+pub(in crate::agent) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
+    let VfIdentity { pci_address, .. } = &other.identity;
+    let subject = name_of(&other.identity);
+    match other.whereabouts {
+        Whereabouts::HandedOver(_) => None,
+        Whereabouts::Unbound => {
+            Some(Finding::VfUnbound.of(subject, format!("{pci_address} has no driver")))
+        }
+        Whereabouts::Elsewhere => {
+            let message = format!(
+                "{pci_address} has a driver, and its netdev is in no network namespace that can be \
+                 looked into"
+            );
+            Some(Finding::VfNowhere.of(subject, message))
+        }
+    }
+}
+
+/// That a pod's VF is not in it.
+pub(in crate::agent) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
+    let (address, key, place) = (record.pci_address(), record.key(), place_of(vf));
+    let message = format!("VF {address} of {key} is not in its pod, but {place}");
+    Finding::PodVfMissing.of(record.id(), message)
+}
+
+/// That the interface in a pod is not as it should be.
+pub(in crate::agent) fn pod_differs(record: &Record, what: &str) -> Difference {
+    Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
+}
+
+/// What an attachment waits for that is being given back; `differing`: how its VF, which is home, is
+/// not as it was.
+pub(in crate::agent) fn release_pending(
+    record: &Record,
+    vf: &ExaminedVf,
+    differing: &str,
+) -> Difference {
+    let (address, place) = (record.pci_address(), place_of(vf));
+    let why = match vf.place() {
+        _ if !differing.is_empty() => format!("its VF {address} is not as it was: {differing}"),
+        _ if record.is_returned => "the DPU has not taken it".into(),
+        VfPlace::Host => format!("its VF {address}, {place}, is not ready yet"),
+        _ => format!("its VF {address} is not back yet, but {place}"),
+    };
+    Finding::ReleasePending
+        .of(record.id(), format!("{} is being given back, and {why}", record.key()))
+}
+
+fn place_of(vf: &ExaminedVf) -> String {
+    match vf.place() {
+        VfPlace::Host => format!("in the host's network namespace as {}", vf.netdev),
+        VfPlace::Elsewhere => format!("in the network namespace {} as {}", vf.netns, vf.netdev),
+        VfPlace::Pod => "still in its pod".into(),
+        VfPlace::Unbound => "without a driver".into(),
+        _ => "nowhere to be found".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::vfs::records::tests::record;
+
+    #[test]
+    fn what_a_release_waits_for_is_told() {
+        let waiting = record("a", "c");
+        let home = Record { is_returned: true, ..waiting.clone() };
+        let at = |place: VfPlace| ExaminedVf {
+            place: place.into(),
+            netns: "/run/netns/foreign".into(),
+            netdev: "net1".into(),
+            ..ExaminedVf::default()
+        };
+        for (record, place, differing, why) in [
+            (&home, VfPlace::Host, "", "the DPU has not taken it"),
+            (&waiting, VfPlace::Host, "it is up", "its VF pci-a is not as it was: it is up"),
+            (
+                &waiting,
+                VfPlace::Host,
+                "",
+                "its VF pci-a, in the host's network namespace as net1, is not ready yet",
+            ),
+            (
+                &waiting,
+                VfPlace::Elsewhere,
+                "",
+                "its VF pci-a is not back yet, but in the network namespace /run/netns/foreign as net1",
+            ),
+            (&waiting, VfPlace::Pod, "", "its VF pci-a is not back yet, but still in its pod"),
+            (
+                &waiting,
+                VfPlace::Nowhere,
+                "",
+                "its VF pci-a is not back yet, but nowhere to be found",
+            ),
+        ] {
+            let told = release_pending(record, &at(place), differing).message;
+            assert_eq!(told, format!("c/eth0 is being given back, and {why}"));
+        }
+    }
+}

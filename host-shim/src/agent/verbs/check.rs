@@ -1,0 +1,116 @@
+//! CHECK: is what an ADD made still in place?
+
+use std::sync::Arc;
+
+use offload_proto::{Failure, Reason};
+
+use crate::agent::{
+    Agent,
+    vfs::records::{Phase, Record},
+};
+use crate::{
+    mover::inspect,
+    protocol::{CheckRequest, Key},
+};
+
+impl Agent {
+    /// Serves a CHECK: the record, the previous result, the pod's interface and the DPU's eswitch.
+    ///
+    /// # Errors
+    /// The first thing that is not as it should be.
+    pub(in crate::agent) async fn check(
+        self: &Arc<Self>,
+        request: CheckRequest,
+    ) -> Result<(), Failure> {
+        let _key = self.keys.lock(&request.key).await;
+        let record = self.records.by_key(&request.key).ok_or_else(|| {
+            let message = format!("the agent has no attachment {}", request.key);
+            Failure::new(Reason::AttachmentUnknown, message)
+        })?;
+        compare_promise(&request, &record)?;
+        self.inspect(&record).await?;
+        self.call_check(&request.key, record.id()).await
+    }
+
+    async fn inspect(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
+        let key = record.key();
+        let netns = record.netns.living().ok_or_else(|| {
+            failed(&key, &format!("its network namespace {} has ended", record.netns.path))
+        })?;
+        let cargo = self.cargo(record)?;
+        let inspected = self.look(move || inspect(&cargo, &netns)).await?;
+        let difference =
+            inspected.map_err(|error| Failure::new(Reason::CheckFailed, error.to_string()))?;
+        difference.map_or(Ok(()), |what| Err(failed(&key, &what)))
+    }
+}
+
+/// Compares the record with what the runtime was promised and where it says the pod is.
+fn compare_promise(request: &CheckRequest, record: &Record) -> Result<(), Failure> {
+    let key = &request.key;
+    match record.phase {
+        Phase::Attaching => return Err(failed(key, "its ADD was not answered yet")),
+        Phase::Releasing => return Err(failed(key, "it is being given back")),
+        Phase::Live => {}
+    }
+    if request.netns != record.netns.path {
+        let message =
+            format!("it is in the network namespace {}, not {}", record.netns.path, request.netns);
+        return Err(failed(key, &message));
+    }
+    if let Some(mac) = &request.mac
+        && !mac.eq_ignore_ascii_case(&record.attachment.mac)
+    {
+        let message = format!("its MAC address is {}, not {mac}", record.attachment.mac);
+        return Err(failed(key, &message));
+    }
+    let held = &record.attachment.addresses;
+    let strange =
+        request.addresses.iter().find(|wanted| !held.iter().any(|held| held.address == **wanted));
+    strange.map_or(Ok(()), |address| Err(failed(key, &format!("it does not hold {address}"))))
+}
+
+fn failed(key: &Key, what: &str) -> Failure {
+    Failure::new(Reason::CheckFailed, format!("attachment {key} is not in order: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::v1;
+
+    use super::*;
+    use crate::agent::vfs::records::tests::record;
+
+    fn request() -> CheckRequest {
+        CheckRequest {
+            key: record("a", "c").key(),
+            netns: "/run/netns/a".into(),
+            mac: Some("02:00:00:00:00:0A".into()),
+            addresses: vec!["10.0.0.5/24".into()],
+        }
+    }
+
+    fn checked(request: &CheckRequest, phase: Phase) -> Result<(), String> {
+        let mut record = Record { phase, ..record("a", "c") };
+        record.attachment.mac = "02:00:00:00:00:0a".into();
+        record.attachment.addresses =
+            vec![v1::Address { address: "10.0.0.5/24".into(), gateway: String::new() }];
+        compare_promise(request, &record).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn a_kept_promise_is_in_order() {
+        assert_eq!(checked(&request(), Phase::Live), Ok(()));
+    }
+
+    #[test]
+    fn each_broken_promise_is_told() {
+        let told = |request: CheckRequest| checked(&request, Phase::Live).unwrap_err();
+        assert!(told(CheckRequest { netns: "/b".into(), ..request() }).contains("not /b"));
+        let other_mac = Some("02:00:00:00:00:0b".into());
+        assert!(told(CheckRequest { mac: other_mac, ..request() }).contains("MAC"));
+        let addresses = vec!["10.0.0.6/24".into()];
+        assert!(told(CheckRequest { addresses, ..request() }).contains("10.0.0.6/24"));
+        assert!(checked(&request(), Phase::Releasing).unwrap_err().contains("given back"));
+    }
+}

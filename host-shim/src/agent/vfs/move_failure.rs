@@ -1,0 +1,23 @@
+//! What a failed move of a VF is told as.
+
+use bootstrap::Chain;
+use offload_proto::{Failure, Reason};
+
+use super::records::Record;
+use crate::mover::{Failed, MoveError};
+
+/// Tells what, on what, why.
+pub(in crate::agent) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
+    let reason = failed.source.as_ref().map_or(Reason::MoveFailed, MoveError::reason);
+    for left in &failed.left {
+        let (step, error) = (left.step, &left.source);
+        tracing::warn!(attachment = record.id(), step, %error, "an undo failed");
+    }
+    let message = format!(
+        "moving VF {} for {} failed: {}",
+        record.pci_address(),
+        record.key(),
+        Chain(failed)
+    );
+    Failure::new(reason, message)
+}

@@ -1,0 +1,324 @@
+//! Whether free VFs are proven to be as they were: what a pod can change of one is more than anybody
+//! can list, so all of a VF is compared with its original, and nothing may be stacked on it.
+//!
+//! To look at all of a VF takes a while. What was found is remembered for as long as the VF stays
+//! where it is, and is found anew when it comes home, at the agent's start, and every now and then.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use netlink::{Error, Link, NetSysfs, Painter, Portrait};
+use offload_proto::Failure;
+
+use super::stacked::Stacked;
+use crate::agent::{Agent, locked};
+use crate::vf_source::VfIdentity;
+
+/// What was found of VFs in the host's namespace.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct Proofs(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By PCI address.
+    proofs: HashMap<String, Proof>,
+    /// The links of VFs on which nothing was stacked when all namespaces could be looked into, or when
+    /// they were made, by PCI address: no pod stacks anything on a link that is at home.
+    bare: HashMap<String, u32>,
+}
+
+#[derive(Debug)]
+struct Proof {
+    /// When it was looked at. Of two looks the later counts, whichever comes to its end first.
+    at: Instant,
+    /// `None`: the VF has left since.
+    finding: Option<Finding>,
+}
+
+#[derive(Debug)]
+struct Finding {
+    /// The link that was looked at. `None`: any, for the VF was in somebody's hands.
+    index: Option<u32>,
+    /// What was not as before.
+    differences: Vec<String>,
+}
+
+impl Finding {
+    fn is_of(&self, link: &Link) -> bool {
+        self.index.is_none_or(|index| index == link.index)
+    }
+}
+
+/// What the portrait of a VF tells. It is proven only once it is known what is stacked on it, too.
+#[derive(Debug)]
+#[must_use = "nothing is proven yet"]
+pub(in crate::agent) struct Seen {
+    vf: VfIdentity,
+    index: u32,
+    /// The link was made just now, so that nothing is stacked on it.
+    is_new: bool,
+    at: Instant,
+    differences: Vec<String>,
+}
+
+impl Proofs {
+    /// What was not as before when a VF was looked at. `None`: it was not, or is another link now.
+    pub(in crate::agent) fn of(&self, vf: &VfIdentity, link: &Link) -> Option<Vec<String>> {
+        let known = locked(&self.0);
+        let finding = known.proofs.get(&vf.pci_address)?.finding.as_ref()?;
+        finding.is_of(link).then(|| finding.differences.clone())
+    }
+
+    /// What was not as before of the VF at a PCI address, if that is known.
+    pub(in crate::agent) fn differences(&self, pci_address: &str) -> Vec<String> {
+        let known = locked(&self.0);
+        let finding = known.proofs.get(pci_address).and_then(|proof| proof.finding.as_ref());
+        finding.map(|finding| finding.differences.clone()).unwrap_or_default()
+    }
+
+    /// Whether a VF was found not to be as before.
+    pub(in crate::agent) fn is_refuted(&self, vf: &VfIdentity, link: &Link) -> bool {
+        self.of(vf, link).is_some_and(|differences| !differences.is_empty())
+    }
+
+    /// Whether a VF was found to be as before.
+    pub(in crate::agent) fn is_proven(&self, vf: &VfIdentity, link: &Link) -> bool {
+        self.of(vf, link).is_some_and(|differences| differences.is_empty())
+    }
+
+    /// Remembers what was found of a VF that was seen, and what is `stacked`, and tells what is not as
+    /// before.
+    fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {
+        let Seen { vf, index, is_new, at, mut differences } = seen;
+        let mut known = locked(&self.0);
+        if !is_new {
+            differences.extend_from_slice(stacked.on(index));
+            if known.bare.get(&vf.pci_address) != Some(&index) {
+                differences.extend_from_slice(stacked.unseen());
+            }
+        }
+        let is_bare = is_new || (stacked.on(index).is_empty() && stacked.unseen().is_empty());
+        let finding = Finding { index: Some(index), differences: differences.clone() };
+        if known.note(&vf.pci_address, at, Some(finding)) && is_bare {
+            known.bare.insert(vf.pci_address, index);
+        }
+        differences
+    }
+
+    /// A VF was in somebody's hands of whom no record tells: it is not as before until it is found
+    /// to be.
+    pub(in crate::agent) fn suspect(&self, pci_address: &str) {
+        let differences = vec!["a pod has had it".into()];
+        self.leave(pci_address, Some(Finding { index: None, differences }));
+    }
+
+    /// A VF leaves.
+    pub(in crate::agent) fn forget(&self, pci_address: &str) {
+        self.leave(pci_address, None);
+    }
+
+    /// A link of a VF has gone. That may be told late: what was found since of another one stays, and
+    /// so does what is suspected, of whatever link.
+    pub(in crate::agent) fn forget_link(&self, pci_address: &str, index: u32) {
+        let mut known = locked(&self.0);
+        if known.bare.get(pci_address) == Some(&index) {
+            known.bare.remove(pci_address);
+        }
+        let proof = known.proofs.get(pci_address);
+        let finding = proof.and_then(|proof| proof.finding.as_ref());
+        if finding.is_none_or(|finding| finding.index == Some(index)) {
+            known.note(pci_address, Instant::now(), None);
+        }
+    }
+
+    fn leave(&self, pci_address: &str, finding: Option<Finding>) {
+        let mut known = locked(&self.0);
+        known.note(pci_address, Instant::now(), finding);
+        known.bare.remove(pci_address);
+    }
+
+    /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
+    pub(in crate::agent) fn forget_older_than(&self, age: Duration) {
+        let is_suspected = |finding: &Option<Finding>| {
+            finding.as_ref().is_some_and(|finding| finding.index.is_none())
+        };
+        locked(&self.0)
+            .proofs
+            .retain(|_, proof| is_suspected(&proof.finding) || proof.at.elapsed() < age);
+    }
+}
+
+impl Known {
+    /// Tells whether nobody has looked at the VF since.
+    fn note(&mut self, pci_address: &str, at: Instant, finding: Option<Finding>) -> bool {
+        let is_latest = self.proofs.get(pci_address).is_none_or(|known| known.at <= at);
+        if is_latest {
+            self.proofs.insert(pci_address.to_owned(), Proof { at, finding });
+        }
+        is_latest
+    }
+}
+
+impl Seen {
+    /// The link that was seen was made just now.
+    pub(in crate::agent) fn made_just_now(self) -> Self {
+        Self { is_new: true, ..self }
+    }
+}
+
+impl Agent {
+    /// What takes portraits of the host's links.
+    pub(in crate::agent) fn painter(&self) -> Result<Painter<'_>, Error> {
+        Painter::open(&self.host, self.sysfs.as_ref())
+    }
+
+    /// Whether a VF looks as before at first sight: what its link alone tells.
+    pub(in crate::agent) fn looks_clean(&self, vf: &VfIdentity, link: &Link) -> bool {
+        self.superficial_differences(vf, link).is_empty()
+    }
+
+    /// What is not as before of a VF at first sight.
+    pub(in crate::agent) fn superficial_differences(
+        &self,
+        vf: &VfIdentity,
+        link: &Link,
+    ) -> Vec<String> {
+        self.differences(vf, link, &Portrait::of_link(link))
+    }
+
+    /// Looks at all of the VFs, which are in the host's namespace. One that has left meanwhile is left
+    /// out.
+    pub(in crate::agent) fn see(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<Seen>, Error> {
+        if vfs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut painter = self.painter()?;
+        let mut seen = Vec::new();
+        for (vf, index) in vfs {
+            let at = Instant::now();
+            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
+            let differences = self.differences(vf, &link, &portrait);
+            seen.push(Seen { vf: vf.clone(), index: *index, is_new: false, at, differences });
+        }
+        Ok(seen)
+    }
+
+    /// Looks at what is stacked on VFs that were seen, and remembers and tells of each what is not as
+    /// before, by PCI address.
+    pub(in crate::agent) async fn prove(
+        self: &Arc<Self>,
+        seen: Vec<Seen>,
+    ) -> Result<HashMap<String, Vec<String>>, Failure> {
+        let stacked = match seen.iter().all(|seen| seen.is_new) {
+            true => Arc::default(),
+            false => self.stacked_on_host().await?,
+        };
+        let conclude =
+            |seen: Seen| (seen.vf.pci_address.clone(), self.proofs.conclude(seen, &stacked));
+        Ok(seen.into_iter().map(conclude).collect())
+    }
+
+    fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &Portrait) -> Vec<String> {
+        let own = self.own_state(vf);
+        match own.as_ref().and_then(|own| own.portrait.as_ref()) {
+            Some(original) => differences_from(original, link, portrait),
+            None => vec!["what it was like before is not known".into()],
+        }
+    }
+}
+
+fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Vec<String> {
+    let up = link.is_up.then(|| "it is up".to_owned());
+    up.into_iter().chain(portrait.differences_from(original)).collect()
+}
+
+/// Sysfs of the host's namespace. Where it can't be had, that is told, and settings of queues that only
+/// sysfs has are not compared.
+pub(in crate::agent) fn sysfs_of(host: &netlink::Netns) -> Option<NetSysfs> {
+    NetSysfs::mount(host)
+        .inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "SETTINGS OF VFS' QUEUES ARE NOT COMPARED: what a pod sets of gro_flush_timeout, \
+                 threaded, rps_cpus and the like can stay for the next pod"
+            );
+        })
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vf() -> VfIdentity {
+        VfIdentity { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() }
+    }
+
+    fn link(index: u32) -> Link {
+        let mut link = Link::default();
+        link.index = index;
+        link
+    }
+
+    fn seen(index: u32, at: Instant) -> Seen {
+        Seen { vf: vf(), index, is_new: false, at, differences: Vec::new() }
+    }
+
+    #[test]
+    fn what_was_found_is_of_one_link_unless_the_vf_is_suspected() {
+        let proofs = Proofs::default();
+        let prove = |index, at| drop(proofs.conclude(seen(index, at), &Stacked::default()));
+        assert_eq!(proofs.of(&vf(), &link(7)), None);
+        let before = Instant::now();
+        prove(7, before);
+        assert_eq!(proofs.of(&vf(), &link(7)), Some(Vec::new()));
+        assert_eq!(proofs.of(&vf(), &link(8)), None);
+        proofs.suspect(&vf().pci_address);
+        assert!(proofs.is_refuted(&vf(), &link(8)));
+        proofs.forget_older_than(Duration::ZERO);
+        assert!(proofs.is_refuted(&vf(), &link(8)), "it is to be looked at first");
+        prove(8, before);
+        assert!(proofs.is_refuted(&vf(), &link(8)), "somebody looked at it before");
+        proofs.forget(&vf().pci_address);
+        assert!(!proofs.is_refuted(&vf(), &link(8)));
+        prove(8, before);
+        assert!(!proofs.is_proven(&vf(), &link(8)), "it has left since");
+    }
+
+    #[test]
+    fn the_end_of_a_link_says_nothing_of_the_one_after_it() {
+        let proofs = Proofs::default();
+        let pci_address = vf().pci_address;
+        let _ = proofs.conclude(seen(8, Instant::now()).made_just_now(), &Stacked::default());
+        proofs.forget_link(&pci_address, 7);
+        assert!(proofs.is_proven(&vf(), &link(8)));
+        let _ = proofs.conclude(seen(8, Instant::now()), &Stacked::unknown("nobody knows"));
+        assert!(proofs.is_proven(&vf(), &link(8)), "it is known to be bare still");
+        proofs.forget_link(&pci_address, 8);
+        assert_eq!(proofs.of(&vf(), &link(8)), None);
+        proofs.suspect(&pci_address);
+        proofs.forget_link(&pci_address, 8);
+        assert!(proofs.is_refuted(&vf(), &link(9)), "nobody has looked at it yet");
+    }
+
+    #[test]
+    fn what_can_not_be_looked_into_leaves_no_vf_proven_but_those_known_to_be_bare() {
+        let proofs = Proofs::default();
+        let (unseen, all_seen) = (Stacked::unknown("nobody knows"), Stacked::default());
+        let look = |seen: Seen, stacked| proofs.conclude(seen, stacked);
+        assert_eq!(look(seen(7, Instant::now()), &unseen), ["nobody knows"]);
+        assert!(proofs.is_refuted(&vf(), &link(7)));
+        assert!(look(seen(8, Instant::now()).made_just_now(), &unseen).is_empty());
+        assert!(
+            look(seen(8, Instant::now()), &unseen).is_empty(),
+            "it was bare, and stays at home"
+        );
+        proofs.forget(&vf().pci_address);
+        assert_eq!(look(seen(8, Instant::now()), &unseen), ["nobody knows"], "it was away");
+        assert!(look(seen(8, Instant::now()), &all_seen).is_empty());
+        assert!(look(seen(8, Instant::now()), &unseen).is_empty());
+    }
+}

@@ -1,0 +1,457 @@
+//! The agent's durable records: what it has to finish or take back, whatever happens in between.
+//!
+//! They outlive the agent however it dies, and so they are written through to the operating system.
+//! They need not outlive the host's boot: see [`boot`].
+
+mod boot;
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema};
+use netlink::{Netns, NetnsId};
+use offload_proto::{Failure, Reason, v1};
+use serde::{Deserialize, Serialize};
+
+use crate::{mover::Original, protocol::Key, vf_source::VfIdentity};
+
+const TABLE: &str = "attachments";
+const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE], migrations: &[] };
+
+/// Whether an attachment is being kept or given back. Whether its VF is in the pod is not recorded:
+/// the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::agent) enum Phase {
+    /// An ADD is at work on it that nobody was answered. Whoever finds it so, and no such ADD, gives it
+    /// back.
+    Attaching,
+    /// The VF belongs into the pod.
+    Live,
+    /// The VF belongs back into the host's namespace, and the DPU is to be told.
+    Releasing,
+}
+
+/// A pod's network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::agent) struct PodNetns {
+    /// Where it is mounted.
+    pub path: String,
+    /// Which one it is: another may come to be at the same path.
+    pub id: NetnsId,
+}
+
+impl PodNetns {
+    /// The namespace, if it is still there.
+    pub(in crate::agent) fn living(&self) -> Option<Netns> {
+        let found = Netns::open(Path::new(&self.path)).ok()?;
+        (found.id() == self.id).then_some(found)
+    }
+}
+
+/// All that the host has to know of an attachment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::agent) struct Record {
+    /// As the DPU answered it.
+    pub attachment: v1::Attachment,
+    /// The CNI configuration that it belongs to.
+    pub configuration: String,
+    /// The pod's namespace.
+    pub netns: PodNetns,
+    /// What the VF was like before.
+    pub original: Original,
+    /// The host kernel's boot that it was made in.
+    pub boot_id: String,
+    /// Kept or given back.
+    pub phase: Phase,
+    /// The device-info file that was written.
+    #[serde(default)]
+    pub device_info_file: Option<String>,
+    /// The VF is back in the host's namespace, and so the DPU is told. After a crash that is found
+    /// out anew.
+    #[serde(skip)]
+    pub is_returned: bool,
+}
+
+impl Record {
+    /// The same in another phase.
+    #[must_use]
+    pub(in crate::agent) fn in_phase(&self, phase: Phase) -> Self {
+        Self { phase, ..self.clone() }
+    }
+
+    /// The attachment's id.
+    #[must_use]
+    pub(in crate::agent) fn id(&self) -> &str {
+        &self.attachment.id
+    }
+
+    /// The attachment's key.
+    #[must_use]
+    pub(in crate::agent) fn key(&self) -> Key {
+        self.attachment.key.clone().unwrap_or_default().into()
+    }
+
+    /// The VF it holds.
+    #[must_use]
+    pub(in crate::agent) fn vf(&self) -> VfIdentity {
+        self.attachment.vf.clone().unwrap_or_default().into()
+    }
+
+    /// The PCI address of the VF it holds.
+    #[must_use]
+    pub(in crate::agent) fn pci_address(&self) -> &str {
+        self.attachment.vf.as_ref().map_or("", |vf| &vf.pci_address)
+    }
+}
+
+/// Why the records can't be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordsError {
+    /// The journal can't be opened.
+    #[error("can't open the agent's records")]
+    Open(#[from] OpenError),
+    /// The journal can't be read.
+    #[error("can't read the agent's records")]
+    Read(#[from] ReadError),
+    /// A record is not one.
+    #[error("record {id} of the agent is damaged")]
+    Damaged {
+        /// Its key in the journal.
+        id: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The note of the boot that they are of can't be read or written.
+    #[error("can't keep {}, which tells of what boot the agent's records are", path.display())]
+    Note {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Damaged ones of an earlier boot can't be moved out of the way.
+    #[error("can't move {} aside, which the host's going down has damaged", path.display())]
+    SetAside {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl RecordsError {
+    /// Whether the records are there and can't be understood.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Open(error) => matches!(error, OpenError::Damaged { .. }),
+            Self::Read(_) | Self::Damaged { .. } => true,
+            Self::Note { .. } | Self::SetAside { .. } => false,
+        }
+    }
+}
+
+/// The records, in the journal and in memory.
+#[derive(Debug)]
+pub(in crate::agent) struct Records {
+    journal: Journal,
+    index: Mutex<Index>,
+}
+
+/// The records by all that they are looked for. A key or VF is in one record at most.
+#[derive(Debug, Default)]
+struct Index {
+    by_id: HashMap<String, Arc<Record>>,
+    by_key: HashMap<Key, Arc<Record>>,
+    by_pci_address: HashMap<String, Arc<Record>>,
+}
+
+impl Index {
+    fn insert(&mut self, record: &Arc<Record>) {
+        self.by_id.insert(record.id().to_owned(), Arc::clone(record));
+        self.by_key.insert(record.key(), Arc::clone(record));
+        self.by_pci_address.insert(record.pci_address().to_owned(), Arc::clone(record));
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(record) = self.by_id.remove(id) else { return };
+        self.by_key.remove(&record.key());
+        self.by_pci_address.remove(record.pci_address());
+    }
+}
+
+impl Records {
+    /// Opens the records in `folder`, or creates them there. Those that are damaged since the host
+    /// went down in an earlier boot than this one are moved aside.
+    ///
+    /// # Errors
+    /// When they can't be read. They are never overwritten.
+    pub(in crate::agent) fn open(folder: &Path, boot_id: &str) -> Result<Self, RecordsError> {
+        let path = folder.join("records.redb");
+        let last_boot = boot::last(&path)?;
+        let records = match (Self::read(&path), &last_boot) {
+            (Err(damage), Some(last)) if last != boot_id && damage.is_damage() => {
+                boot::set_aside(&path, last, &damage)?;
+                Self::read(&path)?
+            }
+            (read, _) => read?,
+        };
+        if last_boot.is_none_or(|last| last != boot_id) {
+            boot::note(&path, boot_id)?;
+        }
+        Ok(records)
+    }
+
+    fn read(path: &Path) -> Result<Self, RecordsError> {
+        let journal = Journal::open(path, SCHEMA, Outlives::Process)?;
+        let rows = journal.read_all(TABLE)?.into_iter();
+        let mut index = Index::default();
+        for (id, row) in rows {
+            index.insert(&read(&id, &row)?);
+        }
+        Ok(Self { journal, index: Mutex::new(index) })
+    }
+
+    /// Begins to write a record durably. Whoever relies on that waits for the [`Written`].
+    pub(in crate::agent) fn write(&self, record: &Record) -> Written {
+        let row = serde_json::to_vec(record).map_err(|error| unavailable(&error));
+        Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
+    }
+
+    /// Changes a record in memory alone.
+    pub(in crate::agent) fn keep(&self, record: &Arc<Record>) {
+        self.lock().insert(record);
+    }
+
+    /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
+    /// giving it back once more does no harm.
+    pub(in crate::agent) fn remove(&self, id: &str) {
+        self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
+        self.lock().remove(id);
+    }
+
+    /// All records.
+    #[must_use]
+    pub(in crate::agent) fn all(&self) -> Vec<Arc<Record>> {
+        self.lock().by_id.values().cloned().collect()
+    }
+
+    /// The record of this attachment id.
+    #[must_use]
+    pub(in crate::agent) fn by_id(&self, id: &str) -> Option<Arc<Record>> {
+        self.lock().by_id.get(id).cloned()
+    }
+
+    /// The record of this key. There is one at most: a second attach of a key is the same, or
+    /// refused.
+    #[must_use]
+    pub(in crate::agent) fn by_key(&self, key: &Key) -> Option<Arc<Record>> {
+        self.lock().by_key.get(key).cloned()
+    }
+
+    /// The record that holds this VF.
+    #[must_use]
+    pub(in crate::agent) fn by_pci_address(&self, pci_address: &str) -> Option<Arc<Record>> {
+        self.lock().by_pci_address.get(pci_address).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A record on its way to the file.
+#[derive(Debug)]
+pub(in crate::agent) struct Written(Result<Commit, Failure>);
+
+impl Written {
+    /// Waits until it is there.
+    ///
+    /// # Errors
+    /// [`Reason::RecordsUnavailable`]: what the file holds has not changed.
+    pub(in crate::agent) async fn done(self) -> Result<(), Failure> {
+        self.0?.await.map_err(|error| unavailable(&error))
+    }
+
+    /// Likewise, on a thread that may block.
+    ///
+    /// # Errors
+    /// As [`Self::done`].
+    pub(in crate::agent) fn wait(self) -> Result<(), Failure> {
+        self.0?.wait().map_err(|error| unavailable(&error))
+    }
+}
+
+pub(in crate::agent) fn read(id: &[u8], row: &[u8]) -> Result<Arc<Record>, RecordsError> {
+    serde_json::from_slice(row).map(Arc::new).map_err(|source| {
+        let id = String::from_utf8_lossy(id).into_owned();
+        RecordsError::Damaged { id, source }
+    })
+}
+
+fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
+    let message = format!("the agent's record can't be written: {}", bootstrap::Chain(error));
+    Failure::new(Reason::RecordsUnavailable, message)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    pub(crate) fn record(id: &str, container_id: &str) -> Record {
+        Record {
+            attachment: v1::Attachment {
+                id: id.into(),
+                key: Some(v1::AttachmentKey {
+                    container_id: container_id.into(),
+                    interface_name: "eth0".into(),
+                }),
+                vf: Some(v1::Vf { pci_address: format!("pci-{id}"), ..Default::default() }),
+                ..Default::default()
+            },
+            configuration: "blue".into(),
+            netns: PodNetns { path: "/run/netns/a".into(), id: NetnsId { dev: 4, inode: 7 } },
+            original: Original {
+                name: "p0v0".into(),
+                mac: Some("02:00:00:00:00:01".parse().unwrap()),
+                mtu: 1500,
+                alternative_names: vec!["enp3s0v0".into()],
+                ..Original::default()
+            },
+            boot_id: "boot".into(),
+            phase: Phase::Live,
+            device_info_file: None,
+            is_returned: false,
+        }
+    }
+
+    fn open(folder: &TempDir) -> Result<Records, RecordsError> {
+        Records::open(folder.path(), "this boot")
+    }
+
+    #[tokio::test]
+    async fn records_survive_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        {
+            let records = open(&folder).unwrap();
+            let releasing = Record { phase: Phase::Releasing, ..record("b", "c2") };
+            for record in [record("a", "c1"), record("b", "c2"), releasing, record("c", "c3")] {
+                records.write(&record).done().await.unwrap();
+            }
+            records.remove("c");
+        }
+        let records = open(&folder).unwrap();
+        assert_eq!(records.all().len(), 2);
+        let a = records.by_id("a").unwrap();
+        assert_eq!(a.original, record("a", "c1").original);
+        assert_eq!(a.phase, Phase::Live);
+        assert_eq!(records.by_key(&record("b", "c2").key()).unwrap().phase, Phase::Releasing);
+        assert_eq!(records.by_pci_address("pci-b").unwrap().id(), "b");
+        assert!(records.by_id("c").is_none());
+        assert!(records.by_key(&record("c", "c3").key()).is_none());
+        assert!(records.by_pci_address("pci-c").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_damaged_record_is_named_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        {
+            let journal =
+                Journal::open(&folder.path().join("records.redb"), SCHEMA, Outlives::Process)
+                    .unwrap();
+            journal.commit(vec![Change::put(TABLE, "x", "{")]).await.unwrap();
+        }
+        let error = open(&folder).unwrap_err();
+        assert_eq!(error.to_string(), "record x of the agent is damaged");
+    }
+
+    /// Records with one entry, written in that boot, of which half a disk's page is left.
+    async fn torn_in(boot_id: &str) -> (TempDir, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::open(folder.path(), boot_id).unwrap();
+        records.write(&record("a", "c1")).done().await.unwrap();
+        drop(records);
+        let path = folder.path().join("records.redb");
+        let whole = fs::read(&path).unwrap();
+        let torn = whole[..2048].to_vec();
+        fs::write(&path, &torn).unwrap();
+        (folder, torn)
+    }
+
+    #[tokio::test]
+    async fn records_that_an_earlier_boots_end_has_torn_are_moved_aside() {
+        let (folder, torn) = torn_in("an earlier boot").await;
+        let records = open(&folder).unwrap();
+        assert!(records.all().is_empty());
+        let aside = folder.path().join("records.torn-in-an earlier boot");
+        assert_eq!(fs::read(aside).unwrap(), torn);
+        records.write(&record("b", "c2")).done().await.unwrap();
+        drop(records);
+        assert_eq!(open(&folder).unwrap().all().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn damaged_records_of_this_boot_are_refused_and_left_alone() {
+        let (folder, torn) = torn_in("this boot").await;
+        let error = open(&folder).unwrap_err();
+        assert!(error.is_damage(), "{error}");
+        assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
+    }
+
+    #[tokio::test]
+    async fn damaged_records_of_an_unknown_boot_are_refused_and_left_alone() {
+        let (folder, torn) = torn_in("an earlier boot").await;
+        fs::remove_file(folder.path().join("records.boot")).unwrap();
+        let error = open(&folder).unwrap_err();
+        assert!(error.is_damage(), "{error}");
+        assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
+    }
+
+    /// What may be found in the place of a boot id.
+    const NO_BOOT_IDS: [&[u8]; 5] =
+        [b"", b"\xff\xfe", b"../../../tmp/x", b"a\nb", &[b'a'; 1 << 16]];
+
+    #[tokio::test]
+    async fn sound_records_are_kept_whatever_the_note_of_their_boot_says() {
+        for note in NO_BOOT_IDS {
+            let folder = tempfile::tempdir().unwrap();
+            let records = open(&folder).unwrap();
+            records.write(&record("a", "c1")).done().await.unwrap();
+            drop(records);
+            let path = folder.path().join("records.boot");
+            fs::write(&path, note).unwrap();
+            assert_eq!(open(&folder).unwrap().all().len(), 1);
+            assert_eq!(fs::read_to_string(path).unwrap(), "this boot");
+        }
+    }
+
+    #[tokio::test]
+    async fn damaged_records_are_left_alone_when_the_note_of_their_boot_says_none() {
+        for note in NO_BOOT_IDS {
+            let (folder, torn) = torn_in("an earlier boot").await;
+            fs::write(folder.path().join("records.boot"), note).unwrap();
+            let error = open(&folder).unwrap_err();
+            assert!(error.is_damage(), "{error}");
+            assert_eq!(fs::read(folder.path().join("records.redb")).unwrap(), torn);
+        }
+    }
+
+    #[tokio::test]
+    async fn sound_records_of_an_earlier_boot_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::open(folder.path(), "an earlier boot").unwrap();
+        records.write(&record("a", "c1")).done().await.unwrap();
+        drop(records);
+        assert_eq!(open(&folder).unwrap().all().len(), 1);
+        assert_eq!(fs::read_to_string(folder.path().join("records.boot")).unwrap(), "this boot");
+    }
+}

@@ -1,0 +1,272 @@
+//! Links that are stacked on VFs: a pod that made one keeps it when its VF leaves, and sends through
+//! the VF wherever that is.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use netlink::{Error, Link, Netns, NetnsId, Rtnl};
+use offload_proto::Failure;
+use tokio::task::spawn_blocking;
+
+use crate::agent::{Agent, defect, upkeep::vfs_abroad::namespaces};
+use crate::vf_source::lower_of;
+
+/// A namespace that ended, or a process that did, after they were listed is not among those that are
+/// listed next. What can't be looked into so often is there.
+const ATTEMPTS: usize = 3;
+
+/// What is stacked on links of the host's namespace.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::agent) struct Stacked {
+    /// By their index: one sentence each.
+    on: HashMap<u32, Vec<String>>,
+    /// What may be besides, for a namespace can't be looked into: one sentence each.
+    unseen: Vec<String>,
+}
+
+impl Stacked {
+    /// What is stacked on a link.
+    pub(in crate::agent) fn on(&self, index: u32) -> &[String] {
+        self.on.get(&index).map_or(&[], Vec::as_slice)
+    }
+
+    /// Why more may be stacked on any link.
+    pub(in crate::agent) fn unseen(&self) -> &[String] {
+        &self.unseen
+    }
+
+    /// A walk that found nothing, and could not look into something.
+    #[cfg(test)]
+    pub(in crate::agent) fn unknown(why: &str) -> Self {
+        Self { unseen: vec![why.to_owned()], ..Self::default() }
+    }
+
+    fn note(&mut self, links: &[(u32, Link)], path: &Path) {
+        for (lower, link) in links {
+            self.on.entry(*lower).or_default().push(stacked(link, path));
+        }
+    }
+}
+
+/// Walks through all namespaces: one at a time, for each takes long where there are many pods. It serves
+/// all who wanted one before it began.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct Walks {
+    begun: AtomicU64,
+    /// The number of the last walk, and what it found.
+    last: tokio::sync::Mutex<(u64, Arc<Stacked>)>,
+}
+
+impl Walks {
+    /// What a walk finds that begins from now on: an earlier one may have passed by already.
+    async fn found_from_now(
+        &self,
+        walk: impl AsyncFnOnce() -> Result<Stacked, Failure>,
+    ) -> Result<Arc<Stacked>, Failure> {
+        let next = self.begun.load(Ordering::SeqCst) + 1;
+        let mut last = self.last.lock().await;
+        if last.0 < next {
+            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            *last = (number, Arc::new(walk().await?));
+        }
+        Ok(Arc::clone(&last.1))
+    }
+}
+
+impl Agent {
+    /// What is stacked on links of the host's namespace. The kernel tells nobody at the link itself, so
+    /// all namespaces are looked into that can be reached.
+    ///
+    /// # Errors
+    /// Of kind *internal*.
+    pub(in crate::agent) async fn stacked_on_host(
+        self: &Arc<Self>,
+    ) -> Result<Arc<Stacked>, Failure> {
+        let walk = async || {
+            let agent = Arc::clone(self);
+            spawn_blocking(move || agent.walk()).await.map_err(|error| defect(&error))
+        };
+        self.walks.found_from_now(walk).await
+    }
+
+    fn walk(&self) -> Stacked {
+        let mut found = Stacked::default();
+        let mut seen = HashSet::new();
+        for _ in 0..ATTEMPTS {
+            found.unseen = self.walk_once(&mut seen, &mut found);
+            if found.unseen.is_empty() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Looks into the namespaces that were not `seen` yet, and tells of those that can't be looked into.
+    fn walk_once(&self, seen: &mut HashSet<NetnsId>, found: &mut Stacked) -> Vec<String> {
+        let mut namespaces = self.namespaces_in_reach();
+        namespaces.retain(|id, _| !seen.contains(id));
+        let mut unseen = Vec::new();
+        for (id, path) in namespaces {
+            match self.stacked_in(id, &path) {
+                Ok(links) => {
+                    seen.insert(id);
+                    found.note(&links, &path);
+                }
+                Err(why) => unseen.push(not_looked_into(&path, &why)),
+            }
+        }
+        unseen
+    }
+
+    /// One path of each namespace.
+    fn namespaces_in_reach(&self) -> BTreeMap<NetnsId, PathBuf> {
+        let mut found = namespaces(&self.config.reachable_netns(), self.host.id().dev);
+        let of_pods = self.records.all().into_iter().map(|record| record.netns.clone());
+        let living = of_pods.filter(|netns| netns.living().is_some());
+        found.extend(living.map(|netns| (netns.id, PathBuf::from(netns.path))));
+        found.insert(self.host.id(), PathBuf::new());
+        found
+    }
+
+    /// The links of a namespace that are stacked on links of the host's, each with the index of that. A
+    /// namespace that the agent may not enter is none of a pod: it belongs to who is above the agent.
+    fn stacked_in(&self, id: NetnsId, path: &Path) -> Result<Vec<(u32, Link)>, String> {
+        if id == self.host.id() {
+            return told(Rtnl::open_in(&self.host).and_then(|mut host| stacked_on_own(&mut host)));
+        }
+        let netns = match Netns::open(path) {
+            Ok(netns) if netns.id() == id => netns,
+            Ok(_) => return Err("another one is there by now".to_owned()),
+            Err(error) if error.is_forbidden() => return Ok(Vec::new()),
+            Err(error) => return Err(error.to_string()),
+        };
+        match Rtnl::open_in(&netns) {
+            Err(error) if error.is_forbidden() => Ok(Vec::new()),
+            inside => {
+                told(inside.and_then(|mut inside| stacked_on_those_of(&mut inside, &self.host)))
+            }
+        }
+    }
+}
+
+fn told<T>(looked: Result<T, Error>) -> Result<T, String> {
+    looked.map_err(|error| error.to_string())
+}
+
+fn stacked_on_own(host: &mut Rtnl) -> Result<Vec<(u32, Link)>, Error> {
+    let links = host.links()?.into_iter().filter(|link| link.peer_netns.is_none());
+    Ok(links.filter_map(with_lower).collect())
+}
+
+fn stacked_on_those_of(inside: &mut Rtnl, host: &Netns) -> Result<Vec<(u32, Link)>, Error> {
+    let stacked = inside.links()?.into_iter().filter(|link| link.peer_netns.is_some());
+    let stacked: Vec<_> = stacked.filter_map(with_lower).collect();
+    if stacked.is_empty() {
+        return Ok(stacked);
+    }
+    let number = inside.number_of(host)?;
+    let is_of_host = |(_, link): &(u32, Link)| number.is_some() && link.peer_netns == number;
+    Ok(stacked.into_iter().filter(is_of_host).collect())
+}
+
+/// The link with the index of what it is stacked on, if it is.
+fn with_lower(link: Link) -> Option<(u32, Link)> {
+    lower_of(&link).map(|lower| (lower, link))
+}
+
+fn stacked(link: &Link, path: &Path) -> String {
+    let kind = link.kind.as_deref().unwrap_or("link");
+    format!("the {kind} {} is stacked on it in {}", link.name, name_of(path))
+}
+
+fn not_looked_into(path: &Path, why: &str) -> String {
+    format!("what is stacked on it in {} is not known: {why}", name_of(path))
+}
+
+fn name_of(path: &Path) -> String {
+    match path.as_os_str().is_empty() {
+        true => "the host's network namespace".to_owned(),
+        false => format!("the network namespace {}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        sync::oneshot,
+        task::{JoinHandle, yield_now},
+        time::timeout,
+    };
+
+    use super::*;
+    use crate::agent::{tests::agent, vfs::records::tests::record};
+
+    fn found(what: &str) -> Stacked {
+        Stacked { on: HashMap::from([(7, vec![what.to_owned()])]), ..Stacked::default() }
+    }
+
+    /// Who comes while one walks can't rely on it, and shares the next with all who came meanwhile.
+    #[tokio::test]
+    async fn a_walk_serves_all_who_wanted_one_before_it_began() {
+        let walks = Arc::new(Walks::default());
+        let (end_first, first_ends) = oneshot::channel::<()>();
+        let walking = tokio::spawn({
+            let walks = Arc::clone(&walks);
+            async move {
+                let walk = async || {
+                    first_ends.await.unwrap();
+                    Ok(found("first"))
+                };
+                walks.found_from_now(walk).await
+            }
+        });
+        yield_now().await;
+        let wait_for_next = |what: &'static str| {
+            let walks = Arc::clone(&walks);
+            tokio::spawn(async move { walks.found_from_now(async || Ok(found(what))).await })
+        };
+        let (one, other) = (wait_for_next("second"), wait_for_next("third"));
+        yield_now().await;
+        end_first.send(()).unwrap();
+        let limit = Duration::from_secs(10);
+        let of = async |waiting: JoinHandle<Result<_, _>>| {
+            timeout(limit, waiting).await.unwrap().unwrap().unwrap()
+        };
+        assert_eq!(*of(walking).await, found("first"));
+        assert_eq!(*of(one).await, found("second"));
+        assert_eq!(*of(other).await, found("second"));
+        let later = wait_for_next("fourth");
+        assert_eq!(*of(later).await, found("fourth"), "nobody is given what an earlier one found");
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_ended_is_looked_into_no_more() {
+        let (agent, _folder) = agent();
+        let mut ended = record("a", "c");
+        ended.netns.path = "/nowhere".into();
+        agent.records.keep(&Arc::new(ended));
+        let reached = agent.namespaces_in_reach();
+        assert!(reached.values().all(|path| path != Path::new("/nowhere")));
+    }
+
+    #[tokio::test]
+    async fn a_path_that_leads_elsewhere_by_now_is_not_looked_into() {
+        let (agent, _folder) = agent();
+        let own = Netns::current().unwrap().id();
+        let another = NetnsId { inode: own.inode + 1, ..own };
+        let why = agent.stacked_in(another, Path::new("/proc/self/ns/net")).unwrap_err();
+        let told = not_looked_into(Path::new("/x"), &why);
+        assert_eq!(
+            told,
+            "what is stacked on it in the network namespace /x is not known: another one is there by now"
+        );
+    }
+}
