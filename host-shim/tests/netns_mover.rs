@@ -20,8 +20,8 @@ use std::{
 
 use host_shim::{
     mover::{
-        Announcer, Arrival, Cargo, Durations, INWARD_STEPS, MoveError, Namespaces, OUTWARD_STEPS,
-        Original, Plan, Scene, inspect, make_clean,
+        Announcer, Arrival, Durations, INWARD_STEPS, MoveError, MoveSpec, Namespaces,
+        OUTWARD_STEPS, Original, Plan, VfMove, inspect, make_clean,
     },
     vf_source::{OWN_MTU, OwnState, VirtualCard},
 };
@@ -133,13 +133,13 @@ impl Stage {
         Original::from(&self.host.rtnl().link_by_name(OWN_NAME).unwrap().unwrap())
     }
 
-    fn scene(&self, cargo: &Cargo) -> Scene {
+    fn vf_move(&self, spec: &MoveSpec) -> VfMove {
         let pod = Some(Arc::new(self.pod.netns()));
-        Scene::new(cargo.clone(), self.namespaces(pod))
+        VfMove::new(spec.clone(), self.namespaces(pod))
     }
 
-    fn move_in(&self, cargo: &Cargo) -> Arrival {
-        self.scene(cargo).move_in().unwrap()
+    fn move_in(&self, spec: &MoveSpec) -> Arrival {
+        self.vf_move(spec).move_in().unwrap()
     }
 
     fn namespaces(&self, pod: Option<Arc<Netns>>) -> Namespaces {
@@ -187,8 +187,8 @@ fn plan() -> Plan {
     Plan::new(&attachment, Duration::from_secs(2)).unwrap()
 }
 
-fn cargo(stage: &Stage) -> Cargo {
-    Cargo {
+fn spec(stage: &Stage) -> MoveSpec {
+    MoveSpec {
         source: Arc::new(VirtualCard::default()),
         pci_address: PCI_ADDRESS.into(),
         original: stage.original(),
@@ -197,8 +197,8 @@ fn cargo(stage: &Stage) -> Cargo {
     }
 }
 
-fn assert_in_pod(stage: &Stage, cargo: &Cargo) {
-    assert_eq!(inspect(cargo, &stage.pod.netns()).unwrap(), None);
+fn assert_in_pod(stage: &Stage, spec: &MoveSpec) {
+    assert_eq!(inspect(spec, &stage.pod.netns()).unwrap(), None);
     assert!(stage.host.link_names().is_empty());
     let link = &stage.pod.ip("addr show dev eth0")[0];
     assert_eq!(link["address"], POD_MAC);
@@ -234,20 +234,20 @@ fn assert_clean(stage: &Stage, before: &[Value]) {
 fn a_vf_moves_in_and_out() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
-    let durations = settled(stage.move_in(&cargo));
+    let spec = spec(&stage);
+    let durations = settled(stage.move_in(&spec));
     assert!(!durations.without_carrier);
-    assert_in_pod(&stage, &cargo);
-    stage.scene(&cargo).move_out().unwrap();
+    assert_in_pod(&stage, &spec);
+    stage.vf_move(&spec).move_out().unwrap();
     assert_clean(&stage, &before);
 }
 
 #[test]
 fn the_neighbours_are_told_where_the_pods_addresses_are() {
     let stage = Stage::new();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     stage.dpu.ip("address add 10.1.0.1/16 dev pf0vf3");
-    let arrival = stage.move_in(&cargo);
+    let arrival = stage.move_in(&spec);
     for address in ["10.1.0.5", "fd00::5"] {
         let known = "lladdr 02:00:00:00:00:99 dev pf0vf3 nud stale";
         stage.dpu.ip(&format!("neigh replace {address} {known}"));
@@ -264,30 +264,30 @@ fn the_neighbours_are_told_where_the_pods_addresses_are() {
 #[test]
 fn a_carrier_that_comes_late_is_awaited_when_all_else_is_done() {
     let stage = Stage::new();
-    let mut cargo = cargo(&stage);
+    let mut spec = spec(&stage);
     stage.dpu.ip("link set pf0vf3 down");
-    let arrival = stage.move_in(&cargo);
-    assert_in_pod(&stage, &cargo);
+    let arrival = stage.move_in(&spec);
+    assert_in_pod(&stage, &spec);
     let durations = settled_while(arrival, || drop(stage.dpu.ip("link set pf0vf3 up")));
     assert!(!durations.without_carrier);
 
     stage.dpu.ip("link set pf0vf3 down");
-    cargo.plan.carrier_limit = Duration::from_millis(1);
-    assert!(settled(stage.move_in(&cargo)).without_carrier);
-    assert_in_pod(&stage, &cargo);
+    spec.plan.carrier_limit = Duration::from_millis(1);
+    assert!(settled(stage.move_in(&spec)).without_carrier);
+    assert_in_pod(&stage, &spec);
 }
 
 #[test]
 fn repeating_changes_nothing() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     for _ in 0..3 {
-        drop(stage.move_in(&cargo));
-        assert_in_pod(&stage, &cargo);
+        drop(stage.move_in(&spec));
+        assert_in_pod(&stage, &spec);
     }
     for _ in 0..3 {
-        stage.scene(&cargo).move_out().unwrap();
+        stage.vf_move(&spec).move_out().unwrap();
         assert_clean(&stage, &before);
     }
 }
@@ -295,13 +295,13 @@ fn repeating_changes_nothing() {
 #[test]
 fn what_is_lost_in_the_pod_is_put_back() {
     let stage = Stage::new();
-    let cargo = cargo(&stage);
-    drop(stage.move_in(&cargo));
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
     let lost = |change: &str| {
         stage.pod.ip(change);
-        assert!(inspect(&cargo, &stage.pod.netns()).unwrap().is_some(), "{change}");
-        drop(stage.move_in(&cargo));
-        assert_in_pod(&stage, &cargo);
+        assert!(inspect(&spec, &stage.pod.netns()).unwrap().is_some(), "{change}");
+        drop(stage.move_in(&spec));
+        assert_in_pod(&stage, &spec);
     };
     lost("addr del 10.1.0.5/16 dev eth0");
     lost("route del default");
@@ -313,22 +313,22 @@ fn what_is_lost_in_the_pod_is_put_back() {
 #[test]
 fn a_move_that_was_broken_off_is_finished() {
     let stage = Stage::new();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     let mut host = stage.host.rtnl();
     let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
     host.change_link(index, &LinkChange::new().netns(&stage.pod.netns())).unwrap();
     assert_eq!(stage.pod.link_names(), [OWN_NAME]);
-    drop(stage.move_in(&cargo));
-    assert_in_pod(&stage, &cargo);
+    drop(stage.move_in(&spec));
+    assert_in_pod(&stage, &spec);
 }
 
 #[test]
 fn a_taken_interface_name_is_refused_before_anything_is_moved() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     let refused = || {
-        let failed = stage.scene(&cargo).move_in().unwrap_err();
+        let failed = stage.vf_move(&spec).move_in().unwrap_err();
         assert_eq!(failed.step, "check-names");
         assert!(
             matches!(&failed.source, Some(MoveError::InterfaceExists(name)) if name == "eth0"),
@@ -347,14 +347,14 @@ fn a_taken_interface_name_is_refused_before_anything_is_moved() {
 fn an_interface_name_that_is_taken_at_the_last_moment_is_refused_as_such() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let mut scene = stage.scene(&cargo(&stage));
+    let mut vf_move = stage.vf_move(&spec(&stage));
     let (checks, others) = INWARD_STEPS.split_at(2);
-    saga::run(checks, &mut scene).unwrap();
+    saga::run(checks, &mut vf_move).unwrap();
     stage.pod.ip("link add eth0 type veth peer name other");
-    let failed = saga::run(others, &mut scene).unwrap_err();
+    let failed = saga::run(others, &mut vf_move).unwrap_err();
     assert_eq!(failed.step, "move-in");
     assert!(matches!(&failed.source, Some(MoveError::InterfaceExists(_))), "{failed}");
-    assert!(saga::undo(checks, &mut scene).is_empty());
+    assert!(saga::undo(checks, &mut vf_move).is_empty());
     assert_eq!(stage.host.links(), before);
 }
 
@@ -367,10 +367,10 @@ fn alternative_names_in_the_way_are_taken_off_and_restored() {
     host.add_alternative_name(index, "taken").unwrap();
     stage.pod.ip("link add taken type veth peer name other");
     let before = stage.host.links();
-    let cargo = cargo(&stage);
-    drop(stage.move_in(&cargo));
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
     assert!(stage.pod.link_names().contains(&"eth0".to_owned()));
-    stage.scene(&cargo).move_out().unwrap();
+    stage.vf_move(&spec).move_out().unwrap();
     assert_eq!(stage.host.links(), before);
 }
 
@@ -378,14 +378,14 @@ fn alternative_names_in_the_way_are_taken_off_and_restored() {
 fn a_vf_whose_own_name_was_taken_comes_home_when_the_name_is_free() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
-    drop(stage.move_in(&cargo));
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
     stage.host.ip(&format!("link add {OWN_NAME} type veth peer name usurper"));
-    let failed = stage.scene(&cargo).move_out().unwrap_err();
+    let failed = stage.vf_move(&spec).move_out().unwrap_err();
     assert_eq!(failed.step, "restore");
     assert!(stage.pod.links().is_empty(), "the VF has left the pod all the same");
     stage.host.ip("link del usurper");
-    stage.scene(&cargo).move_out().unwrap();
+    stage.vf_move(&spec).move_out().unwrap();
     assert_clean(&stage, &before);
 }
 
@@ -393,8 +393,8 @@ fn a_vf_whose_own_name_was_taken_comes_home_when_the_name_is_free() {
 fn whatever_the_pod_did_to_the_vf_is_undone() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
-    drop(stage.move_in(&cargo));
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
     for change in [
         "link set eth0 down",
         "link set eth0 name mine",
@@ -410,7 +410,7 @@ fn whatever_the_pod_did_to_the_vf_is_undone() {
     ] {
         stage.pod.ip(change);
     }
-    stage.scene(&cargo).move_out().unwrap();
+    stage.vf_move(&spec).move_out().unwrap();
     assert_clean(&stage, &before);
 }
 
@@ -421,12 +421,12 @@ fn no_xdp_program_of_a_pod_comes_home_with_the_vf() {
     }
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     let (_folder, program) = xdp::dropping_program();
     for mode in ["xdpgeneric", "xdpdrv"] {
-        drop(stage.move_in(&cargo));
+        drop(stage.move_in(&spec));
         stage.pod.ip(&format!("link set eth0 {mode} object {} section xdp", program.display()));
-        stage.scene(&cargo).move_out().unwrap();
+        stage.vf_move(&spec).move_out().unwrap();
         assert_clean(&stage, &before);
     }
 }
@@ -435,14 +435,14 @@ fn no_xdp_program_of_a_pod_comes_home_with_the_vf() {
 fn a_refused_configuration_is_undone() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let mut cargo = cargo(&stage);
-    cargo.plan.mtu = 1;
-    let failed = stage.scene(&cargo).move_in().unwrap_err();
+    let mut spec = spec(&stage);
+    spec.plan.mtu = 1;
+    let failed = stage.vf_move(&spec).move_in().unwrap_err();
     assert_eq!(failed.step, "configure");
     assert!(failed.left.is_empty());
     assert_clean(&stage, &before);
-    cargo.plan = Plan { name: "a/b".into(), ..plan() };
-    let failed = stage.scene(&cargo).move_in().unwrap_err();
+    spec.plan = Plan { name: "a/b".into(), ..plan() };
+    let failed = stage.vf_move(&spec).move_in().unwrap_err();
     assert_eq!(failed.step, "move-in");
     assert!(failed.left.is_empty());
     assert_clean(&stage, &before);
@@ -451,11 +451,11 @@ fn a_refused_configuration_is_undone() {
 #[test]
 fn a_vf_that_is_nowhere_is_told_as_missing() {
     let stage = Stage::new();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     stage.host.ip(&format!("link del {OWN_NAME}"));
-    let failed = stage.scene(&cargo).move_in().unwrap_err();
+    let failed = stage.vf_move(&spec).move_in().unwrap_err();
     assert!(matches!(failed.source, Some(MoveError::Missing(_))), "{failed}");
-    let failed = stage.scene(&cargo).move_out().unwrap_err();
+    let failed = stage.vf_move(&spec).move_out().unwrap_err();
     assert!(matches!(failed.source, Some(MoveError::Missing(_))), "{failed}");
 }
 
@@ -463,20 +463,20 @@ fn a_vf_that_is_nowhere_is_told_as_missing() {
 fn a_vf_that_fell_back_under_the_pods_name_is_restored() {
     let stage = Stage::new();
     let before = stage.host.links();
-    let cargo = cargo(&stage);
+    let spec = spec(&stage);
     stage.host.ip(&format!("link set {OWN_NAME} down"));
     // As a real VF comes back when its pod's namespace ends.
     stage.host.ip(&format!("link set {OWN_NAME} name eth0 mtu 9000 address {POD_MAC}"));
-    let scene = Scene::new(cargo, stage.namespaces(None));
-    scene.move_out().unwrap();
+    let vf_move = VfMove::new(spec, stage.namespaces(None));
+    vf_move.move_out().unwrap();
     assert_clean(&stage, &before);
 }
 
 #[test]
 fn nothing_of_a_pods_namespace_stays_open() {
     let mut stage = Stage::new();
-    let cargo = cargo(&stage);
-    drop(stage.move_in(&cargo));
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
     assert!(!stage.dpu.links().is_empty());
     stage.pod = Space::new();
     // The first pod's namespace ends with its last reference, and the veth pair with it.
@@ -485,10 +485,10 @@ fn nothing_of_a_pods_namespace_stays_open() {
         assert!(Instant::now() < deadline, "something keeps the pod's namespace alive");
         std::thread::yield_now();
     }
-    let failed = stage.scene(&cargo).move_out().unwrap_err();
+    let failed = stage.vf_move(&spec).move_out().unwrap_err();
     assert!(matches!(failed.source, Some(MoveError::Missing(_))), "{failed}");
     stage.plug();
-    stage.scene(&cargo).move_out().unwrap();
+    stage.vf_move(&spec).move_out().unwrap();
 }
 
 #[test]
@@ -532,17 +532,17 @@ mod faults {
         }
         let stage = Stage::new();
         let before = stage.host.links();
-        let cargo = cargo(&stage);
+        let spec = spec(&stage);
         for step in INWARD_STEPS {
             with_fault(step.name(), || {
-                let failed = stage.scene(&cargo).move_in().unwrap_err();
+                let failed = stage.vf_move(&spec).move_in().unwrap_err();
                 assert_eq!(failed.step, step.name());
                 assert!(failed.left.is_empty(), "{failed}");
             });
             assert_clean(&stage, &before);
         }
-        drop(stage.move_in(&cargo));
-        assert_in_pod(&stage, &cargo);
+        drop(stage.move_in(&spec));
+        assert_in_pod(&stage, &spec);
     }
 
     #[test]
@@ -553,13 +553,13 @@ mod faults {
         }
         let stage = Stage::new();
         let before = stage.host.links();
-        let cargo = cargo(&stage);
+        let spec = spec(&stage);
         for step in OUTWARD_STEPS {
-            drop(stage.move_in(&cargo));
+            drop(stage.move_in(&spec));
             with_fault(step.name(), || {
-                assert_eq!(stage.scene(&cargo).move_out().unwrap_err().step, step.name());
+                assert_eq!(stage.vf_move(&spec).move_out().unwrap_err().step, step.name());
             });
-            stage.scene(&cargo).move_out().unwrap();
+            stage.vf_move(&spec).move_out().unwrap();
             assert_clean(&stage, &before);
         }
     }

@@ -23,7 +23,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::defect;
+use super::defect::defect;
 use crate::protocol::{BEAT, END_OF_ANSWER, Reply, SIGN_OF_LIFE};
 
 /// How long an answer may take to be taken by the kernel: one that fits into the socket takes no time.

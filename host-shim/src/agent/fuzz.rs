@@ -4,7 +4,7 @@ use std::str;
 
 use super::{
     config::Config,
-    vfs::records::{RecordsError, read},
+    vfs::{RecordsError, read},
 };
 
 #[test]

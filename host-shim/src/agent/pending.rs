@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::locked;
+use super::defect::locked;
 use crate::protocol::Key;
 
 /// How many calls of each key are under way.
@@ -55,7 +55,7 @@ impl Drop for Entered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::vfs::records::tests::record;
+    use crate::agent::vfs::record;
 
     #[test]
     fn a_key_is_under_way_until_the_last_of_its_calls_has_ended() {

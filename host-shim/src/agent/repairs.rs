@@ -1,7 +1,7 @@
 //! What the agent has mended by itself, for whoever asks.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +11,10 @@ use std::{
 
 use offload_proto::v1;
 
-use super::locked;
+use super::defect::locked;
+
+/// Why VFs could not be brought home or restored, by what findings call them.
+pub(super) type Obstacles = HashMap<String, String>;
 
 /// How many repairs are remembered.
 const KEPT: usize = 64;

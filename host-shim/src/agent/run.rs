@@ -15,20 +15,22 @@ use bootstrap::{
     ConfigError, LogError, feed_watchdog, init_logs, load_config, notify_ready, notify_stopping,
     raise_file_limit, reload_signals, shutdown_signal,
 };
-use metrics::{Endpoint, Page};
+use metrics::{Calls, Endpoint, Page};
 use netlink::{LinkMonitor, Netns, NetnsError};
 use offload_proto::Failure;
 use tokio::{runtime::Builder, time::timeout};
+use tokio_util::task::TaskTracker;
 
 use super::{
-    Agent, BLOCKING_THREADS,
     config::{Config, VfSourceKind},
-    dpu::dial,
+    dpu::{Dpu, credentials_and_connector},
     milestones::Milestone,
-    server::serve,
+    scrape,
+    server::{Server, serve},
     socket::{ListenError, listen},
-    vfs::originals::{Originals, OriginalsError},
-    vfs::records::{Records, RecordsError},
+    upkeep::Upkeep,
+    verbs::Doors,
+    vfs::{BLOCKING_THREADS, Furnishing, Originals, OriginalsError, Records, RecordsError, Vfs},
 };
 use crate::{
     mover::{ARRIVAL_STEPS, Announcer, INWARD_STEPS, OUTWARD_STEPS},
@@ -168,8 +170,8 @@ fn load(path: &Path) -> Result<Config, AgentError> {
 /// Checks what the configuration file names, as far as that changes nothing.
 fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
     let path = path.display();
-    let (credentials, _) =
-        dial::by(config).map_err(|source| AgentError::Dpu { path: path.to_string(), source })?;
+    let (credentials, _) = credentials_and_connector(config)
+        .map_err(|source| AgentError::Dpu { path: path.to_string(), source })?;
     print(&format!(
         "{path} is good, and so are its certificates. The cards, the records, the socket and the way \
          to the DPU are looked at by a start alone\n{}\n",
@@ -196,19 +198,21 @@ async fn keep(config: Config) -> Result<(), AgentError> {
     raise_file_limit();
     let socket = listen(&config.socket)?;
     let endpoint = Endpoint::listen(&config.metrics);
-    let agent = Arc::new(begin(config)?);
+    let agent = begin(config)?;
     if let Some(endpoint) = endpoint {
         tokio::spawn(endpoint.serve(page_of(&agent)));
     }
-    let monitor = LinkMonitor::open(&agent.host)?;
-    agent.begin_to_finish_renewals();
-    agent.reconcile_all().await;
+    // Before the first look: what changes behind it is told.
+    let monitor = agent.doors.vfs.monitor()?;
+    agent.doors.vfs.renewer().begin_to_finish();
+    agent.upkeep.keeper().reconcile_all().await;
     Milestone::StartReconciled.pass();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
     let mut keepers = pin!(run_keepers(&agent, monitor));
+    let server = Server { doors: agent.doors.clone(), calls: Arc::clone(&agent.calls) };
     tokio::select! {
-        never = serve(Arc::clone(&agent), &socket) => match never {},
+        never = serve(server, agent.config.limits.connections, &socket) => match never {},
         signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
         error = &mut keepers => return Err(error),
     }
@@ -221,20 +225,22 @@ async fn keep(config: Config) -> Result<(), AgentError> {
     }
 }
 
-fn page_of(agent: &Arc<Agent>) -> impl Fn() -> Ready<Page> + Clone + use<> {
-    let agent = Arc::clone(agent);
-    move || ready(agent.page())
+fn page_of(agent: &Agent) -> impl Fn() -> Ready<Page> + Clone + use<> {
+    let (config, doors) = (Arc::clone(&agent.config), agent.doors.clone());
+    let calls = Arc::clone(&agent.calls);
+    move || ready(scrape::page(&config, &doors.vfs, &doors.dpu, &calls))
 }
 
 /// All that the agent does unasked, for ever.
-async fn run_keepers(agent: &Arc<Agent>, monitor: LinkMonitor) -> AgentError {
+async fn run_keepers(agent: &Agent, monitor: LinkMonitor) -> AgentError {
+    let (dpu, keeper) = (&agent.doors.dpu, agent.upkeep.keeper());
     tokio::select! {
-        error = agent.watch_vfs(monitor) => error.into(),
+        error = keeper.watch_vfs(monitor) => error.into(),
         error = reconcile_on_hangup(agent) => cannot("wait for signals")(error),
-        never = agent.session.keep(agent) => match never {},
-        never = agent.keep_agreement() => match never {},
-        never = agent.keep_inventory() => match never {},
-        never = feed_watchdog(|| agent.is_healthy(Instant::now())) => match never {},
+        never = dpu.keep_session(|said| agent.upkeep.act_on(said)) => match never {},
+        never = keeper.keep_agreement() => match never {},
+        never = dpu.keep_inventory() => match never {},
+        never = feed_watchdog(|| keeper.is_healthy(Instant::now())) => match never {},
     }
 }
 
@@ -245,9 +251,18 @@ async fn reconcile_on_hangup(agent: &Agent) -> io::Error {
         Err(error) => return error,
     };
     while hangups.recv().await.is_some() {
-        agent.poke.notify_one();
+        agent.doors.vfs.signals().ask_for_pass();
     }
     std::future::pending().await
+}
+
+/// The rooms of the agent.
+struct Agent {
+    config: Arc<Config>,
+    doors: Doors,
+    upkeep: Upkeep,
+    /// The calls that were answered.
+    calls: Arc<Calls>,
 }
 
 /// Opens all that the agent works on.
@@ -256,11 +271,28 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
     folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
     let records = Records::open(&config.state_dir, &boot_id)?;
-    let host = Netns::current()?;
+    let netns = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
     let originals = Originals::open(config.state_dir.join("vfs.json"), boot_id.clone())?;
     let source = vf_source(&config)?;
-    Ok(Agent::new(config, source, host, boot_id, (records, originals), announcer))
+    let (config, tasks) = (Arc::new(config), TaskTracker::new());
+    let vfs = Arc::new(Vfs::new(Furnishing {
+        source,
+        netns,
+        boot_id: boot_id.clone(),
+        records,
+        originals,
+        announcer,
+        carrier_limit: config.timeouts.carrier(),
+        netns_folders: config.netns_folders(),
+        reachable_netns: config.reachable_netns(),
+        signals: Arc::default(),
+        tasks: tasks.clone(),
+    }));
+    let dpu = Arc::new(Dpu::new(Arc::clone(&config), boot_id.clone(), Arc::clone(&vfs)));
+    let doors = Doors { vfs, dpu, tasks, timeouts: config.timeouts };
+    let upkeep = Upkeep::new(doors.clone(), boot_id, config.certificate_warning);
+    Ok(Agent { config, doors, upkeep, calls: scrape::calls() })
 }
 
 fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
@@ -283,8 +315,9 @@ fn boot_id(path: &Path) -> Result<String, AgentError> {
 
 /// Lets the work under way finish. What does not is finished from the records at the next start.
 async fn finish(agent: &Agent) {
-    agent.tasks.close();
-    if timeout(LAST_WORK, agent.tasks.wait()).await.is_err() {
-        tracing::warn!(tasks = agent.tasks.len(), "stopping with work under way");
+    let tasks = &agent.doors.tasks;
+    tasks.close();
+    if timeout(LAST_WORK, tasks.wait()).await.is_err() {
+        tracing::warn!(tasks = tasks.len(), "stopping with work under way");
     }
 }

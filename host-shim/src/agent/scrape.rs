@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use metrics::{Calls, Page, label};
 use offload_proto::v1::VfCondition;
 
-use super::{Agent, dpu::session::Standing, vfs::records::Phase};
+use super::{
+    config::Config,
+    dpu::{Dpu, Standing},
+    vfs::{Phase, Vfs},
+};
 use crate::{cni::environment::Verb, protocol::Request};
 
 /// What the plugin asks of the agent.
@@ -27,61 +31,59 @@ pub(super) const fn verb(request: &Request) -> Verb {
     }
 }
 
-impl Agent {
-    /// The page of this moment. Nothing that it shows takes a look at the kernel.
-    pub(super) fn page(&self) -> Page {
-        let mut page = Page::of("host-shim-agent", env!("CARGO_PKG_VERSION"));
-        if let Some(credentials) = self.session.credentials() {
-            page.certificates(&credentials.current(), self.config.certificate_warning.ahead());
-        }
-        let is_connected = matches!(self.session.standing(), Standing::Up(_));
-        let help = "Whether there is a session with the DPU";
-        page.gauge("agent_session_connected", help, is_connected.into());
-        self.add_records(&mut page);
-        self.add_vfs(&mut page);
-        let help = "VFs, pods and records that were mended";
-        page.counter("agent_repairs", help, self.repairs.count());
-        page.calls("agent", "Calls of the CNI plugin that were answered", &self.calls);
-        page
+/// The page of this moment. Nothing that it shows takes a look at the kernel.
+pub(super) fn page(config: &Config, vfs: &Vfs, dpu: &Dpu, calls: &Arc<Calls>) -> Page {
+    let mut page = Page::of("host-shim-agent", env!("CARGO_PKG_VERSION"));
+    if let Some(credentials) = dpu.session().credentials() {
+        page.certificates(&credentials.current(), config.certificate_warning.ahead());
     }
+    let is_connected = matches!(dpu.session().standing(), Standing::Up(_));
+    let help = "Whether there is a session with the DPU";
+    page.gauge("agent_session_connected", help, is_connected.into());
+    add_records(&mut page, vfs, dpu);
+    add_vfs(&mut page, vfs, dpu);
+    let help = "VFs, pods and records that were mended";
+    page.counter("agent_repairs", help, vfs.repairs().count());
+    page.calls("agent", "Calls of the CNI plugin that were answered", calls);
+    page
+}
 
-    fn add_records(&self, page: &mut Page) {
-        let (mut attaching, mut live, mut releasing) = (0, 0, 0);
-        for record in self.records.all() {
-            match record.phase {
-                Phase::Attaching => attaching += 1,
-                Phase::Live => live += 1,
-                Phase::Releasing => releasing += 1,
-            }
+fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
+    let (mut attaching, mut live, mut releasing) = (0, 0, 0);
+    for record in vfs.records().all() {
+        match record.phase {
+            Phase::Attaching => attaching += 1,
+            Phase::Live => live += 1,
+            Phase::Releasing => releasing += 1,
         }
-        let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
-        let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
-        page.gauges("agent_records", "Records of attachments, by phase", series);
-        let spooled = releasing + self.undelivered.keys().len() as u64;
-        let help = "Releases that the DPU has not confirmed yet";
-        page.gauge("agent_spooled_releases", help, spooled);
-        let help = "Attachments whose pods have lost their VF";
-        page.gauge("agent_broken_attachments", help, self.broken().len() as u64);
     }
+    let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
+    let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
+    page.gauges("agent_records", "Records of attachments, by phase", series);
+    let spooled = releasing + dpu.undelivered_keys().len() as u64;
+    let help = "Releases that the DPU has not confirmed yet";
+    page.gauge("agent_spooled_releases", help, spooled);
+    let help = "Attachments whose pods have lost their VF";
+    page.gauge("agent_broken_attachments", help, vfs.records().broken() as u64);
+}
 
-    fn add_vfs(&self, page: &mut Page) {
-        let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
-        let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
-        for vf in self.sent_inventory().pfs.iter().flat_map(|pf| &pf.vfs) {
-            let is_held = self.records.by_pci_address(&vf.pci_address).is_some();
-            let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };
-            *numbers.entry(state).or_default() += 1;
-        }
-        let series = states.map(|state| {
-            let number = numbers.get(&(state as i32)).copied().unwrap_or_default();
-            ([label("state", name(state))], number)
-        });
-        page.gauges(
-            "agent_vfs",
-            "VFs by state: with a record in use, else as the DPU was told last",
-            series,
-        );
+fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
+    let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
+    let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
+    for vf in dpu.told_pfs().iter().flat_map(|pf| &pf.vfs) {
+        let is_held = vfs.records().by_pci_address(&vf.pci_address).is_some();
+        let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };
+        *numbers.entry(state).or_default() += 1;
     }
+    let series = states.map(|state| {
+        let number = numbers.get(&(state as i32)).copied().unwrap_or_default();
+        ([label("state", name(state))], number)
+    });
+    page.gauges(
+        "agent_vfs",
+        "VFs by state: with a record in use, else as the DPU was told last",
+        series,
+    );
 }
 
 const fn name(condition: VfCondition) -> &'static str {
@@ -98,15 +100,15 @@ mod tests {
     use offload_proto::v1::{PhysicalFunction, VirtualFunction};
 
     use super::*;
-    use crate::agent::tests::agent;
+    use crate::agent::{dpu::tests::config, verbs::tests::doors};
 
     #[tokio::test]
     async fn vfs_are_counted_while_the_dpu_is_to_be_told_of_them_again() {
-        let (agent, _folder) = agent();
+        let (doors, _folder) = doors();
         let vf = VirtualFunction { condition: VfCondition::Clean.into(), ..Default::default() };
-        agent.sent_inventory().pfs = vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }];
-        agent.inventory_wanted();
-        let page = agent.page().text().unwrap();
+        doors.dpu.know(vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }]);
+        doors.dpu.inventory_wanted();
+        let page = page(&config(), &doors.vfs, &doors.dpu, &calls()).text().unwrap();
         assert!(page.contains(r#"agent_vfs{state="clean"} 1"#), "{page}");
     }
 }

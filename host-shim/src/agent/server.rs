@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::OK;
+use metrics::{Calls, OK};
 use nix::unistd::geteuid;
 use offload_proto::{Failure, Reason};
 use tokio::{
@@ -18,9 +18,15 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 
-use super::{Agent, caller::Caller, defect, scrape, socket::Socket};
+use super::{
+    caller::Caller,
+    defect::defect,
+    scrape,
+    socket::Socket,
+    verbs::{self, Doors},
+};
 use crate::{
-    cni::error::CniError,
+    cni::error::{CniError, code},
     protocol::{Call, DOCUMENT_LIMIT, Reply, Request, decode},
 };
 
@@ -35,12 +41,19 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// that the agent lives, and who does not say what it wants takes nobody's turn.
 const OPEN_FOR_EACH: usize = 8;
 
-/// Serves the plugin, for ever. Beyond the limit, callers wait for their turn, and far beyond it in the
+/// What answers the plugin.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub doors: Doors,
+    /// The calls that were answered.
+    pub calls: Arc<Calls>,
+}
+
+/// Serves the plugin, for ever. Beyond the `limit`, callers wait for their turn, and far beyond it in the
 /// socket's queue.
-pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
-    let calls = agent.config.limits.connections;
-    let permits = Arc::new(Semaphore::new(calls * OPEN_FOR_EACH));
-    let turns = Arc::new(Semaphore::new(calls));
+pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infallible {
+    let permits = Arc::new(Semaphore::new(limit * OPEN_FOR_EACH));
+    let turns = Arc::new(Semaphore::new(limit));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await;
         let stream = match socket.accept().await {
@@ -51,10 +64,10 @@ pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
                 continue;
             }
         };
-        let (agent, turns) = (Arc::clone(&agent), Arc::clone(&turns));
-        let tasks = agent.tasks.clone();
+        let (server, turns) = (server.clone(), Arc::clone(&turns));
+        let tasks = server.doors.tasks.clone();
         tasks.spawn(async move {
-            if let Err(error) = converse(agent, stream, turns, permit).await {
+            if let Err(error) = converse(server, stream, turns, permit).await {
                 tracing::debug!(%error, "a call was broken off");
             }
         });
@@ -63,7 +76,7 @@ pub(super) async fn serve(agent: Arc<Agent>, socket: &Socket) -> Infallible {
 
 /// Answers one call, which counts as open until its work is done.
 async fn converse(
-    agent: Arc<Agent>,
+    server: Server,
     mut stream: UnixStream,
     turns: Arc<Semaphore>,
     permit: impl Send + 'static,
@@ -78,11 +91,11 @@ async fn converse(
     let caller = Arc::new(Caller::new(stream, deadline)?);
     let (verb, begun) = (scrape::verb(&call.request), Instant::now());
     // A task of its own: a caller that ends does not stop the work in the middle.
-    let (worker, asker) = (Arc::clone(&agent), Arc::clone(&caller));
-    let mut work = agent.tasks.spawn(async move {
+    let (doors, asker) = (server.doors.clone(), Arc::clone(&caller));
+    let mut work = server.doors.tasks.spawn(async move {
         let _permit = permit;
         let _turn = turns.acquire().await;
-        answer(&worker, call.request, &asker).await
+        answer(&doors, call.request, &asker).await
     });
     let refusal = tokio::select! {
         biased;
@@ -97,7 +110,7 @@ async fn converse(
             }
         }
     };
-    agent.calls.note(verb.as_str(), refusal.map_or(OK, Reason::as_str), begun.elapsed());
+    server.calls.note(verb.as_str(), refusal.map_or(OK, Reason::as_str), begun.elapsed());
     Ok(())
 }
 
@@ -124,7 +137,7 @@ async fn read(stream: &mut UnixStream) -> io::Result<Call> {
 }
 
 /// What a caller is told.
-pub(super) struct Answer {
+struct Answer {
     pub reply: Reply,
     /// `None`: what was asked for is done.
     pub refusal: Option<Reason>,
@@ -139,25 +152,39 @@ impl From<Reply> for Answer {
 
 /// Does what is asked for, and answers. A call that nobody waits for any more is not begun: its caller
 /// may have made another since. Returns why it was refused.
-async fn answer(agent: &Arc<Agent>, request: Request, caller: &Arc<Caller>) -> Option<Reason> {
+async fn answer(doors: &Doors, request: Request, caller: &Arc<Caller>) -> Option<Reason> {
     if let Err(failure) = caller.is_waiting() {
         return tell(caller, failed(failure)).await;
     }
     let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
     let answer = match request {
-        Request::Add(request) => match agent.attach(request, caller).await {
+        Request::Add(request) => match verbs::attach(doors, request, caller).await {
             Ok(()) => return None,
             Err(failure) => failed(failure),
         },
         Request::Del(request) => {
-            agent.detach(request).await;
+            verbs::detach(doors, request).await;
             Reply::Done.into()
         }
-        Request::Check(request) => done(agent.check(request).await),
-        Request::Gc(request) => done(agent.collect(request).await),
-        Request::Status => agent.status().await,
+        Request::Check(request) => done(verbs::check(doors, request).await),
+        Request::Gc(request) => done(verbs::gc(doors, request).await),
+        Request::Status => match verbs::trouble(doors).await {
+            None => Reply::Done.into(),
+            Some(failure) => not_available(doors, failure),
+        },
     };
     tell(caller, answer).await
+}
+
+/// What STATUS is told. With a pod that has lost its VF, the runtime is to know that what runs is limited, too.
+fn not_available(doors: &Doors, failure: Failure) -> Answer {
+    let code = match doors.vfs.records().broken() {
+        0 => code::NOT_AVAILABLE,
+        _ => code::NOT_AVAILABLE_AND_LIMITED,
+    };
+    let refusal = Some(failure.reason);
+    let CniError { message, details, .. } = failure.into();
+    Answer { reply: Reply::Failed { code, message, details }, refusal }
 }
 
 fn late() -> Failure {
@@ -177,17 +204,22 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::{tests::agent, vfs::records::tests::record},
+        agent::{dpu::tests::config, verbs::tests::doors, vfs::record},
         protocol::{DelRequest, SIGN_OF_LIFE},
     };
 
+    fn server() -> (Server, tempfile::TempDir) {
+        let (doors, folder) = doors();
+        (Server { doors, calls: scrape::calls() }, folder)
+    }
+
     #[tokio::test]
     async fn who_waits_for_a_turn_hears_that_the_agent_lives() {
-        let (agent, _folder) = agent();
+        let (server, _folder) = server();
         let turns = Arc::new(Semaphore::new(1));
         let turn = Arc::clone(&turns).try_acquire_owned().unwrap();
         let (mut caller, stream) = UnixStream::pair().unwrap();
-        let conversation = tokio::spawn(converse(agent, stream, turns, ()));
+        let conversation = tokio::spawn(converse(server, stream, turns, ()));
         let call = Call::new(Duration::from_secs(60), Request::Status);
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
@@ -203,16 +235,16 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_too_long_is_told_so() {
-        let (agent, _folder) = agent();
+        let (server, _folder) = server();
         let key = record("a", "c").key();
-        let _held = agent.keys.lock(&key).await;
+        let _held = server.doors.vfs.keys().lock(&key).await;
         let request = Request::Del(DelRequest { key, netns: String::new() });
         let call = Call::new(MARGIN + Duration::from_millis(20), request);
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let permits = Arc::new(Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
         let turns = Arc::new(Semaphore::new(1));
-        let conversation = tokio::spawn(converse(Arc::clone(&agent), stream, turns, permit));
+        let conversation = tokio::spawn(converse(server.clone(), stream, turns, permit));
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -221,7 +253,8 @@ mod tests {
         assert!(details.starts_with("DEADLINE_EXCEEDED"), "{details}");
         assert_eq!(permits.available_permits(), 0, "the work goes on");
         conversation.await.unwrap().unwrap();
-        let page = agent.page().text().unwrap();
+        let Server { doors, calls } = server;
+        let page = scrape::page(&config(), &doors.vfs, &doors.dpu, &calls).text().unwrap();
         let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
         assert!(page.contains(counted), "as the caller was told: {page}");
     }

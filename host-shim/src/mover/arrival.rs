@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    Durations, Failed, MoveError, Scene,
+    Durations, Failed, MoveError, VfMove,
     announcer::{Announcement, Announcer},
     inward::WATCH_CARRIER,
 };
@@ -39,19 +39,20 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// The end of a scene whose steps were all taken.
-    pub(super) fn of(scene: Scene) -> Self {
-        let addresses: Vec<_> = scene.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
-        let announcement =
-            scene.pod.zip(scene.arrived).filter(|_| !addresses.is_empty()).map(|(pod, link)| {
-                let (netns, interface, mac) = (pod.netns, link.index, scene.plan.mac);
+    /// The end of a move whose steps were all taken.
+    pub(super) fn of(vf_move: VfMove) -> Self {
+        let addresses: Vec<_> = vf_move.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
+        let announcement = vf_move.pod.zip(vf_move.arrived).filter(|_| !addresses.is_empty()).map(
+            |(pod, link)| {
+                let (netns, interface, mac) = (pod.netns, link.index, vf_move.plan.mac);
                 Announcement { netns, interface, mac, addresses }
-            });
+            },
+        );
         Self {
-            durations: scene.durations,
-            carrier: scene.carrier,
-            carrier_limit: scene.plan.carrier_limit,
-            announcer: scene.announcer,
+            durations: vf_move.durations,
+            carrier: vf_move.carrier,
+            carrier_limit: vf_move.plan.carrier_limit,
+            announcer: vf_move.announcer,
             announcement,
         }
     }

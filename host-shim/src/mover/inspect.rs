@@ -3,7 +3,7 @@
 use netlink::{Link, MacAddress, Netns, Rtnl};
 
 use super::{
-    Cargo, MoveError, Plan,
+    MoveError, MoveSpec, Plan,
     configure::{has_route, has_rule},
 };
 use crate::vf_source;
@@ -13,20 +13,20 @@ use crate::vf_source;
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn inspect(cargo: &Cargo, pod: &Netns) -> Result<Option<String>, MoveError> {
-    if cargo.original.is_handed_over {
-        let is_still = cargo.source.handover(&cargo.pci_address).is_some();
-        return Ok((!is_still).then(|| format!("VF {} has another driver now", cargo.pci_address)));
+pub fn inspect(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
+    if spec.original.is_handed_over {
+        let is_still = spec.source.handover(&spec.pci_address).is_some();
+        return Ok((!is_still).then(|| format!("VF {} has another driver now", spec.pci_address)));
     }
     let mut rtnl = Rtnl::open_in(pod)?;
     let links = rtnl.links()?;
-    let Some(link) = vf_source::link_of(&*cargo.source, &links, &cargo.pci_address) else {
-        return Ok(Some(format!("VF {} is not in the pod", cargo.pci_address)));
+    let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.pci_address) else {
+        return Ok(Some(format!("VF {} is not in the pod", spec.pci_address)));
     };
-    if let Some(what) = differs(link, &cargo.plan) {
+    if let Some(what) = differs(link, &spec.plan) {
         return Ok(Some(what));
     }
-    Ok(missing(&mut rtnl, link, &cargo.plan)?)
+    Ok(missing(&mut rtnl, link, &spec.plan)?)
 }
 
 fn differs(link: &Link, plan: &Plan) -> Option<String> {

@@ -5,17 +5,17 @@ use std::{sync::Arc, time::Instant};
 use netlink::{CarrierWatch, Link, LinkChange, Request};
 use saga::{Step, Steps};
 
-use super::{MoveError, Namespace, Scene, configure, outward, port::SetPort};
+use super::{MoveError, Namespace, VfMove, configure, outward, port::SetPort};
 
 /// Moves a VF into its pod.
-pub const STEPS: &Steps<Scene, MoveError> =
+pub const STEPS: &Steps<VfMove, MoveError> =
     &[&CheckNames, &Prepare, &SetPort, &MoveIn, &Configure, &WatchCarrier];
 
 /// The step that finds out whether there is a carrier, and what it does where there is none.
 pub(super) const WATCH_CARRIER: &str = "watch-carrier";
 
 /// Gives a pod a VF that has no link to move.
-pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&SetPort];
+pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&SetPort];
 
 /// The names that the pod's interfaces have.
 fn names(links: &[Link]) -> impl Iterator<Item = &String> {
@@ -25,33 +25,33 @@ fn names(links: &[Link]) -> impl Iterator<Item = &String> {
 /// The kernel would move the VF and then refuse to rename it; so the name is looked at first.
 struct CheckNames;
 
-impl Step<Scene> for CheckNames {
+impl Step<VfMove> for CheckNames {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "check-names"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        if is_name_taken(scene)? { Err(interface_exists(scene)) } else { Ok(()) }
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        if is_name_taken(vf_move)? { Err(interface_exists(vf_move)) } else { Ok(()) }
     }
 }
 
-fn is_name_taken(scene: &mut Scene) -> Result<bool, MoveError> {
-    let mut links = scene.pod()?.rtnl.links()?;
-    let (source, pci_address) = (&scene.source, &scene.pci_address);
+fn is_name_taken(vf_move: &mut VfMove) -> Result<bool, MoveError> {
+    let mut links = vf_move.pod()?.rtnl.links()?;
+    let (source, pci_address) = (&vf_move.source, &vf_move.pci_address);
     links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.pci_address != *pci_address));
-    Ok(names(&links).any(|name| *name == scene.plan.name))
+    Ok(names(&links).any(|name| *name == vf_move.plan.name))
 }
 
-fn interface_exists(scene: &Scene) -> MoveError {
-    MoveError::InterfaceExists(scene.plan.name.clone())
+fn interface_exists(vf_move: &VfMove) -> MoveError {
+    MoveError::InterfaceExists(vf_move.plan.name.clone())
 }
 
 /// Another may have taken the name after the look at it.
-fn why_refused(scene: &mut Scene, error: netlink::Error) -> MoveError {
-    match error.is_exists().then(|| is_name_taken(scene)) {
-        Some(Ok(true)) => interface_exists(scene),
+fn why_refused(vf_move: &mut VfMove, error: netlink::Error) -> MoveError {
+    match error.is_exists().then(|| is_name_taken(vf_move)) {
+        Some(Ok(true)) => interface_exists(vf_move),
         _ => error.into(),
     }
 }
@@ -59,112 +59,114 @@ fn why_refused(scene: &mut Scene, error: netlink::Error) -> MoveError {
 /// Switches the VF off and takes the alternative names off it that would be in the move's way.
 struct Prepare;
 
-impl Step<Scene> for Prepare {
+impl Step<VfMove> for Prepare {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "prepare"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         let started = Instant::now();
-        scene.departing = scene.in_host()?;
-        let Some(link) = scene.departing.clone() else { return Ok(()) };
+        vf_move.departing = vf_move.in_host()?;
+        let Some(link) = vf_move.departing.clone() else { return Ok(()) };
         let taken = if link.alternative_names.is_empty() {
             Vec::new()
         } else {
-            scene.pod()?.rtnl.links()?
+            vf_move.pod()?.rtnl.links()?
         };
         let clashing = link.alternative_names.iter().filter(|alternative| {
-            **alternative == scene.plan.name || names(&taken).any(|name| name == *alternative)
+            **alternative == vf_move.plan.name || names(&taken).any(|name| name == *alternative)
         });
         let mut requests: Vec<_> =
             clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
         if link.is_up {
             requests.push(Request::change_link(link.index, &LinkChange::new().down()));
         }
-        scene.host.rtnl.batch(&requests)?;
-        scene.durations.configure += started.elapsed();
+        vf_move.host.rtnl.batch(&requests)?;
+        vf_move.durations.configure += started.elapsed();
         Ok(())
     }
 
-    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        if scene.was_in_pod()? { Ok(()) } else { outward::restore(scene) }
+    fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        if vf_move.was_in_pod()? { Ok(()) } else { outward::restore(vf_move) }
     }
 }
 
 /// The one move: namespace and name in one request. Where it fails, the VF may be on either side.
 struct MoveIn;
 
-impl Step<Scene> for MoveIn {
+impl Step<VfMove> for MoveIn {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "move-in"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         let started = Instant::now();
-        if let Some(link) = scene.departing.take() {
-            let netns = Arc::clone(&scene.pod()?.netns);
-            let change = LinkChange::new().netns(&netns).name(&scene.plan.name);
-            scene.is_fresh = true;
-            let moved = scene.host.rtnl.change_link(link.index, &change);
-            moved.map_err(|error| why_refused(scene, error))?;
+        if let Some(link) = vf_move.departing.take() {
+            let netns = Arc::clone(&vf_move.pod()?.netns);
+            let change = LinkChange::new().netns(&netns).name(&vf_move.plan.name);
+            vf_move.is_fresh = true;
+            let moved = vf_move.host.rtnl.change_link(link.index, &change);
+            moved.map_err(|error| why_refused(vf_move, error))?;
         }
-        scene.arrived = Some(arrival(scene)?);
-        scene.durations.relocate = started.elapsed();
+        vf_move.arrived = Some(arrival(vf_move)?);
+        vf_move.durations.relocate = started.elapsed();
         Ok(())
     }
 
     /// What was in its pod before stays there, where it may still serve.
-    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        if scene.was_in_pod()? {
+    fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        if vf_move.was_in_pod()? {
             return Ok(());
         }
-        outward::take_down(scene)?;
-        outward::move_out(scene)
+        outward::take_down(vf_move)?;
+        outward::move_out(vf_move)
     }
 }
 
 /// The VF in the pod, where it may have another index now. One that was there already, as after a
 /// crash, may still have its old name.
-fn arrival(scene: &mut Scene) -> Result<Link, MoveError> {
-    let link = scene.in_pod()?.ok_or_else(|| scene.missing())?;
-    if link.name == scene.plan.name {
+fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
+    let link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
+    if link.name == vf_move.plan.name {
         return Ok(link);
     }
     let down = Request::change_link(link.index, &LinkChange::new().down());
-    let name = LinkChange::new().name(&scene.plan.name);
+    let name = LinkChange::new().name(&vf_move.plan.name);
     let rename = Request::change_link(link.index, &name);
-    let renamed = scene.pod()?.rtnl.batch(&[down, rename]);
-    renamed.map_err(|error| why_refused(scene, error))?;
-    scene.in_pod()?.ok_or_else(|| scene.missing())
+    let renamed = vf_move.pod()?.rtnl.batch(&[down, rename]);
+    renamed.map_err(|error| why_refused(vf_move, error))?;
+    vf_move.in_pod()?.ok_or_else(|| vf_move.missing())
 }
 
 /// MAC address, MTU, addresses, routes and rules.
 struct Configure;
 
-impl Step<Scene> for Configure {
+impl Step<VfMove> for Configure {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "configure"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         let started = Instant::now();
-        let link = scene.arrived()?;
-        let (plan, is_fresh) = (scene.plan.clone(), scene.is_fresh);
-        let pod = scene.pod()?;
+        let link = vf_move.arrived()?;
+        let (plan, is_fresh) = (vf_move.plan.clone(), vf_move.is_fresh);
+        let pod = vf_move.pod()?;
         configure::configure(&pod.netns, &mut pod.rtnl, &link, &plan, is_fresh)?;
-        scene.durations.configure += started.elapsed();
+        vf_move.durations.configure += started.elapsed();
         Ok(())
     }
 
-    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        match &mut scene.pod {
-            Some(pod) if scene.is_fresh => Ok(configure::remove_rules(&mut pod.rtnl, &scene.plan)?),
+    fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        match &mut vf_move.pod {
+            Some(pod) if vf_move.is_fresh => {
+                Ok(configure::remove_rules(&mut pod.rtnl, &vf_move.plan)?)
+            }
             _ => Ok(()),
         }
     }
@@ -173,17 +175,17 @@ impl Step<Scene> for Configure {
 /// Looks for the carrier, for which the VF's [`Arrival`](super::Arrival) waits where there is none.
 struct WatchCarrier;
 
-impl Step<Scene> for WatchCarrier {
+impl Step<VfMove> for WatchCarrier {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         WATCH_CARRIER
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let index = scene.arrived()?.index;
-        let Namespace { netns, rtnl } = scene.pod()?;
-        scene.carrier = CarrierWatch::unless_there(netns, rtnl, index)?;
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        let index = vf_move.arrived()?.index;
+        let Namespace { netns, rtnl } = vf_move.pod()?;
+        vf_move.carrier = CarrierWatch::unless_there(netns, rtnl, index)?;
         Ok(())
     }
 }

@@ -105,9 +105,10 @@ pub struct Durations {
     pub without_carrier: bool,
 }
 
-/// The scene of a move, open only while it lasts.
+/// A move of a VF, and what its steps have found and done so far. It keeps the pod's namespace alive, and so
+/// lasts no longer than the move.
 #[derive(Debug)]
-pub struct Scene {
+pub struct VfMove {
     source: Arc<dyn VfSource>,
     pci_address: String,
     original: Original,
@@ -171,7 +172,7 @@ impl Namespaces {
 
 /// Which VF is moved, and how it is to be on either side.
 #[derive(Clone, Debug)]
-pub struct Cargo {
+pub struct MoveSpec {
     /// What knows the VF.
     pub source: Arc<dyn VfSource>,
     /// The VF.
@@ -187,16 +188,16 @@ pub struct Cargo {
 /// A move that failed, after all of it was undone as far as possible.
 pub type Failed = saga::Failed<MoveError>;
 
-impl Scene {
-    /// The scene of a move of that VF.
+impl VfMove {
+    /// The move of that VF, of which nothing is done yet.
     #[must_use]
-    pub fn new(cargo: Cargo, namespaces: Namespaces) -> Self {
+    pub fn new(spec: MoveSpec, namespaces: Namespaces) -> Self {
         Self {
-            source: cargo.source,
-            pci_address: cargo.pci_address,
-            original: cargo.original,
-            plan: cargo.plan,
-            announcer: cargo.announcer,
+            source: spec.source,
+            pci_address: spec.pci_address,
+            original: spec.original,
+            plan: spec.plan,
+            announcer: spec.announcer,
             host: namespaces.host,
             pod: namespaces.pod,
             departing: None,

@@ -3,64 +3,64 @@
 use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
-use super::{MoveError, Original, Scene, configure, port, port::ResetPort};
+use super::{MoveError, Original, VfMove, configure, port, port::ResetPort};
 use crate::vf_source::{OwnState, PfPort};
 
 /// Takes a VF out of its pod and restores it.
-pub const STEPS: &Steps<Scene, MoveError> = &[&TakeDown, &MoveOut, &Restore];
+pub const STEPS: &Steps<VfMove, MoveError> = &[&TakeDown, &MoveOut, &Restore];
 
 /// Takes a VF back that has no link to move.
-pub(super) const DEVICE_STEPS: &Steps<Scene, MoveError> = &[&ResetPort];
+pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&ResetPort];
 
 /// Switches the VF off and gives it a name that is free in the host's namespace.
 struct TakeDown;
 
-impl Step<Scene> for TakeDown {
+impl Step<VfMove> for TakeDown {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "take-down"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        take_down(scene)
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        take_down(vf_move)
     }
 }
 
 /// The one move back.
 struct MoveOut;
 
-impl Step<Scene> for MoveOut {
+impl Step<VfMove> for MoveOut {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "move-out"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        move_out(scene)
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        move_out(vf_move)
     }
 }
 
 /// What the record tells, as it was: most VFs are then as they were in all else, too.
 struct Restore;
 
-impl Step<Scene> for Restore {
+impl Step<VfMove> for Restore {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "restore"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        restore(scene)
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        restore(vf_move)
     }
 }
 
-pub(super) fn take_down(scene: &mut Scene) -> Result<(), MoveError> {
-    let Some(link) = scene.in_pod()? else { return Ok(()) };
-    let name = homecoming_name(&mut scene.host.rtnl, &link, &scene.original.name)?;
-    let Some(pod) = &mut scene.pod else { return Ok(()) };
+pub(super) fn take_down(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    let Some(link) = vf_move.in_pod()? else { return Ok(()) };
+    let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
+    let Some(pod) = &mut vf_move.pod else { return Ok(()) };
     let mut requests = Vec::new();
     if link.is_up {
         requests.push(Request::change_link(link.index, &LinkChange::new().down()));
@@ -71,7 +71,7 @@ pub(super) fn take_down(scene: &mut Scene) -> Result<(), MoveError> {
         requests.push(Request::change_link(link.index, &LinkChange::new().name(name)));
     }
     pod.rtnl.batch(&requests)?;
-    Ok(configure::remove_rules(&mut pod.rtnl, &scene.plan)?)
+    Ok(configure::remove_rules(&mut pod.rtnl, &vf_move.plan)?)
 }
 
 /// The VF's own name, or, while somebody else has it, one that nobody has.
@@ -80,21 +80,21 @@ fn homecoming_name(host: &mut Rtnl, link: &Link, own: &str) -> Result<String, ne
     Ok(if is_free { own.into() } else { format!("returned{}", link.index) })
 }
 
-pub(super) fn move_out(scene: &mut Scene) -> Result<(), MoveError> {
-    let Some(link) = scene.in_pod()? else { return Ok(()) };
-    let Some(pod) = &mut scene.pod else { return Ok(()) };
-    Ok(pod.rtnl.change_link(link.index, &LinkChange::new().netns(&scene.host.netns))?)
+pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    let Some(link) = vf_move.in_pod()? else { return Ok(()) };
+    let Some(pod) = &mut vf_move.pod else { return Ok(()) };
+    Ok(pod.rtnl.change_link(link.index, &LinkChange::new().netns(&vf_move.host.netns))?)
 }
 
 /// Makes the VF in the host's namespace what it was, from whatever it is now.
-pub(super) fn restore(scene: &mut Scene) -> Result<(), MoveError> {
-    port::restore(scene, restore_link)
+pub(super) fn restore(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    port::restore(vf_move, restore_link)
 }
 
-fn restore_link(scene: &mut Scene) -> Result<(), MoveError> {
-    let link = scene.in_host()?.ok_or_else(|| scene.missing())?;
-    let requests = scene.original.restoring_requests(&link);
-    Ok(scene.host.rtnl.batch(&requests)?)
+fn restore_link(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    let link = vf_move.in_host()?.ok_or_else(|| vf_move.missing())?;
+    let requests = vf_move.original.restoring_requests(&link);
+    Ok(vf_move.host.rtnl.batch(&requests)?)
 }
 
 /// Moves the link of a VF out of a pod of which there is no record. [`make_clean`] is to follow.

@@ -4,63 +4,63 @@
 use netlink::{Link, LinkChange, MacAddress, Request, Rtnl, VfLinkState, VfSetting, VfSettings};
 use saga::Step;
 
-use super::{MoveError, Plan, Scene, listed};
+use super::{MoveError, Plan, VfMove, listed};
 use crate::vf_source::PfPort;
 
 /// Tells the PF what the pod may do, before the pod has the VF.
 pub(super) struct SetPort;
 
-impl Step<Scene> for SetPort {
+impl Step<VfMove> for SetPort {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "set-port"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        let Some(port) = scene.port() else { return check_kept(&scene.plan) };
-        let wanted = settings_for(&scene.plan)?;
-        let (pf, present) = look_at(&mut scene.host.rtnl, &port)?;
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        let Some(port) = vf_move.port() else { return check_kept(&vf_move.plan) };
+        let wanted = settings_for(&vf_move.plan)?;
+        let (pf, present) = look_at(&mut vf_move.host.rtnl, &port)?;
         if !pf.is_up {
             return Err(MoveError::PfDown(pf.name));
         }
         for setting in wanted.changes_from(&present) {
             if let VfSetting::Mac(_) = setting {
-                take_mac(scene, &pf, &port)?;
+                take_mac(vf_move, &pf, &port)?;
             }
-            scene.host.rtnl.batch(&[Request::set_vf(pf.index, port.vf, setting)])?;
+            vf_move.host.rtnl.batch(&[Request::set_vf(pf.index, port.vf, setting)])?;
         }
         Ok(())
     }
 
     /// Whatever has a link is restored with it.
-    fn undo(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        if scene.original.is_handed_over { restore(scene, |_| Ok(())) } else { Ok(()) }
+    fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        if vf_move.original.is_handed_over { restore(vf_move, |_| Ok(())) } else { Ok(()) }
     }
 }
 
 /// Makes the PF treat a VF that has no link as before.
 pub(super) struct ResetPort;
 
-impl Step<Scene> for ResetPort {
+impl Step<VfMove> for ResetPort {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
         "reset-port"
     }
 
-    fn run(&self, scene: &mut Scene) -> Result<(), MoveError> {
-        restore(scene, |_| Ok(()))
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        restore(vf_move, |_| Ok(()))
     }
 }
 
 /// Gives the VF the pod's MAC address while it may still change it: once its PF has given it one,
 /// most drivers let it have no other.
-fn take_mac(scene: &mut Scene, pf: &Link, port: &PfPort) -> Result<(), MoveError> {
-    let mac = scene.plan.mac;
-    let Some(link) = scene.in_host()?.filter(|link| link.mac != Some(mac)) else { return Ok(()) };
+fn take_mac(vf_move: &mut VfMove, pf: &Link, port: &PfPort) -> Result<(), MoveError> {
+    let mac = vf_move.plan.mac;
+    let Some(link) = vf_move.in_host()?.filter(|link| link.mac != Some(mac)) else { return Ok(()) };
     let change = LinkChange::new().down().mac(mac);
-    let rtnl = &mut scene.host.rtnl;
+    let rtnl = &mut vf_move.host.rtnl;
     if rtnl.change_link(link.index, &change).is_err() {
         rtnl.batch(&[Request::set_vf(pf.index, port.vf, VfSetting::Mac(None))])?;
         rtnl.change_link(link.index, &change)?;
@@ -82,16 +82,16 @@ pub(super) const UNUSED: VfSettings = VfSettings {
 /// Makes the PF treat the VF as before, and has its link restored meanwhile: while the PF holds the
 /// VF to no MAC address, it can take its own again.
 pub(super) fn restore(
-    scene: &mut Scene,
-    restore_link: impl FnOnce(&mut Scene) -> Result<(), MoveError>,
+    vf_move: &mut VfMove,
+    restore_link: impl FnOnce(&mut VfMove) -> Result<(), MoveError>,
 ) -> Result<(), MoveError> {
-    let (Some(port), Some(original)) = (scene.port(), scene.original.port) else {
-        return restore_link(scene);
+    let (Some(port), Some(original)) = (vf_move.port(), vf_move.original.port) else {
+        return restore_link(vf_move);
     };
-    let own = scene.original.mac;
-    loosen(&mut scene.host.rtnl, &port, &original, own)?;
-    restore_link(scene)?;
-    settle(&mut scene.host.rtnl, &port, &original)
+    let own = vf_move.original.mac;
+    loosen(&mut vf_move.host.rtnl, &port, &original, own)?;
+    restore_link(vf_move)?;
+    settle(&mut vf_move.host.rtnl, &port, &original)
 }
 
 /// Makes the PF treat the VF as in `original`, but lets its link take its `own` MAC address.

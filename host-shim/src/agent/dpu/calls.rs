@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{sys::time::TimeSpec, time::ClockId};
 use offload_proto::{
     Failure, Reason,
     v1::{
@@ -15,11 +14,16 @@ use offload_proto::{
 };
 use tonic::{Request, Status};
 
-use super::session::{Established, failure_of, is_answer};
-use crate::agent::Agent;
-use crate::protocol::{AddRequest, GcRequest, Key};
+use super::{
+    room::Dpu,
+    session::{Established, failure_of, is_answer},
+};
+use crate::{
+    agent::clock::nanoseconds_since_boot,
+    protocol::{AddRequest, GcRequest, Key},
+};
 
-impl Agent {
+impl Dpu {
     /// Asks for an attachment until `deadline`, on another session when the first breaks in between.
     ///
     /// # Errors
@@ -31,6 +35,7 @@ impl Agent {
         mut session: Arc<Established>,
         deadline: Instant,
     ) -> Result<Attachment, Failure> {
+        let deadline = deadline.min(Instant::now() + self.config.timeouts.attach());
         let patience = self.config.timeouts.reconnect();
         loop {
             let message = timed(attach_request(request, &session.id), deadline);
@@ -58,7 +63,7 @@ impl Agent {
     /// Takes back what a call whose answer never came may have left: at once, or else later. Where its
     /// VF is only the inventory can tell: if records were lost, a pod may have it.
     pub(in crate::agent) async fn disown(&self, key: &Key) {
-        if self.records.by_key(key).is_some() {
+        if self.vfs.records().by_key(key).is_some() {
             return;
         }
         let request = disowning(key);
@@ -145,6 +150,45 @@ impl Agent {
     }
 }
 
+impl Dpu {
+    /// Makes a call later that has failed now, unless the DPU can't even make sense of it: of such an
+    /// attachment it has nothing.
+    pub(in crate::agent) fn detach_later(&self, request: DetachRequest, failure: &Failure) {
+        let key: Key = request.key.clone().unwrap_or_default().into();
+        if failure.reason == Reason::InvalidRequest {
+            return tracing::warn!(%key, "nothing to give back: {failure}");
+        }
+        tracing::info!(%key, "not given back yet: {failure}");
+        self.undelivered.note(request);
+        self.vfs.signals().ask_for_pass();
+    }
+
+    /// Gives back what could not be given back before, as far as the DPU answers.
+    pub(in crate::agent) async fn deliver_detaches(self: &Arc<Self>) {
+        for key in self.undelivered.keys() {
+            let _key = self.vfs.keys().lock(&key).await;
+            let Some(request) = self.undelivered.get(&key) else { continue };
+            // The same attach was tried again, and has a record now.
+            if self.vfs.records().by_key(&key).is_none() {
+                if let Err(failure) = self.call_detach(request).await {
+                    tracing::info!(%key, "still not given back: {failure}");
+                    return;
+                }
+                self.inventory_wanted();
+            }
+            self.undelivered.forget(&key);
+        }
+    }
+
+    /// Leaves what the DPU may have of a key to an ADD that waits for the key's lock, and goes on with it.
+    /// Should it not, it is given back later: that waits for the lock behind the ADD, and is dropped if there
+    /// is a record by then.
+    pub(in crate::agent) fn leave_to_repeat(&self, detach: DetachRequest) {
+        self.undelivered.note(detach);
+        self.vfs.signals().ask_for_pass();
+    }
+}
+
 impl Established {
     /// Gives an attachment back, in this session's name: should another begin before the call comes
     /// to the DPU, it is refused, and hits nothing that was attached since.
@@ -175,12 +219,6 @@ pub(in crate::agent) fn detach_request(
 /// Takes back whatever there is of a key. Where its VF is is not known.
 pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
     detach_request(Some(key.clone().into()), String::new(), false)
-}
-
-/// On the clock of `CLOCK_BOOTTIME`, which all of one boot's agents share.
-pub(in crate::agent) fn nanoseconds_since_boot() -> u64 {
-    let clock = ClockId::CLOCK_BOOTTIME.now().unwrap_or(TimeSpec::new(0, 0));
-    Duration::from(clock).as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
@@ -216,15 +254,44 @@ fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{tests::agent, vfs::records::tests::record};
+    use crate::agent::{
+        defect::locked,
+        dpu::tests::dpu,
+        vfs::{record, tests::keep},
+    };
 
     #[tokio::test]
     async fn who_gives_a_call_up_does_not_claim_that_the_vf_is_home() {
-        let (agent, _folder) = agent();
+        let (dpu, _folder) = dpu();
         let key = record("a", "c").key();
-        agent.disown(&key).await;
-        assert!(!agent.undelivered.get(&key).unwrap().vf_returned);
-        assert!(agent.sent_inventory().is_wanted_again, "the inventory is told again");
+        dpu.disown(&key).await;
+        assert!(!dpu.undelivered.get(&key).unwrap().vf_returned);
+        let is_wanted_again = locked(&dpu.sent_inventory).is_wanted_again;
+        assert!(is_wanted_again, "the inventory is told again");
+    }
+
+    #[tokio::test]
+    async fn what_the_dpu_does_not_understand_is_not_told_again() {
+        let (dpu, _folder) = dpu();
+        let key = record("a", "c").attachment.key;
+        let failure = Failure::new(Reason::InvalidRequest, "the container's id is too long");
+        dpu.detach_later(detach_request(key, String::new(), false), &failure);
+        assert!(dpu.undelivered.keys().is_empty());
+    }
+
+    #[tokio::test]
+    async fn detaches_wait_for_the_dpu_unless_their_key_is_attached_again() {
+        let (dpu, _folder) = dpu();
+        let undelivered = |container: &str| DetachRequest {
+            key: record("a", container).attachment.key,
+            ..Default::default()
+        };
+        dpu.undelivered.note(undelivered("alone"));
+        dpu.deliver_detaches().await;
+        assert_eq!(dpu.undelivered.keys().len(), 1);
+        keep(dpu.vfs.records(), record("a", "alone"));
+        dpu.deliver_detaches().await;
+        assert!(dpu.undelivered.keys().is_empty());
     }
 
     #[test]

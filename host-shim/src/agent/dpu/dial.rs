@@ -1,4 +1,5 @@
-//! By what connections to the DPU are opened.
+//! What a connection to the DPU is opened with: the agent's certificate, and a connector to the one DPU that
+//! the configuration names.
 
 use bootstrap::Chain;
 use mtls::{Connector, LiveCredentials, Role};
@@ -10,7 +11,9 @@ use crate::agent::config::Config;
 ///
 /// # Errors
 /// [`Reason::CertificateRefused`]: what the configuration names is not good.
-pub(in crate::agent) fn by(config: &Config) -> Result<(LiveCredentials, Connector), Failure> {
+pub(in crate::agent) fn credentials_and_connector(
+    config: &Config,
+) -> Result<(LiveCredentials, Connector), Failure> {
     let refused = |error: &(dyn std::error::Error + 'static)| {
         Failure::new(Reason::CertificateRefused, Chain(error).to_string())
     };

@@ -2,48 +2,40 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    mem,
+    convert::Infallible,
     sync::Arc,
+    time::Duration,
 };
 
-use netlink::{IpNetwork, Link, Rtnl};
+use netlink::Link;
 use offload_proto::{
-    Failure, Reason, capability,
+    Failure, capability,
     v1::{
         Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
         host_message,
     },
 };
 use sriov::Handover;
+use tokio::time::timeout;
 
-use super::{calls::nanoseconds_since_boot, session::protocol_versions};
-use crate::agent::{
-    Agent,
-    milestones::Milestone,
-    vfs::place,
-    vfs::records::{Phase, Record},
-};
+use super::{room::Dpu, session::protocol_versions};
 use crate::{
+    agent::{
+        defect::locked,
+        milestones::Milestone,
+        vfs::{HostLinks, Phase, Record, Vfs, is_in_pod},
+    },
     protocol::Key,
     vf_source::{self, VfIdentity, VfSource, Whereabouts},
 };
 
-/// What the DPU was told last.
-#[derive(Debug, Default)]
-pub(in crate::agent) struct SentInventory {
-    pub pfs: Vec<PhysicalFunction>,
-    /// It is to be told once more, even if nothing changed.
-    pub is_wanted_again: bool,
-}
+/// Links change in swarms, and with every attach: the inventory is listed when none did for so long,
+/// for that is in the way of the next attach.
+const CALM: Duration = Duration::from_millis(100);
+/// How long changes are gathered at most.
+const GATHER: Duration = Duration::from_secs(1);
 
-impl SentInventory {
-    /// Whether it is wanted again. Whoever wants it from here on wants one that is listed later.
-    fn begin(&mut self) -> bool {
-        mem::take(&mut self.is_wanted_again)
-    }
-}
-
-impl Agent {
+impl Dpu {
     /// The first message of a session. What is under way is listed before what is recorded, so that
     /// an attach in between is in one of the lists at least.
     ///
@@ -51,25 +43,25 @@ impl Agent {
     /// When the host's links can't be listed.
     pub(in crate::agent) async fn hello(self: &Arc<Self>) -> Result<Hello, Failure> {
         // What is in its pod by now is listed as such.
-        self.untold().clear();
+        locked(&self.untold).clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
-        let (as_of_ns, present) = self.links_with_proofs().await?;
-        let agent = Arc::clone(self);
+        let (as_of_ns, present) = self.proven_links().await?;
+        let vfs = Arc::clone(&self.vfs);
         let list = move || {
-            let records = agent.records.all();
-            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &present.links).collect();
-            let pfs = agent.physical_functions(&vfs, &present, &records);
+            let records = vfs.records().all();
+            let at_home: Vec<_> = vf_source::vfs(vfs.host().source(), &present.links).collect();
+            let pfs = functions_of(&vfs, &at_home, &present, &records);
             let inventory = Inventory { pfs, as_of_ns };
-            let live = live(&*agent.source, &vfs, &records);
+            let live = live(vfs.host().source(), &at_home, &records);
             // Between the ADD that began it and the one that goes on with it no call is under way.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
-            (inventory, live, attaching, uses_by_host(&vfs, &present))
+            (inventory, live, attaching, uses_by_host(&at_home, &present))
         };
-        let (inventory, live, attaching, uses) = self.look(list).await?;
+        let (inventory, live, attaching, uses) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
         log_uses(&uses);
-        self.sent_inventory().pfs.clone_from(&inventory.pfs);
+        locked(&self.sent_inventory).pfs.clone_from(&inventory.pfs);
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -87,23 +79,24 @@ impl Agent {
     /// # Errors
     /// When the host's links can't be listed.
     pub(in crate::agent) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
-        let is_wanted_again = self.sent_inventory().begin();
+        let is_wanted_again = locked(&self.sent_inventory).begin();
         let has_it = self.tell_inventory(is_wanted_again).await;
-        self.sent_inventory().is_wanted_again |= is_wanted_again && !matches!(has_it, Ok(true));
+        locked(&self.sent_inventory).is_wanted_again |=
+            is_wanted_again && !matches!(has_it, Ok(true));
         has_it.map(drop)
     }
 
     /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
     async fn tell_inventory(self: &Arc<Self>, is_wanted_again: bool) -> Result<bool, Failure> {
-        let (as_of_ns, present) = self.links_with_proofs().await?;
-        let agent = Arc::clone(self);
+        let (as_of_ns, present) = self.proven_links().await?;
+        let vfs = Arc::clone(&self.vfs);
         let list = move || {
-            let vfs: Vec<_> = vf_source::vfs(&*agent.source, &present.links).collect();
-            let pfs = agent.physical_functions(&vfs, &present, &agent.records.all());
-            (Inventory { pfs, as_of_ns }, uses_by_host(&vfs, &present))
+            let at_home: Vec<_> = vf_source::vfs(vfs.host().source(), &present.links).collect();
+            let pfs = functions_of(&vfs, &at_home, &present, &vfs.records().all());
+            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present))
         };
-        let (inventory, uses) = self.look(list).await?;
-        let mut sent = self.sent_inventory();
+        let (inventory, uses) = self.vfs.host().look(list).await?;
+        let mut sent = locked(&self.sent_inventory);
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
         }
@@ -116,82 +109,45 @@ impl Agent {
         Ok(true)
     }
 
-    /// The links of the host's namespace. Records are to be listed after them:
-    /// a VF that leaves has one.
-    pub(in crate::agent) fn host_links(&self) -> Result<HostLinks, netlink::Error> {
-        let mut host = Rtnl::open_in(&self.host)?;
-        Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
-    }
-
-    /// Lists what the host has.
-    ///
-    /// # Errors
-    /// When it can't be listed.
-    pub(in crate::agent) async fn listed<T: Send + 'static>(
-        &self,
-        list: impl FnOnce() -> Result<T, netlink::Error> + Send + 'static,
-    ) -> Result<T, Failure> {
-        let listed = self.look(list).await?;
-        listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
-    }
-
-    /// The links of the host's namespace, and when they were listed. Of the free VFs among them it is known
-    /// by now whether they are as they were.
-    async fn links_with_proofs(self: &Arc<Self>) -> Result<(u64, HostLinks), Failure> {
-        let agent = Arc::clone(self);
-        let list = move || {
-            let as_of_ns = nanoseconds_since_boot();
-            let present = agent.host_links()?;
-            agent.learn_originals(&present);
-            let seen = agent.see(&agent.free_without_proof(&present))?;
-            Ok((as_of_ns, present, seen))
-        };
-        let (as_of_ns, present, seen) = self.listed(list).await?;
-        let found = self.prove(seen).await?;
-        if found.values().any(|differences| !differences.is_empty()) {
+    async fn proven_links(&self) -> Result<(u64, HostLinks), Failure> {
+        let proven = self.vfs.cleanliness().proven_links().await?;
+        if proven.is_any_refuted {
             // The next pass begins to make it anew.
-            self.poke.notify_one();
+            self.vfs.signals().ask_for_pass();
         }
-        Ok((as_of_ns, present))
+        Ok((proven.as_of_ns, proven.present))
     }
 
-    /// The free VFs that look clean at first sight, and were not looked at any closer, with their links'
-    /// indices.
-    fn free_without_proof(&self, present: &HostLinks) -> Vec<(VfIdentity, u32)> {
-        let unproven = vf_source::vfs(&*self.source, &present.links).filter(|(vf, link)| {
-            self.is_free(vf, link, present)
-                && self.looks_clean(vf, link)
-                && self.proofs.of(vf, link).is_none()
-        });
-        unproven.map(|(vf, link)| (vf, link.index)).collect()
+    /// Sends the inventory whenever it changed, for ever.
+    pub(in crate::agent) async fn keep_inventory(self: &Arc<Self>) -> Infallible {
+        let signals = self.vfs.signals();
+        loop {
+            signals.changed_inventory().await;
+            let calm = async { while timeout(CALM, signals.changed_inventory()).await.is_ok() {} };
+            let _ = timeout(GATHER, calm).await;
+            if let Err(failure) = self.send_inventory().await {
+                tracing::warn!("the VFs can't be listed: {failure}");
+            }
+        }
     }
+}
 
-    /// All VFs, by PF.
-    fn physical_functions(
-        &self,
-        vfs: &[(VfIdentity, &Link)],
-        present: &HostLinks,
-        records: &[Arc<Record>],
-    ) -> Vec<PhysicalFunction> {
-        let is_clean = |(vf, link): &&(VfIdentity, &Link)| {
-            self.looks_clean(vf, link) && self.proofs.is_proven(vf, link)
-        };
-        let clean = vfs.iter().filter(is_clean).map(|(vf, _)| vf.pci_address.clone()).collect();
-        physical_functions(&*self.source, vfs, present, records, &clean)
-    }
+/// All VFs, by PF.
+fn functions_of(
+    vfs: &Vfs,
+    at_home: &[(VfIdentity, &Link)],
+    present: &HostLinks,
+    records: &[Arc<Record>],
+) -> Vec<PhysicalFunction> {
+    let is_clean = |(vf, link): &&(VfIdentity, &Link)| vfs.cleanliness().is_clean(vf, link);
+    let clean = at_home.iter().filter(is_clean).map(|(vf, _)| vf.pci_address.clone()).collect();
+    physical_functions(vfs.host().source(), at_home, present, records, &clean)
 }
 
 /// The VFs that records hold, by PCI address. The DPU may have given one that is back to another pod by
 /// now, and hear this after that.
 fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = &str> {
     records.iter().filter(|record| !record.is_returned).map(|record| record.pci_address())
-}
-
-/// What is in the host's namespace.
-pub(in crate::agent) struct HostLinks {
-    pub links: Vec<Link>,
-    /// Each with its link's index.
-    pub addresses: Vec<(u32, IpNetwork)>,
 }
 
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
@@ -297,7 +253,7 @@ fn live(
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !in_host.contains(record.pci_address()) && place::is_in_pod(source, record),
+        in_pod: !in_host.contains(record.pci_address()) && is_in_pod(source, record),
     })
     .collect()
 }
@@ -308,7 +264,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::{tests::agent, vfs::records::tests::record},
+        agent::{dpu::tests::dpu, vfs::record},
         vf_source::VirtualCard,
     };
 
@@ -362,10 +318,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_inventory_that_nobody_hears_is_wanted_still() {
-        let (agent, _folder) = agent();
-        agent.inventory_wanted();
-        agent.send_inventory().await.unwrap();
-        assert!(agent.sent_inventory().is_wanted_again, "there is no session yet");
+        let (dpu, _folder) = dpu();
+        dpu.inventory_wanted();
+        dpu.send_inventory().await.unwrap();
+        let is_wanted_again = locked(&dpu.sent_inventory).is_wanted_again;
+        assert!(is_wanted_again, "there is no session yet");
     }
 
     #[test]

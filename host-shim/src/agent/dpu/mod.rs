@@ -1,9 +1,35 @@
-//! The DPU, as the agent speaks with it.
+//! The DPU, as the agent speaks with it: one value for each ([`Dpu`]).
+//!
+//! [`Session`] keeps the one connection, and knows nobody: what it says first and who hears what comes it is
+//! told by whoever keeps it. All calls go by the session that there is, and none is begun without one.
+//!
+//! # Who races
+//!
+//! Nothing is locked here for longer than a look into memory; calls wait for nobody but the DPU. What orders
+//! them is on the DPU: each call of Attach and Detach names the session that it was made in and when, and is
+//! refused in another's or behind a later one.
+//!
+//! - *A call with the end of its session.* Whether the DPU has done what it was asked is not known then. An
+//!   Attach is asked for once more in the next session, or taken back ([`Dpu::disown`]); a Detach without a
+//!   record is kept ([`Dpu::detach_later`]), and one with a record is the record's own business.
+//! - *A hello with an ADD.* It lists what is under way before what is recorded, so that an ADD which passes from
+//!   one to the other meanwhile is in one of both lists.
+//! - *An inventory with a Detach.* It is as of a time before it was listed, and the DPU believes whichever of the
+//!   two is the later ([`clock`](super::clock)).
 
-pub(super) mod calls;
-pub(super) mod dial;
-mod forwarding;
-pub(super) mod inventory;
-pub(super) mod session;
-pub(super) mod undelivered;
-pub(super) mod welcomed;
+mod calls;
+mod dial;
+mod inventory;
+mod port;
+mod room;
+mod session;
+mod undelivered;
+mod welcomed;
+
+pub(super) use calls::{detach_request, disowning};
+pub(super) use dial::credentials_and_connector;
+pub(super) use room::Dpu;
+pub(super) use session::{Established, FromDpu, Standing};
+
+#[cfg(test)]
+pub(super) use room::tests;

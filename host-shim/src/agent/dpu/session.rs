@@ -15,7 +15,7 @@ use mtls::{ConnectError, Connector, LiveCredentials};
 use offload_proto::{
     Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
     v1::{
-        self, DpuMessage, HostMessage, Welcome, dpu_message, host_message,
+        self, DpuMessage, Hello, HostMessage, Welcome, dpu_message, host_message,
         workload_network_client::WorkloadNetworkClient,
     },
 };
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status, Streaming, transport::Channel};
 
 use super::dial;
-use crate::agent::{Agent, config::Config, milestones::Milestone};
+use crate::agent::{config::Config, milestones::Milestone};
 use attend::{Loss, attend};
 
 /// Pauses between attempts: the first and the longest. They double in between, and each is
@@ -128,6 +128,15 @@ impl Established {
     }
 }
 
+/// What the DPU says.
+#[derive(Debug)]
+pub(in crate::agent) enum FromDpu {
+    /// It has welcomed this host: a session has begun.
+    Welcome,
+    /// A message of the session.
+    Message(Box<dpu_message::Message>),
+}
+
 /// The session with the DPU.
 #[derive(Debug)]
 pub(in crate::agent) struct Session {
@@ -209,14 +218,19 @@ impl Session {
         }
     }
 
-    /// Keeps a session, for ever.
-    pub(in crate::agent) async fn keep(&self, agent: &Arc<Agent>) -> Infallible {
+    /// Keeps a session, for ever. Each begins with a `hello`, made anew; what the DPU says is `heard`.
+    pub(super) async fn keep(
+        &self,
+        config: &Config,
+        hello: &impl AsyncFn() -> Result<Hello, Failure>,
+        heard: &impl Fn(FromDpu),
+    ) -> Infallible {
         self.begin();
         let mut pause = FIRST_PAUSE;
         let mut renewal = None;
         let mut warned = Warned::default();
         loop {
-            match self.hold_one(agent, renewal.take()).await {
+            match self.hold_one(config, hello, heard, renewal.take()).await {
                 Ended::BeforeWelcome(failure) => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     let reason = failure.reason;
@@ -267,13 +281,19 @@ impl Session {
     }
 
     /// Opens a session and stays with it until it ends.
-    async fn hold_one(&self, agent: &Arc<Agent>, renewal: Option<Box<Renewal>>) -> Ended {
-        let limit = agent.config.timeouts.connect();
-        let connector = match self.connector(&agent.config) {
+    async fn hold_one(
+        &self,
+        config: &Config,
+        hello: &impl AsyncFn() -> Result<Hello, Failure>,
+        heard: &impl Fn(FromDpu),
+        renewal: Option<Box<Renewal>>,
+    ) -> Ended {
+        let limit = config.timeouts.connect();
+        let connector = match self.connector(config) {
             Ok(connector) => connector,
             Err(failure) => return Ended::BeforeWelcome(failure),
         };
-        let opened = match timeout(limit, open(agent, connector, renewal)).await {
+        let opened = match timeout(limit, open(connector, renewal, hello)).await {
             Ok(opened) => opened,
             Err(_) => Err(lost(format!("it did not answer within {limit:?}"))),
         };
@@ -283,9 +303,9 @@ impl Session {
         };
         let session = Arc::new(session);
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
-        agent.session_began();
+        heard(FromDpu::Welcome);
         let channel = tokio::select! {
-            loss = attend(agent, &session, &mut inbox, period) => return Ended::AfterWelcome(loss),
+            loss = attend(&session, &mut inbox, period, heard) => return Ended::AfterWelcome(loss),
             channel = connector.renewed() => channel,
         };
         Ended::Renewed(Box::new(Renewal { channel, session, _inbox: inbox }))
@@ -319,7 +339,7 @@ impl Session {
         if let Some(connector) = self.connector.get() {
             return Ok(connector);
         }
-        let (credentials, connector) = dial::by(config)?;
+        let (credentials, connector) = dial::credentials_and_connector(config)?;
         self.credentials.get_or_init(|| credentials.clone());
         tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
         tokio::spawn(credentials.follow(CERTIFICATE_PERIOD));
@@ -329,9 +349,9 @@ impl Session {
 
 /// Opens a session, by a connection that is there already if there is one.
 async fn open(
-    agent: &Arc<Agent>,
     connector: &Connector,
     renewal: Option<Box<Renewal>>,
+    hello: &impl AsyncFn() -> Result<Hello, Failure>,
 ) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
     let channel = match &renewal {
         Some(renewal) => renewal.channel.clone(),
@@ -342,7 +362,7 @@ async fn open(
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
     let (outbox, messages) = mpsc::channel(OUTBOX);
-    let hello = v1::Hello { renewed_session_id, ..agent.hello().await? };
+    let hello = Hello { renewed_session_id, ..hello().await? };
     let hello = HostMessage { message: Some(host_message::Message::Hello(hello)) };
     outbox.send(hello).await.map_err(|_| lost("the session was closed"))?;
     let inbox = client.session(ReceiverStream::new(messages)).await;

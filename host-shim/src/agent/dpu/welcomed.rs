@@ -10,23 +10,23 @@ use crate::whole_file;
 
 /// A note in the agent's folder, which holds the boot's id.
 #[derive(Debug)]
-pub(in crate::agent) struct Welcomed {
+pub(super) struct Welcomed {
     path: PathBuf,
     boot_id: String,
 }
 
 impl Welcomed {
-    pub(in crate::agent) fn new(state_dir: &Path, boot_id: &str) -> Self {
+    pub(super) fn new(state_dir: &Path, boot_id: &str) -> Self {
         Self { path: state_dir.join("welcomed.boot"), boot_id: boot_id.to_owned() }
     }
 
     /// Whether it was noted in this boot.
-    pub(in crate::agent) fn is_noted(&self) -> bool {
+    pub(super) fn is_noted(&self) -> bool {
         fs::read(&self.path).is_ok_and(|boot_id| boot_id == self.boot_id.as_bytes())
     }
 
     /// Notes it, once in a boot.
-    pub(in crate::agent) fn note(&self) {
+    pub(super) fn note(&self) {
         if self.is_noted() {
             return;
         }

@@ -1,33 +1,31 @@
 //! A look at all VFs on demand, and at what is not as it should be.
 
 mod bounds;
+mod found;
 mod told;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
-use netlink::Link;
+use mtls::ExpiryWarning;
 use offload_proto::{
-    Failure, Finding, MESSAGE_LIMIT, Reason,
-    v1::{Difference, Examination, Examine, ExaminedVf, Vf, VfPlace, host_message},
+    Failure, Finding, MESSAGE_LIMIT,
+    v1::{Difference, Examination, Examine, ExaminedVf, VfPlace, host_message},
 };
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
-use super::vfs_abroad::{Obstacles, VfAbroad};
-use crate::agent::{
-    Agent,
-    dpu::inventory::HostLinks,
-    vfs::place::{Place, place_in},
-    vfs::records::{Phase, Record},
-};
+use super::{keeper::Keeper, vfs_abroad::fetch_vfs_abroad};
 use crate::{
-    mover::inspect,
-    vf_source::{self, OtherVf, VfIdentity, VfSource, Whereabouts},
+    agent::{
+        repairs::Obstacles,
+        verbs::Doors,
+        vfs::{Phase, Record, VfAbroad, Vfs, name_of},
+    },
+    vf_source::{self, VfIdentity},
 };
+use found::{Findings, found_at_home, found_in, found_of_record, found_without_netdev, under_way};
+
+/// Examinations at the same time: one that is made, and one that waits, as of a next session.
+const EXAMINATIONS: usize = 2;
 
 /// How long an attachment is waited for that somebody is working at.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,54 +33,70 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What findings call the agent itself.
 const AGENT: &str = "agent";
 
-/// What was found, by PCI address.
-#[derive(Debug, Default)]
-struct Findings {
-    vfs: BTreeMap<String, ExaminedVf>,
-    differences: Vec<Difference>,
-    /// The VFs that were not at home, by PCI address, and how that is told unless they came home.
-    away: Vec<(String, Difference)>,
+/// Looks at all VFs for whoever asks.
+#[derive(Debug)]
+pub(in crate::agent) struct Examiner {
+    doors: Doors,
+    keeper: Arc<Keeper>,
+    /// When it is told that the certificate expires.
+    warning: ExpiryWarning,
+    /// The examinations that may be wanted at a time.
+    admissions: Arc<Semaphore>,
+    /// Held while all VFs are looked at for somebody.
+    examining: tokio::sync::Mutex<()>,
 }
 
-impl Agent {
+impl Examiner {
+    pub(super) fn new(doors: Doors, keeper: Arc<Keeper>, warning: ExpiryWarning) -> Self {
+        Self {
+            doors,
+            keeper,
+            warning,
+            admissions: Arc::new(Semaphore::new(EXAMINATIONS)),
+            examining: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn vfs(&self) -> &Arc<Vfs> {
+        &self.doors.vfs
+    }
+
     /// Looks at all VFs for the DPU, when it is its turn, and answers.
     ///
     /// # Errors
     /// The answer where as many wait already as may.
-    pub(in crate::agent) fn begin_examination(
-        self: &Arc<Self>,
-        request: Examine,
-    ) -> Result<JoinHandle<()>, Examination> {
-        let Ok(admission) = Arc::clone(&self.examinations).try_acquire_owned() else {
+    pub(super) fn begin(self: &Arc<Self>, request: Examine) -> Result<JoinHandle<()>, Examination> {
+        let Ok(admission) = Arc::clone(&self.admissions).try_acquire_owned() else {
             let Examine { request_id, .. } = request;
             let problem = "it is being examined already: try again".into();
             return Err(Examination { request_id, problem, ..Examination::default() });
         };
-        let (agent, asker, mend) = (Arc::clone(self), self.session.speaker(), request.mend);
+        let session = self.doors.dpu.session();
+        let (examiner, asker, mend) = (Arc::clone(self), session.speaker(), request.mend);
         let work = async move {
             let _admission = admission;
-            let _turn = agent.examining.lock().await;
+            let _turn = examiner.examining.lock().await;
             // Whoever asked in an earlier session has given up.
             if asker.strong_count() == 0 {
                 return;
             }
-            let examination = agent.examine(request).await;
+            let examination = examiner.examine(request).await;
             if let Some(asker) = asker.upgrade() {
                 asker.send(host_message::Message::Examination(examination));
             }
         };
         // A look need not be finished before the agent ends.
-        Ok(if mend { self.tasks.spawn(work) } else { tokio::spawn(work) })
+        Ok(if mend { self.doors.tasks.spawn(work) } else { tokio::spawn(work) })
     }
 
-    /// Looks at all VFs; if asked, mends first what is not as it should be.
-    pub(in crate::agent) async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
+    /// Looks at all VFs; if asked, repairs first what is not as it should be.
+    async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
         let request_id = request.request_id;
         let obstacles = match request.mend {
-            true => self.mend_all(request.held.into_iter().collect()).await,
+            true => self.repair_all(request.held.into_iter().collect()).await,
             false => Obstacles::new(),
         };
-        let repairs = self.repairs.all();
+        let repairs = self.vfs().repairs().all();
         match self.look_at_all().await {
             Ok(mut findings) => {
                 findings.differences.extend(self.certificate_findings());
@@ -105,8 +119,9 @@ impl Agent {
 
     /// That the agent's certificate expires, or that its replacement is refused.
     fn certificate_findings(&self) -> impl Iterator<Item = Difference> + use<> {
-        let expiring = self.session.certificate_expiring(self.config.certificate_warning.ahead());
-        let problem = self.session.certificate_problem();
+        let session = self.doors.dpu.session();
+        let expiring = session.certificate_expiring(self.warning.ahead());
+        let problem = session.certificate_problem();
         let refused = problem.filter(|problem| expiring.as_ref() != Some(problem));
         let advice = "see the agent's log".to_owned();
         let refused = refused
@@ -114,29 +129,30 @@ impl Agent {
         expiring.map(|told| Finding::CertificateExpires.of(AGENT, told)).into_iter().chain(refused)
     }
 
-    /// Mends what can be mended, and tells by subject what could not be.
-    async fn mend_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
-        let mut obstacles = self.fetch_vfs_abroad(held).await;
-        obstacles.extend(self.find_drivers().await);
-        obstacles.extend(self.pass().await);
-        obstacles.extend(self.await_renewals().await);
-        obstacles.extend(self.mend_pods().await);
-        self.inventory_wanted();
+    /// Repairs what can be repaired, and tells by subject what could not be.
+    async fn repair_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
+        let mut obstacles = fetch_vfs_abroad(self.vfs(), held).await;
+        obstacles.extend(self.vfs().numbers().find_drivers().await);
+        obstacles.extend(self.keeper.pass().await);
+        obstacles.extend(self.vfs().renewer().await_all().await);
+        obstacles.extend(self.repair_pods().await);
+        self.doors.dpu.inventory_wanted();
         obstacles
     }
 
     /// Completes the pods' interfaces, and tells by attachment which could not be.
-    async fn mend_pods(self: &Arc<Self>) -> Obstacles {
+    async fn repair_pods(self: &Arc<Self>) -> Obstacles {
         let mut obstacles = Obstacles::new();
-        for record in self.records.all() {
-            let _key = self.keys.lock(&record.key()).await;
-            let Some(record) = self.records.by_id(record.id()) else { continue };
+        for record in self.vfs().records().all() {
+            let _key = self.vfs().keys().lock(&record.key()).await;
+            let Some(record) = self.vfs().records().by_id(record.id()) else { continue };
             if record.phase != Phase::Live {
                 continue;
             }
             let Ok(Some(what)) = self.difference_of(&record).await else { continue };
-            match self.move_in(&record).await {
-                Ok(_) => self.repairs.note(record.id(), what),
+            let port = self.doors.dpu.await_port(&record.attachment);
+            match self.vfs().intake().move_in(&record, port).await {
+                Ok(_) => self.vfs().repairs().note(record.id(), what),
                 Err(failure) => drop(obstacles.insert(record.id().to_owned(), failure.message)),
             }
         }
@@ -149,16 +165,15 @@ impl Agent {
         record: &Arc<Record>,
     ) -> Result<Option<String>, Failure> {
         let Some(netns) = record.netns.living() else { return Ok(None) };
-        let cargo = self.cargo(record)?;
-        let inspected = self.look(move || inspect(&cargo, &netns)).await?;
-        inspected.map_err(|error| Failure::new(Reason::CheckFailed, format!("{error}")))
+        self.vfs().inspect(record, netns).await
     }
 
     async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {
-        let agent = Arc::clone(self);
-        let (mut findings, free) = self.listed(move || agent.look_without_records()).await?;
+        let examiner = Arc::clone(self);
+        let (mut findings, free) =
+            self.vfs().host().listed(move || examiner.look_without_records()).await?;
         findings.differences.extend(self.differences_of_free(free).await?);
-        for record in self.records.all() {
+        for record in self.vfs().records().all() {
             let looked = timeout(PATIENCE, self.look_at_record(&record, &findings)).await;
             let (vf, differences) = match looked {
                 Ok(Some(found)) => found,
@@ -169,16 +184,16 @@ impl Agent {
             findings.vfs.insert(record.pci_address().to_owned(), vf);
             findings.differences.extend(differences);
         }
-        let agent = Arc::clone(self);
-        self.listed(move || agent.look_for_arrivals(findings)).await
+        let examiner = Arc::clone(self);
+        self.vfs().host().listed(move || examiner.look_for_arrivals(findings)).await
     }
 
     /// Looks at home again: what came home meanwhile, as from a pod that has ended, was perhaps seen
     /// nowhere, or where it no longer is.
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
-        let present = self.host_links()?;
-        let is_recorded = |address: &str| self.records.by_pci_address(address).is_some();
-        for (vf, link) in vf_source::vfs(&*self.source, &present.links) {
+        let present = self.vfs().host().links()?;
+        let is_recorded = |address: &str| self.vfs().records().by_pci_address(address).is_some();
+        for (vf, link) in vf_source::vfs(self.vfs().host().source(), &present.links) {
             let found = findings.vfs.get(&vf.pci_address);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
             if !was_here && !is_recorded(&vf.pci_address) {
@@ -186,7 +201,7 @@ impl Agent {
             }
         }
         let is_away = |address: &str| {
-            vf_source::link_of(&*self.source, &present.links, address).is_none()
+            vf_source::link_of(self.vfs().host().source(), &present.links, address).is_none()
                 && !is_recorded(address)
         };
         let away = mem::take(&mut findings.away).into_iter();
@@ -198,19 +213,19 @@ impl Agent {
     /// The VFs of which there is no record, and where the others are that are not in their pods. Besides,
     /// the free ones with their links' indices.
     fn look_without_records(&self) -> Result<(Findings, Vec<(VfIdentity, u32)>), netlink::Error> {
-        let present = self.host_links()?;
-        self.learn_originals(&present);
+        let present = self.vfs().host().links()?;
+        self.vfs().cleanliness().learn_originals(&present);
         let mut findings = Findings::default();
         let mut free = Vec::new();
-        for (vf, link) in vf_source::vfs(&*self.source, &present.links) {
+        for (vf, link) in vf_source::vfs(self.vfs().host().source(), &present.links) {
             findings.insert(found_at_home(&vf, link, &present));
-            if self.is_free(&vf, link, &present) {
+            if self.vfs().host().is_free(&vf, link, &present) {
                 free.push((vf, link.index));
             }
         }
-        for VfAbroad { vf, link, path, .. } in self.vfs_abroad(&present.links) {
+        for VfAbroad { vf, link, path, .. } in self.vfs().abroad().find(&present.links) {
             let netns = path.display().to_string();
-            if self.records.by_pci_address(&vf.pci_address).is_none() {
+            if self.vfs().records().by_pci_address(&vf.pci_address).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
                 let told = Finding::VfElsewhere.of(name_of(&vf), message);
                 findings.away.push((vf.pci_address.clone(), told));
@@ -218,9 +233,10 @@ impl Agent {
             findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
         }
         let is_known = |address: &str| {
-            findings.vfs.contains_key(address) || self.records.by_pci_address(address).is_some()
+            findings.vfs.contains_key(address)
+                || self.vfs().records().by_pci_address(address).is_some()
         };
-        for other in self.source.other_vfs(&is_known) {
+        for other in self.vfs().host().source().other_vfs(&is_known) {
             let told = told::difference_of_other(&other);
             findings.away.extend(told.map(|told| (other.identity.pci_address.clone(), told)));
             findings.insert(found_without_netdev(&other));
@@ -238,8 +254,8 @@ impl Agent {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let agent = Arc::clone(self);
-        free = self.listed(move || agent.free_among(&found)).await?;
+        let examiner = Arc::clone(self);
+        free = self.vfs().host().listed(move || examiner.free_among(&found)).await?;
         let found = self.differing_among(&free).await?.into_iter();
         Ok(found.map(|(vf, what)| Finding::VfDiffers.of(name_of(&vf), what)).collect())
     }
@@ -249,9 +265,9 @@ impl Agent {
         self: &Arc<Self>,
         free: &[(VfIdentity, u32)],
     ) -> Result<Vec<(VfIdentity, String)>, Failure> {
-        let (agent, looked_at) = (Arc::clone(self), free.to_vec());
-        let seen = self.listed(move || agent.see(&looked_at)).await?;
-        let mut found = self.prove(seen).await?;
+        let (cleanliness, looked_at) = (Arc::clone(self.vfs().cleanliness()), free.to_vec());
+        let seen = self.vfs().host().listed(move || cleanliness.see(&looked_at)).await?;
+        let mut found = self.vfs().cleanliness().prove(seen).await?;
         let differing = free.iter().filter_map(|(vf, _)| {
             let what = found.remove(&vf.pci_address)?.join("; ");
             (!what.is_empty()).then(|| (vf.clone(), what))
@@ -264,10 +280,12 @@ impl Agent {
         &self,
         vfs: &[(VfIdentity, String)],
     ) -> Result<Vec<(VfIdentity, u32)>, netlink::Error> {
-        let present = self.host_links()?;
-        let free = vf_source::vfs(&*self.source, &present.links).filter(|(vf, link)| {
-            vfs.iter().any(|(wanted, _)| wanted == vf) && self.is_free(vf, link, &present)
-        });
+        let present = self.vfs().host().links()?;
+        let free =
+            vf_source::vfs(self.vfs().host().source(), &present.links).filter(|(vf, link)| {
+                vfs.iter().any(|(wanted, _)| wanted == vf)
+                    && self.vfs().host().is_free(vf, link, &present)
+            });
         Ok(free.map(|(vf, link)| (vf, link.index)).collect())
     }
 
@@ -277,19 +295,20 @@ impl Agent {
         record: &Record,
         findings: &Findings,
     ) -> Option<(ExaminedVf, Option<Difference>)> {
-        let _key = self.keys.lock(&record.key()).await;
-        let record = self.records.by_id(record.id())?;
+        let _key = self.vfs().keys().lock(&record.key()).await;
+        let record = self.vfs().records().by_id(record.id())?;
         if record.phase == Phase::Attaching {
             // It is about to be given back, or to be repeated.
             return Some((under_way(&record), None));
         }
         let is_in_pod = {
-            let (agent, record) = (Arc::clone(self), Arc::clone(&record));
-            self.look(move || is_in_netns_of_pod(&*agent.source, &record)).await.ok()?
+            let (host, record) = (Arc::clone(self.vfs().host()), Arc::clone(&record));
+            self.vfs().host().look(move || host.is_in_netns_of_pod(&record)).await.ok()?
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {
-            let differing = self.proofs.differences(record.pci_address()).join("; ");
+            let differing =
+                self.vfs().cleanliness().known_differences(record.pci_address()).join("; ");
             let pending = told::release_pending(&record, &vf, &differing);
             return Some((vf, Some(pending)));
         }
@@ -300,19 +319,6 @@ impl Agent {
         };
         Some((vf, difference))
     }
-
-    /// What findings call a VF.
-    pub(in crate::agent) fn subject_of(&self, vf: &VfIdentity) -> String {
-        let recorded = self.records.by_pci_address(&vf.pci_address);
-        recorded.map_or_else(|| name_of(vf), |record| record.id().to_owned())
-    }
-}
-
-impl Findings {
-    fn insert(&mut self, vf: ExaminedVf) {
-        let address = vf.vf.as_ref().map(|vf| vf.pci_address.clone()).unwrap_or_default();
-        self.vfs.insert(address, vf);
-    }
 }
 
 /// What was tried and failed is told as such.
@@ -322,91 +328,23 @@ fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
     }
 }
 
-/// As operators call it: `pf0vf3`.
-fn name_of(vf: &VfIdentity) -> String {
-    let controller = match vf.controller {
-        0 => String::new(),
-        controller => format!("c{controller}"),
-    };
-    format!("{controller}pf{}vf{}", vf.pf, vf.vf)
-}
-
-fn message_of(vf: &VfIdentity) -> Vf {
-    let VfIdentity { controller, pf, vf, pci_address } = vf.clone();
-    Vf { controller, pf, vf, pci_address }
-}
-
-fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
-    ExaminedVf {
-        vf: Some(message_of(vf)),
-        place: place.into(),
-        netdev: netdev.to_owned(),
-        ..ExaminedVf::default()
-    }
-}
-
-fn found_at_home(vf: &VfIdentity, link: &Link, present: &HostLinks) -> ExaminedVf {
-    let HostLinks { links, addresses } = present;
-    let use_by_host = vf_source::use_by_host(link, links, addresses).unwrap_or_default();
-    ExaminedVf { use_by_host, ..found_in(vf, VfPlace::Host, &link.name) }
-}
-
-fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
-    let place = match other.whereabouts {
-        Whereabouts::Unbound => VfPlace::Unbound,
-        Whereabouts::HandedOver(_) => VfPlace::HandedOver,
-        Whereabouts::Elsewhere => VfPlace::Nowhere,
-    };
-    found_in(&other.identity, place, "")
-}
-
-fn is_in_netns_of_pod(source: &dyn VfSource, record: &Record) -> bool {
-    record.netns.living().is_some_and(|pod| {
-        matches!(place_in(source, &pod, record), Ok(Place::Pod | Place::Unfinished))
-    })
-}
-
-fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findings) -> ExaminedVf {
-    let place = match record.original.is_handed_over {
-        true => VfPlace::HandedOver,
-        false => VfPlace::Pod,
-    };
-    let in_pod = || ExaminedVf {
-        place: place.into(),
-        netdev: record.key().interface_name,
-        netns: record.netns.path.clone(),
-        ..ExaminedVf::default()
-    };
-    let found = if is_in_pod { None } else { findings.vfs.get(record.pci_address()).cloned() };
-    let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
-    let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
-    with_record(vf, record)
-}
-
-/// A VF with what a record has of it.
-fn with_record(vf: ExaminedVf, record: &Record) -> ExaminedVf {
-    let attachment = &record.attachment;
-    let addresses = attachment.addresses.iter().map(|address| address.address.clone());
-    ExaminedVf {
-        vf: attachment.vf.clone(),
-        attachment_id: attachment.id.clone(),
-        mac: attachment.mac.clone(),
-        addresses: addresses.collect(),
-        ..vf
-    }
-}
-
-fn under_way(record: &Record) -> ExaminedVf {
-    with_record(ExaminedVf::default(), record)
-}
-
 #[cfg(test)]
 mod tests {
     use offload_proto::v1::DifferenceState;
 
     use super::*;
-    use crate::agent::{tests::agent, vfs::records::tests::record};
+    use crate::agent::{
+        upkeep::keeper::tests::{hold_passes, keeper, last_pass},
+        vfs::{record, tests::keep},
+    };
+    use crate::vf_source::{OtherVf, Whereabouts};
     use sriov::Handover;
+
+    fn examiner() -> (Arc<Examiner>, tempfile::TempDir) {
+        let (keeper, folder) = keeper();
+        let doors = keeper.doors().clone();
+        (Arc::new(Examiner::new(doors, keeper, ExpiryWarning::default())), folder)
+    }
 
     fn examine(mend: bool) -> Examine {
         Examine { request_id: 7, mend, held: Vec::new() }
@@ -414,34 +352,34 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_without_anything_is_in_order() {
-        let (agent, _folder) = agent();
-        let found = agent.examine(examine(false)).await;
+        let (examiner, _folder) = examiner();
+        let found = examiner.examine(examine(false)).await;
         assert_eq!(found, Examination { request_id: 7, ..Examination::default() });
     }
 
     #[tokio::test]
     async fn only_one_examination_waits_for_the_one_that_is_made() {
-        let (agent, _folder) = agent();
-        let turn = agent.examining.lock().await;
-        let begun = [true, true].map(|mend| agent.begin_examination(examine(mend)).unwrap());
-        let busy = agent.begin_examination(examine(false)).unwrap_err();
+        let (examiner, _folder) = examiner();
+        let turn = examiner.examining.lock().await;
+        let begun = [true, true].map(|mend| examiner.begin(examine(mend)).unwrap());
+        let busy = examiner.begin(examine(false)).unwrap_err();
         assert!(busy.request_id == 7 && busy.problem.ends_with("try again"), "{busy:?}");
         drop(turn);
-        let before = *agent.last_pass.lock().unwrap();
+        let before = last_pass(&examiner.keeper);
         for ended in begun {
             ended.await.unwrap();
         }
-        assert_eq!(*agent.last_pass.lock().unwrap(), before, "nobody waits for it: no session");
-        drop(agent.begin_examination(examine(false)).unwrap());
+        assert_eq!(last_pass(&examiner.keeper), before, "nobody waits for it: no session");
+        drop(examiner.begin(examine(false)).unwrap());
     }
 
     #[tokio::test]
     async fn a_vf_that_is_nowhere_is_told_and_why_it_can_not_be_mended() {
-        let (agent, _folder) = agent();
+        let (examiner, _folder) = examiner();
         let mut record = record("a", "c");
         record.attachment.mac = "02:00:00:00:00:07".into();
-        agent.records.keep(&Arc::new(record));
-        let found = agent.examine(examine(false)).await;
+        keep(examiner.vfs().records(), record);
+        let found = examiner.examine(examine(false)).await;
         let vf = &found.vfs[0];
         let of_record = (vf.attachment_id.as_str(), vf.mac.as_str());
         assert_eq!((vf.place(), of_record), (VfPlace::Nowhere, ("a", "02:00:00:00:00:07")));
@@ -453,10 +391,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_release_whose_vf_is_away_waits_for_the_vf_and_not_for_the_dpu() {
-        let (agent, _folder) = agent();
+        let (examiner, _folder) = examiner();
         let releasing = Record { phase: Phase::Releasing, ..record("a", "c") };
-        agent.records.keep(&Arc::new(releasing));
-        let found = agent.examine(examine(false)).await;
+        keep(examiner.vfs().records(), releasing);
+        let found = examiner.examine(examine(false)).await;
         let told = &found.differences[0];
         assert_eq!(told.code, "RELEASE_PENDING");
         assert!(told.message.contains("VF pci-a is not back yet"), "{told:?}");
@@ -484,5 +422,16 @@ mod tests {
         let obstacles = Obstacles::from([("pf0vf1".to_owned(), "busy".to_owned())]);
         note_obstacle(&mut found, &obstacles);
         assert_eq!((found.state(), found.why.as_str()), (DifferenceState::Unmended, "busy"));
+    }
+
+    #[tokio::test]
+    async fn who_repairs_for_an_operator_waits_for_the_pass_under_way() {
+        let (examiner, _folder) = examiner();
+        let pass = hold_passes(&examiner.keeper).await;
+        let request = Examine { mend: true, ..Examine::default() };
+        let mut repairing = std::pin::pin!(examiner.examine(request));
+        assert!(timeout(Duration::from_millis(200), &mut repairing).await.is_err());
+        drop(pass);
+        assert_eq!(repairing.await.problem, "");
     }
 }

@@ -2,42 +2,76 @@
 //! shows up in the host's namespace, when the DPU comes back, and on a timer.
 
 use std::{
+    collections::HashSet,
     convert::Infallible,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use netlink::{Error, Link, LinkEvent, LinkMonitor, Rtnl};
-use offload_proto::Failure;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use netlink::{Error, Link, LinkEvent, LinkMonitor};
+use offload_proto::{Failure, Reason};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::vfs_abroad::Obstacles;
+use super::provide::Provider;
 use crate::agent::{
-    Agent, locked,
+    defect::locked,
     milestones::Milestone,
-    verbs::detach::Renewal,
-    vfs::place::{Place, place_in},
-    vfs::records::{Phase, Record},
+    repairs::Obstacles,
+    verbs::{Doors, Renewal, release, take_back_unanswered},
+    vfs::{Phase, Record, VfLocation, Vfs},
 };
-use crate::vf_source;
 
 /// Longest comparison of all records with the kernel: it waits for attaches that are under way,
 /// and for the DPU.
 const LONGEST_PASS: Duration = Duration::from_secs(120);
-/// Links change in swarms, and with every attach: the inventory is listed when none did for so long,
-/// for that is in the way of the next attach.
-const CALM: Duration = Duration::from_millis(100);
-/// How long changes are gathered at most.
-const GATHER: Duration = Duration::from_secs(1);
 
-impl Agent {
+/// Keeps records and kernel in agreement.
+#[derive(Debug)]
+pub(in crate::agent) struct Keeper {
+    doors: Doors,
+    provider: Arc<Provider>,
+    boot_id: String,
+    /// The records that are about to be looked at, by attachment id.
+    looked_for: Mutex<HashSet<String>>,
+    /// When the last pass came to its end.
+    last_pass: Mutex<Instant>,
+    /// Held while all is compared with the kernel.
+    passing: tokio::sync::Mutex<()>,
+    /// Held while the keeper looks at a VF: it may have a thousand to look at, and others want a turn.
+    keeping: tokio::sync::Mutex<()>,
+}
+
+impl Keeper {
+    pub(super) fn new(doors: Doors, provider: Arc<Provider>, boot_id: String) -> Self {
+        Self {
+            doors,
+            provider,
+            boot_id,
+            looked_for: Mutex::default(),
+            last_pass: Mutex::new(Instant::now()),
+            passing: tokio::sync::Mutex::default(),
+            keeping: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// What the keeper works through.
+    #[cfg(test)]
+    pub(super) fn doors(&self) -> &Doors {
+        &self.doors
+    }
+
+    fn vfs(&self) -> &Arc<Vfs> {
+        &self.doors.vfs
+    }
+
     /// Compares every record with the kernel, and waits for all.
     pub(in crate::agent) async fn reconcile_all(self: &Arc<Self>) {
         let begin = |record: Arc<Record>| {
-            let agent = Arc::clone(self);
-            self.tasks.spawn(async move { agent.reconcile_unless_renewed(&record).await })
+            let keeper = Arc::clone(self);
+            let compare = async move { keeper.reconcile_unless_renewed(&record).await };
+            self.doors.tasks.spawn(compare)
         };
-        let begun: Vec<_> = self.records.all().into_iter().map(begin).collect();
+        let begun: Vec<_> = self.vfs().records().all().into_iter().map(begin).collect();
         for comparison in begun {
             if let Err(error) = comparison.await {
                 tracing::error!(%error, "comparing a record with the kernel failed");
@@ -48,8 +82,8 @@ impl Agent {
     /// Compares one record with the kernel, and makes the kernel agree. Waits for a VF that is made
     /// anew.
     pub(in crate::agent) async fn reconcile(self: &Arc<Self>, id: &str) {
-        let Some(record) = self.records.by_id(id) else { return };
-        let _key = self.keys.lock(&record.key()).await;
+        let Some(record) = self.vfs().records().by_id(id) else { return };
+        let _key = self.vfs().keys().lock(&record.key()).await;
         self.reconcile_locked(id, Renewal::Now).await;
     }
 
@@ -58,20 +92,20 @@ impl Agent {
         let key = record.key();
         let _key = tokio::select! {
             biased;
-            () = self.renewals.begun(record.pci_address()) => return,
-            key = self.keys.lock(&key) => key,
+            () = self.vfs().renewer().begun(record.pci_address()) => return,
+            key = self.vfs().keys().lock(&key) => key,
         };
         self.reconcile_locked(record.id(), Renewal::Later).await;
     }
 
     async fn reconcile_locked(self: &Arc<Self>, id: &str, renewal: Renewal) {
-        let Some(record) = self.records.by_id(id) else { return };
+        let Some(record) = self.vfs().records().by_id(id) else { return };
         // Its ADD holds the key for as long as it is at work.
         if record.phase == Phase::Attaching {
-            return self.take_back_unanswered(&record.key()).await;
+            return take_back_unanswered(&self.doors, &record.key()).await;
         }
         if record.phase == Phase::Releasing || record.boot_id != self.boot_id {
-            return self.release(record, Duration::ZERO, renewal).await;
+            return release(&self.doors, record, Duration::ZERO, renewal).await;
         }
         if let Err(failure) = self.reconcile_live(record, renewal).await {
             tracing::warn!(attachment = id, "not in order: {failure}");
@@ -80,8 +114,8 @@ impl Agent {
 
     /// Likewise, without waiting for it.
     pub(in crate::agent) fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
-        let agent = Arc::clone(self);
-        self.tasks.spawn(async move { agent.reconcile(record.id()).await });
+        let keeper = Arc::clone(self);
+        self.doors.tasks.spawn(async move { keeper.reconcile(record.id()).await });
     }
 
     async fn reconcile_live(
@@ -89,62 +123,46 @@ impl Agent {
         record: Arc<Record>,
         renewal: Renewal,
     ) -> Result<(), Failure> {
+        // The kernel is asked, and not the records: whatever moved the VF, that is where it is.
         let looked = {
             let _one_at_a_time = self.keeping.lock().await;
-            let agent = Arc::clone(self);
-            let record = Arc::clone(&record);
-            self.look(move || agent.look_for(&record)).await?
+            let (host, record) = (Arc::clone(self.vfs().host()), Arc::clone(&record));
+            self.vfs().host().look(move || host.locate(&record)).await?
         };
-        let (place, has_pod) = looked
-            .map_err(|error| Failure::new(offload_proto::Reason::MoveFailed, error.to_string()))?;
-        match (place, has_pod) {
-            (Place::Pod, _) => {
-                self.pauses.succeeded(record.id());
-                self.broken().remove(record.id());
+        let (location, has_pod) =
+            looked.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))?;
+        match (location, has_pod) {
+            (VfLocation::Pod, _) => {
+                self.vfs().pauses().succeeded(record.id());
+                self.vfs().records().note_broken(record.id(), false);
                 Ok(())
             }
-            (Place::Host | Place::Unfinished, true) => self.put_back(&record).await,
-            (Place::Host, false) => {
+            (VfLocation::Host | VfLocation::Unfinished, true) => self.put_back(&record).await,
+            (VfLocation::Host, false) => {
                 tracing::info!(attachment = record.id(), "its pod's namespace has ended");
-                self.release(record, Duration::ZERO, renewal).await;
+                release(&self.doors, record, Duration::ZERO, renewal).await;
                 Ok(())
             }
-            (Place::Nowhere, true) => {
-                self.broken().insert(record.id().to_owned());
+            (VfLocation::Nowhere, true) => {
+                self.vfs().records().note_broken(record.id(), true);
                 Ok(())
             }
-            (Place::Unfinished | Place::Nowhere, false) => Ok(()),
-        }
-    }
-
-    /// Where the VF is, and whether its pod's namespace is still there.
-    fn look_for(&self, record: &Record) -> Result<(Place, bool), Error> {
-        let mut host = Rtnl::open_in(&self.host)?;
-        let name = Some(record.original.name.as_str());
-        let pod = record.netns.living();
-        if record.original.is_handed_over {
-            return Ok((if pod.is_some() { Place::Pod } else { Place::Host }, pod.is_some()));
-        }
-        if vf_source::find(&*self.source, &mut host, record.pci_address(), name)?.is_some() {
-            return Ok((Place::Host, pod.is_some()));
-        }
-        match pod {
-            Some(pod) => Ok((place_in(&*self.source, &pod, record)?, true)),
-            None => Ok((Place::Nowhere, false)),
+            (VfLocation::Unfinished | VfLocation::Nowhere, false) => Ok(()),
         }
     }
 
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from
     /// getting there.
     async fn put_back(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
-        self.broken().insert(record.id().to_owned());
-        if let Err(failure) = self.move_in(record).await {
-            self.pauses.failed(record.id());
+        self.vfs().records().note_broken(record.id(), true);
+        let port = self.doors.dpu.await_port(&record.attachment);
+        if let Err(failure) = self.vfs().intake().move_in(record, port).await {
+            self.vfs().pauses().failed(record.id());
             return Err(failure);
         }
         Milestone::PutBack.pass();
-        self.pauses.succeeded(record.id());
-        self.broken().remove(record.id());
+        self.vfs().pauses().succeeded(record.id());
+        self.vfs().records().note_broken(record.id(), false);
         self.tell_put_back(record);
         Ok(())
     }
@@ -153,14 +171,14 @@ impl Agent {
     /// comes back to the host.
     fn tell_put_back(&self, record: &Record) {
         if record.netns.living().is_some() {
-            self.repairs.note(record.id(), "its VF is in its pod again".into());
-            self.tell_attached(record);
+            self.vfs().repairs().note(record.id(), "its VF is in its pod again".into());
+            self.doors.dpu.tell_attached(record);
         }
     }
 
     /// Watches the VFs in the host's namespace, for ever.
     pub(in crate::agent) async fn watch_vfs(self: &Arc<Self>, mut monitor: LinkMonitor) -> Error {
-        let mut ticks = interval(self.config.timeouts.reconcile());
+        let mut ticks = interval(self.doors.timeouts.reconcile());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -172,10 +190,10 @@ impl Agent {
                         (link.parent_bus, link.parent_device) = parent.unzip();
                         self.vf_gone(&link);
                     }
-                    Ok(LinkEvent::Missed) => self.poke.notify_one(),
+                    Ok(LinkEvent::Missed) => self.vfs().signals().ask_for_pass(),
                     Err(error) => return error,
                 },
-                _ = ticks.tick() => self.poke.notify_one(),
+                _ = ticks.tick() => self.vfs().signals().ask_for_pass(),
             }
         }
     }
@@ -184,10 +202,22 @@ impl Agent {
     /// pass is served by one more, however many they are.
     pub(in crate::agent) async fn keep_agreement(self: &Arc<Self>) -> Infallible {
         loop {
-            self.poke.notified().await;
+            self.pass_wanted().await;
             self.pass().await;
-            self.inventory_changed();
+            self.vfs().signals().inventory_changed();
             Milestone::PassEnded.pass();
+        }
+    }
+
+    /// Waits until a pass is wanted: because somebody asked for it, or a VF became free that may have been
+    /// the last in the way of a number of VFs.
+    async fn pass_wanted(&self) {
+        let signals = self.vfs().signals();
+        loop {
+            tokio::select! {
+                () = signals.pass_wanted() => return,
+                () = signals.free_vf() => if self.provider.is_any_in_the_way() { return },
+            }
         }
     }
 
@@ -195,12 +225,12 @@ impl Agent {
     /// Tells which VFs could not be restored, and why. Those that are to be made anew are only begun.
     pub(in crate::agent) async fn pass(self: &Arc<Self>) -> Obstacles {
         let _one_at_a_time = self.passing.lock().await;
-        self.begin_to_finish_renewals();
-        self.proofs.forget_older_than(self.config.timeouts.reconcile());
+        self.vfs().renewer().begin_to_finish();
+        self.vfs().cleanliness().forget_older_than(self.doors.timeouts.reconcile());
         self.reconcile_all().await;
-        let obstacles = self.restore_free_vfs().await;
-        self.provide_vfs().await;
-        self.deliver_detaches().await;
+        let obstacles = self.vfs().free_vfs().restore().await;
+        self.provider.provide().await;
+        self.doors.dpu.deliver_detaches().await;
         *locked(&self.last_pass) = Instant::now();
         obstacles
     }
@@ -209,20 +239,20 @@ impl Agent {
     /// kernel, the disk or the agent hangs.
     pub(in crate::agent) fn is_healthy(&self, now: Instant) -> bool {
         now.saturating_duration_since(*locked(&self.last_pass))
-            < self.config.timeouts.reconcile() * 3 + LONGEST_PASS
+            < self.doors.timeouts.reconcile() * 3 + LONGEST_PASS
     }
 
     /// A VF showed up in the host's namespace, or changed there.
     fn vf_seen(self: &Arc<Self>, link: &Link) {
-        let Some(vf) = self.source.vf_of(link) else { return };
-        self.vf_events.send_modify(|count| *count = count.wrapping_add(1));
-        let Some(record) = self.records.by_pci_address(&vf.pci_address) else {
-            if !self.looks_clean(&vf, link) {
-                self.poke.notify_one();
+        let Some(vf) = self.vfs().host().source().vf_of(link) else { return };
+        self.vfs().signals().vf_seen();
+        let Some(record) = self.vfs().records().by_pci_address(&vf.pci_address) else {
+            if !self.vfs().cleanliness().looks_clean(&vf, link) {
+                self.vfs().signals().ask_for_pass();
             }
-            return self.inventory_changed();
+            return self.vfs().signals().inventory_changed();
         };
-        if self.looked_for().insert(record.id().to_owned()) {
+        if locked(&self.looked_for).insert(record.id().to_owned()) {
             // Not among the work that is finished before the agent ends: mostly it waits.
             tokio::spawn(Arc::clone(self).look_after_pause(record));
         }
@@ -230,68 +260,74 @@ impl Agent {
 
     /// Compares a record with the kernel after what is under way with it, and after its pause.
     async fn look_after_pause(self: Arc<Self>, record: Arc<Record>) {
-        drop(self.keys.lock(&record.key()).await);
-        sleep(self.pauses.of(record.id())).await;
-        let key = self.keys.lock(&record.key()).await;
-        self.looked_for().remove(record.id());
+        drop(self.vfs().keys().lock(&record.key()).await);
+        sleep(self.vfs().pauses().of(record.id())).await;
+        let key = self.vfs().keys().lock(&record.key()).await;
+        locked(&self.looked_for).remove(record.id());
         drop(key);
         self.reconcile_soon(record);
     }
 
     fn vf_gone(&self, link: &Link) {
-        let Some(vf) = self.source.vf_of(link) else { return };
-        self.proofs.forget_link(&vf.pci_address, link.index);
-        if self.records.by_pci_address(&vf.pci_address).is_none() {
-            self.inventory_changed();
-        }
-    }
-
-    /// Sends the inventory soon, unless it is as it was.
-    pub(in crate::agent) fn inventory_changed(&self) {
-        self.inventory_poke.notify_one();
-    }
-
-    /// Sends the inventory soon, even as it was: the DPU waits for it to learn of a VF.
-    pub(in crate::agent) fn inventory_wanted(&self) {
-        self.sent_inventory().is_wanted_again = true;
-        self.inventory_changed();
-    }
-
-    /// Sends the inventory whenever it changed, for ever.
-    pub(in crate::agent) async fn keep_inventory(self: &Arc<Self>) -> Infallible {
-        loop {
-            self.inventory_poke.notified().await;
-            let calm =
-                async { while timeout(CALM, self.inventory_poke.notified()).await.is_ok() {} };
-            let _ = timeout(GATHER, calm).await;
-            if let Err(failure) = self.send_inventory().await {
-                tracing::warn!("the VFs can't be listed: {failure}");
-            }
+        let Some(vf) = self.vfs().host().source().vf_of(link) else { return };
+        self.vfs().cleanliness().forget_link(&vf.pci_address, link.index);
+        if self.vfs().records().by_pci_address(&vf.pci_address).is_none() {
+            self.vfs().signals().inventory_changed();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::{
         Condvar, Mutex,
         atomic::{AtomicUsize, Ordering},
     };
 
     use futures::future::join_all;
-    use netlink::{Netns, NetnsId};
-    use offload_proto::v1::Examine;
-    use tokio::{runtime::Builder, task::yield_now};
+    use netlink::{Netns, NetnsId, Rtnl};
+    use offload_proto::v1::WantedVfs;
+    use tokio::{runtime::Builder, task::yield_now, time::timeout};
+
+    use tempfile::TempDir;
 
     use super::*;
     use crate::{
         agent::{
-            BLOCKING_THREADS, MOVES,
-            tests::{agent, agent_with},
-            vfs::records::{PodNetns, tests::record},
+            verbs::tests::{doors, doors_of},
+            vfs::{
+                BLOCKING_THREADS, MOVES, PodNetns, record,
+                tests::{hold_renewals, keep, leave_unfinished, turn_at_moving, unfinished},
+            },
         },
         vf_source::{PfFacts, RenewalError, VfIdentity, VfSource},
     };
+
+    const VF: &str = "0000:03:00.2";
+
+    /// The keeper of a host without VFs, and the folder of its records.
+    pub(in crate::agent) fn keeper() -> (Arc<Keeper>, TempDir) {
+        of(doors())
+    }
+
+    fn keeper_of(source: Arc<dyn VfSource>) -> (Arc<Keeper>, TempDir) {
+        of(doors_of(source))
+    }
+
+    fn of((doors, folder): (Doors, TempDir)) -> (Arc<Keeper>, TempDir) {
+        let provider = Arc::new(Provider::new(Arc::clone(&doors.vfs)));
+        (Arc::new(Keeper::new(doors, provider, "boot".into())), folder)
+    }
+
+    /// Has no pass begin until the answer is dropped.
+    pub(in crate::agent) async fn hold_passes(keeper: &Keeper) -> tokio::sync::MutexGuard<'_, ()> {
+        keeper.passing.lock().await
+    }
+
+    /// When the last pass came to its end.
+    pub(in crate::agent) fn last_pass(keeper: &Keeper) -> Instant {
+        *locked(&keeper.last_pass)
+    }
 
     /// A card at which no look comes to its end until it is told.
     #[derive(Debug, Default)]
@@ -334,23 +370,23 @@ mod tests {
             .build()
             .unwrap();
         threads.block_on(async {
-            let (agent, _folder) = agent_with(Arc::clone(&card) as Arc<dyn VfSource>);
+            let (keeper, _folder) = keeper_of(Arc::clone(&card) as Arc<dyn VfSource>);
             for number in 0..1000 {
-                agent.records.keep(&Arc::new(record(&number.to_string(), &number.to_string())));
+                keep(keeper.vfs().records(), record(&number.to_string(), &number.to_string()));
             }
             let all = tokio::spawn({
-                let agent = Arc::clone(&agent);
-                async move { agent.reconcile_all().await }
+                let keeper = Arc::clone(&keeper);
+                async move { keeper.reconcile_all().await }
             });
             while card.looks.load(Ordering::Relaxed) == 0 {
                 yield_now().await;
             }
             let limit = Duration::from_secs(20);
-            let moves = (0..MOVES).map(|_| timeout(limit, agent.when_its_turn(|| ())));
+            let moves = (0..MOVES).map(|_| timeout(limit, turn_at_moving(keeper.vfs())));
             for moved in join_all(moves).await {
                 moved.expect("a move waits behind the looks").unwrap();
             }
-            let other_look = timeout(limit, agent.look(|| ())).await;
+            let other_look = timeout(limit, keeper.vfs().host().look(|| ())).await;
             other_look.expect("a look waits behind those of the keeper").unwrap();
             card.end();
             all.await.unwrap();
@@ -359,43 +395,63 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_pass_waits_for_no_session() {
-        let (agent, _folder) = agent();
+        let (keeper, _folder) = keeper();
         let untold = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
-        agent.records.keep(&Arc::new(untold));
-        let pass = timeout(Duration::from_secs(3), agent.reconcile_all());
+        keep(keeper.vfs().records(), untold);
+        let pass = timeout(Duration::from_secs(3), keeper.reconcile_all());
         pass.await.expect("nobody calls the DPU before the first pass is over");
-        assert!(agent.records.by_id("a").is_some(), "the DPU is told later");
+        assert!(keeper.vfs().records().by_id("a").is_some(), "the DPU is told later");
     }
 
     #[tokio::test]
     async fn an_agent_whose_passes_hang_is_not_healthy() {
-        let (agent, _folder) = agent();
-        assert!(agent.is_healthy(Instant::now()));
-        assert!(!agent.is_healthy(Instant::now() + Duration::from_secs(3600)));
+        let (keeper, _folder) = keeper();
+        assert!(keeper.is_healthy(Instant::now()));
+        assert!(!keeper.is_healthy(Instant::now() + Duration::from_secs(3600)));
     }
 
     #[tokio::test]
     async fn a_vf_is_not_told_to_be_in_a_pod_that_has_ended() {
-        let (agent, _folder) = agent();
+        let (keeper, _folder) = keeper();
         let own = Netns::current().unwrap().id();
         let record = |inode| Record {
             netns: PodNetns { path: "/proc/self/ns/net".into(), id: NetnsId { inode, ..own } },
             ..record("a", "c")
         };
-        agent.tell_put_back(&record(own.inode + 1));
-        assert_eq!((agent.repairs.count(), agent.untold().len()), (0, 0));
-        agent.tell_put_back(&record(own.inode));
-        assert_eq!((agent.repairs.count(), agent.untold().len()), (1, 1));
+        keeper.tell_put_back(&record(own.inode + 1));
+        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.untold()), (0, 0));
+        keeper.tell_put_back(&record(own.inode));
+        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.untold()), (1, 1));
     }
 
     #[tokio::test]
-    async fn who_mends_for_an_operator_waits_for_the_pass_under_way() {
-        let (agent, _folder) = agent();
-        let pass = agent.passing.lock().await;
-        let request = Examine { mend: true, ..Examine::default() };
-        let mut mending = std::pin::pin!(agent.examine(request));
-        assert!(timeout(Duration::from_millis(200), &mut mending).await.is_err());
-        drop(pass);
-        assert_eq!(mending.await.problem, "");
+    async fn no_pass_waits_for_vfs_that_are_made_anew() {
+        let (keeper, _folder) = keeper();
+        let vfs = keeper.vfs();
+        let turn = hold_renewals(vfs).await;
+        leave_unfinished(vfs, VF);
+        let record = record("a", "c");
+        keep(vfs.records(), record.clone());
+        let key = vfs.keys().lock(&record.key()).await;
+        let under_way = vfs.renewer().begin(record.pci_address()).unwrap();
+        timeout(Duration::from_secs(20), keeper.pass()).await.expect("the pass waits");
+        assert!(vfs.renewer().begin(VF).is_none(), "it is to be finished");
+        drop((key, under_way, turn));
+        timeout(Duration::from_secs(20), vfs.renewer().await_all()).await.unwrap();
+        assert!(unfinished(vfs).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_free_vf_asks_for_a_pass_only_where_it_may_have_been_in_the_way() {
+        let (keeper, _folder) = keeper();
+        let signals = keeper.vfs().signals();
+        signals.vf_became_free();
+        let limit = Duration::from_millis(100);
+        assert!(timeout(limit, keeper.pass_wanted()).await.is_err());
+        keeper.provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });
+        signals.pass_wanted().await;
+        keeper.provider.provide().await;
+        signals.vf_became_free();
+        timeout(Duration::from_secs(20), keeper.pass_wanted()).await.expect("nobody tries again");
     }
 }

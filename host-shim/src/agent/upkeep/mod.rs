@@ -1,6 +1,28 @@
-//! What the agent does unasked, and for operators.
+//! What the agent does unasked, and for the DPU and its operators.
+//!
+//! Three parts, one above the other: the [`Provider`](provide::Provider) gives PFs as many VFs as the DPU wants;
+//! the [`Keeper`](keeper::Keeper) compares records with the kernel, one or all (a *pass*), and has the provider do
+//! its part in each pass; the [`Examiner`](examine::Examiner) looks at everything for an operator, and before that
+//! repairs what it can, with a pass among other things.
+//!
+//! # Who races
+//!
+//! All of it comes at any time, also amid an ADD. Three locks order this room's own work; whoever holds one waits
+//! only for those below it, and then for those of [`vfs`](super::vfs):
+//!
+//! - `examining`: one operator's look at a time. It may take minutes, and two would repair the same VFs.
+//! - `passing`: one pass at a time, whoever wants it. A pass that is asked for during another begins after it,
+//!   since what caused the wish may have come behind the other's back.
+//! - `keeping`: one record at a time is looked for. A pass over a thousand records takes one of the two turns at
+//!   looking, so that an inventory or a CHECK never waits behind it.
+//!
+//! Against verbs each single attachment is guarded by its key: what was seen before the key was held is looked at
+//! again.
 
 mod examine;
 mod keeper;
-pub(super) mod provide;
-pub(super) mod vfs_abroad;
+mod provide;
+mod room;
+mod vfs_abroad;
+
+pub(super) use room::Upkeep;

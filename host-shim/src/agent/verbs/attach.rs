@@ -1,4 +1,20 @@
 //! ADD: ask the DPU, take its VF in, answer.
+//!
+//! It is done when its answer was written to a caller that is there. Until then its record says that nobody
+//! was answered, and whatever ends it undoes it: a failure, the caller's end or deadline, the end of the
+//! agent. Only what was answered before stays as it is.
+//!
+//! The order of what becomes known, and to whom:
+//!
+//! 1. that the DPU is asked, to every hello from here on ([`Dpu::enter_pending`](super::super::dpu::Dpu));
+//! 2. the attachment, to the DPU: it journals it, and answers;
+//! 3. the record in phase *attaching*, to the disk: before the VF is touched;
+//! 4. the VF, to the pod;
+//! 5. the record in phase *live*, to the disk: before anybody is answered;
+//! 6. the answer, to the runtime.
+//!
+//! So an agent that dies after any of these finds at its next start what it has to undo, and undoes nothing
+//! that was answered.
 
 use std::{
     sync::Arc,
@@ -6,260 +22,242 @@ use std::{
 };
 
 use netlink::NetnsId;
-use offload_proto::{
-    Failure, Reason,
-    v1::{self, host_message},
-};
+use offload_proto::{Failure, Reason, v1};
 
-use super::detach::Renewal;
-use crate::agent::{
-    Agent,
-    caller::Caller,
-    dpu::calls::{detach_request, disowning},
-    dpu::session::{Established, Standing},
-    milestones::Milestone,
-    vfs::intake::{IntakeFailure, TakenIn},
-    vfs::records::{Phase, PodNetns, Record},
+use super::{
+    doors::Doors,
+    release::{Renewal, release},
 };
 use crate::{
-    mover::{Cargo, Durations, Plan, open_netns},
+    agent::{
+        caller::Caller,
+        dpu::{Established, Standing, detach_request, disowning},
+        milestones::Milestone,
+        vfs::{IntakeFailure, Phase, PodNetns, Record, TakenIn},
+    },
+    mover::{Durations, open_netns},
     protocol::{AddRequest, Key, Reply},
 };
 
-impl Agent {
-    /// Serves an ADD, and answers it. Repeating it gives the same attachment.
-    ///
-    /// It is done when its answer was written to a caller that is there. Until then its record says
-    /// that nobody was answered, and whatever ends it undoes it: a failure, the caller's end or
-    /// deadline, the end of the agent. Only what was answered before stays as it is.
-    ///
-    /// # Errors
-    /// Why the pod has no interface. Then nothing of it is left: neither here nor on the DPU,
-    /// except that a DPU which can't be reached any more is told later. If the caller has gone and
-    /// another waits with the same ADD, the rest is left to that.
-    pub(in crate::agent) async fn attach(
-        self: &Arc<Self>,
-        request: AddRequest,
-        caller: &Arc<Caller>,
-    ) -> Result<(), Failure> {
-        let key = request.key.clone();
-        let turn = self.repeats.enter(&key);
-        let _key = self.keys.lock(&key).await;
-        drop(turn);
-        let attached = self.attach_alone(request, caller).await;
-        if attached.is_err() {
-            self.take_back_unanswered(&key).await;
-        }
-        attached
+/// Serves an ADD, and answers it. Repeating it gives the same attachment.
+///
+/// # Errors
+/// Why the pod has no interface. Then nothing of it is left: neither here nor on the DPU,
+/// except that a DPU which can't be reached any more is told later. If the caller has gone and
+/// another waits with the same ADD, the rest is left to that.
+pub(in crate::agent) async fn attach(
+    doors: &Doors,
+    request: AddRequest,
+    caller: &Arc<Caller>,
+) -> Result<(), Failure> {
+    let key = request.key.clone();
+    let _key = doors.vfs.keys().lock_for_add(&key).await;
+    let attached = attach_alone(doors, request, caller).await;
+    if attached.is_err() {
+        take_back_unanswered(doors, &key).await;
     }
+    attached
+}
 
-    /// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
-    /// on with it. The caller holds the key's lock.
-    pub(in crate::agent) async fn take_back_unanswered(self: &Arc<Self>, key: &Key) {
-        let Some(record) = self.records.by_key(key) else { return };
-        if record.phase == Phase::Attaching && !self.repeats.contains(key) {
-            tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
-            self.release(record, Duration::ZERO, Renewal::Later).await;
-        }
+async fn attach_alone(
+    doors: &Doors,
+    request: AddRequest,
+    caller: &Arc<Caller>,
+) -> Result<(), Failure> {
+    let (started, key) = (Instant::now(), request.key.clone());
+    caller.is_waiting()?;
+    let netns = pod_netns(doors, &request.netns)?;
+    make_way(doors, &request, netns.id).await?;
+    // That may have waited for a VF to be made anew.
+    caller.is_waiting()?;
+
+    // From now on until it is recorded that the pod keeps it, a hello lists it as under way. Not
+    // before there is a session to ask: the DPU would wait for an ADD that it is never asked for.
+    let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
+    let pending = doors.dpu.enter_pending(&key);
+    let asked = Instant::now();
+    let attachment = ask_for(doors, &request, session, caller).await?;
+    let rpc = asked.elapsed();
+    Milestone::AttachAnswered.pass();
+
+    let TakenIn { record, recording, durations } =
+        take_in(doors, request, netns, attachment, caller).await?;
+    Milestone::AttachDone.pass();
+    confirm(doors, &record, caller).await?;
+    drop(pending);
+    log(&record, rpc, recording, &durations, started.elapsed());
+    Ok(())
+}
+
+/// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
+/// and with it the pod's other VFs away from the host.
+fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
+    let id = open_netns(path)?.id();
+    if id == doors.vfs.host().netns().id() {
+        let message = format!("{path} is the host's own network namespace");
+        return Err(Failure::new(Reason::NetnsInvalid, message));
     }
+    Ok(PodNetns { path: path.to_owned(), id })
+}
 
-    async fn attach_alone(
-        self: &Arc<Self>,
-        request: AddRequest,
-        caller: &Arc<Caller>,
-    ) -> Result<(), Failure> {
-        let (started, key) = (Instant::now(), request.key.clone());
-        caller.is_waiting()?;
-        let netns = self.pod_netns(&request.netns)?;
-        self.make_way(&request, netns.id).await?;
-        caller.is_waiting()?;
-
-        // From now on until it is recorded that the pod keeps it, a hello lists it as under way. Not
-        // before there is a session to ask: the DPU would wait for an ADD that it is never asked for.
-        let session = self.session.current(self.config.timeouts.reconnect()).await?;
-        let pending = self.pending.enter(&request.key);
-        let asked = Instant::now();
-        let attachment = self.ask_for(&request, session, caller).await?;
-        let rpc = asked.elapsed();
-        Milestone::AttachAnswered.pass();
-
-        let taken_in = self.take_in(request, netns, attachment.clone(), caller).await;
-        let TakenIn { record, recording, durations } = match taken_in {
-            Ok(taken_in) => taken_in,
-            Err(IntakeFailure::Unrecorded { failure, found_vf }) => {
-                let is_repeated = caller.is_waiting().is_err() && self.repeats.contains(&key);
-                self.give_back_unused(&attachment, found_vf, is_repeated).await;
-                return Err(failure);
-            }
-            Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
+/// Settles what an earlier attach of the same key has left.
+async fn make_way(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result<(), Failure> {
+    let key = &request.key;
+    let Some(earlier) = doors.vfs.records().by_key(key) else { return Ok(()) };
+    if earlier.phase == Phase::Releasing {
+        release(doors, earlier, doors.timeouts.vf_return(), Renewal::Now).await;
+        return match doors.vfs.records().by_key(key) {
+            None => Ok(()),
+            Some(left) => Err(still_releasing(doors, &left)),
         };
-        Milestone::AttachDone.pass();
-        self.confirm(&record, caller).await?;
-        drop(pending);
-        log(&record, rpc, recording, &durations, started.elapsed());
-        Ok(())
     }
+    let differing = if earlier.netns.id != netns {
+        "in another network namespace"
+    } else if earlier.device_info_file != request.device_info_file {
+        "with another device-info file"
+    } else {
+        return Ok(());
+    };
+    let message = format!("{key} is attached {differing} already");
+    Err(Failure::new(Reason::AttachmentDiffers, message))
+}
 
-    /// Asks the DPU for an attachment, and no longer than somebody waits for it.
-    async fn ask_for(
-        self: &Arc<Self>,
-        request: &AddRequest,
-        session: Arc<Established>,
-        caller: &Caller,
-    ) -> Result<v1::Attachment, Failure> {
-        let deadline = caller.deadline().min(Instant::now() + self.config.timeouts.attach());
-        let failure = tokio::select! {
-            biased;
-            answer = self.call_attach(request, session, deadline) => return answer,
-            failure = caller.hangup() => failure,
-        };
-        match self.repeats.contains(&request.key) {
-            true => self.leave_to_repeat(disowning(&request.key)),
-            false => self.disown(&request.key).await,
+/// That an earlier attachment is not given back yet, and why.
+fn still_releasing(doors: &Doors, left: &Record) -> Failure {
+    let why = match doors.dpu.session().standing() {
+        Standing::Down { failure, .. } => {
+            format!("the DPU has not been told yet, since there is no session: {failure}")
         }
-        Err(failure)
-    }
+        Standing::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
+        Standing::Up(_) => format!("VF {} is not back yet", left.pci_address()),
+    };
+    let message =
+        format!("an earlier attachment of {} is still being given back: {why}", left.key());
+    Failure::new(Reason::Releasing, message)
+}
 
-    /// A repeat of the ADD goes on with what the DPU has. Should it not, it is given back later: that
-    /// waits for the key's lock behind the repeat, and is dropped if there is a record by then.
-    fn leave_to_repeat(&self, detach: v1::DetachRequest) {
-        self.undelivered.note(detach);
-        self.poke.notify_one();
+/// Asks the DPU for an attachment, and no longer than somebody waits for it.
+async fn ask_for(
+    doors: &Doors,
+    request: &AddRequest,
+    session: Arc<Established>,
+    caller: &Caller,
+) -> Result<v1::Attachment, Failure> {
+    let failure = tokio::select! {
+        // An answer that is there counts, also if its caller ended at that moment: what the DPU has made
+        // is known then, and given back as such.
+        biased;
+        answer = doors.dpu.call_attach(request, session, caller.deadline()) => return answer,
+        failure = caller.hangup() => failure,
+    };
+    match doors.vfs.keys().is_add_waiting(&request.key) {
+        true => doors.dpu.leave_to_repeat(disowning(&request.key)),
+        false => doors.dpu.disown(&request.key).await,
     }
+    Err(failure)
+}
 
-    /// Records that the pod keeps its VF, and answers.
-    ///
-    /// That is recorded first: the other way round, the agent's death in between would undo what was
-    /// answered. Its death between the two leaves an attachment that nobody was answered, and then
-    /// the runtime's DEL takes it back.
-    async fn confirm(&self, record: &Arc<Record>, caller: &Caller) -> Result<(), Failure> {
-        caller.is_waiting()?;
-        let was_answered = record.phase == Phase::Live;
-        if !was_answered {
-            let live = Arc::new(record.in_phase(Phase::Live));
-            self.records.write(&live).done().await?;
-            self.records.keep(&live);
-            Milestone::AttachKept.pass();
-        }
-        self.tell_attached(record);
-        let attachment = Box::new(record.attachment.clone());
-        let answered = match caller.answer(&Reply::Attached { attachment }).await {
-            Ok(()) if !was_answered => caller.has_heard().await,
-            answered => answered,
-        };
-        match &answered {
-            Ok(()) => Milestone::AttachTold.pass(),
-            Err(_) if was_answered => {}
-            Err(_) => {
-                self.records.keep(record);
-                // Whoever gives it back writes that, and waits for it.
-                drop(self.records.write(record));
-            }
-        }
-        answered
-    }
-
-    /// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
-    /// and with it the pod's other VFs away from the host.
-    fn pod_netns(&self, path: &str) -> Result<PodNetns, Failure> {
-        let id = open_netns(path)?.id();
-        if id == self.host.id() {
-            let message = format!("{path} is the host's own network namespace");
-            return Err(Failure::new(Reason::NetnsInvalid, message));
-        }
-        Ok(PodNetns { path: path.to_owned(), id })
-    }
-
-    /// Settles what an earlier attach of the same key has left.
-    async fn make_way(
-        self: &Arc<Self>,
-        request: &AddRequest,
-        netns: NetnsId,
-    ) -> Result<(), Failure> {
-        let key = &request.key;
-        let Some(earlier) = self.records.by_key(key) else { return Ok(()) };
-        if earlier.phase == Phase::Releasing {
-            self.release(earlier, self.config.timeouts.vf_return(), Renewal::Now).await;
-            return match self.records.by_key(key) {
-                None => Ok(()),
-                Some(left) => Err(self.still_releasing(&left)),
-            };
-        }
-        let differing = if earlier.netns.id != netns {
-            "in another network namespace"
-        } else if earlier.device_info_file != request.device_info_file {
-            "with another device-info file"
-        } else {
-            return Ok(());
-        };
-        let message = format!("{key} is attached {differing} already");
-        Err(Failure::new(Reason::AttachmentDiffers, message))
-    }
-
-    /// That an earlier attachment is not given back yet, and why.
-    pub(in crate::agent) fn still_releasing(&self, left: &Record) -> Failure {
-        let why = match self.session.standing() {
-            Standing::Down { failure, .. } => {
-                format!("the DPU has not been told yet, since there is no session: {failure}")
-            }
-            Standing::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
-            Standing::Up(_) => format!("VF {} is not back yet", left.pci_address()),
-        };
-        let message =
-            format!("an earlier attachment of {} is still being given back: {why}", left.key());
-        Failure::new(Reason::Releasing, message)
-    }
-
-    /// Gives back an attachment whose VF was not touched, and which has no record. A VF that was
-    /// not found either is the DPU's again when the inventory shows it.
-    async fn give_back_unused(
-        &self,
-        attachment: &v1::Attachment,
-        found_vf: bool,
-        is_repeated: bool,
-    ) {
-        if self.records.by_id(&attachment.id).is_some() {
-            return;
-        }
-        // Its record may have been on its way to the disk.
-        self.records.remove(&attachment.id);
-        let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
-        if is_repeated {
-            return self.leave_to_repeat(request);
-        }
-        if let Err(failure) = self.call_detach(request.clone()).await {
-            self.detach_later(request, &failure);
-        }
-        self.inventory_wanted();
-    }
-
-    /// The VF of a record and how it is to be on either side.
-    pub(in crate::agent) fn cargo(&self, record: &Record) -> Result<Cargo, Failure> {
-        let plan = Plan::new(&record.attachment, self.config.timeouts.carrier())
-            .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
-        Ok(Cargo {
-            source: Arc::clone(&self.source),
-            pci_address: record.pci_address().to_owned(),
-            original: record.original.clone(),
-            plan,
-            announcer: self.announcer.clone(),
-        })
-    }
-
-    /// Tells the DPU that the pod has its VF.
-    pub(in crate::agent) fn tell_attached(&self, record: &Record) {
-        let attached = v1::Attached { attachment_id: record.id().to_owned() };
-        if !self.session.send(host_message::Message::Attached(attached)) {
-            self.untold().insert(record.id().to_owned());
+/// Records the attachment and moves its VF into the pod. One whose VF was not touched is given back to the
+/// DPU at once, and one that is recorded by whoever serves this ADD.
+async fn take_in(
+    doors: &Doors,
+    request: AddRequest,
+    netns: PodNetns,
+    attachment: v1::Attachment,
+    caller: &Arc<Caller>,
+) -> Result<TakenIn, Failure> {
+    settle_earlier_holder(doors, &attachment).await;
+    let key = request.key.clone();
+    let port = doors.dpu.await_port(&attachment);
+    let intake = doors.vfs.intake();
+    match intake.take_in(request, netns, attachment.clone(), caller, port).await {
+        Ok(taken_in) => Ok(taken_in),
+        Err(IntakeFailure::Unmoved { failure }) => Err(failure),
+        Err(IntakeFailure::Unrecorded { failure, found_vf }) => {
+            let is_repeated = caller.is_waiting().is_err() && doors.vfs.keys().is_add_waiting(&key);
+            give_back_unused(doors, &attachment, found_vf, is_repeated).await;
+            Err(failure)
         }
     }
+}
 
-    /// Tells the DPU what it could not be told before its present session.
-    pub(in crate::agent) fn tell_untold(&self) {
-        let untold = std::mem::take(&mut *self.untold());
-        for record in untold.iter().filter_map(|id| self.records.by_id(id)) {
-            self.tell_attached(&record);
-        }
+/// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
+/// missing: the DPU has given the VF out again, so it has heard that it is back.
+///
+/// This is the one place where who holds a key waits for another's: see the page of
+/// [`vfs`](crate::agent::vfs) for why that ends. It comes before the number of VFs is kept from changing:
+/// the other one may be about to wait for that, behind a change that waits for this attach.
+async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
+    if doors.vfs.records().by_id(&attachment.id).is_some() {
+        return;
+    }
+    let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
+    let Some(earlier) = doors.vfs.records().by_pci_address(pci_address) else { return };
+    if earlier.phase != Phase::Releasing {
+        return;
+    }
+    let _key = doors.vfs.keys().lock(&earlier.key()).await;
+    if let Some(earlier) = doors.vfs.records().by_id(earlier.id()) {
+        release(doors, earlier, Duration::ZERO, Renewal::Now).await;
+    }
+}
+
+/// Gives back an attachment whose VF was not touched, and which has no record. A VF that was
+/// not found either is the DPU's again when the inventory shows it.
+async fn give_back_unused(
+    doors: &Doors,
+    attachment: &v1::Attachment,
+    found_vf: bool,
+    is_repeated: bool,
+) {
+    if !doors.vfs.intake().drop_untouched(attachment) {
+        return;
+    }
+    let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
+    if is_repeated {
+        return doors.dpu.leave_to_repeat(request);
+    }
+    if let Err(failure) = doors.dpu.call_detach(request.clone()).await {
+        doors.dpu.detach_later(request, &failure);
+    }
+    doors.dpu.inventory_wanted();
+}
+
+/// Records that the pod keeps its VF, and answers.
+///
+/// That is recorded first: the other way round, the agent's death in between would undo what was
+/// answered. Its death between the two leaves an attachment that nobody was answered, and then
+/// the runtime's DEL takes it back.
+async fn confirm(doors: &Doors, record: &Arc<Record>, caller: &Caller) -> Result<(), Failure> {
+    caller.is_waiting()?;
+    let was_answered = record.phase == Phase::Live;
+    if !was_answered {
+        doors.vfs.intake().keep(record).await?;
+        Milestone::AttachKept.pass();
+    }
+    doors.dpu.tell_attached(record);
+    let attachment = Box::new(record.attachment.clone());
+    let answered = match caller.answer(&Reply::Attached { attachment }).await {
+        // The kernel takes an answer for a caller that is just being killed. One that was answered by an
+        // earlier ADD keeps its interface all the same, so there is nothing to find out.
+        Ok(()) if !was_answered => caller.has_heard().await,
+        answered => answered,
+    };
+    match &answered {
+        Ok(()) => Milestone::AttachTold.pass(),
+        Err(_) if was_answered => {}
+        Err(_) => doors.vfs.intake().keep_no_more(record),
+    }
+    answered
+}
+
+/// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
+/// on with it. The caller holds the key's lock.
+pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
+    let Some(record) = doors.vfs.records().by_key(key) else { return };
+    if record.phase == Phase::Attaching && !doors.vfs.keys().is_add_waiting(key) {
+        tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
+        release(doors, record, Duration::ZERO, Renewal::Later).await;
     }
 }
 
@@ -284,4 +282,67 @@ fn log(
         carrier = !durations.without_carrier,
         "attached"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{sync::oneshot, task::yield_now, time::timeout};
+
+    use super::*;
+    use crate::agent::{
+        caller::tests::caller,
+        verbs::tests::doors,
+        vfs::{
+            record,
+            tests::{attach_of, keep},
+        },
+    };
+
+    #[tokio::test]
+    async fn an_add_that_finds_a_release_untold_says_that_the_dpu_is_away() {
+        let (doors, _folder) = doors();
+        let told = still_releasing(&doors, &record("a", "c"));
+        assert_eq!(told.reason, Reason::Releasing);
+        assert!(told.message.ends_with(
+            "is still being given back: the DPU has not been told yet, since there is no session: \
+             the agent has only just started"
+        ));
+    }
+
+    /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
+    /// and between the two comes a change of the number of VFs.
+    #[tokio::test]
+    async fn an_attach_that_waits_for_an_earlier_holder_holds_nobody_up() {
+        let (doors, _folder) = doors();
+        let earlier = Arc::new(Record { phase: Phase::Releasing, ..record("old", "holder") });
+        keep(doors.vfs.records(), Record::clone(&earlier));
+        let (request, attachment) = attach_of("waiting", &earlier);
+        let netns = earlier.netns.clone();
+        let (caller, _plugin) = caller(Duration::from_secs(60));
+        let caller = Arc::new(caller);
+        let key_of_holder = doors.vfs.keys().lock(&earlier.key()).await;
+
+        let (held, other) = (Arc::clone(&doors.vfs), Arc::clone(&doors.vfs));
+        let (all_wait, wait) = oneshot::channel::<()>();
+        let holder = tokio::spawn(async move {
+            wait.await.unwrap();
+            let _vfs_stay = held.numbers().vfs_stay().await;
+            drop(key_of_holder);
+        });
+        let taking = tokio::spawn({
+            let doors = doors.clone();
+            async move { take_in(&doors, request, netns, attachment, &caller).await }
+        });
+        yield_now().await;
+        let change = tokio::spawn(async move { drop(other.numbers().no_attach().await) });
+        yield_now().await;
+        all_wait.send(()).unwrap();
+
+        let limit = Duration::from_secs(10);
+        timeout(limit, holder).await.expect("the holder waits for ever").unwrap();
+        timeout(limit, change).await.expect("the change waits for ever").unwrap();
+        let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
+        assert_eq!(taken.err().unwrap().reason, Reason::VfNotFree);
+        assert_eq!(doors.dpu.undelivered_keys(), [record("new", "waiting").key()]);
+    }
 }

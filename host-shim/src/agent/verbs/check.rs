@@ -1,48 +1,35 @@
 //! CHECK: is what an ADD made still in place?
 
-use std::sync::Arc;
-
 use offload_proto::{Failure, Reason};
 
-use crate::agent::{
-    Agent,
-    vfs::records::{Phase, Record},
-};
+use super::doors::Doors;
 use crate::{
-    mover::inspect,
+    agent::vfs::{Phase, Record},
     protocol::{CheckRequest, Key},
 };
 
-impl Agent {
-    /// Serves a CHECK: the record, the previous result, the pod's interface and the DPU's eswitch.
-    ///
-    /// # Errors
-    /// The first thing that is not as it should be.
-    pub(in crate::agent) async fn check(
-        self: &Arc<Self>,
-        request: CheckRequest,
-    ) -> Result<(), Failure> {
-        let _key = self.keys.lock(&request.key).await;
-        let record = self.records.by_key(&request.key).ok_or_else(|| {
-            let message = format!("the agent has no attachment {}", request.key);
-            Failure::new(Reason::AttachmentUnknown, message)
-        })?;
-        compare_promise(&request, &record)?;
-        self.inspect(&record).await?;
-        self.call_check(&request.key, record.id()).await
-    }
+/// Serves a CHECK: the record, the previous result, the pod's interface and the DPU's eswitch.
+///
+/// # Errors
+/// The first thing that is not as it should be.
+pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Result<(), Failure> {
+    let _key = doors.vfs.keys().lock(&request.key).await;
+    let record = doors.vfs.records().by_key(&request.key).ok_or_else(|| {
+        let message = format!("the agent has no attachment {}", request.key);
+        Failure::new(Reason::AttachmentUnknown, message)
+    })?;
+    compare_promise(&request, &record)?;
+    inspect(doors, &record).await?;
+    doors.dpu.call_check(&request.key, record.id()).await
+}
 
-    async fn inspect(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
-        let key = record.key();
-        let netns = record.netns.living().ok_or_else(|| {
-            failed(&key, &format!("its network namespace {} has ended", record.netns.path))
-        })?;
-        let cargo = self.cargo(record)?;
-        let inspected = self.look(move || inspect(&cargo, &netns)).await?;
-        let difference =
-            inspected.map_err(|error| Failure::new(Reason::CheckFailed, error.to_string()))?;
-        difference.map_or(Ok(()), |what| Err(failed(&key, &what)))
-    }
+async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {
+    let key = record.key();
+    let netns = record.netns.living().ok_or_else(|| {
+        failed(&key, &format!("its network namespace {} has ended", record.netns.path))
+    })?;
+    let difference = doors.vfs.inspect(record, netns).await?;
+    difference.map_or(Ok(()), |what| Err(failed(&key, &what)))
 }
 
 /// Compares the record with what the runtime was promised and where it says the pod is.
@@ -79,7 +66,7 @@ mod tests {
     use offload_proto::v1;
 
     use super::*;
-    use crate::agent::vfs::records::tests::record;
+    use crate::agent::vfs::record;
 
     fn request() -> CheckRequest {
         CheckRequest {

@@ -1,7 +1,28 @@
-//! What the plugin asks for: the verbs of CNI.
+//! What the plugin asks for: the verbs of CNI, a file each, as functions over two [doors](Doors): the host's
+//! VFs, and the DPU.
+//!
+//! A verb holds the lock of its attachment's key from beginning to end, so that two verbs of one key follow
+//! each other, and the keeper and the DPU's own wishes come before or after them. The order of all locks is on
+//! the page of [`vfs`](super::vfs).
+//!
+//! Nothing in memory has to outlive a verb: what is to be finished or taken back is in the record before it is
+//! begun, so that whoever finds the record later can do it.
 
 mod attach;
 mod check;
-pub(super) mod detach;
+mod detach;
+mod doors;
 mod gc;
+mod release;
 mod status;
+
+pub(super) use attach::{attach, take_back_unanswered};
+pub(super) use check::check;
+pub(super) use detach::detach;
+pub(super) use doors::Doors;
+pub(super) use gc::gc;
+pub(super) use release::{Renewal, release, release_on_request};
+pub(super) use status::trouble;
+
+#[cfg(test)]
+pub(super) use doors::tests;

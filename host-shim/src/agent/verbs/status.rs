@@ -4,52 +4,29 @@ use std::time::{Duration, Instant};
 
 use offload_proto::{Failure, Reason};
 
-use crate::agent::{Agent, dpu::session::Standing, server::Answer};
-use crate::{
-    cni::error::{CniError, code},
-    protocol::Reply,
-};
+use super::doors::Doors;
+use crate::agent::dpu::Standing;
 
 /// Runtimes ask often, and wait.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-impl Agent {
-    /// Serves a STATUS. Pools that are exhausted are no problem of this kind: a node that is not
-    /// ready would lose the pods that run well.
-    pub(in crate::agent) async fn status(&self) -> Answer {
-        match self.trouble().await {
-            None => Reply::Done.into(),
-            Some(failure) => self.not_available(failure),
+/// Serves a STATUS: why no ADD can be served, if so. Pools that are exhausted are no trouble of this
+/// kind: a node that is not ready would lose the pods that run well.
+pub(in crate::agent) async fn trouble(doors: &Doors) -> Option<Failure> {
+    let session = match doors.dpu.session().standing() {
+        Standing::Up(session) => session,
+        // The grace is for what has worked: a host that had no session since its boot is not ready.
+        Standing::Down { since, was_up, failure, .. } => {
+            let grace = doors.timeouts.unreachable_grace();
+            return (!was_up || since.elapsed() >= grace).then_some(failure);
         }
-    }
-
-    async fn trouble(&self) -> Option<Failure> {
-        let session = match self.session.standing() {
-            Standing::Up(session) => session,
-            // The grace is for what has worked: a host that had no session since its boot is not ready.
-            Standing::Down { since, was_up, failure, .. } => {
-                let grace = self.config.timeouts.unreachable_grace();
-                return (!was_up || since.elapsed() >= grace).then_some(failure);
-            }
-        };
-        match self.call_status(&session, Instant::now() + PATIENCE).await {
-            Ok(problems) if problems.is_empty() => None,
-            Ok(problems) => Some(Failure::new(Reason::Draining, problems.join("; "))),
-            // The session itself finds out whether the DPU is gone, and since when.
-            Err(failure) if is_of_transport(&failure) => None,
-            Err(failure) => Some(failure),
-        }
-    }
-
-    fn not_available(&self, failure: Failure) -> Answer {
-        let code = if self.broken().is_empty() {
-            code::NOT_AVAILABLE
-        } else {
-            code::NOT_AVAILABLE_AND_LIMITED
-        };
-        let refusal = Some(failure.reason);
-        let CniError { message, details, .. } = failure.into();
-        Answer { reply: Reply::Failed { code, message, details }, refusal }
+    };
+    match doors.dpu.call_status(&session, Instant::now() + PATIENCE).await {
+        Ok(problems) if problems.is_empty() => None,
+        Ok(problems) => Some(Failure::new(Reason::Draining, problems.join("; "))),
+        // The session itself finds out whether the DPU is gone, and since when.
+        Err(failure) if is_of_transport(&failure) => None,
+        Err(failure) => Some(failure),
     }
 }
 

@@ -23,7 +23,7 @@ use super::records::Record;
 ///
 /// # Errors
 /// When it can't be written, or something else is there.
-pub(in crate::agent) fn write(record: &Record) -> io::Result<()> {
+pub(super) fn write(record: &Record) -> io::Result<()> {
     let Some(path) = record.device_info_file.as_deref().map(Path::new) else { return Ok(()) };
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)?;
@@ -35,7 +35,7 @@ pub(in crate::agent) fn write(record: &Record) -> io::Result<()> {
 }
 
 /// Removes the file of a record. That it is gone, not ours or can't be removed is no reason to stop.
-pub(in crate::agent) fn remove(record: &Record) {
+pub(super) fn remove(record: &Record) {
     let Some(path) = record.device_info_file.as_deref() else { return };
     match remove_if_ours(Path::new(path), &text_for(record)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -11,14 +11,18 @@ use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
 
 use super::{
+    cleanliness::Cleanliness,
     device_info,
+    host::Host,
     move_failure::failure_of_move,
+    numbers::Numbers,
     records::{Phase, PodNetns, Record},
 };
-use crate::agent::{Agent, caller::Caller, milestones::Milestone, verbs::detach::Renewal};
 use crate::{
+    agent::{caller::Caller, milestones::Milestone},
     mover::{
-        Arrival, Cargo, Durations, MoveError, Namespace, Namespaces, Original, Scene, open_netns,
+        Arrival, Durations, MoveError, MoveSpec, Namespace, Namespaces, Original, VfMove,
+        open_netns,
     },
     protocol::AddRequest,
     vf_source::{self, VfIdentity, VfSource},
@@ -66,18 +70,46 @@ fn not_moved(error: impl Into<MoveError>) -> Failure {
     Failure::new(error.reason(), error.to_string())
 }
 
-impl Agent {
-    /// Records an attachment, moves its VF into the pod and waits for the carrier.
+/// Records attachments and moves their VFs into pods.
+#[derive(Debug)]
+pub(in crate::agent) struct Intake {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    numbers: Arc<Numbers>,
+    boot_id: String,
+}
+
+impl Intake {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        cleanliness: &Arc<Cleanliness>,
+        numbers: &Arc<Numbers>,
+        boot_id: String,
+    ) -> Self {
+        Self {
+            host: Arc::clone(host),
+            cleanliness: Arc::clone(cleanliness),
+            numbers: Arc::clone(numbers),
+            boot_id,
+        }
+    }
+
+    /// Records an attachment, moves its VF into the pod and waits for the carrier and for the VF's `port`
+    /// at the DPU. The caller holds the key's lock, and waits for no other from here on.
+    ///
+    /// # Errors
+    /// Why the VF is not in its pod, and what is left to be given back.
     pub(in crate::agent) async fn take_in(
         self: &Arc<Self>,
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
         caller: &Arc<Caller>,
+        port: impl Future<Output = ()>,
     ) -> Result<TakenIn, IntakeFailure> {
         let entered = self.enter(request, netns, attachment, caller).await?;
         let Entered { record, recording, arrival } = entered;
-        match arrival.settle(self.await_port(&record.attachment)).await {
+        match arrival.settle(port).await {
             Ok(durations) => Ok(TakenIn { record, recording, durations }),
             Err(failed) => {
                 Err(IntakeFailure::Unmoved { failure: failure_of_move(&record, &failed) })
@@ -85,8 +117,7 @@ impl Agent {
         }
     }
 
-    /// Records an attachment and moves its VF into the pod. Meanwhile the number of VFs stays. Nobody
-    /// else's key is waited for by then.
+    /// Records an attachment and moves its VF into the pod.
     async fn enter(
         self: &Arc<Self>,
         request: AddRequest,
@@ -94,47 +125,31 @@ impl Agent {
         attachment: v1::Attachment,
         caller: &Arc<Caller>,
     ) -> Result<Entered, IntakeFailure> {
-        let is_new = self.records.by_id(&attachment.id).is_none();
+        let is_new = self.host.records().by_id(&attachment.id).is_none();
         let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
-        if is_new {
-            self.settle_earlier_holder(pci_address).await;
-        }
-        let _vfs_stay = self.vfs_stay.read().await;
-        if is_new && let Some(holder) = self.records.by_pci_address(pci_address) {
+        // A change of the number of VFs would take the VF away between the look at it and its record.
+        let _vfs_stay = self.numbers.vfs_stay().await;
+        if is_new && let Some(holder) = self.host.records().by_pci_address(pci_address) {
             return Err(not_found(held_by_another(&holder)));
         }
-        // Until it is recorded, it might be made anew.
-        let _not_renewed = self.free_vfs.lock(&pci_address.to_owned()).await;
-        let (agent, caller) = (Arc::clone(self), Arc::clone(caller));
+        // Until it is recorded, it might be made anew: that is decided by a look at the records.
+        let _not_renewed = self.host.lock_free_vf(pci_address).await;
+        let (this, caller) = (Arc::clone(self), Arc::clone(caller));
         let work = move || {
             // Somebody else's move may have taken long.
             match caller.is_waiting() {
-                Ok(()) => agent.enter_now(request, netns, attachment),
-                Err(failure) if is_new => Err(agent.untouched(&attachment, failure)),
+                Ok(()) => this.enter_now(request, netns, attachment),
+                Err(failure) if is_new => Err(this.untouched(&attachment, failure)),
                 Err(failure) => Err(not_found(failure)),
             }
         };
-        self.when_its_turn(work).await.map_err(not_found)?
-    }
-
-    /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
-    /// missing. This is the one place where who holds a key waits for another's: see the module
-    /// [`agent`](super) for why that ends.
-    async fn settle_earlier_holder(self: &Arc<Self>, pci_address: &str) {
-        let Some(earlier) = self.records.by_pci_address(pci_address) else { return };
-        if earlier.phase != Phase::Releasing {
-            return;
-        }
-        let _key = self.keys.lock(&earlier.key()).await;
-        if let Some(earlier) = self.records.by_id(earlier.id()) {
-            self.release(earlier, Duration::ZERO, Renewal::Now).await;
-        }
+        self.host.move_vf(work).await.map_err(not_found)?
     }
 
     /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
     fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> IntakeFailure {
         let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
-        let look = || self.original_of(&vf, &mut Rtnl::open_in(&self.host).ok()?).ok();
+        let look = || self.original_of(&vf, &mut self.host.rtnl().ok()?).ok();
         IntakeFailure::Unrecorded { failure, found_vf: look().is_some() }
     }
 
@@ -146,19 +161,19 @@ impl Agent {
         attachment: v1::Attachment,
     ) -> Result<Entered, IntakeFailure> {
         let began = Instant::now();
-        let host = Namespace::open(Arc::clone(&self.host));
+        let host = Namespace::open(Arc::clone(self.host.netns()));
         let mut host = host.map_err(|error| not_found(not_moved(error)))?;
         let record = self.draft(request, netns, attachment, &mut host.rtnl)?;
         let record = Arc::new(record);
-        let written = self.records.write(&record);
-        let cargo = self.cargo(&record).map_err(not_taken)?;
+        let written = self.host.records().write(&record);
+        let spec = self.host.move_of(&record).map_err(not_taken)?;
         let pod = open_pod(&record.netns).map_err(not_taken)?;
         written.wait().map_err(not_taken)?;
         Milestone::AttachRecorded.pass();
-        self.records.keep(&record);
-        self.proofs.forget(record.pci_address());
+        self.host.records().keep(&record);
+        self.cleanliness.proofs().forget(record.pci_address());
         let recording = began.elapsed();
-        match move_in_now(&record, cargo, Namespaces { host, pod: Some(pod) }) {
+        match move_in_now(&record, spec, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
             Err(failure) => {
                 Err(IntakeFailure::Unmoved { failure: self.with_owner(failure, &record) })
@@ -173,7 +188,7 @@ impl Agent {
             let is_there = other.netns.id == record.netns.id && other.id() != record.id();
             is_there && other.key().interface_name == name
         };
-        match self.records.all().iter().find(is_owner) {
+        match self.host.records().all().iter().find(is_owner) {
             Some(owner) if failure.reason == Reason::InterfaceExists => {
                 let message =
                     format!("{}, of attachment {} of {}", failure.message, owner.id(), owner.key());
@@ -191,7 +206,7 @@ impl Agent {
         attachment: v1::Attachment,
         rtnl: &mut Rtnl,
     ) -> Result<Record, IntakeFailure> {
-        let (phase, original) = match self.records.by_id(&attachment.id) {
+        let (phase, original) = match self.host.records().by_id(&attachment.id) {
             Some(same) => (same.phase, same.original.clone()),
             None => {
                 let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
@@ -213,14 +228,15 @@ impl Agent {
     /// What a VF that no record holds is like, and is to be again.
     fn original_of(&self, vf: &VfIdentity, rtnl: &mut Rtnl) -> Result<Original, IntakeFailure> {
         let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
-        let own = self.own_state(vf);
+        let own = self.cleanliness.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
-        let link = vf_source::find(&*self.source, rtnl, &vf.pci_address, name);
+        let link = vf_source::find(self.host.source(), rtnl, &vf.pci_address, name);
         let original = match link.map_err(not_looked_at)? {
             Some(link) => self.original_of_link(vf, &link, rtnl)?,
             None => self.original_of_device(vf)?,
         };
-        let port = port_settings(&*self.source, rtnl, &vf.pci_address).map_err(not_looked_at)?;
+        let port =
+            port_settings(self.host.source(), rtnl, &vf.pci_address).map_err(not_looked_at)?;
         Ok(Original { port, ..original })
     }
 
@@ -238,13 +254,15 @@ impl Agent {
         if let Some(used) = vf_source::use_by_host(link, &links, &addresses) {
             return Err(not_taken(used_by_host(vf, &used)));
         }
-        if self.looks_clean(vf, link) {
+        if self.cleanliness.looks_clean(vf, link) {
             return Ok(Original::from(link));
         }
-        self.restore_free(vf, link, rtnl).map_err(|why| not_found(not_as_it_was(vf, &why)))?;
+        self.cleanliness
+            .restore(vf, link, rtnl)
+            .map_err(|why| not_found(not_as_it_was(vf, &why)))?;
         let restored = rtnl.link_by_index(link.index).map_err(not_looked_at)?;
         let restored = restored.ok_or_else(|| not_found(not_there(vf)))?;
-        match self.superficial_differences(vf, &restored).join("; ") {
+        match self.cleanliness.superficial_differences(vf, &restored).join("; ") {
             what if what.is_empty() => Ok(Original::from(&restored)),
             what => Err(not_found(not_as_it_was(vf, &what))),
         }
@@ -252,31 +270,62 @@ impl Agent {
 
     /// What a VF without a link is like.
     fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, IntakeFailure> {
-        match self.source.handover(&vf.pci_address) {
+        match self.host.source().handover(&vf.pci_address) {
             None => Err(not_found(not_there(vf))),
             Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
         }
     }
 
-    /// Moves the VF of a record into its pod, and waits for the carrier.
+    /// Moves the VF of a record into its pod, and waits for the carrier and for its `port` at the DPU. The
+    /// caller holds the key's lock.
     ///
     /// # Errors
     /// Why it could not be moved; the move is undone, unless it failed when the VF was in the pod.
     pub(in crate::agent) async fn move_in(
         self: &Arc<Self>,
         record: &Arc<Record>,
+        port: impl Future<Output = ()>,
     ) -> Result<Durations, Failure> {
-        let (agent, moved) = (Arc::clone(self), Arc::clone(record));
-        let arrival = self.when_its_turn(move || agent.move_in_again(&moved)).await??;
-        let settled = arrival.settle(self.await_port(&record.attachment)).await;
+        let (this, moved) = (Arc::clone(self), Arc::clone(record));
+        let arrival = self.host.move_vf(move || this.move_in_again(&moved)).await??;
+        let settled = arrival.settle(port).await;
         settled.map_err(|failed| failure_of_move(record, &failed))
     }
 
     fn move_in_again(&self, record: &Record) -> Result<Arrival, Failure> {
         let pod = Some(open_pod(&record.netns)?);
-        let host = Namespace::open(Arc::clone(&self.host)).map_err(not_moved)?;
-        move_in_now(record, self.cargo(record)?, Namespaces { host, pod })
+        let host = Namespace::open(Arc::clone(self.host.netns())).map_err(not_moved)?;
+        move_in_now(record, self.host.move_of(record)?, Namespaces { host, pod })
+    }
+
+    /// Records that the pod keeps its VF. That is on its way to the runtime from here on.
+    ///
+    /// # Errors
+    /// [`Reason::RecordsUnavailable`]: nothing has changed.
+    pub(in crate::agent) async fn keep(&self, record: &Record) -> Result<(), Failure> {
+        let live = Arc::new(record.in_phase(Phase::Live));
+        self.host.records().write(&live).done().await?;
+        self.host.records().keep(&live);
+        Ok(())
+    }
+
+    /// Records that nobody was answered after all. The caller gives the attachment back, and that is
+    /// written behind this and waited for: so nobody waits for this.
+    pub(in crate::agent) fn keep_no_more(&self, record: &Arc<Record>) {
+        self.host.records().keep(record);
+        drop(self.host.records().write(record));
+    }
+
+    /// Drops what may have been written of an attachment whose VF was not touched, unless a record of
+    /// it is relied on. Tells whether there is none.
+    pub(in crate::agent) fn drop_untouched(&self, attachment: &v1::Attachment) -> bool {
+        if self.host.records().by_id(&attachment.id).is_some() {
+            return false;
+        }
+        // Its record may have been on its way to the disk.
+        self.host.records().remove(&attachment.id);
+        true
     }
 }
 
@@ -292,8 +341,12 @@ fn held_by_another(holder: &Record) -> Failure {
 }
 
 /// Moves the VF of a record into its pod.
-fn move_in_now(record: &Record, cargo: Cargo, namespaces: Namespaces) -> Result<Arrival, Failure> {
-    let arrival = Scene::new(cargo, namespaces).move_in();
+fn move_in_now(
+    record: &Record,
+    spec: MoveSpec,
+    namespaces: Namespaces,
+) -> Result<Arrival, Failure> {
+    let arrival = VfMove::new(spec, namespaces).move_in();
     let arrival = arrival.map_err(|failed| failure_of_move(record, &failed))?;
     device_info::write(record).map_err(|error| {
         let path = record.device_info_file.as_deref().unwrap_or_default();
@@ -341,21 +394,24 @@ fn not_as_it_was(vf: &VfIdentity, what: &str) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::{sync::oneshot, task::yield_now, time::timeout};
-
+pub(in crate::agent) mod tests {
     use super::*;
     use crate::{
         agent::{
             caller::tests::caller,
-            tests::{agent, agent_with},
-            vfs::records::tests::record,
+            vfs::{
+                records::tests::record,
+                tests::{vfs, vfs_of},
+            },
         },
         vf_source::{PfFacts, RenewalError},
     };
 
     /// An ADD of the container whose VF the record `earlier` still holds.
-    fn attach_of(container_id: &str, earlier: &Record) -> (AddRequest, v1::Attachment) {
+    pub(in crate::agent) fn attach_of(
+        container_id: &str,
+        earlier: &Record,
+    ) -> (AddRequest, v1::Attachment) {
         let record = record("new", container_id);
         let request = AddRequest {
             key: record.key(),
@@ -374,17 +430,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_another_attachment_has_in_the_pod_is_told_with_that() {
-        let (agent, _folder) = agent();
+        let (vfs, _folder) = vfs();
         let taken = || Failure::new(Reason::InterfaceExists, "there is an interface eth0");
         let newcomer = record("new", "newcomer");
-        let told = |failure: Failure| agent.with_owner(failure, &newcomer).message;
+        let told = |failure: Failure| vfs.intake().with_owner(failure, &newcomer).message;
         assert_eq!(told(taken()), "there is an interface eth0");
         let elsewhere =
             PodNetns { id: netlink::NetnsId { dev: 4, inode: 8 }, ..newcomer.netns.clone() };
-        agent.records.keep(&Arc::new(Record { netns: elsewhere, ..record("far", "elsewhere") }));
-        agent.records.keep(&Arc::new(newcomer.clone()));
+        vfs.records().keep(&Arc::new(Record { netns: elsewhere, ..record("far", "elsewhere") }));
+        vfs.records().keep(&Arc::new(newcomer.clone()));
         assert_eq!(told(taken()), "there is an interface eth0");
-        agent.records.keep(&Arc::new(record("old", "owner")));
+        vfs.records().keep(&Arc::new(record("old", "owner")));
         assert_eq!(told(taken()), "there is an interface eth0, of attachment old of owner/eth0");
         assert_eq!(told(Failure::new(Reason::MoveFailed, "no room")), "no room");
     }
@@ -414,48 +470,13 @@ mod tests {
     /// Or else the DPU would wait for the next inventory, and refuse the same ADD meanwhile.
     #[tokio::test]
     async fn a_vf_whose_caller_ended_before_it_was_touched_is_said_to_be_there() {
-        let (agent, _folder) = agent_with(Arc::new(IdleDevices));
+        let (vfs, _folder) = vfs_of(Arc::new(IdleDevices));
         let (request, attachment) = attach_of("ended", &record("old", "holder"));
         let netns = record("new", "ended").netns;
         let (caller, plugin) = caller(Duration::from_secs(60));
         drop(plugin);
-        let taken = agent.take_in(request, netns, attachment, &Arc::new(caller)).await;
+        let (caller, port) = (Arc::new(caller), std::future::ready(()));
+        let taken = vfs.intake().take_in(request, netns, attachment, &caller, port).await;
         assert!(matches!(taken, Err(IntakeFailure::Unrecorded { found_vf: true, .. })));
-    }
-
-    /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
-    /// and between the two comes a change of the number of VFs.
-    #[tokio::test]
-    async fn an_attach_that_waits_for_an_earlier_holder_holds_nobody_up() {
-        let (agent, _folder) = agent();
-        let earlier = Arc::new(Record { phase: Phase::Releasing, ..record("old", "holder") });
-        agent.records.keep(&earlier);
-        let (request, attachment) = attach_of("waiting", &earlier);
-        let netns = earlier.netns.clone();
-        let (caller, _plugin) = caller(Duration::from_secs(60));
-        let caller = Arc::new(caller);
-        let key_of_holder = agent.keys.lock(&earlier.key()).await;
-
-        let (held, other) = (Arc::clone(&agent), Arc::clone(&agent));
-        let (all_wait, wait) = oneshot::channel::<()>();
-        let holder = tokio::spawn(async move {
-            wait.await.unwrap();
-            let _vfs_stay = held.vfs_stay.read().await;
-            drop(key_of_holder);
-        });
-        let taking = tokio::spawn({
-            let agent = Arc::clone(&agent);
-            async move { agent.take_in(request, netns, attachment, &caller).await }
-        });
-        yield_now().await;
-        let change = tokio::spawn(async move { drop(other.vfs_stay.write().await) });
-        yield_now().await;
-        all_wait.send(()).unwrap();
-
-        let limit = Duration::from_secs(10);
-        timeout(limit, holder).await.expect("the holder waits for ever").unwrap();
-        timeout(limit, change).await.expect("the change waits for ever").unwrap();
-        let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
-        assert!(matches!(taken, Err(IntakeFailure::Unrecorded { found_vf: false, .. })));
     }
 }

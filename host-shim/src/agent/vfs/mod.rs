@@ -1,14 +1,104 @@
-//! The VFs of this host: the records of who has which, and all that moves them.
+//! The VFs of this host, and who has which. This is the only room that moves a VF, makes one anew or changes their
+//! number, and the only one that writes a record: other rooms come in by the doors of [`Vfs`], and read.
+//!
+//! | part | does |
+//! | --- | --- |
+//! | [`Host`](host) | knows the host's namespace, its cards and the records; gives turns at the kernel |
+//! | [`Keys`](keys) | has one lock for each attachment |
+//! | [`Cleanliness`](cleanliness) | knows what VFs were like ([`originals`]), what they are like ([`proofs`]), and what is stacked on them ([`stacked`]) |
+//! | [`Renewer`](renewal) | makes VFs anew that are not as they were |
+//! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
+//! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
+//! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
+//! | [`Intake`](intake) | records an attachment and moves its VF into the pod |
+//! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
+//!
+//! # Locks
+//!
+//! All of the agent's, in the order in which they may be taken: whoever holds one waits only for those below it.
+//!
+//! | lock | of | what it guards | held by |
+//! | --- | --- | --- | --- |
+//! | `examining` | [`upkeep`](super::upkeep) | all VFs are looked at for somebody | doctor |
+//! | `passing` | [`upkeep`](super::upkeep) | all is compared with the kernel | the keeper, doctor |
+//! | `locks` | [`Keys`](keys) | one attachment | each verb of it, the keeper, the DPU's wishes |
+//! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
+//! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
+//! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
+//! | `moves` | [`Turns`](turns) | a turn at moving a VF | each move |
+//! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
+//! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
+//! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
+//!
+//! All are fair: who comes later waits behind who waits already. So nobody may wait for a key with
+//! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
+//!
+//! One who holds a key waits for another in one place: an attach, for the key of whoever is giving its
+//! VF back (`settle_earlier_holder`). Such waits form no circle. The one that is waited for had a
+//! record in phase *releasing* when the waiting began; an attach waits for another key only once it
+//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one.
+//! So in a chain of waits each one that is waited for began to wait later than the one that waits for
+//! it, and no chain comes back to where it began.
+//!
+//! # Who races
+//!
+//! - *Two for one attachment.* The lock of its key. A VF needs no lock of its own once a record holds it: one at
+//!   most does, and whoever works at it holds that record's key.
+//! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
+//!   the attach keeps it until its record is there.
+//! - *An attach with a change of the number of VFs.* `vfs_stay`.
+//! - *A listing with a move.* Nothing is held. Links are listed before records, so that a VF which leaves meanwhile
+//!   has a record by then and is not taken for a free one.
+//! - *A look with the kernel's own moves*, as when a pod's namespace ends or a card is reset. Nothing can be held
+//!   against those: the kernel tells of each arrival, and whoever waits for one has subscribed before it looked.
 
-pub(super) mod device_info;
-mod driverless;
+mod abroad;
+mod cleanliness;
+mod device_info;
 mod free_vfs;
-pub(super) mod intake;
-pub(super) mod move_failure;
-pub(super) mod originals;
-pub(super) mod pauses;
-pub(super) mod place;
-pub(super) mod proofs;
-pub(super) mod records;
-pub(super) mod renewal;
-pub(super) mod stacked;
+mod homecoming;
+mod host;
+mod intake;
+mod keys;
+mod location;
+mod move_failure;
+mod namespaces;
+mod numbers;
+mod originals;
+mod pauses;
+mod proofs;
+mod records;
+mod renewal;
+mod room;
+mod stacked;
+mod turns;
+
+pub use originals::OriginalsError;
+pub use records::RecordsError;
+
+pub(super) use abroad::VfAbroad;
+pub(super) use homecoming::Condition;
+pub(super) use host::{HostLinks, name_of};
+pub(super) use intake::{IntakeFailure, TakenIn};
+pub(super) use location::{VfLocation, is_in_pod};
+pub(super) use originals::Originals;
+pub(super) use records::{Phase, PodNetns, Record, Records};
+pub(super) use room::{Furnishing, Vfs};
+pub(super) use turns::BLOCKING_THREADS;
+
+#[cfg(test)]
+pub(super) use {
+    records::{read, tests::record},
+    turns::MOVES,
+};
+
+/// What tests of other rooms may do here.
+#[cfg(test)]
+pub(super) mod tests {
+    pub(in crate::agent) use super::{
+        intake::tests::attach_of,
+        records::tests::keep,
+        renewal::tests::{hold_renewals, leave_unfinished, unfinished},
+        room::tests::{turn_at_moving, vfs, vfs_of},
+    };
+}

@@ -7,7 +7,7 @@ use super::records::Record;
 use crate::mover::{Failed, MoveError};
 
 /// Tells what, on what, why.
-pub(in crate::agent) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
+pub(super) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
     let reason = failed.source.as_ref().map_or(Reason::MoveFailed, MoveError::reason);
     for left in &failed.left {
         let (step, error) = (left.step, &left.source);

@@ -9,14 +9,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use netlink::Link;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{Agent, dpu::inventory::HostLinks, locked};
-use crate::{
-    vf_source::{self, OwnState, VfIdentity},
-    whole_file,
-};
+use crate::{agent::defect::locked, vf_source::OwnState, whole_file};
 
 /// Where udev says which links it has named.
 const UDEV: &str = "/run/udev";
@@ -63,18 +58,18 @@ impl Originals {
         Ok(Self { path, kept: Mutex::new(kept), writing: Mutex::default() })
     }
 
-    pub(in crate::agent) fn get(&self, pci_address: &str) -> Option<Arc<OwnState>> {
+    pub(super) fn get(&self, pci_address: &str) -> Option<Arc<OwnState>> {
         locked(&self.kept).vfs.get(pci_address).cloned()
     }
 
     /// Learns what VFs are like.
-    pub(in crate::agent) fn learn(&self, vfs: impl IntoIterator<Item = (String, OwnState)>) {
+    pub(super) fn learn(&self, vfs: impl IntoIterator<Item = (String, OwnState)>) {
         let learned = vfs.into_iter().map(|(pci_address, own)| (pci_address, Arc::new(own)));
         self.change(|kept| kept.vfs.extend(learned));
     }
 
     /// Forgets the VFs that are not to be kept.
-    pub(in crate::agent) fn retain(&self, is_kept: impl Fn(&str) -> bool) {
+    pub(super) fn retain(&self, is_kept: impl Fn(&str) -> bool) {
         let is_gone = |pci_address: &String| !is_kept(pci_address);
         if locked(&self.kept).vfs.keys().any(is_gone) {
             self.change(|kept| kept.vfs.retain(|pci_address, _| is_kept(pci_address)));
@@ -82,7 +77,7 @@ impl Originals {
     }
 
     /// Says that a VF is about to be made anew, or that it was.
-    pub(in crate::agent) fn note_renewal(&self, pci_address: &str, is_begun: bool) {
+    pub(super) fn note_renewal(&self, pci_address: &str, is_begun: bool) {
         self.change(|kept| {
             if is_begun {
                 kept.renewed.insert(pci_address.to_owned());
@@ -93,7 +88,7 @@ impl Originals {
     }
 
     /// The VFs that were being made anew when the agent's predecessor died.
-    pub(in crate::agent) fn unfinished_renewals(&self) -> Vec<String> {
+    pub(super) fn unfinished_renewals(&self) -> Vec<String> {
         locked(&self.kept).renewed.iter().cloned().collect()
     }
 
@@ -112,72 +107,9 @@ impl Originals {
     }
 }
 
-impl Agent {
-    /// What a VF is like while nobody uses it. `None`: that is not known yet.
-    pub(in crate::agent) fn own_state(&self, vf: &VfIdentity) -> Option<Arc<OwnState>> {
-        let learned = self.originals.get(&vf.pci_address);
-        learned.or_else(|| self.source.usual_state(vf).map(Arc::new))
-    }
-
-    /// Learns what the VFs are like that nobody has and that were not seen before, and forgets those that
-    /// are gone. One of which an earlier version has learned less is made anew first: pods may have had it.
-    pub(in crate::agent) fn learn_originals(&self, present: &HostLinks) {
-        self.originals.retain(|pci_address| self.source.exists(pci_address));
-        let vfs = vf_source::vfs(&*self.source, &present.links);
-        let unknown = vfs.filter(|(vf, link)| {
-            self.is_free(vf, link, present)
-                && self.originals.get(&vf.pci_address).is_none()
-                && !self.proofs.is_refuted(vf, link)
-                && is_named(link.index)
-        });
-        let unknown: Vec<_> = unknown.map(|(vf, link)| (vf, link.index)).collect();
-        if unknown.is_empty() {
-            return;
-        }
-        match self.originals_of(&unknown) {
-            Ok(learned) => self.originals.learn(learned),
-            Err(error) => tracing::warn!(%error, "what VFs are like can't be learned"),
-        }
-    }
-
-    /// Learns what a VF is like that was made just now, unless that is known.
-    pub(in crate::agent) fn learn_of_new(
-        &self,
-        vf: &VfIdentity,
-        link: &Link,
-    ) -> Result<(), netlink::Error> {
-        if !self.is_original_known(vf) {
-            self.originals.learn(self.originals_of(&[(vf.clone(), link.index)])?);
-        }
-        Ok(())
-    }
-
-    /// What VFs are like that nobody has used, by PCI address.
-    fn originals_of(
-        &self,
-        vfs: &[(VfIdentity, u32)],
-    ) -> Result<Vec<(String, OwnState)>, netlink::Error> {
-        let mut painter = self.painter()?;
-        let mut learned = Vec::new();
-        for (vf, index) in vfs {
-            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
-            // An earlier version has learned less.
-            let known = self.originals.get(&vf.pci_address).map(|own| (*own).clone());
-            let own = known.unwrap_or_else(|| self.source.first_state(vf, &link));
-            let portrait = Some(portrait.as_unused(&own.name, own.mac, own.mtu));
-            learned.push((vf.pci_address.clone(), OwnState { portrait, ..own }));
-        }
-        Ok(learned)
-    }
-
-    fn is_original_known(&self, vf: &VfIdentity) -> bool {
-        self.originals.get(&vf.pci_address).is_some_and(|own| own.portrait.is_some())
-    }
-}
-
 /// Whether a link has the name that it will keep: a new one has the kernel's until udev gives it
 /// another. Without udev that is its name.
-pub(in crate::agent) fn is_named(index: u32) -> bool {
+pub(super) fn is_named(index: u32) -> bool {
     is_named_by(Path::new(UDEV), index)
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::agent::locked;
+use crate::agent::defect::locked;
 
 /// The pause after the first failure; it doubles with each further one.
 const FIRST: Duration = Duration::from_secs(1);

@@ -6,20 +6,18 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use netlink::{Error, Link, NetSysfs, Painter, Portrait};
-use offload_proto::Failure;
+use netlink::Link;
 
 use super::stacked::Stacked;
-use crate::agent::{Agent, locked};
-use crate::vf_source::VfIdentity;
+use crate::{agent::defect::locked, vf_source::VfIdentity};
 
 /// What was found of VFs in the host's namespace.
 #[derive(Debug, Default)]
-pub(in crate::agent) struct Proofs(Mutex<Known>);
+pub(super) struct Proofs(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -66,32 +64,32 @@ pub(in crate::agent) struct Seen {
 
 impl Proofs {
     /// What was not as before when a VF was looked at. `None`: it was not, or is another link now.
-    pub(in crate::agent) fn of(&self, vf: &VfIdentity, link: &Link) -> Option<Vec<String>> {
+    pub(super) fn of(&self, vf: &VfIdentity, link: &Link) -> Option<Vec<String>> {
         let known = locked(&self.0);
         let finding = known.proofs.get(&vf.pci_address)?.finding.as_ref()?;
         finding.is_of(link).then(|| finding.differences.clone())
     }
 
     /// What was not as before of the VF at a PCI address, if that is known.
-    pub(in crate::agent) fn differences(&self, pci_address: &str) -> Vec<String> {
+    pub(super) fn differences(&self, pci_address: &str) -> Vec<String> {
         let known = locked(&self.0);
         let finding = known.proofs.get(pci_address).and_then(|proof| proof.finding.as_ref());
         finding.map(|finding| finding.differences.clone()).unwrap_or_default()
     }
 
     /// Whether a VF was found not to be as before.
-    pub(in crate::agent) fn is_refuted(&self, vf: &VfIdentity, link: &Link) -> bool {
+    pub(super) fn is_refuted(&self, vf: &VfIdentity, link: &Link) -> bool {
         self.of(vf, link).is_some_and(|differences| !differences.is_empty())
     }
 
     /// Whether a VF was found to be as before.
-    pub(in crate::agent) fn is_proven(&self, vf: &VfIdentity, link: &Link) -> bool {
+    pub(super) fn is_proven(&self, vf: &VfIdentity, link: &Link) -> bool {
         self.of(vf, link).is_some_and(|differences| differences.is_empty())
     }
 
     /// Remembers what was found of a VF that was seen, and what is `stacked`, and tells what is not as
     /// before.
-    fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {
+    pub(super) fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {
         let Seen { vf, index, is_new, at, mut differences } = seen;
         let mut known = locked(&self.0);
         if !is_new {
@@ -110,19 +108,19 @@ impl Proofs {
 
     /// A VF was in somebody's hands of whom no record tells: it is not as before until it is found
     /// to be.
-    pub(in crate::agent) fn suspect(&self, pci_address: &str) {
+    pub(super) fn suspect(&self, pci_address: &str) {
         let differences = vec!["a pod has had it".into()];
         self.leave(pci_address, Some(Finding { index: None, differences }));
     }
 
     /// A VF leaves.
-    pub(in crate::agent) fn forget(&self, pci_address: &str) {
+    pub(super) fn forget(&self, pci_address: &str) {
         self.leave(pci_address, None);
     }
 
     /// A link of a VF has gone. That may be told late: what was found since of another one stays, and
     /// so does what is suspected, of whatever link.
-    pub(in crate::agent) fn forget_link(&self, pci_address: &str, index: u32) {
+    pub(super) fn forget_link(&self, pci_address: &str, index: u32) {
         let mut known = locked(&self.0);
         if known.bare.get(pci_address) == Some(&index) {
             known.bare.remove(pci_address);
@@ -141,7 +139,7 @@ impl Proofs {
     }
 
     /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
-    pub(in crate::agent) fn forget_older_than(&self, age: Duration) {
+    pub(super) fn forget_older_than(&self, age: Duration) {
         let is_suspected = |finding: &Option<Finding>| {
             finding.as_ref().is_some_and(|finding| finding.index.is_none())
         };
@@ -163,90 +161,25 @@ impl Known {
 }
 
 impl Seen {
+    /// What the portrait told that was taken just after `at`.
+    pub(super) fn new(vf: VfIdentity, index: u32, at: Instant, differences: Vec<String>) -> Self {
+        Self { vf, index, is_new: false, at, differences }
+    }
+
+    /// The PCI address of the VF that was seen.
+    pub(super) fn pci_address(&self) -> &str {
+        &self.vf.pci_address
+    }
+
+    /// Whether the link was made just now.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// The link that was seen was made just now.
-    pub(in crate::agent) fn made_just_now(self) -> Self {
+    pub(super) fn made_just_now(self) -> Self {
         Self { is_new: true, ..self }
     }
-}
-
-impl Agent {
-    /// What takes portraits of the host's links.
-    pub(in crate::agent) fn painter(&self) -> Result<Painter<'_>, Error> {
-        Painter::open(&self.host, self.sysfs.as_ref())
-    }
-
-    /// Whether a VF looks as before at first sight: what its link alone tells.
-    pub(in crate::agent) fn looks_clean(&self, vf: &VfIdentity, link: &Link) -> bool {
-        self.superficial_differences(vf, link).is_empty()
-    }
-
-    /// What is not as before of a VF at first sight.
-    pub(in crate::agent) fn superficial_differences(
-        &self,
-        vf: &VfIdentity,
-        link: &Link,
-    ) -> Vec<String> {
-        self.differences(vf, link, &Portrait::of_link(link))
-    }
-
-    /// Looks at all of the VFs, which are in the host's namespace. One that has left meanwhile is left
-    /// out.
-    pub(in crate::agent) fn see(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<Seen>, Error> {
-        if vfs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut painter = self.painter()?;
-        let mut seen = Vec::new();
-        for (vf, index) in vfs {
-            let at = Instant::now();
-            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
-            let differences = self.differences(vf, &link, &portrait);
-            seen.push(Seen { vf: vf.clone(), index: *index, is_new: false, at, differences });
-        }
-        Ok(seen)
-    }
-
-    /// Looks at what is stacked on VFs that were seen, and remembers and tells of each what is not as
-    /// before, by PCI address.
-    pub(in crate::agent) async fn prove(
-        self: &Arc<Self>,
-        seen: Vec<Seen>,
-    ) -> Result<HashMap<String, Vec<String>>, Failure> {
-        let stacked = match seen.iter().all(|seen| seen.is_new) {
-            true => Arc::default(),
-            false => self.stacked_on_host().await?,
-        };
-        let conclude =
-            |seen: Seen| (seen.vf.pci_address.clone(), self.proofs.conclude(seen, &stacked));
-        Ok(seen.into_iter().map(conclude).collect())
-    }
-
-    fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &Portrait) -> Vec<String> {
-        let own = self.own_state(vf);
-        match own.as_ref().and_then(|own| own.portrait.as_ref()) {
-            Some(original) => differences_from(original, link, portrait),
-            None => vec!["what it was like before is not known".into()],
-        }
-    }
-}
-
-fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Vec<String> {
-    let up = link.is_up.then(|| "it is up".to_owned());
-    up.into_iter().chain(portrait.differences_from(original)).collect()
-}
-
-/// Sysfs of the host's namespace. Where it can't be had, that is told, and settings of queues that only
-/// sysfs has are not compared.
-pub(in crate::agent) fn sysfs_of(host: &netlink::Netns) -> Option<NetSysfs> {
-    NetSysfs::mount(host)
-        .inspect_err(|error| {
-            tracing::warn!(
-                %error,
-                "SETTINGS OF VFS' QUEUES ARE NOT COMPARED: what a pod sets of gro_flush_timeout, \
-                 threaded, rps_cpus and the like can stay for the next pod"
-            );
-        })
-        .ok()
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@
 mod boot;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema};
@@ -17,7 +17,7 @@ use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 
-use crate::{mover::Original, protocol::Key, vf_source::VfIdentity};
+use crate::{agent::defect::locked, mover::Original, protocol::Key, vf_source::VfIdentity};
 
 const TABLE: &str = "attachments";
 const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE], migrations: &[] };
@@ -161,6 +161,8 @@ impl RecordsError {
 pub(in crate::agent) struct Records {
     journal: Journal,
     index: Mutex<Index>,
+    /// The attachments whose pods have lost their VF, by id.
+    broken: Mutex<HashSet<String>>,
 }
 
 /// The records by all that they are looked for. A key or VF is in one record at most.
@@ -214,25 +216,42 @@ impl Records {
         for (id, row) in rows {
             index.insert(&read(&id, &row)?);
         }
-        Ok(Self { journal, index: Mutex::new(index) })
+        Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
 
     /// Begins to write a record durably. Whoever relies on that waits for the [`Written`].
-    pub(in crate::agent) fn write(&self, record: &Record) -> Written {
+    pub(super) fn write(&self, record: &Record) -> Written {
         let row = serde_json::to_vec(record).map_err(|error| unavailable(&error));
         Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
     }
 
     /// Changes a record in memory alone.
-    pub(in crate::agent) fn keep(&self, record: &Arc<Record>) {
+    pub(super) fn keep(&self, record: &Arc<Record>) {
         self.lock().insert(record);
     }
 
     /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
     /// giving it back once more does no harm.
-    pub(in crate::agent) fn remove(&self, id: &str) {
+    pub(super) fn remove(&self, id: &str) {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
+        locked(&self.broken).remove(id);
+    }
+
+    /// Remembers whether the pod of an attachment has lost its VF.
+    pub(in crate::agent) fn note_broken(&self, id: &str, is_broken: bool) {
+        let mut broken = locked(&self.broken);
+        if is_broken {
+            broken.insert(id.to_owned());
+        } else {
+            broken.remove(id);
+        }
+    }
+
+    /// How many attachments there are whose pods have lost their VF.
+    #[must_use]
+    pub(in crate::agent) fn broken(&self) -> usize {
+        locked(&self.broken).len()
     }
 
     /// All records.
@@ -261,7 +280,7 @@ impl Records {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.index)
     }
 }
 
@@ -332,6 +351,11 @@ pub(crate) mod tests {
             device_info_file: None,
             is_returned: false,
         }
+    }
+
+    /// Has a record as if it had been written: other rooms can't write one.
+    pub(crate) fn keep(records: &Records, record: Record) {
+        records.keep(&Arc::new(record));
     }
 
     fn open(folder: &TempDir) -> Result<Records, RecordsError> {

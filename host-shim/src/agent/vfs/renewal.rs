@@ -8,21 +8,26 @@ use std::{
 
 use bootstrap::Chain;
 use netlink::{Link, Rtnl};
-use offload_proto::Failure;
 use tokio::{
     sync::{MutexGuard, watch},
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
 };
 
-use super::{originals::is_named, proofs::Seen, records::Record};
-use crate::agent::{
-    Agent, locked, milestones::Milestone, upkeep::vfs_abroad::Obstacles, verbs::detach::Homecoming,
+use super::{
+    cleanliness::Cleanliness, host::Host, originals::is_named, pauses::Pauses, proofs::Seen,
 };
 use crate::{
+    agent::{
+        defect::locked,
+        milestones::Milestone,
+        repairs::{Obstacles, Repairs},
+        signals::Signals,
+    },
     mover::make_clean,
     vf_source::{self, OtherVf, VfIdentity, Whereabouts},
 };
+use tokio_util::task::TaskTracker;
 
 /// How long a VF may take to come back.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -34,7 +39,7 @@ const OPERATORS_PATIENCE: Duration = Duration::from_secs(20);
 /// The VFs that are being made anew, or wait for their turn: no comparison with the kernel waits for
 /// them.
 #[derive(Debug, Default)]
-pub(in crate::agent) struct Renewals {
+struct Renewals {
     /// By PCI address.
     under_way: watch::Sender<HashSet<String>>,
     /// Why free VFs could not be made anew last.
@@ -59,7 +64,7 @@ impl Drop for UnderWay {
 
 impl Renewals {
     /// Says that a VF is about to be made anew. `None`: somebody has said so.
-    pub(in crate::agent) fn begin(&self, pci_address: &str) -> Option<UnderWay> {
+    fn begin(&self, pci_address: &str) -> Option<UnderWay> {
         let note = |under_way: &mut HashSet<String>| under_way.insert(pci_address.to_owned());
         self.under_way.send_if_modified(note).then(|| UnderWay {
             pci_address: pci_address.to_owned(),
@@ -67,12 +72,12 @@ impl Renewals {
         })
     }
 
-    pub(in crate::agent) fn is_under_way(&self, pci_address: &str) -> bool {
+    fn is_under_way(&self, pci_address: &str) -> bool {
         self.under_way.borrow().contains(pci_address)
     }
 
     /// Waits until a VF is being made anew.
-    pub(in crate::agent) async fn begun(&self, pci_address: &str) {
+    async fn begun(&self, pci_address: &str) {
         self.until(|under_way| under_way.contains(pci_address)).await;
     }
 
@@ -90,47 +95,86 @@ impl Renewals {
     }
 }
 
-impl Agent {
+/// Makes VFs anew, one at a time.
+#[derive(Debug)]
+pub(in crate::agent) struct Renewer {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    renewals: Renewals,
+    /// Held while a VF is made anew, whoever has it, and while VFs are given to drivers.
+    renewing: tokio::sync::Mutex<()>,
+    /// How long to wait before a VF is made anew again, by PCI address.
+    pauses: Pauses,
+    signals: Arc<Signals>,
+    repairs: Arc<Repairs>,
+    tasks: TaskTracker,
+}
+
+impl Renewer {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        cleanliness: &Arc<Cleanliness>,
+        signals: Arc<Signals>,
+        repairs: Arc<Repairs>,
+        tasks: TaskTracker,
+    ) -> Self {
+        Self {
+            host: Arc::clone(host),
+            cleanliness: Arc::clone(cleanliness),
+            renewals: Renewals::default(),
+            renewing: tokio::sync::Mutex::default(),
+            pauses: Pauses::default(),
+            signals,
+            repairs,
+            tasks,
+        }
+    }
+
+    /// Says that a VF is about to be made anew. `None`: somebody has said so.
+    pub(in crate::agent) fn begin(&self, pci_address: &str) -> Option<UnderWay> {
+        self.renewals.begin(pci_address)
+    }
+
+    /// Whether a VF is being made anew, or is about to be.
+    pub(super) fn is_under_way(&self, pci_address: &str) -> bool {
+        self.renewals.is_under_way(pci_address)
+    }
+
+    /// Waits until a VF is being made anew.
+    pub(in crate::agent) async fn begun(&self, pci_address: &str) {
+        self.renewals.begun(pci_address).await;
+    }
+
+    /// Whether the pause after the last attempt at a VF is over, or there was none.
+    pub(in crate::agent) fn is_due(&self, pci_address: &str) -> bool {
+        self.pauses.is_over(pci_address)
+    }
+
+    /// Waits until no VF is made anew, and keeps it so until the answer is dropped.
+    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.renewing.lock().await
+    }
+
     /// Waits for the VFs that are being made anew, but not for ever, and tells which free ones could
     /// not be, and why.
-    pub(in crate::agent) async fn await_renewals(&self) -> Obstacles {
+    pub(in crate::agent) async fn await_all(&self) -> Obstacles {
         let _ = timeout(OPERATORS_PATIENCE, self.renewals.until(HashSet::is_empty)).await;
         locked(&self.renewals.obstacles).clone()
     }
 
-    /// Makes the VF of a record anew, which is at home, and brings it into order. The caller holds the
-    /// key's lock.
-    pub(in crate::agent) async fn renew_of_record(
-        self: &Arc<Self>,
-        record: &Arc<Record>,
-        what: &str,
-    ) -> Result<Homecoming, Failure> {
-        let vf = record.vf();
-        let _under_way = self.renewals.begin(&vf.pci_address);
-        let turn = self.renewing.lock().await;
-        if let Err(why) = self.make_anew(&vf, what, turn).await {
-            self.try_again_after_pause(&vf);
-            return Ok(Homecoming::Different(format!("{what}; it can't be made anew: {why}")));
-        }
-        let home = self.try_bring_home(record, true).await;
-        Milestone::RenewalProven.pass();
-        self.note_renewed(&vf, matches!(home, Ok(Homecoming::Clean)), what);
-        home
-    }
-
     /// Begins to make a VF anew that nobody has, unless that is under way.
-    pub(in crate::agent) fn begin_renewal_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
+    pub(in crate::agent) fn begin_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
         let Some(under_way) = self.renewals.begin(&vf.pci_address) else { return };
-        let agent = Arc::clone(self);
+        let renewer = Arc::clone(self);
         self.tasks.spawn(async move {
-            let outcome = agent.renew_free(&vf, &what).await;
+            let outcome = renewer.renew_free(&vf, &what).await;
             let is_free = outcome.is_ok();
-            agent.renewals.note(agent.subject_of(&vf), outcome);
+            renewer.renewals.note(renewer.host.subject_of(&vf), outcome);
             drop(under_way);
-            agent.inventory_changed();
+            renewer.signals.inventory_changed();
             // A pass for one that is not would find it again, at once.
             if is_free {
-                agent.vf_became_free();
+                renewer.signals.vf_became_free();
             }
         });
     }
@@ -143,8 +187,8 @@ impl Agent {
         if !self.pauses.is_over(&vf.pci_address) {
             return Err(format!("{what}; it is made anew later once more"));
         }
-        let turn = self.renewing.lock().await;
-        let _not_taken = self.free_vfs.lock(&vf.pci_address).await;
+        let turn = self.turn().await;
+        let _not_taken = self.host.lock_free_vf(&vf.pci_address).await;
         // Somebody may have taken it while it waited, and an agent that ends begins nothing more.
         if self.tasks.is_closed() || !self.is_still_to_be_renewed(vf).await? {
             return Ok(());
@@ -159,21 +203,23 @@ impl Agent {
     }
 
     async fn is_still_to_be_renewed(self: &Arc<Self>, vf: &VfIdentity) -> Result<bool, String> {
-        let (agent, vf) = (Arc::clone(self), vf.clone());
+        let (renewer, vf) = (Arc::clone(self), vf.clone());
         let look = move || {
-            let present = agent.host_links()?;
-            let link = vf_source::link_of(&*agent.source, &present.links, &vf.pci_address);
+            let present = renewer.host.links()?;
+            let link = vf_source::link_of(renewer.host.source(), &present.links, &vf.pci_address);
             Ok(link.is_some_and(|link| {
-                agent.is_free(&vf, link, &present) && !agent.proofs.is_proven(&vf, link)
+                renewer.host.is_free(&vf, link, &present)
+                    && !renewer.cleanliness.proofs().is_proven(&vf, link)
             }))
         };
-        self.listed(look).await.map_err(|failure| failure.to_string())
+        self.host.listed(look).await.map_err(|failure| failure.to_string())
     }
 
-    fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
+    /// Remembers what came of a VF that was made anew.
+    pub(super) fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
             self.pauses.succeeded(&vf.pci_address);
-            self.repairs.note(&self.subject_of(vf), format!("made anew, for {what}"));
+            self.repairs.note(&self.host.subject_of(vf), format!("made anew, for {what}"));
         } else {
             self.try_again_after_pause(vf);
             tracing::warn!(vf = vf.pci_address, "made anew, and still not as it was: {what}");
@@ -181,28 +227,31 @@ impl Agent {
     }
 
     /// No event tells when an attempt might succeed.
-    fn try_again_after_pause(self: &Arc<Self>, vf: &VfIdentity) {
+    pub(super) fn try_again_after_pause(self: &Arc<Self>, vf: &VfIdentity) {
         self.pauses.failed(&vf.pci_address);
-        let (agent, pause) = (Arc::clone(self), self.pauses.of(&vf.pci_address));
+        let (renewer, pause) = (Arc::clone(self), self.pauses.of(&vf.pci_address));
         // Not among the work that is finished before the agent ends: mostly it waits.
         tokio::spawn(async move {
             sleep(pause).await;
-            agent.poke.notify_one();
+            renewer.signals.ask_for_pass();
         });
     }
 
     /// Makes a VF anew and waits until it is home.
-    async fn make_anew(
+    ///
+    /// # Errors
+    /// Why it is not: one sentence.
+    pub(super) async fn make_anew(
         self: &Arc<Self>,
         vf: &VfIdentity,
         what: &str,
         _turn: MutexGuard<'_, ()>,
     ) -> Result<(), String> {
         tracing::info!(vf = vf.pci_address, "to be made anew, for {what}");
-        let mut arrivals = self.vf_events.subscribe();
+        let mut arrivals = self.signals.vf_events();
         let made = {
-            let (agent, vf) = (Arc::clone(self), vf.clone());
-            spawn_blocking(move || agent.make_anew_now(&vf)).await
+            let (renewer, vf) = (Arc::clone(self), vf.clone());
+            spawn_blocking(move || renewer.make_anew_now(&vf)).await
         };
         made.map_err(|error| error.to_string())??;
         let deadline = Instant::now() + PATIENCE;
@@ -216,24 +265,24 @@ impl Agent {
     }
 
     fn make_anew_now(&self, vf: &VfIdentity) -> Result<(), String> {
-        let mut host = Rtnl::open_in(&self.host).map_err(|error| error.to_string())?;
+        let mut host = self.host.rtnl().map_err(|error| error.to_string())?;
         let link = self.at_home(vf, &mut host).map_err(|error| error.to_string())?;
         let link = link.ok_or("it is not in the host's network namespace")?;
-        self.originals.note_renewal(&vf.pci_address, true);
+        self.cleanliness.originals().note_renewal(&vf.pci_address, true);
         Milestone::RenewalBegun.pass();
-        let made = self.source.make_anew(&vf.pci_address, &link, &mut host);
+        let made = self.host.source().make_anew(&vf.pci_address, &link, &mut host);
         // What fails may leave it without a driver.
         made.map_err(|error| Chain(&error).to_string())?;
         Milestone::RenewalMade.pass();
-        self.originals.note_renewal(&vf.pci_address, false);
+        self.cleanliness.originals().note_renewal(&vf.pci_address, false);
         Ok(())
     }
 
     async fn is_home_again(self: &Arc<Self>, vf: &VfIdentity) -> Result<bool, String> {
-        let (agent, vf) = (Arc::clone(self), vf.clone());
+        let (renewer, vf) = (Arc::clone(self), vf.clone());
         let look = move || {
-            let mut host = Rtnl::open_in(&agent.host)?;
-            agent.at_home(&vf, &mut host)
+            let mut host = renewer.host.rtnl()?;
+            renewer.at_home(&vf, &mut host)
         };
         let link = spawn_blocking(look).await.map_err(|error| error.to_string())?;
         let link = link.map_err(|error| error.to_string())?;
@@ -241,16 +290,16 @@ impl Agent {
     }
 
     fn at_home(&self, vf: &VfIdentity, host: &mut Rtnl) -> Result<Option<Link>, netlink::Error> {
-        let own = self.own_state(vf);
+        let own = self.cleanliness.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
-        vf_source::find(&*self.source, host, &vf.pci_address, name)
+        vf_source::find(self.host.source(), host, &vf.pci_address, name)
     }
 
     async fn prove_renewed(self: &Arc<Self>, vf: &VfIdentity) -> Result<(), String> {
-        let (agent, vf) = (Arc::clone(self), vf.clone());
-        let work = move || agent.clean_new(&vf);
-        let seen = self.look(work).await.map_err(|failure| failure.to_string())??;
-        let found = self.prove(seen).await.map_err(|failure| failure.to_string())?;
+        let (renewer, vf) = (Arc::clone(self), vf.clone());
+        let work = move || renewer.clean_new(&vf);
+        let seen = self.host.look(work).await.map_err(|failure| failure.to_string())??;
+        let found = self.cleanliness.prove(seen).await.map_err(|failure| failure.to_string())?;
         let differences: Vec<_> = found.into_values().flatten().collect();
         if differences.is_empty() { Ok(()) } else { Err(differences.join("; ")) }
     }
@@ -259,66 +308,84 @@ impl Agent {
     /// What it is like is learned, if that was not known.
     fn clean_new(&self, vf: &VfIdentity) -> Result<Vec<Seen>, String> {
         let told = |error: netlink::Error| error.to_string();
-        let mut host = Rtnl::open_in(&self.host).map_err(told)?;
+        let mut host = self.host.rtnl().map_err(told)?;
         let link = self.at_home(vf, &mut host).map_err(told)?;
         let link = link.ok_or("it is not in the host's network namespace")?;
-        if let Some(own) = self.own_state(vf) {
-            let port = self.source.pf_port(&vf.pci_address);
+        if let Some(own) = self.cleanliness.own_state(vf) {
+            let port = self.host.source().pf_port(&vf.pci_address);
             make_clean(&mut host, &link, &own, port.as_ref()).map_err(|error| error.to_string())?;
         }
-        self.learn_of_new(vf, &link).map_err(told)?;
-        let seen = self.see(&[(vf.clone(), link.index)]).map_err(told)?;
+        self.cleanliness.learn_of_new(vf, &link).map_err(told)?;
+        let seen = self.cleanliness.see(&[(vf.clone(), link.index)]).map_err(told)?;
         Ok(seen.into_iter().map(Seen::made_just_now).collect())
     }
 
     /// Begins to give those VFs a driver that have none because to make them anew failed, or the agent
     /// died meanwhile.
-    pub(in crate::agent) fn begin_to_finish_renewals(self: &Arc<Self>) {
-        let unfinished = self.originals.unfinished_renewals().into_iter();
+    pub(in crate::agent) fn begin_to_finish(self: &Arc<Self>) {
+        let unfinished = self.cleanliness.originals().unfinished_renewals().into_iter();
         let begun: Vec<_> = unfinished.filter_map(|vf| self.renewals.begin(&vf)).collect();
         if begun.is_empty() {
             return;
         }
-        let agent = Arc::clone(self);
+        let renewer = Arc::clone(self);
         self.tasks.spawn(async move {
-            agent.finish_renewals().await;
+            renewer.finish().await;
             drop(begun);
         });
     }
 
-    async fn finish_renewals(self: &Arc<Self>) {
-        let _one_at_a_time = self.renewing.lock().await;
-        let agent = Arc::clone(self);
-        if let Err(error) = spawn_blocking(move || agent.finish_renewals_now()).await {
+    async fn finish(self: &Arc<Self>) {
+        let _one_at_a_time = self.turn().await;
+        let renewer = Arc::clone(self);
+        if let Err(error) = spawn_blocking(move || renewer.finish_now()).await {
             tracing::error!(%error, "giving VFs their drivers back failed");
         }
     }
 
-    fn finish_renewals_now(&self) {
-        let unfinished = self.originals.unfinished_renewals();
+    fn finish_now(&self) {
+        let unfinished = self.cleanliness.originals().unfinished_renewals();
         if unfinished.is_empty() {
             return;
         }
         let is_other = |address: &str| !unfinished.iter().any(|vf| vf == address);
-        let mut unbound = self.source.other_vfs(&is_other);
+        let mut unbound = self.host.source().other_vfs(&is_other);
         unbound.retain(|OtherVf { identity, whereabouts }| {
             *whereabouts == Whereabouts::Unbound
-                && self.source.find_driver(&identity.pci_address).is_err()
+                && self.host.source().find_driver(&identity.pci_address).is_err()
         });
         for pci_address in &unfinished {
             if unbound.iter().any(|vf| vf.identity.pci_address == *pci_address) {
                 tracing::warn!(vf = pci_address, "no driver takes it since it was to be made anew");
             } else {
-                self.originals.note_renewal(pci_address, false);
+                self.cleanliness.originals().note_renewal(pci_address, false);
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::agent) mod tests {
     use super::*;
-    use crate::agent::{tests::agent, vfs::records::tests::record};
+    use crate::agent::vfs::{
+        records::tests::record,
+        room::{Vfs, tests::vfs},
+    };
+
+    /// Has no VF made anew until the answer is dropped.
+    pub(in crate::agent) async fn hold_renewals(vfs: &Vfs) -> MutexGuard<'_, ()> {
+        vfs.renewer().turn().await
+    }
+
+    /// Has a VF look as if the agent's predecessor had died while it made it anew.
+    pub(in crate::agent) fn leave_unfinished(vfs: &Vfs, pci_address: &str) {
+        vfs.cleanliness().originals().note_renewal(pci_address, true);
+    }
+
+    /// The VFs that look so.
+    pub(in crate::agent) fn unfinished(vfs: &Vfs) -> Vec<String> {
+        vfs.cleanliness().originals().unfinished_renewals()
+    }
 
     const VF: &str = "0000:03:00.2";
 
@@ -333,27 +400,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_failed_is_tried_again_without_an_event() {
-        let (agent, _folder) = agent();
-        let vf = record("a", "c").vf();
-        agent.note_renewed(&vf, false, "it differs");
-        assert!(!agent.pauses.is_over(&vf.pci_address));
-        timeout(Duration::from_secs(20), agent.poke.notified()).await.expect("nobody looks again");
-        assert!(agent.pauses.is_over(&vf.pci_address));
-    }
-
-    #[tokio::test]
-    async fn no_pass_waits_for_vfs_that_are_made_anew() {
-        let (agent, _folder) = agent();
-        let turn = agent.renewing.lock().await;
-        agent.originals.note_renewal(VF, true);
-        let record = Arc::new(record("a", "c"));
-        agent.records.keep(&record);
-        let key = agent.keys.lock(&record.key()).await;
-        let under_way = agent.renewals.begin(record.pci_address()).unwrap();
-        timeout(Duration::from_secs(20), agent.pass()).await.expect("the pass waits");
-        assert!(agent.renewals.is_under_way(VF), "it is to be finished");
-        drop((key, under_way, turn));
-        timeout(Duration::from_secs(20), agent.await_renewals()).await.unwrap();
-        assert!(agent.originals.unfinished_renewals().is_empty());
+        let (vfs, _folder) = vfs();
+        let (renewer, vf) = (Arc::clone(vfs.renewer()), record("a", "c").vf());
+        renewer.note_renewed(&vf, false, "it differs");
+        assert!(!renewer.is_due(&vf.pci_address));
+        let wanted = vfs.signals().pass_wanted();
+        timeout(Duration::from_secs(20), wanted).await.expect("nobody looks again");
+        assert!(renewer.is_due(&vf.pci_address));
     }
 }

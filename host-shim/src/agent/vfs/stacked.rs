@@ -14,8 +14,8 @@ use netlink::{Error, Link, Netns, NetnsId, Rtnl};
 use offload_proto::Failure;
 use tokio::task::spawn_blocking;
 
-use crate::agent::{Agent, defect, upkeep::vfs_abroad::namespaces};
-use crate::vf_source::lower_of;
+use super::{host::Host, namespaces::namespaces};
+use crate::{agent::defect::defect, vf_source::lower_of};
 
 /// A namespace that ended, or a process that did, after they were listed is not among those that are
 /// listed next. What can't be looked into so often is there.
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 3;
 
 /// What is stacked on links of the host's namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Stacked {
+pub(super) struct Stacked {
     /// By their index: one sentence each.
     on: HashMap<u32, Vec<String>>,
     /// What may be besides, for a namespace can't be looked into: one sentence each.
@@ -32,18 +32,18 @@ pub(in crate::agent) struct Stacked {
 
 impl Stacked {
     /// What is stacked on a link.
-    pub(in crate::agent) fn on(&self, index: u32) -> &[String] {
+    pub(super) fn on(&self, index: u32) -> &[String] {
         self.on.get(&index).map_or(&[], Vec::as_slice)
     }
 
     /// Why more may be stacked on any link.
-    pub(in crate::agent) fn unseen(&self) -> &[String] {
+    pub(super) fn unseen(&self) -> &[String] {
         &self.unseen
     }
 
     /// A walk that found nothing, and could not look into something.
     #[cfg(test)]
-    pub(in crate::agent) fn unknown(why: &str) -> Self {
+    pub(super) fn unknown(why: &str) -> Self {
         Self { unseen: vec![why.to_owned()], ..Self::default() }
     }
 
@@ -54,16 +54,16 @@ impl Stacked {
     }
 }
 
-/// Walks through all namespaces: one at a time, for each takes long where there are many pods. It serves
-/// all who wanted one before it began.
+/// The last walk through all namespaces. One is made at a time, for each takes long where there are many
+/// pods; it serves all who wanted one before it began.
 #[derive(Debug, Default)]
-pub(in crate::agent) struct Walks {
+struct LastWalk {
     begun: AtomicU64,
     /// The number of the last walk, and what it found.
     last: tokio::sync::Mutex<(u64, Arc<Stacked>)>,
 }
 
-impl Walks {
+impl LastWalk {
     /// What a walk finds that begins from now on: an earlier one may have passed by already.
     async fn found_from_now(
         &self,
@@ -71,6 +71,7 @@ impl Walks {
     ) -> Result<Arc<Stacked>, Failure> {
         let next = self.begun.load(Ordering::SeqCst) + 1;
         let mut last = self.last.lock().await;
+        // Whoever held the lock before may have begun its walk after this one was wanted.
         if last.0 < next {
             let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
             *last = (number, Arc::new(walk().await?));
@@ -79,20 +80,31 @@ impl Walks {
     }
 }
 
-impl Agent {
+/// Walks through all namespaces that can be reached.
+#[derive(Debug)]
+pub(super) struct Walks {
+    host: Arc<Host>,
+    /// The folders through which namespaces can be reached, besides those of the records.
+    reach: Vec<PathBuf>,
+    last: LastWalk,
+}
+
+impl Walks {
+    pub(super) fn new(host: Arc<Host>, reach: Vec<PathBuf>) -> Self {
+        Self { host, reach, last: LastWalk::default() }
+    }
+
     /// What is stacked on links of the host's namespace. The kernel tells nobody at the link itself, so
     /// all namespaces are looked into that can be reached.
     ///
     /// # Errors
     /// Of kind *internal*.
-    pub(in crate::agent) async fn stacked_on_host(
-        self: &Arc<Self>,
-    ) -> Result<Arc<Stacked>, Failure> {
+    pub(super) async fn stacked_on_host(self: &Arc<Self>) -> Result<Arc<Stacked>, Failure> {
         let walk = async || {
-            let agent = Arc::clone(self);
-            spawn_blocking(move || agent.walk()).await.map_err(|error| defect(&error))
+            let walks = Arc::clone(self);
+            spawn_blocking(move || walks.walk()).await.map_err(|error| defect(&error))
         };
-        self.walks.found_from_now(walk).await
+        self.last.found_from_now(walk).await
     }
 
     fn walk(&self) -> Stacked {
@@ -126,19 +138,19 @@ impl Agent {
 
     /// One path of each namespace.
     fn namespaces_in_reach(&self) -> BTreeMap<NetnsId, PathBuf> {
-        let mut found = namespaces(&self.config.reachable_netns(), self.host.id().dev);
-        let of_pods = self.records.all().into_iter().map(|record| record.netns.clone());
+        let mut found = namespaces(&self.reach, self.host.netns().id().dev);
+        let of_pods = self.host.records().all().into_iter().map(|record| record.netns.clone());
         let living = of_pods.filter(|netns| netns.living().is_some());
         found.extend(living.map(|netns| (netns.id, PathBuf::from(netns.path))));
-        found.insert(self.host.id(), PathBuf::new());
+        found.insert(self.host.netns().id(), PathBuf::new());
         found
     }
 
     /// The links of a namespace that are stacked on links of the host's, each with the index of that. A
     /// namespace that the agent may not enter is none of a pod: it belongs to who is above the agent.
     fn stacked_in(&self, id: NetnsId, path: &Path) -> Result<Vec<(u32, Link)>, String> {
-        if id == self.host.id() {
-            return told(Rtnl::open_in(&self.host).and_then(|mut host| stacked_on_own(&mut host)));
+        if id == self.host.netns().id() {
+            return told(self.host.rtnl().and_then(|mut host| stacked_on_own(&mut host)));
         }
         let netns = match Netns::open(path) {
             Ok(netns) if netns.id() == id => netns,
@@ -148,9 +160,9 @@ impl Agent {
         };
         match Rtnl::open_in(&netns) {
             Err(error) if error.is_forbidden() => Ok(Vec::new()),
-            inside => {
-                told(inside.and_then(|mut inside| stacked_on_those_of(&mut inside, &self.host)))
-            }
+            inside => told(
+                inside.and_then(|mut inside| stacked_on_those_of(&mut inside, self.host.netns())),
+            ),
         }
     }
 }
@@ -207,7 +219,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::agent::{tests::agent, vfs::records::tests::record};
+    use crate::agent::vfs::{records::tests::record, room::tests::vfs};
 
     fn found(what: &str) -> Stacked {
         Stacked { on: HashMap::from([(7, vec![what.to_owned()])]), ..Stacked::default() }
@@ -216,7 +228,7 @@ mod tests {
     /// Who comes while one walks can't rely on it, and shares the next with all who came meanwhile.
     #[tokio::test]
     async fn a_walk_serves_all_who_wanted_one_before_it_began() {
-        let walks = Arc::new(Walks::default());
+        let walks = Arc::new(LastWalk::default());
         let (end_first, first_ends) = oneshot::channel::<()>();
         let walking = tokio::spawn({
             let walks = Arc::clone(&walks);
@@ -249,20 +261,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_namespace_that_ended_is_looked_into_no_more() {
-        let (agent, _folder) = agent();
+        let (vfs, _folder) = vfs();
+        let walks = Walks::new(Arc::clone(vfs.host()), Vec::new());
         let mut ended = record("a", "c");
         ended.netns.path = "/nowhere".into();
-        agent.records.keep(&Arc::new(ended));
-        let reached = agent.namespaces_in_reach();
+        vfs.records().keep(&Arc::new(ended));
+        let reached = walks.namespaces_in_reach();
         assert!(reached.values().all(|path| path != Path::new("/nowhere")));
     }
 
     #[tokio::test]
     async fn a_path_that_leads_elsewhere_by_now_is_not_looked_into() {
-        let (agent, _folder) = agent();
+        let (vfs, _folder) = vfs();
+        let walks = Walks::new(Arc::clone(vfs.host()), Vec::new());
         let own = Netns::current().unwrap().id();
         let another = NetnsId { inode: own.inode + 1, ..own };
-        let why = agent.stacked_in(another, Path::new("/proc/self/ns/net")).unwrap_err();
+        let why = walks.stacked_in(another, Path::new("/proc/self/ns/net")).unwrap_err();
         let told = not_looked_into(Path::new("/x"), &why);
         assert_eq!(
             told,

@@ -1,9 +1,6 @@
 //! What is done while a session lasts.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use offload_proto::{
     Failure,
@@ -12,8 +9,7 @@ use offload_proto::{
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::{Established, FIRST_PAUSE, SILENCE, failure_of, lost};
-use crate::agent::Agent;
+use super::{Established, FIRST_PAUSE, FromDpu, SILENCE, failure_of, lost};
 
 /// The pause of an agent whose session was ended by another's: two agents of one identity are not
 /// to spend their time ending each other's sessions.
@@ -51,16 +47,16 @@ impl From<Status> for Loss {
 
 /// Heartbeats out, messages in, until the session is over.
 pub(in crate::agent) async fn attend(
-    agent: &Arc<Agent>,
     session: &Established,
     inbox: &mut Streaming<DpuMessage>,
     period: Duration,
+    heard: &impl Fn(FromDpu),
 ) -> Loss {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let patience = period.max(SHORTEST_PATIENCE);
     let mut sequence = 0;
-    let mut heard = Instant::now();
+    let mut last_heard = Instant::now();
     let mut unanswered_since = None;
     loop {
         tokio::select! {
@@ -68,16 +64,19 @@ pub(in crate::agent) async fn attend(
             biased;
             received = inbox.message() => match received {
                 Ok(Some(DpuMessage { message })) => {
-                    heard = Instant::now();
+                    last_heard = Instant::now();
                     unanswered_since = None;
-                    agent.hear(message);
+                    // One of a newer protocol says nothing to this agent.
+                    if let Some(message) = message {
+                        heard(FromDpu::Message(Box::new(message)));
+                    }
                 }
                 Ok(None) => return lost("it closed the session").into(),
                 Err(status) => return status.into(),
             },
             () = end_of_patience(unanswered_since, patience) => {
                 session.silent.cancel();
-                return Loss { since: heard, ..lost(SILENCE).into() };
+                return Loss { since: last_heard, ..lost(SILENCE).into() };
             }
             () = session.overflow.notified() => return lost("it takes no messages").into(),
             _ = ticks.tick() => {

@@ -12,7 +12,7 @@ const ENVELOPE: usize = 64;
 
 /// Leaves out what a message of `limit` bytes has no room for, and counts it: differences get half of
 /// the room if they need it, and VFs the rest, those of attachments first.
-pub(in crate::agent) fn fit(mut found: Examination, limit: usize) -> Examination {
+pub(super) fn fit(mut found: Examination, limit: usize) -> Examination {
     cut_texts(&mut found);
     let (mut vfs, differences) = (mem::take(&mut found.vfs), mem::take(&mut found.differences));
     vfs.sort_by_key(|vf| vf.attachment_id.is_empty());

@@ -5,14 +5,13 @@ use offload_proto::{
     v1::{Difference, ExaminedVf, VfPlace},
 };
 
-use super::name_of;
 use crate::{
-    agent::vfs::records::Record,
+    agent::vfs::{Record, name_of},
     vf_source::{OtherVf, VfIdentity, Whereabouts},
 };
 
 /// That a VF has no netdev that could be had.
-pub(in crate::agent) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
+pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
     let VfIdentity { pci_address, .. } = &other.identity;
     let subject = name_of(&other.identity);
     match other.whereabouts {
@@ -31,24 +30,20 @@ pub(in crate::agent) fn difference_of_other(other: &OtherVf) -> Option<Differenc
 }
 
 /// That a pod's VF is not in it.
-pub(in crate::agent) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
+pub(super) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
     let (address, key, place) = (record.pci_address(), record.key(), place_of(vf));
     let message = format!("VF {address} of {key} is not in its pod, but {place}");
     Finding::PodVfMissing.of(record.id(), message)
 }
 
 /// That the interface in a pod is not as it should be.
-pub(in crate::agent) fn pod_differs(record: &Record, what: &str) -> Difference {
+pub(super) fn pod_differs(record: &Record, what: &str) -> Difference {
     Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
 }
 
 /// What an attachment waits for that is being given back; `differing`: how its VF, which is home, is
 /// not as it was.
-pub(in crate::agent) fn release_pending(
-    record: &Record,
-    vf: &ExaminedVf,
-    differing: &str,
-) -> Difference {
+pub(super) fn release_pending(record: &Record, vf: &ExaminedVf, differing: &str) -> Difference {
     let (address, place) = (record.pci_address(), place_of(vf));
     let why = match vf.place() {
         _ if !differing.is_empty() => format!("its VF {address} is not as it was: {differing}"),
@@ -73,7 +68,7 @@ fn place_of(vf: &ExaminedVf) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::vfs::records::tests::record;
+    use crate::agent::vfs::record;
 
     #[test]
     fn what_a_release_waits_for_is_told() {

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use offload_proto::{Failure, v1};
 
-use super::{calls::timed, session::failure_of};
-use crate::agent::Agent;
+use super::{calls::timed, room::Dpu, session::failure_of};
 
 /// How long the DPU's answer may be on its way besides.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
-impl Agent {
+impl Dpu {
     /// Waits for the port of an attachment whose VF is up, and no longer than for a carrier: before it
     /// forwards, the pod's first frames would be lost. Where the DPU has said that the port does not
     /// follow the VF, there is nothing to wait for. A port that does not forward is the fabric's matter,

@@ -1,0 +1,90 @@
+//! What a look at all VFs has found so far.
+
+use std::collections::BTreeMap;
+
+use netlink::Link;
+use offload_proto::v1::{Difference, ExaminedVf, Vf, VfPlace};
+
+use crate::{
+    agent::vfs::{HostLinks, Record},
+    vf_source::{self, OtherVf, VfIdentity, Whereabouts},
+};
+
+/// What was found, by PCI address.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub vfs: BTreeMap<String, ExaminedVf>,
+    pub differences: Vec<Difference>,
+    /// The VFs that were not at home, by PCI address, and how that is told unless they came home.
+    pub away: Vec<(String, Difference)>,
+}
+
+impl Findings {
+    pub(super) fn insert(&mut self, vf: ExaminedVf) {
+        let address = vf.vf.as_ref().map(|vf| vf.pci_address.clone()).unwrap_or_default();
+        self.vfs.insert(address, vf);
+    }
+}
+
+fn message_of(vf: &VfIdentity) -> Vf {
+    let VfIdentity { controller, pf, vf, pci_address } = vf.clone();
+    Vf { controller, pf, vf, pci_address }
+}
+
+pub(super) fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
+    ExaminedVf {
+        vf: Some(message_of(vf)),
+        place: place.into(),
+        netdev: netdev.to_owned(),
+        ..ExaminedVf::default()
+    }
+}
+
+pub(super) fn found_at_home(vf: &VfIdentity, link: &Link, present: &HostLinks) -> ExaminedVf {
+    let HostLinks { links, addresses } = present;
+    let use_by_host = vf_source::use_by_host(link, links, addresses).unwrap_or_default();
+    ExaminedVf { use_by_host, ..found_in(vf, VfPlace::Host, &link.name) }
+}
+
+pub(super) fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
+    let place = match other.whereabouts {
+        Whereabouts::Unbound => VfPlace::Unbound,
+        Whereabouts::HandedOver(_) => VfPlace::HandedOver,
+        Whereabouts::Elsewhere => VfPlace::Nowhere,
+    };
+    found_in(&other.identity, place, "")
+}
+
+pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findings) -> ExaminedVf {
+    let place = match record.original.is_handed_over {
+        true => VfPlace::HandedOver,
+        false => VfPlace::Pod,
+    };
+    let in_pod = || ExaminedVf {
+        place: place.into(),
+        netdev: record.key().interface_name,
+        netns: record.netns.path.clone(),
+        ..ExaminedVf::default()
+    };
+    let found = if is_in_pod { None } else { findings.vfs.get(record.pci_address()).cloned() };
+    let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
+    let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
+    with_record(vf, record)
+}
+
+/// A VF with what a record has of it.
+pub(super) fn with_record(vf: ExaminedVf, record: &Record) -> ExaminedVf {
+    let attachment = &record.attachment;
+    let addresses = attachment.addresses.iter().map(|address| address.address.clone());
+    ExaminedVf {
+        vf: attachment.vf.clone(),
+        attachment_id: attachment.id.clone(),
+        mac: attachment.mac.clone(),
+        addresses: addresses.collect(),
+        ..vf
+    }
+}
+
+pub(super) fn under_way(record: &Record) -> ExaminedVf {
+    with_record(ExaminedVf::default(), record)
+}

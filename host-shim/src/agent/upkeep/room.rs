@@ -1,0 +1,86 @@
+//! The parts of upkeep, and what the DPU may ask of them.
+
+use std::sync::Arc;
+
+use mtls::ExpiryWarning;
+use offload_proto::v1::{Release, dpu_message::Message, host_message};
+
+use super::{examine::Examiner, keeper::Keeper, provide::Provider};
+use crate::agent::{
+    dpu::FromDpu,
+    verbs::{Doors, release_on_request},
+};
+
+/// What the agent does unasked, and for the DPU.
+#[derive(Debug)]
+pub(in crate::agent) struct Upkeep {
+    doors: Doors,
+    provider: Arc<Provider>,
+    keeper: Arc<Keeper>,
+    examiner: Arc<Examiner>,
+}
+
+impl Upkeep {
+    /// `warning`: when an examination tells that the agent's certificate expires.
+    pub(in crate::agent) fn new(doors: Doors, boot_id: String, warning: ExpiryWarning) -> Self {
+        let provider = Arc::new(Provider::new(Arc::clone(&doors.vfs)));
+        let keeper = Arc::new(Keeper::new(doors.clone(), Arc::clone(&provider), boot_id));
+        let examiner = Arc::new(Examiner::new(doors.clone(), Arc::clone(&keeper), warning));
+        Self { doors, provider, keeper, examiner }
+    }
+
+    /// What keeps records and kernel in agreement.
+    pub(in crate::agent) fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+
+    /// Acts on what the DPU says. What takes time is only begun.
+    pub(in crate::agent) fn act_on(&self, said: FromDpu) {
+        match said {
+            FromDpu::Welcome => {
+                // What the DPU wants it says anew in each session.
+                self.provider.forget();
+                self.doors.vfs.signals().ask_for_pass();
+            }
+            FromDpu::Message(message) => self.act_on_message(*message),
+        }
+    }
+
+    fn act_on_message(&self, message: Message) {
+        match message {
+            Message::Reattach(reattach) => {
+                self.compare_again(reattach.attachment.unwrap_or_default().id);
+            }
+            Message::Release(wanted) => self.release(wanted),
+            Message::Draining(draining) => {
+                tracing::warn!(reason = draining.reason, "the DPU takes no new attachments");
+            }
+            Message::NetworkChanged(changed) => {
+                tracing::info!(
+                    network = changed.network,
+                    deleted = changed.deleted,
+                    "a network changed"
+                );
+            }
+            Message::WantedVfs(wanted) => self.provider.want(&wanted),
+            Message::Examine(request) => {
+                if let Err(busy) = self.examiner.begin(request) {
+                    self.doors.dpu.session().send(host_message::Message::Examination(busy));
+                }
+            }
+            // Heartbeats are the session's own, and a second welcome asks for nothing.
+            Message::Welcome(_) | Message::Heartbeat(_) => {}
+        }
+    }
+
+    /// The DPU has heard that a VF is not in its pod: what to do about that the kernel tells.
+    fn compare_again(&self, id: String) {
+        let keeper = Arc::clone(&self.keeper);
+        self.doors.tasks.spawn(async move { keeper.reconcile(&id).await });
+    }
+
+    fn release(&self, wanted: Release) {
+        let doors = self.doors.clone();
+        self.doors.tasks.spawn(async move { release_on_request(&doors, wanted).await });
+    }
+}

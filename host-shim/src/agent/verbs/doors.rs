@@ -1,0 +1,50 @@
+//! What every verb works through.
+
+use std::sync::Arc;
+
+use tokio_util::task::TaskTracker;
+
+use crate::agent::{config::Timeouts, dpu::Dpu, vfs::Vfs};
+
+/// The doors of the two rooms that a verb needs.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct Doors {
+    /// The host's VFs.
+    pub vfs: Arc<Vfs>,
+    /// The DPU that they belong to.
+    pub dpu: Arc<Dpu>,
+    /// Work that is finished before the agent ends.
+    pub tasks: TaskTracker,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+}
+
+#[cfg(test)]
+pub(in crate::agent) mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{
+        agent::{
+            dpu::tests::config,
+            vfs::tests::{vfs, vfs_of},
+        },
+        vf_source::VfSource,
+    };
+
+    /// Doors to a host without VFs and a DPU without a session, and the folder of the host's records.
+    pub(in crate::agent) fn doors() -> (Doors, TempDir) {
+        with(vfs())
+    }
+
+    /// The same with a card of that kind.
+    pub(in crate::agent) fn doors_of(source: Arc<dyn VfSource>) -> (Doors, TempDir) {
+        with(vfs_of(source))
+    }
+
+    fn with((vfs, folder): (Arc<Vfs>, TempDir)) -> (Doors, TempDir) {
+        let (config, timeouts) = (config(), config().timeouts);
+        let dpu = Arc::new(Dpu::new(config, "boot".into(), Arc::clone(&vfs)));
+        (Doors { vfs, dpu, tasks: TaskTracker::new(), timeouts }, folder)
+    }
+}

@@ -1,0 +1,161 @@
+//! Giving an attachment back, whoever wants that: a DEL, a GC, an ADD that failed, the keeper, the DPU.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use offload_proto::{Failure, Reason, v1::Release};
+
+use super::doors::Doors;
+use crate::{
+    agent::{
+        dpu::detach_request,
+        milestones::Milestone,
+        vfs::{Condition, Phase, Record},
+    },
+    protocol::Key,
+};
+
+/// When a VF is made anew that is home and not as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent) enum Renewal {
+    /// Before the release returns.
+    Now,
+    /// Soon: nobody waits for it.
+    Later,
+}
+
+/// Gives an attachment back, as far as it goes now. Waits up to `patience` for a VF whose pod's
+/// namespace has ended. The caller holds the key's lock.
+///
+/// That it is being given back is on the disk before the DPU or the runtime is told. The VF does
+/// not wait for the disk: should the agent die in between, the VF is put back into its pod, and
+/// whoever wanted it back asks again.
+pub(in crate::agent) async fn release(
+    doors: &Doors,
+    record: Arc<Record>,
+    patience: Duration,
+    renewal: Renewal,
+) {
+    let (record, written) = doors.vfs.homecoming().begin(record);
+    Milestone::ReleaseBegun.pass();
+    let home = doors.vfs.homecoming().bring(&record, patience).await;
+    Milestone::ReleaseMoved.pass();
+    if let Some(written) = written
+        && let Err(failure) = written.done().await
+    {
+        // A full disk must not keep a VF.
+        tracing::error!(attachment = record.id(), "{failure}");
+    }
+    Milestone::ReleaseRecorded.pass();
+    tell_released(doors, &record, &home).await;
+    if let Ok(Condition::Different(what)) = home {
+        renew(doors, record, &what, renewal).await;
+    }
+}
+
+/// Tells the DPU that an attachment is given back, and whether its VF is home and as it was: then
+/// nothing of it is left here.
+async fn tell_released(doors: &Doors, record: &Record, home: &Result<Condition, Failure>) {
+    let is_returned = matches!(home, Ok(Condition::Clean));
+    match home {
+        Ok(Condition::Clean) => doors.vfs.pauses().succeeded(record.id()),
+        Ok(Condition::Different(what)) => {
+            tracing::info!(attachment = record.id(), "the VF is back, but {what}");
+        }
+        Err(failure) => note_absence(doors, record, failure),
+    }
+    if is_returned {
+        // Before the time of the Detach is taken: of a VF that is said to be back, no later
+        // inventory says that it is in use.
+        doors.vfs.homecoming().note_returned(record);
+    }
+    let key = record.attachment.key.clone();
+    let detach = detach_request(key, record.id().to_owned(), is_returned);
+    match doors.dpu.call_detach(detach).await {
+        Ok(()) if is_returned => {
+            Milestone::ReleaseTold.pass();
+            doors.vfs.homecoming().forget(record);
+        }
+        Ok(()) => {}
+        // The record stays in phase *releasing*: that is what tells the keeper to try again.
+        Err(failure) => {
+            tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
+        }
+    }
+}
+
+/// A VF that is still away is worked at as soon as it shows up, and any other only after a pause.
+fn note_absence(doors: &Doors, record: &Record, failure: &Failure) {
+    if failure.reason != Reason::VfMissing {
+        doors.vfs.pauses().failed(record.id());
+    }
+    tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
+}
+
+/// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
+/// before the pause after the last attempt is over.
+async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal) {
+    if !doors.vfs.renewer().is_due(record.pci_address()) {
+        return;
+    }
+    match renewal {
+        Renewal::Later => renew_later(doors, &record),
+        Renewal::Now => {
+            let home = doors.vfs.homecoming().renew(&record, what).await;
+            if matches!(home, Ok(Condition::Clean)) {
+                tell_released(doors, &record, &home).await;
+            }
+        }
+    }
+}
+
+/// The VF counts as being made anew from now on, though its turn may come much later: passes and
+/// inventories leave it alone meanwhile.
+fn renew_later(doors: &Doors, record: &Record) {
+    let under_way = doors.vfs.renewer().begin(record.pci_address());
+    let (doors, id, key) = (doors.clone(), record.id().to_owned(), record.key());
+    doors.tasks.clone().spawn(async move {
+        release_again(&doors, &id, &key).await;
+        drop(under_way);
+    });
+}
+
+/// Boxed, for a release may begin another, and a future can't hold itself.
+fn release_again<'a>(
+    doors: &'a Doors,
+    id: &'a str,
+    key: &'a Key,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(async move {
+        let _key = doors.vfs.keys().lock(key).await;
+        let record = doors.vfs.records().by_id(id);
+        if let Some(record) = record.filter(|record| record.phase == Phase::Releasing) {
+            release(doors, record, Duration::ZERO, Renewal::Now).await;
+        }
+    })
+}
+
+/// Gives back what the DPU wants back: an operator took the attachment away from its pod, or the DPU gave
+/// it up.
+pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release) {
+    let told: Key = wanted.key.clone().unwrap_or_default().into();
+    // The id is the fence: a key may have been attached again since, and that is not meant. So the record
+    // is looked for by id, and once more when its key is held.
+    let recorded = doors.vfs.records().by_id(&wanted.attachment_id);
+    let key = recorded.map_or(told, |record| record.key());
+    let _key = doors.vfs.keys().lock(&key).await;
+    match doors.vfs.records().by_id(&wanted.attachment_id) {
+        Some(record) => {
+            tracing::info!(attachment = record.id(), reason = wanted.reason, "to be released");
+            release(doors, record, doors.timeouts.vf_return(), Renewal::Later).await;
+        }
+        None => answer_unknown(doors, wanted).await,
+    }
+}
+
+async fn answer_unknown(doors: &Doors, wanted: Release) {
+    let detach = detach_request(wanted.key, wanted.attachment_id, false);
+    if let Err(failure) = doors.dpu.call_detach(detach).await {
+        tracing::info!("a release of the DPU is settled later: {failure}");
+    }
+    doors.dpu.inventory_wanted();
+}

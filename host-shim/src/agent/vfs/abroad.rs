@@ -1,0 +1,198 @@
+//! VFs in network namespaces that no record names: looked for, and brought home.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use netlink::{Error, Link, Netns, NetnsId, Rtnl};
+use offload_proto::{Failure, Reason};
+
+use super::{cleanliness::Cleanliness, host::Host, namespaces::namespaces, proofs::Seen};
+use crate::{
+    agent::signals::Signals,
+    mover::{MoveError, make_clean, open_netns, take_out},
+    protocol::DelRequest,
+    vf_source::{self, VfIdentity},
+};
+
+/// A VF that is where no record has it.
+#[derive(Debug)]
+pub(in crate::agent) struct VfAbroad {
+    pub vf: VfIdentity,
+    pub link: Link,
+    /// The namespace that it is in.
+    pub netns: NetnsId,
+    /// What leads there, unless it leads elsewhere by now.
+    pub path: PathBuf,
+}
+
+/// Finds VFs where no record has them, and brings them home.
+#[derive(Debug)]
+pub(in crate::agent) struct Abroad {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    /// Where namespaces are looked for.
+    folders: Vec<PathBuf>,
+    signals: Arc<Signals>,
+}
+
+impl Abroad {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        cleanliness: &Arc<Cleanliness>,
+        folders: Vec<PathBuf>,
+        signals: Arc<Signals>,
+    ) -> Self {
+        let (host, cleanliness) = (Arc::clone(host), Arc::clone(cleanliness));
+        Self { host, cleanliness, folders, signals }
+    }
+
+    /// Brings the VF that a pod has as its interface home, and tells whether there was one.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(in crate::agent) async fn fetch_from_pod(
+        self: &Arc<Self>,
+        request: &DelRequest,
+    ) -> Result<bool, Failure> {
+        // A DEL may come long after its pod's namespace has ended.
+        let Ok(pod) = open_netns(&request.netns) else { return Ok(false) };
+        if pod.id() == self.host.netns().id() {
+            return Ok(false);
+        }
+        let this = Arc::clone(self);
+        let interface = request.key.interface_name.clone();
+        let work = move || {
+            let fetched = this.fetch_from_pod_now(&pod, &interface);
+            fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
+        };
+        let seen = self.host.move_vf(work).await??;
+        let found = self.cleanliness.prove(seen).await?;
+        let is_clean = found.values().any(Vec::is_empty);
+        if !is_clean && !found.is_empty() {
+            self.signals.ask_for_pass();
+        }
+        Ok(is_clean)
+    }
+
+    fn fetch_from_pod_now(&self, pod: &Netns, interface: &str) -> Result<Vec<Seen>, MoveError> {
+        const NOTHING: Vec<Seen> = Vec::new();
+        let (mut inside, mut host) = (Rtnl::open_in(pod)?, self.host.rtnl()?);
+        let Some(link) = inside.link_by_name(interface)? else { return Ok(NOTHING) };
+        let Some(vf) = self.host.source().vf_of(&link) else { return Ok(NOTHING) };
+        let Some(own) = self.cleanliness.own_state(&vf) else { return Ok(NOTHING) };
+        let name = Some(own.name.as_str());
+        let find =
+            |host: &mut Rtnl| vf_source::find(self.host.source(), host, &vf.pci_address, name);
+        // A link that only looks like a VF which is elsewhere stays where it is.
+        if self.host.records().by_pci_address(&vf.pci_address).is_some()
+            || find(&mut host)?.is_some()
+        {
+            return Ok(NOTHING);
+        }
+        self.cleanliness.proofs().suspect(&vf.pci_address);
+        take_out(&mut inside, &link, (self.host.netns(), &mut host), &own.name)?;
+        let Some(link) = find(&mut host)? else { return Ok(NOTHING) };
+        let port = self.host.source().pf_port(&vf.pci_address);
+        make_clean(&mut host, &link, &own, port.as_ref())?;
+        tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
+        Ok(self.cleanliness.see(&[(vf, link.index)])?)
+    }
+
+    /// Brings a VF home, and tells whether it still was where it was seen. What it is to be like at
+    /// home is restored by whoever restores VFs there.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(in crate::agent) fn fetch(&self, abroad: &VfAbroad) -> Result<bool, Error> {
+        let mut host = self.host.rtnl()?;
+        let Some((mut inside, link)) = self.seen_again(abroad)? else { return Ok(false) };
+        let recorded = self.host.records().by_pci_address(&abroad.vf.pci_address);
+        let name = match (&recorded, self.cleanliness.own_state(&abroad.vf)) {
+            (Some(record), _) => record.original.name.clone(),
+            (None, Some(own)) => own.name.clone(),
+            (None, None) => link.name.clone(),
+        };
+        self.cleanliness.proofs().suspect(&abroad.vf.pci_address);
+        take_out(&mut inside, &link, (self.host.netns(), &mut host), &name)?;
+        Ok(true)
+    }
+
+    /// The VF's link where it was seen. `None`: it has left since, or is there for a record by now. A
+    /// path such as a process's may lead to another namespace by now, and a link's index means
+    /// another link there.
+    fn seen_again(&self, abroad: &VfAbroad) -> Result<Option<(Rtnl, Link)>, Error> {
+        let VfAbroad { vf, link, netns, path } = abroad;
+        let Ok(opened) = Netns::open(path) else { return Ok(None) };
+        if opened.id() != *netns || self.is_recorded_in(vf, *netns) {
+            return Ok(None);
+        }
+        let mut inside = Rtnl::open_in(&opened)?;
+        let name = Some(link.name.as_str());
+        let found = vf_source::find(self.host.source(), &mut inside, &vf.pci_address, name)?;
+        Ok(found.map(|link| (inside, link)))
+    }
+
+    fn is_recorded_in(&self, vf: &VfIdentity, netns: NetnsId) -> bool {
+        let record = self.host.records().by_pci_address(&vf.pci_address);
+        record.is_some_and(|record| record.netns.id == netns)
+    }
+
+    /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
+    /// the host's. Namespaces that can't be looked into are passed over.
+    pub(in crate::agent) fn find(&self, at_home: &[Link]) -> Vec<VfAbroad> {
+        let mut namespaces = namespaces(&self.folders, self.host.netns().id().dev);
+        namespaces.remove(&self.host.netns().id());
+        let mut abroad = Vec::new();
+        for (netns, path) in namespaces {
+            for (vf, link) in self.vfs_in(&path) {
+                let is_at_home =
+                    vf_source::link_of(self.host.source(), at_home, &vf.pci_address).is_some();
+                if !self.is_recorded_in(&vf, netns) && !is_at_home {
+                    abroad.push(VfAbroad { vf, link, netns, path: path.clone() });
+                }
+            }
+        }
+        abroad
+    }
+
+    fn vfs_in(&self, path: &Path) -> Vec<(VfIdentity, Link)> {
+        let links = Netns::open(path)
+            .map_err(|error| error.to_string())
+            .and_then(|netns| Rtnl::open_in(&netns).map_err(|error| error.to_string()))
+            .and_then(|mut rtnl| rtnl.links().map_err(|error| error.to_string()));
+        match links {
+            Ok(links) => vf_source::vfs(self.host.source(), &links)
+                .map(|(vf, link)| (vf, link.clone()))
+                .collect(),
+            Err(error) => {
+                tracing::debug!(path = %path.display(), error, "not looked into");
+                Vec::new()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::vfs::room::tests::vfs;
+
+    const OWN: &str = "/proc/self/ns/net";
+
+    #[tokio::test]
+    async fn a_vf_is_not_brought_home_from_where_it_was_not_seen() {
+        let (vfs, _folder) = vfs();
+        let own = Netns::current().unwrap().id();
+        let another = NetnsId { inode: own.inode + 1, ..own };
+        // Each namespace has a loopback of that index.
+        let mut link = Link::default();
+        (link.index, link.name) = (1, "lo".into());
+        for (netns, path) in [(own, "/nowhere"), (another, OWN), (own, OWN)] {
+            let vf = VfIdentity { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() };
+            let abroad = VfAbroad { vf, link: link.clone(), netns, path: path.into() };
+            assert!(!vfs.abroad().fetch(&abroad).unwrap(), "{netns} {path}");
+        }
+    }
+}

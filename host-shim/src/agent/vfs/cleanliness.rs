@@ -1,0 +1,312 @@
+//! Whether VFs are as they were: what each is like while nobody uses it, what was found of it since, and
+//! what is stacked on it. Pods may change whatever they like of theirs, so that none of it may be
+//! believed of a VF that comes back: it is looked at, as a whole.
+//!
+//! Nothing here is locked but for the moment of reading or writing it. Two who look at one VF at a time
+//! both tell what they saw, and whoever looked later counts ([`Proofs`]).
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use netlink::{Error, Link, NetSysfs, Netns, Painter, Portrait, Rtnl};
+use offload_proto::Failure;
+
+use super::{
+    host::{Host, HostLinks},
+    originals::{Originals, is_named},
+    proofs::{Proofs, Seen},
+    stacked::Walks,
+};
+use crate::{
+    agent::{clock::nanoseconds_since_boot, repairs::Repairs},
+    mover::{MoveError, make_clean},
+    vf_source::{self, OwnState, VfIdentity},
+};
+
+/// What is known of VFs that are at home.
+#[derive(Debug)]
+pub(in crate::agent) struct Cleanliness {
+    host: Arc<Host>,
+    /// What VFs are like while nobody uses them.
+    originals: Originals,
+    /// Whether free VFs are.
+    proofs: Proofs,
+    /// The walks through all namespaces that this takes.
+    walks: Arc<Walks>,
+    /// Of the host's namespace. `None`: it can't be had.
+    sysfs: Option<NetSysfs>,
+    repairs: Arc<Repairs>,
+}
+
+/// The links of the host's namespace, of whose free VFs it is known by now whether they are as they were.
+#[derive(Debug)]
+pub(in crate::agent) struct ProvenLinks {
+    /// When they were listed, on the clock of [`nanoseconds_since_boot`].
+    pub as_of_ns: u64,
+    pub present: HostLinks,
+    /// A free VF is not as it was.
+    pub is_any_refuted: bool,
+}
+
+impl Cleanliness {
+    /// `reach`: the folders through which network namespaces can be reached.
+    pub(super) fn new(
+        host: &Arc<Host>,
+        originals: Originals,
+        reach: Vec<PathBuf>,
+        repairs: Arc<Repairs>,
+    ) -> Self {
+        Self {
+            host: Arc::clone(host),
+            originals,
+            proofs: Proofs::default(),
+            walks: Arc::new(Walks::new(Arc::clone(host), reach)),
+            sysfs: sysfs_of(host.netns()),
+            repairs,
+        }
+    }
+
+    /// What VFs are like while nobody uses them, as far as it was learned.
+    pub(super) fn originals(&self) -> &Originals {
+        &self.originals
+    }
+
+    /// What was found of VFs.
+    pub(super) fn proofs(&self) -> &Proofs {
+        &self.proofs
+    }
+
+    /// What a VF is like while nobody uses it. `None`: that is not known yet.
+    pub(super) fn own_state(&self, vf: &VfIdentity) -> Option<Arc<OwnState>> {
+        let learned = self.originals.get(&vf.pci_address);
+        learned.or_else(|| self.host.source().usual_state(vf).map(Arc::new))
+    }
+
+    /// Learns what the VFs are like that nobody has and that were not seen before, and forgets those that
+    /// are gone. One of which an earlier version has learned less is made anew first: pods may have had it.
+    pub(in crate::agent) fn learn_originals(&self, present: &HostLinks) {
+        self.originals.retain(|pci_address| self.host.source().exists(pci_address));
+        let vfs = vf_source::vfs(self.host.source(), &present.links);
+        let unknown = vfs.filter(|(vf, link)| {
+            self.host.is_free(vf, link, present)
+                && self.originals.get(&vf.pci_address).is_none()
+                && !self.proofs.is_refuted(vf, link)
+                && is_named(link.index)
+        });
+        let unknown: Vec<_> = unknown.map(|(vf, link)| (vf, link.index)).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        match self.originals_of(&unknown) {
+            Ok(learned) => self.originals.learn(learned),
+            Err(error) => tracing::warn!(%error, "what VFs are like can't be learned"),
+        }
+    }
+
+    /// Learns what a VF is like that was made just now, unless that is known.
+    pub(super) fn learn_of_new(&self, vf: &VfIdentity, link: &Link) -> Result<(), Error> {
+        if !self.is_original_known(vf) {
+            self.originals.learn(self.originals_of(&[(vf.clone(), link.index)])?);
+        }
+        Ok(())
+    }
+
+    /// What VFs are like that nobody has used, by PCI address.
+    fn originals_of(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<(String, OwnState)>, Error> {
+        let mut painter = self.painter()?;
+        let mut learned = Vec::new();
+        for (vf, index) in vfs {
+            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
+            // An earlier version has learned less.
+            let known = self.originals.get(&vf.pci_address).map(|own| (*own).clone());
+            let own = known.unwrap_or_else(|| self.host.source().first_state(vf, &link));
+            let portrait = Some(portrait.as_unused(&own.name, own.mac, own.mtu));
+            learned.push((vf.pci_address.clone(), OwnState { portrait, ..own }));
+        }
+        Ok(learned)
+    }
+
+    fn is_original_known(&self, vf: &VfIdentity) -> bool {
+        self.originals.get(&vf.pci_address).is_some_and(|own| own.portrait.is_some())
+    }
+
+    /// What takes portraits of the host's links.
+    fn painter(&self) -> Result<Painter<'_>, Error> {
+        Painter::open(self.host.netns(), self.sysfs.as_ref())
+    }
+
+    /// Whether a VF looks as before at first sight: what its link alone tells.
+    pub(in crate::agent) fn looks_clean(&self, vf: &VfIdentity, link: &Link) -> bool {
+        self.superficial_differences(vf, link).is_empty()
+    }
+
+    /// What is not as before of a VF at first sight.
+    pub(super) fn superficial_differences(&self, vf: &VfIdentity, link: &Link) -> Vec<String> {
+        self.differences(vf, link, &Portrait::of_link(link))
+    }
+
+    /// Looks at all of the VFs, which are in the host's namespace. One that has left meanwhile is left
+    /// out.
+    pub(in crate::agent) fn see(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<Seen>, Error> {
+        if vfs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut painter = self.painter()?;
+        let mut seen = Vec::new();
+        for (vf, index) in vfs {
+            let at = Instant::now();
+            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
+            let differences = self.differences(vf, &link, &portrait);
+            seen.push(Seen::new(vf.clone(), *index, at, differences));
+        }
+        Ok(seen)
+    }
+
+    /// Looks at what is stacked on VFs that were seen, and remembers and tells of each what is not as
+    /// before, by PCI address.
+    pub(in crate::agent) async fn prove(
+        self: &Arc<Self>,
+        seen: Vec<Seen>,
+    ) -> Result<HashMap<String, Vec<String>>, Failure> {
+        let stacked = match seen.iter().all(Seen::is_new) {
+            true => Arc::default(),
+            false => self.walks.stacked_on_host().await?,
+        };
+        let conclude =
+            |seen: Seen| (seen.pci_address().to_owned(), self.proofs.conclude(seen, &stacked));
+        Ok(seen.into_iter().map(conclude).collect())
+    }
+
+    /// Lists the links of the host's namespace, and looks at those of its free VFs of which it is not known
+    /// whether they are as they were.
+    ///
+    /// # Errors
+    /// When they can't be listed.
+    pub(in crate::agent) async fn proven_links(self: &Arc<Self>) -> Result<ProvenLinks, Failure> {
+        let this = Arc::clone(self);
+        let list = move || {
+            // Before the listing: what a Detach says of a VF meanwhile is newer than this.
+            let as_of_ns = nanoseconds_since_boot();
+            let present = this.host.links()?;
+            this.learn_originals(&present);
+            let seen = this.see(&this.free_without_proof(&present))?;
+            Ok((as_of_ns, present, seen))
+        };
+        let (as_of_ns, present, seen) = self.host.listed(list).await?;
+        let found = self.prove(seen).await?;
+        let is_any_refuted = found.values().any(|differences| !differences.is_empty());
+        Ok(ProvenLinks { as_of_ns, present, is_any_refuted })
+    }
+
+    /// The free VFs that look clean at first sight, and were not looked at any closer, with their links'
+    /// indices.
+    fn free_without_proof(&self, present: &HostLinks) -> Vec<(VfIdentity, u32)> {
+        let unproven = vf_source::vfs(self.host.source(), &present.links).filter(|(vf, link)| {
+            self.host.is_free(vf, link, present)
+                && self.looks_clean(vf, link)
+                && self.proofs.of(vf, link).is_none()
+        });
+        unproven.map(|(vf, link)| (vf, link.index)).collect()
+    }
+
+    /// Whether a VF at home looks as before, and was found to be.
+    pub(in crate::agent) fn is_clean(&self, vf: &VfIdentity, link: &Link) -> bool {
+        self.looks_clean(vf, link) && self.proofs.is_proven(vf, link)
+    }
+
+    /// What was not as before when the VF at a PCI address was looked at last, if that is known.
+    pub(in crate::agent) fn known_differences(&self, pci_address: &str) -> Vec<String> {
+        self.proofs.differences(pci_address)
+    }
+
+    /// A link of a VF has gone.
+    pub(in crate::agent) fn forget_link(&self, pci_address: &str, index: u32) {
+        self.proofs.forget_link(pci_address, index);
+    }
+
+    /// Forgets what was found so long ago that it is to be found anew.
+    pub(in crate::agent) fn forget_older_than(&self, age: Duration) {
+        self.proofs.forget_older_than(age);
+    }
+
+    /// Restores what can be restored of a VF.
+    ///
+    /// # Errors
+    /// The kernel's refusal and, if another link has the VF's name, which: one sentence.
+    pub(super) fn restore(
+        &self,
+        vf: &VfIdentity,
+        link: &Link,
+        host: &mut Rtnl,
+    ) -> Result<(), String> {
+        let Some(own) = self.own_state(vf) else { return Ok(()) };
+        let before = self.superficial_differences(vf, link);
+        let port = self.host.source().pf_port(&vf.pci_address);
+        make_clean(host, link, &own, port.as_ref())
+            .map_err(|error| with_what_is_in_the_way(&error, host, link, &own.name))?;
+        let restored = host.link_by_index(link.index).ok().flatten();
+        if !before.is_empty() && restored.is_some_and(|link| self.looks_clean(vf, &link)) {
+            let what = format!("restored: {}", before.join("; "));
+            self.repairs.note(&self.host.subject_of(vf), what);
+        }
+        Ok(())
+    }
+
+    fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &Portrait) -> Vec<String> {
+        let own = self.own_state(vf);
+        match own.as_ref().and_then(|own| own.portrait.as_ref()) {
+            Some(original) => differences_from(original, link, portrait),
+            None => vec!["what it was like before is not known".into()],
+        }
+    }
+}
+
+fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Vec<String> {
+    let up = link.is_up.then(|| "it is up".to_owned());
+    up.into_iter().chain(portrait.differences_from(original)).collect()
+}
+
+/// Sysfs of the host's namespace. Where it can't be had, that is told, and settings of queues that only
+/// sysfs has are not compared.
+fn sysfs_of(host: &Netns) -> Option<NetSysfs> {
+    NetSysfs::mount(host)
+        .inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "SETTINGS OF VFS' QUEUES ARE NOT COMPARED: what a pod sets of gro_flush_timeout, \
+                 threaded, rps_cpus and the like can stay for the next pod"
+            );
+        })
+        .ok()
+}
+
+/// The kernel's refusal and, if another link has the VF's name, which.
+fn with_what_is_in_the_way(error: &MoveError, host: &mut Rtnl, vf: &Link, name: &str) -> String {
+    match host.link_by_name(name) {
+        Ok(Some(other)) if other.index != vf.index => {
+            let Link { index, kind, .. } = other;
+            let kind = kind.map(|kind| format!(", a {kind},")).unwrap_or_default();
+            format!("{error}: link {index}{kind} has the name {name}")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_the_way_is_told_with_what_it_is() {
+        let mut host = Rtnl::open_in(&Netns::current().unwrap()).unwrap();
+        let mut vf = Link::default();
+        vf.index = u32::MAX;
+        let error = MoveError::Missing("d000:00:00.4".into());
+        let told = with_what_is_in_the_way(&error, &mut host, &vf, "lo");
+        assert!(told.ends_with(": link 1 has the name lo"), "{told}");
+    }
+}

@@ -1,0 +1,186 @@
+//! The way home: a VF is taken out of its pod, restored, and looked at as a whole.
+
+use std::{sync::Arc, time::Duration};
+
+use offload_proto::{Failure, Reason};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    cleanliness::Cleanliness,
+    device_info,
+    host::Host,
+    move_failure::failure_of_move,
+    proofs::Seen,
+    records::{Phase, Record, Written},
+    renewal::Renewer,
+};
+use crate::{
+    agent::{milestones::Milestone, signals::Signals},
+    mover::{MoveError, Namespaces, VfMove},
+    vf_source,
+};
+
+/// What a VF is like that came home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::agent) enum Condition {
+    /// It is as it was.
+    Clean,
+    /// What is not.
+    Different(String),
+}
+
+/// Takes VFs out of pods, and forgets their records.
+#[derive(Debug)]
+pub(in crate::agent) struct Homecoming {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    renewer: Arc<Renewer>,
+    signals: Arc<Signals>,
+}
+
+impl Homecoming {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        cleanliness: &Arc<Cleanliness>,
+        renewer: &Arc<Renewer>,
+        signals: Arc<Signals>,
+    ) -> Self {
+        let (host, cleanliness) = (Arc::clone(host), Arc::clone(cleanliness));
+        Self { host, cleanliness, renewer: Arc::clone(renewer), signals }
+    }
+
+    /// Says that an attachment is being given back, and begins to write that to the disk, unless it is
+    /// there.
+    pub(in crate::agent) fn begin(&self, record: Arc<Record>) -> (Arc<Record>, Option<Written>) {
+        if record.phase == Phase::Releasing {
+            return (record, None);
+        }
+        let releasing = Arc::new(record.in_phase(Phase::Releasing));
+        self.host.records().keep(&releasing);
+        let written = self.host.records().write(&releasing);
+        (releasing, Some(written))
+    }
+
+    /// Remembers that the VF of a record is home and as it was, until the agent ends: the DPU is told so,
+    /// and inventories do not contradict that.
+    pub(in crate::agent) fn note_returned(&self, record: &Record) {
+        let returned = Record { is_returned: true, ..record.clone() };
+        self.host.records().keep(&Arc::new(returned));
+    }
+
+    /// Forgets an attachment of which nothing is left, neither here nor at the DPU.
+    pub(in crate::agent) fn forget(&self, record: &Record) {
+        self.host.records().remove(record.id());
+        Milestone::ReleaseForgotten.pass();
+        self.signals.inventory_changed();
+        self.signals.vf_became_free();
+        tracing::info!(
+            attachment = record.id(),
+            key = %record.key(),
+            vf = record.pci_address(),
+            "detached"
+        );
+    }
+
+    /// Gets the VF into the host's namespace, as it was before as far as it can be restored.
+    pub(in crate::agent) async fn bring(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        patience: Duration,
+    ) -> Result<Condition, Failure> {
+        device_info::remove(record);
+        let deadline = Instant::now() + patience;
+        // Subscribed before the first look: a VF that comes between the two is not missed.
+        let mut arrivals = self.signals.vf_events();
+        let mut retried = false;
+        loop {
+            match self.try_bring_home(record, false).await {
+                Ok(home) => return Ok(home),
+                Err(failure) if failure.reason == Reason::VfMissing => {
+                    // It comes back when the kernel has cleaned the pod's namespace up.
+                    if timeout_at(deadline, arrivals.changed()).await.is_err() {
+                        return Err(failure);
+                    }
+                }
+                Err(failure) if retried => return Err(failure),
+                Err(failure) => {
+                    tracing::debug!(attachment = record.id(), "trying again: {failure}");
+                    retried = true;
+                }
+            }
+        }
+    }
+
+    /// Likewise, once. What a VF is like that `is_new` is learned, if that was not known.
+    async fn try_bring_home(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        is_new: bool,
+    ) -> Result<Condition, Failure> {
+        let (this, moved) = (Arc::clone(self), Arc::clone(record));
+        let work = move || {
+            this.bring_home_now(&moved)?;
+            this.see_at_home(&moved, is_new).map_err(|error| failed(&error))
+        };
+        let Some(seen) = self.host.move_vf(work).await?? else { return Ok(Condition::Clean) };
+        let mut found = self.cleanliness.prove(vec![seen]).await?;
+        let differences = found.remove(record.pci_address()).unwrap_or_default();
+        Ok(match differences.is_empty() {
+            true => Condition::Clean,
+            false => Condition::Different(differences.join("; ")),
+        })
+    }
+
+    fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
+        let pod = record.netns.living().map(Arc::new);
+        let namespaces =
+            Namespaces::open(self.host.netns(), pod).map_err(|error| failed(&error.into()))?;
+        let vf_move = VfMove::new(self.host.move_of(record)?, namespaces);
+        vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))
+    }
+
+    /// Looks at a VF that is home. `None`: it has no link to look at.
+    fn see_at_home(&self, record: &Record, is_new: bool) -> Result<Option<Seen>, MoveError> {
+        if record.original.is_handed_over {
+            return Ok(None);
+        }
+        let vf = record.vf();
+        let missing = || MoveError::Missing(vf.pci_address.clone());
+        let mut host = self.host.rtnl()?;
+        let name = Some(record.original.name.as_str());
+        let link = vf_source::find(self.host.source(), &mut host, &vf.pci_address, name)?;
+        let link = link.ok_or_else(missing)?;
+        if is_new {
+            self.cleanliness.learn_of_new(&vf, &link)?;
+        }
+        let seen = self.cleanliness.see(&[(vf.clone(), link.index)])?.pop().ok_or_else(missing)?;
+        Ok(Some(if is_new { seen.made_just_now() } else { seen }))
+    }
+
+    /// Makes the VF of a record anew, which is at home, and brings it into order. The caller holds the
+    /// key's lock.
+    ///
+    /// # Errors
+    /// When the new one can't be brought into order.
+    pub(in crate::agent) async fn renew(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        what: &str,
+    ) -> Result<Condition, Failure> {
+        let vf = record.vf();
+        let _under_way = self.renewer.begin(&vf.pci_address);
+        let turn = self.renewer.turn().await;
+        if let Err(why) = self.renewer.make_anew(&vf, what, turn).await {
+            self.renewer.try_again_after_pause(&vf);
+            return Ok(Condition::Different(format!("{what}; it can't be made anew: {why}")));
+        }
+        let home = self.try_bring_home(record, true).await;
+        Milestone::RenewalProven.pass();
+        self.renewer.note_renewed(&vf, matches!(home, Ok(Condition::Clean)), what);
+        home
+    }
+}
+
+fn failed(error: &MoveError) -> Failure {
+    Failure::new(error.reason(), error.to_string())
+}

@@ -1,0 +1,161 @@
+//! The host as the room sees it: its namespace, its cards, the records, and turns at the kernel.
+
+use std::{sync::Arc, time::Duration};
+
+use keyed_locks::{Held, KeyedLocks};
+use netlink::{Error, IpNetwork, Link, Netns, Rtnl};
+use offload_proto::{Failure, Reason};
+
+use super::{
+    records::{Record, Records},
+    turns::Turns,
+};
+use crate::{
+    mover::{Announcer, MoveSpec, Plan},
+    vf_source::{self, VfIdentity, VfSource},
+};
+
+/// What every part of the room works on.
+#[derive(Debug)]
+pub(in crate::agent) struct Host {
+    source: Arc<dyn VfSource>,
+    /// The host's own namespace.
+    netns: Arc<Netns>,
+    records: Records,
+    announcer: Announcer,
+    /// How long a carrier is waited for.
+    carrier_limit: Duration,
+    turns: Turns,
+    /// Held while a free VF is restored or made anew, and while an attach makes one its own, by PCI address.
+    free_vfs: KeyedLocks<String>,
+}
+
+impl Host {
+    pub(super) fn new(
+        source: Arc<dyn VfSource>,
+        netns: Netns,
+        records: Records,
+        announcer: Announcer,
+        carrier_limit: Duration,
+    ) -> Self {
+        Self {
+            source,
+            netns: Arc::new(netns),
+            records,
+            announcer,
+            carrier_limit,
+            turns: Turns::default(),
+            free_vfs: KeyedLocks::default(),
+        }
+    }
+
+    /// What knows the host's VFs.
+    pub(in crate::agent) fn source(&self) -> &dyn VfSource {
+        &*self.source
+    }
+
+    /// The host's own namespace.
+    pub(in crate::agent) fn netns(&self) -> &Arc<Netns> {
+        &self.netns
+    }
+
+    /// The records, for reading: only this room can write one.
+    pub(in crate::agent) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// The kernel's interface to the host's namespace.
+    pub(super) fn rtnl(&self) -> Result<Rtnl, Error> {
+        Rtnl::open_in(&self.netns)
+    }
+
+    /// The links of the host's namespace. Records are to be listed after them: a VF that leaves has one.
+    pub(in crate::agent) fn links(&self) -> Result<HostLinks, Error> {
+        let mut host = self.rtnl()?;
+        Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
+    }
+
+    /// Whether nobody has a VF that is in the host's namespace.
+    pub(in crate::agent) fn is_free(
+        &self,
+        vf: &VfIdentity,
+        link: &Link,
+        present: &HostLinks,
+    ) -> bool {
+        let HostLinks { links, addresses } = present;
+        vf_source::use_by_host(link, links, addresses).is_none()
+            && self.records.by_pci_address(&vf.pci_address).is_none()
+    }
+
+    /// Waits until nobody restores a free VF, makes it anew, or makes it its own.
+    pub(super) async fn lock_free_vf(&self, pci_address: &str) -> Held {
+        self.free_vfs.lock(&pci_address.to_owned()).await
+    }
+
+    /// The VF of a record and how it is to be on either side.
+    pub(super) fn move_of(&self, record: &Record) -> Result<MoveSpec, Failure> {
+        let plan = Plan::new(&record.attachment, self.carrier_limit)
+            .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        Ok(MoveSpec {
+            source: Arc::clone(&self.source),
+            pci_address: record.pci_address().to_owned(),
+            original: record.original.clone(),
+            plan,
+            announcer: self.announcer.clone(),
+        })
+    }
+
+    /// Looks at the kernel on a thread that may block, when it is its turn.
+    ///
+    /// # Errors
+    /// Of kind *internal*.
+    pub(in crate::agent) async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.turns.look(work).await
+    }
+
+    /// Lists what the host has.
+    ///
+    /// # Errors
+    /// When it can't be listed.
+    pub(in crate::agent) async fn listed<T: Send + 'static>(
+        &self,
+        list: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let listed = self.look(list).await?;
+        listed.map_err(|error| Failure::new(Reason::Internal, error.to_string()))
+    }
+
+    /// Moves a VF on a thread of its own, when it is its turn.
+    pub(super) async fn move_vf<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.turns.move_vf(work).await
+    }
+
+    /// What findings call a VF.
+    pub(in crate::agent) fn subject_of(&self, vf: &VfIdentity) -> String {
+        let recorded = self.records.by_pci_address(&vf.pci_address);
+        recorded.map_or_else(|| name_of(vf), |record| record.id().to_owned())
+    }
+}
+
+/// What is in the host's namespace.
+#[derive(Debug)]
+pub(in crate::agent) struct HostLinks {
+    pub links: Vec<Link>,
+    /// Each with its link's index.
+    pub addresses: Vec<(u32, IpNetwork)>,
+}
+
+/// As operators call it: `pf0vf3`.
+pub(in crate::agent) fn name_of(vf: &VfIdentity) -> String {
+    let controller = match vf.controller {
+        0 => String::new(),
+        controller => format!("c{controller}"),
+    };
+    format!("{controller}pf{}vf{}", vf.pf, vf.vf)
+}

@@ -1,0 +1,31 @@
+//! The locks of attachments: whoever changes one holds the lock of its key.
+
+use keyed_locks::{Held, KeyedLocks};
+
+use crate::{agent::pending::Pending, protocol::Key};
+
+/// The locks by key, and which of them an ADD waits for.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct Keys {
+    locks: KeyedLocks<Key>,
+    waiting_adds: Pending,
+}
+
+impl Keys {
+    /// Waits for the lock of a key, behind all who wait for it already.
+    pub(in crate::agent) async fn lock(&self, key: &Key) -> Held {
+        self.locks.lock(key).await
+    }
+
+    /// Likewise, for an ADD: whoever holds the key meanwhile knows that one waits, and leaves it what it
+    /// would have to make again.
+    pub(in crate::agent) async fn lock_for_add(&self, key: &Key) -> Held {
+        let _waiting = self.waiting_adds.enter(key);
+        self.locks.lock(key).await
+    }
+
+    /// Whether an ADD waits for the lock of a key.
+    pub(in crate::agent) fn is_add_waiting(&self, key: &Key) -> bool {
+        self.waiting_adds.contains(key)
+    }
+}

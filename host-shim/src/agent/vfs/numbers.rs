@@ -1,0 +1,153 @@
+//! How many VFs there are, and which of them have drivers.
+
+use std::{sync::Arc, time::Duration};
+
+use bootstrap::Chain;
+use tokio::{
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::timeout,
+};
+
+use super::{cleanliness::Cleanliness, host::Host, renewal::Renewer};
+use crate::{
+    agent::repairs::{Obstacles, Repairs},
+    vf_source::{self, OtherVf, ProvideError, Whereabouts},
+};
+
+/// How long VFs are waited for that are being made anew: these have no driver meanwhile.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Changes the number of VFs, and gives drivers to those that have none.
+#[derive(Debug)]
+pub(in crate::agent) struct Numbers {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    renewer: Arc<Renewer>,
+    /// Held for reading while an attach makes a VF its own, and for writing while the number of VFs
+    /// changes: a card that is given another number makes all VFs of the PF anew, also one that is about
+    /// to be recorded.
+    vfs_stay: RwLock<()>,
+    repairs: Arc<Repairs>,
+}
+
+impl Numbers {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        cleanliness: &Arc<Cleanliness>,
+        renewer: &Arc<Renewer>,
+        repairs: Arc<Repairs>,
+    ) -> Self {
+        Self {
+            host: Arc::clone(host),
+            cleanliness: Arc::clone(cleanliness),
+            renewer: Arc::clone(renewer),
+            vfs_stay: RwLock::default(),
+            repairs,
+        }
+    }
+
+    /// Nobody changes the number of VFs until the answer is dropped.
+    pub(in crate::agent) async fn vfs_stay(&self) -> RwLockReadGuard<'_, ()> {
+        self.vfs_stay.read().await
+    }
+
+    /// No attach makes a VF its own until the answer is dropped. Whoever waits for this holds up all
+    /// attaches, so it is to be wanted only where a change is due.
+    pub(in crate::agent) async fn no_attach(&self) -> RwLockWriteGuard<'_, ()> {
+        self.vfs_stay.write().await
+    }
+
+    /// Whether a PF has another number of VFs than `count`, and nothing is in the way of a change.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub(in crate::agent) fn is_change_due(
+        &self,
+        controller: u32,
+        pf: u32,
+        count: u32,
+    ) -> Result<bool, ProvideError> {
+        self.host.source().is_change_due(controller, pf, count, &self.vfs_in_use()?)
+    }
+
+    /// Gives a PF so many VFs, where none is in use, and tells whether anything had to be changed. The
+    /// caller has seen to it that [no attach](Self::no_attach) takes one meanwhile.
+    ///
+    /// # Errors
+    /// Why it has another number of VFs still.
+    pub(in crate::agent) fn provide(
+        &self,
+        controller: u32,
+        pf: u32,
+        count: u32,
+    ) -> Result<bool, ProvideError> {
+        let source = self.host.source();
+        let provided = source.provide(controller, pf, count, &self.vfs_in_use()?);
+        if is_changed(&provided) {
+            // They came anew, under names and with MAC addresses of their own.
+            let renewed = source.vfs_of(controller, pf);
+            let originals = self.cleanliness.originals();
+            originals.retain(|pci_address| !renewed.iter().any(|vf| vf == pci_address));
+        }
+        provided
+    }
+
+    /// The VFs that a record holds, that the host itself uses, or that serves somebody elsewhere,
+    /// by PCI address.
+    fn vfs_in_use(&self) -> Result<Vec<String>, netlink::Error> {
+        let (present, source) = (self.host.links()?, self.host.source());
+        let vfs: Vec<_> = vf_source::vfs(source, &present.links).collect();
+        let is_present = |address: &str| vfs.iter().any(|(vf, _)| vf.pci_address == address);
+        let elsewhere = source.other_vfs(&is_present).into_iter();
+        let elsewhere = elsewhere.filter(|vf| vf.whereabouts.is_in_use());
+        let used = vfs.iter().filter(|(_, link)| {
+            vf_source::use_by_host(link, &present.links, &present.addresses).is_some()
+        });
+        let records = self.host.records().all();
+        Ok(records
+            .iter()
+            .map(|record| record.pci_address().to_owned())
+            .chain(used.map(|(vf, _)| vf.pci_address.clone()))
+            .chain(elsewhere.map(|vf| vf.identity.pci_address))
+            .collect())
+    }
+
+    /// Gives VFs that have no driver, and so no link, to the drivers that they are kept for or that know
+    /// them. Whoever took a driver away may have had a reason, so only an operator asks for that. Tells
+    /// which VFs no driver took.
+    pub(in crate::agent) async fn find_drivers(self: &Arc<Self>) -> Obstacles {
+        let Ok(_none_is_made_anew) = timeout(PATIENCE, self.renewer.turn()).await else {
+            tracing::info!("VFs are being made anew: none is given to a driver now");
+            return Obstacles::new();
+        };
+        let _vfs_stay = self.vfs_stay().await;
+        let this = Arc::clone(self);
+        self.host.look(move || this.find_drivers_now()).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "giving VFs to their drivers failed");
+            Obstacles::new()
+        })
+    }
+
+    fn find_drivers_now(&self) -> Obstacles {
+        let others = self.host.source().other_vfs(&|_| false).into_iter();
+        let mut obstacles = Obstacles::new();
+        for OtherVf { identity, .. } in others.filter(|vf| vf.whereabouts == Whereabouts::Unbound) {
+            let subject = self.host.subject_of(&identity);
+            match self.host.source().find_driver(&identity.pci_address) {
+                Ok(()) => self.repairs.note(&subject, "it has a driver again".into()),
+                Err(error) => drop(obstacles.insert(subject, Chain(&error).to_string())),
+            }
+        }
+        obstacles
+    }
+}
+
+/// Whether the VFs of a PF may have been made anew by an attempt to have another number of them.
+fn is_changed(provided: &Result<bool, ProvideError>) -> bool {
+    use sriov::Error::{InUse, TooMany};
+    match provided {
+        Ok(is_changed) => *is_changed,
+        Err(ProvideError::Card(error)) => !matches!(error, InUse { .. } | TooMany { .. }),
+        Err(_) => false,
+    }
+}

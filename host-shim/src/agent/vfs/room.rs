@@ -1,0 +1,225 @@
+//! The room's doors.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use netlink::{LinkMonitor, Netns};
+use offload_proto::{Failure, Reason};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    abroad::Abroad,
+    cleanliness::Cleanliness,
+    free_vfs::FreeVfs,
+    homecoming::Homecoming,
+    host::Host,
+    intake::Intake,
+    keys::Keys,
+    numbers::Numbers,
+    originals::Originals,
+    pauses::Pauses,
+    records::{Record, Records},
+    renewal::Renewer,
+};
+use crate::{
+    agent::{repairs::Repairs, signals::Signals},
+    mover::{Announcer, inspect},
+    vf_source::VfSource,
+};
+
+/// The VFs of this host, and who has which.
+#[derive(Debug)]
+pub(in crate::agent) struct Vfs {
+    host: Arc<Host>,
+    keys: Keys,
+    cleanliness: Arc<Cleanliness>,
+    renewer: Arc<Renewer>,
+    numbers: Arc<Numbers>,
+    free_vfs: Arc<FreeVfs>,
+    abroad: Arc<Abroad>,
+    intake: Arc<Intake>,
+    homecoming: Arc<Homecoming>,
+    /// How long to wait before the VF of an attachment is worked at again, by the attachment's id.
+    pauses: Pauses,
+    signals: Arc<Signals>,
+    repairs: Arc<Repairs>,
+}
+
+/// What a host's VFs are worked on with.
+pub(in crate::agent) struct Furnishing {
+    pub source: Arc<dyn VfSource>,
+    /// The host's own namespace.
+    pub netns: Netns,
+    pub boot_id: String,
+    pub records: Records,
+    pub originals: Originals,
+    pub announcer: Announcer,
+    /// How long a carrier is waited for.
+    pub carrier_limit: Duration,
+    /// Where VFs are looked for that no record names.
+    pub netns_folders: Vec<PathBuf>,
+    /// Through which folders network namespaces can be reached.
+    pub reachable_netns: Vec<PathBuf>,
+    pub signals: Arc<Signals>,
+    /// Work that is finished before the agent ends.
+    pub tasks: TaskTracker,
+}
+
+impl Vfs {
+    pub(in crate::agent) fn new(with: Furnishing) -> Self {
+        let Furnishing { signals, tasks, .. } = with;
+        let repairs = Arc::new(Repairs::default());
+        let host =
+            Host::new(with.source, with.netns, with.records, with.announcer, with.carrier_limit);
+        let host = Arc::new(host);
+        let cleanliness =
+            Cleanliness::new(&host, with.originals, with.reachable_netns, Arc::clone(&repairs));
+        let cleanliness = Arc::new(cleanliness);
+        let renewer =
+            Renewer::new(&host, &cleanliness, Arc::clone(&signals), Arc::clone(&repairs), tasks);
+        let renewer = Arc::new(renewer);
+        let numbers = Numbers::new(&host, &cleanliness, &renewer, Arc::clone(&repairs));
+        let numbers = Arc::new(numbers);
+        let free_vfs = FreeVfs::new(&host, &cleanliness, &renewer);
+        let abroad = Abroad::new(&host, &cleanliness, with.netns_folders, Arc::clone(&signals));
+        let intake = Intake::new(&host, &cleanliness, &numbers, with.boot_id);
+        let homecoming = Homecoming::new(&host, &cleanliness, &renewer, Arc::clone(&signals));
+        Self {
+            keys: Keys::default(),
+            free_vfs: Arc::new(free_vfs),
+            abroad: Arc::new(abroad),
+            intake: Arc::new(intake),
+            homecoming: Arc::new(homecoming),
+            host,
+            cleanliness,
+            renewer,
+            numbers,
+            pauses: Pauses::default(),
+            signals,
+            repairs,
+        }
+    }
+
+    /// The host's cards and links, and looks at them.
+    pub(in crate::agent) fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// The records, for reading.
+    pub(in crate::agent) fn records(&self) -> &Records {
+        self.host.records()
+    }
+
+    /// The locks of attachments.
+    pub(in crate::agent) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Whether VFs are as they were.
+    pub(in crate::agent) fn cleanliness(&self) -> &Arc<Cleanliness> {
+        &self.cleanliness
+    }
+
+    /// What makes VFs anew.
+    pub(in crate::agent) fn renewer(&self) -> &Arc<Renewer> {
+        &self.renewer
+    }
+
+    /// How many VFs there are.
+    pub(in crate::agent) fn numbers(&self) -> &Arc<Numbers> {
+        &self.numbers
+    }
+
+    /// The VFs that nobody has.
+    pub(in crate::agent) fn free_vfs(&self) -> &Arc<FreeVfs> {
+        &self.free_vfs
+    }
+
+    /// The VFs where no record has them.
+    pub(in crate::agent) fn abroad(&self) -> &Arc<Abroad> {
+        &self.abroad
+    }
+
+    /// The way into pods.
+    pub(in crate::agent) fn intake(&self) -> &Arc<Intake> {
+        &self.intake
+    }
+
+    /// The way home.
+    pub(in crate::agent) fn homecoming(&self) -> &Arc<Homecoming> {
+        &self.homecoming
+    }
+
+    /// How long to wait before the VF of an attachment is worked at again, by the attachment's id.
+    pub(in crate::agent) fn pauses(&self) -> &Pauses {
+        &self.pauses
+    }
+
+    /// What wakes the keepers.
+    pub(in crate::agent) fn signals(&self) -> &Arc<Signals> {
+        &self.signals
+    }
+
+    /// What was repaired lately.
+    pub(in crate::agent) fn repairs(&self) -> &Arc<Repairs> {
+        &self.repairs
+    }
+
+    /// Opens what tells of the links in the host's namespace as they change.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(in crate::agent) fn monitor(&self) -> Result<LinkMonitor, netlink::Error> {
+        LinkMonitor::open(self.host.netns())
+    }
+
+    /// What is not as it should be in the pod of a record, whose namespace has not ended. `None`: all is.
+    ///
+    /// # Errors
+    /// [`Reason::CheckFailed`]: it can't be looked at.
+    pub(in crate::agent) async fn inspect(
+        &self,
+        record: &Record,
+        pod: Netns,
+    ) -> Result<Option<String>, Failure> {
+        let spec = self.host.move_of(record)?;
+        let inspected = self.host.look(move || inspect(&spec, &pod)).await?;
+        inspected.map_err(|error| Failure::new(Reason::CheckFailed, error.to_string()))
+    }
+}
+
+#[cfg(test)]
+pub(in crate::agent) mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::vf_source::VirtualCard;
+
+    /// The VFs of a host that has none, and the folder of its records.
+    pub(in crate::agent) fn vfs() -> (Arc<Vfs>, TempDir) {
+        vfs_of(Arc::new(VirtualCard::default()))
+    }
+
+    /// Waits for a turn at moving a VF.
+    pub(in crate::agent) async fn turn_at_moving(vfs: &Vfs) -> Result<(), Failure> {
+        vfs.host.move_vf(|| ()).await
+    }
+
+    /// The same with a card of that kind.
+    pub(in crate::agent) fn vfs_of(source: Arc<dyn VfSource>) -> (Arc<Vfs>, TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let vfs = Vfs::new(Furnishing {
+            source,
+            netns: Netns::current().unwrap(),
+            boot_id: "boot".into(),
+            records: Records::open(folder.path(), "boot").unwrap(),
+            originals: Originals::open(folder.path().join("vfs.json"), "boot".into()).unwrap(),
+            announcer: Announcer::start().unwrap(),
+            carrier_limit: Duration::from_millis(200),
+            netns_folders: Vec::new(),
+            reachable_netns: vec!["/run/netns".into(), "/run/docker/netns".into(), "/proc".into()],
+            signals: Arc::default(),
+            tasks: TaskTracker::new(),
+        });
+        (Arc::new(vfs), folder)
+    }
+}

@@ -1,0 +1,51 @@
+//! Turns at the kernel: how many threads may wait for it, and for what.
+
+use offload_proto::Failure;
+use tokio::{sync::Semaphore, task::spawn_blocking};
+
+use crate::agent::defect::defect;
+
+/// Moves under way at the same time: the kernel does them one by one, so that one is being made while
+/// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
+pub(in crate::agent) const MOVES: usize = 3;
+
+/// Looks at the kernel at the same time, of which the keeper, who may have many, has one.
+const LOOKS: usize = 2;
+
+/// Threads for what may block: besides moves and looks one for restoring VFs, one for making one anew, and
+/// one for a walk through all namespaces.
+pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + LOOKS + 3;
+
+/// The turns that are left.
+#[derive(Debug)]
+pub(super) struct Turns {
+    moves: Semaphore,
+    looks: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { moves: Semaphore::new(MOVES), looks: Semaphore::new(LOOKS) }
+    }
+}
+
+impl Turns {
+    /// Looks at the kernel on a thread that may block, when it is its turn. However many looks wait, the
+    /// moves have their threads.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let _turn = self.looks.acquire().await.map_err(|error| defect(&error))?;
+        spawn_blocking(work).await.map_err(|error| defect(&error))
+    }
+
+    /// Moves a VF on a thread of its own, when it is its turn.
+    pub(super) async fn move_vf<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let _turn = self.moves.acquire().await.map_err(|error| defect(&error))?;
+        spawn_blocking(work).await.map_err(|error| defect(&error))
+    }
+}
