@@ -15,8 +15,9 @@ use offload_proto::{
 use tonic::{Request, Status};
 
 use super::{
+    established::Established,
+    failure::{failure_of, is_answer},
     room::Dpu,
-    session::{Established, failure_of, is_answer},
 };
 use crate::{
     agent::clock::nanoseconds_since_boot,
@@ -199,7 +200,7 @@ impl Established {
 }
 
 /// A call that tells the DPU when it will be given up.
-pub(in crate::agent) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
+pub(super) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(deadline.saturating_duration_since(Instant::now()));
     request

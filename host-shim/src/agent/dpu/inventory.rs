@@ -42,7 +42,8 @@ impl Dpu {
     /// # Errors
     /// When the host's links can't be listed.
     pub(in crate::agent) async fn hello(self: &Arc<Self>) -> Result<Hello, Failure> {
-        // What is in its pod by now is listed as such.
+        // What is in its pod by now is listed as such. Cleared before the listing: what comes into its pod after
+        // it is told once this session has begun.
         locked(&self.untold).clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
         let (as_of_ns, present) = self.proven_links().await?;
@@ -78,7 +79,8 @@ impl Dpu {
     ///
     /// # Errors
     /// When the host's links can't be listed.
-    pub(in crate::agent) async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
+    async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
+        // Taken before the listing and put back if nothing was sent: who wants it meanwhile wants a later one.
         let is_wanted_again = locked(&self.sent_inventory).begin();
         let has_it = self.tell_inventory(is_wanted_again).await;
         locked(&self.sent_inventory).is_wanted_again |=

@@ -1,6 +1,6 @@
 //! The DPU, as the agent speaks with it: one value for each ([`Dpu`]).
 //!
-//! [`Session`] keeps the one connection, and knows nobody: what it says first and who hears what comes it is
+//! [`Session`](session) keeps the one connection, and knows nobody: what it says first and who hears what comes it is
 //! told by whoever keeps it. All calls go by the session that there is, and none is begun without one.
 //!
 //! # Who races
@@ -19,6 +19,8 @@
 
 mod calls;
 mod dial;
+mod established;
+mod failure;
 mod inventory;
 mod port;
 mod room;
@@ -28,8 +30,9 @@ mod welcomed;
 
 pub(super) use calls::{detach_request, disowning};
 pub(super) use dial::credentials_and_connector;
+pub(super) use established::Established;
 pub(super) use room::Dpu;
-pub(super) use session::{Established, FromDpu, Standing};
+pub(super) use session::{FromDpu, Standing};
 
 #[cfg(test)]
 pub(super) use room::tests;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use offload_proto::{Failure, v1};
 
-use super::{calls::timed, room::Dpu, session::failure_of};
+use super::{calls::timed, failure::failure_of, room::Dpu};
 
 /// How long the DPU's answer may be on its way besides.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);

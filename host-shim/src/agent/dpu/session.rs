@@ -5,13 +5,11 @@ mod attend;
 use std::{
     collections::HashSet,
     convert::Infallible,
-    future::Future,
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
-use bootstrap::Chain;
-use mtls::{ConnectError, Connector, LiveCredentials};
+use mtls::{Connector, LiveCredentials};
 use offload_proto::{
     Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
     v1::{
@@ -20,18 +18,17 @@ use offload_proto::{
     },
 };
 use tokio::{
-    sync::{
-        Notify,
-        mpsc::{self, error::TrySendError},
-        watch,
-    },
+    sync::{mpsc, watch},
     time::{sleep, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
-use tonic::{Code, Response, Status, Streaming, transport::Channel};
+use tonic::{Streaming, transport::Channel};
 
-use super::dial;
+use super::{
+    dial,
+    established::Established,
+    failure::{failure_of, lost, refused},
+};
 use crate::agent::{config::Config, milestones::Milestone};
 use attend::{Loss, attend};
 
@@ -43,8 +40,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const FIRST_SESSION: Duration = Duration::from_secs(5);
 /// Messages to the DPU that may wait to be sent.
 const OUTBOX: usize = 256;
-/// What a DPU that does not answer heartbeats is told as.
-const SILENCE: &str = "it does not answer heartbeats";
 /// How often the certificate files are looked at.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
 
@@ -73,59 +68,6 @@ pub(in crate::agent) enum FirstAttempt {
     NotBegun,
     UnderWay,
     Over,
-}
-
-/// A session that the DPU has welcomed.
-#[derive(Debug)]
-pub(in crate::agent) struct Established {
-    /// Names it in `AttachRequest` and `DetachRequest`.
-    pub id: String,
-    client: WorkloadNetworkClient<Channel>,
-    outbox: mpsc::Sender<HostMessage>,
-    /// A message found the outbox full.
-    overflow: Notify,
-    /// The DPU is silent: nothing is to be waited for.
-    silent: CancellationToken,
-}
-
-impl Established {
-    /// The calls of this session's connection.
-    #[must_use]
-    pub(in crate::agent) fn client(&self) -> WorkloadNetworkClient<Channel> {
-        self.client.clone()
-    }
-
-    /// Makes a call, and gives it up at `deadline`, or as soon as the DPU is known to be silent.
-    ///
-    /// # Errors
-    /// The DPU's refusal, or that there is no answer.
-    pub(in crate::agent) async fn bounded<T>(
-        &self,
-        deadline: Instant,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Status> {
-        tokio::select! {
-            biased;
-            () = self.silent.cancelled() => Err(Status::unavailable(SILENCE)),
-            answer = timeout_at(deadline.into(), call) => match answer {
-                Ok(answer) => answer.map(Response::into_inner),
-                Err(_) => Err(Status::deadline_exceeded("its deadline has passed")),
-            },
-        }
-    }
-
-    /// Sends a message, and tells whether it is on its way. A DPU that takes none ends the session,
-    /// so that what could not be sent is in its successor's hello.
-    pub(in crate::agent) fn send(&self, message: host_message::Message) -> bool {
-        match self.outbox.try_send(HostMessage { message: Some(message) }) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_)) => {
-                self.overflow.notify_one();
-                false
-            }
-            Err(TrySendError::Closed(_)) => false,
-        }
-    }
 }
 
 /// What the DPU says.
@@ -182,7 +124,7 @@ impl Session {
     ///
     /// # Errors
     /// Why there is none.
-    pub(in crate::agent) async fn other_than(
+    pub(super) async fn other_than(
         &self,
         id: &str,
         patience: Duration,
@@ -376,14 +318,7 @@ async fn open(
     );
     Milestone::SessionWelcomed.pass();
     let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-    let session = Established {
-        id: welcome.session_id,
-        client,
-        outbox,
-        overflow: Notify::new(),
-        silent: CancellationToken::new(),
-    };
-    Ok((session, inbox, period))
+    Ok((Established::new(welcome.session_id, client, outbox), inbox, period))
 }
 
 /// The reasons that have been warned of since the last session. The next attempts fail for the same ones.
@@ -428,86 +363,13 @@ fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
 }
 
 /// The versions of the session protocol that the agent speaks.
-pub(in crate::agent) fn protocol_versions() -> v1::ProtocolVersions {
+pub(super) fn protocol_versions() -> v1::ProtocolVersions {
     v1::ProtocolVersions { lowest: PROTOCOL_LOWEST, highest: PROTOCOL_HIGHEST }
-}
-
-fn lost(why: impl std::fmt::Display) -> Failure {
-    Failure::new(Reason::DpuUnreachable, format!("the DPU can't be reached: {why}"))
-}
-
-fn refused(error: &ConnectError) -> Failure {
-    let reason =
-        if error.is_certificate() { Reason::CertificateRefused } else { Reason::DpuUnreachable };
-    Failure::new(reason, Chain(error).to_string())
-}
-
-/// What a call failed with: the DPU's own words, or the transport's.
-pub(in crate::agent) fn failure_of(status: &Status) -> Failure {
-    if let Some(failure) = Failure::from_status(status) {
-        return failure;
-    }
-    if let Some(error) = ConnectError::find(status) {
-        return refused(error);
-    }
-    match status.code() {
-        Code::DeadlineExceeded => Failure::new(
-            Reason::DeadlineExceeded,
-            format!("the DPU did not answer in time: {}", status.message()),
-        ),
-        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => {
-            lost(status.message())
-        }
-        code => Failure::new(
-            Reason::Internal,
-            format!("the DPU answered {code:?}: {}", status.message()),
-        ),
-    }
-}
-
-/// Whether the DPU itself refused, so that nothing is left undecided.
-pub(in crate::agent) fn is_answer(status: &Status) -> bool {
-    Failure::from_status(status).is_some_and(|failure| failure.reason != Reason::DeadlineExceeded)
 }
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::v1::Heartbeat;
-    use tonic::transport::Endpoint;
-
     use super::*;
-
-    fn session() -> (Established, mpsc::Receiver<HostMessage>) {
-        let (outbox, messages) = mpsc::channel(1);
-        let channel = Endpoint::from_static("http://[::1]:1").connect_lazy();
-        let session = Established {
-            id: "1".into(),
-            client: WorkloadNetworkClient::new(channel),
-            outbox,
-            overflow: Notify::new(),
-            silent: CancellationToken::new(),
-        };
-        (session, messages)
-    }
-
-    #[tokio::test]
-    async fn a_dpu_that_takes_no_messages_ends_the_session() {
-        let (session, _messages) = session();
-        let beat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
-        assert!(session.send(beat()));
-        assert!(!session.send(beat()), "what does not fit is not on its way");
-        timeout(Duration::from_secs(5), session.overflow.notified()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn calls_to_a_silent_dpu_are_given_up() {
-        let (session, _messages) = session();
-        session.silent.cancel();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let call = std::future::pending::<Result<Response<()>, Status>>();
-        let failure = failure_of(&session.bounded(deadline, call).await.unwrap_err());
-        assert_eq!(failure.reason, Reason::DpuUnreachable);
-    }
 
     /// Its caller came while no agent was there, or another one.
     #[tokio::test]

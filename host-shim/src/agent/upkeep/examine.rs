@@ -35,7 +35,7 @@ const AGENT: &str = "agent";
 
 /// Looks at all VFs for whoever asks.
 #[derive(Debug)]
-pub(in crate::agent) struct Examiner {
+pub(super) struct Examiner {
     doors: Doors,
     keeper: Arc<Keeper>,
     /// When it is told that the certificate expires.

@@ -90,6 +90,7 @@ impl Keeper {
     /// Likewise, without waiting for a VF that is made anew: there may be many, one at a time.
     async fn reconcile_unless_renewed(self: &Arc<Self>, record: &Record) {
         let key = record.key();
+        // Whoever makes the VF anew has marked it before it waits for its turn with the key in hand.
         let _key = tokio::select! {
             biased;
             () = self.vfs().renewer().begun(record.pci_address()) => return,
@@ -113,7 +114,7 @@ impl Keeper {
     }
 
     /// Likewise, without waiting for it.
-    pub(in crate::agent) fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
+    fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
         let keeper = Arc::clone(self);
         self.doors.tasks.spawn(async move { keeper.reconcile(record.id()).await });
     }
@@ -227,6 +228,8 @@ impl Keeper {
         let _one_at_a_time = self.passing.lock().await;
         self.vfs().renewer().begin_to_finish();
         self.vfs().cleanliness().forget_older_than(self.doors.timeouts.reconcile());
+        // Records first: a VF that comes home by that is free afterwards, and no longer in the way of another
+        // number of VFs. What only the DPU waits for comes last.
         self.reconcile_all().await;
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
@@ -263,6 +266,7 @@ impl Keeper {
         drop(self.vfs().keys().lock(&record.key()).await);
         sleep(self.vfs().pauses().of(record.id())).await;
         let key = self.vfs().keys().lock(&record.key()).await;
+        // Before the look: what changes from here on asks for another.
         locked(&self.looked_for).remove(record.id());
         drop(key);
         self.reconcile_soon(record);

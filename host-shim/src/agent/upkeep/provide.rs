@@ -25,7 +25,7 @@ struct Wish {
 
 /// Gives the PFs as many VFs as the DPU wants.
 #[derive(Debug)]
-pub(in crate::agent) struct Provider {
+pub(super) struct Provider {
     vfs: Arc<Vfs>,
     wanted: Mutex<Wanted>,
 }

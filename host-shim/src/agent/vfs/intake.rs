@@ -170,6 +170,7 @@ impl Intake {
         let pod = open_pod(&record.netns).map_err(not_taken)?;
         written.wait().map_err(not_taken)?;
         Milestone::AttachRecorded.pass();
+        // In memory only now: nobody is to rely on a record that a crash would take back.
         self.host.records().keep(&record);
         self.cleanliness.proofs().forget(record.pci_address());
         let recording = began.elapsed();
@@ -207,6 +208,7 @@ impl Intake {
         rtnl: &mut Rtnl,
     ) -> Result<Record, IntakeFailure> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
+            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like.
             Some(same) => (same.phase, same.original.clone()),
             None => {
                 let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());

@@ -80,7 +80,7 @@ pub(in crate::agent) struct Record {
 impl Record {
     /// The same in another phase.
     #[must_use]
-    pub(in crate::agent) fn in_phase(&self, phase: Phase) -> Self {
+    pub(super) fn in_phase(&self, phase: Phase) -> Self {
         Self { phase, ..self.clone() }
     }
 

@@ -163,7 +163,7 @@ impl Renewer {
     }
 
     /// Begins to make a VF anew that nobody has, unless that is under way.
-    pub(in crate::agent) fn begin_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
+    pub(super) fn begin_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
         let Some(under_way) = self.renewals.begin(&vf.pci_address) else { return };
         let renewer = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -187,6 +187,7 @@ impl Renewer {
         if !self.pauses.is_over(&vf.pci_address) {
             return Err(format!("{what}; it is made anew later once more"));
         }
+        // The turn first: it may take minutes to come, and attaches wait for whoever holds the VF.
         let turn = self.turn().await;
         let _not_taken = self.host.lock_free_vf(&vf.pci_address).await;
         // Somebody may have taken it while it waited, and an agent that ends begins nothing more.
@@ -248,6 +249,7 @@ impl Renewer {
         _turn: MutexGuard<'_, ()>,
     ) -> Result<(), String> {
         tracing::info!(vf = vf.pci_address, "to be made anew, for {what}");
+        // Before it is made anew: its link may be there again before anybody looks.
         let mut arrivals = self.signals.vf_events();
         let made = {
             let (renewer, vf) = (Arc::clone(self), vf.clone());
@@ -268,6 +270,8 @@ impl Renewer {
         let mut host = self.host.rtnl().map_err(|error| error.to_string())?;
         let link = self.at_home(vf, &mut host).map_err(|error| error.to_string())?;
         let link = link.ok_or("it is not in the host's network namespace")?;
+        // On the disk before the driver lets go: an agent that dies in between leaves a VF that only this note
+        // tells from one whose driver somebody took away on purpose.
         self.cleanliness.originals().note_renewal(&vf.pci_address, true);
         Milestone::RenewalBegun.pass();
         let made = self.host.source().make_anew(&vf.pci_address, &link, &mut host);

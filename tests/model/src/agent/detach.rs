@@ -1,4 +1,4 @@
-//! DEL and every other way back: host-shim/src/agent/verbs/detach.rs.
+//! DEL and every other way back: host-shim/src/agent/verbs/{detach,release}.rs.
 
 use super::{
     Agent, Giving, Step, Then, attach::fails_add, ends, is_awaited, recovery::is_within_reach, set,

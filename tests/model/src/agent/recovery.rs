@@ -1,4 +1,4 @@
-//! What the agent does unasked: host-shim/src/agent/{upkeep/keeper,dpu/undelivered}.rs.
+//! What the agent does unasked: host-shim/src/agent/{upkeep/keeper,dpu/calls}.rs.
 
 use super::{Giving, Step, Then, attach::unanswered, set};
 use crate::system::{AgentPhase, AgentRecord, Function, Key, Place, System};

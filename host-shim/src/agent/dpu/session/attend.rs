@@ -9,7 +9,11 @@ use offload_proto::{
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::{Established, FIRST_PAUSE, FromDpu, SILENCE, failure_of, lost};
+use super::{FIRST_PAUSE, FromDpu};
+use crate::agent::dpu::{
+    established::{Established, SILENCE},
+    failure::{failure_of, lost},
+};
 
 /// The pause of an agent whose session was ended by another's: two agents of one identity are not
 /// to spend their time ending each other's sessions.
@@ -75,10 +79,10 @@ pub(in crate::agent) async fn attend(
                 Err(status) => return status.into(),
             },
             () = end_of_patience(unanswered_since, patience) => {
-                session.silent.cancel();
+                session.give_up();
                 return Loss { since: last_heard, ..lost(SILENCE).into() };
             }
-            () = session.overflow.notified() => return lost("it takes no messages").into(),
+            () = session.overflowed() => return lost("it takes no messages").into(),
             _ = ticks.tick() => {
                 sequence += 1;
                 unanswered_since.get_or_insert_with(Instant::now);

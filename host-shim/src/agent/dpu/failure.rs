@@ -1,0 +1,46 @@
+//! What a call to the DPU failed with.
+
+use bootstrap::Chain;
+use mtls::ConnectError;
+use offload_proto::{Failure, Reason};
+use tonic::{Code, Status};
+
+/// That the DPU can't be reached, and why.
+pub(super) fn lost(why: impl std::fmt::Display) -> Failure {
+    Failure::new(Reason::DpuUnreachable, format!("the DPU can't be reached: {why}"))
+}
+
+/// That a connection could not be opened: what its certificates are to blame for does not mend itself.
+pub(super) fn refused(error: &ConnectError) -> Failure {
+    let reason =
+        if error.is_certificate() { Reason::CertificateRefused } else { Reason::DpuUnreachable };
+    Failure::new(reason, Chain(error).to_string())
+}
+
+/// What a call failed with: the DPU's own words, or the transport's.
+pub(super) fn failure_of(status: &Status) -> Failure {
+    if let Some(failure) = Failure::from_status(status) {
+        return failure;
+    }
+    if let Some(error) = ConnectError::find(status) {
+        return refused(error);
+    }
+    match status.code() {
+        Code::DeadlineExceeded => Failure::new(
+            Reason::DeadlineExceeded,
+            format!("the DPU did not answer in time: {}", status.message()),
+        ),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => {
+            lost(status.message())
+        }
+        code => Failure::new(
+            Reason::Internal,
+            format!("the DPU answered {code:?}: {}", status.message()),
+        ),
+    }
+}
+
+/// Whether the DPU itself refused, so that nothing is left undecided.
+pub(super) fn is_answer(status: &Status) -> bool {
+    Failure::from_status(status).is_some_and(|failure| failure.reason != Reason::DeadlineExceeded)
+}
