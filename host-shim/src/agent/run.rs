@@ -235,7 +235,7 @@ fn page_of(agent: &Agent) -> impl Fn() -> Ready<Page> + Clone + use<> {
 async fn run_keepers(agent: &Agent, monitor: LinkMonitor) -> AgentError {
     let (dpu, keeper) = (&agent.doors.dpu, agent.upkeep.keeper());
     tokio::select! {
-        error = keeper.watch_vfs(monitor) => error.into(),
+        error = agent.upkeep.watcher().watch(monitor) => error.into(),
         error = reconcile_on_hangup(agent) => cannot("wait for signals")(error),
         never = dpu.keep_session(|said| agent.upkeep.act_on(said)) => match never {},
         never = keeper.keep_agreement() => match never {},

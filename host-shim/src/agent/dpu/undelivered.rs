@@ -1,4 +1,5 @@
-//! What calls whose answers never came may have left on the DPU.
+//! Calls of Detach that are still to be made. Of a call whose answer never came nobody here knows whether the
+//! DPU has done what it was asked; so what it may hold is given back, until it says that it is.
 
 use std::{collections::HashMap, sync::Mutex};
 

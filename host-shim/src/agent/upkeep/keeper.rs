@@ -2,15 +2,12 @@
 //! shows up in the host's namespace, when the DPU comes back, and on a timer.
 
 use std::{
-    collections::HashSet,
     convert::Infallible,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use netlink::{Error, Link, LinkEvent, LinkMonitor};
 use offload_proto::{Failure, Reason};
-use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::provide::Provider;
 use crate::agent::{
@@ -31,8 +28,6 @@ pub(in crate::agent) struct Keeper {
     doors: Doors,
     provider: Arc<Provider>,
     boot_id: String,
-    /// The records that are about to be looked at, by attachment id.
-    looked_for: Mutex<HashSet<String>>,
     /// When the last pass came to its end.
     last_pass: Mutex<Instant>,
     /// Held while all is compared with the kernel.
@@ -47,7 +42,6 @@ impl Keeper {
             doors,
             provider,
             boot_id,
-            looked_for: Mutex::default(),
             last_pass: Mutex::new(Instant::now()),
             passing: tokio::sync::Mutex::default(),
             keeping: tokio::sync::Mutex::default(),
@@ -114,7 +108,7 @@ impl Keeper {
     }
 
     /// Likewise, without waiting for it.
-    fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
+    pub(super) fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
         let keeper = Arc::clone(self);
         self.doors.tasks.spawn(async move { keeper.reconcile(record.id()).await });
     }
@@ -177,28 +171,6 @@ impl Keeper {
         }
     }
 
-    /// Watches the VFs in the host's namespace, for ever.
-    pub(in crate::agent) async fn watch_vfs(self: &Arc<Self>, mut monitor: LinkMonitor) -> Error {
-        let mut ticks = interval(self.doors.timeouts.reconcile());
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                event = monitor.next() => match event {
-                    Ok(LinkEvent::Changed(link)) => self.vf_seen(&link),
-                    Ok(LinkEvent::Gone { alias, index, name, parent }) => {
-                        let mut link = Link::default();
-                        (link.index, link.name, link.alias) = (index, name, alias);
-                        (link.parent_bus, link.parent_device) = parent.unzip();
-                        self.vf_gone(&link);
-                    }
-                    Ok(LinkEvent::Missed) => self.vfs().signals().ask_for_pass(),
-                    Err(error) => return error,
-                },
-                _ = ticks.tick() => self.vfs().signals().ask_for_pass(),
-            }
-        }
-    }
-
     /// Compares all with the kernel whenever somebody asks for it, for ever. Whoever asks during a
     /// pass is served by one more, however many they are.
     pub(in crate::agent) async fn keep_agreement(self: &Arc<Self>) -> Infallible {
@@ -244,41 +216,6 @@ impl Keeper {
         now.saturating_duration_since(*locked(&self.last_pass))
             < self.doors.timeouts.reconcile() * 3 + LONGEST_PASS
     }
-
-    /// A VF showed up in the host's namespace, or changed there.
-    fn vf_seen(self: &Arc<Self>, link: &Link) {
-        let Some(vf) = self.vfs().host().source().vf_of(link) else { return };
-        self.vfs().signals().vf_seen();
-        let Some(record) = self.vfs().records().by_pci_address(&vf.pci_address) else {
-            if !self.vfs().cleanliness().looks_clean(&vf, link) {
-                self.vfs().signals().ask_for_pass();
-            }
-            return self.vfs().signals().inventory_changed();
-        };
-        if locked(&self.looked_for).insert(record.id().to_owned()) {
-            // Not among the work that is finished before the agent ends: mostly it waits.
-            tokio::spawn(Arc::clone(self).look_after_pause(record));
-        }
-    }
-
-    /// Compares a record with the kernel after what is under way with it, and after its pause.
-    async fn look_after_pause(self: Arc<Self>, record: Arc<Record>) {
-        drop(self.vfs().keys().lock(&record.key()).await);
-        sleep(self.vfs().pauses().of(record.id())).await;
-        let key = self.vfs().keys().lock(&record.key()).await;
-        // Before the look: what changes from here on asks for another.
-        locked(&self.looked_for).remove(record.id());
-        drop(key);
-        self.reconcile_soon(record);
-    }
-
-    fn vf_gone(&self, link: &Link) {
-        let Some(vf) = self.vfs().host().source().vf_of(link) else { return };
-        self.vfs().cleanliness().forget_link(&vf.pci_address, link.index);
-        if self.vfs().records().by_pci_address(&vf.pci_address).is_none() {
-            self.vfs().signals().inventory_changed();
-        }
-    }
 }
 
 #[cfg(test)]
@@ -289,7 +226,7 @@ pub(super) mod tests {
     };
 
     use futures::future::join_all;
-    use netlink::{Netns, NetnsId, Rtnl};
+    use netlink::{Link, Netns, NetnsId, Rtnl};
     use offload_proto::v1::WantedVfs;
     use tokio::{runtime::Builder, task::yield_now, time::timeout};
 

@@ -1,8 +1,9 @@
 //! What the agent does unasked, and for the DPU and its operators.
 //!
-//! Three parts, one above the other: the [`Provider`](provide::Provider) gives PFs as many VFs as the DPU wants;
+//! Four parts, one above the other: the [`Provider`](provide::Provider) gives PFs as many VFs as the DPU wants;
 //! the [`Keeper`](keeper::Keeper) compares records with the kernel, one or all (a *pass*), and has the provider do
-//! its part in each pass; the [`Examiner`](examine::Examiner) looks at everything for an operator, and before that
+//! its part in each pass; the [`Watcher`](watcher::Watcher) has the keeper look when the kernel tells of a change;
+//! the [`Examiner`](examine::Examiner) looks at everything for an operator, and before that
 //! repairs what it can, with a pass among other things.
 //!
 //! # Who races
@@ -24,5 +25,6 @@ mod keeper;
 mod provide;
 mod room;
 mod vfs_abroad;
+mod watcher;
 
 pub(super) use room::Upkeep;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mtls::ExpiryWarning;
 use offload_proto::v1::{Release, dpu_message::Message, host_message};
 
-use super::{examine::Examiner, keeper::Keeper, provide::Provider};
+use super::{examine::Examiner, keeper::Keeper, provide::Provider, watcher::Watcher};
 use crate::agent::{
     dpu::FromDpu,
     verbs::{Doors, release_on_request},
@@ -17,6 +17,7 @@ pub(in crate::agent) struct Upkeep {
     doors: Doors,
     provider: Arc<Provider>,
     keeper: Arc<Keeper>,
+    watcher: Arc<Watcher>,
     examiner: Arc<Examiner>,
 }
 
@@ -26,12 +27,18 @@ impl Upkeep {
         let provider = Arc::new(Provider::new(Arc::clone(&doors.vfs)));
         let keeper = Arc::new(Keeper::new(doors.clone(), Arc::clone(&provider), boot_id));
         let examiner = Arc::new(Examiner::new(doors.clone(), Arc::clone(&keeper), warning));
-        Self { doors, provider, keeper, examiner }
+        let watcher = Watcher::new(Arc::clone(&doors.vfs), Arc::clone(&keeper), doors.timeouts);
+        Self { doors, provider, keeper, watcher: Arc::new(watcher), examiner }
     }
 
     /// What keeps records and kernel in agreement.
     pub(in crate::agent) fn keeper(&self) -> &Arc<Keeper> {
         &self.keeper
+    }
+
+    /// What tells the keeper of the kernel's changes.
+    pub(in crate::agent) fn watcher(&self) -> &Arc<Watcher> {
+        &self.watcher
     }
 
     /// Acts on what the DPU says. What takes time is only begun.

@@ -1,4 +1,5 @@
-//! VFs that no record holds, as when the records were lost.
+//! VFs that nobody has: brought into order, so that they can be given out. They are not, where a pod changed
+//! them and its record was lost, or the host has used one and does no more.
 
 use std::{collections::HashMap, sync::Arc};
 

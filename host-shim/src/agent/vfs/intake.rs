@@ -6,26 +6,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
-use sriov::Handover;
 
 use super::{
     cleanliness::Cleanliness,
     device_info,
+    drafts::Drafts,
     host::Host,
+    intake_failure::{IntakeFailure, not_found, not_moved, not_taken},
     move_failure::failure_of_move,
     numbers::Numbers,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
     agent::{caller::Caller, milestones::Milestone},
-    mover::{
-        Arrival, Durations, MoveError, MoveSpec, Namespace, Namespaces, Original, VfMove,
-        open_netns,
-    },
+    mover::{Arrival, Durations, MoveSpec, Namespace, Namespaces, VfMove, open_netns},
     protocol::AddRequest,
-    vf_source::{self, VfIdentity, VfSource},
+    vf_source::VfIdentity,
 };
 
 /// A VF that is in its pod.
@@ -43,40 +40,13 @@ struct Entered {
     arrival: Arrival,
 }
 
-/// Why a VF did not get into its pod, and what is left.
-pub(in crate::agent) enum IntakeFailure {
-    /// The VF has not been touched, and nothing relies on a record.
-    Unrecorded {
-        failure: Failure,
-        /// The VF is in the host's namespace, and nobody else's.
-        found_vf: bool,
-    },
-    /// The record is there. The move is undone, unless it failed when the VF was in the pod.
-    Unmoved { failure: Failure },
-}
-
-/// The VF is not there, or somebody else's.
-fn not_found(failure: Failure) -> IntakeFailure {
-    IntakeFailure::Unrecorded { failure, found_vf: false }
-}
-
-/// The VF is there, and stays there.
-fn not_taken(failure: Failure) -> IntakeFailure {
-    IntakeFailure::Unrecorded { failure, found_vf: true }
-}
-
-fn not_moved(error: impl Into<MoveError>) -> Failure {
-    let error = error.into();
-    Failure::new(error.reason(), error.to_string())
-}
-
 /// Records attachments and moves their VFs into pods.
 #[derive(Debug)]
 pub(in crate::agent) struct Intake {
     host: Arc<Host>,
     cleanliness: Arc<Cleanliness>,
     numbers: Arc<Numbers>,
-    boot_id: String,
+    drafts: Drafts,
 }
 
 impl Intake {
@@ -90,7 +60,7 @@ impl Intake {
             host: Arc::clone(host),
             cleanliness: Arc::clone(cleanliness),
             numbers: Arc::clone(numbers),
-            boot_id,
+            drafts: Drafts::new(host, cleanliness, boot_id),
         }
     }
 
@@ -149,7 +119,7 @@ impl Intake {
     /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
     fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> IntakeFailure {
         let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
-        let look = || self.original_of(&vf, &mut self.host.rtnl().ok()?).ok();
+        let look = || self.drafts.original_of(&vf, &mut self.host.rtnl().ok()?).ok();
         IntakeFailure::Unrecorded { failure, found_vf: look().is_some() }
     }
 
@@ -163,7 +133,7 @@ impl Intake {
         let began = Instant::now();
         let host = Namespace::open(Arc::clone(self.host.netns()));
         let mut host = host.map_err(|error| not_found(not_moved(error)))?;
-        let record = self.draft(request, netns, attachment, &mut host.rtnl)?;
+        let record = self.drafts.draft(request, netns, attachment, &mut host.rtnl)?;
         let record = Arc::new(record);
         let written = self.host.records().write(&record);
         let spec = self.host.move_of(&record).map_err(not_taken)?;
@@ -196,86 +166,6 @@ impl Intake {
                 Failure::new(failure.reason, message)
             }
             _ => failure,
-        }
-    }
-
-    /// What is to be recorded of an attachment, before anything is changed.
-    fn draft(
-        &self,
-        request: AddRequest,
-        netns: PodNetns,
-        attachment: v1::Attachment,
-        rtnl: &mut Rtnl,
-    ) -> Result<Record, IntakeFailure> {
-        let (phase, original) = match self.host.records().by_id(&attachment.id) {
-            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like.
-            Some(same) => (same.phase, same.original.clone()),
-            None => {
-                let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
-                (Phase::Attaching, self.original_of(&vf, rtnl)?)
-            }
-        };
-        Ok(Record {
-            attachment,
-            configuration: request.configuration,
-            netns,
-            original,
-            boot_id: self.boot_id.clone(),
-            phase,
-            device_info_file: request.device_info_file,
-            is_returned: false,
-        })
-    }
-
-    /// What a VF that no record holds is like, and is to be again.
-    fn original_of(&self, vf: &VfIdentity, rtnl: &mut Rtnl) -> Result<Original, IntakeFailure> {
-        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
-        let own = self.cleanliness.own_state(vf);
-        let name = own.as_ref().map(|own| own.name.as_str());
-        let link = vf_source::find(self.host.source(), rtnl, &vf.pci_address, name);
-        let original = match link.map_err(not_looked_at)? {
-            Some(link) => self.original_of_link(vf, &link, rtnl)?,
-            None => self.original_of_device(vf)?,
-        };
-        let port =
-            port_settings(self.host.source(), rtnl, &vf.pci_address).map_err(not_looked_at)?;
-        Ok(Original { port, ..original })
-    }
-
-    /// What the link of a VF is like, unless the host has taken it since it was offered. What the host
-    /// has only changed is restored: nobody is to get it, and it is not to become that again.
-    fn original_of_link(
-        &self,
-        vf: &VfIdentity,
-        link: &Link,
-        rtnl: &mut Rtnl,
-    ) -> Result<Original, IntakeFailure> {
-        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
-        let links = rtnl.links().map_err(not_looked_at)?;
-        let addresses = rtnl.all_addresses().map_err(not_looked_at)?;
-        if let Some(used) = vf_source::use_by_host(link, &links, &addresses) {
-            return Err(not_taken(used_by_host(vf, &used)));
-        }
-        if self.cleanliness.looks_clean(vf, link) {
-            return Ok(Original::from(link));
-        }
-        self.cleanliness
-            .restore(vf, link, rtnl)
-            .map_err(|why| not_found(not_as_it_was(vf, &why)))?;
-        let restored = rtnl.link_by_index(link.index).map_err(not_looked_at)?;
-        let restored = restored.ok_or_else(|| not_found(not_there(vf)))?;
-        match self.cleanliness.superficial_differences(vf, &restored).join("; ") {
-            what if what.is_empty() => Ok(Original::from(&restored)),
-            what => Err(not_found(not_as_it_was(vf, &what))),
-        }
-    }
-
-    /// What a VF without a link is like.
-    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, IntakeFailure> {
-        match self.host.source().handover(&vf.pci_address) {
-            None => Err(not_found(not_there(vf))),
-            Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
-            Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
         }
     }
 
@@ -368,35 +258,11 @@ fn open_pod(netns: &PodNetns) -> Result<Namespace, Failure> {
     Namespace::open(Arc::new(found)).map_err(not_moved)
 }
 
-/// What the PF makes of a VF, where that is not the DPU's business.
-fn port_settings(
-    source: &dyn VfSource,
-    rtnl: &mut Rtnl,
-    pci_address: &str,
-) -> Result<Option<VfSettings>, netlink::Error> {
-    let Some(port) = source.pf_port(pci_address) else { return Ok(None) };
-    let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };
-    Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
-}
-
-fn not_there(vf: &VfIdentity) -> Failure {
-    let VfIdentity { pci_address, .. } = vf;
-    let message = format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
-    Failure::new(Reason::VfMissing, message)
-}
-
-fn used_by_host(vf: &VfIdentity, used: &str) -> Failure {
-    let message = format!("VF {} is used by the host itself: {used}", vf.pci_address);
-    Failure::new(Reason::VfNotFree, message)
-}
-
-fn not_as_it_was(vf: &VfIdentity, what: &str) -> Failure {
-    let message = format!("VF {} is not as it was: {what}", vf.pci_address);
-    Failure::new(Reason::VfNotFree, message)
-}
-
 #[cfg(test)]
 pub(in crate::agent) mod tests {
+    use netlink::{Link, Rtnl};
+    use sriov::Handover;
+
     use super::*;
     use crate::{
         agent::{
@@ -406,7 +272,7 @@ pub(in crate::agent) mod tests {
                 tests::{vfs, vfs_of},
             },
         },
-        vf_source::{PfFacts, RenewalError},
+        vf_source::{PfFacts, RenewalError, VfSource},
     };
 
     /// An ADD of the container whose VF the record `earlier` still holds.

@@ -10,7 +10,7 @@
 //! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
 //! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
 //! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
-//! | [`Intake`](intake) | records an attachment and moves its VF into the pod |
+//! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod |
 //! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
 //!
 //! # Locks
@@ -55,10 +55,12 @@
 mod abroad;
 mod cleanliness;
 mod device_info;
+mod drafts;
 mod free_vfs;
 mod homecoming;
 mod host;
 mod intake;
+mod intake_failure;
 mod keys;
 mod location;
 mod move_failure;
@@ -79,7 +81,8 @@ pub use records::RecordsError;
 pub(super) use abroad::VfAbroad;
 pub(super) use homecoming::Condition;
 pub(super) use host::{HostLinks, name_of};
-pub(super) use intake::{IntakeFailure, TakenIn};
+pub(super) use intake::TakenIn;
+pub(super) use intake_failure::IntakeFailure;
 pub(super) use location::{VfLocation, is_in_pod};
 pub(super) use originals::Originals;
 pub(super) use records::{Phase, PodNetns, Record, Records};

@@ -1,4 +1,4 @@
-//! The room's doors.
+//! The room's doors: [`Vfs`] hands out its parts, each with a few of its own.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

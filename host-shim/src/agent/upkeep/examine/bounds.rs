@@ -1,4 +1,4 @@
-//! An answer that the DPU takes, however much was found.
+//! Cuts an examination to what one message can hold, however much was found.
 
 use std::mem;
 

@@ -1,4 +1,4 @@
-//! How what was found is told.
+//! The sentences in which an examination tells what it has found.
 
 use offload_proto::{
     Finding,

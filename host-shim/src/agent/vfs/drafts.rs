@@ -1,0 +1,150 @@
+//! What is recorded of an attachment, and so what its VF is to be again.
+
+use std::sync::Arc;
+
+use netlink::{Link, Rtnl, VfSettings};
+use offload_proto::{Failure, Reason, v1};
+use sriov::Handover;
+
+use super::{
+    cleanliness::Cleanliness,
+    host::Host,
+    intake_failure::{IntakeFailure, not_found, not_moved, not_taken},
+    records::{Phase, PodNetns, Record},
+};
+use crate::{
+    mover::Original,
+    protocol::AddRequest,
+    vf_source::{self, VfIdentity, VfSource},
+};
+
+/// Drafts records. Nothing but a free VF is changed by that, if it has to be restored.
+#[derive(Debug)]
+pub(super) struct Drafts {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    boot_id: String,
+}
+
+impl Drafts {
+    pub(super) fn new(host: &Arc<Host>, cleanliness: &Arc<Cleanliness>, boot_id: String) -> Self {
+        Self { host: Arc::clone(host), cleanliness: Arc::clone(cleanliness), boot_id }
+    }
+
+    /// What is to be recorded of an attachment, before anything is changed.
+    ///
+    /// # Errors
+    /// Why the VF is not to be had.
+    pub(super) fn draft(
+        &self,
+        request: AddRequest,
+        netns: PodNetns,
+        attachment: v1::Attachment,
+        rtnl: &mut Rtnl,
+    ) -> Result<Record, IntakeFailure> {
+        let (phase, original) = match self.host.records().by_id(&attachment.id) {
+            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like.
+            Some(same) => (same.phase, same.original.clone()),
+            None => {
+                let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
+                (Phase::Attaching, self.original_of(&vf, rtnl)?)
+            }
+        };
+        Ok(Record {
+            attachment,
+            configuration: request.configuration,
+            netns,
+            original,
+            boot_id: self.boot_id.clone(),
+            phase,
+            device_info_file: request.device_info_file,
+            is_returned: false,
+        })
+    }
+
+    /// What a VF that no record holds is like, and is to be again.
+    ///
+    /// # Errors
+    /// Why the VF is not to be had.
+    pub(super) fn original_of(
+        &self,
+        vf: &VfIdentity,
+        rtnl: &mut Rtnl,
+    ) -> Result<Original, IntakeFailure> {
+        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
+        let own = self.cleanliness.own_state(vf);
+        let name = own.as_ref().map(|own| own.name.as_str());
+        let link = vf_source::find(self.host.source(), rtnl, &vf.pci_address, name);
+        let original = match link.map_err(not_looked_at)? {
+            Some(link) => self.original_of_link(vf, &link, rtnl)?,
+            None => self.original_of_device(vf)?,
+        };
+        let port =
+            port_settings(self.host.source(), rtnl, &vf.pci_address).map_err(not_looked_at)?;
+        Ok(Original { port, ..original })
+    }
+
+    /// What the link of a VF is like, unless the host has taken it since it was offered. What the host
+    /// has only changed is restored: nobody is to get it, and it is not to become that again.
+    fn original_of_link(
+        &self,
+        vf: &VfIdentity,
+        link: &Link,
+        rtnl: &mut Rtnl,
+    ) -> Result<Original, IntakeFailure> {
+        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
+        let links = rtnl.links().map_err(not_looked_at)?;
+        let addresses = rtnl.all_addresses().map_err(not_looked_at)?;
+        if let Some(used) = vf_source::use_by_host(link, &links, &addresses) {
+            return Err(not_taken(used_by_host(vf, &used)));
+        }
+        if self.cleanliness.looks_clean(vf, link) {
+            return Ok(Original::from(link));
+        }
+        self.cleanliness
+            .restore(vf, link, rtnl)
+            .map_err(|why| not_found(not_as_it_was(vf, &why)))?;
+        let restored = rtnl.link_by_index(link.index).map_err(not_looked_at)?;
+        let restored = restored.ok_or_else(|| not_found(not_there(vf)))?;
+        match self.cleanliness.superficial_differences(vf, &restored).join("; ") {
+            what if what.is_empty() => Ok(Original::from(&restored)),
+            what => Err(not_found(not_as_it_was(vf, &what))),
+        }
+    }
+
+    /// What a VF without a link is like.
+    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, IntakeFailure> {
+        match self.host.source().handover(&vf.pci_address) {
+            None => Err(not_found(not_there(vf))),
+            Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
+            Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
+        }
+    }
+}
+
+/// What the PF makes of a VF, where that is not the DPU's business.
+fn port_settings(
+    source: &dyn VfSource,
+    rtnl: &mut Rtnl,
+    pci_address: &str,
+) -> Result<Option<VfSettings>, netlink::Error> {
+    let Some(port) = source.pf_port(pci_address) else { return Ok(None) };
+    let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };
+    Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
+}
+
+fn not_there(vf: &VfIdentity) -> Failure {
+    let VfIdentity { pci_address, .. } = vf;
+    let message = format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
+    Failure::new(Reason::VfMissing, message)
+}
+
+fn used_by_host(vf: &VfIdentity, used: &str) -> Failure {
+    let message = format!("VF {} is used by the host itself: {used}", vf.pci_address);
+    Failure::new(Reason::VfNotFree, message)
+}
+
+fn not_as_it_was(vf: &VfIdentity, what: &str) -> Failure {
+    let message = format!("VF {} is not as it was: {what}", vf.pci_address);
+    Failure::new(Reason::VfNotFree, message)
+}
