@@ -1,10 +1,14 @@
 //! Rules that choose the routing table.
 
-use std::fmt;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnetwork::IpNetwork;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
+    route::RouteProtocol,
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 
@@ -59,19 +63,45 @@ impl Request<'_> {
     }
 }
 
-/// The rule that a message describes. `None`: it chooses by something else than the source.
+/// The rule that a message describes. `None`: it chooses by something else than the source, or is one of
+/// the kernel's own.
 pub(crate) fn described_by(message: &RuleMessage) -> Option<Rule> {
-    let mut source = None;
-    let mut table = u32::from(message.header.table);
+    let header = &message.header;
+    // Of a rule for all sources the kernel tells none.
+    let mut source: IpAddr = match header.family {
+        AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+        AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => return None,
+    };
+    let mut table = u32::from(header.table);
     let mut priority = None;
     for attribute in &message.attributes {
         match attribute {
-            RuleAttribute::Source(address) => source = Some(*address),
+            RuleAttribute::Source(address) => source = *address,
             RuleAttribute::Table(number) => table = *number,
             RuleAttribute::Priority(number) => priority = Some(*number),
+            RuleAttribute::Protocol(RouteProtocol::Kernel) => return None,
+            attribute if is_selector(attribute) => return None,
             _ => {}
         }
     }
-    let source = IpNetwork::new(source?, message.header.src_len).ok()?;
+    let source = IpNetwork::new(source, header.src_len).ok()?;
     Some(Rule { source, table, priority })
+}
+
+/// Whether a rule that has it chooses by more than the source.
+const fn is_selector(attribute: &RuleAttribute) -> bool {
+    matches!(
+        attribute,
+        RuleAttribute::Destination(_)
+            | RuleAttribute::Iifname(_)
+            | RuleAttribute::Oifname(_)
+            | RuleAttribute::FwMark(_)
+            | RuleAttribute::FwMask(_)
+            | RuleAttribute::L3MDev(_)
+            | RuleAttribute::UidRange(_)
+            | RuleAttribute::IpProtocol(_)
+            | RuleAttribute::SourcePortRange(_)
+            | RuleAttribute::DestinationPortRange(_)
+    )
 }

@@ -152,6 +152,19 @@ fn rules_choose_a_table_by_source() {
 }
 
 #[test]
+fn a_rule_for_all_sources_is_told_from_the_kernels_own_and_from_those_that_choose_by_more() {
+    let (netns, mut rtnl) = with_vf();
+    for (family, source) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
+        netns.run(&format!("ip {family} rule add fwmark 7 lookup 1000 priority 599"));
+        let rule = Rule { source: net(source), table: 1000, priority: Some(600) };
+        rtnl.add_rule(&rule).unwrap();
+        assert_eq!(rtnl.rules().unwrap(), [rule]);
+        rtnl.delete_rule(&rule).unwrap();
+        assert_eq!(rtnl.rules().unwrap(), []);
+    }
+}
+
+#[test]
 fn a_limit_is_set_changed_and_taken_off() {
     let (netns, mut rtnl) = with_vf();
     let shown = || netns.json("tc -j qdisc show dev vf root")[0].clone();
