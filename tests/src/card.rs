@@ -30,7 +30,7 @@ pub struct Card {
 pub(crate) struct Plan {
     kind: CardKind,
     /// Where one DPU has several cards, or one host, they differ in it.
-    controller: u32,
+    pub(crate) controller: u32,
     pfs: u32,
     vfs: u32,
 }
@@ -130,7 +130,7 @@ impl Card {
     /// When it does not come up.
     #[must_use]
     pub fn plug(settings: &Settings, folder: &Path) -> Self {
-        Self::between(root("host"), root("dpu"), Plan::of(settings, 0), folder)
+        Self::between(root("host"), root("dpu"), Plan::of(settings, settings.controller), folder)
     }
 
     /// Plugs a card between these namespaces.

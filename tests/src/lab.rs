@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings, cni,
-    settings::{DPU, PROXY},
+    settings::{DPU, PROXY, dpu_address},
     wait_for,
 };
 
@@ -145,7 +145,8 @@ impl Lab {
     pub fn dpuctl_as(&self, role: &str, name: &str) -> Operator<'_> {
         let configuration = self.path().join(format!("dpuctl-{role}-{name}.toml"));
         let tls = self.pki.section(role, name);
-        let text = format!("endpoint = \"192.168.100.2:7443\"\ndpu = \"dpu-1\"\n{tls}");
+        let endpoint = format!("{}:7443", dpu_address(self.card.plan.controller));
+        let text = format!("endpoint = {endpoint:?}\ndpu = \"dpu-1\"\n{tls}");
         fs::write(&configuration, text).unwrap();
         Operator { netns: &self.card.host, configuration }
     }

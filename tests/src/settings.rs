@@ -63,16 +63,17 @@ impl Seat {
     /// That of a lab with one host and one DPU.
     pub(crate) const ONLY: Self = Self { host: "node-1", dpu: "dpu-1", controller: 0 };
 
-    /// PF 0, as the DPU calls it.
-    fn pf(&self) -> String {
+    /// A PF, as the DPU calls it.
+    fn pf(&self, number: u32) -> String {
         match self.controller {
-            0 => "p0".into(),
-            controller => format!("c{controller}p0"),
+            0 => format!("p{number}"),
+            controller => format!("c{controller}p{number}"),
         }
     }
 
-    fn host_section(&self) -> String {
-        format!("[[host]]\nname = {:?}\npfs = [{:?}]\n", self.host, self.pf())
+    fn host_section(&self, pfs: u32) -> String {
+        let pfs: Vec<_> = (0..pfs).map(|number| self.pf(number)).collect();
+        format!("[[host]]\nname = {:?}\npfs = {pfs:?}\n", self.host)
     }
 
     /// The service's address, as the host reaches it.
@@ -123,6 +124,8 @@ pub struct Settings {
     pub card: CardKind,
     /// Whether the service programs the card's eswitch. Without, it leaves the VFs to the host.
     pub has_eswitch: bool,
+    /// The controller that the DPU knows a lab's host by: 0, or 1 as on a BlueField.
+    pub controller: u32,
     /// Physical functions of the card.
     pub pfs: u32,
     /// VFs of each.
@@ -156,6 +159,7 @@ impl Default for Settings {
         Self {
             card: CardKind::default(),
             has_eswitch: true,
+            controller: Seat::ONLY.controller,
             pfs: 1,
             vfs: 4,
             pool: 4,
@@ -190,17 +194,22 @@ impl Settings {
         if self.has_metrics { format!("[metrics]\nlisten = {METRICS:?}\n") } else { String::new() }
     }
 
+    /// Where a lab's card sits.
+    fn seat(&self) -> Seat {
+        Seat { controller: self.controller, ..Seat::ONLY }
+    }
+
     /// The service's configuration file.
     #[must_use]
     pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
-        self.service_file_of(&[Seat::ONLY], folder, pki)
+        self.service_file_of(&[self.seat()], folder, pki)
     }
 
     /// That of a DPU with these cards, of which there is one at least.
     pub(crate) fn service_file_of(&self, seats: &[Seat], folder: &Path, pki: &Pki) -> String {
-        let hosts: String = seats.iter().map(Seat::host_section).collect();
+        let hosts: String = seats.iter().map(|seat| seat.host_section(self.pfs)).collect();
         let select: Vec<_> =
-            seats.iter().map(|seat| format!("{}#0-{}", seat.pf(), self.pool - 1)).collect();
+            seats.iter().map(|seat| format!("{}#0-{}", seat.pf(0), self.pool - 1)).collect();
         let state = folder.join("service");
         let (eswitch, fabric) = match self.has_eswitch {
             true => (self.card.driver(), "bridge"),
@@ -239,7 +248,7 @@ select = {select:?}
     /// The agent's configuration file.
     #[must_use]
     pub fn agent_file(&self, folder: &Path, pki: &Pki) -> String {
-        self.agent_file_of(&Seat::ONLY, "", folder, pki)
+        self.agent_file_of(&self.seat(), "", folder, pki)
     }
 
     /// That of the agent for a card, with further keys of `[vf_source]`.

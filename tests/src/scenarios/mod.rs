@@ -6,10 +6,13 @@ pub mod cuts;
 pub mod faults;
 pub mod floods;
 pub mod kills;
+pub mod life;
 pub mod load;
 pub mod outages;
 pub mod pods;
+pub mod routing;
 pub mod wire;
+pub mod wishes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

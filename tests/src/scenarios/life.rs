@@ -1,0 +1,89 @@
+//! All that two pods may live through, one after the other, and what is left of them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::outages::{Pair, ids};
+use crate::{Answer, Call, Lab, Netns, Settings, wait_for};
+
+/// How long a reset may take to be over.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Two pods are attached, checked, and keep their network while either program is killed and the card is
+/// reset; then one is collected, the other detached.
+///
+/// # Panics
+/// When it is not so.
+pub fn two_pods_outlive_restarts_and_a_reset_and_leave_nothing(settings: &Settings) {
+    let mut lab = Lab::start(settings);
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    outlive_restarts(&mut lab, &pair);
+    lab.reset_card();
+    wait_for("the pods' network after a reset", LIMIT, || pair.reach().then_some(()));
+    lab.wait_until_good();
+    assert_in_order(&lab, &pair);
+
+    assert_eq!(ids(&lab), before);
+    collect_and_detach(&lab, &pair);
+}
+
+/// Both pods are in order whichever program is killed and started again.
+///
+/// # Panics
+/// When they are not.
+pub fn outlive_restarts(lab: &mut Lab, pair: &Pair) {
+    assert_in_order(lab, pair);
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    assert_in_order(lab, pair);
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    assert_in_order(lab, pair);
+}
+
+/// Both pods reach each other, their runtimes' CHECKs pass and repeated ADDs are answered, and nobody
+/// finds a difference.
+///
+/// # Panics
+/// When it is not so.
+pub fn assert_in_order(lab: &Lab, pair: &Pair) {
+    pair.assert_reach();
+    lab.assert_invariants();
+    for pod in [&pair.a, &pair.b] {
+        let result = lab.add("blue", pod, "eth0").result();
+        check(lab, "blue", pod, &result).nothing();
+    }
+    let found = lab.operator().says(&["doctor", "-o", "json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["differences"], json!([]), "{found:#}");
+}
+
+/// CHECK of a pod's `eth0` after an ADD with this result.
+#[must_use]
+pub fn check(lab: &Lab, network: &str, pod: &Netns, result: &Value) -> Answer {
+    let mut configuration = lab.configuration(network);
+    configuration["prevResult"] = result.clone();
+    let check = Call::new("CHECK", &configuration);
+    lab.execute(&check.of(pod.name(), Some(&pod.path()), "eth0"))
+}
+
+/// GC that knows of one pod takes the other, and DEL takes that one.
+///
+/// # Panics
+/// When something else is left.
+pub fn collect_and_detach(lab: &Lab, pair: &Pair) {
+    let mut configuration = lab.configuration("blue");
+    configuration["cni.dev/valid-attachments"] =
+        json!([{ "containerID": pair.b.name(), "ifname": "eth0" }]);
+    lab.execute(&Call::new("GC", &configuration)).nothing();
+    lab.assert_invariants();
+    let left = lab.operator().get("attachments");
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left[0]["key"]["containerId"], pair.b.name());
+    lab.del("blue", &pair.b, "eth0").nothing();
+    lab.assert_clean_slate();
+}

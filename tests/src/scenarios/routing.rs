@@ -1,0 +1,231 @@
+//! Routes and policy rules, from a network to the pod, and what becomes of them.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::life;
+use crate::{Lab, Netns, Settings, eventually, run, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The agent compares pods with its records when it is told to, and not by itself.
+const ON_DEMAND: &str = "reconcile_s = 3600";
+
+/// All that a route or rule can have, in either family.
+const NETWORK: &str = r#"
+[[network]]
+name = "routed"
+[[network.subnet]]
+cidr = "10.8.0.0/24"
+gateway = "10.8.0.1"
+[[network.subnet]]
+cidr = "fd00:10:8::/64"
+gateway = "fd00:10:8::1"
+[[network.route]]
+destination = "172.20.0.0/16"
+gateway = "10.8.0.254"
+mtu = 1300
+advmss = 1200
+priority = 50
+[[network.route]]
+destination = "172.21.0.0/16"
+[[network.route]]
+destination = "0.0.0.0/0"
+gateway = "10.8.0.2"
+table = 100
+[[network.route]]
+destination = "2001:db8:20::/48"
+gateway = "fd00:10:8::fe"
+mtu = 1400
+advmss = 1220
+priority = 60
+[[network.route]]
+destination = "2001:db8:21::/48"
+[[network.route]]
+destination = "::/0"
+gateway = "fd00:10:8::2"
+table = 100000
+[[network.rule]]
+source = "10.8.0.0/24"
+table = 100
+priority = 1000
+[[network.rule]]
+source = "fd00:10:8::/64"
+table = 100000
+priority = 1001
+[[network.rule]]
+source = "10.99.0.0/16"
+table = 200
+[[network.rule]]
+source = "0.0.0.0/0"
+table = 201
+priority = 1002
+[[network.rule]]
+source = "::/0"
+table = 201
+priority = 1003
+"#;
+
+/// What the pod's interface is to have of the network: as `ip` shows it.
+const ROUTES: [&str; 8] = [
+    "default via 10.8.0.1",
+    "default via 10.8.0.2 table 100",
+    "172.20.0.0/16 via 10.8.0.254 metric 50 mtu 1300 advmss 1200",
+    "172.21.0.0/16 scope link",
+    "default via fd00:10:8::1 metric 1024",
+    "default via fd00:10:8::2 table 100000 metric 1024",
+    "2001:db8:20::/48 via fd00:10:8::fe metric 60 mtu 1400 advmss 1220",
+    "2001:db8:21::/48 metric 1024",
+];
+
+/// Likewise. The kernel puts a rule without a number before those that have one.
+const RULES: [&str; 5] = [
+    "999: from 10.99.0.0/16 lookup 200",
+    "1000: from 10.8.0.0/24 lookup 100",
+    "1001: from fd00:10:8::/64 lookup 100000",
+    "1002: from all lookup 201",
+    "1003: from all lookup 201",
+];
+
+/// A rule of the pod's own, behind all others.
+const OWN_RULE: &str = "2000: from 192.0.2.7 lookup 55";
+
+/// What pods do to their routes and rules, and what CHECK then misses.
+const LOSSES: [(&str, &str); 8] = [
+    ("-4 route flush table 100", "0.0.0.0/0 via 10.8.0.2 in table 100"),
+    ("-6 route flush table 100000", "::/0 via fd00:10:8::2 in table 100000"),
+    ("-4 route del 172.20.0.0/16", "172.20.0.0/16 via 10.8.0.254"),
+    ("-4 route del 172.21.0.0/16", "172.21.0.0/16"),
+    ("-6 route del 2001:db8:20::/48", "2001:db8:20::/48 via fd00:10:8::fe"),
+    ("-6 route flush default", "::/0 via fd00:10:8::1"),
+    ("-4 rule del pref 1000", "from 10.8.0.0/24 to table 100"),
+    ("-6 rule del pref 1003", "from ::/0 to table 201"),
+];
+
+/// The settings with the network `routed`.
+#[must_use]
+pub fn settings_with_routes(settings: &Settings) -> Settings {
+    let mut settings = Settings { timeouts: ON_DEMAND.into(), ..settings.clone() };
+    settings.networks.push_str(NETWORK);
+    settings
+}
+
+/// Routes and rules of a network are the pod's; CHECK names each that is lost; they are put back with its
+/// interface, and end with its attachment.
+///
+/// # Panics
+/// When it is not so.
+pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached(
+    settings: &Settings,
+) {
+    let mut lab = Lab::start(&settings_with_routes(settings));
+    let pod = Netns::new("pod");
+    pod.ip(&["rule", "add", "from", "192.0.2.7", "table", "55", "pref", "2000"]);
+    let result = lab.add("routed", &pod, "eth0").result();
+    assert_routed(&pod);
+    lab.assert_invariants();
+    for (change, lost) in LOSSES {
+        wait_for("a CHECK that fails", LIMIT, || {
+            // The agent may look after an attachment that it has just made.
+            let _ = run(pod.command("ip").args(change.split(' ')));
+            let answer = life::check(&lab, "routed", &pod, &result);
+            (!answer.status.success()).then(|| answer.fails(132, &[lost]))
+        });
+        // What a pod flushes is its own affair, until its interface is to be put in order.
+        pod.ip(&["link", "set", "eth0", "down"]);
+        lab.agent.signal(Signal::SIGHUP);
+        assert_routed(&pod);
+    }
+    lab.agent.crash();
+    pod.ip(&["link", "set", "eth0", "down"]);
+    lab.start_agent();
+    assert_routed(&pod);
+    lab.wait_until_good();
+    lab.reset_card();
+    assert_routed(&pod);
+    lab.wait_until_good();
+    lab.assert_invariants();
+
+    life::check(&lab, "routed", &pod, &result).nothing();
+    lab.del("routed", &pod, "eth0").nothing();
+    assert!(routes(&pod).is_empty(), "{:?}", routes(&pod));
+    assert_eq!(rules(&pod), BTreeSet::from([OWN_RULE.into()]));
+    lab.assert_clean_slate();
+}
+
+/// Asserts that a pod has all routes and rules of the network `routed` and no others, soon, and that they
+/// lead as they say.
+///
+/// # Panics
+/// When it is not so.
+pub fn assert_routed(pod: &Netns) {
+    let expected = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+    let (all_routes, all_rules): (BTreeSet<_>, BTreeSet<_>) = (expected(&ROUTES), expected(&RULES));
+    let has_all = || {
+        let own = OWN_RULE.to_owned();
+        let has = rules(pod).into_iter().filter(|rule| *rule != own).collect::<BTreeSet<_>>();
+        routes(pod) == all_routes && has == all_rules
+    };
+    let came = eventually(LIMIT, || has_all().then_some(()));
+    assert!(came.is_some(), "{:#?}\n{:#?}", routes(pod), rules(pod));
+    for (outside, source, gateway) in
+        [("198.51.100.1", "10.8.0.", "10.8.0.2"), ("2001:db8::1", "fd00:10:8::", "fd00:10:8::2")]
+    {
+        let address = address_of(pod, source);
+        let route = &pod.json("ip", &["route", "get", outside, "from", &address])[0];
+        assert_eq!(route["gateway"], gateway, "{route}");
+    }
+}
+
+/// The address of a pod that begins so.
+fn address_of(pod: &Netns, begin: &str) -> String {
+    let link = &pod.json("ip", &["addr", "show", "dev", "eth0"])[0];
+    let all = link["addr_info"].as_array().unwrap().iter();
+    let mut texts = all.map(|address| text(&address["local"]));
+    texts.find(|address| address.starts_with(begin)).unwrap()
+}
+
+/// The routes by a pod's interface that the kernel did not make by itself.
+fn routes(pod: &Netns) -> BTreeSet<String> {
+    let of = |family| pod.json("ip", &[family, "route", "show", "table", "all"]);
+    let all = of("-4").into_iter().chain(of("-6"));
+    let ours = all.filter(|route| route["dev"] == "eth0" && route["protocol"] != "kernel");
+    ours.map(|route| described(&route)).collect()
+}
+
+fn described(route: &Value) -> String {
+    let metrics = &route["metrics"][0];
+    let words = [
+        ("via", &route["gateway"]),
+        ("table", &route["table"]),
+        ("scope", &route["scope"]),
+        ("metric", &route["metric"]),
+        ("mtu", &metrics["mtu"]),
+        ("advmss", &metrics["advmss"]),
+    ];
+    let told = words.into_iter().filter(|(_, value)| !value.is_null());
+    let told = told.map(|(word, value)| format!(" {word} {}", text(value)));
+    [text(&route["dst"])].into_iter().chain(told).collect()
+}
+
+/// The rules of a pod that not everybody has.
+fn rules(pod: &Netns) -> BTreeSet<String> {
+    let of = |family| pod.json("ip", &[family, "rule"]);
+    let all = of("-4").into_iter().chain(of("-6"));
+    let is_own =
+        |rule: &Value| !["local", "main", "default"].contains(&text(&rule["table"]).as_str());
+    all.filter(is_own).map(|rule| rule_described(&rule)).collect()
+}
+
+fn rule_described(rule: &Value) -> String {
+    let prefix = rule["srclen"].as_u64().map(|length| format!("/{length}")).unwrap_or_default();
+    let (priority, source, table) = (&rule["priority"], text(&rule["src"]), text(&rule["table"]));
+    format!("{priority}: from {source}{prefix} lookup {table}")
+}
+
+/// `ip` shows numbers as such or as text.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,79 @@
+//! What runtimes pass by the conflist that users begin with: limits and resolvers.
+
+use e2e::{
+    Lab, Netns, Settings,
+    scenarios::{
+        life,
+        wishes::{self, add, limits, settings_with_limits},
+    },
+};
+use serde_json::json;
+
+fn lab() -> Lab {
+    Lab::start(&settings_with_limits(&Settings::default()))
+}
+
+#[test]
+fn the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached() {
+    let settings = Settings::default();
+    wishes::the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached(&settings);
+}
+
+/// The software card polices nothing that pods send.
+#[test]
+fn a_limit_that_the_card_cant_keep_is_refused_by_name_and_leaves_nothing() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    for bandwidth in [
+        json!({ "egressRate": 8_000_000 }),
+        json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000, "egressBurst": 80_000 }),
+    ] {
+        let refused = add(&lab, "limited", &pod, &json!({ "bandwidth": bandwidth }));
+        refused.fails(109, &["an egress rate of 8000000 bit/s", "the virtual card"]);
+        assert_eq!(limits(&lab), []);
+        lab.assert_clean_slate();
+    }
+    for (bandwidth, words) in [
+        (json!({ "ingressRate": 7_999 }), ["ingressRate", "7999"]),
+        (json!({ "ingressBurst": 80_000 }), ["ingressBurst", "ingressRate"]),
+    ] {
+        let refused = add(&lab, "limited", &pod, &json!({ "bandwidth": bandwidth }));
+        assert!(words.iter().all(|word| refused.error().1.contains(word)), "{refused:?}");
+        lab.assert_clean_slate();
+    }
+    // None of these is counted against the VF.
+    let _ = add(&lab, "limited", &pod, &json!({})).result();
+    lab.assert_invariants();
+}
+
+#[test]
+fn resolvers_of_the_runtime_take_the_place_of_the_networks_in_every_result() {
+    let mut lab = lab();
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let of_network = add(&lab, "limited", &other, &json!({})).result();
+    let expected = json!({
+        "nameservers": ["10.9.0.53"], "domain": "limited.example", "search": ["limited.example"],
+    });
+    assert_eq!(of_network["dns"], expected);
+    let asked = json!({ "dns": {
+        "servers": ["10.96.0.10", "fd00::10"],
+        "searches": ["shop.svc.cluster.local", "svc.cluster.local"],
+        "options": ["ndots:5"],
+    } });
+    let result = add(&lab, "limited", &pod, &asked).result();
+    let expected = json!({
+        "nameservers": ["10.96.0.10", "fd00::10"],
+        "search": ["shop.svc.cluster.local", "svc.cluster.local"],
+        "options": ["ndots:5"],
+    });
+    assert_eq!(result["dns"], expected);
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    assert_eq!(add(&lab, "limited", &pod, &asked).result(), result);
+    life::check(&lab, "limited", &pod, &result).nothing();
+    let unknown =
+        add(&lab, "limited", &Netns::new("late"), &json!({ "dns": { "servers": [], "port": 53 } }));
+    unknown.fails(2, &["runtimeConfig.dns.port", "servers, searches, options"]);
+    lab.assert_invariants();
+}
