@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings, cni,
+    process::installed,
     settings::{DPU, PROXY, dpu_address},
     wait_for,
 };
@@ -49,10 +50,20 @@ impl Lab {
     /// When it does not come up.
     #[must_use]
     pub fn start(settings: &Settings) -> Self {
+        Self::start_with(settings, |_folder| ())
+    }
+
+    /// Likewise, of what `prepare` has put into its folder.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn start_with(settings: &Settings, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
         let path = folder.path();
         let pki = Pki::make(path.join("pki"));
         write_files(settings, path, &pki);
+        prepare(path);
         let card = Card::plug(settings, path);
         let proxy = settings
             .proxied
@@ -125,10 +136,10 @@ impl Lab {
         self.execute(&Call::new("STATUS", &self.configuration("blue")))
     }
 
-    /// Executes the plugin in the host's namespace.
+    /// Executes the plugin in the host's namespace, from the lab's `bin` if it is there.
     #[must_use]
     pub fn execute(&self, call: &Call) -> Answer {
-        call.execute(&self.card.host)
+        call.execute_command(self.card.host.command(installed("host-shim", self.path())))
     }
 
     /// The operator `admin`.

@@ -75,7 +75,7 @@ fn listed(name: &str, option: &str) -> Vec<String> {
 }
 
 /// Where a program is started from.
-fn installed(name: &str, folder: &Path) -> PathBuf {
+pub(crate) fn installed(name: &str, folder: &Path) -> PathBuf {
     let installed = folder.join("bin").join(name);
     if installed.exists() { installed } else { program(name) }
 }

@@ -31,6 +31,7 @@ mod operators;
 mod outages;
 mod pfs;
 mod pods;
+mod releases;
 mod renewals;
 mod restarts;
 mod routing;

@@ -45,6 +45,21 @@ fn the_demo_tells_the_main_job_in_few_lines() {
 }
 
 #[test]
+fn a_clone_without_the_release_before_is_told_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["hack/release-before", "hack/lib.sh", "tests/release-before"] {
+        let copy = folder.path().join(file);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(path("..").join(file), copy).unwrap();
+    }
+    let mut script = Command::new(folder.path().join("hack/release-before"));
+    let output = run(script.env_remove("CARGO_TARGET_DIR"));
+    let said = text(&output);
+    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
+    assert!(said.contains("tests/release-before") && said.contains("--unshallow"), "{said}");
+}
+
+#[test]
 fn every_script_explains_itself() {
     for script in [
         "demo",
@@ -58,6 +73,7 @@ fn every_script_explains_itself() {
         "soak",
         "reliability",
         "fuzz",
+        "release-before",
     ] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));

@@ -1,0 +1,126 @@
+//! Programs of the release before beside today's: what docs/RELEASES.md promises.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{
+    Lab, Netns, Settings, run,
+    scenarios::{
+        life::{assert_in_order, collect_and_detach, outlive_restarts},
+        outages::{Pair, ids},
+    },
+    wait_for,
+};
+
+/// What is replaced together.
+const SERVICE: &[&str] = &["dpu-service"];
+const HOST: &[&str] = &["host-shim", "host-shim-agent"];
+
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The folder of the programs of the release before, which are built if they have not been.
+fn release_before() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/release-before");
+    let output = run(&mut Command::new(script));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+/// Has these programs started from the release before in a lab's folder.
+fn install_old(folder: &Path, programs: &[&str]) {
+    let installed = folder.join("bin");
+    fs::create_dir_all(&installed).unwrap();
+    for program in programs {
+        fs::copy(release_before().join(program), installed.join(program)).unwrap();
+    }
+}
+
+fn uninstall_old(lab: &Lab, programs: &[&str]) {
+    for program in programs {
+        fs::remove_file(lab.path().join("bin").join(program)).unwrap();
+    }
+}
+
+/// A lab of which these programs are of the release before.
+fn mixed(programs: &[&str]) -> Lab {
+    Lab::start_with(&Settings::default(), |folder| install_old(folder, programs))
+}
+
+/// Everything that a runtime asks for, and recovery, of a mixed lab.
+fn assert_works(mut lab: Lab) {
+    let pair = Pair::attach(&lab);
+    let before = ids(&lab);
+    outlive_restarts(&mut lab, &pair);
+    assert_eq!(ids(&lab), before);
+    lab.service.crash();
+    lab.del("blue", &pair.a, "eth0").nothing();
+    lab.start_service();
+    lab.wait_until_good();
+    wait_for("the release to be delivered", LIMIT, || (ids(&lab).len() == 1).then_some(()));
+    let _ = lab.add("blue", &pair.a, "eth0").result();
+    lab.assert_invariants();
+    collect_and_detach(&lab, &pair);
+}
+
+#[test]
+fn a_host_of_the_release_before_works_with_todays_service() {
+    assert_works(mixed(HOST));
+}
+
+#[test]
+fn a_service_of_the_release_before_works_with_todays_host() {
+    assert_works(mixed(SERVICE));
+}
+
+/// What pods and operators have from the release before outlives the upgrade of one side and then of the
+/// other, between which both serve.
+fn assert_upgrades(sides: [&[&str]; 2]) {
+    let mut lab = mixed(&[SERVICE, HOST].concat());
+    let network = lab.path().join("red.json");
+    fs::write(&network, r#"{ "name": "red", "subnets": [{ "cidr": "10.8.0.0/24" }] }"#).unwrap();
+    let _ = lab.operator().says(&["apply", "-f", network.to_str().unwrap()]);
+    let (red, gone) = (Netns::new("red"), Netns::new("gone"));
+    let of_red = lab.add("red", &red, "eth0").result();
+    let _ = lab.add("green", &gone, "eth0").result();
+    let pair = Pair::attach(&lab);
+
+    lab.service.crash();
+    lab.del("green", &gone, "eth0").nothing();
+    lab.agent.crash();
+    uninstall_old(&lab, sides[0]);
+    lab.start_service();
+    lab.start_agent();
+    lab.wait_until_good();
+    wait_for("the release to be delivered", LIMIT, || (ids(&lab).len() == 3).then_some(()));
+    let before = ids(&lab);
+    assert_in_order(&lab, &pair);
+    assert_eq!(lab.add("red", &red, "eth0").result(), of_red);
+
+    lab.service.stop();
+    lab.agent.stop();
+    uninstall_old(&lab, sides[1]);
+    lab.start_agent();
+    lab.start_service();
+    lab.wait_until_good();
+    outlive_restarts(&mut lab, &pair);
+    assert_eq!(lab.add("red", &red, "eth0").result(), of_red);
+    assert_eq!(ids(&lab), before);
+
+    lab.del("red", &red, "eth0").nothing();
+    collect_and_detach(&lab, &pair);
+}
+
+#[test]
+fn journal_and_records_of_the_release_before_outlive_an_upgrade_of_the_service_and_then_of_the_host()
+ {
+    assert_upgrades([SERVICE, HOST]);
+}
+
+#[test]
+fn journal_and_records_of_the_release_before_outlive_an_upgrade_of_the_host_and_then_of_the_service()
+ {
+    assert_upgrades([HOST, SERVICE]);
+}
