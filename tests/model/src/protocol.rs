@@ -14,7 +14,7 @@ use crate::{
         AgentPhase, BootId, Budget, Container, Dpu, Function, Host, HostTime, Key, Life, Netns,
         Place, SessionId, System, Vf,
     },
-    wire::{Call, HostMessage, InFlight, Request, Wire},
+    wire::{Call, Detach, HostMessage, InFlight, Request, Wire},
 };
 
 /// The protocol, within bounds.
@@ -132,6 +132,11 @@ pub enum Protection {
     KeptBeforeAnswer,
     /// What was answered stays, though the caller of a repeat has gone.
     AnsweredStays,
+    /// An Attach that a later Detach of its key has overtaken reserves nothing.
+    OvertakenReservesNothing,
+    /// A Detach is served before an Attach of its key that was made later on the same connection. The
+    /// service does not check that: calls begin in the order in which they come.
+    DetachBeforeLaterAttach,
 }
 
 /// All that can happen.
@@ -572,6 +577,7 @@ impl System {
         let own_vfs: Vec<_> =
             self.vfs().filter(|vf| usize::from(self.host_of(*vf)) == host).collect();
         self.forget_told(host, &own_vfs);
+        self.forget_overtaken(host);
         let mut times = Vec::new();
         self.each_time(host, &own_vfs, &mut |time| times.push(*time));
         times.sort_unstable();
@@ -602,6 +608,21 @@ impl System {
         }
     }
 
+    /// That a key was given back makes no difference once no older Attach is under way.
+    fn forget_overtaken(&mut self, host: usize) {
+        let Host { boot_id, wire, .. } = &self.hosts[host];
+        let is_asked_before = |key: Key, until: HostTime| {
+            wire.requests.iter().any(|request| match request.call {
+                Call::Attach { key: of, as_of, .. } => of == key && as_of <= until,
+                Call::Detach(_) => false,
+            })
+        };
+        let Some(service) = &mut self.dpu.service else { return };
+        service.overtaken.retain(|(key, boot, until)| {
+            usize::from(key.host) != host || boot == boot_id && is_asked_before(*key, *until)
+        });
+    }
+
     /// All times on a host's clock.
     fn each_time(&mut self, host: usize, vfs: &[Vf], visit: &mut impl FnMut(&mut HostTime)) {
         let Host { agent, wire, .. } = &mut self.hosts[host];
@@ -616,8 +637,8 @@ impl System {
             }
         }
         for request in &mut wire.requests {
-            if let Call::Detach(detach) = &mut request.call {
-                visit(&mut detach.as_of);
+            match &mut request.call {
+                Call::Attach { as_of, .. } | Call::Detach(Detach { as_of, .. }) => visit(as_of),
             }
         }
         for message in wire.streams.iter_mut().flat_map(|stream| &mut stream.up) {
@@ -628,6 +649,11 @@ impl System {
             }
         }
         let Some(service) = &mut self.dpu.service else { return };
+        for (key, _, until) in &mut service.overtaken {
+            if usize::from(key.host) == host {
+                visit(until);
+            }
+        }
         for vf in vfs {
             if let Some((_, at)) = &mut service.told[usize::from(vf.0)] {
                 visit(at);

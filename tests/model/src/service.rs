@@ -6,7 +6,7 @@ mod recovery;
 mod session;
 
 use crate::{
-    protocol::Protocol,
+    protocol::{Protection, Protocol},
     system::{
         Address, AttachmentId, BootId, HostId, HostTime, Key, Phase, Record, SessionId, System, Vf,
     },
@@ -29,6 +29,8 @@ pub struct Service {
     pub offered: Vec<bool>,
     /// VFs in quarantine, because their host holds them for nobody that the journal knows.
     pub unaccounted: Vec<bool>,
+    /// `Overtaken`: the keys that their hosts gave back, and until when.
+    pub overtaken: Vec<(Key, BootId, HostTime)>,
     /// As of when the latest Detach of each VF spoke.
     pub told: Vec<Option<(BootId, HostTime)>>,
     /// The sessions in force, by host.
@@ -119,7 +121,7 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
     /// `Engine::admit`, or `Engine::detach` up to `set_releasing`: a call gets its key's lock.
-    TakesUp(Key, SessionId),
+    TakesUp(Request),
     /// `Engine::record`.
     Commits(Key),
     /// `Engine::program`.
@@ -154,6 +156,7 @@ impl Service {
             known: vec![false; vfs],
             offered: vec![false; vfs],
             unaccounted: vec![false; vfs],
+            overtaken: Vec::new(),
             told: vec![None; vfs],
             sessions: vec![None; hosts],
             newest: vec![SessionId::default(); hosts],
@@ -247,6 +250,24 @@ impl Service {
         (0..addresses).map(Address).find(|address| !is_held(*address))
     }
 
+    /// `Overtaken::note`.
+    fn note_overtaken(&mut self, key: Key, boot_id: BootId, until: HostTime) {
+        let until = self.overtaken_until(key, boot_id).map_or(until, |known| known.max(until));
+        self.overtaken.retain(|(of, ..)| *of != key);
+        self.overtaken.push((key, boot_id, until));
+        self.overtaken.sort_unstable();
+    }
+
+    /// `Overtaken::has`.
+    fn has_overtaken(&self, key: Key, boot_id: BootId, asked: HostTime) -> bool {
+        self.overtaken_until(key, boot_id).is_some_and(|until| asked <= until)
+    }
+
+    fn overtaken_until(&self, key: Key, boot_id: BootId) -> Option<HostTime> {
+        let of_key = self.overtaken.iter().find(|(of, boot, _)| (*of, *boot) == (key, boot_id));
+        of_key.map(|(.., until)| *until)
+    }
+
     /// `Registry::returned_after`.
     fn returned_after(&self, vf: Vf, boot_id: BootId, as_of: HostTime) -> bool {
         self.told[usize::from(vf.0)].is_some_and(|(boot, at)| boot == boot_id && at > as_of)
@@ -283,9 +304,11 @@ impl Protocol {
     pub fn service_actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
         let Some(service) = &system.dpu.service else { return };
         for (host, of_host) in (0..).zip(&system.hosts) {
-            for (number, request) in of_host.wire.requests.iter().enumerate() {
-                if !service.is_locked(request.key) && !of_host.wire.has_earlier(number) {
-                    add(ServiceAction::TakesUp(request.key, request.connection));
+            for request in &of_host.wire.requests {
+                let waits = of_host.wire.waits_behind_detach(request)
+                    && self.has(Protection::DetachBeforeLaterAttach);
+                if !waits && !service.is_locked(request.key) {
+                    add(ServiceAction::TakesUp(*request));
                 }
             }
             for stream in &of_host.wire.streams {
@@ -334,9 +357,7 @@ impl Protocol {
     /// Does what the service can do.
     pub fn service_does(&self, system: &mut System, action: ServiceAction) {
         match action {
-            ServiceAction::TakesUp(key, connection) => {
-                self.takes_up(system, key, connection);
-            }
+            ServiceAction::TakesUp(request) => self.takes_up(system, request),
             ServiceAction::Commits(key) => self.commits(system, key),
             ServiceAction::Programs(key) => self.programs(system, key),
             ServiceAction::Unprograms(key) => self.unprograms(system, key),
@@ -358,14 +379,16 @@ impl Protocol {
         }
     }
 
-    fn takes_up(&self, system: &mut System, key: Key, connection: SessionId) {
+    fn takes_up(&self, system: &mut System, request: Request) {
+        let Request { key, connection, call, is_awaited } = request;
         let requests = &mut system.host_mut(key).wire.requests;
-        let is_it = |request: &Request| (request.key, request.connection) == (key, connection);
-        let Some(place) = requests.iter().position(is_it) else { return };
-        let request = requests.remove(place);
-        match request.call {
-            Call::Attach { key, session } => self.admits(system, key, session, request.is_awaited),
-            Call::Detach(detach) => self.detaches(system, detach, connection, request.is_awaited),
+        let Some(place) = requests.iter().position(|other| *other == request) else { return };
+        requests.remove(place);
+        match call {
+            Call::Attach { session, as_of, .. } => {
+                self.admits(system, key, (session, as_of), is_awaited);
+            }
+            Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
         }
     }
 }

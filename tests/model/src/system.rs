@@ -41,7 +41,7 @@ pub struct SessionId(pub u8);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId(pub u8);
 
-/// A time on a host's clock. It moves on whenever a VF has come back.
+/// A time on a host's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostTime(pub u8);
 
@@ -312,6 +312,12 @@ impl Host {
     #[must_use]
     pub fn by_vf(&self, vf: Vf) -> Option<&AgentRecord> {
         self.records().find(|record| record.attachment.vf == vf)
+    }
+
+    /// The time, which goes on whenever it is told to the DPU in a call.
+    pub fn tick(&mut self) -> HostTime {
+        self.clock.0 += 1;
+        self.clock
     }
 
     /// The agent's records.

@@ -1,7 +1,8 @@
-//! What is under way between a host and its DPU. Calls may overtake each other and the session's
-//! messages. The messages of one session stay in order, and so do the calls for one key that are made
-//! on one connection: a Detach that overtakes an Attach within the service takes that back all the
-//! same (dpu-service/src/attachments/overtaken.rs).
+//! What is under way between a host and its DPU.
+//!
+//! The messages of one session stay in order. Calls may overtake those messages and each other, also on
+//! one connection: each is served by a task of its own. One order is relied on, and taken for granted
+//! here: an Attach is not served before a Detach of its key that was made earlier on its connection.
 
 use crate::system::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
 
@@ -38,6 +39,8 @@ pub enum Call {
         key: Key,
         /// The session in force, as the host believes.
         session: SessionId,
+        /// `as_of_ns`: when the host asked.
+        as_of: HostTime,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -160,16 +163,17 @@ impl Wire {
     /// Sends a call.
     pub fn ask(&mut self, connection: SessionId, call: Call) {
         self.requests.push(Request { key: call.key(), connection, call, is_awaited: true });
-        // Among those of one key and connection the order stays.
-        self.requests.sort_by_key(|request| (request.key, request.connection));
+        self.requests.sort_unstable();
     }
 
-    /// Whether an earlier call of the same key and connection is taken up first: HTTP/2 keeps the
-    /// order of calls, and a key's lock that of those who wait for it.
+    /// Whether an Attach waits behind a Detach of its key that was made earlier on the same connection.
     #[must_use]
-    pub fn has_earlier(&self, number: usize) -> bool {
-        let of = |request: &Request| (request.key, request.connection);
-        number > 0 && of(&self.requests[number - 1]) == of(&self.requests[number])
+    pub fn waits_behind_detach(&self, attach: &Request) -> bool {
+        let Call::Attach { as_of, .. } = attach.call else { return false };
+        let is_of_it =
+            |other: &&Request| (other.key, other.connection) == (attach.key, attach.connection);
+        let is_earlier = |other: &Request| matches!(other.call, Call::Detach(Detach { as_of: earlier, .. }) if earlier < as_of);
+        self.requests.iter().filter(is_of_it).any(is_earlier)
     }
 
     /// Sends an answer.

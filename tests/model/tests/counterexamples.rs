@@ -31,7 +31,8 @@ fn a_late_release_of_an_old_sandbox_would_hit_the_new_one() {
 
 #[test]
 fn an_attach_of_an_ended_session_would_leave_an_attachment_that_nobody_knows() {
-    is_needed(Protection::SessionCheck, SETTLES, bounds(1, [Breakage::AgentDies]));
+    let bounds = bounds(1, [Breakage::CallerDies, Breakage::AgentDies]);
+    is_needed(Protection::SessionCheck, SETTLES, bounds);
 }
 
 #[test]
@@ -171,4 +172,18 @@ fn an_add_answered_before_that_is_recorded_would_be_undone_by_the_next_agent() {
 #[test]
 fn a_repeat_whose_caller_died_would_undo_what_was_answered() {
     is_needed(Protection::AnsweredStays, CONFIRMED_STAYS, bounds(2, [Breakage::CallerDies]));
+}
+
+/// Found in the service: of two calls on one connection the later may be served first.
+#[test]
+fn an_attach_that_its_detach_has_overtaken_would_reserve_what_nobody_gives_back() {
+    let bounds = bounds(1, [Breakage::CallerDies]);
+    is_needed(Protection::OvertakenReservesNothing, SETTLES, bounds);
+}
+
+/// The service does not look whether a Detach is older than what it finds of its key.
+#[test]
+fn a_detach_that_a_later_attach_has_overtaken_would_take_that_back() {
+    let faults = Bounds { faults: 2, ..bounds(2, [Breakage::CallTimesOut]) };
+    is_needed(Protection::DetachBeforeLaterAttach, CONFIRMED_STAYS, faults);
 }

@@ -157,7 +157,8 @@ pub(super) fn calls_attach(system: &mut System, key: Key) {
     let Some(Step::CallAttach(netns, _)) = step(system, key) else { return };
     let host = system.host_mut(key);
     let Some(session) = host.agent.as_ref().and_then(Agent::session) else { return };
-    host.wire.ask(session, Call::Attach { key, session });
+    let as_of = host.tick();
+    host.wire.ask(session, Call::Attach { key, session, as_of });
     set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
 }
 

@@ -107,9 +107,8 @@ pub(super) fn detach_request(
     id: Option<AttachmentId>,
     returned: bool,
 ) -> Detach {
-    let clock = &mut system.host_mut(key).clock;
-    clock.0 += 1;
-    Detach { key, id, returned, as_of: *clock }
+    let as_of = system.host_mut(key).tick();
+    Detach { key, id, returned, as_of }
 }
 
 /// `Agent::detach` and `detach_unrecorded`.

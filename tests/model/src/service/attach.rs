@@ -3,7 +3,7 @@
 use super::{Entry, Flow, Work, put};
 use crate::{
     protocol::{Protection, Protocol},
-    system::{AttachmentId, Key, Phase, Record, SessionId, System},
+    system::{AttachmentId, HostTime, Key, Phase, Record, SessionId, System},
     wire::Answer,
 };
 
@@ -13,7 +13,7 @@ impl Protocol {
         &self,
         system: &mut System,
         key: Key,
-        session: SessionId,
+        (session, as_of): (SessionId, HostTime),
         is_awaited: bool,
     ) {
         let answer = |system: &mut System, answer| {
@@ -28,6 +28,10 @@ impl Protocol {
             _ if !self.has(Protection::SessionCheck) => system.host(key).boot_id,
             _ => return answer(system, Answer::Stale),
         };
+        let is_overtaken = service.has_overtaken(key, boot_id, as_of);
+        if is_overtaken && self.has(Protection::OvertakenReservesNothing) {
+            return answer(system, Answer::Refused);
+        }
         if let Some(entry) = service.by_key(key).copied() {
             if !entry.is_held() {
                 return answer(system, Answer::Refused);

@@ -25,6 +25,10 @@ impl Protocol {
             }
             return;
         }
+        // Under the key's lock from here to its end: an Attach sees either nothing of it or all.
+        if let Some((_, boot_id)) = service.sessions[usize::from(key.host)] {
+            service.note_overtaken(key, boot_id, as_of);
+        }
         let is_meant = |record: &Record| {
             id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
         };
