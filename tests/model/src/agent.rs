@@ -1,24 +1,19 @@
 //! The agent on a host: host-shim/src/agent.
 
+mod actions;
 mod attach;
 mod detach;
 mod recovery;
 mod session;
 
 use crate::{
-    protocol::Protocol,
-    system::{
-        AttachmentId, CallId, Function, HostId, Key, Netns, Place, Record, SessionId, System, Vf,
-    },
-    wire::{Answer, Detach, InFlight, Request, VfCondition},
+    host::{Function, Place},
+    names::{AttachmentId, CallId, Key, Netns, Record, SessionId, Vf},
+    system::System,
+    wire::{Detach, VfCondition},
 };
 
-pub use session::conditions;
-
-use attach::{calls_attach, hears_attached};
-use detach::{begins_del, begins_release, begins_release_on_request, brings_home};
-use recovery::{delivers_detach, reconciles, upkeep};
-use session::{hears, notices_end, sends_inventory};
+pub use actions::AgentAction;
 
 /// What the agent has in memory besides its records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -205,194 +200,6 @@ impl Task {
     }
 }
 
-/// What an agent can do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentAction {
-    /// `Agent::attach`, `detach` or `release_on_request`: somebody gets the key's lock.
-    Begins(Key),
-    /// `Agent::call_attach`.
-    CallsAttach(Key),
-    /// `Agent::call_attach`: the answer.
-    HearsAttached(Key),
-    /// `Agent::record`.
-    WritesRecord(Key),
-    /// `Agent::ask_for`: the caller of an attach has gone.
-    NoticesHangup(Key, InFlight),
-    /// `Agent::move_in`.
-    MovesIn(Key),
-    /// `Agent::confirm`, the first half: the record.
-    Keeps(Key),
-    /// `Agent::confirm`, the second half: the answer.
-    Answers(Key),
-    /// `Agent::begin_release`.
-    BeginsRelease(Key),
-    /// `Agent::bring_home`.
-    BringsHome(Key),
-    /// `Agent::call_detach`.
-    CallsDetach(Key),
-    /// `Agent::call_detach`: the answer.
-    HearsDetached(Key),
-    /// `Agent::reconcile`, unasked.
-    Reconciles(Key),
-    /// `Agent::deliver_detaches`.
-    DeliversDetach(Key),
-    /// `Agent::restore_free_vfs`.
-    RestoresFreeVf(Vf),
-    /// `Agent::send_inventory`.
-    SendsInventory(HostId),
-    /// `Agent::hello`, the first half: what is under way is listed before what is recorded.
-    Connects(HostId),
-    /// `Agent::hello`, the second half.
-    SaysHello(HostId),
-    /// `Agent::hear`.
-    Hears(HostId),
-    /// `Session::keep`: the DPU has ended the session.
-    NoticesEnd(HostId),
-}
-
-impl Protocol {
-    /// What the agent of a host can do next.
-    pub fn agent_actions(&self, system: &System, host: HostId, add: &mut impl FnMut(AgentAction)) {
-        let Some(agent) = &system.hosts[usize::from(host)].agent else { return };
-        for key in system.keys().filter(|key| key.host == host) {
-            match agent.task(key) {
-                Some(task) => self.task_actions(system, key, *task, add),
-                None => Self::idle_actions(system, agent, key, add),
-            }
-        }
-        for vf in system.vfs().filter(|vf| system.host_of(*vf) == host) {
-            let function = system.function(vf);
-            let is_free = function.place == Place::Home
-                && function.carries.is_some()
-                && system.hosts[usize::from(host)].by_vf(vf).is_none();
-            if is_free {
-                add(AgentAction::RestoresFreeVf(vf));
-            }
-        }
-        self.session_actions(system, host, agent, add);
-    }
-
-    fn idle_actions(system: &System, agent: &Agent, key: Key, add: &mut impl FnMut(AgentAction)) {
-        if agent.is_wanted(key) {
-            add(AgentAction::Begins(key));
-        }
-        if upkeep(system, key).is_some() {
-            add(AgentAction::Reconciles(key));
-        }
-        let is_up = agent.session().is_some();
-        if is_up && agent.undelivered.iter().any(|detach| detach.key == key) {
-            add(AgentAction::DeliversDetach(key));
-        }
-    }
-
-    fn task_actions(
-        &self,
-        system: &System,
-        key: Key,
-        task: Task,
-        add: &mut impl FnMut(AgentAction),
-    ) {
-        let host = system.host(key);
-        let Some(agent) = &host.agent else { return };
-        let is_answered = || host.wire.answers.iter().any(|(of, _)| *of == key);
-        let is_asking = matches!(task.step, Step::CallAttach(..) | Step::AwaitAttach(..));
-        if is_asking && !system.is_awaited(key, agent.calls[usize::from(key.container)]) {
-            add(AgentAction::NoticesHangup(key, InFlight::Late));
-            let is_under_way = |request: &Request| request.is_awaited && request.key == key;
-            if host.wire.requests.iter().any(is_under_way) {
-                add(AgentAction::NoticesHangup(key, InFlight::Lost));
-            }
-        }
-        match task.step {
-            Step::CallAttach(_, asked) => {
-                if agent.session().is_some_and(|session| Some(session) != asked) {
-                    add(AgentAction::CallsAttach(key));
-                }
-            }
-            Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
-            Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
-            Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
-            Step::WriteRecord(_, attachment, _) => {
-                let other = host.by_vf(attachment.vf).map(|holder| holder.attachment.key);
-                if other.is_none_or(|other| other == key || agent.task(other).is_none()) {
-                    add(AgentAction::WritesRecord(key));
-                }
-            }
-            Step::MoveIn(..) => add(AgentAction::MovesIn(key)),
-            Step::Keep(..) => add(AgentAction::Keeps(key)),
-            Step::Answer(..) => add(AgentAction::Answers(key)),
-            Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
-            Step::BringHome(_) => add(AgentAction::BringsHome(key)),
-            // Where a session is about to begin, it is waited for.
-            Step::CallDetach(..) => {
-                if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
-                    add(AgentAction::CallsDetach(key));
-                }
-            }
-        }
-    }
-
-    fn session_actions(
-        &self,
-        system: &System,
-        host: HostId,
-        agent: &Agent,
-        add: &mut impl FnMut(AgentAction),
-    ) {
-        let streams = &system.hosts[usize::from(host)].wire.streams;
-        let stream = |session| streams.iter().find(|stream| stream.session == session);
-        match agent.standing {
-            Standing::Down if system.dpu.service.is_some() => add(AgentAction::Connects(host)),
-            Standing::Down => {}
-            Standing::Connecting(_) => add(AgentAction::SaysHello(host)),
-            Standing::Opening(session) | Standing::Up(session) => {
-                let Some(stream) = stream(session) else { return };
-                if !stream.down.is_empty() {
-                    add(AgentAction::Hears(host));
-                } else if stream.is_ended {
-                    add(AgentAction::NoticesEnd(host));
-                }
-                let is_up = agent.session().is_some();
-                if is_up && agent.sent_inventory.as_ref() != Some(&conditions(system, host)) {
-                    add(AgentAction::SendsInventory(host));
-                }
-            }
-        }
-    }
-
-    /// Does what an agent can do.
-    pub fn agent_does(&self, system: &mut System, action: AgentAction) {
-        match action {
-            AgentAction::Begins(key) => self.begins(system, key),
-            AgentAction::CallsAttach(key) => calls_attach(system, key),
-            AgentAction::HearsAttached(key) => hears_attached(system, key),
-            AgentAction::NoticesHangup(key, in_flight) => {
-                self.abandon(system, key, in_flight);
-                self.disowns(system, key);
-            }
-            AgentAction::Keeps(key) => self.keeps(system, key),
-            AgentAction::Answers(key) => self.answers(system, key),
-            AgentAction::WritesRecord(key) => self.writes_record(system, key),
-            AgentAction::MovesIn(key) => self.moves_in(system, key),
-            AgentAction::BeginsRelease(key) => begins_release(system, key),
-            AgentAction::BringsHome(key) => brings_home(system, key),
-            AgentAction::CallsDetach(key) => self.calls_detach(system, key),
-            AgentAction::HearsDetached(key) => {
-                let answer = system.host_mut(key).wire.take_answer(key);
-                self.detach_ends(system, key, answer == Some(Answer::Detached));
-            }
-            AgentAction::Reconciles(key) => reconciles(system, key),
-            AgentAction::DeliversDetach(key) => delivers_detach(system, key),
-            AgentAction::RestoresFreeVf(vf) => system.function_mut(vf).carries = None,
-            AgentAction::SendsInventory(host) => sends_inventory(system, host),
-            AgentAction::Connects(host) => self.connects(system, host),
-            AgentAction::SaysHello(host) => self.says_hello(system, host),
-            AgentAction::Hears(host) => hears(system, host),
-            AgentAction::NoticesEnd(host) => notices_end(system, host),
-        }
-    }
-}
-
 fn step(system: &System, key: Key) -> Option<Step> {
     Some(system.host(key).agent.as_ref()?.task(key)?.step)
 }
@@ -416,18 +223,6 @@ fn ends(system: &mut System, key: Key) {
 fn move_vf(system: &mut System, attachment: Record, netns: Netns) {
     let carries = Some(attachment.id);
     *system.function_mut(attachment.vf) = Function { place: Place::Pod(netns), carries };
-}
-
-impl Protocol {
-    fn begins(&self, system: &mut System, key: Key) {
-        let Some(agent) = system.agent_mut(key) else { return };
-        let wish = agent.waiting[usize::from(key.container)].remove(0);
-        match wish {
-            Wish::Add(netns, call) => self.begins_add(system, key, netns, call),
-            Wish::Del => begins_del(system, key),
-            Wish::Release(id) => begins_release_on_request(system, key, id),
-        }
-    }
 }
 
 /// The call of ADD that a key's task is of.

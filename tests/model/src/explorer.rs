@@ -13,13 +13,13 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt::{self, Debug},
-    hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher},
+    hash::{BuildHasherDefault, Hasher},
 };
 
 /// What is explored.
 pub trait Model {
     /// All there is at one moment.
-    type State: Clone + Debug + Hash;
+    type State: Clone + Debug;
     /// One thing that can happen.
     type Action: Copy + Debug;
 
@@ -31,6 +31,15 @@ pub trait Model {
     fn next(&self, state: &Self::State, action: Self::Action) -> Self::State;
     /// Whether the action happens by itself, sooner or later, if nothing breaks.
     fn is_progress(&self, action: Self::Action) -> bool;
+    /// What tells states apart. Those that differ only in the names of what is alike may have the same.
+    fn fingerprint(&self, state: &Self::State) -> u64;
+    /// The name of a promise about steps that this one breaks, if any.
+    fn broken_by_step(
+        &self,
+        before: &Self::State,
+        action: Self::Action,
+        after: &Self::State,
+    ) -> Option<&'static str>;
     /// The name of an invariant that the state breaks, if any.
     fn broken_invariant(&self, state: &Self::State) -> Option<&'static str>;
     /// Whether all is in order, and nothing is left over.
@@ -92,6 +101,9 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Result<Extent, Box<Countere
         for &action in &actions {
             extent.transitions += 1;
             let next = model.next(&state, action);
+            if let Some(promise) = model.broken_by_step(&state, action, &next) {
+                return Err(graph.counterexample_of_step(promise, from, action));
+            }
             let known = graph.visited.len();
             let to = graph.visit(&next, Some((from, action)));
             if model.is_progress(action) {
@@ -133,7 +145,7 @@ impl<'a, M: Model> Graph<'a, M> {
     /// The number of a state, new or not.
     fn visit(&mut self, state: &M::State, from: Option<(u32, M::Action)>) -> u32 {
         let next = u32::try_from(self.visited.len()).unwrap_or(u32::MAX);
-        let number = *self.numbers.entry(hash(state)).or_insert(next);
+        let number = *self.numbers.entry(self.model.fingerprint(state)).or_insert(next);
         if number == next {
             self.visited.push(Visited { from, is_settled: self.model.is_settled(state) });
         }
@@ -177,7 +189,25 @@ impl<'a, M: Model> Graph<'a, M> {
     }
 
     fn counterexample(&self, promise: &'static str, number: u32) -> Box<Counterexample<M>> {
-        let actions = self.way_to(number);
+        self.counterexample_of(promise, self.way_to(number))
+    }
+
+    fn counterexample_of_step(
+        &self,
+        promise: &'static str,
+        from: u32,
+        action: M::Action,
+    ) -> Box<Counterexample<M>> {
+        let mut actions = self.way_to(from);
+        actions.push(action);
+        self.counterexample_of(promise, actions)
+    }
+
+    fn counterexample_of(
+        &self,
+        promise: &'static str,
+        actions: Vec<M::Action>,
+    ) -> Box<Counterexample<M>> {
         let follow = |state: M::State, action: &M::Action| self.model.next(&state, *action);
         let state = actions.iter().fold(self.model.initial(), follow);
         Box::new(Counterexample { promise, actions, state })
@@ -188,12 +218,6 @@ impl<'a, M: Model> Graph<'a, M> {
         let last = u32::try_from(self.visited.len().saturating_sub(1)).unwrap_or(u32::MAX);
         self.way_to(last).len()
     }
-}
-
-fn hash(state: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    state.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// What is hashed already.
@@ -219,10 +243,11 @@ mod tests {
     use super::*;
 
     /// Counts up to 3, where it may fall into a hole, and from 3 round to 0 again.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     struct Counter {
         hole: Option<u8>,
         forbidden: Option<u8>,
+        forbidden_step: Option<(u8, u8)>,
     }
 
     impl Model for Counter {
@@ -253,6 +278,14 @@ mod tests {
             true
         }
 
+        fn fingerprint(&self, state: &u8) -> u64 {
+            u64::from(*state)
+        }
+
+        fn broken_by_step(&self, before: &u8, _: u8, after: &u8) -> Option<&'static str> {
+            (Some((*before, *after)) == self.forbidden_step).then_some("forbidden step")
+        }
+
         fn broken_invariant(&self, state: &u8) -> Option<&'static str> {
             (Some(*state) == self.forbidden).then_some("forbidden")
         }
@@ -264,19 +297,27 @@ mod tests {
 
     #[test]
     fn all_states_are_visited_once() {
-        let extent = explore(&Counter { hole: None, forbidden: None }, 100).unwrap();
+        let extent = explore(&Counter::default(), 100).unwrap();
         assert_eq!(extent, Extent { states: 4, transitions: 4, depth: 3 });
     }
 
     #[test]
     fn the_way_to_a_broken_invariant_is_told() {
-        let found = explore(&Counter { hole: Some(9), forbidden: Some(9) }, 100).unwrap_err();
+        let counter = Counter { hole: Some(9), forbidden: Some(9), ..Counter::default() };
+        let found = explore(&counter, 100).unwrap_err();
         assert_eq!((found.promise, found.actions), ("forbidden", vec![1, 2, 9]));
     }
 
     #[test]
+    fn the_way_to_a_forbidden_step_ends_with_it() {
+        let counter = Counter { forbidden_step: Some((2, 3)), ..Counter::default() };
+        let found = explore(&counter, 100).unwrap_err();
+        assert_eq!((found.promise, found.actions), ("forbidden step", vec![1, 2, 3]));
+    }
+
+    #[test]
     fn a_cycle_that_never_settles_is_found() {
-        let found = explore(&Counter { hole: Some(9), forbidden: None }, 100).unwrap_err();
+        let found = explore(&Counter { hole: Some(9), ..Counter::default() }, 100).unwrap_err();
         assert_eq!((found.promise, found.actions), (SETTLES, vec![1, 2, 9]));
     }
 }

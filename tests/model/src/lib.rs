@@ -27,10 +27,17 @@
 #![deny(missing_docs)]
 
 pub mod agent;
+pub mod bounds;
 pub mod explorer;
+pub mod faults;
+pub mod host;
+pub mod names;
+pub mod parts;
 pub mod properties;
+pub mod protection;
 pub mod protocol;
 pub mod runtime;
 pub mod service;
 pub mod system;
+mod tidy;
 pub mod wire;

@@ -4,9 +4,12 @@ use std::{io::Write, process::ExitCode, time::Instant};
 
 use clap::{Parser, ValueEnum};
 use protocol_model::{
+    bounds::Bounds,
     explorer::{Extent, explore},
+    faults::Breakage,
     properties::INVARIANTS,
-    protocol::{Bounds, Breakage, Protection, Protocol},
+    protection::Protection,
+    protocol::Protocol,
 };
 
 /// Explores the protocol between hosts and their DPU, and prints how far it got.
@@ -30,6 +33,9 @@ struct Arguments {
     /// Faults.
     #[arg(long, default_value_t = 2)]
     faults: u8,
+    /// So many calls and faults of each host, and so many faults of the DPU; or else of all together.
+    #[arg(long)]
+    each: bool,
     /// What may break. Everything, unless told.
     #[arg(long, value_delimiter = ',')]
     breakable: Vec<Breakage>,
@@ -49,6 +55,7 @@ fn main() -> std::io::Result<ExitCode> {
         addresses,
         adds,
         faults,
+        each,
         mut breakable,
         without,
         limit,
@@ -56,7 +63,7 @@ fn main() -> std::io::Result<ExitCode> {
     if breakable.is_empty() {
         breakable = Breakage::value_variants().to_vec();
     }
-    let bounds = Bounds { hosts, vfs, containers, addresses, adds, faults, breakable };
+    let bounds = Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable };
     let began = Instant::now();
     let protocol = Protocol { bounds, without };
     let mut out = std::io::stdout();
@@ -67,7 +74,7 @@ fn main() -> std::io::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let promises = INVARIANTS.len() + 1;
+    let promises = INVARIANTS.len() + 2;
     let seconds = began.elapsed().as_secs();
     let end = if states > limit { "gave up at the limit" } else { "all visited" };
     writeln!(

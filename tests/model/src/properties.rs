@@ -2,10 +2,10 @@
 
 use crate::{
     agent::Standing,
-    system::{
-        Address, AgentPhase, AgentRecord, BootId, Function, Key, Life, Netns, Phase, Place, Record,
-        System, Vf,
-    },
+    host::{AgentPhase, AgentRecord, Function, Host, Life, Place},
+    names::{Address, BootId, HostId, Key, Netns, Phase, Record, Vf},
+    parts,
+    system::System,
 };
 
 type Invariant = (&'static str, fn(&System) -> bool);
@@ -21,12 +21,17 @@ pub const HELD_ON_BOTH_SIDES: &str =
 pub const CLEAN_AT_HOME: &str = "what is given out is clean at home, or on its own way";
 /// Or until the host reboots, the pod's namespace ends, or an operator takes it away.
 pub const CONFIRMED_STAYS: &str = "what was confirmed to the runtime stays until DEL";
+/// The host whose certificate asked for the attachment has the VF.
+pub const OF_ONE_HOST: &str = "an attachment's VF is its own host's";
+/// Whatever happens at a host, is said by it or done for it: its death, late messages and all.
+pub const OTHERS_UNTOUCHED: &str = "what happens at one host leaves all others as they are";
 /// While the runtime counts on it, the data path never stops.
 pub const PORT_SERVES_ITS_POD: &str = "a representor serves the pod that was confirmed";
 
 /// What must hold at every moment.
-pub const INVARIANTS: [Invariant; 6] = [
+pub const INVARIANTS: [Invariant; 7] = [
     (ONE_VF, no_vf_is_held_twice),
+    (OF_ONE_HOST, vfs_are_of_their_hosts),
     (ONE_ADDRESS, no_address_is_held_twice),
     (HELD_ON_BOTH_SIDES, vfs_are_held),
     (CLEAN_AT_HOME, vfs_are_given_out_clean),
@@ -38,6 +43,19 @@ pub const INVARIANTS: [Invariant; 6] = [
 #[must_use]
 pub fn broken(system: &System) -> Option<&'static str> {
     INVARIANTS.iter().find(|(_, holds)| !holds(system)).map(|(name, _)| *name)
+}
+
+/// The promise that a step at a host breaks, if any: `None` is the DPU itself, which serves all.
+#[must_use]
+pub fn broken_by_step(
+    before: &System,
+    host: Option<HostId>,
+    after: &System,
+) -> Option<&'static str> {
+    let others =
+        (0..).zip(&before.hosts).map(|(other, _)| other).filter(|other| host != Some(*other));
+    let mut others = others.filter(|_| host.is_some());
+    others.any(|other| parts::differ(before, after, other)).then_some(OTHERS_UNTOUCHED)
 }
 
 /// All attachments that the DPU knows of, on disk and in memory.
@@ -54,6 +72,11 @@ fn no_vf_is_held_twice(system: &System) -> bool {
         host.records().all(|a| host.records().all(|b| differ(&a.attachment, &b.attachment)))
     });
     on_dpu && on_host
+}
+
+fn vfs_are_of_their_hosts(system: &System) -> bool {
+    let on_hosts = system.hosts.iter().flat_map(Host::records).map(|record| record.attachment);
+    attachments(system).chain(on_hosts).all(|record| record.vf.host == record.key.host)
 }
 
 fn no_address_is_held_twice(system: &System) -> bool {
@@ -74,7 +97,7 @@ fn in_pod(system: &System, vf: Vf) -> Option<Record> {
 fn vfs_are_held(system: &System) -> bool {
     system.vfs().all(|vf| {
         let Some(id) = system.function(vf).carries else { return true };
-        let host = &system.hosts[usize::from(system.host_of(vf))];
+        let host = &system.hosts[usize::from(vf.host)];
         let is_recorded = host.by_id(id).is_some_and(|record| record.attachment.vf == vf);
         (is_recorded || system.lost.contains(&id))
             && system.dpu.journal.iter().any(|record| (record.id, record.vf) == (id, vf))
@@ -95,7 +118,7 @@ fn counted_on(system: &System, key: Key) -> Option<Record> {
     let lost = || Record {
         id,
         key,
-        vf: Vf(u8::MAX),
+        vf: Vf { host: key.host, number: u8::MAX },
         address: Address(u8::MAX),
         boot_id: BootId::default(),
         phase: Phase::Releasing,
@@ -111,15 +134,17 @@ fn confirmed_stays(system: &System) -> bool {
         let is_live =
             |record: &AgentRecord| (record.phase, record.netns) == (AgentPhase::Live, netns);
         phase == Phase::Held
-            && system.functions.get(usize::from(vf.0)) == Some(&in_pod)
+            && system.hosts[usize::from(vf.host)].functions.get(usize::from(vf.number))
+                == Some(&in_pod)
             && (system.host(key).by_id(id).is_some_and(is_live) || system.lost.contains(&id))
     })
 }
 
 fn ports_serve_their_pods(system: &System) -> bool {
-    system.keys().filter_map(|key| counted_on(system, key)).all(|attachment| {
-        system.dpu.ports.get(usize::from(attachment.vf.0)) == Some(&Some(attachment.id))
-    })
+    system
+        .keys()
+        .filter_map(|key| counted_on(system, key))
+        .all(|attachment| system.dpu.ports.get(&attachment.vf) == Some(&attachment.id))
 }
 
 /// Whether all is in order and nothing is left over: journal, agents' records and kernels agree.
@@ -171,16 +196,15 @@ fn is_container_settled(system: &System, key: Key) -> bool {
 /// A VF serves its pod, or can be had.
 fn is_vf_settled(system: &System, vf: Vf) -> bool {
     let Some(service) = &system.dpu.service else { return false };
-    let number = usize::from(vf.0);
-    let port = system.dpu.ports[number];
+    let port = system.dpu.ports.get(&vf);
     match service.by_vf(vf) {
-        Some(entry) => (port == Some(entry.record.id)) == entry.is_held(),
+        Some(entry) => (port == Some(&entry.record.id)) == entry.is_held(),
         None => {
             let clean = Function { place: Place::Home, carries: None };
             port.is_none()
                 && *system.function(vf) == clean
-                && service.offered[number]
-                && !service.unaccounted[number]
+                && service.offered.contains(&vf)
+                && !service.unaccounted.contains(&vf)
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::{
     agent::{Step, Wish},
-    protocol::wish,
-    system::{AgentPhase, Key, Life, Netns, System},
+    host::{AgentPhase, Life},
+    names::{Key, Netns},
+    system::System,
 };
 
 /// What a runtime does.
@@ -13,10 +14,6 @@ pub enum RuntimeAction {
     Adds(Key),
     /// Calls ADD again for the same sandbox, without DEL in between.
     AddsAgain(Key),
-    /// Ends the call of ADD: its time is over.
-    GivesUp(Key),
-    /// Dies amid a call of ADD, and the runtime with it: nobody calls again. An earlier answer stays.
-    Dies(Key),
     /// Calls DEL of a pod that runs.
     Deletes(Key),
     /// Calls DEL because ADD or DEL has failed.
@@ -24,6 +21,16 @@ pub enum RuntimeAction {
 }
 
 impl RuntimeAction {
+    /// Whose container it is about.
+    #[must_use]
+    pub fn key(self) -> Key {
+        match self {
+            Self::Adds(key) | Self::AddsAgain(key) | Self::Deletes(key) | Self::CleansUp(key) => {
+                key
+            }
+        }
+    }
+
     /// Whether the runtime will do it sooner or later.
     #[must_use]
     pub fn is_owed(self) -> bool {
@@ -36,18 +43,19 @@ impl System {
     pub fn runtime_actions(&self, add: &mut impl FnMut(RuntimeAction)) {
         for key in self.keys().filter(|key| self.host(*key).agent.is_some()) {
             let container = self.container(key);
+            let can_add = self.budget(Some(key.host)).adds > 0;
             match container.life {
-                Life::Absent if self.budget.adds > 0 => add(RuntimeAction::Adds(key)),
+                Life::Absent if can_add => add(RuntimeAction::Adds(key)),
                 Life::Absent | Life::Adding | Life::Deleting | Life::Abandoned => {}
                 Life::Attached(_) => {
                     add(RuntimeAction::Deletes(key));
-                    if self.budget.adds > 0 && container.has_netns {
+                    if can_add && container.has_netns {
                         add(RuntimeAction::AddsAgain(key));
                     }
                 }
                 Life::Failed => {
                     add(RuntimeAction::CleansUp(key));
-                    if self.budget.adds > 0 && container.has_netns {
+                    if can_add && container.has_netns {
                         add(RuntimeAction::AddsAgain(key));
                     }
                 }
@@ -65,20 +73,15 @@ impl System {
                 self.adds(key);
             }
             RuntimeAction::AddsAgain(key) => self.adds(key),
-            RuntimeAction::GivesUp(key) => {
-                let container = self.container_mut(key);
-                (container.life, container.confirmed) = (Life::Failed, None);
-            }
-            RuntimeAction::Dies(key) => self.caller_dies(key),
             RuntimeAction::Deletes(key) | RuntimeAction::CleansUp(key) => {
                 self.container_mut(key).life = Life::Deleting;
-                wish(self, key, Wish::Del);
+                self.wish(key, Wish::Del);
             }
         }
     }
 
     fn adds(&mut self, key: Key) {
-        self.budget.adds -= 1;
+        self.budget_mut(Some(key.host)).adds -= 1;
         let container = self.container_mut(key);
         container.confirmed = match container.life {
             Life::Attached(id) => Some(id),
@@ -87,10 +90,17 @@ impl System {
         container.life = Life::Adding;
         container.call += 1;
         let (sandbox, call) = (container.sandboxes, container.call);
-        wish(self, key, Wish::Add(Netns { key, sandbox }, call));
+        self.wish(key, Wish::Add(Netns { key, sandbox }, call));
     }
 
-    fn caller_dies(&mut self, key: Key) {
+    /// The runtime ends a call of ADD.
+    pub fn gives_up(&mut self, key: Key) {
+        let container = self.container_mut(key);
+        (container.life, container.confirmed) = (Life::Failed, None);
+    }
+
+    /// The caller of an ADD dies, and the runtime with it.
+    pub fn caller_dies(&mut self, key: Key) {
         let container = self.container(key);
         // Of what was kept and not answered before only a DEL can come, which is owed.
         let is_kept = is_kept(self, key) && container.confirmed.is_none();

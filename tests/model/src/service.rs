@@ -1,42 +1,36 @@
 //! The service on the DPU: dpu-service/src/attachments and sessions.rs.
 
+mod actions;
 mod attach;
 mod detach;
 mod recovery;
 mod session;
 
-use crate::{
-    protocol::{Protection, Protocol},
-    system::{
-        Address, AttachmentId, BootId, HostId, HostTime, Key, Phase, Record, SessionId, System, Vf,
-    },
-    wire::{Call, Request},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-pub use detach::tell_release;
+use crate::names::{AttachmentId, BootId, HostId, HostTime, Key, Phase, Record, SessionId, Vf};
 
-use recovery::reconciler_actions;
-use session::{notices_end, welcomes};
+pub use actions::ServiceAction;
 
 /// What the service has in memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Service {
     /// The attachments.
     pub entries: Vec<Entry>,
     /// The VFs whose facts their hosts have told since the service started.
-    pub known: Vec<bool>,
+    pub known: BTreeSet<Vf>,
     /// The VFs that their hosts offer.
-    pub offered: Vec<bool>,
+    pub offered: BTreeSet<Vf>,
     /// VFs in quarantine, because their host holds them for nobody that the journal knows.
-    pub unaccounted: Vec<bool>,
+    pub unaccounted: BTreeSet<Vf>,
     /// `Overtaken`: the keys that their hosts gave back, and until when.
     pub overtaken: Vec<(Key, BootId, HostTime)>,
     /// As of when the latest Detach of each VF spoke.
-    pub told: Vec<Option<(BootId, HostTime)>>,
+    pub told: BTreeMap<Vf, (BootId, HostTime)>,
     /// The sessions in force, by host.
-    pub sessions: Vec<Option<(SessionId, BootId)>>,
+    pub sessions: BTreeMap<HostId, (SessionId, BootId)>,
     /// The newest hello of each host: that of the newest connection, of which each session has its own.
-    pub newest: Vec<SessionId>,
+    pub newest: BTreeMap<HostId, SessionId>,
     /// The flows under way: each holds the lock of its key.
     pub flows: Vec<Flow>,
     /// What follows from the hosts' words, and waits for the key's lock.
@@ -117,53 +111,12 @@ pub struct Verdict {
     pub tells_host: bool,
 }
 
-/// What the service can do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceAction {
-    /// `Engine::admit`, or `Engine::detach` up to `set_releasing`: a call gets its key's lock.
-    TakesUp(Request),
-    /// `Engine::record`.
-    Commits(Key),
-    /// `Engine::program`.
-    Programs(Key),
-    /// `Engine::unprogram`.
-    Unprograms(Key),
-    /// The commit of `Engine::unprogram_and_record`.
-    CommitsRelease(Key),
-    /// `Engine::hello`, `inventory`, `host_attached`: the next message of a session.
-    Reads(HostId, SessionId),
-    /// `Engine::carry_out`: a verdict gets the key's lock.
-    CarriesOut(HostId, AttachmentId),
-    /// `Conversation::hold`: all that the hello's words settle is settled.
-    Welcomes(HostId, SessionId),
-    /// `Attachments::goodbye`.
-    NoticesEnd(HostId, SessionId),
-    /// `Engine::mend`.
-    Mends(Vf),
-    /// `Engine::clear_orphan`.
-    ClearsOrphan(Vf),
-    /// `Engine::finish_returned`.
-    FinishesReturned(Key),
-}
-
 impl Service {
     /// A process that has just been started, on this journal.
     #[must_use]
-    pub fn restore(journal: &[Record], hosts: usize, vfs: usize) -> Self {
+    pub fn restore(journal: &[Record]) -> Self {
         let entry = |record: &Record| Entry::new(*record, None, true);
-        Self {
-            entries: journal.iter().map(entry).collect(),
-            known: vec![false; vfs],
-            offered: vec![false; vfs],
-            unaccounted: vec![false; vfs],
-            overtaken: Vec::new(),
-            told: vec![None; vfs],
-            sessions: vec![None; hosts],
-            newest: vec![SessionId::default(); hosts],
-            flows: Vec::new(),
-            verdicts: Vec::new(),
-            greeting: Vec::new(),
-        }
+        Self { entries: journal.iter().map(entry).collect(), ..Self::default() }
     }
 
     /// The attachment of a key.
@@ -202,7 +155,7 @@ impl Service {
 
     /// The session in force.
     fn current(&self, host: HostId) -> Option<SessionId> {
-        self.sessions[usize::from(host)].map(|(session, _)| session)
+        self.sessions.get(&host).map(|(session, _)| *session)
     }
 
     fn begin(&mut self, flow: Flow) {
@@ -233,23 +186,6 @@ impl Service {
         entry.returned
     }
 
-    /// `Allocator::reserve`: the first free VF.
-    fn free_vf(&self, host: HostId, system: &System) -> Option<Vf> {
-        system.vfs().find(|vf| {
-            let number = usize::from(vf.0);
-            system.host_of(*vf) == host
-                && self.offered[number]
-                && !self.unaccounted[number]
-                && self.by_vf(*vf).is_none()
-        })
-    }
-
-    /// `Pool::allocate`: the first free address. None rests, which is the hardest case.
-    fn free_address(&self, addresses: u8) -> Option<Address> {
-        let is_held = |address| self.entries.iter().any(|entry| entry.record.address == address);
-        (0..addresses).map(Address).find(|address| !is_held(*address))
-    }
-
     /// `Overtaken::note`.
     fn note_overtaken(&mut self, key: Key, boot_id: BootId, until: HostTime) {
         let until = self.overtaken_until(key, boot_id).map_or(until, |known| known.max(until));
@@ -270,7 +206,7 @@ impl Service {
 
     /// `Registry::returned_after`.
     fn returned_after(&self, vf: Vf, boot_id: BootId, as_of: HostTime) -> bool {
-        self.told[usize::from(vf.0)].is_some_and(|(boot, at)| boot == boot_id && at > as_of)
+        self.told.get(&vf).is_some_and(|(boot, at)| *boot == boot_id && *at > as_of)
     }
 }
 
@@ -296,100 +232,6 @@ impl Entry {
     /// Whether the host may still be about to move the VF, in an Attach of this very session.
     fn is_under_way(&self, session: SessionId) -> bool {
         self.session == Some(session) && !self.was_attached
-    }
-}
-
-impl Protocol {
-    /// What the service can do next.
-    pub fn service_actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
-        let Some(service) = &system.dpu.service else { return };
-        for (host, of_host) in (0..).zip(&system.hosts) {
-            for request in &of_host.wire.requests {
-                let waits = of_host.wire.waits_behind_detach(request)
-                    && self.has(Protection::DetachBeforeLaterAttach);
-                if !waits && !service.is_locked(request.key) {
-                    add(ServiceAction::TakesUp(*request));
-                }
-            }
-            for stream in &of_host.wire.streams {
-                let session = stream.session;
-                if service.greeting.contains(&(host, session)) {
-                    continue;
-                }
-                if !stream.up.is_empty() {
-                    add(ServiceAction::Reads(host, session));
-                } else if !stream.agent_listens {
-                    add(ServiceAction::NoticesEnd(host, session));
-                }
-            }
-        }
-        for &Flow { key, work, .. } in &service.flows {
-            let (disk, kernel) = match work {
-                Work::Establish { recorded, programmed } => (
-                    (recorded, ServiceAction::Commits(key)),
-                    (programmed, ServiceAction::Programs(key)),
-                ),
-                Work::GiveBack { recorded, unprogrammed, .. } => (
-                    (recorded, ServiceAction::CommitsRelease(key)),
-                    (unprogrammed, ServiceAction::Unprograms(key)),
-                ),
-            };
-            for (_, action) in [disk, kernel].into_iter().filter(|(is_done, _)| !is_done) {
-                add(action);
-            }
-        }
-        for verdict in &service.verdicts {
-            let key = service.get(verdict.id).map(|entry| entry.record.key);
-            if key.is_none_or(|key| !service.is_locked(key)) {
-                add(ServiceAction::CarriesOut(verdict.host, verdict.id));
-            }
-        }
-        for &(host, session) in &service.greeting {
-            let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
-            let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
-            if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
-                add(ServiceAction::Welcomes(host, session));
-            }
-        }
-        reconciler_actions(system, service, add);
-    }
-
-    /// Does what the service can do.
-    pub fn service_does(&self, system: &mut System, action: ServiceAction) {
-        match action {
-            ServiceAction::TakesUp(request) => self.takes_up(system, request),
-            ServiceAction::Commits(key) => self.commits(system, key),
-            ServiceAction::Programs(key) => self.programs(system, key),
-            ServiceAction::Unprograms(key) => self.unprograms(system, key),
-            ServiceAction::CommitsRelease(key) => self.commits_release(system, key),
-            ServiceAction::Reads(host, session) => self.reads(system, host, session),
-            ServiceAction::CarriesOut(host, id) => self.carries_out(system, host, id),
-            ServiceAction::Welcomes(host, session) => welcomes(system, host, session),
-            ServiceAction::NoticesEnd(host, session) => notices_end(system, host, session),
-            ServiceAction::Mends(vf) => {
-                let id = system.dpu.service.as_ref().and_then(|service| service.by_vf(vf));
-                system.dpu.ports[usize::from(vf.0)] = id.map(|entry| entry.record.id);
-            }
-            ServiceAction::ClearsOrphan(vf) => system.dpu.ports[usize::from(vf.0)] = None,
-            ServiceAction::FinishesReturned(key) => {
-                let Some(service) = system.service_mut() else { return };
-                let Some(id) = service.by_key(key).map(|entry| entry.record.id) else { return };
-                self.gives_back(service, (key, id), true, None);
-            }
-        }
-    }
-
-    fn takes_up(&self, system: &mut System, request: Request) {
-        let Request { key, connection, call, is_awaited } = request;
-        let requests = &mut system.host_mut(key).wire.requests;
-        let Some(place) = requests.iter().position(|other| *other == request) else { return };
-        requests.remove(place);
-        match call {
-            Call::Attach { session, as_of, .. } => {
-                self.admits(system, key, (session, as_of), is_awaited);
-            }
-            Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
-        }
     }
 }
 

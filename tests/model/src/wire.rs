@@ -4,7 +4,7 @@
 //! one connection: each is served by a task of its own. One order is relied on, and taken for granted
 //! here: an Attach is not served before a Detach of its key that was made earlier on its connection.
 
-use crate::system::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
+use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
 
 /// What is under way between one host and the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

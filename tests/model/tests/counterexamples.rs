@@ -4,9 +4,15 @@
 #![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
+    bounds::Bounds,
     explorer::{SETTLES, explore},
-    properties::{CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, ONE_VF, PORT_SERVES_ITS_POD},
-    protocol::{Bounds, Breakage, Protection, Protocol},
+    faults::Breakage,
+    properties::{
+        CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST, ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED,
+        PORT_SERVES_ITS_POD,
+    },
+    protection::Protection,
+    protocol::Protocol,
 };
 
 /// Without `protection` the promise is broken within `bounds`.
@@ -186,4 +192,34 @@ fn an_attach_that_its_detach_has_overtaken_would_reserve_what_nobody_gives_back(
 fn a_detach_that_a_later_attach_has_overtaken_would_take_that_back() {
     let faults = Bounds { faults: 2, ..bounds(2, [Breakage::CallTimesOut]) };
     is_needed(Protection::DetachBeforeLaterAttach, CONFIRMED_STAYS, faults);
+}
+
+/// Two hosts, each of which makes so many calls of ADD, and nothing breaks.
+fn two_hosts(adds: u8) -> Bounds {
+    Bounds { hosts: 2, each: true, ..bounds(adds, []) }
+}
+
+#[test]
+fn a_call_would_change_the_attachment_of_another_hosts_container_of_the_same_id() {
+    is_needed(Protection::HostInKey, OTHERS_UNTOUCHED, two_hosts(1));
+}
+
+#[test]
+fn a_hello_would_end_the_session_of_another_host() {
+    is_needed(Protection::SessionOfEachHost, OTHERS_UNTOUCHED, two_hosts(0));
+}
+
+#[test]
+fn a_hello_would_judge_the_attachments_of_another_host() {
+    is_needed(Protection::HelloJudgesItsOwn, OTHERS_UNTOUCHED, two_hosts(1));
+}
+
+#[test]
+fn a_host_would_get_the_vf_of_another() {
+    is_needed(Protection::OwnVfsOnly, OF_ONE_HOST, two_hosts(1));
+}
+
+#[test]
+fn an_address_would_be_given_out_while_another_host_gives_it_back() {
+    is_needed(Protection::AddressFreedLast, ONE_ADDRESS, two_hosts(1));
 }

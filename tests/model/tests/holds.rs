@@ -3,8 +3,10 @@
 #![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
+    bounds::Bounds,
     explorer::{Extent, explore},
-    protocol::{Bounds, Breakage, Protocol},
+    faults::Breakage,
+    protocol::Protocol,
 };
 
 fn explored(bounds: Bounds) -> Extent {
@@ -80,4 +82,44 @@ fn two_containers_want_the_same_vf_and_a_caller_dies_or_gives_up() {
     let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(bounds);
     assert!(extent.states > 10_000, "{extent:?}");
+}
+
+/// Two hosts that want the same address, and each suffers one of these faults.
+fn two_hosts_suffer<const N: usize>(breakable: [Breakage; N]) -> Extent {
+    let breakable = breakable.to_vec();
+    explored(Bounds { hosts: 2, faults: 1, each: true, breakable, ..Bounds::default() })
+}
+
+#[test]
+fn two_hosts_lose_the_records_of_their_agents() {
+    let extent = two_hosts_suffer([Breakage::RecordsAreLost]);
+    assert!(extent.states > 200_000, "{extent:?}");
+}
+
+#[test]
+fn two_hosts_lose_power() {
+    let extent = two_hosts_suffer([Breakage::PowerFails]);
+    assert!(extent.states > 50_000, "{extent:?}");
+}
+
+#[test]
+fn calls_of_two_hosts_get_no_answer_and_are_served_late() {
+    let extent = two_hosts_suffer([Breakage::CallTimesOut]);
+    assert!(extent.states > 150_000, "{extent:?}");
+}
+
+#[test]
+fn an_agent_dies_beside_that_of_another_host() {
+    let breakable = vec![Breakage::AgentDies];
+    let bounds = Bounds { hosts: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
+    let extent = explored(bounds);
+    assert!(extent.states > 500_000, "{extent:?}");
+}
+
+#[test]
+fn a_connection_breaks_beside_that_of_another_host() {
+    let breakable = vec![Breakage::ConnectionBreaks];
+    let bounds = Bounds { hosts: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
+    let extent = explored(bounds);
+    assert!(extent.states > 300_000, "{extent:?}");
 }

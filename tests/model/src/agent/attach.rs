@@ -6,10 +6,11 @@ use super::{
     ends, is_awaited, move_vf, set, step, then,
 };
 use crate::{
-    protocol::{Protection, Protocol},
-    system::{
-        AgentPhase, AgentRecord, AttachmentId, CallId, Key, Life, Netns, Place, Record, System,
-    },
+    host::{AgentPhase, AgentRecord, Life, Place},
+    names::{AttachmentId, CallId, Key, Netns, Record},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
     wire::{Answer, Call, HostMessage},
 };
 

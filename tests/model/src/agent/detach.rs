@@ -5,10 +5,11 @@ use super::{
     step, then,
 };
 use crate::{
-    protocol::{Protection, Protocol},
-    system::{
-        AgentPhase, AgentRecord, AttachmentId, Function, Key, Life, Netns, Place, System, Vf,
-    },
+    host::{AgentPhase, AgentRecord, Function, Life, Place},
+    names::{AttachmentId, Key, Netns, Vf},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
     wire::{Call, Detach, InFlight},
 };
 
@@ -62,7 +63,7 @@ impl Protocol {
 
     /// A call gets no answer any more.
     pub fn call_fails(&self, system: &mut System, key: Key, in_flight: InFlight) {
-        self.abandon(system, key, in_flight);
+        system.abandon(key, in_flight);
         match step(system, key) {
             Some(Step::AwaitAttach(netns, session)) => {
                 set(system, key, Step::CallAttach(netns, Some(session)), Then::AnswerAdd);
@@ -129,7 +130,7 @@ pub(super) fn begins_del(system: &mut System, key: Key) {
 pub(super) fn fetches_unrecorded(system: &mut System, key: Key) -> bool {
     let netns = Netns { key, sandbox: system.container(key).sandboxes };
     let has_it = |vf: &Vf| system.function(*vf).place == Place::Pod(netns);
-    let Some(vf) = system.vfs().find(has_it) else { return false };
+    let Some(vf) = system.vfs_of(key.host).find(has_it) else { return false };
     if system.host(key).by_vf(vf).is_some() {
         return false;
     }

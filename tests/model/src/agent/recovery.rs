@@ -1,7 +1,13 @@
 //! What the agent does unasked: host-shim/src/agent/{upkeep/keeper,dpu/calls}.rs.
 
-use super::{Giving, Step, Then, attach::unanswered, set};
-use crate::system::{AgentPhase, AgentRecord, Function, Key, Place, System};
+use super::{Agent, Giving, Step, Then, attach::unanswered, set};
+use crate::{
+    host::{AgentPhase, AgentRecord, Function, Place},
+    names::{HostId, Key},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
+};
 
 /// Whether `Agent::bring_home` would find the VF of a record.
 pub(super) fn is_within_reach(system: &System, record: &AgentRecord) -> bool {
@@ -41,6 +47,28 @@ pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
 pub(super) fn reconciles(system: &mut System, key: Key) {
     if let Some(step) = upkeep(system, key) {
         set(system, key, step, Then::Nothing);
+    }
+}
+
+impl Protocol {
+    /// `keep`: records of an earlier boot, and those of ADDs that nobody was answered, are being given
+    /// back before anybody is served.
+    pub fn agent_starts(&self, system: &mut System, host: HostId) {
+        let host = &mut system.hosts[usize::from(host)];
+        let boot_id = host.boot_id;
+        for record in &mut host.disk {
+            let is_over = record.attachment.boot_id != boot_id;
+            record.phase = match record.phase {
+                _ if is_over => AgentPhase::Releasing,
+                AgentPhase::Attaching if self.has(Protection::UnansweredUndone) => {
+                    AgentPhase::Releasing
+                }
+                AgentPhase::Attaching => AgentPhase::Live,
+                phase => phase,
+            };
+        }
+        host.disk.sort_unstable();
+        host.agent = Some(Agent::new(host.containers.len()));
     }
 }
 

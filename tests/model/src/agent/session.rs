@@ -2,10 +2,11 @@
 
 use super::{Agent, Standing, Wish};
 use crate::{
-    protocol::{Protection, Protocol},
-    system::{
-        AgentPhase, AgentRecord, AttachmentId, Function, Host, HostId, Key, Place, System, Vf,
-    },
+    host::{AgentPhase, AgentRecord, Function, Host, Place},
+    names::{AttachmentId, HostId, Key, Vf},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
 };
 
@@ -30,10 +31,9 @@ pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
 }
 
 /// How the host's VFs are: `physical_functions`.
-#[must_use]
-pub fn conditions(system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
+pub(super) fn conditions(system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
     let of_host = &system.hosts[usize::from(host)];
-    let own = system.vfs().filter(|vf| system.host_of(*vf) == host);
+    let own = system.vfs_of(host);
     own.map(|vf| match system.function(vf) {
         _ if of_host.by_vf(vf).is_some() => (vf, VfCondition::InUse),
         Function { place: Place::Home, carries: None } => (vf, VfCondition::Clean),

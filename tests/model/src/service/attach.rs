@@ -1,9 +1,11 @@
 //! Attach: dpu-service/src/attachments/attach.rs.
 
-use super::{Entry, Flow, Work, put};
+use super::{Entry, Flow, Service, Work, put};
 use crate::{
-    protocol::{Protection, Protocol},
-    system::{AttachmentId, HostTime, Key, Phase, Record, SessionId, System},
+    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
     wire::Answer,
 };
 
@@ -22,9 +24,8 @@ impl Protocol {
             }
         };
         let Some(service) = &system.dpu.service else { return };
-        let in_force = service.sessions[usize::from(key.host)];
-        let boot_id = match in_force {
-            Some((current, boot_id)) if current == session => boot_id,
+        let boot_id = match service.sessions.get(&key.host) {
+            Some((current, boot_id)) if *current == session => *boot_id,
             _ if !self.has(Protection::SessionCheck) => system.host(key).boot_id,
             _ => return answer(system, Answer::Stale),
         };
@@ -32,12 +33,11 @@ impl Protocol {
         if is_overtaken && self.has(Protection::OvertakenReservesNothing) {
             return answer(system, Answer::Refused);
         }
-        if let Some(entry) = service.by_key(key).copied() {
+        if let Some(entry) = self.finds(service, key) {
             if !entry.is_held() {
                 return answer(system, Answer::Refused);
             }
-            let is_programmed =
-                system.dpu.ports[usize::from(entry.record.vf.0)] == Some(entry.record.id);
+            let is_programmed = system.dpu.ports.get(&entry.record.vf) == Some(&entry.record.id);
             let Some(service) = system.service_mut() else { return };
             if let Some(entry) = service.get_mut(entry.record.id) {
                 (entry.session, entry.unclaimed) = (Some(session), false);
@@ -47,8 +47,8 @@ impl Protocol {
             }
             return service.begin(attach_flow(entry.record, true, is_awaited));
         }
-        let vf = service.free_vf(key.host, system);
-        let address = service.free_address(self.bounds.addresses);
+        let vf = self.free_vf(service, key.host);
+        let address = self.free_address(service);
         let (Some(vf), Some(address)) = (vf, address) else {
             return answer(system, Answer::Refused);
         };
@@ -59,6 +59,25 @@ impl Protocol {
         let Some(service) = system.service_mut() else { return };
         service.insert(Entry::new(record, Some(session), false));
         service.begin(attach_flow(record, false, is_awaited));
+    }
+
+    /// `Allocator::reserve`: the first free VF of the host's own.
+    fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
+        let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
+        let mut offered = service.offered.iter().filter(is_own);
+        let is_free = |vf: &&Vf| !service.unaccounted.contains(vf) && service.by_vf(**vf).is_none();
+        offered.find(is_free).copied()
+    }
+
+    /// `Pool::allocate`: the first free address. None rests, which is the hardest case.
+    fn free_address(&self, service: &Service) -> Option<Address> {
+        let is_held = |address| {
+            service.entries.iter().any(|entry| {
+                entry.record.address == address
+                    && (entry.is_held() || self.has(Protection::AddressFreedLast))
+            })
+        };
+        (0..self.bounds.addresses).map(Address).find(|address| !is_held(*address))
     }
 
     pub(super) fn commits(&self, system: &mut System, key: Key) {
@@ -81,7 +100,7 @@ impl Protocol {
         *programmed = true;
         let id = flow.id;
         if let Some(entry) = service.get(id) {
-            system.dpu.ports[usize::from(entry.record.vf.0)] = Some(id);
+            system.dpu.ports.insert(entry.record.vf, id);
         }
         self.answers_attach(system, key);
     }

@@ -1,9 +1,11 @@
 //! Detach and release: dpu-service/src/attachments/detach.rs.
 
-use super::{Flow, Service, Verdict, Work, put};
+use super::{Entry, Flow, Service, Verdict, Work, put};
 use crate::{
-    protocol::{Protection, Protocol},
-    system::{AttachmentId, HostId, Key, Record, SessionId, System},
+    names::{AttachmentId, HostId, Key, Record, SessionId},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
     wire::{Answer, Detach, DpuMessage},
 };
 
@@ -26,13 +28,13 @@ impl Protocol {
             return;
         }
         // Under the key's lock from here to its end: an Attach sees either nothing of it or all.
-        if let Some((_, boot_id)) = service.sessions[usize::from(key.host)] {
+        if let Some((_, boot_id)) = service.sessions.get(&key.host).copied() {
             service.note_overtaken(key, boot_id, as_of);
         }
         let is_meant = |record: &Record| {
             id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
         };
-        let record = service.by_key(key).map(|entry| entry.record).filter(is_meant);
+        let record = self.finds(service, key).map(|entry| entry.record).filter(is_meant);
         let Some(record) = record else {
             if is_awaited {
                 system.host_mut(key).wire.answer(key, Answer::Detached);
@@ -44,14 +46,22 @@ impl Protocol {
         {
             entry.session = None;
         }
-        let number = usize::from(record.vf.0);
         if returned || self.has(Protection::AsOfAbsent) {
-            service.told[number] = Some((record.boot_id, as_of));
+            service.told.insert(record.vf, (record.boot_id, as_of));
         }
-        self.gives_back(service, (key, record.id), returned, None);
-        if let Some(flow) = service.flow_mut(key) {
+        self.gives_back(service, (record.key, record.id), returned, None);
+        if let Some(flow) = service.flow_mut(record.key) {
             flow.is_awaited = is_awaited;
         }
+    }
+
+    /// `Registry::by_key`: a key names its host.
+    pub(super) fn finds(&self, service: &Service, key: Key) -> Option<Entry> {
+        let is_it = |entry: &&Entry| {
+            let of = entry.record.key;
+            of == key || of.container == key.container && !self.has(Protection::HostInKey)
+        };
+        service.entries.iter().find(is_it).copied()
     }
 
     /// `Engine::give_back`.
@@ -88,7 +98,7 @@ impl Protocol {
         *unprogrammed = true;
         let id = flow.id;
         if let Some(entry) = service.get(id) {
-            system.dpu.ports[usize::from(entry.record.vf.0)] = None;
+            system.dpu.ports.remove(&entry.record.vf);
         }
         self.answers_detach(system, key);
     }
@@ -102,9 +112,10 @@ impl Protocol {
         };
         service.flows.retain(|flow| flow.key != key);
         if let Some(entry) = service.get(flow.id).copied().filter(|_| returned) {
-            let number = usize::from(entry.record.vf.0);
-            let is_offered = service.known[number] && self.has(Protection::ReturnOffers);
-            service.offered[number] |= is_offered;
+            let vf = entry.record.vf;
+            if service.known.contains(&vf) && self.has(Protection::ReturnOffers) {
+                service.offered.insert(vf);
+            }
             service.entries.retain(|entry| entry.record.id != flow.id);
         }
         if flow.is_awaited {
@@ -134,7 +145,7 @@ impl Protocol {
 }
 
 /// `Engine::tell_release`.
-pub fn tell_release(system: &mut System, key: Key, id: AttachmentId) {
+pub(super) fn tell_release(system: &mut System, key: Key, id: AttachmentId) {
     let Some(service) = &system.dpu.service else { return };
     let Some(session) = service.current(key.host) else { return };
     if let Some(stream) = system.host_mut(key).wire.stream_mut(session)

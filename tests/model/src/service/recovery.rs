@@ -1,6 +1,6 @@
 //! What the service does unasked: dpu-service/src/attachments/mend.rs.
 
-use super::{Service, ServiceAction};
+use super::{Service, actions::ServiceAction};
 use crate::system::System;
 
 pub(super) fn reconciler_actions(
@@ -9,9 +9,9 @@ pub(super) fn reconciler_actions(
     add: &mut impl FnMut(ServiceAction),
 ) {
     for vf in system.vfs().filter(|vf| !service.is_worked_at(*vf)) {
-        let port = system.dpu.ports[usize::from(vf.0)];
+        let port = system.dpu.ports.get(&vf);
         match service.by_vf(vf).filter(|entry| entry.is_held()) {
-            Some(entry) if entry.durable && port != Some(entry.record.id) => {
+            Some(entry) if entry.durable && port != Some(&entry.record.id) => {
                 add(ServiceAction::Mends(vf));
             }
             None if port.is_some() => add(ServiceAction::ClearsOrphan(vf)),

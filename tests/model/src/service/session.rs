@@ -2,9 +2,11 @@
 
 use super::{Entry, Service, Verdict, detach::tell_release};
 use crate::{
-    protocol::{Protection, Protocol},
-    system::{AttachmentId, BootId, HostId, Record, SessionId, System, Vf},
-    wire::{DpuMessage, Hello, HostMessage, Inventory, VfCondition},
+    names::{AttachmentId, BootId, HostId, Record, SessionId, Vf},
+    protection::Protection,
+    protocol::Protocol,
+    system::System,
+    wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
 };
 
 impl Protocol {
@@ -26,19 +28,21 @@ impl Protocol {
         hello: &Hello,
     ) {
         let Some(service) = system.service_mut() else { return };
-        let newest = &mut service.newest[usize::from(host)];
+        let newest = service.newest.entry(host).or_default();
         if session < *newest && self.has(Protection::NewestHello) {
             return ends(system, host, session);
         }
         *newest = session;
-        opens(system, host, session, hello.boot_id);
+        self.opens(system, host, session, hello.boot_id);
         let Some(service) = system.service_mut() else { return };
         let conditions = self.take_inventory(service, hello.boot_id, &hello.inventory);
         quarantine_unaccounted(service, hello, &conditions);
         service.greeting.push((host, session));
         service.greeting.sort_unstable();
-        let own: Vec<_> =
-            service.entries.iter().filter(|e| e.record.key.host == host).copied().collect();
+        let is_own = |entry: &&Entry| {
+            entry.record.key.host == host || !self.has(Protection::HelloJudgesItsOwn)
+        };
+        let own: Vec<_> = service.entries.iter().filter(is_own).copied().collect();
         for entry in own {
             self.judges(system, (host, session), hello, &conditions, entry);
         }
@@ -97,7 +101,7 @@ impl Protocol {
         said: &Inventory,
     ) {
         let Some(service) = system.service_mut() else { return };
-        let boot_id = match service.sessions[usize::from(host)] {
+        let boot_id = match service.sessions.get(&host).copied() {
             Some((current, boot_id)) if current == session => boot_id,
             Some((_, boot_id)) if !self.has(Protection::InventoryOfCurrentSession) => boot_id,
             _ => return,
@@ -132,31 +136,46 @@ impl Protocol {
         };
         let (_, valid): (Vec<_>, Vec<_>) = inventory.conditions.iter().partition(is_outdated);
         for (vf, condition) in &valid {
-            let number = usize::from(vf.0);
-            service.known[number] |= match condition {
+            let is_learned = match condition {
                 VfCondition::Clean => true,
                 VfCondition::InUse => self.has(Protection::KnownWhileInUse),
                 VfCondition::Missing => false,
             };
-            service.offered[number] = *condition == VfCondition::Clean;
-            service.unaccounted[number] &= *condition != VfCondition::Clean;
+            if is_learned {
+                service.known.insert(*vf);
+            }
+            if *condition == VfCondition::Clean {
+                service.offered.insert(*vf);
+                service.unaccounted.remove(vf);
+            } else {
+                service.offered.remove(vf);
+            }
         }
         valid
     }
 }
 
-/// `Sessions::open`: ends the session that the host has.
-pub(super) fn opens(system: &mut System, host: HostId, session: SessionId, boot_id: BootId) {
-    let streams = &mut system.hosts[usize::from(host)].wire.streams;
+impl Protocol {
+    /// `Sessions::open`: ends the session that the host has.
+    fn opens(&self, system: &mut System, host: HostId, session: SessionId, boot_id: BootId) {
+        let is_earlier = |of: HostId| of == host || !self.has(Protection::SessionOfEachHost);
+        for (_, of_host) in (0..).zip(&mut system.hosts).filter(|(of, _)| is_earlier(*of)) {
+            ends_others(&mut of_host.wire.streams, session);
+        }
+        if let Some(service) = system.service_mut() {
+            service.sessions.retain(|of, _| !is_earlier(*of));
+            service.sessions.insert(host, (session, boot_id));
+        }
+    }
+}
+
+fn ends_others(streams: &mut [Stream], session: SessionId) {
     for stream in streams.iter_mut().filter(|stream| stream.session != session) {
         // One whose hello was not read yet is not a session yet.
         if !matches!(stream.up.first(), Some(HostMessage::Hello(_))) {
             stream.is_ended = true;
             stream.up.clear();
         }
-    }
-    if let Some(service) = system.service_mut() {
-        service.sessions[usize::from(host)] = Some((session, boot_id));
     }
 }
 
@@ -178,7 +197,7 @@ pub(super) fn quarantine_unaccounted(
     }
     for (vf, condition) in conditions {
         if *condition == VfCondition::InUse && service.by_vf(*vf).is_none() {
-            service.unaccounted[usize::from(vf.0)] = true;
+            service.unaccounted.insert(*vf);
         }
     }
 }
@@ -212,6 +231,6 @@ pub(super) fn notices_end(system: &mut System, host: HostId, session: SessionId)
     system.hosts[usize::from(host)].wire.streams.retain(|stream| stream.session != session);
     let Some(service) = system.service_mut() else { return };
     if service.current(host) == Some(session) {
-        service.sessions[usize::from(host)] = None;
+        service.sessions.remove(&host);
     }
 }

@@ -1,0 +1,58 @@
+//! How much of everything there is, so that the exploration ends.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+use crate::faults::Breakage;
+
+/// How much of everything there is.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Hosts.
+    pub hosts: u8,
+    /// VFs of each host.
+    pub vfs: u8,
+    /// Containers of each host, whose ids are used again.
+    pub containers: u8,
+    /// Addresses that all pods share.
+    pub addresses: u8,
+    /// Calls of ADD.
+    pub adds: u8,
+    /// Faults.
+    pub faults: u8,
+    /// Whether each host has so many calls of ADD and faults, and the DPU so many faults; or else all
+    /// together.
+    pub each: bool,
+    /// What may break.
+    pub breakable: Vec<Breakage>,
+}
+
+impl Default for Bounds {
+    /// One of everything, of which anything may break, and nothing does.
+    fn default() -> Self {
+        let breakable = Breakage::value_variants().to_vec();
+        Self {
+            hosts: 1,
+            vfs: 1,
+            containers: 1,
+            addresses: 1,
+            adds: 1,
+            faults: 0,
+            each: false,
+            breakable,
+        }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hosts, vfs, containers, addresses, adds, faults, each, .. } = self;
+        let of = if *each { " of each host" } else { "" };
+        write!(
+            out,
+            "{hosts} hosts, {vfs} VFs and {containers} containers each, {addresses} addresses, \
+             {adds} ADDs and {faults} faults{of}"
+        )
+    }
+}

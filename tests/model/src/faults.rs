@@ -1,0 +1,190 @@
+//! What can break, and when.
+
+mod effects;
+
+use clap::ValueEnum;
+
+use crate::{
+    agent::{Step, Task},
+    host::{Host, Life},
+    names::{HostId, Key},
+    protocol::Protocol,
+    service::Service,
+    system::System,
+    wire::{InFlight, Request},
+};
+
+/// Something that breaks, or that somebody does without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Breakage {
+    /// The agent is killed.
+    AgentDies,
+    /// The service is killed.
+    ServiceDies,
+    /// A host reboots.
+    HostReboots,
+    /// A host loses power: its agent's records are not synced, so that they are lost with it.
+    PowerFails,
+    /// A connection breaks.
+    ConnectionBreaks,
+    /// A call is given up while the session goes on.
+    CallTimesOut,
+    /// A pod's namespace dies before DEL.
+    NetnsDies,
+    /// The runtime gives an ADD up.
+    RuntimeGivesUp,
+    /// Whoever called ADD dies, and nobody calls again.
+    CallerDies,
+    /// An operator takes an attachment away.
+    OperatorReleases,
+    /// The agent is killed, and its records are lost.
+    RecordsAreLost,
+}
+
+/// One of these things, as it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An agent is killed. What it had forgotten comes up again, or not.
+    AgentDies(HostId, InFlight, Forgotten),
+    /// An agent is killed, and its records are lost.
+    RecordsAreLost(HostId),
+    /// The service is killed.
+    ServiceDies,
+    /// A host reboots.
+    HostReboots(HostId, Forgotten),
+    /// A host loses power, and with it its records.
+    PowerFails(HostId),
+    /// A host's connection breaks.
+    ConnectionBreaks(HostId, InFlight),
+    /// A call is given up: its deadline has passed.
+    CallTimesOut(Key, InFlight),
+    /// A pod's namespace dies.
+    NetnsDies(Key),
+    /// The runtime ends a call of ADD: its time is over.
+    RuntimeGivesUp(Key),
+    /// The caller of an ADD dies, and the runtime with it: nobody calls again. An earlier answer stays.
+    CallerDies(Key),
+    /// An operator takes an attachment away from its pod.
+    OperatorReleases(Key),
+}
+
+/// What becomes of records that were forgotten when the agent ends, for nobody waited for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// The disk has heard of it.
+    Gone,
+    /// The disk has not.
+    Back,
+}
+
+impl Fault {
+    /// The host that it strikes. `None`: the DPU.
+    #[must_use]
+    pub fn host(self) -> Option<HostId> {
+        match self {
+            Self::ServiceDies => None,
+            Self::AgentDies(host, ..)
+            | Self::RecordsAreLost(host)
+            | Self::HostReboots(host, _)
+            | Self::PowerFails(host)
+            | Self::ConnectionBreaks(host, _) => Some(host),
+            Self::CallTimesOut(key, _)
+            | Self::NetnsDies(key)
+            | Self::RuntimeGivesUp(key)
+            | Self::CallerDies(key)
+            | Self::OperatorReleases(key) => Some(key.host),
+        }
+    }
+}
+
+impl Protocol {
+    /// What can break next.
+    pub fn faults(&self, system: &System, add: &mut impl FnMut(Fault)) {
+        let can = |host| system.budget(host).faults > 0;
+        if can(None) && system.dpu.service.is_some() && self.can_break(Breakage::ServiceDies) {
+            add(Fault::ServiceDies);
+        }
+        for (number, host) in (0..).zip(&system.hosts).filter(|(number, _)| can(Some(*number))) {
+            self.host_faults(number, host, add);
+        }
+        for key in system.keys().filter(|key| can(Some(key.host))) {
+            self.key_faults(system, key, add);
+        }
+    }
+
+    fn can_break(&self, breakage: Breakage) -> bool {
+        self.bounds.breakable.contains(&breakage)
+    }
+
+    fn host_faults(&self, number: HostId, host: &Host, add: &mut impl FnMut(Fault)) {
+        let has_forgotten = host.disk.iter().any(|record| record.is_forgotten);
+        let forgotten: &[_] = match has_forgotten {
+            true => &[Forgotten::Gone, Forgotten::Back],
+            false => &[Forgotten::Gone],
+        };
+        let has_requests = host.wire.requests.iter().any(|request| request.is_awaited);
+        let has_messages =
+            host.wire.streams.iter().any(|stream| stream.agent_listens && !stream.up.is_empty());
+        let in_flight: &[_] = match has_requests || has_messages {
+            true => &[InFlight::Lost, InFlight::Late],
+            false => &[InFlight::Lost],
+        };
+        if self.can_break(Breakage::RecordsAreLost) && !host.disk.is_empty() {
+            add(Fault::RecordsAreLost(number));
+        }
+        if self.can_break(Breakage::PowerFails) && !host.disk.is_empty() {
+            add(Fault::PowerFails(number));
+        }
+        for &forgotten in forgotten {
+            if self.can_break(Breakage::HostReboots) {
+                add(Fault::HostReboots(number, forgotten));
+            }
+            for &in_flight in in_flight {
+                if host.agent.is_some() && self.can_break(Breakage::AgentDies) {
+                    add(Fault::AgentDies(number, in_flight, forgotten));
+                }
+            }
+        }
+        let is_connected = host.wire.streams.iter().any(|stream| stream.agent_listens);
+        if is_connected && self.can_break(Breakage::ConnectionBreaks) {
+            in_flight.iter().for_each(|&how| add(Fault::ConnectionBreaks(number, how)));
+        }
+    }
+
+    fn key_faults(&self, system: &System, key: Key, add: &mut impl FnMut(Fault)) {
+        let task = system.host(key).agent.as_ref().and_then(|agent| agent.task(key));
+        if let Some(task) = task
+            && self.can_break(Breakage::CallTimesOut)
+        {
+            time_outs(system, key, *task, add);
+        }
+        let container = system.container(key);
+        if container.has_netns && self.can_break(Breakage::NetnsDies) {
+            add(Fault::NetnsDies(key));
+        }
+        if container.life == Life::Adding && self.can_break(Breakage::RuntimeGivesUp) {
+            add(Fault::RuntimeGivesUp(key));
+        }
+        if container.life == Life::Adding && self.can_break(Breakage::CallerDies) {
+            add(Fault::CallerDies(key));
+        }
+        let is_held = |service: &Service| {
+            service.by_key(key).is_some_and(|entry| entry.is_held() && !service.is_locked(key))
+        };
+        let can_release = system.dpu.service.as_ref().is_some_and(is_held);
+        if can_release && self.can_break(Breakage::OperatorReleases) {
+            add(Fault::OperatorReleases(key));
+        }
+    }
+}
+
+fn time_outs(system: &System, key: Key, task: Task, add: &mut impl FnMut(Fault)) {
+    let is_asked = matches!(task.step, Step::AwaitAttach(..) | Step::AwaitDetach(..));
+    if is_asked || matches!(task.step, Step::CallAttach(..)) {
+        add(Fault::CallTimesOut(key, InFlight::Late));
+    }
+    let is_under_way = |request: &Request| request.is_awaited && request.key == key;
+    if is_asked && system.host(key).wire.requests.iter().any(is_under_way) {
+        add(Fault::CallTimesOut(key, InFlight::Lost));
+    }
+}

@@ -1,0 +1,134 @@
+//! What follows when something breaks.
+
+use super::{Fault, Forgotten};
+use crate::{
+    agent::{Standing, Step},
+    host::{Function, Life, Place},
+    names::{HostId, HostTime, Key},
+    protocol::Protocol,
+    system::System,
+    wire::{InFlight, Wire},
+};
+
+impl Protocol {
+    /// Breaks something.
+    pub fn breaks(&self, system: &mut System, fault: Fault) {
+        match fault {
+            Fault::AgentDies(host, in_flight, forgotten) => {
+                agent_dies(system, host, in_flight, forgotten);
+            }
+            Fault::RecordsAreLost(host) => records_are_lost(system, host),
+            Fault::ServiceDies => self.service_dies(system),
+            Fault::HostReboots(host, forgotten) => host_reboots(system, host, forgotten),
+            Fault::PowerFails(host) => {
+                host_reboots(system, host, Forgotten::Gone);
+                system.hosts[usize::from(host)].disk.clear();
+            }
+            Fault::ConnectionBreaks(host, in_flight) => {
+                self.connection_breaks(system, host, in_flight);
+            }
+            Fault::CallTimesOut(key, in_flight) => self.call_times_out(system, key, in_flight),
+            Fault::NetnsDies(key) => system.netns_dies(key),
+            Fault::RuntimeGivesUp(key) => system.gives_up(key),
+            Fault::CallerDies(key) => system.caller_dies(key),
+            Fault::OperatorReleases(key) => self.operator_releases(system, key),
+        }
+    }
+}
+impl Protocol {
+    fn call_times_out(&self, system: &mut System, key: Key, in_flight: InFlight) {
+        system.abandon(key, in_flight);
+        let Some(agent) = &system.host(key).agent else { return };
+        match agent.task(key).map(|task| task.step) {
+            Some(Step::CallAttach(..) | Step::AwaitAttach(..)) => self.disowns(system, key),
+            Some(Step::AwaitDetach(..)) => self.detach_ends(system, key, false),
+            _ => {}
+        }
+    }
+
+    /// A host's connection breaks; its agent sees it.
+    fn connection_breaks(&self, system: &mut System, host: HostId, in_flight: InFlight) {
+        for key in system.keys().filter(|key| key.host == host).collect::<Vec<_>>() {
+            self.call_fails(system, key, in_flight);
+        }
+        let host = &mut system.hosts[usize::from(host)];
+        host.wire.hang_up(in_flight);
+        if let Some(agent) = &mut host.agent {
+            agent.standing = Standing::Down;
+        }
+    }
+
+    /// The service's process ends, and with it all connections.
+    fn service_dies(&self, system: &mut System) {
+        system.dpu.service = None;
+        for host in 0..self.bounds.hosts {
+            self.connection_breaks(system, host, InFlight::Lost);
+            system.hosts[usize::from(host)].wire = Wire::default();
+        }
+    }
+
+    /// What an operator takes away, the host is told to give back.
+    fn operator_releases(&self, system: &mut System, key: Key) {
+        let Some(service) = system.service_mut() else { return };
+        let Some(id) = service.by_key(key).map(|entry| entry.record.id) else { return };
+        self.gives_back(service, (key, id), false, None);
+        if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
+            flow.tells_host = true;
+        }
+        system.released.push(id);
+        system.released.sort_unstable();
+    }
+}
+
+/// The agent's process ends, and what was under way with it.
+fn agent_dies(system: &mut System, host: HostId, in_flight: InFlight, forgotten: Forgotten) {
+    let keys: Vec<_> = system.keys().filter(|key| key.host == host).collect();
+    for key in &keys {
+        system.abandon(*key, in_flight);
+        // Kept, and not answered: this takes a DEL, and so a runtime.
+        let is_kept = is_kept_unanswered(system, *key);
+        let container = system.container_mut(*key);
+        let is_calling = matches!(container.life, Life::Adding | Life::Deleting);
+        if is_calling || is_kept && container.life == Life::Abandoned {
+            (container.life, container.confirmed) = (Life::Failed, None);
+        }
+    }
+    let host = &mut system.hosts[usize::from(host)];
+    host.wire.hang_up(in_flight);
+    host.agent = None;
+    match forgotten {
+        Forgotten::Gone => host.disk.retain(|record| !record.is_forgotten),
+        Forgotten::Back => host.disk.iter_mut().for_each(|record| record.is_forgotten = false),
+    }
+}
+
+fn records_are_lost(system: &mut System, host: HostId) {
+    agent_dies(system, host, InFlight::Lost, Forgotten::Gone);
+    let lost = std::mem::take(&mut system.hosts[usize::from(host)].disk);
+    system.lost.extend(lost.iter().map(|record| record.attachment.id));
+    system.lost.sort_unstable();
+}
+
+/// Nothing of the old boot is left: no process, no namespace, no connection. The card makes its VFs
+/// anew, which the agent may be ahead of.
+fn host_reboots(system: &mut System, host: HostId, forgotten: Forgotten) {
+    agent_dies(system, host, InFlight::Lost, forgotten);
+    for vf in system.vfs_of(host) {
+        *system.function_mut(vf) = Function { place: Place::Nowhere, carries: None };
+    }
+    let host = &mut system.hosts[usize::from(host)];
+    host.boot_id.0 += 1;
+    host.clock = HostTime::default();
+    host.wire.requests.clear();
+    for container in &mut host.containers {
+        (container.life, container.has_netns) = (Life::Absent, false);
+        container.confirmed = None;
+    }
+}
+
+/// Whether an ADD of the key is between its record and its answer.
+fn is_kept_unanswered(system: &System, key: Key) -> bool {
+    let agent = system.host(key).agent.as_ref();
+    let step = agent.and_then(|agent| agent.task(key)).map(|task| task.step);
+    matches!(step, Some(Step::Answer(..)))
+}

@@ -1,0 +1,82 @@
+//! What keeps the promises.
+
+use clap::ValueEnum;
+
+/// A part of the protocol that keeps something from happening. Each can be taken out, to see what it
+/// is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protection {
+    /// A Detach names the attachment that it means.
+    AttachmentIdFence,
+    /// An Attach of an earlier session is refused.
+    SessionCheck,
+    /// The agent's record is written before the VF is moved.
+    RecordBeforeMove,
+    /// The service's record is written before the answer.
+    JournalBeforeAnswer,
+    /// The representor is programmed before the answer.
+    ProgramBeforeAnswer,
+    /// A hello lists the attaches under way.
+    PendingInHello,
+    /// An inventory says nothing of a VF that came back later.
+    AsOf,
+    /// What is given back is freed only once its VF is home.
+    FreedOnlyWhenHome,
+    /// An inventory does not free the VF of an Attach under way.
+    UnderWay,
+    /// The host itself ends its calls by detaching.
+    DetachEndsCalls,
+    /// An inventory of an earlier session is refused.
+    InventoryOfCurrentSession,
+    /// What follows from a hello is carried out only while its session is in force.
+    VerdictOfCurrentSession,
+    /// An attachment that the host does not know is kept until its VF is home.
+    UnclaimedKept,
+    /// Attachments of an earlier boot are over.
+    BootId,
+    /// A VF that another record holds is not touched.
+    OneRecordPerVf,
+    /// An earlier record of the VF is finished first.
+    EarlierHolderSettled,
+    /// A record stays until the DPU was told.
+    ReleasingUntilTold,
+    /// A Detach that says that the VF is back offers it.
+    ReturnOffers,
+    /// What is to be known of a VF is learned while it is in use, too.
+    KnownWhileInUse,
+    /// An inventory says nothing of a VF that a later Detach has told to be away, either.
+    AsOfAbsent,
+    /// A host that has an attach under way is told that it was released, too.
+    PendingIsToldOfRelease,
+    /// A Detach of an earlier session is refused.
+    DetachSessionCheck,
+    /// A DEL without a record, whose Detach got no answer, is told again; and the inventory with it.
+    UnrecordedIsToldAgain,
+    /// Who gives up a call that was never answered does not claim that the VF is home.
+    DisownClaimsNothing,
+    /// A hello that a newer one has overtaken is refused.
+    NewestHello,
+    /// A caller is looked for before its ADD is done.
+    CallerLookedFor,
+    /// An ADD that nobody was answered is undone when the agent starts.
+    UnansweredUndone,
+    /// That an attachment is kept is recorded before the answer.
+    KeptBeforeAnswer,
+    /// What was answered stays, though the caller of a repeat has gone.
+    AnsweredStays,
+    /// An Attach that a later Detach of its key has overtaken reserves nothing.
+    OvertakenReservesNothing,
+    /// A Detach is served before an Attach of its key that was made later on the same connection. The
+    /// service does not check that: calls begin in the order in which they come.
+    DetachBeforeLaterAttach,
+    /// A key names its host: containers of two hosts may have the same id.
+    HostInKey,
+    /// A hello ends no session but that of its own host.
+    SessionOfEachHost,
+    /// A hello settles the attachments of its own host only.
+    HelloJudgesItsOwn,
+    /// A host gets VFs of its own only.
+    OwnVfsOnly,
+    /// An address is had again only once the disk knows that it was given back.
+    AddressFreedLast,
+}

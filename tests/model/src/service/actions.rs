@@ -1,0 +1,160 @@
+//! What the service can do next, and does.
+
+use super::{
+    Flow, Verdict, Work,
+    recovery::reconciler_actions,
+    session::{notices_end, welcomes},
+};
+use crate::{
+    names::{AttachmentId, HostId, Key, SessionId, Vf},
+    protection::Protection,
+    protocol::Protocol,
+    system::{Dpu, System},
+    wire::{Call, Request},
+};
+
+/// What the service can do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceAction {
+    /// `Engine::admit`, or `Engine::detach` up to `set_releasing`: a call gets its key's lock.
+    TakesUp(Request),
+    /// `Engine::record`.
+    Commits(Key),
+    /// `Engine::program`.
+    Programs(Key),
+    /// `Engine::unprogram`.
+    Unprograms(Key),
+    /// The commit of `Engine::unprogram_and_record`.
+    CommitsRelease(Key),
+    /// `Engine::hello`, `inventory`, `host_attached`: the next message of a session.
+    Reads(HostId, SessionId),
+    /// `Engine::carry_out`: a verdict gets the key's lock.
+    CarriesOut(HostId, AttachmentId),
+    /// `Conversation::hold`: all that the hello's words settle is settled.
+    Welcomes(HostId, SessionId),
+    /// `Attachments::goodbye`.
+    NoticesEnd(HostId, SessionId),
+    /// `Engine::mend`.
+    Mends(Vf),
+    /// `Engine::clear_orphan`.
+    ClearsOrphan(Vf),
+    /// `Engine::finish_returned`.
+    FinishesReturned(Key),
+}
+
+impl ServiceAction {
+    /// The host whose words or attachment it is about.
+    #[must_use]
+    pub fn host(self) -> HostId {
+        match self {
+            Self::TakesUp(Request { key, .. })
+            | Self::Commits(key)
+            | Self::Programs(key)
+            | Self::Unprograms(key)
+            | Self::CommitsRelease(key)
+            | Self::FinishesReturned(key) => key.host,
+            Self::Reads(host, _)
+            | Self::CarriesOut(host, _)
+            | Self::Welcomes(host, _)
+            | Self::NoticesEnd(host, _) => host,
+            Self::Mends(vf) | Self::ClearsOrphan(vf) => vf.host,
+        }
+    }
+}
+
+impl Protocol {
+    /// What the service can do next.
+    pub fn service_actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
+        let Some(service) = &system.dpu.service else { return };
+        for (host, of_host) in (0..).zip(&system.hosts) {
+            for request in &of_host.wire.requests {
+                let waits = of_host.wire.waits_behind_detach(request)
+                    && self.has(Protection::DetachBeforeLaterAttach);
+                if !waits && !service.is_locked(request.key) {
+                    add(ServiceAction::TakesUp(*request));
+                }
+            }
+            for stream in &of_host.wire.streams {
+                let session = stream.session;
+                if service.greeting.contains(&(host, session)) {
+                    continue;
+                }
+                if !stream.up.is_empty() {
+                    add(ServiceAction::Reads(host, session));
+                } else if !stream.agent_listens {
+                    add(ServiceAction::NoticesEnd(host, session));
+                }
+            }
+        }
+        for &Flow { key, work, .. } in &service.flows {
+            let (disk, kernel) = match work {
+                Work::Establish { recorded, programmed } => (
+                    (recorded, ServiceAction::Commits(key)),
+                    (programmed, ServiceAction::Programs(key)),
+                ),
+                Work::GiveBack { recorded, unprogrammed, .. } => (
+                    (recorded, ServiceAction::CommitsRelease(key)),
+                    (unprogrammed, ServiceAction::Unprograms(key)),
+                ),
+            };
+            for (_, action) in [disk, kernel].into_iter().filter(|(is_done, _)| !is_done) {
+                add(action);
+            }
+        }
+        for verdict in &service.verdicts {
+            let key = service.get(verdict.id).map(|entry| entry.record.key);
+            if key.is_none_or(|key| !service.is_locked(key)) {
+                add(ServiceAction::CarriesOut(verdict.host, verdict.id));
+            }
+        }
+        for &(host, session) in &service.greeting {
+            let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
+            let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
+            if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
+                add(ServiceAction::Welcomes(host, session));
+            }
+        }
+        reconciler_actions(system, service, add);
+    }
+
+    /// Does what the service can do.
+    pub fn service_does(&self, system: &mut System, action: ServiceAction) {
+        match action {
+            ServiceAction::TakesUp(request) => self.takes_up(system, request),
+            ServiceAction::Commits(key) => self.commits(system, key),
+            ServiceAction::Programs(key) => self.programs(system, key),
+            ServiceAction::Unprograms(key) => self.unprograms(system, key),
+            ServiceAction::CommitsRelease(key) => self.commits_release(system, key),
+            ServiceAction::Reads(host, session) => self.reads(system, host, session),
+            ServiceAction::CarriesOut(host, id) => self.carries_out(system, host, id),
+            ServiceAction::Welcomes(host, session) => welcomes(system, host, session),
+            ServiceAction::NoticesEnd(host, session) => notices_end(system, host, session),
+            ServiceAction::Mends(vf) => {
+                let Dpu { ports, service, .. } = &mut system.dpu;
+                let entry = service.as_ref().and_then(|service| service.by_vf(vf));
+                ports.extend(entry.map(|entry| (vf, entry.record.id)));
+            }
+            ServiceAction::ClearsOrphan(vf) => {
+                system.dpu.ports.remove(&vf);
+            }
+            ServiceAction::FinishesReturned(key) => {
+                let Some(service) = system.service_mut() else { return };
+                let Some(id) = service.by_key(key).map(|entry| entry.record.id) else { return };
+                self.gives_back(service, (key, id), true, None);
+            }
+        }
+    }
+
+    fn takes_up(&self, system: &mut System, request: Request) {
+        let Request { key, connection, call, is_awaited } = request;
+        let requests = &mut system.host_mut(key).wire.requests;
+        let Some(place) = requests.iter().position(|other| *other == request) else { return };
+        requests.remove(place);
+        match call {
+            Call::Attach { session, as_of, .. } => {
+                self.admits(system, key, (session, as_of), is_awaited);
+            }
+            Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What differs without making a difference is made the same, so that there are fewer states.
+
+use crate::{
+    agent::Step,
+    host::{Host, Life},
+    names::{HostId, HostTime, Key},
+    system::System,
+    wire::{Call, Detach, HostMessage},
+};
+
+impl System {
+    /// Renumbers what only its order matters of: the times of each host that somebody may still compare,
+    /// and the calls of containers of which none is under way.
+    pub fn tidy(&mut self) {
+        for key in self.keys().collect::<Vec<_>>() {
+            self.tidy_calls(key);
+        }
+        let hosts = u8::try_from(self.hosts.len()).unwrap_or(u8::MAX);
+        (0..hosts).for_each(|host| self.tidy_times(host));
+    }
+
+    fn tidy_calls(&mut self, key: Key) {
+        let Host { agent, containers, .. } = self.host(key);
+        let number = usize::from(key.container);
+        let is_served =
+            agent.as_ref().is_some_and(|agent| agent.calls[number] > 0 || agent.is_repeated(key));
+        if !is_served && containers[number].life != Life::Adding {
+            self.container_mut(key).call = 0;
+        }
+    }
+
+    fn tidy_times(&mut self, host: HostId) {
+        self.forget_told(host);
+        self.forget_overtaken(host);
+        let mut times = Vec::new();
+        self.each_time(host, &mut |time| times.push(*time));
+        times.sort_unstable();
+        times.dedup();
+        self.each_time(host, &mut |time| {
+            let rank = times.binary_search(time).unwrap_or_else(|place| place);
+            *time = HostTime(u8::try_from(rank).unwrap_or(u8::MAX));
+        });
+        let latest = times.len().saturating_sub(1);
+        self.hosts[usize::from(host)].clock = HostTime(u8::try_from(latest).unwrap_or(u8::MAX));
+    }
+
+    /// What a Detach told makes no difference once no older inventory is under way.
+    fn forget_told(&mut self, host: HostId) {
+        let Host { boot_id, clock, wire, .. } = &self.hosts[usize::from(host)];
+        let messages = wire.streams.iter().flat_map(|stream| &stream.up);
+        let under_way = messages.filter_map(|message| match message {
+            HostMessage::Hello(hello) => Some(hello.inventory.as_of),
+            HostMessage::Inventory(inventory) => Some(inventory.as_of),
+            HostMessage::Attached(_) => None,
+        });
+        let oldest = under_way.min().unwrap_or(*clock);
+        let Some(service) = &mut self.dpu.service else { return };
+        service.told.retain(|vf, (boot, at)| vf.host != host || boot == boot_id && *at > oldest);
+    }
+
+    /// That a key was given back makes no difference once no older Attach is under way.
+    fn forget_overtaken(&mut self, host: HostId) {
+        let Host { boot_id, wire, .. } = &self.hosts[usize::from(host)];
+        let is_asked_before = |key: Key, until: HostTime| {
+            wire.requests.iter().any(|request| match request.call {
+                Call::Attach { key: of, as_of, .. } => of == key && as_of <= until,
+                Call::Detach(_) => false,
+            })
+        };
+        let Some(service) = &mut self.dpu.service else { return };
+        service.overtaken.retain(|(key, boot, until)| {
+            key.host != host || boot == boot_id && is_asked_before(*key, *until)
+        });
+    }
+
+    /// All times on a host's clock.
+    fn each_time(&mut self, host: HostId, visit: &mut impl FnMut(&mut HostTime)) {
+        let Host { agent, wire, .. } = &mut self.hosts[usize::from(host)];
+        if let Some(agent) = agent {
+            agent.undelivered.iter_mut().for_each(|detach| visit(&mut detach.as_of));
+            agent.tasks.iter_mut().flatten().for_each(|task| match &mut task.step {
+                Step::CallDetach(_, detach) | Step::AwaitDetach(_, detach, _) => {
+                    visit(&mut detach.as_of);
+                }
+                _ => {}
+            });
+        }
+        wire.requests.iter_mut().for_each(|request| match &mut request.call {
+            Call::Attach { as_of, .. } | Call::Detach(Detach { as_of, .. }) => visit(as_of),
+        });
+        let messages = wire.streams.iter_mut().flat_map(|stream| &mut stream.up);
+        messages.for_each(|message| match message {
+            HostMessage::Hello(hello) => visit(&mut hello.inventory.as_of),
+            HostMessage::Inventory(inventory) => visit(&mut inventory.as_of),
+            HostMessage::Attached(_) => {}
+        });
+        let Some(service) = &mut self.dpu.service else { return };
+        let overtaken = service.overtaken.iter_mut().filter(|(key, ..)| key.host == host);
+        overtaken.for_each(|(.., until)| visit(until));
+        let told = service.told.iter_mut().filter(|(vf, _)| vf.host == host);
+        told.for_each(|(_, (_, at))| visit(at));
+    }
+}
