@@ -1,4 +1,8 @@
-//! The agent on a host: host-shim/src/agent.
+//! The agent on a host: what it has in memory, and the tasks that it is at.
+//!
+//! A task holds its key's lock from its first step to its last; who else wants something of the key
+//! waits in `waiting`. Between two steps anything can happen, so a step is what the agent does in one go:
+//! one durable write, one move of a VF, one call, one answer.
 
 mod actions;
 mod attach;

@@ -1,20 +1,24 @@
 //! Visits every state that a model can get into, breadth first, so that the first counterexample is
 //! a shortest one.
 //!
-//! Two kinds of promise are checked. What must *always* hold is looked at in every state. What must
-//! hold *in the end* is looked at in the graph of all states: from each of them, the model's own
-//! progress alone, without any further breakage, must be able to lead to a settled state; and where
-//! there is no progress left to make, the state must be settled. Retries make cycles, which is why
-//! the whole graph is looked at, and not single paths.
+//! Three kinds of promise are checked. What must *always* hold is looked at in every state, and what a
+//! *step* must not do at every step. What must hold *in the end* is looked at in the graph of all states:
+//! from each of them, the model's own progress alone, without any further fault, must be able to lead to
+//! a settled state; and where there is no progress left to make, the state must be settled. Retries make
+//! cycles, which is why the whole graph is looked at, and not single paths. That a cycle is not gone
+//! round for ever is not checked: it is taken for granted that what can happen does, sooner or later.
 //!
-//! States are told apart by a hash of 64 bits: of ten million states, two share theirs with a
-//! probability of one in 300,000.
+//! States are told apart by a fingerprint of 64 bits: of ten million states, two share theirs with a
+//! probability of one in 300,000, and then one of them is not looked at.
+
+mod graph;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     fmt::{self, Debug},
-    hash::{BuildHasherDefault, Hasher},
 };
+
+use graph::Graph;
 
 /// What is explored.
 pub trait Model {
@@ -104,138 +108,22 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Result<Extent, Box<Countere
             if let Some(promise) = model.broken_by_step(&state, action, &next) {
                 return Err(graph.counterexample_of_step(promise, from, action));
             }
-            let known = graph.visited.len();
+            let known = graph.len();
             let to = graph.visit(&next, Some((from, action)));
             if model.is_progress(action) {
-                graph.progress.push((to, from));
+                graph.note_progress(from, to);
             }
-            if graph.visited.len() > known && known < limit {
+            if graph.len() > known && known < limit {
                 frontier.push_back((to, next));
             }
         }
     }
-    extent.states = graph.visited.len();
+    extent.states = graph.len();
     extent.depth = graph.depth();
     if extent.states <= limit {
         graph.check_all_settle()?;
     }
     Ok(extent)
-}
-
-/// The states visited so far, by number.
-struct Graph<'a, M: Model> {
-    model: &'a M,
-    numbers: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
-    visited: Vec<Visited<M::Action>>,
-    /// Steps of progress, each as (to, from).
-    progress: Vec<(u32, u32)>,
-}
-
-struct Visited<A> {
-    /// The first way to it.
-    from: Option<(u32, A)>,
-    is_settled: bool,
-}
-
-impl<'a, M: Model> Graph<'a, M> {
-    fn new(model: &'a M) -> Self {
-        Self { model, numbers: HashMap::default(), visited: Vec::new(), progress: Vec::new() }
-    }
-
-    /// The number of a state, new or not.
-    fn visit(&mut self, state: &M::State, from: Option<(u32, M::Action)>) -> u32 {
-        let next = u32::try_from(self.visited.len()).unwrap_or(u32::MAX);
-        let number = *self.numbers.entry(self.model.fingerprint(state)).or_insert(next);
-        if number == next {
-            self.visited.push(Visited { from, is_settled: self.model.is_settled(state) });
-        }
-        number
-    }
-
-    fn check(&self, number: u32, state: &M::State) -> Result<(), Box<Counterexample<M>>> {
-        match self.model.broken_invariant(state) {
-            Some(promise) => Err(self.counterexample(promise, number)),
-            None => Ok(()),
-        }
-    }
-
-    /// Goes back from the settled states along all steps of progress.
-    fn check_all_settle(&self) -> Result<(), Box<Counterexample<M>>> {
-        let mut settles: Vec<bool> = self.visited.iter().map(|state| state.is_settled).collect();
-        let mut steps = self.progress.clone();
-        steps.sort_unstable();
-        let mut open: Vec<u32> =
-            (0..).zip(&settles).filter(|(_, is)| **is).map(|(n, _)| n).collect();
-        while let Some(to) = open.pop() {
-            let first = steps.partition_point(|step| step.0 < to);
-            for &(_, from) in steps[first..].iter().take_while(|step| step.0 == to) {
-                if !std::mem::replace(&mut settles[from as usize], true) {
-                    open.push(from);
-                }
-            }
-        }
-        match (0..).zip(&settles).find(|(_, settles)| !**settles) {
-            Some((number, _)) => Err(self.counterexample(SETTLES, number)),
-            None => Ok(()),
-        }
-    }
-
-    fn way_to(&self, number: u32) -> Vec<M::Action> {
-        let step = |(from, _): &(u32, M::Action)| self.visited[*from as usize].from;
-        let back = std::iter::successors(self.visited[number as usize].from, step);
-        let mut actions: Vec<_> = back.map(|(_, action)| action).collect();
-        actions.reverse();
-        actions
-    }
-
-    fn counterexample(&self, promise: &'static str, number: u32) -> Box<Counterexample<M>> {
-        self.counterexample_of(promise, self.way_to(number))
-    }
-
-    fn counterexample_of_step(
-        &self,
-        promise: &'static str,
-        from: u32,
-        action: M::Action,
-    ) -> Box<Counterexample<M>> {
-        let mut actions = self.way_to(from);
-        actions.push(action);
-        self.counterexample_of(promise, actions)
-    }
-
-    fn counterexample_of(
-        &self,
-        promise: &'static str,
-        actions: Vec<M::Action>,
-    ) -> Box<Counterexample<M>> {
-        let follow = |state: M::State, action: &M::Action| self.model.next(&state, *action);
-        let state = actions.iter().fold(self.model.initial(), follow);
-        Box::new(Counterexample { promise, actions, state })
-    }
-
-    /// Breadth first, the last state visited is one of the deepest.
-    fn depth(&self) -> usize {
-        let last = u32::try_from(self.visited.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        self.way_to(last).len()
-    }
-}
-
-/// What is hashed already.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 #[cfg(test)]

@@ -1,28 +1,61 @@
 //! The protocol between hosts and their DPU, as a model whose every reachable state is visited.
 //!
-//! What the agent and the service do is cut into the steps between which something else can happen:
+//! What the agents and the service do is cut into the steps between which something else can happen:
 //! another step, a message that arrives late or never, the death of a program at every durable write,
-//! of a pod's namespace, of a host. [`explorer`] tries all orders of them, within bounds: how many
+//! of a pod's namespace, of a host. [`explorer`] tries all orders of them, within [`bounds`]: how many
 //! hosts, VFs, containers, addresses, calls of ADD and faults there are. A fault may strike at every
 //! moment; all else goes on until nothing is left to do.
 //!
 //! | module | what it models |
 //! | --- | --- |
-//! | [`system`] | all there is, under the names that the programs give it |
-//! | [`service`] | dpu-service/src/attachments and sessions.rs |
-//! | [`agent`] | host-shim/src/agent |
+//! | [`names`], [`host`], [`system`] | all there is, under the names that the programs give it |
+//! | [`service`] | the service's attachments, sessions and reconciler |
+//! | [`agent`] | the agent's records, tasks, session and keeper |
 //! | [`runtime`] | what container runtimes ask: ids of containers are used again, ADD is repeated, DEL is owed |
 //! | [`wire`] | calls, which overtake each other, and the messages of sessions, which do not |
-//! | [`protocol`] | what can happen, what can break, and the protections that can be taken out |
-//! | [`properties`] | what must hold at every moment, and what it means that all is in order |
+//! | [`faults`] | what can break, when, and what follows |
+//! | [`protection`] | what keeps the promises, and can be taken out to see that it is missed |
+//! | [`properties`] | what must hold at every moment and at every step, and what it means that all is in order |
+//! | [`parts`] | what is one host's own: no step at another may touch it |
+//! | [`protocol`] | all of that as one model |
 //!
 //! Each transition bears the name of the function that it stands for, so that a counterexample reads
 //! as what the programs would do.
 //!
-//! Left out, because it decides nothing about who holds what: networks and their settings, the steps
-//! of a saga, cool-downs (an address is given out again at once, which is the hardest case), disks
-//! that refuse, resets of the card, and `Reattach`, which only hastens what the agent's upkeep does
-//! anyway.
+//! # What is not modelled
+//!
+//! - What decides nothing about who holds what: networks and their settings, the steps of a saga, what a
+//!   pod has changed of its VF and how it is made anew, and `Reattach`, which only hastens what the agent's
+//!   keeper does anyway.
+//! - Cool-downs: an address is given out again at once, which is the hardest case.
+//! - Disks that refuse, resets of the card, certificates, several DPUs.
+//! - Time. A call is given up or a namespace dies as a fault; nothing else runs out. So the service
+//!   remembers overtaken calls for as long as they are under way, where the program does for a minute.
+//! - A host that lies: clocks go on within a boot, and an inventory tells what is so.
+//! - More than the bounds of the tests: one or two hosts, containers, calls of ADD and faults.
+//!   `--each` of the program gives each of two hosts its own calls and faults.
+//!
+//! What hosts share is the pool of addresses and the service's life. Tests with two hosts look at these,
+//! and at every step for whether it changes what is the other host's; those with one host try more
+//! faults. Whether a step only *looks* at what is another host's is not checked as such: it would show as
+//! a broken promise, or not at all.
+//!
+//! # How to add something
+//!
+//! - *A state*: a field of [`host::Host`], [`agent::Agent`], [`service::Service`] or [`system::Dpu`]. Say in
+//!   [`parts`] whose it is, unless it lies in `Host`; if it is a time on a host's clock, have `tidy.rs` visit
+//!   it. What no later step looks at is to be cleared: each value that stays makes more states.
+//! - *A step*: a variant of [`agent::AgentAction`] or [`service::ServiceAction`], when it can happen
+//!   (`agent_actions`, `service_actions`), and what it does. One step is what nothing can come in between of:
+//!   at most one durable write, one change in the kernel, one message.
+//! - *A fault*: a variant of [`faults::Breakage`], which bounds name, and one of [`faults::Fault`], which happens.
+//! - *A protection*: a variant of [`protection::Protection`], asked for where it acts, and a test in
+//!   `tests/counterexamples.rs` that shows what happens without.
+//! - *A promise*: a line of [`properties::INVARIANTS`], or part of [`properties::is_settled`].
+//!
+//! A new state that is right leaves the tests in `tests/holds.rs` passing. When one fails, it prints the
+//! shortest way to the broken promise: either the programs would go it, too, and are to be mended, or the
+//! model differs from them.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -3,9 +3,10 @@
 //!
 //! That serves two ends. A step at one host must leave the parts of all others as they were:
 //! [`differ`]. And hosts are alike, so that two states which differ only in which host is which are
-//! visited once: [`fingerprint`]. Each has a mirror image of each step of the other, since nothing in the
-//! model depends on a host's number; so whatever can be reached, broken or settled from the one can be
-//! from the other.
+//! visited once: [`fingerprint`]. Nothing in the protocol depends on a host's number, so that each step
+//! from the one state has its mirror image from the other: what can be reached, broken or settled from
+//! the one can be from the other. Where a protection is taken out that need not be so, and something
+//! could be missed; what is found is a way all the same, for steps are followed from states as they are.
 
 use std::hash::Hash;
 

@@ -1,4 +1,7 @@
-//! What must hold, by name.
+//! What must hold: at every moment, at every step, and in the end.
+//!
+//! `lost` and `released` are what nobody can know any more, or what somebody wanted, and excuse what they
+//! must: of records that were lost the agent can't tell, and what an operator takes away is gone.
 
 use crate::{
     agent::Standing,

@@ -1,4 +1,8 @@
-//! What keeps the promises.
+//! What keeps the promises, one by one.
+//!
+//! `tests/counterexamples.rs` takes them out and shows what breaks then. Three have no such test, for
+//! nothing breaks without them within bounds that were tried: `InventoryOfCurrentSession`,
+//! `VerdictOfCurrentSession` and `EarlierHolderSettled`.
 
 use clap::ValueEnum;
 

@@ -1,4 +1,7 @@
 //! The container runtime of a host: what it asks, and when it is bound to.
+//!
+//! It may repeat an ADD, and use a container's id again. After a failure it owes a DEL, unless it has died
+//! with its call. While the agent is dead it asks nothing: its calls wait in the agent's socket.
 
 use crate::{
     agent::{Step, Wish},

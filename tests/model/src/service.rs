@@ -1,4 +1,8 @@
-//! The service on the DPU: dpu-service/src/attachments and sessions.rs.
+//! The service on the DPU: what it has in memory.
+//!
+//! A flow holds its key's lock from its first step to its last. What is reserved is in `entries` from that
+//! moment on, whatever becomes of the disk. All of this is gone when the service dies: it starts again
+//! with what the journal has.
 
 mod actions;
 mod attach;

@@ -1,5 +1,4 @@
-//! All there is: one DPU, its hosts, and what is under way between them. The names are those of the
-//! programs.
+//! All there is: one DPU, its hosts, and what is under way between them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What differs without making a difference is made the same, so that there are fewer states.
+//! What differs without making a difference is made the same after each step, so that there are fewer
+//! states: nobody can tell the states apart that become one.
 
 use crate::{
     agent::Step,

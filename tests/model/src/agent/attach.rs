@@ -1,4 +1,5 @@
-//! ADD: host-shim/src/agent/{verbs/attach,vfs/intake}.rs.
+//! ADD: ask the DPU, record, move the VF in, record that the pod keeps it, answer.
+//! In the program: host-shim/src/agent/{verbs/attach,vfs/intake}.rs.
 
 use super::{
     Agent, Giving, Step, Then,

@@ -1,4 +1,5 @@
-//! DEL and every other way back: host-shim/src/agent/verbs/{detach,release}.rs.
+//! DEL and every other way back: record, bring the VF home, tell the DPU, forget.
+//! In the program: host-shim/src/agent/verbs/{detach,release}.rs.
 
 use super::{
     Agent, Giving, Step, Then, attach::fails_add, ends, is_awaited, recovery::is_within_reach, set,

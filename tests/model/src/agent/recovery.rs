@@ -1,4 +1,5 @@
-//! What the agent does unasked: host-shim/src/agent/{upkeep/keeper,dpu/calls}.rs.
+//! What the agent does unasked: at its start, by its keeper, and of what it could not deliver.
+//! In the program: host-shim/src/agent/{upkeep/keeper,dpu/calls}.rs.
 
 use super::{Agent, Giving, Step, Then, attach::unanswered, set};
 use crate::{

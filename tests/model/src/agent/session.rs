@@ -1,4 +1,5 @@
-//! What host and DPU tell each other: host-shim/src/agent/dpu/{session,inventory}.rs.
+//! What the agent tells the DPU in its session, and hears of it.
+//! In the program: host-shim/src/agent/dpu/{session,inventory}.rs.
 
 use super::{Agent, Standing, Wish};
 use crate::{

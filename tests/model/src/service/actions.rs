@@ -1,7 +1,7 @@
 //! What the service can do next, and does.
 
 use super::{
-    Flow, Verdict, Work,
+    Flow, Service, Verdict, Work,
     recovery::reconciler_actions,
     session::{notices_end, welcomes},
 };
@@ -10,7 +10,7 @@ use crate::{
     protection::Protection,
     protocol::Protocol,
     system::{Dpu, System},
-    wire::{Call, Request},
+    wire::{Call, Request, Wire},
 };
 
 /// What the service can do next.
@@ -67,54 +67,22 @@ impl Protocol {
     pub fn service_actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
         let Some(service) = &system.dpu.service else { return };
         for (host, of_host) in (0..).zip(&system.hosts) {
-            for request in &of_host.wire.requests {
-                let waits = of_host.wire.waits_behind_detach(request)
-                    && self.has(Protection::DetachBeforeLaterAttach);
-                if !waits && !service.is_locked(request.key) {
-                    add(ServiceAction::TakesUp(*request));
-                }
-            }
-            for stream in &of_host.wire.streams {
-                let session = stream.session;
-                if service.greeting.contains(&(host, session)) {
-                    continue;
-                }
-                if !stream.up.is_empty() {
-                    add(ServiceAction::Reads(host, session));
-                } else if !stream.agent_listens {
-                    add(ServiceAction::NoticesEnd(host, session));
-                }
-            }
+            self.calls(service, &of_host.wire, add);
+            messages(service, host, &of_host.wire, add);
         }
-        for &Flow { key, work, .. } in &service.flows {
-            let (disk, kernel) = match work {
-                Work::Establish { recorded, programmed } => (
-                    (recorded, ServiceAction::Commits(key)),
-                    (programmed, ServiceAction::Programs(key)),
-                ),
-                Work::GiveBack { recorded, unprogrammed, .. } => (
-                    (recorded, ServiceAction::CommitsRelease(key)),
-                    (unprogrammed, ServiceAction::Unprograms(key)),
-                ),
-            };
-            for (_, action) in [disk, kernel].into_iter().filter(|(is_done, _)| !is_done) {
-                add(action);
-            }
-        }
-        for verdict in &service.verdicts {
-            let key = service.get(verdict.id).map(|entry| entry.record.key);
-            if key.is_none_or(|key| !service.is_locked(key)) {
-                add(ServiceAction::CarriesOut(verdict.host, verdict.id));
-            }
-        }
-        for &(host, session) in &service.greeting {
-            let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
-            let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
-            if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
-                add(ServiceAction::Welcomes(host, session));
-            }
-        }
+        service.flows.iter().for_each(|flow| steps(*flow, add));
+        verdicts(service, add);
         reconciler_actions(system, service, add);
+    }
+
+    fn calls(&self, service: &Service, wire: &Wire, add: &mut impl FnMut(ServiceAction)) {
+        for request in &wire.requests {
+            let waits =
+                wire.waits_behind_detach(request) && self.has(Protection::DetachBeforeLaterAttach);
+            if !waits && !service.is_locked(request.key) {
+                add(ServiceAction::TakesUp(*request));
+            }
+        }
     }
 
     /// Does what the service can do.
@@ -155,6 +123,50 @@ impl Protocol {
                 self.admits(system, key, (session, as_of), is_awaited);
             }
             Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
+        }
+    }
+}
+
+fn messages(service: &Service, host: HostId, wire: &Wire, add: &mut impl FnMut(ServiceAction)) {
+    // Nothing of a session is read while its hello is being evaluated.
+    let streams = wire.streams.iter();
+    for stream in streams.filter(|stream| !service.greeting.contains(&(host, stream.session))) {
+        if !stream.up.is_empty() {
+            add(ServiceAction::Reads(host, stream.session));
+        } else if !stream.agent_listens {
+            add(ServiceAction::NoticesEnd(host, stream.session));
+        }
+    }
+}
+
+/// Disk and kernel do not wait for each other.
+fn steps(flow: Flow, add: &mut impl FnMut(ServiceAction)) {
+    let Flow { key, work, .. } = flow;
+    let (disk, kernel) = match work {
+        Work::Establish { recorded, programmed } => {
+            ((recorded, ServiceAction::Commits(key)), (programmed, ServiceAction::Programs(key)))
+        }
+        Work::GiveBack { recorded, unprogrammed, .. } => (
+            (recorded, ServiceAction::CommitsRelease(key)),
+            (unprogrammed, ServiceAction::Unprograms(key)),
+        ),
+    };
+    let open = [disk, kernel].into_iter().filter(|(is_done, _)| !is_done);
+    open.for_each(|(_, action)| add(action));
+}
+
+fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
+    for verdict in &service.verdicts {
+        let key = service.get(verdict.id).map(|entry| entry.record.key);
+        if key.is_none_or(|key| !service.is_locked(key)) {
+            add(ServiceAction::CarriesOut(verdict.host, verdict.id));
+        }
+    }
+    for &(host, session) in &service.greeting {
+        let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
+        let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
+        if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
+            add(ServiceAction::Welcomes(host, session));
         }
     }
 }

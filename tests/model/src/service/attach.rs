@@ -1,4 +1,4 @@
-//! Attach: dpu-service/src/attachments/attach.rs.
+//! Attach: reserve in memory, then record and program in either order, then answer.
 
 use super::{Entry, Flow, Service, Work, put};
 use crate::{

@@ -1,4 +1,4 @@
-//! Detach and release: dpu-service/src/attachments/detach.rs.
+//! The way back: unprogram and record in either order, then free and answer.
 
 use super::{Entry, Flow, Service, Verdict, Work, put};
 use crate::{

@@ -1,4 +1,4 @@
-//! What the service does unasked: dpu-service/src/attachments/mend.rs.
+//! What the service does unasked: its reconciler, which compares the journal with the kernel.
 
 use super::{Service, actions::ServiceAction};
 use crate::system::System;

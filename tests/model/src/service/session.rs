@@ -1,4 +1,4 @@
-//! What hosts say: dpu-service/src/attachments/{hello,welcome}.rs and sessions.rs.
+//! What the service makes of hellos, inventories and the word that a pod has its VF.
 
 use super::{Entry, Service, Verdict, detach::tell_release};
 use crate::{
