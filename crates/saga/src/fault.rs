@@ -4,8 +4,9 @@
 //! A test sets `OFFLOAD_FAULTS` to a folder when it starts the program, and creates a file there to
 //! strike the next time the point of that name is passed: `fail-<point>` makes a step fail after its
 //! work is done (the hardest case for its undo), `kill-<point>` kills the process by SIGKILL.
-//! The file is removed when it strikes. To a file `trace`,
-//! if there is one, the name of each point that is passed is appended.
+//! The file is removed when it strikes, and whoever removes it is struck: of several threads that pass
+//! the point at once, one. To a file `trace`, if there is one, the name of each point that is passed is
+//! appended.
 
 use std::{
     env,

@@ -3,6 +3,9 @@
 //! A step is idempotent: running it where its effect is already in place changes nothing, and so
 //! does undoing it where there is nothing to undo. That is what lets the same list serve the first
 //! attempt, a retry and the recovery after a crash.
+//!
+//! The engine takes no lock: it runs on its caller's thread, and the caller holds whatever keeps others
+//! from what the steps change.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -90,6 +93,7 @@ pub fn run<C, E: Error + Send + Sync + 'static>(
 ) -> Result<(), Failed<E>> {
     for (position, step) in steps.iter().enumerate() {
         if let Err(source) = attempt(*step, Way::Run, context) {
+            // The step that failed is undone, too: it may have done a part.
             let left = undo(&steps[..=position], context);
             return Err(Failed { step: step.name(), source, left });
         }

@@ -1,5 +1,5 @@
 //! Where a test can make a step fail, or kill the process: after each step, whichever way it was run,
-//! and at milestones between the steps. All of it is nothing without the feature `fault-injection`.
+//! and at milestones between the steps. Without the feature `fault-injection` none of it does anything.
 
 use std::error::Error;
 
@@ -56,7 +56,7 @@ macro_rules! milestones {
             /// The names of all.
             $visibility const ALL: &'static [&'static str] = &[$($point),+];
 
-            /// The program is there.
+            /// The program has come to this place: a test may kill it here.
             $visibility fn pass(self) {
                 $crate::pass(match self {
                     $(Self::$milestone => $point,)+
@@ -66,8 +66,12 @@ macro_rules! milestones {
     };
 }
 
-/// The process is at that milestone. Called by what [`milestones`] declares.
-#[cfg_attr(not(feature = "fault-injection"), expect(unused_variables, reason = "nothing is asked"))]
+/// The process has come to a milestone: a test may kill it here. Called by what [`milestones`]
+/// declares.
+#[cfg_attr(
+    not(feature = "fault-injection"),
+    expect(unused_variables, reason = "no test asks for a fault")
+)]
 pub fn pass(milestone: &'static str) {
     #[cfg(feature = "fault-injection")]
     crate::fault::pass(milestone);
