@@ -1,4 +1,6 @@
 //! One asynchronous lock for each key, as long as somebody holds or awaits it.
+//!
+//! The table of locks has a lock of its own, which is held for a look-up and never while somebody waits.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -44,6 +46,7 @@ impl<K: Clone + Eq + Hash> KeyedLocks<K> {
             return lock;
         }
         // Only before the table would grow: so each call pays for one key, however many there are.
+        // A lock that nobody has stays so, for it can be had here only, under the table's lock.
         if locks.len() == locks.capacity() {
             locks.retain(|_, lock| lock.strong_count() > 0);
         }
