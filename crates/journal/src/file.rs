@@ -33,6 +33,8 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
     let draft = draft_of(path);
     write_draft(&draft, schema)?;
     publish(&draft, path).map_err(refused("create"))?;
+    // The file's own sync does not write its name: without this a power cut could take the file away
+    // with all that was committed to it since.
     sync_directory(directory).map_err(refused("sync the directory of"))
 }
 
@@ -116,7 +118,8 @@ fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
     synced.sync_all().map_err(refused)
 }
 
-/// Gives the draft its name, unless somebody else was faster.
+/// Gives the draft its name, unless another process was faster. By a link and not by renaming, which
+/// would replace the other's file.
 fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(draft, path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),

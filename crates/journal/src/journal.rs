@@ -137,7 +137,7 @@ impl Journal {
         }
     }
 
-    /// Writes something that means nothing, to see whether writing works.
+    /// Writes a row that nobody reads, to see whether writing works.
     ///
     /// # Errors
     /// See [`WriteError`].

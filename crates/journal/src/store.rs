@@ -69,13 +69,13 @@ impl Store {
         Ok(())
     }
 
-    /// A change that means nothing.
+    /// A change that no reader looks at.
     pub(crate) fn probe() -> Change {
         Change::put(OWN, *b"probe", *b"")
     }
 
-    /// Makes all `changes`, or none. Adds to `take_back` what undoes them, last first, when
-    /// read backwards.
+    /// Makes all `changes`, or none. Appends to `take_back` what undoes each: to be carried out from its
+    /// end to its beginning.
     pub(crate) fn apply(
         &self,
         changes: &[Change],
@@ -112,6 +112,7 @@ impl Store {
 }
 
 impl Drop for Store {
+    /// The database is dropped after this, and marks its file as closed: that has to be synced.
     fn drop(&mut self) {
         self.syncs.set(true);
     }

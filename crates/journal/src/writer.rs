@@ -1,4 +1,8 @@
-//! The one thread that writes.
+//! The one thread that has the file.
+//!
+//! Commits come to it in a queue, in the order of their calls. All that have come while a transaction was
+//! being synced are the next one together. Nothing else reads or writes the file, so that no lock guards
+//! it; only [`Health`] is looked at by others.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -106,6 +110,7 @@ impl Writer {
     fn opened(&mut self) -> Result<&Store, Cause> {
         if self.store.is_none() {
             let store = (self.open)()?;
+            // Before anything else is written: whoever was told that it failed may have tried again.
             store.apply(&self.take_back, &mut Vec::new())?;
             self.take_back.clear();
             tracing::info!("the journal is open again");
