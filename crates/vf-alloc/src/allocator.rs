@@ -139,7 +139,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// An allocator that knows of no VF yet.
     ///
     /// # Errors
-    /// The pools cannot be, or not side by side.
+    /// A pool is not well-formed, or two have one name.
     pub fn new(pools: Vec<PoolSpec>, settings: Settings) -> Result<Self, SpecError> {
         let mut allocator = Self {
             settings,
@@ -159,13 +159,14 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it.
     ///
     /// # Errors
-    /// The pools cannot be, or not side by side. Nothing has changed.
+    /// A pool is not well-formed, or two have one name. Nothing has changed.
     pub fn replace_pools(&mut self, pools: Vec<PoolSpec>) -> Result<(), SpecError> {
         spec::check(&pools)?;
         let name = |(number, pool): (usize, &PoolSpec)| (pool.name.clone(), number);
         self.pool_numbers = pools.iter().enumerate().map(name).collect();
         self.pools = pools.into_iter().map(Pool::new).collect();
         let mut in_order: Vec<usize> = (0..self.slots.len()).collect();
+        // In the order in which they became free, so that the new lists have them in that order, too.
         in_order.sort_by_key(|&slot| self.slots[slot].listed);
         for slot in in_order {
             self.slots[slot].listed = None;

@@ -29,14 +29,14 @@ pub struct PoolSpec {
     pub policy: Policy,
 }
 
-/// How VFs are spared.
+/// When a VF is no longer given out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// After how many failed attaches in a row a VF is quarantined. 0: never.
     pub quarantine_after: u32,
 }
 
-/// Pools that cannot be.
+/// What is wrong with the pools of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A pool without a name.
@@ -64,7 +64,7 @@ pub enum SpecError {
     },
 }
 
-/// Checks that `pools` can stand side by side.
+/// Checks that each pool is well-formed, and that no two have one name.
 pub(crate) fn check(pools: &[PoolSpec]) -> Result<(), SpecError> {
     let mut names = std::collections::HashSet::new();
     for pool in pools {
