@@ -160,7 +160,8 @@ impl Authority {
         create(&folder.join(CA_CERTIFICATE), &self.certificate, 0o644)
     }
 
-    /// As [`Self::save`], in the place of a CA that may be there: nothing that it issued is worth anything then.
+    /// As [`Self::save`], but replaces a CA that may be there. Peers that trust the new one refuse all that
+    /// the old one has issued.
     ///
     /// # Errors
     /// [`AuthorityError::File`].

@@ -59,8 +59,10 @@ impl Facts {
     }
 }
 
-/// The first end among the certificates of a chain, the holder's own and its intermediates. Whoever is
-/// shown more than the path that holds skips what had ended at `moment`, before that path was checked.
+/// When the first certificate of a chain ends: the holder's own, or one of its intermediates.
+///
+/// A peer may show certificates that the path to the CA does not need. Those that had ended at `moment`,
+/// before the path was checked, can't have been part of it and are left out.
 pub(crate) fn first_end(
     chain: &[CertificateDer<'_>],
     moment: SystemTime,

@@ -233,7 +233,8 @@ impl Connector {
         })
     }
 
-    /// The address is only told to the server; dialling is ours. `new` has seen that it parses.
+    /// The address is only told to the server; dialling is ours, and so is TLS: for `https` tonic would
+    /// do it once more. `new` has seen that it parses.
     fn endpoint(&self) -> Endpoint {
         Endpoint::from_shared(format!("http://{}", self.address))
             .unwrap_or_else(|_| Endpoint::from_static("http://dpu"))
@@ -242,7 +243,7 @@ impl Connector {
             .keep_alive_while_idle(true)
     }
 
-    /// That of the connection that was opened last.
+    /// How long the connection lasts that was opened last.
     pub(crate) fn latest(&self) -> MutexGuard<'_, Option<Lifetime>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -263,6 +264,7 @@ impl Connector {
         let own = self.credentials.current();
         Self::check_own(&own)?;
         let stream = self.dial().await.map_err(|error| self.dial_failed(error))?;
+        // Before the verifier looks: what has ended by now it won't have accepted.
         let begun = SystemTime::now();
         let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
@@ -292,6 +294,8 @@ impl Connector {
         own: &Credentials,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
+        // Never looked at: the verifier knows the server by the identity in its certificate. Of an IP
+        // address rustls tells the server nothing.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         let outdated = Outdated::default();
         let config = own.client_config(self.dpu.clone(), outdated.clone());

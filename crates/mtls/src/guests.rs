@@ -18,7 +18,7 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// Nobody, with room for `all`, of whom `per_identity` may be of one.
+    /// Nobody is connected yet. There is room for `all` connections, `per_identity` of one identity.
     pub(crate) fn new(all: usize, per_identity: usize) -> Self {
         Self { room: Arc::new(Semaphore::new(all)), per_identity, present: Mutex::default() }
     }

@@ -19,7 +19,7 @@ use crate::{
 const WARNING_PERIOD: Duration = Duration::from_secs(3600);
 /// How often the certificate in force is looked at, for it may be replaced, and the clock be set.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
-/// The clock has passed a moment when it is by this much later.
+/// A wait for a moment of the clock ends this much after it, so that the moment has passed by then.
 const INSTANT: Duration = Duration::from_millis(1);
 
 /// The credentials in force. Clones share them: when the files are replaced, new connections use

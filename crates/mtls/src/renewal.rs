@@ -65,6 +65,7 @@ impl Connector {
             Ok(_) => tracing::debug!("another connection would end with the same certificates"),
             Err(error) => tracing::warn!("the connection can't be renewed: {}", Chain(&error)),
         }
+        // An attempt that succeeded has noted its own connection, which is dropped here.
         *self.latest() = in_force;
         None
     }
