@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, NetnsError};
 
-/// The namespace of the thread that looks.
+/// The namespace of the thread that opens this path. `/proc/self` would be that of the process's first
+/// thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
 /// An open network namespace.
@@ -113,7 +114,8 @@ impl Netns {
         if id_of(&own).map_err(failed)? == self.id {
             return Ok(work());
         }
-        // Who may not come back does not leave.
+        // The way back is tried before the thread leaves: entering its own namespace changes nothing,
+        // and fails where the thread may not.
         enter(&own).map_err(failed)?;
         enter(&self.fd).map_err(failed)?;
         let _way_back = WayBack(own);

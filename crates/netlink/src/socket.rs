@@ -83,8 +83,12 @@ impl KernelSocket {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
+        // The kernel says in a sentence why it refuses.
         socket.set_ext_ack(true)?;
+        // An acknowledgement does not repeat the request: many have to wait in the buffer.
         socket.set_cap_ack(true)?;
+        // The kernel refuses what it does not know in a query. Otherwise it would ignore that, and list
+        // what was not asked for.
         socket.set_netlink_get_strict_chk(true)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_WITHIN_S))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::new() })
@@ -216,7 +220,8 @@ impl KernelSocket {
     }
 }
 
-/// Receives a datagram, however long it is.
+/// Receives a datagram, however long it is. Its length is asked for first: the kernel cuts off, without a
+/// word, what a buffer has no room for.
 pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     let mut beginning = [0; 1];
     let peek = nix::libc::MSG_PEEK | nix::libc::MSG_TRUNC;

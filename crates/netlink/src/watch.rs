@@ -107,8 +107,8 @@ fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }
 
-/// Receives all that waits, for nothing: after an overrun the kernel drops events, without
-/// another word, until all that waited before has been received.
+/// Receives all that waits and throws it away. After an overrun the kernel goes on dropping events, and
+/// does not say so again, until all that waited before has been received.
 fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     loop {
         match receive(socket, buffer) {
