@@ -32,7 +32,7 @@ impl Default for Provisioning<'_> {
 
 impl Sysfs {
     /// Gives a PF so many VFs, and waits for their netdevs. A PF that has as many keeps them. The
-    /// kernel changes no number but from and to 0, so all VFs of the PF go and come anew. A number
+    /// kernel changes the number only from 0 or to 0, so all VFs of the PF go and come anew. A number
     /// that the kernel refuses leaves the PF with none.
     ///
     /// # Errors
@@ -52,6 +52,7 @@ impl Sysfs {
             self.set_probing(pf, on)?;
         }
         let path = self.device(pf).join("sriov_numvfs");
+        // Before the VFs are made, or the event that tells of a netdev could be missed.
         let events = DeviceEvents::open()
             .map_err(|source| Error::Read { path: "the kernel's device events".into(), source })?;
         if function.num_vfs != 0 {
