@@ -119,7 +119,8 @@ fn filter(settings: &LogSettings) -> Result<Targets, LogError> {
     parse_level(&level).ok_or(LogError::Level { origin, level })
 }
 
-/// [`Targets`] takes an empty part for `error`, and what is no module's name for one.
+/// `None`: it is no level. [`Targets`] alone would take an empty part for `error`, and a text that can't be
+/// a module's name for one.
 fn parse_level(level: &str) -> Option<Targets> {
     let parts: Vec<_> = level.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     let is_simple = |part: &&str| part.chars().all(|c| c.is_alphanumeric() || "_:=".contains(c));
