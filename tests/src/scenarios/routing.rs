@@ -17,52 +17,52 @@ const ON_DEMAND: &str = "reconcile_s = 3600";
 const NETWORK: &str = r#"
 [[network]]
 name = "routed"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.8.0.0/24"
 gateway = "10.8.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:8::/64"
 gateway = "fd00:10:8::1"
-[[network.route]]
+[[network.routes]]
 destination = "172.20.0.0/16"
 gateway = "10.8.0.254"
 mtu = 1300
 advmss = 1200
 priority = 50
-[[network.route]]
+[[network.routes]]
 destination = "172.21.0.0/16"
-[[network.route]]
+[[network.routes]]
 destination = "0.0.0.0/0"
 gateway = "10.8.0.2"
 table = 100
-[[network.route]]
+[[network.routes]]
 destination = "2001:db8:20::/48"
 gateway = "fd00:10:8::fe"
 mtu = 1400
 advmss = 1220
 priority = 60
-[[network.route]]
+[[network.routes]]
 destination = "2001:db8:21::/48"
-[[network.route]]
+[[network.routes]]
 destination = "::/0"
 gateway = "fd00:10:8::2"
 table = 100000
-[[network.rule]]
+[[network.rules]]
 source = "10.8.0.0/24"
 table = 100
 priority = 1000
-[[network.rule]]
+[[network.rules]]
 source = "fd00:10:8::/64"
 table = 100000
 priority = 1001
-[[network.rule]]
+[[network.rules]]
 source = "10.99.0.0/16"
 table = 200
-[[network.rule]]
+[[network.rules]]
 source = "0.0.0.0/0"
 table = 201
 priority = 1002
-[[network.rule]]
+[[network.rules]]
 source = "::/0"
 table = 201
 priority = 1003

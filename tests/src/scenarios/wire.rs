@@ -16,11 +16,11 @@ fn blue(dpu: u8) -> String {
 [[network]]
 name = "blue"
 default = true
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.1.0.0/16"
 gateway = "10.1.0.1"
 ranges = [{{ start = "10.1.{dpu}.1", end = "10.1.{dpu}.254" }}]
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:1::/64"
 gateway = "fd00:10:1::1"
 ranges = [{{ start = "fd00:10:1::{dpu}:1", end = "fd00:10:1::{dpu}:ffff" }}]

@@ -21,7 +21,7 @@ bandwidth = { ingress_rate = 50000000 }
 nameservers = ["10.9.0.53"]
 domain = "limited.example"
 search = ["limited.example"]
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.9.0.0/24"
 "#;
 

@@ -22,10 +22,10 @@ name = "blue"
 default = true
 [network.dns]
 nameservers = ["fd00:10:1::53"]
-[[network.route]]
+[[network.routes]]
 destination = "2001:db8:5::/48"
 gateway = "fd00:10:1::fe"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:1::/64"
 gateway = "fd00:10:1::1"
 

@@ -66,13 +66,13 @@ fn the_routers_of_a_network_are_no_pods_address() {
     let networks = r#"
 [[network]]
 name = "blue"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.8.0.0/29"
 gateway = "10.8.0.1"
-[[network.route]]
+[[network.routes]]
 destination = "172.20.0.0/16"
 gateway = "10.8.0.2"
-[[network.route]]
+[[network.routes]]
 destination = "172.21.0.0/16"
 gateway = "10.8.0.4"
 "#;
@@ -97,9 +97,9 @@ fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
     let networks = r#"
 [[network]]
 name = "blue"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.8.0.0/24"
-[[network.rule]]
+[[network.rules]]
 source = "10.8.0.0/24"
 table = 100
 priority = 1000

@@ -18,10 +18,10 @@ fn network(dpu: u8) -> String {
 [[network]]
 name = "blue"
 default = true
-[[network.subnet]]
+[[network.subnets]]
 cidr = "10.{dpu}.0.0/16"
 gateway = "10.{dpu}.0.1"
-[[network.subnet]]
+[[network.subnets]]
 cidr = "fd00:10:{dpu}::/64"
 gateway = "fd00:10:{dpu}::1"
 "#
