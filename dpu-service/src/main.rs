@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    fmt::Display,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context;
-use bootstrap::{Chain, init_logs};
+use bootstrap::{Chain, complain, good_configuration, init_logs, misconfigured, print};
 use clap::Parser;
 use dpu_service::{
     config::{Config, DEFAULT_PATH},
@@ -16,8 +17,7 @@ use dpu_service::{
     service,
 };
 
-/// What a service manager takes for "do not start it again": EX_CONFIG of sysexits.h.
-const BAD_CONFIGURATION: u8 = 78;
+const NAME: &str = "dpu-service";
 
 /// What blocks waits for the kernel's one lock of all links: more threads would only take memory.
 const BLOCKING_THREADS: usize = 8;
@@ -43,19 +43,14 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list_steps {
-        STEPS.iter().for_each(|step| print(step.name()));
-        return ExitCode::SUCCESS;
+        return answer(&lines(STEPS.iter().map(|step| step.name())));
     }
     if arguments.list_kill_points {
-        Milestone::kill_points().iter().for_each(|point| print(point));
-        return ExitCode::SUCCESS;
+        return answer(&lines(Milestone::kill_points()));
     }
     let config = match Config::load(&arguments.config) {
         Ok(config) => config,
-        Err(error) => {
-            complain(&error);
-            return ExitCode::from(BAD_CONFIGURATION);
-        }
+        Err(error) => return misconfigured(NAME, &error),
     };
     if arguments.check_config {
         return check_certificates(&config, &arguments.config);
@@ -64,7 +59,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
-            complain(&format_args!("dpu-service: {error:#}"));
+            complain(NAME, &format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -72,21 +67,28 @@ fn main() -> ExitCode {
 
 /// Checks what the configuration file names, as far as that changes nothing.
 fn check_certificates(config: &Config, path: &Path) -> ExitCode {
-    let path = path.display();
     match service::credentials(config) {
         Ok(credentials) => {
-            print(&format!(
-                "{path} is good, and so are its certificates. Its card, fabric, journal and addresses \
-                 to listen on are looked at by a start alone\n{}",
-                credentials.ends()
-            ));
-            ExitCode::SUCCESS
+            let unseen = "Its card, fabric, journal and addresses to listen on";
+            answer(&good_configuration(path, unseen, &credentials.ends()))
         }
+        Err(error) => misconfigured(NAME, &format_args!("{}: {}", path.display(), Chain(&error))),
+    }
+}
+
+/// Prints what was asked for.
+fn answer(text: &str) -> ExitCode {
+    match print(text) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format_args!("{path}: {}", Chain(&error)));
-            ExitCode::from(BAD_CONFIGURATION)
+            complain(NAME, &format_args!("can't write to standard output: {error}"));
+            ExitCode::FAILURE
         }
     }
+}
+
+fn lines(names: impl IntoIterator<Item = impl Display>) -> String {
+    names.into_iter().map(|name| format!("{name}\n")).collect()
 }
 
 fn start(config: Config, path: &Path) -> anyhow::Result<()> {
@@ -102,14 +104,4 @@ async fn run(config: Config, path: &Path) -> anyhow::Result<()> {
     let log = init_logs(&config.log, "dpu-service").context("can't start logging")?;
     service::run(config, path, log).await?;
     Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "what it was asked for")]
-fn print(line: &str) {
-    println!("{line}");
-}
-
-#[expect(clippy::print_stderr, reason = "there may be no log yet")]
-fn complain(error: &dyn std::fmt::Display) {
-    eprintln!("{error}");
 }

@@ -1,5 +1,5 @@
 //! What every program does before its work: configuration, logs, limits, signals, and word to
-//! systemd.
+//! systemd and to whoever started it.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -10,6 +10,7 @@ mod cut;
 mod diagnosis;
 mod limits;
 mod logs;
+mod outcome;
 mod regular_file;
 mod service_manager;
 mod signals;
@@ -22,6 +23,7 @@ pub use cut::cut;
 pub use diagnosis::{nearest, unknown_key};
 pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
+pub use outcome::{complain, good_configuration, misconfigured, print};
 pub use regular_file::open_regular_file;
 pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};
 pub use signals::{reload_signals, shutdown_signal};

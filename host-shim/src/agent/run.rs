@@ -3,7 +3,7 @@
 use std::{
     fs::{self, DirBuilder},
     future::{Ready, ready},
-    io::{self, Write},
+    io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     pin::pin,
@@ -12,8 +12,8 @@ use std::{
 };
 
 use bootstrap::{
-    ConfigError, LogError, feed_watchdog, init_logs, load_config, notify_ready, notify_stopping,
-    raise_file_limit, reload_signals, shutdown_signal,
+    ConfigError, LogError, feed_watchdog, good_configuration, init_logs, load_config, notify_ready,
+    notify_stopping, raise_file_limit, reload_signals, shutdown_signal,
 };
 use metrics::{Calls, Endpoint, Page};
 use netlink::{LinkMonitor, Netns, NetnsError};
@@ -169,18 +169,14 @@ fn load(path: &Path) -> Result<Config, AgentError> {
 
 /// Checks what the configuration file names, as far as that changes nothing.
 fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
-    let path = path.display();
-    let (credentials, _) = credentials_and_connector(config)
-        .map_err(|source| AgentError::Dpu { path: path.to_string(), source })?;
-    print(&format!(
-        "{path} is good, and so are its certificates. The cards, the records, the socket and the way \
-         to the DPU are looked at by a start alone\n{}\n",
-        credentials.ends()
-    ))
+    let refused = |source| AgentError::Dpu { path: path.display().to_string(), source };
+    let (credentials, _) = credentials_and_connector(config).map_err(refused)?;
+    let unseen = "The cards, the records, the socket and the way to the DPU";
+    print(&good_configuration(path, unseen, &credentials.ends()))
 }
 
 fn print(text: &str) -> Result<(), AgentError> {
-    io::stdout().write_all(text.as_bytes()).map_err(cannot("write to standard output"))
+    bootstrap::print(text).map_err(cannot("write to standard output"))
 }
 
 fn step_names() -> String {
