@@ -109,11 +109,9 @@ fn calls_of_two_hosts_get_no_answer_and_are_served_late() {
 }
 
 #[test]
-fn an_agent_dies_beside_that_of_another_host() {
-    let breakable = vec![Breakage::AgentDies];
-    let bounds = Bounds { hosts: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
-    let extent = explored(bounds);
-    assert!(extent.states > 500_000, "{extent:?}");
+fn whatever_breaks_once_at_a_host_beside_another() {
+    let extent = explored(Bounds { hosts: 2, faults: 1, ..Bounds::default() });
+    assert!(extent.states > 100_000, "{extent:?}");
 }
 
 #[test]
