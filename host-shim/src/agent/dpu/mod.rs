@@ -1,13 +1,14 @@
 //! The DPU, as the agent speaks with it: one value for each ([`Dpu`]).
 //!
-//! [`Session`](session) keeps the one connection, and knows nobody: what it says first and who hears what comes it is
-//! told by whoever keeps it. All calls go by the session that there is, and none is begun without one.
+//! [`Session`](session) keeps the one connection, and knows nobody: whoever keeps it gives it its hello, and hears
+//! what comes. All calls go by the session that there is, and none is begun without one.
 //!
 //! # Who races
 //!
-//! Nothing is locked here for longer than a look into memory; calls wait for nobody but the DPU. What orders
-//! them is on the DPU: each call of Attach and Detach names the session that it was made in and when, and is
-//! refused in another's or behind a later one.
+//! Nothing of this room is locked for longer than a look into memory; whoever makes a call for an attachment holds
+//! its key, verbs and late releases ([`Dpu::deliver_detaches`]) alike. What orders calls is on the DPU: Attach and
+//! Detach name the session that they are made in, and are refused once another has begun; and they tell when they
+//! were made, so that an Attach which a later Detach of its key has overtaken reserves nothing.
 //!
 //! - *A call with the end of its session.* Whether the DPU has done what it was asked is not known then. An
 //!   Attach is asked for once more in the next session, or taken back ([`Dpu::disown`]); a Detach without a
