@@ -4,13 +4,13 @@
 //!
 //! | room | does | doors |
 //! | --- | --- | --- |
-//! | [`upkeep`] | keeps records and kernel in agreement, unasked; what the DPU and operators ask for | `Upkeep` |
-//! | [`verbs`] | what the plugin asks for: ADD, DEL, CHECK, GC, STATUS | a function each, over `Doors` |
-//! | [`dpu`] | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
-//! | [`vfs`] | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
+//! | `upkeep` | keeps records and kernel in agreement, unasked; what the DPU and operators ask for | `Upkeep` |
+//! | `verbs` | what the plugin asks for: ADD, DEL, CHECK, GC, STATUS | a function each, over `Doors` |
+//! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
+//! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //!
-//! Above them [`run`] builds the rooms and runs them, and [`server`] answers the plugin. Beside them lie the words that
-//! all use: [`config`], [`milestones`], [`signals`] (how a room wakes one above it without knowing it), [`repairs`].
+//! Above them `run` builds the rooms and runs them, and `server` answers the plugin. Beside them lie the words that
+//! all use: `config`, `milestones`, `signals` (how a room wakes one above it without knowing it), `repairs`.
 
 mod caller;
 mod clock;

@@ -23,10 +23,10 @@ use crate::{
     agent::{
         defect::locked,
         milestones::Milestone,
-        vfs::{HostLinks, Phase, Record, Vfs, is_in_pod},
+        vfs::{Cards, Host, HostLinks, Phase, Record, Vfs},
     },
     protocol::Key,
-    vf_source::{self, VfIdentity, VfSource, Whereabouts},
+    vf_source::{self, VfIdentity, Whereabouts},
 };
 
 /// Links change in swarms, and with every attach: the inventory is listed when none did for so long,
@@ -50,10 +50,10 @@ impl Dpu {
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
             let records = vfs.records().all();
-            let at_home: Vec<_> = vf_source::vfs(vfs.host().source(), &present.links).collect();
+            let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
             let pfs = functions_of(&vfs, &at_home, &present, &records);
             let inventory = Inventory { pfs, as_of_ns };
-            let live = live(vfs.host().source(), &at_home, &records);
+            let live = live(vfs.host(), &at_home, &records);
             // Between the ADD that began it and the one that goes on with it no call is under way.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
@@ -93,7 +93,7 @@ impl Dpu {
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
-            let at_home: Vec<_> = vf_source::vfs(vfs.host().source(), &present.links).collect();
+            let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
             let pfs = functions_of(&vfs, &at_home, &present, &vfs.records().all());
             (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present))
         };
@@ -143,7 +143,7 @@ fn functions_of(
 ) -> Vec<PhysicalFunction> {
     let is_clean = |(vf, link): &&(VfIdentity, &Link)| vfs.cleanliness().is_clean(vf, link);
     let clean = at_home.iter().filter(is_clean).map(|(vf, _)| vf.pci_address.clone()).collect();
-    physical_functions(vfs.host().source(), at_home, present, records, &clean)
+    physical_functions(vfs.host().cards(), at_home, present, records, &clean)
 }
 
 /// The VFs that records hold, by PCI address. The DPU may have given one that is back to another pod by
@@ -155,7 +155,7 @@ fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = &str> {
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
 /// records hold elsewhere.
 fn physical_functions(
-    source: &dyn VfSource,
+    cards: Cards<'_>,
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
     records: &[Arc<Record>],
@@ -181,7 +181,7 @@ fn physical_functions(
         vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
     }
     known.extend(host_vfs.iter().map(|(identity, _)| identity.pci_address.clone()));
-    for vf in source.other_vfs(&|address| known.contains(address)) {
+    for vf in cards.others(&|address| known.contains(address)) {
         let condition = match vf.whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
             Whereabouts::HandedOver(Handover::Open) => VfCondition::InUse,
@@ -201,7 +201,7 @@ fn physical_functions(
             Some(pf) if (pf.controller, pf.pf) == (identity.controller, identity.pf) => {
                 pf.vfs.push(vf);
             }
-            _ => pfs.push(physical_function(source, &identity, vf)),
+            _ => pfs.push(physical_function(cards, &identity, vf)),
         }
     }
     pfs
@@ -229,11 +229,11 @@ fn order(identity: &VfIdentity) -> (u32, u32, u32) {
 }
 
 fn physical_function(
-    source: &dyn VfSource,
+    cards: Cards<'_>,
     identity: &VfIdentity,
     first: VirtualFunction,
 ) -> PhysicalFunction {
-    let facts = source.pf_of(identity);
+    let facts = cards.pf_of(identity);
     PhysicalFunction {
         controller: identity.controller,
         pf: identity.pf,
@@ -246,7 +246,7 @@ fn physical_function(
 
 /// The attachments that are being kept, and whether their VFs are in their pods.
 fn live(
-    source: &dyn VfSource,
+    host: &Host,
     present: &[(VfIdentity, &Link)],
     records: &[Arc<Record>],
 ) -> Vec<LiveAttachment> {
@@ -255,7 +255,7 @@ fn live(
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !in_host.contains(record.pci_address()) && is_in_pod(source, record),
+        in_pod: !in_host.contains(record.pci_address()) && host.is_in_pod(record),
     })
     .collect()
 }
@@ -295,10 +295,10 @@ mod tests {
         links[5].is_up = true;
         let addresses = vec![(5, "10.0.0.1/24".parse().unwrap())];
         let present = HostLinks { links: links.into(), addresses };
-        let vfs: Vec<_> = vf_source::vfs(&VirtualCard::default(), &present.links).collect();
+        let card = VirtualCard::default();
+        let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
         let clean = HashSet::from(["d000:00:00.2".to_owned(), "d001:00:00.1".to_owned()]);
-        let pfs =
-            physical_functions(&VirtualCard::default(), &vfs, &present, &[Arc::new(held)], &clean);
+        let pfs = physical_functions(Cards::of(&card), &vfs, &present, &[Arc::new(held)], &clean);
         let told: Vec<_> = pfs
             .iter()
             .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
@@ -331,19 +331,15 @@ mod tests {
     fn a_vf_of_which_the_dpu_is_told_that_it_is_back_is_clean() {
         let links = vec![link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
         let present = HostLinks { links, addresses: Vec::new() };
-        let vfs: Vec<_> = vf_source::vfs(&VirtualCard::default(), &present.links).collect();
+        let card = VirtualCard::default();
+        let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
         let clean = HashSet::from(["d000:00:00.1".to_owned()]);
         let told = |is_returned, vfs: &[(VfIdentity, &Link)]| {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =
                 Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
-            let pfs = physical_functions(
-                &VirtualCard::default(),
-                vfs,
-                &present,
-                &[Arc::new(held)],
-                &clean,
-            );
+            let pfs =
+                physical_functions(Cards::of(&card), vfs, &present, &[Arc::new(held)], &clean);
             pfs[0].vfs[0].condition()
         };
         assert_eq!(told(false, &vfs), VfCondition::InUse);

@@ -20,7 +20,7 @@ use crate::{
         verbs::Doors,
         vfs::{Phase, Record, VfAbroad, Vfs, name_of},
     },
-    vf_source::{self, VfIdentity},
+    vf_source::VfIdentity,
 };
 use found::{Findings, found_at_home, found_in, found_of_record, found_without_netdev, under_way};
 
@@ -133,6 +133,8 @@ impl Examiner {
     async fn repair_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
         let mut obstacles = fetch_vfs_abroad(self.vfs(), held).await;
         obstacles.extend(self.vfs().numbers().find_drivers().await);
+        // Behind these, for it restores what is at home by now and begins to make the rest anew; and that is
+        // waited for, so that the operator is told how it ended.
         obstacles.extend(self.keeper.pass().await);
         obstacles.extend(self.vfs().renewer().await_all().await);
         obstacles.extend(self.repair_pods().await);
@@ -193,7 +195,7 @@ impl Examiner {
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
         let present = self.vfs().host().links()?;
         let is_recorded = |address: &str| self.vfs().records().by_pci_address(address).is_some();
-        for (vf, link) in vf_source::vfs(self.vfs().host().source(), &present.links) {
+        for (vf, link) in self.vfs().host().cards().vfs(&present.links) {
             let found = findings.vfs.get(&vf.pci_address);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
             if !was_here && !is_recorded(&vf.pci_address) {
@@ -201,8 +203,7 @@ impl Examiner {
             }
         }
         let is_away = |address: &str| {
-            vf_source::link_of(self.vfs().host().source(), &present.links, address).is_none()
-                && !is_recorded(address)
+            !self.vfs().host().cards().is_among(address, &present.links) && !is_recorded(address)
         };
         let away = mem::take(&mut findings.away).into_iter();
         let still_away = away.filter(|(address, _)| is_away(address));
@@ -217,7 +218,7 @@ impl Examiner {
         self.vfs().cleanliness().learn_originals(&present);
         let mut findings = Findings::default();
         let mut free = Vec::new();
-        for (vf, link) in vf_source::vfs(self.vfs().host().source(), &present.links) {
+        for (vf, link) in self.vfs().host().cards().vfs(&present.links) {
             findings.insert(found_at_home(&vf, link, &present));
             if self.vfs().host().is_free(&vf, link, &present) {
                 free.push((vf, link.index));
@@ -236,7 +237,7 @@ impl Examiner {
             findings.vfs.contains_key(address)
                 || self.vfs().records().by_pci_address(address).is_some()
         };
-        for other in self.vfs().host().source().other_vfs(&is_known) {
+        for other in self.vfs().host().cards().others(&is_known) {
             let told = told::difference_of_other(&other);
             findings.away.extend(told.map(|told| (other.identity.pci_address.clone(), told)));
             findings.insert(found_without_netdev(&other));
@@ -281,11 +282,10 @@ impl Examiner {
         vfs: &[(VfIdentity, String)],
     ) -> Result<Vec<(VfIdentity, u32)>, netlink::Error> {
         let present = self.vfs().host().links()?;
-        let free =
-            vf_source::vfs(self.vfs().host().source(), &present.links).filter(|(vf, link)| {
-                vfs.iter().any(|(wanted, _)| wanted == vf)
-                    && self.vfs().host().is_free(vf, link, &present)
-            });
+        let free = self.vfs().host().cards().vfs(&present.links).filter(|(vf, link)| {
+            vfs.iter().any(|(wanted, _)| wanted == vf)
+                && self.vfs().host().is_free(vf, link, &present)
+        });
         Ok(free.map(|(vf, link)| (vf, link.index)).collect())
     }
 

@@ -55,7 +55,7 @@ impl Watcher {
 
     /// A VF showed up in the host's namespace, or changed there.
     fn vf_seen(self: &Arc<Self>, link: &Link) {
-        let Some(vf) = self.vfs.host().source().vf_of(link) else { return };
+        let Some(vf) = self.vfs.host().cards().vf_of(link) else { return };
         self.vfs.signals().vf_seen();
         let Some(record) = self.vfs.records().by_pci_address(&vf.pci_address) else {
             if !self.vfs.cleanliness().looks_clean(&vf, link) {
@@ -81,7 +81,7 @@ impl Watcher {
     }
 
     fn vf_gone(&self, link: &Link) {
-        let Some(vf) = self.vfs.host().source().vf_of(link) else { return };
+        let Some(vf) = self.vfs.host().cards().vf_of(link) else { return };
         self.vfs.cleanliness().forget_link(&vf.pci_address, link.index);
         if self.vfs.records().by_pci_address(&vf.pci_address).is_none() {
             self.vfs.signals().inventory_changed();

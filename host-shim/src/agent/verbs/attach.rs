@@ -93,7 +93,7 @@ async fn attach_alone(
 /// and with it the pod's other VFs away from the host.
 fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
     let id = open_netns(path)?.id();
-    if id == doors.vfs.host().netns().id() {
+    if doors.vfs.host().is_own_netns(id) {
         let message = format!("{path} is the host's own network namespace");
         return Err(Failure::new(Reason::NetnsInvalid, message));
     }

@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use keyed_locks::{Held, KeyedLocks};
-use netlink::{Error, IpNetwork, Link, Netns, Rtnl};
+use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl};
 use offload_proto::{Failure, Reason};
 
 use super::{
+    cards::Cards,
     records::{Record, Records},
     turns::Turns,
 };
@@ -49,14 +50,24 @@ impl Host {
         }
     }
 
-    /// What knows the host's VFs.
-    pub(in crate::agent) fn source(&self) -> &dyn VfSource {
+    /// The host's cards, for looking at.
+    pub(in crate::agent) fn cards(&self) -> Cards<'_> {
+        Cards::of(self.source())
+    }
+
+    /// What knows the host's VFs, and changes them.
+    pub(super) fn source(&self) -> &dyn VfSource {
         &*self.source
     }
 
     /// The host's own namespace.
-    pub(in crate::agent) fn netns(&self) -> &Arc<Netns> {
+    pub(super) fn netns(&self) -> &Arc<Netns> {
         &self.netns
+    }
+
+    /// Whether a namespace is the host's own.
+    pub(in crate::agent) fn is_own_netns(&self, id: NetnsId) -> bool {
+        self.netns.id() == id
     }
 
     /// The records, for reading: only this room can write one.

@@ -38,6 +38,13 @@ impl Host {
         }
     }
 
+    /// Whether the VF of a record is in its pod, as far as can be seen.
+    pub(in crate::agent) fn is_in_pod(&self, record: &Record) -> bool {
+        let is_there =
+            |pod: &Netns| matches!(location_in(self.source(), pod, record), Ok(VfLocation::Pod));
+        record.netns.living().is_some_and(|pod| is_there(&pod))
+    }
+
     /// Whether the VF of a record is in its pod, if perhaps unfinished.
     pub(in crate::agent) fn is_in_netns_of_pod(&self, record: &Record) -> bool {
         use VfLocation::{Pod, Unfinished};
@@ -61,12 +68,4 @@ fn location_in(source: &dyn VfSource, pod: &Netns, record: &Record) -> Result<Vf
         Some(_) => VfLocation::Unfinished,
         None => VfLocation::Nowhere,
     })
-}
-
-/// Whether the VF is in its pod as far as can be seen.
-pub(in crate::agent) fn is_in_pod(source: &dyn VfSource, record: &Record) -> bool {
-    record
-        .netns
-        .living()
-        .is_some_and(|pod| matches!(location_in(source, &pod, record), Ok(VfLocation::Pod)))
 }

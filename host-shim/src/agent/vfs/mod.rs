@@ -3,7 +3,7 @@
 //!
 //! | part | does |
 //! | --- | --- |
-//! | [`Host`](host) | knows the host's namespace, its cards and the records; gives turns at the kernel |
+//! | [`Host`](host) | knows the host's namespace, its cards and the records; gives turns at the kernel, and other rooms a look at its [`cards`] |
 //! | [`Keys`](keys) | has one lock for each attachment |
 //! | [`Cleanliness`](cleanliness) | knows what VFs were like ([`originals`]), what they are like ([`proofs`]), and what is stacked on them ([`stacked`]) |
 //! | [`Renewer`](renewal) | makes VFs anew that are not as they were |
@@ -53,6 +53,7 @@
 //!   against those: the kernel tells of each arrival, and whoever waits for one has subscribed before it looked.
 
 mod abroad;
+mod cards;
 mod cleanliness;
 mod device_info;
 mod drafts;
@@ -79,11 +80,12 @@ pub use originals::OriginalsError;
 pub use records::RecordsError;
 
 pub(super) use abroad::VfAbroad;
+pub(super) use cards::Cards;
 pub(super) use homecoming::Condition;
-pub(super) use host::{HostLinks, name_of};
+pub(super) use host::{Host, HostLinks, name_of};
 pub(super) use intake::TakenIn;
 pub(super) use intake_failure::IntakeFailure;
-pub(super) use location::{VfLocation, is_in_pod};
+pub(super) use location::VfLocation;
 pub(super) use originals::Originals;
 pub(super) use records::{Phase, PodNetns, Record, Records};
 pub(super) use room::{Furnishing, Vfs};

@@ -1,0 +1,41 @@
+//! The host's cards, as other rooms may use them.
+
+use netlink::Link;
+
+use crate::vf_source::{self, OtherVf, PfFacts, VfIdentity, VfSource};
+
+/// The host's cards, for looking at: what changes a VF is this room's own business.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::agent) struct Cards<'a>(&'a dyn VfSource);
+
+impl<'a> Cards<'a> {
+    /// The cards that a source tells of.
+    pub(in crate::agent) fn of(source: &'a dyn VfSource) -> Self {
+        Self(source)
+    }
+
+    /// Which VF the link is. `None`: it is none.
+    pub(in crate::agent) fn vf_of(self, link: &Link) -> Option<VfIdentity> {
+        self.0.vf_of(link)
+    }
+
+    /// The VFs among links.
+    pub(in crate::agent) fn vfs(self, links: &[Link]) -> impl Iterator<Item = (VfIdentity, &Link)> {
+        vf_source::vfs(self.0, links)
+    }
+
+    /// Whether the VF at a PCI address is among links.
+    pub(in crate::agent) fn is_among(self, pci_address: &str, links: &[Link]) -> bool {
+        vf_source::link_of(self.0, links, pci_address).is_some()
+    }
+
+    /// The VFs that the cards have besides those that `is_known` tells by PCI address.
+    pub(in crate::agent) fn others(self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
+        self.0.other_vfs(is_known)
+    }
+
+    /// What is known of the PF of a VF.
+    pub(in crate::agent) fn pf_of(self, vf: &VfIdentity) -> PfFacts {
+        self.0.pf_of(vf)
+    }
+}
