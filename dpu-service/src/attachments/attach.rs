@@ -75,6 +75,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     let Asked { session, as_of } = asked;
     let mut registry = engine.registry();
     let host = &spec.key.host;
+    // Said before anything of a session: an unknown host has none.
     registry.hosts().number(host)?;
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
     if engine.overtaken().has(&spec.key, &boot_id, as_of) {
@@ -90,10 +91,12 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
         }
         return Ok((record, false));
     }
+    // Only new ones: a host may repeat a call whose answer it has lost.
     if let Some(reason) = registry.draining() {
         return Err(Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
     }
     let record = registry.reserve(spec, session, boot_id, now())?;
+    // Only the record says which limits are in force: those asked for may be tighter.
     if let Err(failure) = check_kept(engine, &record, session) {
         registry.forget(record.id, None, now());
         return Err(failure);
@@ -165,6 +168,7 @@ async fn write(engine: &Engine, record: &Record) -> Result<(), Failure> {
 /// Programs what is not yet programmed for an earlier call. Pods may use the attachment, so it
 /// stays whatever happens. The caller holds the VF's lock.
 async fn bring_up_again(engine: &Engine, record: &Record) -> Result<(), Failure> {
+    // What was programmed once, or runs already, is the reconciler's to look after.
     let is_up = |entry: &Entry| entry.programmed().is_some() || entry.is_attached();
     if engine.registry().entries().get(record.id).is_some_and(is_up) {
         return Ok(());
@@ -189,6 +193,7 @@ async fn abandon(engine: &Engine, record: &Arc<Record>, error: &ProgramError) ->
     if let Some(leftover) = programmer::leftover_of(error) {
         engine.note_leftover(&leftover);
     }
+    // Marked first: a record that can't be deleted must not be programmed again.
     engine.registry().release(record.id, true);
     match engine.records.commit(Changes::default().delete_attachment(record.id)).await {
         Ok(()) => {

@@ -23,6 +23,7 @@ impl Engine {
         key: AttachmentKey,
         id: Option<AttachmentId>,
     ) -> Result<AttachmentView, Failure> {
+        // An attach or detach of the key would be found half done.
         let _key = self.keys.lock(&key).await;
         let record = self.record_of(&key).filter(|record| id.is_none_or(|id| id == record.id));
         let record = record.ok_or_else(|| unknown(&key))?;
@@ -102,6 +103,7 @@ async fn collect_one(
     record: &Arc<Record>,
 ) -> Result<Option<AttachmentView>, Failure> {
     let _key = engine.keys.lock(&record.key).await;
+    // Whoever had the key may have freed it.
     if engine.registry().entries().get(record.id).is_none() {
         return Ok(None);
     }

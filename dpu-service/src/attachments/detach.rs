@@ -54,6 +54,7 @@ impl Engine {
 async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     let (key, session) = (&detach.key, detach.session);
     let _key = engine.keys.lock(key).await;
+    // Looked at with the key held: a hello that came meanwhile has decided on this attachment.
     if let Some(session) = session.filter(|id| !engine.sessions.is_current(&key.host, *id)) {
         return Err(stale(session));
     }
@@ -65,9 +66,11 @@ async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
 
 async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     let Some(record) = engine.record_of(&detach.key) else { return Ok(()) };
+    // A late Detach of an earlier attachment must not touch a newer one of the same key.
     if detach.id.is_some_and(|id| id != record.id) {
         return Ok(());
     }
+    // Before it is given back: an inventory from before may free nothing of it meanwhile.
     let latest = engine.sessions.latest_time(&record.key.host);
     engine.registry().note_detach(&record, detach.as_of, latest);
     give_back(engine, &record, detach.returned, "the host detaches it").await.map(drop)
@@ -99,6 +102,7 @@ pub(super) async fn release(
     let record = engine.record_of(&key).filter(|record| record.id == id);
     let record = record.ok_or_else(|| unknown(&id))?;
     let view = give_back(engine, &record, false, &reason).await?;
+    // Told once it is recorded: a host that hears of it detaches at once.
     tell_release(engine, &record, reason);
     Ok(view)
 }

@@ -88,6 +88,7 @@ async fn apply(
     }
     let name = network.name.clone();
     if outcome != Applied::Unchanged {
+        // Recorded first: a network that pods may be attached to must outlive a crash.
         engine.records.commit(Changes::default().put_network(&network)).await?;
         install(engine, network)?;
         resume(engine);
@@ -106,6 +107,7 @@ async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failur
     if engine.registry().networks().is_suspended(&name) {
         return delete_suspended(engine, name).await;
     }
+    // Closed first, or an attach would get into it while the journal forgets it.
     engine.registry().change_networks().close(&name, force)?;
     let deleted = engine.records.commit(Changes::default().delete_network(&name)).await;
     match &deleted {

@@ -67,7 +67,7 @@ impl Hosts<'_> {
         session: SessionId,
         inventory: &Inventory,
     ) -> Result<JoinHandle<()>, Failure> {
-        let returned = hear(self.0, host, session, inventory)?;
+        let returned = note_inventory(self.0, host, session, inventory)?;
         let engine = Arc::clone(self.0);
         Ok(self.0.spawn(async move { free_returned(&engine, session, returned).await }))
     }
@@ -84,6 +84,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     // it opened later, an Attach of the old session could reserve what nobody judges any more.
     let session = engine.sessions.open(host, &hello)?;
     note_session(engine, host, &hello, session.is_renewed);
+    // Before the inventory: a Detach at a time that the clock can't show outdates nothing.
     let latest = engine.sessions.latest_time(host);
     engine.registry().note_host_clock(host, latest);
 
@@ -92,6 +93,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     Milestone::HelloHeard.pass();
     quarantine_unaccounted(engine, &hello.live, &conditions);
     let verdicts = judge(engine, host, &hello, &conditions);
+    // Before any key is waited for: what an inventory finds meanwhile depends on it.
     note_unclaimed(engine, &verdicts);
     let carried_out = verdicts.into_iter().map(|(record, verdict)| {
         carry_out(engine, session.id, record, verdict, hello.live.as_slice())
@@ -133,7 +135,7 @@ fn tell_wanted_vfs(engine: &Engine, host: &HostName) {
 /// Returns the attachments that can be freed, now that their VFs are back, each of them once: that
 /// they are back is noted in the hold of the registry that finds them, so that the next inventory
 /// does not find them again. Words of an earlier session are refused.
-fn hear(
+fn note_inventory(
     engine: &Engine,
     host: &HostName,
     session: SessionId,
@@ -142,6 +144,7 @@ fn hear(
     check_owner(engine, host, inventory)?;
     let conditions = take_inventory(engine, host, session, inventory)?;
     let mut registry = engine.registry();
+    // One that is returned already has a flow, or waits for the journal and the reconciler.
     let is_back = |entry: &&Entry| {
         (!entry.is_held() || entry.is_unclaimed())
             && !entry.is_returned()
@@ -165,6 +168,7 @@ async fn free_returned(engine: &Engine, session: SessionId, returned: Vec<Arc<Re
 }
 
 fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: AttachmentId) {
+    // A newer hello has told, or will tell, how it stands now.
     if !engine.sessions.is_current(host, session) {
         return;
     }
