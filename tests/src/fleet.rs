@@ -114,43 +114,58 @@ impl Fleet {
 
     /// Plugs its cards in, and starts its service and its hosts' agents.
     fn add_dpu(&mut self, plan: &DpuPlan, netns: Arc<Netns>) {
-        let first = self.agents.len();
-        let seat = |(index, host): (usize, &&'static str)| {
-            let controller = u32::try_from(first + index).unwrap();
-            Seat { host, dpu: plan.name, controller }
-        };
-        let seats: Vec<_> = plan.hosts.iter().enumerate().map(seat).collect();
-        let folder = self.new_folder(plan.name);
-        self.issue("dpu", plan.name);
-        let file = plan.settings.service_file_of(&seats, &folder, &self.pki);
-        fs::write(folder.join("dpu-service.toml"), file).unwrap();
-        fs::create_dir(folder.join("faults-dpu-service")).unwrap();
-        let cards: Vec<_> =
-            seats.iter().map(|seat| self.plug(&plan.settings, *seat, Arc::clone(&netns))).collect();
-        let service = start_service(&netns, &folder);
-        self.dpus.push(Dpu { service, netns, name: plan.name, folder });
-        for (seat, (card, folder)) in seats.into_iter().zip(cards) {
-            let file = plan.settings.agent_file_of(&seat, &own_pf(&card), &folder, &self.pki);
-            fs::write(folder.join("host-shim.toml"), file).unwrap();
-            let target = seat.endpoint().parse().unwrap();
-            let proxy = plan
-                .settings
-                .proxied
-                .then(|| Proxy::start(&card.host, PROXY.parse().unwrap(), target));
-            let program = start_agent(&card.host, &folder);
-            self.agents.push(Agent { program, card, proxy, seat, folder });
+        let seats = self.seats_of(plan);
+        let plug = |seat: &Seat| self.plug(&plan.settings, *seat, Arc::clone(&netns));
+        let cards: Vec<_> = seats.iter().map(plug).collect();
+        let dpu = self.start_dpu(plan, netns, &seats);
+        self.dpus.push(dpu);
+        for (seat, card) in seats.into_iter().zip(cards) {
+            let agent = self.start_agent(&plan.settings, seat, card);
+            self.agents.push(agent);
         }
     }
 
+    /// Where its cards are: no two of the fleet are the same controller, so that they differ on one host
+    /// and on one DPU.
+    fn seats_of(&self, plan: &DpuPlan) -> Vec<Seat> {
+        let controllers = self.agents.len()..;
+        let seat = |(host, controller): (&&'static str, usize)| {
+            let controller = u32::try_from(controller).expect("few cards");
+            Seat { host, dpu: plan.name, controller }
+        };
+        plan.hosts.iter().zip(controllers).map(seat).collect()
+    }
+
     /// Plugs a card in, in a host that may be known already.
-    fn plug(&self, settings: &Settings, seat: Seat, dpu: Arc<Netns>) -> (Card, PathBuf) {
+    fn plug(&self, settings: &Settings, seat: Seat, dpu: Arc<Netns>) -> Card {
         let known = self.agents.iter().find(|agent| agent.seat.host == seat.host);
         let host = known.map_or_else(|| root(seat.host), |agent| Arc::clone(&agent.card.host));
+        let folder = self.new_folder(&name_of(seat));
+        Card::between(host, dpu, Plan::of(settings, seat.controller), &folder)
+    }
+
+    fn start_dpu(&self, plan: &DpuPlan, netns: Arc<Netns>, seats: &[Seat]) -> Dpu {
+        let folder = self.new_folder(plan.name);
+        self.issue("dpu", plan.name);
+        let file = plan.settings.service_file_of(seats, &folder, &self.pki);
+        fs::write(folder.join("dpu-service.toml"), file).unwrap();
+        fs::create_dir(folder.join("faults-dpu-service")).unwrap();
+        let service = start_service(&netns, &folder);
+        Dpu { service, netns, name: plan.name, folder }
+    }
+
+    fn start_agent(&self, settings: &Settings, seat: Seat, card: Card) -> Agent {
+        let folder = self.path().join(name_of(seat));
         self.issue("host", seat.host);
-        let folder = self.new_folder(&format!("{}-of-{}", seat.host, seat.dpu));
-        fs::create_dir(folder.join("faults-host-shim-agent")).unwrap();
+        let file = settings.agent_file_of(&seat, &own_pf(&card), &folder, &self.pki);
+        fs::write(folder.join("host-shim.toml"), file).unwrap();
         fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
-        (Card::between(host, dpu, Plan::of(settings, seat.controller), &folder), folder)
+        fs::create_dir(folder.join("faults-host-shim-agent")).unwrap();
+        let target = seat.endpoint().parse().unwrap();
+        let proxy = || Proxy::start(&card.host, PROXY.parse().unwrap(), target);
+        let proxy = settings.proxied.then(proxy);
+        let program = start_agent(&card.host, &folder);
+        Agent { program, card, proxy, seat, folder }
     }
 
     fn new_folder(&self, name: &str) -> PathBuf {
@@ -246,6 +261,11 @@ impl Fleet {
             keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),
         }
     }
+}
+
+/// What the folder of a card and its agent is called.
+fn name_of(seat: Seat) -> String {
+    format!("{}-of-{}", seat.host, seat.dpu)
 }
 
 /// The keys of `[vf_source]` by which the agent leaves the host's other cards alone.

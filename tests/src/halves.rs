@@ -56,17 +56,16 @@ pub(crate) struct HostMachines<'a> {
 }
 
 impl Machines<'_> {
-    /// The service, or the agent of that host.
-    pub(crate) fn program(&mut self, victim: Victim, host: usize) -> &mut Program {
+    pub(crate) fn program(&mut self, victim: Victim) -> &mut Program {
         match victim {
-            Victim::Agent => self.hosts[host].agent,
+            Victim::Agent(host) => self.hosts[host].agent,
             Victim::Service => self.service,
         }
     }
 
-    pub(crate) fn start(&mut self, victim: Victim, host: usize) {
+    pub(crate) fn start(&mut self, victim: Victim) {
         match victim {
-            Victim::Agent => {
+            Victim::Agent(host) => {
                 let HostMachines { agent, netns, folder, .. } = &mut self.hosts[host];
                 **agent = lab::start_agent(netns, folder);
             }
@@ -90,9 +89,9 @@ impl Machines<'_> {
         card::reset(card, netns, self.dpu, *plan, folder);
     }
 
-    pub(crate) fn arm(&self, victim: Victim, host: usize, how: &str, step: &str) -> PathBuf {
+    pub(crate) fn arm(&self, victim: Victim, how: &str, step: &str) -> PathBuf {
         let folder = match victim {
-            Victim::Agent => self.hosts[host].folder,
+            Victim::Agent(host) => self.hosts[host].folder,
             Victim::Service => self.folder,
         };
         lab::arm(folder, victim.program(), how, step)

@@ -1,16 +1,17 @@
-//! The two programs, as those that something happens to.
+//! The programs, as those that something happens to.
 
-/// One of the two programs.
+/// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
-    Agent,
+    /// The agent of this host.
+    Agent(usize),
     Service,
 }
 
 impl Victim {
     pub(crate) fn program(self) -> &'static str {
         match self {
-            Self::Agent => "host-shim-agent",
+            Self::Agent(_) => "host-shim-agent",
             Self::Service => "dpu-service",
         }
     }

@@ -44,7 +44,7 @@ struct Places {
     steps: Vec<String>,
 }
 
-/// Those of both programs, as they name them themselves.
+/// Those of agents and service, as they name them themselves.
 #[derive(Debug)]
 pub(crate) struct Points {
     agent: Places,
@@ -57,12 +57,12 @@ impl Points {
             points: kill_points(victim.program()),
             steps: steps(victim.program()),
         };
-        Self { agent: places(Victim::Agent), service: places(Victim::Service) }
+        Self { agent: places(Victim::Agent(0)), service: places(Victim::Service) }
     }
 
     fn name(&self, victim: Victim, kills: bool, number: usize) -> &str {
         let places = match victim {
-            Victim::Agent => &self.agent,
+            Victim::Agent(_) => &self.agent,
             Victim::Service => &self.service,
         };
         let names = if kills { &places.points } else { &places.steps };
@@ -73,7 +73,6 @@ impl Points {
 /// A fault that waits for its place.
 struct Armed {
     victim: Victim,
-    host: usize,
     kills: bool,
     file: PathBuf,
 }
@@ -81,11 +80,6 @@ struct Armed {
 impl Armed {
     fn has_struck(&self) -> bool {
         !self.file.exists()
-    }
-
-    /// Whether it is for the service, or for the agent of that host.
-    fn is_for(&self, victim: Victim, host: usize) -> bool {
-        self.victim == victim && (victim == Victim::Service || self.host == host)
     }
 }
 
@@ -110,36 +104,35 @@ impl Chaos<'_> {
         self.disarm(armed);
     }
 
-    fn strike(&mut self, Fault { trouble, host, lasting, .. }: Fault, armed: &mut Vec<Armed>) {
+    fn strike(&mut self, Fault { trouble, lasting, .. }: Fault, armed: &mut Vec<Armed>) {
         match trouble {
             Trouble::Kill(victim) => {
-                self.kill(victim, host, armed);
+                self.kill(victim, armed);
                 thread::park_timeout(lasting);
-                self.machines.start(victim, host);
+                self.machines.start(victim);
             }
-            Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, host, true, point)),
-            Trouble::FailStep(victim, step) => armed.push(self.arm(victim, host, false, step)),
-            Trouble::Cut => self.cut(host, lasting),
-            Trouble::Delay => self.delay(host, lasting),
-            Trouble::ResetCard => self.reset_card(host),
+            Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, true, point)),
+            Trouble::FailStep(victim, step) => armed.push(self.arm(victim, false, step)),
+            Trouble::Cut(host) => self.cut(host, lasting),
+            Trouble::Delay(host) => self.delay(host, lasting),
+            Trouble::ResetCard(host) => self.reset_card(host),
             Trouble::RebootDpu => self.reboot_dpu(armed),
-            Trouble::Suspend(victim) => self.suspend(victim, host, lasting),
+            Trouble::Suspend(victim) => self.suspend(victim, lasting),
             Trouble::Reload => self.machines.reload(),
         }
     }
 
     fn reboot_dpu(&mut self, armed: &mut Vec<Armed>) {
-        const ANY: usize = 0;
-        self.kill(Victim::Service, ANY, armed);
+        self.kill(Victim::Service, armed);
         (0..self.machines.hosts.len()).for_each(|host| self.reset_card(host));
-        self.machines.start(Victim::Service, ANY);
+        self.machines.start(Victim::Service);
     }
 
     /// An armed fault may have been quicker.
-    fn kill(&mut self, victim: Victim, host: usize, armed: &mut Vec<Armed>) {
-        self.machines.program(victim, host).crash();
+    fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
+        self.machines.program(victim).crash();
         self.toll.kills += 1;
-        armed.retain(|fault| !(fault.kills && fault.is_for(victim, host) && fault.has_struck()));
+        armed.retain(|fault| !(fault.kills && fault.victim == victim && fault.has_struck()));
     }
 
     fn cut(&mut self, host: usize, lasting: Duration) {
@@ -163,11 +156,11 @@ impl Chaos<'_> {
         proxy.heal();
     }
 
-    fn suspend(&mut self, victim: Victim, host: usize, lasting: Duration) {
-        self.machines.program(victim, host).signal(Signal::SIGSTOP);
+    fn suspend(&mut self, victim: Victim, lasting: Duration) {
+        self.machines.program(victim).signal(Signal::SIGSTOP);
         self.toll.suspensions += 1;
         thread::park_timeout(lasting);
-        self.machines.program(victim, host).signal(Signal::SIGCONT);
+        self.machines.program(victim).signal(Signal::SIGCONT);
     }
 
     fn reset_card(&mut self, host: usize) {
@@ -176,10 +169,10 @@ impl Chaos<'_> {
         self.toll.resets += 1;
     }
 
-    fn arm(&self, victim: Victim, host: usize, kills: bool, number: usize) -> Armed {
+    fn arm(&self, victim: Victim, kills: bool, number: usize) -> Armed {
         let how = if kills { "kill" } else { "fail" };
-        let file = self.machines.arm(victim, host, how, self.points.name(victim, kills, number));
-        Armed { victim, host, kills, file }
+        let file = self.machines.arm(victim, how, self.points.name(victim, kills, number));
+        Armed { victim, kills, file }
     }
 
     /// Starts programs again that armed faults have killed, for some time or until it is over.
@@ -195,13 +188,13 @@ impl Chaos<'_> {
 
     fn note_struck(&mut self, struck: &[Armed]) {
         self.toll.failed_steps += struck.iter().filter(|fault| !fault.kills).count() as u64;
-        let agents = (0..self.machines.hosts.len()).map(|host| (Victim::Agent, host));
-        for (victim, host) in agents.chain([(Victim::Service, 0)]) {
-            if struck.iter().any(|fault| fault.kills && fault.is_for(victim, host)) {
-                let program = self.machines.program(victim, host);
+        let agents = (0..self.machines.hosts.len()).map(Victim::Agent);
+        for victim in agents.chain([Victim::Service]) {
+            if struck.iter().any(|fault| fault.kills && fault.victim == victim) {
+                let program = self.machines.program(victim);
                 wait_for("a program to die of its fault", LIMIT, || program.ended());
                 self.toll.kills += 1;
-                self.machines.start(victim, host);
+                self.machines.start(victim);
             }
         }
     }

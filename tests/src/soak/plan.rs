@@ -126,12 +126,12 @@ pub(crate) enum Trouble {
     KillAtPoint(Victim, usize),
     /// The step of this number fails.
     FailStep(Victim, usize),
-    /// A host and its DPU don't reach each other.
-    Cut,
-    /// What host and DPU send each other waits, and comes late.
-    Delay,
-    /// A host's card is pulled out and plugged in again.
-    ResetCard,
+    /// This host and the DPU don't reach each other.
+    Cut(usize),
+    /// What this host and the DPU send each other waits, and comes late.
+    Delay(usize),
+    /// The card in this host is pulled out and plugged in again.
+    ResetCard(usize),
     /// The service is killed and all cards are reset.
     RebootDpu,
     /// A program is suspended, and continued.
@@ -140,11 +140,10 @@ pub(crate) enum Trouble {
     Reload,
 }
 
-/// A trouble, which host it is for unless it is the DPU's, when it begins, counted from the one before, and how long it lasts.
+/// A trouble, when it begins, counted from the one before, and how long it lasts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) trouble: Trouble,
-    pub(crate) host: usize,
     pub(crate) after: Duration,
     pub(crate) lasting: Duration,
 }
@@ -264,15 +263,16 @@ fn specified(action: Action, dice: &mut Dice) -> Action {
 }
 
 fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
-    let victim = dice.weighted(&[(1, Victim::Agent), (1, Victim::Service)]);
-    let (number, host) = (dice.index(1000), dice.index(hosts));
+    let host = dice.index(hosts);
+    let victim = dice.weighted(&[(1, Victim::Agent(host)), (1, Victim::Service)]);
+    let number = dice.index(1000);
     let trouble = dice.weighted(&[
         (30, Trouble::Kill(victim)),
         (30, Trouble::KillAtPoint(victim, number)),
         (15, Trouble::FailStep(victim, number)),
-        (40, Trouble::Cut),
-        (15, Trouble::Delay),
-        (4, Trouble::ResetCard),
+        (40, Trouble::Cut(host)),
+        (15, Trouble::Delay(host)),
+        (4, Trouble::ResetCard(host)),
         (2, Trouble::RebootDpu),
         (20, Trouble::Suspend(victim)),
         (15, Trouble::Reload),
@@ -283,12 +283,10 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
     let after = Duration::from_millis(dice.below(600));
     match trouble {
         Trouble::Suspend(_) if hazards.contains(&Hazard::Suspended) => {
-            Fault { trouble, host, after, lasting: suspension }
+            Fault { trouble, after, lasting: suspension }
         }
-        Trouble::Suspend(_) => {
-            Fault { trouble: Trouble::Reload, host, after, lasting: Duration::ZERO }
-        }
-        _ => Fault { trouble, host, after, lasting: Duration::from_millis(brief) },
+        Trouble::Suspend(_) => Fault { trouble: Trouble::Reload, after, lasting: Duration::ZERO },
+        _ => Fault { trouble, after, lasting: Duration::from_millis(brief) },
     }
 }
 
