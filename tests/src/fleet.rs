@@ -45,6 +45,8 @@ pub struct Fleet {
     pub agents: Vec<Agent>,
     /// The DPUs, as they were planned.
     pub dpus: Vec<Dpu>,
+    /// What the DPUs' uplinks lead to.
+    switch: Option<Netns>,
     pki: Pki,
     folder: TempDir,
 }
@@ -83,28 +85,26 @@ impl Fleet {
         Self::on(plans, plans.iter().map(|plan| root(plan.name)).collect())
     }
 
-    /// Brings two DPUs up likewise whose uplinks, [`UPLINK`], are the ends of one wire.
+    /// Brings DPUs up likewise whose uplinks, [`UPLINK`], are wires to one switch.
     ///
     /// # Panics
     /// When they do not come up.
     #[must_use]
-    pub fn start_wired(plans: &[DpuPlan; 2]) -> Self {
-        let dpus = plans.each_ref().map(|plan| root(plan.name));
-        let [a, b] = &dpus;
-        let peer = ["peer", "name", UPLINK, "netns", b.name()];
-        a.ip(&[&["link", "add", UPLINK, "type", "veth"][..], &peer].concat());
-        let uplinks = format!("uplinks = [{UPLINK:?}]");
-        let wired = plans.each_ref().map(|plan| {
-            let settings = Settings { fabric: uplinks.clone(), ..plan.settings.clone() };
+    pub fn start_wired(plans: &[DpuPlan]) -> Self {
+        let dpus: Vec<_> = plans.iter().map(|plan| root(plan.name)).collect();
+        let switch = switch_of(&dpus);
+        let fabric = format!("uplinks = [{UPLINK:?}]");
+        let wired = plans.iter().map(|plan| {
+            let settings = Settings { fabric: fabric.clone(), ..plan.settings.clone() };
             DpuPlan { settings, ..plan.clone() }
         });
-        Self::on(&wired, dpus.into())
+        Self { switch: Some(switch), ..Self::on(&wired.collect::<Vec<_>>(), dpus) }
     }
 
     fn on(plans: &[DpuPlan], dpus: Vec<Arc<Netns>>) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
         let pki = Pki::make(folder.path().join("pki"));
-        let mut fleet = Self { agents: Vec::new(), dpus: Vec::new(), pki, folder };
+        let mut fleet = Self { agents: Vec::new(), dpus: Vec::new(), switch: None, pki, folder };
         for (plan, netns) in plans.iter().zip(dpus) {
             fleet.add_dpu(plan, netns);
         }
@@ -201,6 +201,21 @@ impl Fleet {
         (sites, Machines { hosts, service, dpu: netns, folder })
     }
 
+    /// Cuts the wire between a DPU and the switch.
+    pub fn cut_wire(&self, dpu: usize) {
+        self.set_wire(dpu, "down");
+    }
+
+    /// Mends that wire.
+    pub fn mend_wire(&self, dpu: usize) {
+        self.set_wire(dpu, "up");
+    }
+
+    fn set_wire(&self, dpu: usize, how: &str) {
+        let switch = self.switch.as_ref().expect("a wired fleet");
+        switch.ip(&["link", "set", &port_of(dpu), how]);
+    }
+
     /// Waits until each agent has a session with its DPU, and a good STATUS.
     ///
     /// # Panics
@@ -255,12 +270,33 @@ impl Fleet {
         let dpu = &agent.card.dpu;
         Scene {
             host: &agent.card.host,
-            not_pods: cards.flat_map(|card| [&*card.host, &*card.dpu]).collect(),
+            not_pods: cards
+                .flat_map(|card| [&*card.host, &*card.dpu])
+                .chain(&self.switch)
+                .collect(),
             clean: agent.card.clean(),
             operator: self.operator_of(agent),
             keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),
         }
     }
+}
+
+/// A switch with a port for each DPU, which it passes all VLANs between.
+fn switch_of(dpus: &[Arc<Netns>]) -> Netns {
+    let switch = Netns::new("switch");
+    switch.ip(&["link", "add", "switch", "up", "type", "bridge", "mcast_snooping", "0"]);
+    for (number, dpu) in dpus.iter().enumerate() {
+        let port = port_of(number);
+        let uplink = ["peer", "name", UPLINK, "netns", dpu.name()];
+        switch.ip(&[&["link", "add", &port, "type", "veth"][..], &uplink].concat());
+        switch.ip(&["link", "set", &port, "up", "master", "switch"]);
+    }
+    switch
+}
+
+/// The switch's port for a DPU.
+fn port_of(dpu: usize) -> String {
+    format!("port{dpu}")
 }
 
 /// What the folder of a card and its agent is called.

@@ -1,11 +1,11 @@
-//! Two DPUs, a host each, whose uplinks are the two ends of a wire.
+//! Two DPUs, a host each, whose uplinks are wires to one switch.
 
 use std::{fs, time::Duration};
 
 use serde_json::{Value, json};
 
 use super::pods::addresses;
-use crate::{DpuPlan, Fleet, Netns, Operator, Settings, UPLINK, wait_for};
+use crate::{Dpu, DpuPlan, Fleet, Netns, Operator, Settings, UPLINK, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -40,7 +40,7 @@ fn red(dpu: u8) -> Value {
     })
 }
 
-/// node-1 with dpu-1, and node-2 with dpu-2, which are joined.
+/// node-1 with dpu-1, and node-2 with dpu-2, which are wired to one switch.
 fn two_dpus(settings: &Settings) -> Fleet {
     let plan = |name, host, dpu| {
         let settings = Settings { networks: blue(dpu), ..settings.clone() };
@@ -109,10 +109,10 @@ pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
     fleet.assert_invariants();
     pods.assert_reach();
 
-    fleet.dpus[0].netns.ip(&["link", "set", UPLINK, "down"]);
+    fleet.cut_wire(0);
     assert!(!pods.reach(), "there is another way than the wire");
     fleet.assert_invariants();
-    fleet.dpus[0].netns.ip(&["link", "set", UPLINK, "up"]);
+    fleet.mend_wire(0);
     wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
 
     for dpu in 0..fleet.dpus.len() {
@@ -127,20 +127,25 @@ pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
     fleet.assert_clean_slate();
 }
 
-/// A service that was away while the wire was cut and switched off puts its uplink in order.
+/// An uplink that somebody takes out and switches off is put in order: at once by a service that runs,
+/// and by one that did not when it starts.
 ///
 /// # Panics
 /// When it is not so.
-pub fn a_service_puts_its_uplink_back_in_order_when_it_starts(settings: &Settings) {
+pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
     let mut fleet = two_dpus(settings);
     let pods = Pods::attach(&fleet, "blue");
     pods.assert_reach();
-    let dpu = &mut fleet.dpus[1];
-    dpu.service.crash();
-    dpu.netns.ip(&["link", "set", UPLINK, "down", "nomaster"]);
-    dpu.start();
-    fleet.wait_until_good();
+    let take_out = |dpu: &Dpu| dpu.netns.ip(&["link", "set", UPLINK, "down", "nomaster"]);
+    take_out(&fleet.dpus[0]);
     wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
+
+    fleet.dpus[1].service.crash();
+    take_out(&fleet.dpus[1]);
+    assert!(!pods.reach(), "there is another way than the wire");
+    fleet.dpus[1].start();
+    wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
+    fleet.wait_until_good();
     fleet.assert_invariants();
     pods.detach(&fleet);
     fleet.assert_clean_slate();

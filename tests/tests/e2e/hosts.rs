@@ -70,6 +70,10 @@ fn pods_of_two_hosts_ping_each_other_and_each_host_has_its_own() {
         let own = attachments.iter().find(|a| a["key"]["containerId"] == pod.name()).unwrap();
         assert_eq!((&own["host"], &own["vf"]["controller"]), (&json!(host), &json!(controller)));
     }
+    let found = fleet.operator(0).says(&["doctor", "-o", "json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["hosts"].as_array().map(Vec::len), Some(2), "{found}");
+    assert_eq!(found["differences"], json!([]), "{found}");
     pods.detach(&fleet);
 }
 

@@ -1,4 +1,4 @@
-//! Two DPUs whose uplinks are joined.
+//! Two DPUs whose uplinks lead to one switch.
 
 use e2e::{Settings, scenarios::wire};
 
@@ -8,8 +8,8 @@ fn pods_of_two_dpus_ping_each_other_over_the_wire() {
 }
 
 #[test]
-fn a_service_puts_its_uplink_back_in_order_when_it_starts() {
-    wire::a_service_puts_its_uplink_back_in_order_when_it_starts(&Settings::default());
+fn an_uplink_that_somebody_takes_out_is_put_back() {
+    wire::an_uplink_that_somebody_takes_out_is_put_back(&Settings::default());
 }
 
 #[test]

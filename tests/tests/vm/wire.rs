@@ -1,4 +1,4 @@
-//! Two DPUs whose uplinks are joined, on a kernel whose bridges keep VLANs apart.
+//! Two DPUs whose uplinks lead to one switch, on a kernel whose bridges keep VLANs apart.
 
 use e2e::{Settings, scenarios::wire};
 
