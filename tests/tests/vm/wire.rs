@@ -6,7 +6,7 @@ use crate::netdevsim::PATIENCE;
 
 #[test]
 fn a_vlan_goes_over_the_wire_between_two_dpus() {
-    // netdevsim has but one controller, and one host knows one card of it.
-    let settings = Settings { service: PATIENCE.into(), ..Settings::default() };
+    // Of veth, because cards of netdevsim are controller 0 of their DPU, each of them.
+    let settings = Settings { service: PATIENCE.into(), ..Settings::with_vfs(2) };
     assert!(wire::a_vlan_goes_over_the_wire_or_is_refused(&settings), "VLANs are not kept apart");
 }
