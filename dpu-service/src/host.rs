@@ -86,9 +86,9 @@ pub struct PhysicalFunction {
     /// The PF.
     pub id: PfId,
     /// PCI vendor id of its VFs.
-    pub vendor: u16,
+    pub vendor_id: u16,
     /// PCI device id of its VFs.
-    pub device: u16,
+    pub device_id: u16,
     /// Its VFs.
     pub vfs: Vec<VirtualFunction>,
 }
@@ -99,7 +99,7 @@ pub struct VirtualFunction {
     /// Its number within the PF.
     pub number: u16,
     /// Its PCI address.
-    pub pci_address: String,
+    pub device: String,
     /// How it is.
     pub condition: VfCondition,
 }

@@ -112,7 +112,7 @@ pub struct AttachSpec {
     /// Whom it serves.
     pub pod: Pod,
     /// A VF that somebody else chose, by the host's PCI address.
-    pub pci_address: Option<String>,
+    pub device: Option<String>,
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
@@ -334,7 +334,8 @@ pub struct Record {
     /// The VF it holds.
     pub vf: VfId,
     /// The VF's PCI address on the host.
-    pub pci_address: String,
+    #[serde(rename = "pci_address")] // as journals have it
+    pub device: String,
     /// The VF's MAC address.
     pub mac: MacAddress,
     /// The addresses it holds.

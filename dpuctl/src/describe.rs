@@ -50,7 +50,7 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("Pod uid", &pod.uid);
     text.field("Network", &attachment.network);
     text.field("VF", &vf_name(attachment.vf.as_ref()));
-    text.field("PCI address", attachment.vf.as_ref().map_or("", |vf| &vf.pci_address));
+    text.field("PCI address", attachment.vf.as_ref().map_or("", |vf| &vf.device));
     text.field("Representor", &detail.representor);
     text.field("MAC", &attachment.mac);
     text.field("VLAN", &vlan(attachment.vlan));
@@ -236,7 +236,7 @@ port-mac   no          the host sets them
                     name: "shop\u{1b}[2J".into(),
                     uid: "u1".into(),
                 }),
-                vf: Some(Vf { pf: 0, vf: 3, controller: 0, pci_address: "d000:00:00.4".into() }),
+                vf: Some(Vf { pf: 0, vf: 3, controller: 0, device: "d000:00:00.4".into() }),
                 mac: "02:00:00:00:00:01".into(),
                 vlan: 100,
                 addresses: vec![Address {

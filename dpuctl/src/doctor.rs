@@ -111,7 +111,7 @@ fn vf_table(vfs: &[DiagnosedVf], wide: bool) -> String {
             if vf.joined { "yes" } else { "no" }.into(),
             or_dash(attachment.map_or("", |id| short_id(id))).into(),
             or_dash(&found.netns).into(),
-            or_dash(found.vf.as_ref().map_or("", |vf| &vf.pci_address)).into(),
+            or_dash(found.vf.as_ref().map_or("", |vf| &vf.device)).into(),
             or_dash(&found.use_by_host).into(),
         ]
     };

@@ -112,7 +112,7 @@ fn is_network(network: &NetworkStatus, name: &str) -> bool {
 }
 
 fn is_vf(vf: &VfStatus, name: &str) -> bool {
-    vf_name(vf.vf.as_ref()) == name || vf.vf.as_ref().is_some_and(|vf| vf.pci_address == name)
+    vf_name(vf.vf.as_ref()) == name || vf.vf.as_ref().is_some_and(|vf| vf.device == name)
 }
 
 fn is_pool(pool: &PoolStatus, name: &str) -> bool {

@@ -19,7 +19,7 @@ pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
             or_dash(&vf.pools.join(",")).into(),
             or_dash(short_id(&vf.attachment_id)).into(),
             or_dash(&vf.detail).into(),
-            or_dash(vf.vf.as_ref().map_or("", |vf| &vf.pci_address)).into(),
+            or_dash(vf.vf.as_ref().map_or("", |vf| &vf.device)).into(),
             or_dash(&vf.representor).into(),
             or_dash(&device(vf)).into(),
         ]

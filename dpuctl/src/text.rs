@@ -47,7 +47,7 @@ pub(crate) fn vf_message(id: VfId) -> Vf {
         controller: id.pf.controller,
         pf: id.pf.pf.into(),
         vf: id.vf.into(),
-        pci_address: String::new(),
+        device: String::new(),
     }
 }
 

@@ -88,8 +88,8 @@ pub struct AddRequest {
     #[serde(default)]
     pub pod: Pod,
     /// A VF that somebody else chose.
-    #[serde(default)]
-    pub pci_address: Option<String>,
+    #[serde(default, alias = "pci_address")] // so plugins of before call it
+    pub device: Option<String>,
     /// A MAC address asked for.
     #[serde(default)]
     pub mac: Option<MacAddress>,
@@ -580,13 +580,10 @@ mod tests {
     #[test]
     fn what_a_later_agent_adds_is_passed_over() {
         let text = r#"{"outcome": "attached", "later": {"x": 1}, "attachment":
-            {"id": "a", "later": {"x": [1]}, "vf": {"pciAddress": "p", "later": 1}}}"#;
+            {"id": "a", "later": {"x": [1]}, "vf": {"device": "p", "later": 1}}}"#;
         let Reply::Attached { attachment } = decode(text.as_bytes()).unwrap() else {
             panic!("another outcome")
         };
-        assert_eq!(
-            (attachment.id.as_str(), attachment.vf.unwrap().pci_address.as_str()),
-            ("a", "p")
-        );
+        assert_eq!((attachment.id.as_str(), attachment.vf.unwrap().device.as_str()), ("a", "p"));
     }
 }

@@ -190,7 +190,7 @@ fn plan() -> Plan {
 fn spec(stage: &Stage) -> MoveSpec {
     MoveSpec {
         source: Arc::new(VirtualCard::default()),
-        pci_address: PCI_ADDRESS.into(),
+        device: PCI_ADDRESS.into(),
         original: stage.original(),
         plan: plan(),
         announcer: Announcer::start().unwrap(),

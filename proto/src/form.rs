@@ -26,7 +26,7 @@ pub fn is_interface_name(text: &str) -> bool {
 /// `domain:bus:device.function` in hexadecimal, such as `0000:03:00.2`, given back in lower case.
 /// Domains of more than four digits exist.
 #[must_use]
-pub fn pci_address(text: &str) -> Option<String> {
+pub fn device(text: &str) -> Option<String> {
     let (domain, rest) = text.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
@@ -67,12 +67,12 @@ mod tests {
     }
 
     #[test]
-    fn pci_addresses_are_whole() {
-        assert_eq!(pci_address("0000:03:00.2").as_deref(), Some("0000:03:00.2"));
-        assert_eq!(pci_address("10000:E1:00.0").as_deref(), Some("10000:e1:00.0"));
+    fn devices_are_whole() {
+        assert_eq!(device("0000:03:00.2").as_deref(), Some("0000:03:00.2"));
+        assert_eq!(device("10000:E1:00.0").as_deref(), Some("10000:e1:00.0"));
         for text in ["", "03:00.2", "0000:03:00", "0000.03.00.2", "0000:03:00.2/x", "g000:00:00.0"]
         {
-            assert_eq!(pci_address(text), None, "{text}");
+            assert_eq!(device(text), None, "{text}");
         }
     }
 }

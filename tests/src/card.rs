@@ -248,7 +248,7 @@ pub(crate) fn is_representor(link: &Value) -> bool {
 
 /// The PCI address of a link on the host's side of the card: its device's, or that of its alias,
 /// `virtual-nic <pci> <vf>`.
-fn pci_address(link: &Value) -> Option<&str> {
+fn device(link: &Value) -> Option<&str> {
     if link["parentbus"] == "pci" {
         return link["parentdev"].as_str();
     }
@@ -258,7 +258,7 @@ fn pci_address(link: &Value) -> Option<&str> {
 
 /// A link on the host's side of the card, by PCI address.
 pub(crate) fn host_end(link: &Value) -> Option<(String, HostEnd)> {
-    let pci = pci_address(link)?;
+    let pci = device(link)?;
     let altnames = link["altnames"]
         .as_array()
         .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect());

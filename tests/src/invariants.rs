@@ -189,7 +189,7 @@ impl Scene<'_> {
         let twice = picture.held_twice().into_iter();
         let mut breaches: Vec<_> = twice.map(Breach::doubled).collect();
         for (pci, clean) in self.clean {
-            let holder = picture.attachments.iter().find(|a| a["vf"]["pciAddress"] == pci.as_str());
+            let holder = picture.attachments.iter().find(|a| a["vf"]["device"] == pci.as_str());
             match holder {
                 Some(attachment) => {
                     let mut differences = picture.attached(pci, attachment);
@@ -269,7 +269,7 @@ impl Picture {
 
     /// Invariants 1 and 2.
     fn held_twice(&self) -> Vec<String> {
-        let vfs = self.attachments.iter().map(|a| text(&a["vf"]["pciAddress"]));
+        let vfs = self.attachments.iter().map(|a| text(&a["vf"]["device"]));
         let addresses = self.attachments.iter().flat_map(addresses_of);
         let on_pods = self.addresses.values().flatten().cloned();
         let mut breaches = twice(vfs, "VF in two attachments");
@@ -332,7 +332,7 @@ impl Picture {
     }
 
     fn vf(&self, pci: &str) -> Option<&Value> {
-        self.vfs.iter().find(|vf| vf["vf"]["pciAddress"] == pci)
+        self.vfs.iter().find(|vf| vf["vf"]["device"] == pci)
     }
 }
 

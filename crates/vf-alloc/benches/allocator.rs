@@ -25,9 +25,9 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
     for number in 0..vfs {
         let facts = VfFacts {
             host: HostId(0),
-            pci_address: format!("0000:{:02x}:{:02x}.0", number >> 8, number & 0xff),
-            vendor: 0x15b3,
-            device: 0x101e,
+            device: format!("0000:{:02x}:{:02x}.0", number >> 8, number & 0xff),
+            vendor_id: 0x15b3,
+            device_id: 0x101e,
         };
         allocator.offer(VfId::local(number % PFS, number / PFS), facts);
     }

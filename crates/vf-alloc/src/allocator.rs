@@ -114,7 +114,7 @@ impl<K> Slot<K> {
     }
 
     fn is_in(&self, pool: &PoolSpec) -> bool {
-        let ids = self.facts.as_ref().map(|facts| (facts.vendor, facts.device));
+        let ids = self.facts.as_ref().map(|facts| (facts.vendor_id, facts.device_id));
         pool.select.iter().any(|selector| selector.selects(self.vf, ids))
     }
 
@@ -410,7 +410,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             return Err(ReserveError::OtherHost { held });
         }
         match request.pinned {
-            Some(pci) if pci != facts.pci_address => {
+            Some(pci) if pci != facts.device => {
                 Err(ReserveError::KeyHoldsAnother { held, pci: pci.into() })
             }
             _ => Ok(held),
@@ -473,7 +473,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             return;
         }
         self.forget_pci(slot);
-        self.by_pci.entry(facts.host).or_default().insert(facts.pci_address.clone(), slot);
+        self.by_pci.entry(facts.host).or_default().insert(facts.device.clone(), slot);
         self.slots[slot].facts = Some(facts);
         self.unlist(slot);
         self.join_lanes(slot);
@@ -482,8 +482,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     fn forget_pci(&mut self, slot: usize) {
         let Some(facts) = &self.slots[slot].facts else { return };
         let Some(of_host) = self.by_pci.get_mut(&facts.host) else { return };
-        if of_host.get(&facts.pci_address) == Some(&slot) {
-            of_host.remove(&facts.pci_address);
+        if of_host.get(&facts.device) == Some(&slot) {
+            of_host.remove(&facts.device);
         }
     }
 

@@ -14,11 +14,11 @@ pub struct VfFacts {
     /// The host.
     pub host: HostId,
     /// The VF's PCI address on that host, such as `0000:03:00.2`.
-    pub pci_address: String,
+    pub device: String,
     /// PCI vendor id.
-    pub vendor: u16,
+    pub vendor_id: u16,
     /// PCI device id.
-    pub device: u16,
+    pub device_id: u16,
 }
 
 /// Where a VF is in its life.

@@ -60,7 +60,7 @@ impl Oracle {
         let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
         match pool {
             "low" => vf.vf < if self.second_set { 5 } else { 3 },
-            "cards" => facts.is_some_and(|facts| facts.device == 1),
+            "cards" => facts.is_some_and(|facts| facts.device_id == 1),
             "all" => !self.second_set || vf.pf.pf == 0,
             _ => false,
         }
@@ -73,7 +73,7 @@ impl Oracle {
 
     fn is_at(&self, vf: VfId, host: HostId, pci: &str) -> bool {
         let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
-        facts.is_some_and(|facts| facts.host == host && facts.pci_address == pci)
+        facts.is_some_and(|facts| facts.host == host && facts.device == pci)
     }
 
     fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<VfId> {
@@ -134,9 +134,9 @@ fn facts(vf: VfId, moved: bool) -> VfFacts {
     let foreign = vf.vf == 7;
     VfFacts {
         host: HostId(u32::from(vf.pf.pf == 1 && !foreign)),
-        pci_address: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf),
-        vendor: 0x15b3,
-        device: vf.vf % 2,
+        device: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf),
+        vendor_id: 0x15b3,
+        device_id: vf.vf % 2,
     }
 }
 
@@ -211,7 +211,7 @@ impl Both {
                 self.reserve(key, POOLS[pool], HostId(host), None);
             }
             Operation::Pin(key, pool, host, vf, moved) => {
-                let pci = facts(vf, moved).pci_address;
+                let pci = facts(vf, moved).device;
                 self.reserve(key, POOLS[pool], HostId(host), Some((vf, &pci)));
             }
             Operation::Attached(key) => {
@@ -326,7 +326,7 @@ impl Both {
         let known = &self.oracle.vfs[&held];
         let pci = || request.pinned.unwrap_or_default().to_owned();
         let elsewhere = known.facts.as_ref().is_some_and(|facts| facts.host != request.host);
-        let other = |facts: &VfFacts| request.pinned.is_some_and(|pci| pci != facts.pci_address);
+        let other = |facts: &VfFacts| request.pinned.is_some_and(|pci| pci != facts.device);
         let expected = if matches!(known.holder, Some((_, Stage::Releasing))) {
             Err(ReserveError::KeyReleasing { held })
         } else if elsewhere {

@@ -23,7 +23,7 @@ fn pci(vf: VfId) -> String {
 }
 
 fn facts(vf: VfId) -> VfFacts {
-    VfFacts { host: HOST, pci_address: pci(vf), vendor: 0x15b3, device: 0x101e }
+    VfFacts { host: HOST, device: pci(vf), vendor_id: 0x15b3, device_id: 0x101e }
 }
 
 /// Two VFs of PF 0 in pool `default`, and one that is in no pool.

@@ -239,8 +239,8 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.mac.is_some_and(|mac| mac != record.mac) {
         return differs(format!("MAC address {}", record.mac));
     }
-    if spec.pci_address.as_ref().is_some_and(|pci| *pci != record.pci_address) {
-        return differs(format!("the VF at {}", record.pci_address));
+    if spec.device.as_ref().is_some_and(|pci| *pci != record.device) {
+        return differs(format!("the VF at {}", record.device));
     }
     if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
         return differs("other rate limits".into());

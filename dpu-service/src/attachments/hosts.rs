@@ -79,7 +79,7 @@ impl Hosts<'_> {
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
     pub async fn mend(self, host: &HostName) -> Examined {
-        self.0.sessions.mend(host, self.pci_addresses_held(host)).await
+        self.0.sessions.mend(host, self.devices_held(host)).await
     }
 
     /// The host found something, or tells why it could not look.
@@ -94,10 +94,10 @@ impl Hosts<'_> {
     }
 
     /// The PCI addresses of the VFs that the host's attachments hold.
-    fn pci_addresses_held(self, host: &HostName) -> Vec<String> {
+    fn devices_held(self, host: &HostName) -> Vec<String> {
         let registry = self.0.registry();
         let held = registry.entries().of_host(host);
-        let addresses = held.map(|entry| entry.record().pci_address.clone());
+        let addresses = held.map(|entry| entry.record().device.clone());
         addresses.filter(|address| !address.is_empty()).collect()
     }
 }

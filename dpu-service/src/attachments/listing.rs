@@ -23,8 +23,8 @@ pub(super) fn vf_views(registry: &Registry, survey: &Survey) -> Vec<VfView> {
 fn unoffered_view(registry: &Registry, vf: VfId) -> VfView {
     VfView {
         vf,
-        pci_address: String::new(),
-        device: None,
+        device: String::new(),
+        device_ids: None,
         host: registry.hosts().owner(vf.pf).cloned(),
         pools: registry.vfs().pools_of(vf).map(Into::into).collect(),
         state: VfState::Absent { reason: "its host has not offered it".into() },
@@ -35,8 +35,8 @@ fn unoffered_view(registry: &Registry, vf: VfId) -> VfView {
 
 fn vf_view(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> VfView {
     VfView {
-        pci_address: pci_address(registry, known),
-        device: known.facts.map(|facts| (facts.vendor, facts.device)),
+        device: device(registry, known),
+        device_ids: known.facts.map(|facts| (facts.vendor_id, facts.device_id)),
         state: known.state.clone(),
         attachment: known.holder.copied(),
         ..unoffered_view(registry, known.vf)
@@ -44,8 +44,8 @@ fn vf_view(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> V
 }
 
 /// As the host offers it, or as its holder's record has it: a host offers no VF that is in use.
-fn pci_address(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> String {
-    let offered = known.facts.map(|facts| facts.pci_address.clone());
-    let held = || Some(registry.entries().get(*known.holder?)?.record().pci_address.clone());
+fn device(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> String {
+    let offered = known.facts.map(|facts| facts.device.clone());
+    let held = || Some(registry.entries().get(*known.holder?)?.record().device.clone());
     offered.or_else(held).unwrap_or_default()
 }

@@ -38,9 +38,9 @@ pub struct VfView {
     /// The VF.
     pub vf: VfId,
     /// Its PCI address on the host. Empty: the host has not told.
-    pub pci_address: String,
+    pub device: String,
     /// Its PCI vendor and device. `None`: the host has not told.
-    pub device: Option<(u16, u16)>,
+    pub device_ids: Option<(u16, u16)>,
     /// Its host. `None`: its PF belongs to no host of the configuration.
     pub host: Option<HostName>,
     /// The pools it is in.

@@ -33,7 +33,7 @@ pub struct ExaminedVf {
     /// The VF.
     pub vf: VfId,
     /// Its PCI address. Empty: not told.
-    pub pci_address: String,
+    pub device: String,
     /// Where it is.
     pub place: VfPlace,
     /// Its netdev's name there.
@@ -114,7 +114,7 @@ pub(crate) mod tests {
             phase: Phase::Held,
             pod: Pod::default(),
             vf: "pf0vf3".parse().unwrap(),
-            pci_address: "0000:03:00.4".into(),
+            device: "0000:03:00.4".into(),
             mac: "02:00:00:00:00:07".parse().unwrap(),
             leases: vec![lease("10.1.0.5/24"), lease("fd00:1::5/64")],
             bandwidth: Bandwidth::default(),
@@ -130,7 +130,7 @@ pub(crate) mod tests {
         let holdings = Some(Holdings { mac: record.mac, addresses });
         ExaminedVf {
             vf: record.vf,
-            pci_address: record.pci_address.clone(),
+            device: record.device.clone(),
             place: VfPlace::Pod,
             netdev: "eth0".into(),
             netns: "/run/netns/a".into(),

@@ -132,7 +132,7 @@ async fn a_vf_in_use_whose_return_was_told_after_a_restart_can_be_had() {
     world.hello(&[live(&view, true)]).await;
     world.detach("a").await;
     let mut again = spec("b");
-    again.pci_address = Some(view.record.pci_address.clone());
+    again.device = Some(view.record.device.clone());
     assert_eq!(world.attach(again).await.unwrap().record.vf, view.record.vf);
     world.check();
 }
@@ -148,6 +148,6 @@ async fn a_vf_whose_return_was_told_can_be_had() {
     world.engine.detach(Detach { as_of: HostTime(3), ..detach_of("a") }).await.unwrap();
     world.say_inventory(&clean).await;
     let mut again = spec("b");
-    again.pci_address = Some(view.record.pci_address.clone());
+    again.device = Some(view.record.device.clone());
     world.attach(again).await.unwrap();
 }

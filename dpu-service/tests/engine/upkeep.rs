@@ -117,7 +117,7 @@ async fn an_attach_waits_until_its_port_is_cleared() {
     world.kernel.meddle(VfId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
-    let wanted = AttachSpec { pci_address: Some("d000:00:00.4".into()), ..spec("pod") };
+    let wanted = AttachSpec { device: Some("d000:00:00.4".into()), ..spec("pod") };
     let attached = waits_for_the_reconciler(&world, "leave", world.attach(wanted)).await;
     assert_eq!(attached.unwrap().record.vf, VfId::local(0, 3));
     world.check();

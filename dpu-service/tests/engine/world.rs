@@ -54,7 +54,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         key: key(container),
         network: None,
         pod: Pod::default(),
-        pci_address: None,
+        device: None,
         mac: None,
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
@@ -314,11 +314,11 @@ pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hell
 pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[VfId]) -> Inventory {
     let function = |vf: VfId| VirtualFunction {
         number: vf.vf,
-        pci_address: format!("d000:00:00.{}", vf.vf + 1),
+        device: format!("d000:00:00.{}", vf.vf + 1),
         condition: if in_use.contains(&vf) { VfCondition::InUse } else { VfCondition::Clean },
     };
     let vfs = kernel.ports().into_iter().map(|port| function(port.representor.vf)).collect();
-    let pf = PhysicalFunction { id: PfId::local(0), vendor: 0x1d0f, device: 1, vfs };
+    let pf = PhysicalFunction { id: PfId::local(0), vendor_id: 0x1d0f, device_id: 1, vfs };
     Inventory { as_of: HostTime::default(), pfs: vec![pf] }
 }
 

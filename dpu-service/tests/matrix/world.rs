@@ -87,7 +87,7 @@ impl<'a> World<'a> {
     /// Host node-1's first words: it has the VF, and the attachment if there is one.
     pub(crate) fn hello(&self) -> v1::HostMessage {
         let vf = v1::VirtualFunction {
-            pci_address: "0000:03:00.1".into(),
+            device: "0000:03:00.1".into(),
             condition: v1::VfCondition::Clean.into(),
             ..v1::VirtualFunction::default()
         };

@@ -91,7 +91,7 @@ async fn programs_get_json_and_yaml() {
     let json = output_of(&dut, "get vfs -o json").await;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["vfs"][0]["state"], "VF_STATE_QUARANTINED");
-    assert_eq!(json["vfs"][0]["vf"]["pciAddress"], "d000:00:00.4");
+    assert_eq!(json["vfs"][0]["vf"]["device"], "d000:00:00.4");
     assert_eq!(json["vfs"][0]["vf"]["controller"], 0, "zeros are there, too");
     let yaml = output_of(&dut, "status -o yaml").await;
     assert!(yaml.starts_with("name: dpu-1\nversion: '9.9'\n"), "{yaml}");

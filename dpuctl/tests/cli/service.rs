@@ -154,7 +154,7 @@ impl Canned {
 }
 
 fn vf() -> Vf {
-    Vf { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() }
+    Vf { controller: 0, pf: 0, vf: 3, device: "d000:00:00.4".into() }
 }
 
 fn attachment() -> Attachment {

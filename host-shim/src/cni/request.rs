@@ -148,7 +148,7 @@ fn add(
         configuration: configuration.name.clone(),
         network: configuration.network(),
         pod: wishes.pod,
-        pci_address: wishes.pci_address,
+        device: wishes.device,
         mac: wishes.mac,
         addresses: wishes.addresses,
         bandwidth: wishes.bandwidth,

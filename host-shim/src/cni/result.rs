@@ -211,7 +211,7 @@ impl CniResult {
 
 fn interface(attachment: &v1::Attachment, sandbox: &str) -> Interface {
     let name = attachment.key.as_ref().map(|key| key.interface_name.clone());
-    let pci_id = attachment.vf.as_ref().map(|vf| vf.pci_address.clone());
+    let pci_id = attachment.vf.as_ref().map(|vf| vf.device.clone());
     Interface {
         name: name.unwrap_or_default(),
         mac: attachment.mac.clone(),
@@ -264,7 +264,7 @@ mod tests {
                 container_id: "c1".into(),
                 interface_name: "eth0".into(),
             }),
-            vf: Some(v1::Vf { pci_address: "0000:03:00.2".into(), ..Default::default() }),
+            vf: Some(v1::Vf { device: "0000:03:00.2".into(), ..Default::default() }),
             mac: "02:00:00:00:00:01".into(),
             mtu: 9000,
             addresses: vec![

@@ -3,7 +3,7 @@
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::form::pci_address;
+use offload_proto::form::device;
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
@@ -29,7 +29,7 @@ pub struct Wishes {
     /// Whom the attachment serves.
     pub pod: Pod,
     /// The VF that somebody else chose.
-    pub pci_address: Option<String>,
+    pub device: Option<String>,
     /// A MAC address.
     pub mac: Option<MacAddress>,
     /// Addresses, each with or without prefix length.
@@ -126,8 +126,8 @@ impl Wishes {
             let message = format!("deviceID {id} and pciBusID {bus_id} name different devices");
             return Err(CniError::new(code::INVALID_CONFIGURATION, message));
         }
-        self.take_pci_address("pciBusID", bus_id.as_deref())?;
-        self.take_pci_address("deviceID", id.as_deref())
+        self.take_named_device("pciBusID", bus_id.as_deref())?;
+        self.take_named_device("deviceID", id.as_deref())
     }
 
     fn take_environment(&mut self, environment: &Environment) -> Result<(), CniError> {
@@ -147,7 +147,7 @@ impl Wishes {
         match key {
             "mac" => self.take_mac(&name, Some(&decode::<String>(&name, value)?)),
             "ips" => self.take_addresses(&name, Some(&decode::<Vec<String>>(&name, value)?)),
-            "deviceID" => self.take_pci_address(&name, Some(&decode::<String>(&name, value)?)),
+            "deviceID" => self.take_named_device(&name, Some(&decode::<String>(&name, value)?)),
             "bandwidth" => decode(&name, value).map(|limits| self.take_bandwidth(&limits)),
             "CNIDeviceInfoFile" => self.take_device_info_file(&name, value),
             "dns" => decode(&name, value).map(|dns| self.take_dns(dns)),
@@ -181,10 +181,10 @@ impl Wishes {
         Ok(())
     }
 
-    fn take_pci_address(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
+    fn take_named_device(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
         let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
-        let address = full_pci_address(text).ok_or_else(|| no_pci_address(key, text))?;
-        self.pci_address = Some(address);
+        let address = full_device(text).ok_or_else(|| no_device(key, text))?;
+        self.device = Some(address);
         Ok(())
     }
 
@@ -248,15 +248,15 @@ fn refuse_our_annotations(value: &Value) -> Result<(), CniError> {
 }
 
 /// A PCI address in full, lower case, such as `0000:03:00.2`; the domain may be left out.
-fn full_pci_address(text: &str) -> Option<String> {
+fn full_device(text: &str) -> Option<String> {
     match text.matches(':').count() {
-        1 => pci_address(&format!("0000:{text}")),
-        _ => pci_address(text),
+        1 => device(&format!("0000:{text}")),
+        _ => device(text),
     }
 }
 
 /// VFs have other names too, such as `pf0vf3`, but runtimes and device plugins pass this one.
-fn no_pci_address(key: &str, text: &str) -> CniError {
+fn no_device(key: &str, text: &str) -> CniError {
     let message = format!("{key} {} is no PCI address", quoted(text));
     CniError::new(code::UNSUPPORTED_FIELD, message).with_details(
         "UNSUPPORTED: name the VF by its PCI address, such as 0000:03:00.2, which `dpuctl get vfs` \
@@ -330,21 +330,21 @@ mod tests {
     #[test]
     fn a_device_is_taken_from_multus_and_from_the_runtime() {
         let both = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.2"});
-        assert_eq!(gather("", &both).unwrap().pci_address.as_deref(), Some("0000:03:00.2"));
+        assert_eq!(gather("", &both).unwrap().device.as_deref(), Some("0000:03:00.2"));
         let differing = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.3"});
         assert_eq!(gather("", &differing).unwrap_err().code, code::INVALID_CONFIGURATION);
         let wishes = of_runtime("deviceID", &json!("D000:00:00.1")).unwrap();
-        assert_eq!(wishes.pci_address.as_deref(), Some("d000:00:00.1"));
+        assert_eq!(wishes.device.as_deref(), Some("d000:00:00.1"));
     }
 
     #[test]
-    fn pci_addresses_are_completed_and_checked() {
-        assert_eq!(full_pci_address("03:00.2").as_deref(), Some("0000:03:00.2"));
-        assert_eq!(full_pci_address("10000:e1:00.0").as_deref(), Some("10000:e1:00.0"));
+    fn devices_are_completed_and_checked() {
+        assert_eq!(full_device("03:00.2").as_deref(), Some("0000:03:00.2"));
+        assert_eq!(full_device("10000:e1:00.0").as_deref(), Some("10000:e1:00.0"));
         for text in
             ["", "mlx5_core.sf.2", "0000:03:00", "0000.03.00.2", "0000:03:00.2/x", "g000:00:00.0"]
         {
-            assert_eq!(full_pci_address(text), None, "{text}");
+            assert_eq!(full_device(text), None, "{text}");
         }
     }
 
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_no_pci_address_is_refused_with_what_one_is() {
+    fn a_device_that_is_no_device_is_refused_with_what_one_is() {
         let of_configuration = gather("", &json!({"deviceID": "pf0vf1"})).unwrap_err();
         let of_runtime = of_runtime("deviceID", &json!("pf0vf1")).unwrap_err();
         for error in [of_configuration, of_runtime] {

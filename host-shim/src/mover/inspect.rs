@@ -15,13 +15,13 @@ use crate::vf_source;
 /// The kernel's refusal.
 pub fn inspect(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
     if spec.original.is_handed_over {
-        let is_still = spec.source.handover(&spec.pci_address).is_some();
-        return Ok((!is_still).then(|| format!("VF {} has another driver now", spec.pci_address)));
+        let is_still = spec.source.handover(&spec.device).is_some();
+        return Ok((!is_still).then(|| format!("VF {} has another driver now", spec.device)));
     }
     let mut rtnl = Rtnl::open_in(pod)?;
     let links = rtnl.links()?;
-    let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.pci_address) else {
-        return Ok(Some(format!("VF {} is not in the pod", spec.pci_address)));
+    let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
+        return Ok(Some(format!("VF {} is not in the pod", spec.device)));
     };
     if let Some(what) = differs(link, &spec.plan) {
         return Ok(Some(what));

@@ -39,8 +39,8 @@ impl Step<VfMove> for CheckNames {
 
 fn is_name_taken(vf_move: &mut VfMove) -> Result<bool, MoveError> {
     let mut links = vf_move.pod()?.rtnl.links()?;
-    let (source, pci_address) = (&vf_move.source, &vf_move.pci_address);
-    links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.pci_address != *pci_address));
+    let (source, device) = (&vf_move.source, &vf_move.device);
+    links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.device != *device));
     Ok(names(&links).any(|name| *name == vf_move.plan.name))
 }
 

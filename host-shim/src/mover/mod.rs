@@ -110,7 +110,7 @@ pub struct Durations {
 #[derive(Debug)]
 pub struct VfMove {
     source: Arc<dyn VfSource>,
-    pci_address: String,
+    device: String,
     original: Original,
     plan: Plan,
     announcer: Announcer,
@@ -176,7 +176,7 @@ pub struct MoveSpec {
     /// What knows the VF.
     pub source: Arc<dyn VfSource>,
     /// The VF.
-    pub pci_address: String,
+    pub device: String,
     /// How it is to be in the host's namespace.
     pub original: Original,
     /// How it is to be in the pod.
@@ -194,7 +194,7 @@ impl VfMove {
     pub fn new(spec: MoveSpec, namespaces: Namespaces) -> Self {
         Self {
             source: spec.source,
-            pci_address: spec.pci_address,
+            device: spec.device,
             original: spec.original,
             plan: spec.plan,
             announcer: spec.announcer,
@@ -231,14 +231,14 @@ impl VfMove {
 
     /// The VF as its PF knows it, if it is the PF that keeps the pod to its settings.
     fn port(&self) -> Option<PfPort> {
-        self.source.pf_port(&self.pci_address)
+        self.source.pf_port(&self.device)
     }
 
     /// The VF in the pod. `None`: it is not there.
     fn in_pod(&mut self) -> Result<Option<Link>, MoveError> {
         let Some(pod) = &mut self.pod else { return Ok(None) };
         let links = pod.rtnl.links()?;
-        Ok(vf_source::link_of(&*self.source, &links, &self.pci_address).cloned())
+        Ok(vf_source::link_of(&*self.source, &links, &self.device).cloned())
     }
 
     /// Whether the VF is in the pod without having been moved there just now.
@@ -250,7 +250,7 @@ impl VfMove {
     fn in_host(&mut self) -> Result<Option<Link>, MoveError> {
         let name = &self.original.name;
         let rtnl = &mut self.host.rtnl;
-        Ok(vf_source::find(&*self.source, rtnl, &self.pci_address, Some(name))?)
+        Ok(vf_source::find(&*self.source, rtnl, &self.device, Some(name))?)
     }
 
     /// The VF in the pod, where a step needs it there.
@@ -262,12 +262,12 @@ impl VfMove {
     fn pod(&mut self) -> Result<&mut Namespace, MoveError> {
         match &mut self.pod {
             Some(pod) => Ok(pod),
-            None => Err(MoveError::Missing(self.pci_address.clone())),
+            None => Err(MoveError::Missing(self.device.clone())),
         }
     }
 
     fn missing(&self) -> MoveError {
-        MoveError::Missing(self.pci_address.clone())
+        MoveError::Missing(self.device.clone())
     }
 }
 

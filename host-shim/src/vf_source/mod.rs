@@ -23,13 +23,13 @@ pub struct VfIdentity {
     /// Its number within its PF.
     pub vf: u32,
     /// Its PCI address, which stays with it whatever it is called and wherever it is.
-    pub pci_address: String,
+    pub device: String,
 }
 
 impl From<v1::Vf> for VfIdentity {
     fn from(vf: v1::Vf) -> Self {
-        let v1::Vf { controller, pf, vf, pci_address, .. } = vf;
-        Self { controller, pf, vf, pci_address }
+        let v1::Vf { controller, pf, vf, device, .. } = vf;
+        Self { controller, pf, vf, device }
     }
 }
 
@@ -37,7 +37,7 @@ impl From<v1::Vf> for VfIdentity {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PfFacts {
     /// The PF's own PCI address.
-    pub pci_address: String,
+    pub device: String,
     /// The PCI vendor of its VFs, four hexadecimal digits.
     pub vendor_id: String,
     /// The PCI device of its VFs, four hexadecimal digits.
@@ -157,7 +157,7 @@ pub trait VfSource: Debug + Send + Sync {
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
 
     /// Whether the card still has the VF.
-    fn exists(&self, _pci_address: &str) -> bool {
+    fn exists(&self, _device: &str) -> bool {
         true
     }
 
@@ -171,12 +171,7 @@ pub trait VfSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// What is in the way.
-    fn make_anew(
-        &self,
-        pci_address: &str,
-        link: &Link,
-        host: &mut Rtnl,
-    ) -> Result<(), RenewalError>;
+    fn make_anew(&self, device: &str, link: &Link, host: &mut Rtnl) -> Result<(), RenewalError>;
 
     /// The VFs that the card has besides those that `is_known` tells by PCI address: their links are
     /// in other namespaces, or they have none.
@@ -189,19 +184,19 @@ pub trait VfSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why it has no driver still.
-    fn find_driver(&self, _pci_address: &str) -> Result<(), sriov::Error> {
+    fn find_driver(&self, _device: &str) -> Result<(), sriov::Error> {
         Ok(())
     }
 
     /// How the VF is handed over to programs as a device, and so has no link to move. `None`: it is
     /// not.
-    fn handover(&self, _pci_address: &str) -> Option<Handover> {
+    fn handover(&self, _device: &str) -> Option<Handover> {
         None
     }
 
     /// The VF as its PF knows it. `None`: it is not the PF that keeps a pod to its settings, but the
     /// DPU.
-    fn pf_port(&self, _pci_address: &str) -> Option<PfPort> {
+    fn pf_port(&self, _device: &str) -> Option<PfPort> {
         None
     }
 
@@ -289,12 +284,8 @@ const fn is_link_local(address: IpAddr) -> bool {
 
 /// The link of the VF among others.
 #[must_use]
-pub fn link_of<'a>(
-    source: &dyn VfSource,
-    links: &'a [Link],
-    pci_address: &str,
-) -> Option<&'a Link> {
-    links.iter().find(|link| is(source, link, pci_address))
+pub fn link_of<'a>(source: &dyn VfSource, links: &'a [Link], device: &str) -> Option<&'a Link> {
+    links.iter().find(|link| is(source, link, device))
 }
 
 /// Finds the link of a VF in a namespace: first where it is expected, then everywhere.
@@ -304,19 +295,19 @@ pub fn link_of<'a>(
 pub fn find(
     source: &dyn VfSource,
     rtnl: &mut Rtnl,
-    pci_address: &str,
+    device: &str,
     expected_name: Option<&str>,
 ) -> Result<Option<Link>, Error> {
     let expected = expected_name.map(|name| rtnl.link_by_name(name)).transpose()?.flatten();
-    if let Some(link) = expected.filter(|link| is(source, link, pci_address)) {
+    if let Some(link) = expected.filter(|link| is(source, link, device)) {
         return Ok(Some(link));
     }
     let links = rtnl.links()?;
-    Ok(link_of(source, &links, pci_address).cloned())
+    Ok(link_of(source, &links, device).cloned())
 }
 
-fn is(source: &dyn VfSource, link: &Link, pci_address: &str) -> bool {
-    source.vf_of(link).is_some_and(|vf| vf.pci_address == pci_address)
+fn is(source: &dyn VfSource, link: &Link, device: &str) -> bool {
+    source.vf_of(link).is_some_and(|vf| vf.device == device)
 }
 
 #[cfg(test)]

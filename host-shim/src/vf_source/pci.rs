@@ -113,7 +113,7 @@ impl PciCards {
     }
 
     fn identity_of(&self, address: PciAddress, pf: u32, vf: u32) -> VfIdentity {
-        VfIdentity { controller: self.controller, pf, vf, pci_address: address.to_string() }
+        VfIdentity { controller: self.controller, pf, vf, device: address.to_string() }
     }
 
     /// The number of a PF. `None`: it is not used.
@@ -132,11 +132,11 @@ impl PciCards {
     }
 
     /// Why a VF has no link in the host's namespace.
-    fn whereabouts(&self, pci_address: &str) -> Whereabouts {
-        if let Some(handover) = self.handover(pci_address) {
+    fn whereabouts(&self, device: &str) -> Whereabouts {
+        if let Some(handover) = self.handover(device) {
             return Whereabouts::HandedOver(handover);
         }
-        let address = pci_address.parse().ok();
+        let address = device.parse().ok();
         let driver = address.and_then(|vf| logged(self.sysfs.driver_of(vf))).flatten();
         if driver.is_some() { Whereabouts::Elsewhere } else { Whereabouts::Unbound }
     }
@@ -157,7 +157,7 @@ impl PciCards {
             Ok(vfs.into_iter().next().map(|vf| vf.device).unwrap_or_default())
         };
         let device_id = function.vf_device.map_or_else(first, Ok)?;
-        Ok(PfFacts { pci_address: pf.to_string(), vendor_id: function.vendor, device_id })
+        Ok(PfFacts { device: pf.to_string(), vendor_id: function.vendor, device_id })
     }
 }
 
@@ -180,15 +180,15 @@ impl VfSource for PciCards {
         let pf = self.pf_address(vf.pf);
         let facts = pf.and_then(|pf| logged(self.facts(pf)));
         facts.unwrap_or_else(|| PfFacts {
-            pci_address: pf.map(|pf| pf.to_string()).unwrap_or_default(),
+            device: pf.map(|pf| pf.to_string()).unwrap_or_default(),
             ..PfFacts::default()
         })
     }
 
-    fn exists(&self, pci_address: &str) -> bool {
-        let exists = pci_address.parse().is_ok_and(|address| self.sysfs.exists(address));
+    fn exists(&self, device: &str) -> bool {
+        let exists = device.parse().is_ok_and(|address| self.sysfs.exists(address));
         if !exists {
-            locked(&self.seen).retain(|address, _| address.to_string() != pci_address);
+            locked(&self.seen).retain(|address, _| address.to_string() != device);
         }
         exists
     }
@@ -199,13 +199,8 @@ impl VfSource for PciCards {
         vfs.into_iter().map(|(_, vf)| vf.to_string()).collect()
     }
 
-    fn make_anew(
-        &self,
-        pci_address: &str,
-        _link: &Link,
-        _host: &mut Rtnl,
-    ) -> Result<(), RenewalError> {
-        pci_address.parse().map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
+    fn make_anew(&self, device: &str, _link: &Link, _host: &mut Rtnl) -> Result<(), RenewalError> {
+        device.parse().map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
     }
 
     fn other_vfs(&self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
@@ -215,24 +210,24 @@ impl VfSource for PciCards {
             let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
             let identities =
                 vfs.into_iter().map(|(vf, address)| self.identity_of(address, number, vf));
-            others.extend(identities.filter(|vf| !is_known(&vf.pci_address)).map(|identity| {
-                let whereabouts = self.whereabouts(&identity.pci_address);
+            others.extend(identities.filter(|vf| !is_known(&vf.device)).map(|identity| {
+                let whereabouts = self.whereabouts(&identity.device);
                 OtherVf { identity, whereabouts }
             }));
         }
         others
     }
 
-    fn find_driver(&self, pci_address: &str) -> Result<(), sriov::Error> {
-        pci_address.parse().map_or(Ok(()), |address| self.sysfs.find_driver(address))
+    fn find_driver(&self, device: &str) -> Result<(), sriov::Error> {
+        device.parse().map_or(Ok(()), |address| self.sysfs.find_driver(address))
     }
 
-    fn handover(&self, pci_address: &str) -> Option<Handover> {
-        logged(self.sysfs.handover(pci_address.parse().ok()?)).flatten()
+    fn handover(&self, device: &str) -> Option<Handover> {
+        logged(self.sysfs.handover(device.parse().ok()?)).flatten()
     }
 
-    fn pf_port(&self, pci_address: &str) -> Option<PfPort> {
-        let identity = self.identity(pci_address.parse().ok()?).filter(|_| self.is_legacy)?;
+    fn pf_port(&self, device: &str) -> Option<PfPort> {
+        let identity = self.identity(device.parse().ok()?).filter(|_| self.is_legacy)?;
         let pf = self.pf_address(identity.pf)?.to_string();
         Some(PfPort { pf, vf: identity.vf })
     }

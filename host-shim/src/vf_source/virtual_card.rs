@@ -36,7 +36,7 @@ impl VfSource for VirtualCard {
             controller: vf.id.pf.controller,
             pf: u32::from(vf.id.pf.pf),
             vf: u32::from(vf.id.vf),
-            pci_address: vf.pci.to_string(),
+            device: vf.pci.to_string(),
         };
         self.uses(&identity).then_some(identity)
     }
@@ -51,12 +51,7 @@ impl VfSource for VirtualCard {
 
     /// The card plugs the pair in again of which one end is deleted. Nobody does that with other kinds
     /// of links, such as taps.
-    fn make_anew(
-        &self,
-        _pci_address: &str,
-        link: &Link,
-        host: &mut Rtnl,
-    ) -> Result<(), RenewalError> {
+    fn make_anew(&self, _device: &str, link: &Link, host: &mut Rtnl) -> Result<(), RenewalError> {
         match link.kind.as_deref() {
             Some("veth") => Ok(host.delete_link(link.index)?),
             kind => Err(RenewalError::Unsupported(kind.unwrap_or("link").to_owned())),
@@ -64,13 +59,13 @@ impl VfSource for VirtualCard {
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
-        PfFacts { pci_address: pf_address(vf), vendor_id: VENDOR.into(), device_id: DEVICE.into() }
+        PfFacts { device: pf_address(vf), vendor_id: VENDOR.into(), device_id: DEVICE.into() }
     }
 }
 
 /// A PF has a domain of its own.
 fn pf_address(vf: &VfIdentity) -> String {
-    let (domain, _) = vf.pci_address.split_once(':').unwrap_or((&vf.pci_address, ""));
+    let (domain, _) = vf.device.split_once(':').unwrap_or((&vf.device, ""));
     format!("{domain}:00:00.0")
 }
 
@@ -95,9 +90,9 @@ mod tests {
         assert_eq!(card.vf_of(&link), None);
         link.alias = Some("virtual-nic d001:00:00.3 pf1vf2".into());
         let vf = card.vf_of(&link).unwrap();
-        assert_eq!((vf.pf, vf.vf, vf.pci_address.as_str()), (1, 2, "d001:00:00.3"));
+        assert_eq!((vf.pf, vf.vf, vf.device.as_str()), (1, 2, "d001:00:00.3"));
         assert_eq!(card.usual_state(&vf).unwrap().name, "p1v2");
-        assert_eq!(card.pf_of(&vf).pci_address, "d001:00:00.0");
+        assert_eq!(card.pf_of(&vf).device, "d001:00:00.0");
     }
 
     #[test]

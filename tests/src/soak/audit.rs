@@ -81,7 +81,7 @@ fn broken_promises(
 fn unclean(fleet: &Fleet, picture: &Picture, originals: &Originals) -> Vec<String> {
     let now = readings(fleet);
     let is_free =
-        |pci: &String| picture.attachments.iter().all(|a| a["vf"]["pciAddress"] != pci.as_str());
+        |pci: &String| picture.attachments.iter().all(|a| a["vf"]["device"] != pci.as_str());
     let mut told = Vec::new();
     for (pci, original) in originals.0.iter().filter(|(pci, _)| is_free(pci)) {
         let differences = match now.get(pci) {

@@ -146,7 +146,7 @@ impl Ports {
     pub(crate) fn of(fleet: &Fleet) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let vfs = fleet.operator(0).get("vfs");
-        let named = vfs.iter().map(|vf| (text(&vf["vf"]["pciAddress"]), text(&vf["representor"])));
+        let named = vfs.iter().map(|vf| (text(&vf["vf"]["device"]), text(&vf["representor"])));
         Self { dpu: fleet.dpus[0].netns.name().to_owned(), representors: named.collect() }
     }
 

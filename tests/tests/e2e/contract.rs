@@ -208,7 +208,7 @@ fn what_the_runtime_asks_for_is_honoured() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let vfs = lab.operator().get("vfs");
-    let chosen = vfs[2]["vf"]["pciAddress"].as_str().unwrap();
+    let chosen = vfs[2]["vf"]["device"].as_str().unwrap();
     let info = lab.path().join("devinfo/cni/pod.json");
     let mut configuration = lab.configuration("blue");
     configuration["runtimeConfig"] = json!({

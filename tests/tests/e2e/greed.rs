@@ -150,7 +150,7 @@ subnets = [{ cidr = "10.2.0.0/16" }]
 fn vf(number: u32) -> v1::VirtualFunction {
     v1::VirtualFunction {
         vf: number,
-        pci_address: format!("d001:00:00.{}", number + 1),
+        device: format!("d001:00:00.{}", number + 1),
         condition: v1::VfCondition::Clean.into(),
         netdev: format!("p1v{number}"),
     }
@@ -160,7 +160,7 @@ fn hello() -> v1::HostMessage {
     let pf = v1::PhysicalFunction {
         controller: 0,
         pf: 1,
-        pci_address: "d001:00:00.0".into(),
+        device: "d001:00:00.0".into(),
         vendor_id: "1af4".into(),
         device_id: "1000".into(),
         vfs: (0..4).map(vf).collect(),

@@ -103,7 +103,7 @@ fn tables_name_what_is_there() {
     for word in [pod.name(), "fabric-join", "pf0vf"] {
         assert!(described.contains(word), "{word:?} is not in:\n{described}");
     }
-    assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("pciAddress:"));
+    assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("device:"));
 }
 
 #[test]

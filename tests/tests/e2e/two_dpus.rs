@@ -83,7 +83,7 @@ fn a_pod_has_an_interface_of_each_dpu() {
     for (dpu, domain) in ["d000:", "d010:"].iter().enumerate() {
         let attachments = fleet.operator(dpu).get("attachments");
         let is_of_its_card =
-            |a: &Value| a["vf"]["pciAddress"].as_str().is_some_and(|pci| pci.starts_with(domain));
+            |a: &Value| a["vf"]["device"].as_str().is_some_and(|pci| pci.starts_with(domain));
         assert_eq!(attachments.len(), 2, "{attachments:?}");
         assert!(attachments.iter().all(is_of_its_card), "{attachments:?}");
     }

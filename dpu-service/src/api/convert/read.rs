@@ -167,7 +167,7 @@ pub(crate) fn attach(
         key: key(host, request.key)?,
         network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
-        pci_address: optional(request.pci_address, |text| pci_address(&text))?,
+        device: optional(request.device, |text| device(&text))?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
@@ -192,14 +192,14 @@ fn pod(pod: v1::Pod) -> Result<Pod, Failure> {
 
 /// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
 /// digits exist.
-fn pci_address(text: &str) -> Result<String, Failure> {
+fn device(text: &str) -> Result<String, Failure> {
     let refuse = || {
         invalid(format!(
-            "pci_address {} is not domain:bus:device.function, such as 0000:03:00.2",
+            "device {} is not domain:bus:device.function, such as 0000:03:00.2",
             shortened(text)
         ))
     };
-    form::pci_address(text).ok_or_else(refuse)
+    form::device(text).ok_or_else(refuse)
 }
 
 fn mac(text: &str) -> Result<MacAddress, Failure> {
@@ -311,8 +311,8 @@ fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Fail
     if let Some(twice) = vfs.iter().find(|vf| !seen.insert(vf.number)) {
         return Err(invalid(format!("PF {id} has VF {} twice", twice.number)));
     }
-    let vendor = pci_id("vendor_id", &pf.vendor_id)?;
-    Ok(PhysicalFunction { id, vendor, device: pci_id("device_id", &pf.device_id)?, vfs })
+    let vendor_id = pci_id("vendor_id", &pf.vendor_id)?;
+    Ok(PhysicalFunction { id, vendor_id, device_id: pci_id("device_id", &pf.device_id)?, vfs })
 }
 
 fn virtual_function(vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
@@ -327,7 +327,7 @@ fn virtual_function(vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure
         v1::VfCondition::Unspecified => VfCondition::Missing,
     };
     let number = number("VF", vf.vf)?;
-    Ok(VirtualFunction { number, pci_address: pci_address(&vf.pci_address)?, condition })
+    Ok(VirtualFunction { number, device: device(&vf.device)?, condition })
 }
 
 fn number(what: &str, number: u32) -> Result<u16, Failure> {

@@ -29,7 +29,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         key: Some(key(&record.key)),
         network: network.name.clone(),
         pod: Some(pod(&record.pod)),
-        vf: Some(vf(record.vf, &record.pci_address)),
+        vf: Some(vf(record.vf, &record.device)),
         mac: record.mac.to_string(),
         vlan: network.vlan.unwrap_or_default().into(),
         addresses: record.leases.iter().map(lease).collect(),
@@ -73,7 +73,7 @@ pub(crate) fn examined_vf(found: &ExaminedVf) -> v1::ExaminedVf {
     let holdings = record.and_then(|record| record.holdings.as_ref());
     let addresses = holdings.into_iter().flat_map(|holdings| &holdings.addresses);
     v1::ExaminedVf {
-        vf: Some(vf(found.vf, &found.pci_address)),
+        vf: Some(vf(found.vf, &found.device)),
         place: found.place.into(),
         netdev: found.netdev.clone(),
         netns: found.netns.clone(),
@@ -84,12 +84,12 @@ pub(crate) fn examined_vf(found: &ExaminedVf) -> v1::ExaminedVf {
     }
 }
 
-pub(crate) fn vf(id: VfId, pci_address: &str) -> v1::Vf {
+pub(crate) fn vf(id: VfId, device: &str) -> v1::Vf {
     v1::Vf {
         controller: id.pf.controller,
         pf: id.pf.pf.into(),
         vf: id.vf.into(),
-        pci_address: pci_address.into(),
+        device: device.into(),
     }
 }
 
@@ -253,10 +253,10 @@ pub(crate) fn vf_state(state: &VfState) -> (v1::VfState, &str) {
 pub(crate) fn vf_status(view: &VfView) -> v1::VfStatus {
     let (state, detail) = vf_state(&view.state);
     let id = |of: fn((u16, u16)) -> u16| {
-        view.device.map(|ids| format!("{:04x}", of(ids))).unwrap_or_default()
+        view.device_ids.map(|ids| format!("{:04x}", of(ids))).unwrap_or_default()
     };
     v1::VfStatus {
-        vf: Some(vf(view.vf, &view.pci_address)),
+        vf: Some(vf(view.vf, &view.device)),
         host: view.host.as_ref().map(ToString::to_string).unwrap_or_default(),
         pools: view.pools.clone(),
         state: state.into(),

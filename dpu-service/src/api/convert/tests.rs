@@ -44,7 +44,7 @@ fn a_small_request_is_enough() {
     let (spec, asked) = read::attach(&host(), request()).unwrap();
     assert_eq!(spec.key.to_string(), "node-1/c1/eth0");
     assert_eq!((asked.session.to_string().as_str(), asked.as_of), (SESSION, HostTime(0)));
-    assert_eq!((spec.network, spec.mac, spec.pci_address), (None, None, None));
+    assert_eq!((spec.network, spec.mac, spec.device), (None, None, None));
     assert!(spec.addresses.is_empty() && spec.bandwidth.is_unlimited());
 }
 
@@ -53,7 +53,7 @@ fn a_full_request_is_read() {
     let full = v1::AttachRequest {
         network: "blue".into(),
         pod: Some(v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() }),
-        pci_address: "D000:00:00.1".into(),
+        device: "D000:00:00.1".into(),
         mac: "02:00:00:00:00:0A".into(),
         addresses: vec!["10.1.0.5".into(), "fd00::5/64".into()],
         bandwidth: Some(v1::Bandwidth { ingress_rate: 1_000_000, ..Default::default() }),
@@ -61,7 +61,7 @@ fn a_full_request_is_read() {
     };
     let (spec, _) = read::attach(&host(), full).unwrap();
     assert_eq!(spec.network.as_deref(), Some("blue"));
-    assert_eq!(spec.pci_address.as_deref(), Some("d000:00:00.1"));
+    assert_eq!(spec.device.as_deref(), Some("d000:00:00.1"));
     assert_eq!(spec.mac.unwrap().to_string(), "02:00:00:00:00:0a");
     let addresses: Vec<_> = spec.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.1.0.5", "fd00::5/64"]);
@@ -79,9 +79,9 @@ fn malformed_requests_are_refused_by_field_and_value() {
         (|it| it.key = None, "names no attachment"),
         (|it| it.network = "Blue!".into(), "network \"Blue!\""),
         (|it| it.network = "x".repeat(64), "network \"xxx"),
-        (|it| it.pci_address = "03:00.2".into(), "pci_address \"03:00.2\""),
-        (|it| it.pci_address = "0000.03.00:2".into(), "pci_address"),
-        (|it| it.pci_address = "/sys/bus/pci".into(), "pci_address"),
+        (|it| it.device = "03:00.2".into(), "device \"03:00.2\""),
+        (|it| it.device = "0000.03.00:2".into(), "device"),
+        (|it| it.device = "/sys/bus/pci".into(), "device"),
         (|it| it.mac = "02:00".into(), "mac: \"02:00\" is not a MAC address"),
         (|it| it.mac = "01:00:5e:00:00:01".into(), "is a multicast or zero address"),
         (|it| it.mac = "00:00:00:00:00:00".into(), "is a multicast or zero address"),
@@ -125,7 +125,7 @@ fn hello() -> v1::Hello {
 fn pf(number: u32, vfs: u32) -> v1::PhysicalFunction {
     let vf = |vf| v1::VirtualFunction {
         vf,
-        pci_address: format!("0000:03:00.{}", vf % 8),
+        device: format!("0000:03:00.{}", vf % 8),
         condition: v1::VfCondition::Clean.into(),
         netdev: String::new(),
     };
@@ -143,7 +143,7 @@ fn a_hello_is_read() {
     let (read, protocol) = read::hello(&host(), ConnectionNumber(7), hello()).unwrap();
     assert_eq!((protocol, read.connection), (1, ConnectionNumber(7)));
     let pf = &read.inventory.pfs[0];
-    assert_eq!((pf.id.to_string().as_str(), pf.vendor, pf.device), ("p0", 0x15b3, 0x101e));
+    assert_eq!((pf.id.to_string().as_str(), pf.vendor_id, pf.device_id), ("p0", 0x15b3, 0x101e));
     assert_eq!((pf.vfs.len(), read.live.len(), read.pending.len()), (2, 1, 1));
 }
 
@@ -253,7 +253,7 @@ proptest! {
     fn any_text_is_read_or_refused(text in ".{0,300}") {
         let attach = v1::AttachRequest {
             network: text.clone(),
-            pci_address: text.clone(),
+            device: text.clone(),
             mac: text.clone(),
             addresses: vec![text.clone()],
             ..request()
@@ -276,7 +276,7 @@ proptest! {
 
 fn examined_vf() -> v1::ExaminedVf {
     v1::ExaminedVf {
-        vf: Some(v1::Vf { controller: 0, pf: 0, vf: 3, pci_address: "0000:03:00.4".into() }),
+        vf: Some(v1::Vf { controller: 0, pf: 0, vf: 3, device: "0000:03:00.4".into() }),
         place: v1::VfPlace::Pod.into(),
         netdev: "eth0".into(),
         netns: "/run/netns/a".into(),

@@ -223,7 +223,7 @@ fn show_host(host: &HostHalf) -> v1::DiagnosedHost {
 fn show_vf(half: &VfHalf, found: &HashMap<VfId, &ExaminedVf>) -> v1::DiagnosedVf {
     let VfHalf { view, joined } = half;
     let not_told = || v1::ExaminedVf {
-        vf: Some(show::vf(view.vf, &view.pci_address)),
+        vf: Some(show::vf(view.vf, &view.device)),
         ..v1::ExaminedVf::default()
     };
     v1::DiagnosedVf {
@@ -258,8 +258,8 @@ mod tests {
     fn vf(number: u16, attachment: Option<AttachmentId>) -> VfHalf {
         let view = VfView {
             vf: VfId { vf: number, ..record().vf },
-            pci_address: String::new(),
-            device: None,
+            device: String::new(),
+            device_ids: None,
             host: Some(HostName("node-1".into())),
             pools: Vec::new(),
             state: VfState::Free,

@@ -116,9 +116,9 @@ fn listed(
         pf.vfs.iter().map(|function| {
             let facts = VfFacts {
                 host: number,
-                pci_address: function.pci_address.clone(),
-                vendor: pf.vendor,
-                device: pf.device,
+                device: function.device.clone(),
+                vendor_id: pf.vendor_id,
+                device_id: pf.device_id,
             };
             (VfId { pf: pf.id, vf: function.number }, facts, function.condition)
         })

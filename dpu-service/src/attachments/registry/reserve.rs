@@ -38,7 +38,7 @@ impl Registry {
             phase: Phase::Held,
             pod: spec.pod.clone(),
             vf,
-            pci_address: facts.map(|facts| facts.pci_address).unwrap_or_default(),
+            device: facts.map(|facts| facts.device).unwrap_or_default(),
             mac,
             leases,
             bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
@@ -57,7 +57,7 @@ impl Registry {
         id: AttachmentId,
     ) -> Result<(VfId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
-        let request = Request { host, pool: &network.pool, pinned: spec.pci_address.as_deref() };
+        let request = Request { host, pool: &network.pool, pinned: spec.device.as_deref() };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }

@@ -229,7 +229,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         key: Some(key.into()),
         network: request.network.clone(),
         pod: Some(Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid }),
-        pci_address: request.pci_address.clone().unwrap_or_default(),
+        device: request.device.clone().unwrap_or_default(),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         bandwidth: Some(Bandwidth {
@@ -245,7 +245,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
 /// An attachment with all that the agent relies on.
 fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
     let attachment = attachment.unwrap_or_default();
-    let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.pci_address.is_empty());
+    let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.device.is_empty());
     if has_vf && attachment.key.is_some() && !attachment.id.is_empty() {
         return Ok(attachment);
     }

@@ -142,14 +142,14 @@ fn functions_of(
     records: &[Arc<Record>],
 ) -> Vec<PhysicalFunction> {
     let is_clean = |(vf, link): &&(VfIdentity, &Link)| vfs.cleanliness().is_clean(vf, link);
-    let clean = at_home.iter().filter(is_clean).map(|(vf, _)| vf.pci_address.clone()).collect();
+    let clean = at_home.iter().filter(is_clean).map(|(vf, _)| vf.device.clone()).collect();
     physical_functions(vfs.host().cards(), at_home, present, records, &clean)
 }
 
 /// The VFs that records hold, by PCI address. The DPU may have given one that is back to another pod by
 /// now, and hear this after that.
 fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = &str> {
-    records.iter().filter(|record| !record.is_returned).map(|record| record.pci_address())
+    records.iter().filter(|record| !record.is_returned).map(|record| record.device())
 }
 
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
@@ -168,11 +168,11 @@ fn physical_functions(
     }
     let mut known: HashSet<_> = holders(records).map(str::to_owned).collect();
     for (identity, link) in host_vfs {
-        let condition = if known.contains(&identity.pci_address)
+        let condition = if known.contains(&identity.device)
             || vf_source::use_by_host(link, links, addresses).is_some()
         {
             VfCondition::InUse
-        } else if clean.contains(&identity.pci_address) {
+        } else if clean.contains(&identity.device) {
             VfCondition::Clean
         } else {
             // Until it is restored, or made anew.
@@ -180,7 +180,7 @@ fn physical_functions(
         };
         vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
     }
-    known.extend(host_vfs.iter().map(|(identity, _)| identity.pci_address.clone()));
+    known.extend(host_vfs.iter().map(|(identity, _)| identity.device.clone()));
     for vf in cards.others(&|address| known.contains(address)) {
         let condition = match vf.whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
@@ -193,7 +193,7 @@ fn physical_functions(
     for (identity, condition, netdev) in vfs.into_values() {
         let vf = VirtualFunction {
             vf: identity.vf,
-            pci_address: identity.pci_address.clone(),
+            device: identity.device.clone(),
             condition: condition.into(),
             netdev,
         };
@@ -213,7 +213,7 @@ fn uses_by_host(
     HostLinks { links, addresses }: &HostLinks,
 ) -> Vec<(String, String)> {
     let used = |(vf, link): &(VfIdentity, &Link)| {
-        Some((vf.pci_address.clone(), vf_source::use_by_host(link, links, addresses)?))
+        Some((vf.device.clone(), vf_source::use_by_host(link, links, addresses)?))
     };
     host_vfs.iter().filter_map(used).collect()
 }
@@ -237,7 +237,7 @@ fn physical_function(
     PhysicalFunction {
         controller: identity.controller,
         pf: identity.pf,
-        pci_address: facts.pci_address,
+        device: facts.device,
         vendor_id: facts.vendor_id,
         device_id: facts.device_id,
         vfs: vec![first],
@@ -250,12 +250,12 @@ fn live(
     present: &[(VfIdentity, &Link)],
     records: &[Arc<Record>],
 ) -> Vec<LiveAttachment> {
-    let in_host: HashSet<_> = present.iter().map(|(vf, _)| vf.pci_address.as_str()).collect();
+    let in_host: HashSet<_> = present.iter().map(|(vf, _)| vf.device.as_str()).collect();
     let kept = records.iter().filter(|record| record.phase == Phase::Live);
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !in_host.contains(record.pci_address()) && host.is_in_pod(record),
+        in_pod: !in_host.contains(record.device()) && host.is_in_pod(record),
     })
     .collect()
 }
@@ -289,8 +289,7 @@ mod tests {
             link("lo", ""),
         ];
         let mut held = record("a", "c");
-        held.attachment.vf =
-            Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
+        held.attachment.vf = Some(v1::Vf { device: "d000:00:00.1".into(), ..Default::default() });
         links[4].index = 5;
         links[5].is_up = true;
         let addresses = vec![(5, "10.0.0.1/24".parse().unwrap())];
@@ -315,7 +314,7 @@ mod tests {
                 (1, 3, VfCondition::Missing),
             ]
         );
-        assert_eq!(pfs[1].pci_address, "d001:00:00.0");
+        assert_eq!(pfs[1].device, "d001:00:00.0");
     }
 
     #[tokio::test]
@@ -337,7 +336,7 @@ mod tests {
         let told = |is_returned, vfs: &[(VfIdentity, &Link)]| {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =
-                Some(v1::Vf { pci_address: "d000:00:00.1".into(), ..Default::default() });
+                Some(v1::Vf { device: "d000:00:00.1".into(), ..Default::default() });
             let pfs =
                 physical_functions(Cards::of(&card), vfs, &present, &[Arc::new(held)], &clean);
             pfs[0].vfs[0].condition()

@@ -183,7 +183,7 @@ impl Examiner {
                 // What somebody is working at is neither one way nor the other.
                 Err(_) => (under_way(&record), None),
             };
-            findings.vfs.insert(record.pci_address().to_owned(), vf);
+            findings.vfs.insert(record.device().to_owned(), vf);
             findings.differences.extend(differences);
         }
         let examiner = Arc::clone(self);
@@ -194,11 +194,11 @@ impl Examiner {
     /// nowhere, or where it no longer is.
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
         let present = self.vfs().host().links()?;
-        let is_recorded = |address: &str| self.vfs().records().by_pci_address(address).is_some();
+        let is_recorded = |address: &str| self.vfs().records().by_device(address).is_some();
         for (vf, link) in self.vfs().host().cards().vfs(&present.links) {
-            let found = findings.vfs.get(&vf.pci_address);
+            let found = findings.vfs.get(&vf.device);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
-            if !was_here && !is_recorded(&vf.pci_address) {
+            if !was_here && !is_recorded(&vf.device) {
                 findings.insert(found_at_home(&vf, link, &present));
             }
         }
@@ -226,20 +226,19 @@ impl Examiner {
         }
         for VfAbroad { vf, link, path, .. } in self.vfs().abroad().find(&present.links) {
             let netns = path.display().to_string();
-            if self.vfs().records().by_pci_address(&vf.pci_address).is_none() {
+            if self.vfs().records().by_device(&vf.device).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
                 let told = Finding::VfElsewhere.of(name_of(&vf), message);
-                findings.away.push((vf.pci_address.clone(), told));
+                findings.away.push((vf.device.clone(), told));
             }
             findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
         }
         let is_known = |address: &str| {
-            findings.vfs.contains_key(address)
-                || self.vfs().records().by_pci_address(address).is_some()
+            findings.vfs.contains_key(address) || self.vfs().records().by_device(address).is_some()
         };
         for other in self.vfs().host().cards().others(&is_known) {
             let told = told::difference_of_other(&other);
-            findings.away.extend(told.map(|told| (other.identity.pci_address.clone(), told)));
+            findings.away.extend(told.map(|told| (other.identity.device.clone(), told)));
             findings.insert(found_without_netdev(&other));
         }
         Ok((findings, free))
@@ -270,7 +269,7 @@ impl Examiner {
         let seen = self.vfs().host().listed(move || cleanliness.see(&looked_at)).await?;
         let mut found = self.vfs().cleanliness().prove(seen).await?;
         let differing = free.iter().filter_map(|(vf, _)| {
-            let what = found.remove(&vf.pci_address)?.join("; ");
+            let what = found.remove(&vf.device)?.join("; ");
             (!what.is_empty()).then(|| (vf.clone(), what))
         });
         Ok(differing.collect())
@@ -307,8 +306,7 @@ impl Examiner {
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {
-            let differing =
-                self.vfs().cleanliness().known_differences(record.pci_address()).join("; ");
+            let differing = self.vfs().cleanliness().known_differences(record.device()).join("; ");
             let pending = told::release_pending(&record, &vf, &differing);
             return Some((vf, Some(pending)));
         }
@@ -402,8 +400,7 @@ mod tests {
 
     #[test]
     fn vfs_without_a_netdev_are_told_by_where_they_are() {
-        let identity =
-            VfIdentity { controller: 1, pf: 0, vf: 2, pci_address: "0000:03:00.4".into() };
+        let identity = VfIdentity { controller: 1, pf: 0, vf: 2, device: "0000:03:00.4".into() };
         let told = |whereabouts| {
             let other = OtherVf { identity: identity.clone(), whereabouts };
             let difference =

@@ -17,8 +17,8 @@ pub(super) async fn fetch_vfs_abroad(vfs: &Arc<Vfs>, held: HashSet<String>) -> O
 fn fetch_now(vfs: &Vfs, held: &HashSet<String>) -> Result<Obstacles, Error> {
     let mut obstacles = Obstacles::new();
     for abroad in vfs.abroad().find(&vfs.host().links()?.links) {
-        let (address, subject) = (&abroad.vf.pci_address, vfs.host().subject_of(&abroad.vf));
-        if held.contains(address) && vfs.records().by_pci_address(address).is_none() {
+        let (address, subject) = (&abroad.vf.device, vfs.host().subject_of(&abroad.vf));
+        if held.contains(address) && vfs.records().by_device(address).is_none() {
             let why = "an attachment of the DPU holds it: a pod may run on it";
             obstacles.insert(subject, why.into());
             continue;

@@ -57,7 +57,7 @@ impl Watcher {
     fn vf_seen(self: &Arc<Self>, link: &Link) {
         let Some(vf) = self.vfs.host().cards().vf_of(link) else { return };
         self.vfs.signals().vf_seen();
-        let Some(record) = self.vfs.records().by_pci_address(&vf.pci_address) else {
+        let Some(record) = self.vfs.records().by_device(&vf.device) else {
             if !self.vfs.cleanliness().looks_clean(&vf, link) {
                 self.vfs.signals().ask_for_pass();
             }
@@ -82,8 +82,8 @@ impl Watcher {
 
     fn vf_gone(&self, link: &Link) {
         let Some(vf) = self.vfs.host().cards().vf_of(link) else { return };
-        self.vfs.cleanliness().forget_link(&vf.pci_address, link.index);
-        if self.vfs.records().by_pci_address(&vf.pci_address).is_none() {
+        self.vfs.cleanliness().forget_link(&vf.device, link.index);
+        if self.vfs.records().by_device(&vf.device).is_none() {
             self.vfs.signals().inventory_changed();
         }
     }

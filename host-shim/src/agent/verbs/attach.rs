@@ -129,7 +129,7 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
             format!("the DPU has not been told yet, since there is no session: {failure}")
         }
         Standing::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
-        Standing::Up(_) => format!("VF {} is not back yet", left.pci_address()),
+        Standing::Up(_) => format!("VF {} is not back yet", left.device()),
     };
     let message =
         format!("an earlier attachment of {} is still being given back: {why}", left.key());
@@ -191,8 +191,8 @@ async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
     if doors.vfs.records().by_id(&attachment.id).is_some() {
         return;
     }
-    let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
-    let Some(earlier) = doors.vfs.records().by_pci_address(pci_address) else { return };
+    let device = attachment.vf.as_ref().map_or("", |vf| &vf.device);
+    let Some(earlier) = doors.vfs.records().by_device(device) else { return };
     if earlier.phase != Phase::Releasing {
         return;
     }
@@ -272,7 +272,7 @@ fn log(
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),
-        vf = record.pci_address(),
+        vf = record.device(),
         rpc_us = microseconds(rpc),
         record_us = microseconds(recording),
         move_us = microseconds(durations.relocate),

@@ -83,20 +83,17 @@ impl Abroad {
         let Some(vf) = self.host.source().vf_of(&link) else { return Ok(NOTHING) };
         let Some(own) = self.cleanliness.own_state(&vf) else { return Ok(NOTHING) };
         let name = Some(own.name.as_str());
-        let find =
-            |host: &mut Rtnl| vf_source::find(self.host.source(), host, &vf.pci_address, name);
+        let find = |host: &mut Rtnl| vf_source::find(self.host.source(), host, &vf.device, name);
         // A link that only looks like a VF which is elsewhere stays where it is.
-        if self.host.records().by_pci_address(&vf.pci_address).is_some()
-            || find(&mut host)?.is_some()
-        {
+        if self.host.records().by_device(&vf.device).is_some() || find(&mut host)?.is_some() {
             return Ok(NOTHING);
         }
-        self.cleanliness.proofs().suspect(&vf.pci_address);
+        self.cleanliness.proofs().suspect(&vf.device);
         take_out(&mut inside, &link, (self.host.netns(), &mut host), &own.name)?;
         let Some(link) = find(&mut host)? else { return Ok(NOTHING) };
-        let port = self.host.source().pf_port(&vf.pci_address);
+        let port = self.host.source().pf_port(&vf.device);
         make_clean(&mut host, &link, &own, port.as_ref())?;
-        tracing::info!(vf = vf.pci_address, was = interface, "brought home without a record");
+        tracing::info!(vf = vf.device, was = interface, "brought home without a record");
         Ok(self.cleanliness.see(&[(vf, link.index)])?)
     }
 
@@ -108,13 +105,13 @@ impl Abroad {
     pub(in crate::agent) fn fetch(&self, abroad: &VfAbroad) -> Result<bool, Error> {
         let mut host = self.host.rtnl()?;
         let Some((mut inside, link)) = self.seen_again(abroad)? else { return Ok(false) };
-        let recorded = self.host.records().by_pci_address(&abroad.vf.pci_address);
+        let recorded = self.host.records().by_device(&abroad.vf.device);
         let name = match (&recorded, self.cleanliness.own_state(&abroad.vf)) {
             (Some(record), _) => record.original.name.clone(),
             (None, Some(own)) => own.name.clone(),
             (None, None) => link.name.clone(),
         };
-        self.cleanliness.proofs().suspect(&abroad.vf.pci_address);
+        self.cleanliness.proofs().suspect(&abroad.vf.device);
         take_out(&mut inside, &link, (self.host.netns(), &mut host), &name)?;
         Ok(true)
     }
@@ -130,12 +127,12 @@ impl Abroad {
         }
         let mut inside = Rtnl::open_in(&opened)?;
         let name = Some(link.name.as_str());
-        let found = vf_source::find(self.host.source(), &mut inside, &vf.pci_address, name)?;
+        let found = vf_source::find(self.host.source(), &mut inside, &vf.device, name)?;
         Ok(found.map(|link| (inside, link)))
     }
 
     fn is_recorded_in(&self, vf: &VfIdentity, netns: NetnsId) -> bool {
-        let record = self.host.records().by_pci_address(&vf.pci_address);
+        let record = self.host.records().by_device(&vf.device);
         record.is_some_and(|record| record.netns.id == netns)
     }
 
@@ -148,7 +145,7 @@ impl Abroad {
         for (netns, path) in namespaces {
             for (vf, link) in self.vfs_in(&path) {
                 let is_at_home =
-                    vf_source::link_of(self.host.source(), at_home, &vf.pci_address).is_some();
+                    vf_source::link_of(self.host.source(), at_home, &vf.device).is_some();
                 if !self.is_recorded_in(&vf, netns) && !is_at_home {
                     abroad.push(VfAbroad { vf, link, netns, path: path.clone() });
                 }
@@ -190,7 +187,7 @@ mod tests {
         let mut link = Link::default();
         (link.index, link.name) = (1, "lo".into());
         for (netns, path) in [(own, "/nowhere"), (another, OWN), (own, OWN)] {
-            let vf = VfIdentity { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() };
+            let vf = VfIdentity { controller: 0, pf: 0, vf: 3, device: "d000:00:00.4".into() };
             let abroad = VfAbroad { vf, link: link.clone(), netns, path: path.into() };
             assert!(!vfs.abroad().fetch(&abroad).unwrap(), "{netns} {path}");
         }

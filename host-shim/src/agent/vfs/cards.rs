@@ -25,8 +25,8 @@ impl<'a> Cards<'a> {
     }
 
     /// Whether the VF at a PCI address is among links.
-    pub(in crate::agent) fn is_among(self, pci_address: &str, links: &[Link]) -> bool {
-        vf_source::link_of(self.0, links, pci_address).is_some()
+    pub(in crate::agent) fn is_among(self, device: &str, links: &[Link]) -> bool {
+        vf_source::link_of(self.0, links, device).is_some()
     }
 
     /// The VFs that the cards have besides those that `is_known` tells by PCI address.

@@ -82,18 +82,18 @@ impl Cleanliness {
 
     /// What a VF is like while nobody uses it. `None`: that is not known yet.
     pub(super) fn own_state(&self, vf: &VfIdentity) -> Option<Arc<OwnState>> {
-        let learned = self.originals.get(&vf.pci_address);
+        let learned = self.originals.get(&vf.device);
         learned.or_else(|| self.host.source().usual_state(vf).map(Arc::new))
     }
 
     /// Learns what the VFs are like that nobody has and that were not seen before, and forgets those that
     /// are gone. One of which an earlier version has learned less is made anew first: pods may have had it.
     pub(in crate::agent) fn learn_originals(&self, present: &HostLinks) {
-        self.originals.retain(|pci_address| self.host.source().exists(pci_address));
+        self.originals.retain(|device| self.host.source().exists(device));
         let vfs = vf_source::vfs(self.host.source(), &present.links);
         let unknown = vfs.filter(|(vf, link)| {
             self.host.is_free(vf, link, present)
-                && self.originals.get(&vf.pci_address).is_none()
+                && self.originals.get(&vf.device).is_none()
                 && !self.proofs.is_refuted(vf, link)
                 && is_named(link.index)
         });
@@ -122,16 +122,16 @@ impl Cleanliness {
         for (vf, index) in vfs {
             let Some((link, portrait)) = painter.portrait(*index)? else { continue };
             // An earlier version has learned less.
-            let known = self.originals.get(&vf.pci_address).map(|own| (*own).clone());
+            let known = self.originals.get(&vf.device).map(|own| (*own).clone());
             let own = known.unwrap_or_else(|| self.host.source().first_state(vf, &link));
             let portrait = Some(portrait.as_unused(&own.name, own.mac, own.mtu));
-            learned.push((vf.pci_address.clone(), OwnState { portrait, ..own }));
+            learned.push((vf.device.clone(), OwnState { portrait, ..own }));
         }
         Ok(learned)
     }
 
     fn is_original_known(&self, vf: &VfIdentity) -> bool {
-        self.originals.get(&vf.pci_address).is_some_and(|own| own.portrait.is_some())
+        self.originals.get(&vf.device).is_some_and(|own| own.portrait.is_some())
     }
 
     /// What takes portraits of the host's links.
@@ -177,7 +177,7 @@ impl Cleanliness {
             false => self.walks.stacked_on_host().await?,
         };
         let conclude =
-            |seen: Seen| (seen.pci_address().to_owned(), self.proofs.conclude(seen, &stacked));
+            |seen: Seen| (seen.device().to_owned(), self.proofs.conclude(seen, &stacked));
         Ok(seen.into_iter().map(conclude).collect())
     }
 
@@ -219,13 +219,13 @@ impl Cleanliness {
     }
 
     /// What was not as before when the VF at a PCI address was looked at last, if that is known.
-    pub(in crate::agent) fn known_differences(&self, pci_address: &str) -> Vec<String> {
-        self.proofs.differences(pci_address)
+    pub(in crate::agent) fn known_differences(&self, device: &str) -> Vec<String> {
+        self.proofs.differences(device)
     }
 
     /// A link of a VF has gone.
-    pub(in crate::agent) fn forget_link(&self, pci_address: &str, index: u32) {
-        self.proofs.forget_link(pci_address, index);
+    pub(in crate::agent) fn forget_link(&self, device: &str, index: u32) {
+        self.proofs.forget_link(device, index);
     }
 
     /// Forgets what was found so long ago that it is to be found anew.
@@ -245,7 +245,7 @@ impl Cleanliness {
     ) -> Result<(), String> {
         let Some(own) = self.own_state(vf) else { return Ok(()) };
         let before = self.superficial_differences(vf, link);
-        let port = self.host.source().pf_port(&vf.pci_address);
+        let port = self.host.source().pf_port(&vf.device);
         make_clean(host, link, &own, port.as_ref())
             .map_err(|error| with_what_is_in_the_way(&error, host, link, &own.name))?;
         let restored = host.link_by_index(link.index).ok().flatten();

@@ -56,7 +56,7 @@ fn text_for(record: &Record) -> String {
     let info = json!({
         "type": "pci",
         "version": "1.1.0",
-        "pci": { "pci-address": record.pci_address() },
+        "pci": { "pci-address": record.device() },
     });
     info.to_string()
 }

@@ -74,13 +74,12 @@ impl Drafts {
         let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
         let own = self.cleanliness.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
-        let link = vf_source::find(self.host.source(), rtnl, &vf.pci_address, name);
+        let link = vf_source::find(self.host.source(), rtnl, &vf.device, name);
         let original = match link.map_err(not_looked_at)? {
             Some(link) => self.original_of_link(vf, &link, rtnl)?,
             None => self.original_of_device(vf)?,
         };
-        let port =
-            port_settings(self.host.source(), rtnl, &vf.pci_address).map_err(not_looked_at)?;
+        let port = port_settings(self.host.source(), rtnl, &vf.device).map_err(not_looked_at)?;
         Ok(Original { port, ..original })
     }
 
@@ -114,7 +113,7 @@ impl Drafts {
 
     /// What a VF without a link is like.
     fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, IntakeFailure> {
-        match self.host.source().handover(&vf.pci_address) {
+        match self.host.source().handover(&vf.device) {
             None => Err(not_found(not_there(vf))),
             Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
@@ -126,25 +125,25 @@ impl Drafts {
 fn port_settings(
     source: &dyn VfSource,
     rtnl: &mut Rtnl,
-    pci_address: &str,
+    device: &str,
 ) -> Result<Option<VfSettings>, netlink::Error> {
-    let Some(port) = source.pf_port(pci_address) else { return Ok(None) };
+    let Some(port) = source.pf_port(device) else { return Ok(None) };
     let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };
     Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
 }
 
 fn not_there(vf: &VfIdentity) -> Failure {
-    let VfIdentity { pci_address, .. } = vf;
-    let message = format!("VF {pci_address}, which the DPU chose, is not in the host's namespace");
+    let VfIdentity { device, .. } = vf;
+    let message = format!("VF {device}, which the DPU chose, is not in the host's namespace");
     Failure::new(Reason::VfMissing, message)
 }
 
 fn used_by_host(vf: &VfIdentity, used: &str) -> Failure {
-    let message = format!("VF {} is used by the host itself: {used}", vf.pci_address);
+    let message = format!("VF {} is used by the host itself: {used}", vf.device);
     Failure::new(Reason::VfNotFree, message)
 }
 
 fn not_as_it_was(vf: &VfIdentity, what: &str) -> Failure {
-    let message = format!("VF {} is not as it was: {what}", vf.pci_address);
+    let message = format!("VF {} is not as it was: {what}", vf.device);
     Failure::new(Reason::VfNotFree, message)
 }

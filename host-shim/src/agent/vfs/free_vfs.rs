@@ -44,7 +44,7 @@ impl FreeVfs {
     pub(in crate::agent) async fn restore(self: &Arc<Self>) -> Obstacles {
         let mut obstacles = Obstacles::new();
         for vf in self.at_free_vfs(Self::changed_free_vfs).await {
-            let _not_taken = self.host.lock_free_vf(&vf.pci_address).await;
+            let _not_taken = self.host.lock_free_vf(&vf.device).await;
             let subject = self.host.subject_of(&vf);
             let restored = self.at_free_vfs(move |this| this.restore_if_free(&vf)).await;
             obstacles.extend(restored.map(|why| (subject, why)));
@@ -82,14 +82,12 @@ impl FreeVfs {
     /// why it could not be restored.
     fn restore_if_free(&self, vf: &VfIdentity) -> Result<Option<String>, Error> {
         let present = self.host.links()?;
-        let link = vf_source::link_of(self.host.source(), &present.links, &vf.pci_address);
+        let link = vf_source::link_of(self.host.source(), &present.links, &vf.device);
         let Some(link) = link.filter(|link| self.is_idle(vf, link, &present)) else {
             return Ok(None);
         };
         let restored = self.cleanliness.restore(vf, link, &mut self.host.rtnl()?);
-        Ok(restored
-            .inspect_err(|why| tracing::warn!(vf = vf.pci_address, "not restored: {why}"))
-            .err())
+        Ok(restored.inspect_err(|why| tracing::warn!(vf = vf.device, "not restored: {why}")).err())
     }
 
     /// The free VFs that are not as before, each with what is not.
@@ -100,7 +98,7 @@ impl FreeVfs {
             HashMap::new()
         });
         let refuted = unproven.into_iter().filter_map(|vf| {
-            let what = found.remove(&vf.pci_address)?.join("; ");
+            let what = found.remove(&vf.device)?.join("; ");
             (!what.is_empty()).then_some((vf, what))
         });
         refuted.collect()
@@ -119,6 +117,6 @@ impl FreeVfs {
 
     /// Whether nobody has a VF that is in the host's namespace, and it is not being made anew.
     fn is_idle(&self, vf: &VfIdentity, link: &Link, present: &HostLinks) -> bool {
-        self.host.is_free(vf, link, present) && !self.renewer.is_under_way(&vf.pci_address)
+        self.host.is_free(vf, link, present) && !self.renewer.is_under_way(&vf.device)
     }
 }

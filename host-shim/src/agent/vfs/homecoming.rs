@@ -78,7 +78,7 @@ impl Homecoming {
         tracing::info!(
             attachment = record.id(),
             key = %record.key(),
-            vf = record.pci_address(),
+            vf = record.device(),
             "detached"
         );
     }
@@ -125,7 +125,7 @@ impl Homecoming {
         };
         let Some(seen) = self.host.move_vf(work).await?? else { return Ok(Condition::Clean) };
         let mut found = self.cleanliness.prove(vec![seen]).await?;
-        let differences = found.remove(record.pci_address()).unwrap_or_default();
+        let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
             true => Condition::Clean,
             false => Condition::Different(differences.join("; ")),
@@ -161,10 +161,10 @@ impl Homecoming {
             return Ok(None);
         }
         let vf = record.vf();
-        let missing = || MoveError::Missing(vf.pci_address.clone());
+        let missing = || MoveError::Missing(vf.device.clone());
         let mut host = self.host.rtnl()?;
         let name = Some(record.original.name.as_str());
-        let link = vf_source::find(self.host.source(), &mut host, &vf.pci_address, name)?;
+        let link = vf_source::find(self.host.source(), &mut host, &vf.device, name)?;
         let link = link.ok_or_else(missing)?;
         if is_new {
             self.cleanliness.learn_of_new(&vf, &link)?;
@@ -184,7 +184,7 @@ impl Homecoming {
         what: &str,
     ) -> Result<Condition, Failure> {
         let vf = record.vf();
-        let _under_way = self.renewer.begin(&vf.pci_address);
+        let _under_way = self.renewer.begin(&vf.device);
         let turn = self.renewer.turn().await;
         if let Err(why) = self.renewer.make_anew(&vf, what, turn).await {
             self.renewer.try_again_after_pause(&vf);

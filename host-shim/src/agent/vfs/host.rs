@@ -95,12 +95,12 @@ impl Host {
     ) -> bool {
         let HostLinks { links, addresses } = present;
         vf_source::use_by_host(link, links, addresses).is_none()
-            && self.records.by_pci_address(&vf.pci_address).is_none()
+            && self.records.by_device(&vf.device).is_none()
     }
 
     /// Waits until nobody restores a free VF, makes it anew, or makes it its own.
-    pub(super) async fn lock_free_vf(&self, pci_address: &str) -> Held {
-        self.free_vfs.lock(&pci_address.to_owned()).await
+    pub(super) async fn lock_free_vf(&self, device: &str) -> Held {
+        self.free_vfs.lock(&device.to_owned()).await
     }
 
     /// The VF of a record and how it is to be on either side.
@@ -109,7 +109,7 @@ impl Host {
             .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         Ok(MoveSpec {
             source: Arc::clone(&self.source),
-            pci_address: record.pci_address().to_owned(),
+            device: record.device().to_owned(),
             original: record.original.clone(),
             plan,
             announcer: self.announcer.clone(),
@@ -149,7 +149,7 @@ impl Host {
 
     /// What findings call a VF.
     pub(in crate::agent) fn subject_of(&self, vf: &VfIdentity) -> String {
-        let recorded = self.records.by_pci_address(&vf.pci_address);
+        let recorded = self.records.by_device(&vf.device);
         recorded.map_or_else(|| name_of(vf), |record| record.id().to_owned())
     }
 }

@@ -96,14 +96,14 @@ impl Intake {
         caller: &Arc<Caller>,
     ) -> Result<Entered, IntakeFailure> {
         let is_new = self.host.records().by_id(&attachment.id).is_none();
-        let pci_address = attachment.vf.as_ref().map_or("", |vf| &vf.pci_address);
+        let device = attachment.vf.as_ref().map_or("", |vf| &vf.device);
         // A change of the number of VFs would take the VF away between the look at it and its record.
         let _vfs_stay = self.numbers.vfs_stay().await;
-        if is_new && let Some(holder) = self.host.records().by_pci_address(pci_address) {
+        if is_new && let Some(holder) = self.host.records().by_device(device) {
             return Err(not_found(held_by_another(&holder)));
         }
         // Until it is recorded, it might be made anew: that is decided by a look at the records.
-        let _not_renewed = self.host.lock_free_vf(pci_address).await;
+        let _not_renewed = self.host.lock_free_vf(device).await;
         let (this, caller) = (Arc::clone(self), Arc::clone(caller));
         let work = move || {
             // Somebody else's move may have taken long.
@@ -142,7 +142,7 @@ impl Intake {
         Milestone::AttachRecorded.pass();
         // In memory only now: nobody is to rely on a record that a crash would take back.
         self.host.records().keep(&record);
-        self.cleanliness.proofs().forget(record.pci_address());
+        self.cleanliness.proofs().forget(record.device());
         let recording = began.elapsed();
         match move_in_now(&record, spec, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
@@ -225,7 +225,7 @@ impl Intake {
 fn held_by_another(holder: &Record) -> Failure {
     let message = format!(
         "VF {}, which the DPU chose, is held by {} of {}",
-        holder.pci_address(),
+        holder.device(),
         holder.id(),
         holder.key()
     );
@@ -287,7 +287,7 @@ pub(in crate::agent) mod tests {
             configuration: record.configuration.clone(),
             network: String::new(),
             pod: crate::protocol::Pod::default(),
-            pci_address: None,
+            device: None,
             mac: None,
             addresses: Vec::new(),
             bandwidth: crate::protocol::Bandwidth::default(),
@@ -330,7 +330,7 @@ pub(in crate::agent) mod tests {
             Ok(())
         }
 
-        fn handover(&self, _pci_address: &str) -> Option<Handover> {
+        fn handover(&self, _device: &str) -> Option<Handover> {
             Some(Handover::Idle)
         }
     }

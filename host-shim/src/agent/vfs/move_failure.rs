@@ -13,11 +13,7 @@ pub(super) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
         let (step, error) = (left.step, &left.source);
         tracing::warn!(attachment = record.id(), step, %error, "an undo failed");
     }
-    let message = format!(
-        "moving VF {} for {} failed: {}",
-        record.pci_address(),
-        record.key(),
-        Chain(failed)
-    );
+    let message =
+        format!("moving VF {} for {} failed: {}", record.device(), record.key(), Chain(failed));
     Failure::new(reason, message)
 }

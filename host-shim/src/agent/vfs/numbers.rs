@@ -87,7 +87,7 @@ impl Numbers {
             // They came anew, under names and with MAC addresses of their own.
             let renewed = source.vfs_of(controller, pf);
             let originals = self.cleanliness.originals();
-            originals.retain(|pci_address| !renewed.iter().any(|vf| vf == pci_address));
+            originals.retain(|device| !renewed.iter().any(|vf| vf == device));
         }
         provided
     }
@@ -97,7 +97,7 @@ impl Numbers {
     fn vfs_in_use(&self) -> Result<Vec<String>, netlink::Error> {
         let (present, source) = (self.host.links()?, self.host.source());
         let vfs: Vec<_> = vf_source::vfs(source, &present.links).collect();
-        let is_present = |address: &str| vfs.iter().any(|(vf, _)| vf.pci_address == address);
+        let is_present = |address: &str| vfs.iter().any(|(vf, _)| vf.device == address);
         let elsewhere = source.other_vfs(&is_present).into_iter();
         let elsewhere = elsewhere.filter(|vf| vf.whereabouts.is_in_use());
         let used = vfs.iter().filter(|(_, link)| {
@@ -106,9 +106,9 @@ impl Numbers {
         let records = self.host.records().all();
         Ok(records
             .iter()
-            .map(|record| record.pci_address().to_owned())
-            .chain(used.map(|(vf, _)| vf.pci_address.clone()))
-            .chain(elsewhere.map(|vf| vf.identity.pci_address))
+            .map(|record| record.device().to_owned())
+            .chain(used.map(|(vf, _)| vf.device.clone()))
+            .chain(elsewhere.map(|vf| vf.identity.device))
             .collect())
     }
 
@@ -133,7 +133,7 @@ impl Numbers {
         let mut obstacles = Obstacles::new();
         for OtherVf { identity, .. } in others.filter(|vf| vf.whereabouts == Whereabouts::Unbound) {
             let subject = self.host.subject_of(&identity);
-            match self.host.source().find_driver(&identity.pci_address) {
+            match self.host.source().find_driver(&identity.device) {
                 Ok(()) => self.repairs.note(&subject, "it has a driver again".into()),
                 Err(error) => drop(obstacles.insert(subject, Chain(&error).to_string())),
             }

@@ -58,31 +58,31 @@ impl Originals {
         Ok(Self { path, kept: Mutex::new(kept), writing: Mutex::default() })
     }
 
-    pub(super) fn get(&self, pci_address: &str) -> Option<Arc<OwnState>> {
-        locked(&self.kept).vfs.get(pci_address).cloned()
+    pub(super) fn get(&self, device: &str) -> Option<Arc<OwnState>> {
+        locked(&self.kept).vfs.get(device).cloned()
     }
 
     /// Learns what VFs are like.
     pub(super) fn learn(&self, vfs: impl IntoIterator<Item = (String, OwnState)>) {
-        let learned = vfs.into_iter().map(|(pci_address, own)| (pci_address, Arc::new(own)));
+        let learned = vfs.into_iter().map(|(device, own)| (device, Arc::new(own)));
         self.change(|kept| kept.vfs.extend(learned));
     }
 
     /// Forgets the VFs that are not to be kept.
     pub(super) fn retain(&self, is_kept: impl Fn(&str) -> bool) {
-        let is_gone = |pci_address: &String| !is_kept(pci_address);
+        let is_gone = |device: &String| !is_kept(device);
         if locked(&self.kept).vfs.keys().any(is_gone) {
-            self.change(|kept| kept.vfs.retain(|pci_address, _| is_kept(pci_address)));
+            self.change(|kept| kept.vfs.retain(|device, _| is_kept(device)));
         }
     }
 
     /// Says that a VF is about to be made anew, or that it was.
-    pub(super) fn note_renewal(&self, pci_address: &str, is_begun: bool) {
+    pub(super) fn note_renewal(&self, device: &str, is_begun: bool) {
         self.change(|kept| {
             if is_begun {
-                kept.renewed.insert(pci_address.to_owned());
+                kept.renewed.insert(device.to_owned());
             } else {
-                kept.renewed.remove(pci_address);
+                kept.renewed.remove(device);
             }
         });
     }

@@ -66,14 +66,14 @@ impl Proofs {
     /// What was not as before when a VF was looked at. `None`: it was not, or is another link now.
     pub(super) fn of(&self, vf: &VfIdentity, link: &Link) -> Option<Vec<String>> {
         let known = locked(&self.0);
-        let finding = known.proofs.get(&vf.pci_address)?.finding.as_ref()?;
+        let finding = known.proofs.get(&vf.device)?.finding.as_ref()?;
         finding.is_of(link).then(|| finding.differences.clone())
     }
 
     /// What was not as before of the VF at a PCI address, if that is known.
-    pub(super) fn differences(&self, pci_address: &str) -> Vec<String> {
+    pub(super) fn differences(&self, device: &str) -> Vec<String> {
         let known = locked(&self.0);
-        let finding = known.proofs.get(pci_address).and_then(|proof| proof.finding.as_ref());
+        let finding = known.proofs.get(device).and_then(|proof| proof.finding.as_ref());
         finding.map(|finding| finding.differences.clone()).unwrap_or_default()
     }
 
@@ -94,48 +94,48 @@ impl Proofs {
         let mut known = locked(&self.0);
         if !is_new {
             differences.extend_from_slice(stacked.on(index));
-            if known.bare.get(&vf.pci_address) != Some(&index) {
+            if known.bare.get(&vf.device) != Some(&index) {
                 differences.extend_from_slice(stacked.unseen());
             }
         }
         let is_bare = is_new || (stacked.on(index).is_empty() && stacked.unseen().is_empty());
         let finding = Finding { index: Some(index), differences: differences.clone() };
-        if known.note(&vf.pci_address, at, Some(finding)) && is_bare {
-            known.bare.insert(vf.pci_address, index);
+        if known.note(&vf.device, at, Some(finding)) && is_bare {
+            known.bare.insert(vf.device, index);
         }
         differences
     }
 
     /// A VF was in somebody's hands of whom no record tells: it is not as before until it is found
     /// to be.
-    pub(super) fn suspect(&self, pci_address: &str) {
+    pub(super) fn suspect(&self, device: &str) {
         let differences = vec!["a pod has had it".into()];
-        self.leave(pci_address, Some(Finding { index: None, differences }));
+        self.leave(device, Some(Finding { index: None, differences }));
     }
 
     /// A VF leaves.
-    pub(super) fn forget(&self, pci_address: &str) {
-        self.leave(pci_address, None);
+    pub(super) fn forget(&self, device: &str) {
+        self.leave(device, None);
     }
 
     /// A link of a VF has gone. That may be told late: what was found since of another one stays, and
     /// so does what is suspected, of whatever link.
-    pub(super) fn forget_link(&self, pci_address: &str, index: u32) {
+    pub(super) fn forget_link(&self, device: &str, index: u32) {
         let mut known = locked(&self.0);
-        if known.bare.get(pci_address) == Some(&index) {
-            known.bare.remove(pci_address);
+        if known.bare.get(device) == Some(&index) {
+            known.bare.remove(device);
         }
-        let proof = known.proofs.get(pci_address);
+        let proof = known.proofs.get(device);
         let finding = proof.and_then(|proof| proof.finding.as_ref());
         if finding.is_none_or(|finding| finding.index == Some(index)) {
-            known.note(pci_address, Instant::now(), None);
+            known.note(device, Instant::now(), None);
         }
     }
 
-    fn leave(&self, pci_address: &str, finding: Option<Finding>) {
+    fn leave(&self, device: &str, finding: Option<Finding>) {
         let mut known = locked(&self.0);
-        known.note(pci_address, Instant::now(), finding);
-        known.bare.remove(pci_address);
+        known.note(device, Instant::now(), finding);
+        known.bare.remove(device);
     }
 
     /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
@@ -151,10 +151,10 @@ impl Proofs {
 
 impl Known {
     /// Tells whether nobody has looked at the VF since.
-    fn note(&mut self, pci_address: &str, at: Instant, finding: Option<Finding>) -> bool {
-        let is_latest = self.proofs.get(pci_address).is_none_or(|known| known.at <= at);
+    fn note(&mut self, device: &str, at: Instant, finding: Option<Finding>) -> bool {
+        let is_latest = self.proofs.get(device).is_none_or(|known| known.at <= at);
         if is_latest {
-            self.proofs.insert(pci_address.to_owned(), Proof { at, finding });
+            self.proofs.insert(device.to_owned(), Proof { at, finding });
         }
         is_latest
     }
@@ -167,8 +167,8 @@ impl Seen {
     }
 
     /// The PCI address of the VF that was seen.
-    pub(super) fn pci_address(&self) -> &str {
-        &self.vf.pci_address
+    pub(super) fn device(&self) -> &str {
+        &self.vf.device
     }
 
     /// Whether the link was made just now.
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn vf() -> VfIdentity {
-        VfIdentity { controller: 0, pf: 0, vf: 3, pci_address: "d000:00:00.4".into() }
+        VfIdentity { controller: 0, pf: 0, vf: 3, device: "d000:00:00.4".into() }
     }
 
     fn link(index: u32) -> Link {
@@ -209,13 +209,13 @@ mod tests {
         prove(7, before);
         assert_eq!(proofs.of(&vf(), &link(7)), Some(Vec::new()));
         assert_eq!(proofs.of(&vf(), &link(8)), None);
-        proofs.suspect(&vf().pci_address);
+        proofs.suspect(&vf().device);
         assert!(proofs.is_refuted(&vf(), &link(8)));
         proofs.forget_older_than(Duration::ZERO);
         assert!(proofs.is_refuted(&vf(), &link(8)), "it is to be looked at first");
         prove(8, before);
         assert!(proofs.is_refuted(&vf(), &link(8)), "somebody looked at it before");
-        proofs.forget(&vf().pci_address);
+        proofs.forget(&vf().device);
         assert!(!proofs.is_refuted(&vf(), &link(8)));
         prove(8, before);
         assert!(!proofs.is_proven(&vf(), &link(8)), "it has left since");
@@ -224,16 +224,16 @@ mod tests {
     #[test]
     fn the_end_of_a_link_says_nothing_of_the_one_after_it() {
         let proofs = Proofs::default();
-        let pci_address = vf().pci_address;
+        let device = vf().device;
         let _ = proofs.conclude(seen(8, Instant::now()).made_just_now(), &Stacked::default());
-        proofs.forget_link(&pci_address, 7);
+        proofs.forget_link(&device, 7);
         assert!(proofs.is_proven(&vf(), &link(8)));
         let _ = proofs.conclude(seen(8, Instant::now()), &Stacked::unknown("nobody knows"));
         assert!(proofs.is_proven(&vf(), &link(8)), "it is known to be bare still");
-        proofs.forget_link(&pci_address, 8);
+        proofs.forget_link(&device, 8);
         assert_eq!(proofs.of(&vf(), &link(8)), None);
-        proofs.suspect(&pci_address);
-        proofs.forget_link(&pci_address, 8);
+        proofs.suspect(&device);
+        proofs.forget_link(&device, 8);
         assert!(proofs.is_refuted(&vf(), &link(9)), "nobody has looked at it yet");
     }
 
@@ -249,7 +249,7 @@ mod tests {
             look(seen(8, Instant::now()), &unseen).is_empty(),
             "it was bare, and stays at home"
         );
-        proofs.forget(&vf().pci_address);
+        proofs.forget(&vf().device);
         assert_eq!(look(seen(8, Instant::now()), &unseen), ["nobody knows"], "it was away");
         assert!(look(seen(8, Instant::now()), &all_seen).is_empty());
         assert!(look(seen(8, Instant::now()), &unseen).is_empty());

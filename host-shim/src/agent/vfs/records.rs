@@ -12,15 +12,31 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema};
+use journal::{Cause, Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, Tables};
 use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{agent::defect::locked, mover::Original, protocol::Key, vf_source::VfIdentity};
 
 const TABLE: &str = "attachments";
-const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE], migrations: &[] };
+const SCHEMA: Schema =
+    Schema { name: "host-shim", version: 2, tables: &[TABLE], migrations: &[vfs_have_devices] };
+
+/// Version 1 called the device of a VF by what it was then always: its PCI address.
+fn vfs_have_devices(tables: &mut Tables) -> Result<(), Cause> {
+    for (_, row) in tables.entry(TABLE).or_default() {
+        let mut record: Value = serde_json::from_slice(row)?;
+        if let Some(Value::Object(vf)) = record.pointer_mut("/attachment/vf")
+            && let Some(address) = vf.remove("pciAddress")
+        {
+            vf.insert("device".into(), address);
+        }
+        *row = serde_json::to_vec(&record)?;
+    }
+    Ok(())
+}
 
 /// Whether an attachment is being kept or given back. Whether its VF is in the pod is not recorded:
 /// the kernel knows.
@@ -104,8 +120,8 @@ impl Record {
 
     /// The PCI address of the VF it holds.
     #[must_use]
-    pub(in crate::agent) fn pci_address(&self) -> &str {
-        self.attachment.vf.as_ref().map_or("", |vf| &vf.pci_address)
+    pub(in crate::agent) fn device(&self) -> &str {
+        self.attachment.vf.as_ref().map_or("", |vf| &vf.device)
     }
 }
 
@@ -170,20 +186,20 @@ pub(in crate::agent) struct Records {
 struct Index {
     by_id: HashMap<String, Arc<Record>>,
     by_key: HashMap<Key, Arc<Record>>,
-    by_pci_address: HashMap<String, Arc<Record>>,
+    by_device: HashMap<String, Arc<Record>>,
 }
 
 impl Index {
     fn insert(&mut self, record: &Arc<Record>) {
         self.by_id.insert(record.id().to_owned(), Arc::clone(record));
         self.by_key.insert(record.key(), Arc::clone(record));
-        self.by_pci_address.insert(record.pci_address().to_owned(), Arc::clone(record));
+        self.by_device.insert(record.device().to_owned(), Arc::clone(record));
     }
 
     fn remove(&mut self, id: &str) {
         let Some(record) = self.by_id.remove(id) else { return };
         self.by_key.remove(&record.key());
-        self.by_pci_address.remove(record.pci_address());
+        self.by_device.remove(record.device());
     }
 }
 
@@ -275,8 +291,8 @@ impl Records {
 
     /// The record that holds this VF.
     #[must_use]
-    pub(in crate::agent) fn by_pci_address(&self, pci_address: &str) -> Option<Arc<Record>> {
-        self.lock().by_pci_address.get(pci_address).cloned()
+    pub(in crate::agent) fn by_device(&self, device: &str) -> Option<Arc<Record>> {
+        self.lock().by_device.get(device).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
@@ -334,7 +350,7 @@ pub(crate) mod tests {
                     container_id: container_id.into(),
                     interface_name: "eth0".into(),
                 }),
-                vf: Some(v1::Vf { pci_address: format!("pci-{id}"), ..Default::default() }),
+                vf: Some(v1::Vf { device: format!("pci-{id}"), ..Default::default() }),
                 ..Default::default()
             },
             configuration: "blue".into(),
@@ -379,10 +395,24 @@ pub(crate) mod tests {
         assert_eq!(a.original, record("a", "c1").original);
         assert_eq!(a.phase, Phase::Live);
         assert_eq!(records.by_key(&record("b", "c2").key()).unwrap().phase, Phase::Releasing);
-        assert_eq!(records.by_pci_address("pci-b").unwrap().id(), "b");
+        assert_eq!(records.by_device("pci-b").unwrap().id(), "b");
         assert!(records.by_id("c").is_none());
         assert!(records.by_key(&record("c", "c3").key()).is_none());
-        assert!(records.by_pci_address("pci-c").is_none());
+        assert!(records.by_device("pci-c").is_none());
+    }
+
+    #[tokio::test]
+    async fn records_of_before_devices_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let older = Schema { version: 1, migrations: &[], ..SCHEMA };
+        let path = folder.path().join("records.redb");
+        let journal = Journal::open(&path, older, Outlives::Process).unwrap();
+        let mut row = serde_json::to_value(record("a", "c1")).unwrap();
+        row["attachment"]["vf"] = serde_json::json!({ "vf": 3, "pciAddress": "0000:03:00.4" });
+        journal.commit(vec![Change::put(TABLE, "a", row.to_string())]).await.unwrap();
+        drop(journal);
+        let records = open(&folder).unwrap();
+        assert_eq!(records.by_device("0000:03:00.4").unwrap().id(), "a");
     }
 
     #[tokio::test]

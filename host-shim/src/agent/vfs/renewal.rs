@@ -50,35 +50,34 @@ struct Renewals {
 #[derive(Debug)]
 #[must_use = "the VF is under way only as long as this is kept"]
 pub(in crate::agent) struct UnderWay {
-    pci_address: String,
+    device: String,
     under_way: watch::Sender<HashSet<String>>,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.under_way.send_modify(|under_way| {
-            under_way.remove(&self.pci_address);
+            under_way.remove(&self.device);
         });
     }
 }
 
 impl Renewals {
     /// Says that a VF is about to be made anew. `None`: somebody has said so.
-    fn begin(&self, pci_address: &str) -> Option<UnderWay> {
-        let note = |under_way: &mut HashSet<String>| under_way.insert(pci_address.to_owned());
-        self.under_way.send_if_modified(note).then(|| UnderWay {
-            pci_address: pci_address.to_owned(),
-            under_way: self.under_way.clone(),
-        })
+    fn begin(&self, device: &str) -> Option<UnderWay> {
+        let note = |under_way: &mut HashSet<String>| under_way.insert(device.to_owned());
+        self.under_way
+            .send_if_modified(note)
+            .then(|| UnderWay { device: device.to_owned(), under_way: self.under_way.clone() })
     }
 
-    fn is_under_way(&self, pci_address: &str) -> bool {
-        self.under_way.borrow().contains(pci_address)
+    fn is_under_way(&self, device: &str) -> bool {
+        self.under_way.borrow().contains(device)
     }
 
     /// Waits until a VF is being made anew.
-    async fn begun(&self, pci_address: &str) {
-        self.until(|under_way| under_way.contains(pci_address)).await;
+    async fn begun(&self, device: &str) {
+        self.until(|under_way| under_way.contains(device)).await;
     }
 
     async fn until(&self, is_so: impl FnMut(&HashSet<String>) -> bool) {
@@ -131,23 +130,23 @@ impl Renewer {
     }
 
     /// Says that a VF is about to be made anew. `None`: somebody has said so.
-    pub(in crate::agent) fn begin(&self, pci_address: &str) -> Option<UnderWay> {
-        self.renewals.begin(pci_address)
+    pub(in crate::agent) fn begin(&self, device: &str) -> Option<UnderWay> {
+        self.renewals.begin(device)
     }
 
     /// Whether a VF is being made anew, or is about to be.
-    pub(super) fn is_under_way(&self, pci_address: &str) -> bool {
-        self.renewals.is_under_way(pci_address)
+    pub(super) fn is_under_way(&self, device: &str) -> bool {
+        self.renewals.is_under_way(device)
     }
 
     /// Waits until a VF is being made anew.
-    pub(in crate::agent) async fn begun(&self, pci_address: &str) {
-        self.renewals.begun(pci_address).await;
+    pub(in crate::agent) async fn begun(&self, device: &str) {
+        self.renewals.begun(device).await;
     }
 
     /// Whether the pause after the last attempt at a VF is over, or there was none.
-    pub(in crate::agent) fn is_due(&self, pci_address: &str) -> bool {
-        self.pauses.is_over(pci_address)
+    pub(in crate::agent) fn is_due(&self, device: &str) -> bool {
+        self.pauses.is_over(device)
     }
 
     /// Waits until no VF is made anew, and keeps it so until the answer is dropped.
@@ -164,7 +163,7 @@ impl Renewer {
 
     /// Begins to make a VF anew that nobody has, unless that is under way.
     pub(super) fn begin_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
-        let Some(under_way) = self.renewals.begin(&vf.pci_address) else { return };
+        let Some(under_way) = self.renewals.begin(&vf.device) else { return };
         let renewer = Arc::clone(self);
         self.tasks.spawn(async move {
             let outcome = renewer.renew_free(&vf, &what).await;
@@ -184,12 +183,12 @@ impl Renewer {
     /// # Errors
     /// Why it is not as it was still.
     async fn renew_free(self: &Arc<Self>, vf: &VfIdentity, what: &str) -> Result<(), String> {
-        if !self.pauses.is_over(&vf.pci_address) {
+        if !self.pauses.is_over(&vf.device) {
             return Err(format!("{what}; it is made anew later once more"));
         }
         // The turn first: it may take minutes to come, and attaches wait for whoever holds the VF.
         let turn = self.turn().await;
-        let _not_taken = self.host.lock_free_vf(&vf.pci_address).await;
+        let _not_taken = self.host.lock_free_vf(&vf.device).await;
         // Somebody may have taken it while it waited, and an agent that ends begins nothing more.
         if self.tasks.is_closed() || !self.is_still_to_be_renewed(vf).await? {
             return Ok(());
@@ -207,7 +206,7 @@ impl Renewer {
         let (renewer, vf) = (Arc::clone(self), vf.clone());
         let look = move || {
             let present = renewer.host.links()?;
-            let link = vf_source::link_of(renewer.host.source(), &present.links, &vf.pci_address);
+            let link = vf_source::link_of(renewer.host.source(), &present.links, &vf.device);
             Ok(link.is_some_and(|link| {
                 renewer.host.is_free(&vf, link, &present)
                     && !renewer.cleanliness.proofs().is_proven(&vf, link)
@@ -219,18 +218,18 @@ impl Renewer {
     /// Remembers what came of a VF that was made anew.
     pub(super) fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
-            self.pauses.succeeded(&vf.pci_address);
+            self.pauses.succeeded(&vf.device);
             self.repairs.note(&self.host.subject_of(vf), format!("made anew, for {what}"));
         } else {
             self.try_again_after_pause(vf);
-            tracing::warn!(vf = vf.pci_address, "made anew, and still not as it was: {what}");
+            tracing::warn!(vf = vf.device, "made anew, and still not as it was: {what}");
         }
     }
 
     /// No event tells when an attempt might succeed.
     pub(super) fn try_again_after_pause(self: &Arc<Self>, vf: &VfIdentity) {
-        self.pauses.failed(&vf.pci_address);
-        let (renewer, pause) = (Arc::clone(self), self.pauses.of(&vf.pci_address));
+        self.pauses.failed(&vf.device);
+        let (renewer, pause) = (Arc::clone(self), self.pauses.of(&vf.device));
         // Not among the work that is finished before the agent ends: mostly it waits.
         tokio::spawn(async move {
             sleep(pause).await;
@@ -248,7 +247,7 @@ impl Renewer {
         what: &str,
         _turn: MutexGuard<'_, ()>,
     ) -> Result<(), String> {
-        tracing::info!(vf = vf.pci_address, "to be made anew, for {what}");
+        tracing::info!(vf = vf.device, "to be made anew, for {what}");
         // Before it is made anew: its link may be there again before anybody looks.
         let mut arrivals = self.signals.vf_events();
         let made = {
@@ -272,13 +271,13 @@ impl Renewer {
         let link = link.ok_or("it is not in the host's network namespace")?;
         // On the disk before the driver lets go: an agent that dies in between leaves a VF that only this note
         // tells from one whose driver somebody took away on purpose.
-        self.cleanliness.originals().note_renewal(&vf.pci_address, true);
+        self.cleanliness.originals().note_renewal(&vf.device, true);
         Milestone::RenewalBegun.pass();
-        let made = self.host.source().make_anew(&vf.pci_address, &link, &mut host);
+        let made = self.host.source().make_anew(&vf.device, &link, &mut host);
         // What fails may leave it without a driver.
         made.map_err(|error| Chain(&error).to_string())?;
         Milestone::RenewalMade.pass();
-        self.cleanliness.originals().note_renewal(&vf.pci_address, false);
+        self.cleanliness.originals().note_renewal(&vf.device, false);
         Ok(())
     }
 
@@ -296,7 +295,7 @@ impl Renewer {
     fn at_home(&self, vf: &VfIdentity, host: &mut Rtnl) -> Result<Option<Link>, netlink::Error> {
         let own = self.cleanliness.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
-        vf_source::find(self.host.source(), host, &vf.pci_address, name)
+        vf_source::find(self.host.source(), host, &vf.device, name)
     }
 
     async fn prove_renewed(self: &Arc<Self>, vf: &VfIdentity) -> Result<(), String> {
@@ -316,7 +315,7 @@ impl Renewer {
         let link = self.at_home(vf, &mut host).map_err(told)?;
         let link = link.ok_or("it is not in the host's network namespace")?;
         if let Some(own) = self.cleanliness.own_state(vf) {
-            let port = self.host.source().pf_port(&vf.pci_address);
+            let port = self.host.source().pf_port(&vf.device);
             make_clean(&mut host, &link, &own, port.as_ref()).map_err(|error| error.to_string())?;
         }
         self.cleanliness.learn_of_new(vf, &link).map_err(told)?;
@@ -356,13 +355,13 @@ impl Renewer {
         let mut unbound = self.host.source().other_vfs(&is_other);
         unbound.retain(|OtherVf { identity, whereabouts }| {
             *whereabouts == Whereabouts::Unbound
-                && self.host.source().find_driver(&identity.pci_address).is_err()
+                && self.host.source().find_driver(&identity.device).is_err()
         });
-        for pci_address in &unfinished {
-            if unbound.iter().any(|vf| vf.identity.pci_address == *pci_address) {
-                tracing::warn!(vf = pci_address, "no driver takes it since it was to be made anew");
+        for device in &unfinished {
+            if unbound.iter().any(|vf| vf.identity.device == *device) {
+                tracing::warn!(vf = device, "no driver takes it since it was to be made anew");
             } else {
-                self.cleanliness.originals().note_renewal(pci_address, false);
+                self.cleanliness.originals().note_renewal(device, false);
             }
         }
     }
@@ -382,8 +381,8 @@ pub(in crate::agent) mod tests {
     }
 
     /// Has a VF look as if the agent's predecessor had died while it made it anew.
-    pub(in crate::agent) fn leave_unfinished(vfs: &Vfs, pci_address: &str) {
-        vfs.cleanliness().originals().note_renewal(pci_address, true);
+    pub(in crate::agent) fn leave_unfinished(vfs: &Vfs, device: &str) {
+        vfs.cleanliness().originals().note_renewal(device, true);
     }
 
     /// The VFs that look so.
@@ -407,9 +406,9 @@ pub(in crate::agent) mod tests {
         let (vfs, _folder) = vfs();
         let (renewer, vf) = (Arc::clone(vfs.renewer()), record("a", "c").vf());
         renewer.note_renewed(&vf, false, "it differs");
-        assert!(!renewer.is_due(&vf.pci_address));
+        assert!(!renewer.is_due(&vf.device));
         let wanted = vfs.signals().pass_wanted();
         timeout(Duration::from_secs(20), wanted).await.expect("nobody looks again");
-        assert!(renewer.is_due(&vf.pci_address));
+        assert!(renewer.is_due(&vf.device));
     }
 }

@@ -114,7 +114,7 @@ impl Lab {
     }
 
     pub(super) fn is_free(&self, address: &str) -> bool {
-        self.free_vfs().iter().any(|vf| vf["vf"]["pciAddress"] == address)
+        self.free_vfs().iter().any(|vf| vf["vf"]["device"] == address)
     }
 
     pub(super) fn free_vfs(&self) -> Vec<Value> {

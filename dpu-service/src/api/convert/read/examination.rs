@@ -3,7 +3,7 @@
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, v1};
 
-use super::{IP_ADDRESS, collect, mac, optional, optional_attachment_id, parse, pci_address, vf};
+use super::{IP_ADDRESS, collect, device, mac, optional, optional_attachment_id, parse, vf};
 use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
 
 /// Longest sentence of a host that is told to operators, in bytes.
@@ -36,10 +36,10 @@ fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
         collect(&found.addresses, read).map(|addresses| Holdings { mac, addresses })
     });
     let holdings = holdings.transpose()?;
-    let told = found.vf.clone().unwrap_or_default().pci_address;
+    let told = found.vf.clone().unwrap_or_default().device;
     Ok(ExaminedVf {
         vf: vf(found.vf.clone())?,
-        pci_address: optional(told, |text| pci_address(&text))?.unwrap_or_default(),
+        device: optional(told, |text| device(&text))?.unwrap_or_default(),
         place,
         netdev: clean(&found.netdev),
         netns: clean(&found.netns),

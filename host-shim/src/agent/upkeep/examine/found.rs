@@ -21,14 +21,14 @@ pub(super) struct Findings {
 
 impl Findings {
     pub(super) fn insert(&mut self, vf: ExaminedVf) {
-        let address = vf.vf.as_ref().map(|vf| vf.pci_address.clone()).unwrap_or_default();
+        let address = vf.vf.as_ref().map(|vf| vf.device.clone()).unwrap_or_default();
         self.vfs.insert(address, vf);
     }
 }
 
 fn message_of(vf: &VfIdentity) -> Vf {
-    let VfIdentity { controller, pf, vf, pci_address } = vf.clone();
-    Vf { controller, pf, vf, pci_address }
+    let VfIdentity { controller, pf, vf, device } = vf.clone();
+    Vf { controller, pf, vf, device }
 }
 
 pub(super) fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
@@ -66,7 +66,7 @@ pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findi
         netns: record.netns.path.clone(),
         ..ExaminedVf::default()
     };
-    let found = if is_in_pod { None } else { findings.vfs.get(record.pci_address()).cloned() };
+    let found = if is_in_pod { None } else { findings.vfs.get(record.device()).cloned() };
     let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
     let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
     with_record(vf, record)

@@ -12,16 +12,16 @@ use crate::{
 
 /// That a VF has no netdev that could be had.
 pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
-    let VfIdentity { pci_address, .. } = &other.identity;
+    let VfIdentity { device, .. } = &other.identity;
     let subject = name_of(&other.identity);
     match other.whereabouts {
         Whereabouts::HandedOver(_) => None,
         Whereabouts::Unbound => {
-            Some(Finding::VfUnbound.of(subject, format!("{pci_address} has no driver")))
+            Some(Finding::VfUnbound.of(subject, format!("{device} has no driver")))
         }
         Whereabouts::Elsewhere => {
             let message = format!(
-                "{pci_address} has a driver, and its netdev is in no network namespace that can be \
+                "{device} has a driver, and its netdev is in no network namespace that can be \
                  looked into"
             );
             Some(Finding::VfNowhere.of(subject, message))
@@ -31,7 +31,7 @@ pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
 
 /// That a pod's VF is not in it.
 pub(super) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
-    let (address, key, place) = (record.pci_address(), record.key(), place_of(vf));
+    let (address, key, place) = (record.device(), record.key(), place_of(vf));
     let message = format!("VF {address} of {key} is not in its pod, but {place}");
     Finding::PodVfMissing.of(record.id(), message)
 }
@@ -44,7 +44,7 @@ pub(super) fn pod_differs(record: &Record, what: &str) -> Difference {
 /// What an attachment waits for that is being given back; `differing`: how its VF, which is home, is
 /// not as it was.
 pub(super) fn release_pending(record: &Record, vf: &ExaminedVf, differing: &str) -> Difference {
-    let (address, place) = (record.pci_address(), place_of(vf));
+    let (address, place) = (record.device(), place_of(vf));
     let why = match vf.place() {
         _ if !differing.is_empty() => format!("its VF {address} is not as it was: {differing}"),
         _ if record.is_returned => "the DPU has not taken it".into(),
