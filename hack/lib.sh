@@ -163,7 +163,7 @@ trust_domain = "dpu-offload.local"
 TOML
 }
 
-# write_service_config DIR VFS [CARD]: networks blue (both families, the default), green, wire (layer 2).
+# write_service_config DIR VFS [CARD]: with the networks of the tests.
 write_service_config() {
     local driver=veth
     [[ ${3:-veth} == veth ]] || driver=devlink
@@ -188,27 +188,7 @@ pfs = ["p0"]
 name = "default"
 select = ["p0#0-$(($2 - 1))"]
 
-[[network]]
-name = "blue"
-default = true
-[[network.subnets]]
-cidr = "10.1.0.0/16"
-gateway = "10.1.0.1"
-[[network.subnets]]
-cidr = "fd00:10:1::/64"
-gateway = "fd00:10:1::1"
-
-[[network]]
-name = "green"
-[[network.subnets]]
-cidr = "10.2.0.0/24"
-gateway = "10.2.0.1"
-[[network.subnets]]
-cidr = "fd00:10:2::/64"
-gateway = "fd00:10:2::1"
-
-[[network]]
-name = "wire"
+$(cat "$ROOT/tests/fixtures/networks.toml")
 TOML
 }
 

@@ -4,43 +4,8 @@ use std::path::Path;
 
 use crate::Pki;
 
-/// Networks of most tests: blue (both families, the default), green (likewise, MTU 1400, a route and
-/// resolvers), wire (layer 2 only), tiny (two free addresses).
-const NETWORKS: &str = r#"
-[[network]]
-name = "blue"
-default = true
-[[network.subnets]]
-cidr = "10.1.0.0/16"
-gateway = "10.1.0.1"
-[[network.subnets]]
-cidr = "fd00:10:1::/64"
-gateway = "fd00:10:1::1"
-
-[[network]]
-name = "green"
-mtu = 1400
-[network.dns]
-nameservers = ["10.2.0.53"]
-search = ["green.example"]
-[[network.routes]]
-destination = "172.16.0.0/12"
-gateway = "10.2.0.254"
-[[network.subnets]]
-cidr = "10.2.0.0/24"
-gateway = "10.2.0.1"
-[[network.subnets]]
-cidr = "fd00:10:2::/64"
-gateway = "fd00:10:2::1"
-
-[[network]]
-name = "wire"
-
-[[network]]
-name = "tiny"
-[[network.subnets]]
-cidr = "10.4.0.0/30"
-"#;
+/// Networks of most tests: blue, green, wire and tiny.
+const NETWORKS: &str = include_str!("../fixtures/networks.toml");
 
 /// Where the service listens.
 pub(crate) const DPU: &str = "192.168.100.2:7443";
