@@ -71,6 +71,15 @@ pub struct LiveAttachment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostTime(pub u64);
 
+/// When a host has asked for an attachment.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// In this session.
+    pub session: SessionId,
+    /// At this time of its clock.
+    pub as_of: HostTime,
+}
+
 /// All PFs and VFs of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {

@@ -17,7 +17,7 @@ use vf_alloc::PfId;
 
 use absences::Absence;
 use clock::HostClock;
-use questions::Asked;
+use questions::Question;
 pub use questions::{Examined, NotExamined};
 
 use crate::{
@@ -126,7 +126,7 @@ struct Open {
     /// What both sides can do.
     capabilities: Vec<&'static str>,
     /// What the host was asked and has not answered.
-    asked: Option<Asked>,
+    asked: Option<Question>,
     clock: HostClock,
 }
 

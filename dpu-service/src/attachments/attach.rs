@@ -17,21 +17,12 @@ use super::{
 use crate::{
     driver::Fault,
     events::EventKind,
-    host::{HostTime, SessionId},
+    host::{Asked, SessionId},
     milestones::Milestone,
     model::{AttachSpec, AttachmentView, Record, WantedAddress},
     programmer::{self, ProgramError},
     records::Changes,
 };
-
-/// When a host has asked for an attachment.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// In this session.
-    pub session: SessionId,
-    /// At this time of its clock.
-    pub as_of: HostTime,
-}
 
 impl Engine {
     /// Reserves a VF, a MAC address and addresses, records that, and programs the representor.
@@ -87,7 +78,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
         let record = Arc::clone(entry.record());
         check_kept_by_host(engine, &record, session)?;
         if let Some(entry) = registry.change(record.id) {
-            entry.note_asked(session);
+            entry.note_asked(asked);
         }
         return Ok((record, false));
     }
@@ -95,7 +86,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     if let Some(reason) = registry.draining() {
         return Err(Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
     }
-    let record = registry.reserve(spec, session, boot_id, now())?;
+    let record = registry.reserve(spec, asked, boot_id, now())?;
     // Only the record says which limits are in force: those asked for may be tighter.
     if let Err(failure) = check_kept(engine, &record, session) {
         registry.forget(record.id, None, now());

@@ -66,14 +66,26 @@ async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
 
 async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     let Some(record) = engine.record_of(&detach.key) else { return Ok(()) };
-    // A late Detach of an earlier attachment must not touch a newer one of the same key.
-    if detach.id.is_some_and(|id| id != record.id) {
+    let latest = engine.sessions.latest_time(&record.key.host);
+    if is_outdated(engine, detach, &record, latest) {
         return Ok(());
     }
     // Before it is given back: an inventory from before may free nothing of it meanwhile.
-    let latest = engine.sessions.latest_time(&record.key.host);
     engine.registry().note_detach(&record, detach.as_of, latest);
     give_back(engine, &record, detach.returned, "the host detaches it").await.map(drop)
+}
+
+/// Whether a late Detach means an earlier attachment of its key. One without an id does if the host has
+/// asked for this one since: two calls on one connection come in order, but the later may be served first.
+fn is_outdated(engine: &Engine, detach: &Detach, record: &Record, latest: HostTime) -> bool {
+    match detach.id {
+        Some(id) => id != record.id,
+        None => {
+            let registry = engine.registry();
+            let entry = registry.entries().get(record.id);
+            entry.is_some_and(|entry| entry.was_asked_after(detach.as_of, latest))
+        }
+    }
 }
 
 /// The host, one of whose calls has the key at a time, wants nothing any more of what it asked for

@@ -57,7 +57,6 @@ use std::fmt;
 
 use offload_proto::{Failure, Reason};
 
-pub use attach::Asked;
 pub use detach::Detach;
 pub use engine::Engine;
 pub use examine::{DpuHalf, VfHalf};

@@ -41,7 +41,7 @@ pub enum NotExamined {
 /// What a host was asked and has not answered. Whoever asked may have given up since: the host is not
 /// asked again all the same, so that nobody can have it look more often than it is able to.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Question {
     /// Unique over all time, so that what was asked in another session is not answered here.
     request_id: u64,
     answer: oneshot::Sender<Examined>,
@@ -79,7 +79,7 @@ impl Sessions {
         let mut hosts = self.lock();
         let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id));
         let Some(open) = entry.and_then(|entry| entry.open.as_mut()) else { return };
-        let is_answered = |asked: &mut Asked| asked.request_id == request_id;
+        let is_answered = |asked: &mut Question| asked.request_id == request_id;
         if let Some(asked) = open.asked.take_if(is_answered) {
             // Whoever waited may have given up.
             let _ = asked.answer.send(found.map(Arc::new).map_err(NotExamined::Failed));
@@ -102,7 +102,7 @@ impl Sessions {
         }
         let (request_id, _) = Uuid::new_v4().as_u64_pair();
         let (sender, answer) = oneshot::channel();
-        open.asked = Some(Asked { request_id, answer: sender });
+        open.asked = Some(Question { request_id, answer: sender });
         entry.send(host, HostCommand::Examine { request_id, mend_except });
         Ok(answer)
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use dpu_service::{
-    attachments::{Asked, Detach},
+    attachments::Detach,
     driver::Fault,
-    host::{Hello, HostTime},
+    host::{Asked, Hello, HostTime},
     model::{AttachSpec, AttachmentState, Bandwidth, HostName},
     programmer::STEPS,
 };

@@ -2,8 +2,8 @@
 //! `protocol-model`).
 
 use dpu_service::{
-    attachments::{Asked, Detach},
-    host::{Hello, HostTime, Inventory},
+    attachments::Detach,
+    host::{Asked, Hello, HostTime, Inventory},
     model::AttachmentState,
     sessions::HostCommand,
 };
@@ -92,6 +92,23 @@ async fn an_attach_that_was_taken_back_before_it_came_reserves_nothing() {
     world.boot_id = "boot-2".to_owned();
     world.hello(&[]).await;
     world.engine.attach(spec("a"), asked(world.session_id(), 1)).await.unwrap();
+    world.check();
+}
+
+/// A DEL whose call the host has given up is served after the ADD that came next.
+#[tokio::test]
+async fn a_detach_that_a_later_attach_has_overtaken_ends_nothing() {
+    let world = World::new().await;
+    let asked = |time| Asked { session: world.session_id(), as_of: HostTime(time) };
+    let detach = |time| Detach { as_of: HostTime(time), ..detach_of("a") };
+    world.engine.attach(spec("a"), asked(2)).await.unwrap();
+    world.engine.detach(detach(1)).await.unwrap();
+    assert_eq!(world.state("a"), Some(AttachmentState::Programmed));
+    world.engine.attach(spec("a"), asked(4)).await.unwrap();
+    world.engine.detach(detach(3)).await.unwrap();
+    assert_eq!(world.state("a"), Some(AttachmentState::Programmed), "it was asked for again");
+    world.engine.detach(detach(5)).await.unwrap();
+    assert_eq!(world.state("a"), None);
     world.check();
 }
 

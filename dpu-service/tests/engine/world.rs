@@ -7,10 +7,10 @@ use std::{
 };
 
 use dpu_service::{
-    attachments::{Asked, AttachmentFilter, Configuration, Detach, Engine, Settings},
+    attachments::{AttachmentFilter, Configuration, Detach, Engine, Settings},
     host::{
-        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId, VfCondition,
-        VirtualFunction,
+        Asked, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId,
+        VfCondition, VirtualFunction,
     },
     model::{
         AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,

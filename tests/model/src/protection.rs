@@ -70,8 +70,8 @@ pub enum Protection {
     AnsweredStays,
     /// An Attach that a later Detach of its key has overtaken reserves nothing.
     OvertakenReservesNothing,
-    /// A Detach is served before an Attach of its key that was made later on the same connection. The
-    /// service does not check that: calls begin in the order in which they come.
+    /// A Detach without an id ends nothing that its host has asked for since. Here it is served before that
+    /// Attach, which comes to the same.
     DetachBeforeLaterAttach,
     /// A key names its host: containers of two hosts may have the same id.
     HostInKey,

@@ -187,7 +187,7 @@ fn an_attach_that_its_detach_has_overtaken_would_reserve_what_nobody_gives_back(
     is_needed(Protection::OvertakenReservesNothing, SETTLES, bounds);
 }
 
-/// The service does not look whether a Detach is older than what it finds of its key.
+/// Found in the service: a Detach that was given up may be served after the next ADD was answered.
 #[test]
 fn a_detach_that_a_later_attach_has_overtaken_would_take_that_back() {
     let faults = Bounds { faults: 2, ..bounds(2, [Breakage::CallTimesOut]) };

@@ -17,11 +17,11 @@ use vf_alloc::{PfId, VfId};
 pub(crate) use examination::examination;
 
 use crate::{
-    attachments::{Asked, Detach},
+    attachments::Detach,
     config::{LimitsOf, check_bandwidth, check_network, is_label},
     host::{
-        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId, VfCondition,
-        VirtualFunction,
+        Asked, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId,
+        VfCondition, VirtualFunction,
     },
     model::{
         AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,

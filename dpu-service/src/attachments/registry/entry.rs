@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::stage::Stage;
 use crate::{
-    host::SessionId,
+    host::{Asked, HostTime, SessionId},
     model::{AttachmentState, AttachmentView, Phase, Record},
 };
 
@@ -15,6 +15,9 @@ use crate::{
 pub(crate) struct Entry {
     record: Arc<Record>,
     stage: Stage,
+    /// When its host has last asked for it, by the host's clock in the record's boot. 0: not told, or
+    /// before the service started.
+    asked: HostTime,
     representor: Sightings,
 }
 
@@ -35,15 +38,17 @@ struct FailedRepair {
 }
 
 impl Entry {
-    /// What was just reserved, as asked for in `session`. The journal has it not.
-    pub(super) fn reserved(record: Arc<Record>, session: SessionId) -> Self {
-        Self { record, stage: Stage::reserved(session), representor: Sightings::default() }
+    /// What was just reserved, as asked for. The journal has it not.
+    pub(super) fn reserved(record: Arc<Record>, asked: Asked) -> Self {
+        let stage = Stage::reserved(asked.session);
+        Self { record, stage, asked: asked.as_of, representor: Sightings::default() }
     }
 
     /// What the journal has.
     pub(super) fn restored(record: Record) -> Self {
         let stage = Stage::restored(record.phase);
-        Self { record: Arc::new(record), stage, representor: Sightings::default() }
+        let (asked, representor) = (HostTime::default(), Sightings::default());
+        Self { record: Arc::new(record), stage, asked, representor }
     }
 
     pub(crate) const fn record(&self) -> &Arc<Record> {
@@ -119,9 +124,16 @@ impl Entry {
         self.representor.failed.replace(FailedRepair { on }).is_none()
     }
 
-    /// The host asks for it again, in `session`.
-    pub(crate) fn note_asked(&mut self, session: SessionId) {
-        self.stage.ask(session);
+    /// The host asks for it again.
+    pub(crate) fn note_asked(&mut self, asked: Asked) {
+        self.stage.ask(asked.session);
+        self.asked = self.asked.max(asked.as_of);
+    }
+
+    /// Whether its host has asked for it after it has said something at the time `told`, up to `latest`:
+    /// a time that its clock can't show yet says nothing.
+    pub(crate) fn was_asked_after(&self, told: HostTime, latest: HostTime) -> bool {
+        told != HostTime::default() && told < self.asked && self.asked <= latest
     }
 
     /// Notes whether the host's hello did not know it. Tells whether that it is unclaimed is news.

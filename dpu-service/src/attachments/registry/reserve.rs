@@ -9,7 +9,7 @@ use vf_alloc::{Request, ReserveError, VfFacts, VfId};
 
 use super::{Entry, Registry, networks::distinct_addresses};
 use crate::{
-    host::SessionId,
+    host::Asked,
     model::{AttachSpec, AttachmentId, Bandwidth, Network, Phase, Record},
 };
 
@@ -18,7 +18,7 @@ impl Registry {
     pub(crate) fn reserve(
         &mut self,
         spec: &AttachSpec,
-        session: SessionId,
+        asked: Asked,
         boot_id: String,
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
@@ -46,7 +46,7 @@ impl Registry {
             boot_id,
             created_at: Timestamp::now().as_millisecond(),
         });
-        self.entries.insert(Entry::reserved(Arc::clone(&record), session));
+        self.entries.insert(Entry::reserved(Arc::clone(&record), asked));
         Ok(record)
     }
 
