@@ -29,7 +29,8 @@ pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     unknown_key(&full_name(&segments), key, &known)
 }
 
-/// What the parser says, where it found that, at the value or at the map around it, and of which key, if it got as far as one.
+/// The parser's sentence with its line and column, which may be those of the map around the value, and the key's
+/// path if it is known.
 pub(super) fn located(path: &str, error: &serde_norway::Error) -> Mistake {
     let place = error.location().map(|location| (location.line(), location.column()));
     let suffix = place.map(|(line, column)| format!(" at line {line} column {column}"));

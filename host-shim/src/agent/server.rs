@@ -83,7 +83,7 @@ async fn converse(
 ) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     if uid != 0 && uid != geteuid().as_raw() {
-        tracing::warn!(uid, "a call of a stranger is refused");
+        tracing::warn!(uid, "a call is refused: only root and the agent's own user may call");
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;

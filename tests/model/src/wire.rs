@@ -1,8 +1,8 @@
 //! What is under way between a host and its DPU.
 //!
 //! The messages of one session stay in order. Calls may overtake those messages and each other, also on
-//! one connection: each is served by a task of its own. One order is relied on, and taken for granted
-//! here: an Attach is not served before a Detach of its key that was made earlier on its connection.
+//! one connection: each is served by a task of its own. One order is simplified: a Detach without an id
+//! ends nothing that its host has asked for since, and so it is served before that Attach here.
 
 use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
 

@@ -92,8 +92,7 @@ impl Numbers {
         provided
     }
 
-    /// The VFs that a record holds, that the host itself uses, or that serves somebody elsewhere,
-    /// by PCI address.
+    /// The VFs that a record holds, that the host itself uses, or that serve somebody elsewhere, by device.
     fn vfs_in_use(&self) -> Result<Vec<String>, netlink::Error> {
         let (present, source) = (self.host.links()?, self.host.source());
         let vfs: Vec<_> = vf_source::vfs(source, &present.links).collect();
