@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use netlink::{
-    Error, Family, Link, LinkChange, MacAddress, Netns, Request, Route, Rtnl, set_sysctl,
+    Error, Family, Link, LinkChange, MacAddress, Netns, Request, Route, Rtnl, Rule, set_sysctl,
 };
 
 use super::Plan;
@@ -100,7 +100,7 @@ pub(crate) fn has_route(routes: &[Route], wanted: &Route) -> bool {
 }
 
 /// Whether one of the rules is the wanted one.
-pub(crate) fn has_rule(rules: &[netlink::Rule], wanted: &netlink::Rule) -> bool {
+pub(crate) fn has_rule(rules: &[Rule], wanted: &Rule) -> bool {
     rules.iter().any(|rule| {
         rule.source == wanted.source
             && rule.table == wanted.table
@@ -123,13 +123,15 @@ fn set_sysctls(link: &Link, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rules stay behind when an interface leaves; addresses and routes go with it.
+/// Rules stay behind when an interface leaves; addresses and routes go with it. What another interface of the
+/// pod brings, too, is left.
 pub(super) fn remove_rules(rtnl: &mut Rtnl, plan: &Plan) -> Result<(), Error> {
     if plan.rules.is_empty() {
         return Ok(());
     }
     let rules = rtnl.rules()?;
-    let ours = plan.rules.iter().filter(|rule| has_rule(&rules, rule));
+    let is_ours = |rule: &&Rule| has_rule(&rules, rule) && !has_rule(&plan.rules_of_others, rule);
+    let ours = plan.rules.iter().filter(is_ours);
     let requests: Vec<_> = ours.map(Request::delete_rule).collect();
     rtnl.batch(&requests)
 }

@@ -27,7 +27,7 @@ pub use inspect::inspect;
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
-pub use plan::{Plan, PlanError};
+pub use plan::{Plan, PlanError, rules_of};
 
 use crate::vf_source::{self, PfPort, VfSource};
 

@@ -31,8 +31,10 @@ pub struct Plan {
     pub addresses: Vec<IpNetwork>,
     /// Its routes, without the link.
     pub routes: Vec<Route>,
-    /// The pod's policy rules.
+    /// Its policy rules, which are the pod's: unlike addresses and routes they are of no interface.
     pub rules: Vec<Rule>,
+    /// The rules that other interfaces of the pod bring. They stay when this one leaves.
+    pub rules_of_others: Vec<Rule>,
     /// How long to wait for the carrier.
     pub carrier_limit: Duration,
 }
@@ -84,7 +86,8 @@ impl Plan {
             egress_mbit: in_mbit(bandwidth.egress_rate),
             limits_ingress: bandwidth.ingress_rate != 0,
             routes,
-            rules: attachment.rules.iter().map(rule).collect::<Result<_, _>>()?,
+            rules: rules_of(attachment)?,
+            rules_of_others: Vec::new(),
             addresses,
             carrier_limit,
         })
@@ -103,6 +106,14 @@ impl Plan {
     fn metric(&self, index: u32) -> Option<u32> {
         (self.name != FIRST_INTERFACE).then(|| LATER_METRIC.saturating_add(index))
     }
+}
+
+/// The policy rules that an attachment brings to its pod.
+///
+/// # Errors
+/// If one of them has what is no prefix.
+pub fn rules_of(attachment: &v1::Attachment) -> Result<Vec<Rule>, PlanError> {
+    attachment.rules.iter().map(rule).collect()
 }
 
 fn route(wanted: &v1::Route, addresses: &[IpNetwork]) -> Result<Route, PlanError> {

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use netlink::Rule;
 use offload_proto::{Failure, Reason};
 use tokio::time::{Instant, timeout_at};
 
@@ -136,23 +135,8 @@ impl Homecoming {
         let pod = record.netns.living().map(Arc::new);
         let namespaces =
             Namespaces::open(self.host.netns(), pod).map_err(|error| failed(&error.into()))?;
-        let mut spec = self.host.move_of(record)?;
-        let kept = self.rules_of_others(record)?;
-        spec.plan.rules.retain(|rule| !kept.contains(rule));
-        let vf_move = VfMove::new(spec, namespaces);
+        let vf_move = VfMove::new(self.host.move_of(record)?, namespaces);
         vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))
-    }
-
-    /// The rules of the pod's other interfaces: unlike addresses and routes, rules are of no interface.
-    fn rules_of_others(&self, record: &Record) -> Result<Vec<Rule>, Failure> {
-        let is_other = |other: &Arc<Record>| {
-            other.netns.id == record.netns.id
-                && other.id() != record.id()
-                && other.phase != Phase::Releasing
-        };
-        let others = self.host.records().all().into_iter().filter(is_other);
-        let rules = others.map(|other| Ok(self.host.move_of(&other)?.plan.rules));
-        Ok(rules.collect::<Result<Vec<_>, Failure>>()?.concat())
     }
 
     /// Looks at a VF that is home. `None`: it has no link to look at.

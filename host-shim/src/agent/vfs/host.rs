@@ -3,16 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use keyed_locks::{Held, KeyedLocks};
-use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl};
+use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl, Rule};
 use offload_proto::{Failure, Reason};
 
 use super::{
     cards::Cards,
-    records::{Record, Records},
+    records::{Phase, Record, Records},
     turns::Turns,
 };
 use crate::{
-    mover::{Announcer, MoveSpec, Plan},
+    mover::{Announcer, MoveSpec, Plan, rules_of},
     vf_source::{self, VfIdentity, VfSource},
 };
 
@@ -111,9 +111,23 @@ impl Host {
             source: Arc::clone(&self.source),
             device: record.device().to_owned(),
             original: record.original.clone(),
-            plan,
+            plan: Plan { rules_of_others: self.rules_of_others(record), ..plan },
             announcer: self.announcer.clone(),
         })
+    }
+
+    /// The rules of the pod's other interfaces. Another record that can't be read holds nobody up.
+    fn rules_of_others(&self, record: &Record) -> Vec<Rule> {
+        if record.attachment.rules.is_empty() {
+            return Vec::new();
+        }
+        let is_other = |other: &Arc<Record>| {
+            other.netns.id == record.netns.id
+                && other.id() != record.id()
+                && other.phase != Phase::Releasing
+        };
+        let others = self.records.all().into_iter().filter(is_other);
+        others.flat_map(|other| rules_of(&other.attachment).unwrap_or_default()).collect()
     }
 
     /// Looks at the kernel on a thread that may block, when it is its turn.
