@@ -120,3 +120,32 @@ priority = 1000
     assert_eq!(rules(), 0);
     lab.assert_clean_slate();
 }
+
+/// The kernel takes no second route at the same cost, so that the second interface can't be configured.
+#[test]
+fn an_add_that_fails_leaves_the_rules_of_the_pods_other_interface() {
+    let networks = r#"
+[[network]]
+name = "blue"
+[[network.subnets]]
+cidr = "10.8.0.0/24"
+[[network.routes]]
+destination = "172.20.0.0/16"
+gateway = "10.8.0.254"
+priority = 50
+[[network.rules]]
+source = "10.8.0.0/24"
+table = 100
+priority = 1000
+"#;
+    let timeouts = "reconcile_s = 3600".into();
+    let settings = Settings { networks: networks.into(), timeouts, ..Settings::default() };
+    let lab = Lab::start(&settings);
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.add("blue", &pod, "net1").fails(129, &["File exists"]);
+    assert_eq!(pod.json("ip", &["rule", "show", "table", "100"]).len(), 1);
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
