@@ -156,7 +156,7 @@ impl Agent {
         self.calls[usize::from(key.container)] = 0;
     }
 
-    /// `Agent::repeats`: whether an ADD waits for a key's lock.
+    /// `vfs/keys.rs::is_add_waiting`: whether an ADD waits for a key's lock.
     #[must_use]
     pub fn is_repeated(&self, key: Key) -> bool {
         let waiting = &self.waiting[usize::from(key.container)];
@@ -172,7 +172,7 @@ impl Agent {
         }
     }
 
-    /// `Undelivered::note`: one for each key.
+    /// `dpu/undelivered.rs::note`: one for each key.
     fn note(&mut self, detach: Detach) {
         self.undelivered.retain(|other| other.key != detach.key);
         self.undelivered.push(detach);
@@ -187,7 +187,7 @@ impl Agent {
 }
 
 impl Task {
-    /// Whether an attach is under way that nobody was answered: `Pending`.
+    /// Whether an attach is under way that nobody was answered, as `dpu/room.rs::enter_pending` says.
     fn is_pending(&self) -> bool {
         match self.step {
             // Before it was asked for, a hello must not make the DPU wait for it.
@@ -235,7 +235,7 @@ fn call(system: &System, key: Key) -> CallId {
     agent.map_or(0, |agent| agent.calls[usize::from(key.container)])
 }
 
-/// `Caller::is_waiting`, of the ADD that a key's task is of.
+/// `caller.rs::is_waiting`, of the ADD that a key's task is of.
 fn is_awaited(system: &System, key: Key) -> bool {
     system.is_awaited(key, call(system, key))
 }

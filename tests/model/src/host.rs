@@ -135,7 +135,7 @@ impl Host {
         self.disk.iter().filter(|record| !record.is_forgotten)
     }
 
-    /// `Records::put`: durably, and with it all that was forgotten before.
+    /// `vfs/records.rs::write`: durably, and with it all that was forgotten before.
     pub fn put(&mut self, record: AgentRecord) {
         self.disk
             .retain(|other| !other.is_forgotten && other.attachment.id != record.attachment.id);
@@ -143,7 +143,7 @@ impl Host {
         self.disk.sort_unstable();
     }
 
-    /// `Records::remove`: nobody waits for the disk.
+    /// `vfs/records.rs::remove`: nobody waits for the disk.
     pub fn forget(&mut self, id: AttachmentId) {
         for record in &mut self.disk {
             record.is_forgotten |= record.attachment.id == id;

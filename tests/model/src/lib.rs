@@ -20,7 +20,8 @@
 //! | [`protocol`] | all of that as one model |
 //!
 //! Each transition bears the name of the function that it stands for, so that a counterexample reads
-//! as what the programs would do.
+//! as what the programs would do. Comments give it with its file, such as `verbs/attach.rs::ask_for`, whose
+//! path begins in `host-shim/src/agent`, `dpu-service/src` or `crates`; `tests/names.rs` looks for each.
 //!
 //! # What is not modelled
 //!

@@ -27,7 +27,7 @@ pub struct Service {
     pub offered: BTreeSet<Vf>,
     /// VFs in quarantine, because their host holds them for nobody that the journal knows.
     pub unaccounted: BTreeSet<Vf>,
-    /// `Overtaken`: the keys that their hosts gave back, and until when.
+    /// The keys that their hosts gave back, and until when.
     pub overtaken: Vec<(Key, BootId, HostTime)>,
     /// As of when the latest Detach of each VF spoke.
     pub told: BTreeMap<Vf, (BootId, HostTime)>,
@@ -82,14 +82,14 @@ pub struct Flow {
 /// What a flow does: on the disk and in the kernel, in either order, and then it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
-    /// `Engine::establish`: make an attachment.
+    /// `attachments/attach.rs::establish`: make an attachment.
     Establish {
         /// The record is written.
         recorded: bool,
         /// The representor is programmed.
         programmed: bool,
     },
-    /// `Engine::give_back`: end it.
+    /// `attachments/detach.rs::give_back`: end it.
     GiveBack {
         /// The VF is back and clean.
         returned: bool,
@@ -100,7 +100,7 @@ pub enum Work {
     },
 }
 
-/// `Verdict::Release`: an attachment is over.
+/// An attachment is over, which `attachments/welcome.rs::end` is to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Verdict {
     /// The host that said so.
@@ -180,8 +180,8 @@ impl Service {
         self.entries.sort_unstable();
     }
 
-    /// `Registry::set_releasing`, and whether the VF is back.
-    fn set_releasing(&mut self, id: AttachmentId, returned: bool) -> bool {
+    /// `attachments/registry/mod.rs::release`. Tells whether the VF is back.
+    fn release(&mut self, id: AttachmentId, returned: bool) -> bool {
         let Some(entry) = self.get_mut(id) else { return false };
         entry.returned |= returned;
         entry.attached = false;
@@ -190,7 +190,7 @@ impl Service {
         entry.returned
     }
 
-    /// `Overtaken::note`.
+    /// `attachments/overtaken.rs::note`.
     fn note_overtaken(&mut self, key: Key, boot_id: BootId, until: HostTime) {
         let until = self.overtaken_until(key, boot_id).map_or(until, |known| known.max(until));
         self.overtaken.retain(|(of, ..)| *of != key);
@@ -198,7 +198,7 @@ impl Service {
         self.overtaken.sort_unstable();
     }
 
-    /// `Overtaken::has`.
+    /// `attachments/overtaken.rs::has`.
     fn has_overtaken(&self, key: Key, boot_id: BootId, asked: HostTime) -> bool {
         self.overtaken_until(key, boot_id).is_some_and(|until| asked <= until)
     }
@@ -208,8 +208,8 @@ impl Service {
         of_key.map(|(.., until)| *until)
     }
 
-    /// `Registry::returned_after`.
-    fn returned_after(&self, vf: Vf, boot_id: BootId, as_of: HostTime) -> bool {
+    /// `attachments/registry/detaches.rs::after`.
+    fn detached_after(&self, vf: Vf, boot_id: BootId, as_of: HostTime) -> bool {
         self.told.get(&vf).is_some_and(|(boot, at)| *boot == boot_id && *at > as_of)
     }
 }

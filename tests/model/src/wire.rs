@@ -64,7 +64,7 @@ pub struct Detach {
 pub enum Answer {
     /// `AttachResponse`.
     Attached(Record),
-    /// `Reason::StaleSession`.
+    /// Refused as `StaleSession`.
     Stale,
     /// Any other refusal.
     Refused,

@@ -1,4 +1,5 @@
 //! What an agent can do next, and does.
+//! In the program: host-shim/src/agent.
 
 use super::{
     Agent, Standing, Step, Task, Wish,
@@ -18,45 +19,46 @@ use crate::{
 /// What an agent can do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentAction {
-    /// `Agent::attach`, `detach` or `release_on_request`: somebody gets the key's lock.
+    /// `verbs/attach.rs::attach`, `verbs/detach.rs::detach` or `verbs/release.rs::release_on_request`:
+    /// somebody gets the key's lock.
     Begins(Key),
-    /// `Agent::call_attach`.
+    /// `dpu/calls.rs::call_attach`.
     CallsAttach(Key),
-    /// `Agent::call_attach`: the answer.
+    /// `dpu/calls.rs::call_attach`: the answer.
     HearsAttached(Key),
-    /// `Agent::record`.
+    /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),
-    /// `Agent::ask_for`: the caller of an attach has gone.
+    /// `verbs/attach.rs::ask_for`: the caller of an attach has gone.
     NoticesHangup(Key, InFlight),
-    /// `Agent::move_in`.
+    /// `vfs/intake.rs::move_in_now`.
     MovesIn(Key),
-    /// `Agent::confirm`, the first half: the record.
+    /// `verbs/attach.rs::confirm`, the first half: the record.
     Keeps(Key),
-    /// `Agent::confirm`, the second half: the answer.
+    /// `verbs/attach.rs::confirm`, the second half: the answer.
     Answers(Key),
-    /// `Agent::begin_release`.
+    /// `vfs/homecoming.rs::begin`.
     BeginsRelease(Key),
-    /// `Agent::bring_home`.
+    /// `vfs/homecoming.rs::bring`.
     BringsHome(Key),
-    /// `Agent::call_detach`.
+    /// `dpu/calls.rs::call_detach`.
     CallsDetach(Key),
-    /// `Agent::call_detach`: the answer.
+    /// `dpu/calls.rs::call_detach`: the answer.
     HearsDetached(Key),
-    /// `Agent::reconcile`, unasked.
+    /// `upkeep/keeper.rs::reconcile_locked`, unasked.
     Reconciles(Key),
-    /// `Agent::deliver_detaches`.
+    /// `dpu/calls.rs::deliver_detaches`.
     DeliversDetach(Key),
-    /// `Agent::restore_free_vfs`.
+    /// `vfs/free_vfs.rs::restore`.
     RestoresFreeVf(Vf),
-    /// `Agent::send_inventory`.
+    /// `dpu/inventory.rs::send_inventory`.
     SendsInventory(HostId),
-    /// `Agent::hello`, the first half: what is under way is listed before what is recorded.
+    /// `dpu/inventory.rs::hello`, the first half: what is under way is listed before what is recorded.
     Connects(HostId),
-    /// `Agent::hello`, the second half.
+    /// `dpu/inventory.rs::hello`, the second half.
     SaysHello(HostId),
-    /// `Agent::hear`.
+    /// `dpu/room.rs::keep_session` and `upkeep/room.rs::act_on`: the DPU says something.
     Hears(HostId),
-    /// `Session::keep`: the DPU has ended the session.
+    /// `dpu/session.rs::keep`: the DPU has ended the session.
     NoticesEnd(HostId),
 }
 

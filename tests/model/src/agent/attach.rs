@@ -1,5 +1,5 @@
 //! ADD: ask the DPU, record, move the VF in, record that the pod keeps it, answer.
-//! In the program: host-shim/src/agent/{verbs/attach,vfs/intake}.rs.
+//! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
     Agent, Giving, Step, Then,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// `Agent::attach` and `make_way`.
+    /// `verbs/attach.rs::attach_alone`, with `verbs/attach.rs::make_way`.
     pub(super) fn begins_add(&self, system: &mut System, key: Key, netns: Netns, call: CallId) {
         let Some(agent) = system.agent_mut(key) else { return };
         agent.calls[usize::from(key.container)] = call;
@@ -38,7 +38,7 @@ impl Protocol {
         }
     }
 
-    /// `Agent::record`. The record is written before the VF is touched.
+    /// `vfs/intake.rs::enter`, up to the record, which is written before the VF is touched.
     pub(super) fn writes_record(&self, system: &mut System, key: Key) {
         let Some(Step::WriteRecord(netns, attachment, has_asked)) = step(system, key) else {
             return;
@@ -71,7 +71,7 @@ impl Protocol {
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
     }
 
-    /// `Agent::move_in`.
+    /// `vfs/intake.rs::move_in_now`.
     pub(super) fn moves_in(&self, system: &mut System, key: Key) {
         let Some(Step::MoveIn(netns, attachment)) = step(system, key) else { return };
         let is_add = then(system, key) == Some(Then::AnswerAdd);
@@ -90,7 +90,7 @@ impl Protocol {
         ends(system, key);
     }
 
-    /// `Agent::confirm`, the first half.
+    /// `verbs/attach.rs::confirm`, the first half.
     pub(super) fn keeps(&self, system: &mut System, key: Key) {
         let Some(Step::Keep(netns, attachment)) = step(system, key) else { return };
         if !is_awaited(system, key) && self.has(Protection::CallerLookedFor) {
@@ -106,7 +106,7 @@ impl Protocol {
         set(system, key, Step::Answer(netns, attachment, was_answered), Then::AnswerAdd);
     }
 
-    /// `Agent::confirm`, the second half.
+    /// `verbs/attach.rs::confirm`, the second half.
     pub(super) fn answers(&self, system: &mut System, key: Key) {
         let Some(Step::Answer(netns, attachment, was_answered)) = step(system, key) else { return };
         let is_heard = is_awaited(system, key);
@@ -132,7 +132,7 @@ fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> Agen
 }
 
 /// An ADD fails, if anybody hears of it. What it has made that nobody was answered is given back, unless
-/// a repeat of it waits: `Agent::take_back_unanswered`.
+/// a repeat of it waits: `verbs/attach.rs::take_back_unanswered`.
 pub(super) fn fails_add(system: &mut System, key: Key) {
     if is_awaited(system, key) {
         let container = system.container_mut(key);
@@ -174,8 +174,8 @@ pub(super) fn hears_attached(system: &mut System, key: Key) {
     set(system, key, next, Then::AnswerAdd);
 }
 
-/// `Agent::settle_earlier_holder`: a record of which only the DPU's last word is missing is finished
-/// first.
+/// `verbs/attach.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is
+/// finished first.
 pub(super) fn settles_earlier_holder(
     system: &mut System,
     key: Key,
@@ -187,7 +187,7 @@ pub(super) fn settles_earlier_holder(
     set(system, earlier.key, Step::BringHome(earlier.id), Then::Nothing);
 }
 
-/// `Agent::give_back_unused`.
+/// `verbs/attach.rs::give_back_unused`.
 pub(super) fn gives_back_unused(system: &mut System, key: Key, attachment: Record, found_vf: bool) {
     let detach = detach_request(system, key, Some(attachment.id), found_vf);
     if is_left_to_repeat(system, key) {
@@ -196,7 +196,7 @@ pub(super) fn gives_back_unused(system: &mut System, key: Key, attachment: Recor
     set(system, key, Step::CallDetach(Giving::Unused, detach), Then::FailAdd);
 }
 
-/// `Agent::tell_attached`.
+/// `dpu/room.rs::tell_attached`.
 pub(super) fn tell_attached(system: &mut System, key: Key, id: AttachmentId) {
     let host = system.host_mut(key);
     let Some(agent) = &mut host.agent else { return };

@@ -1,5 +1,5 @@
 //! DEL and every other way back: record, bring the VF home, tell the DPU, forget.
-//! In the program: host-shim/src/agent/verbs/{detach,release}.rs.
+//! In the program: host-shim/src/agent/{verbs/detach,verbs/release,vfs/homecoming,dpu/calls}.rs.
 
 use super::{
     Agent, Giving, Step, Then, attach::fails_add, ends, is_awaited, recovery::is_within_reach, set,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// `Agent::call_detach`: without a session it fails.
+    /// `dpu/calls.rs::call_detach`: without a session it fails.
     pub(super) fn calls_detach(&self, system: &mut System, key: Key) {
         let Some(Step::CallDetach(giving, detach)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
@@ -74,7 +74,7 @@ impl Protocol {
         }
     }
 
-    /// `Agent::disown`: an attach is given up though its answer never came.
+    /// `dpu/calls.rs::disown`: an attach is given up though its answer never came.
     pub fn disowns(&self, system: &mut System, key: Key) {
         let was_asked = !matches!(step(system, key), Some(Step::CallAttach(_, None)));
         if !was_asked || system.host(key).by_key(key).is_some() {
@@ -94,7 +94,7 @@ pub(super) fn is_left_to_repeat(system: &System, key: Key) -> bool {
     !is_awaited(system, key) && agent.is_some_and(|agent| agent.is_repeated(key))
 }
 
-/// `Agent::leave_to_repeat`.
+/// `dpu/calls.rs::leave_to_repeat`.
 pub(super) fn leaves_to_repeat(system: &mut System, key: Key, detach: Detach) {
     if let Some(agent) = system.agent_mut(key) {
         agent.note(detach);
@@ -102,7 +102,7 @@ pub(super) fn leaves_to_repeat(system: &mut System, key: Key, detach: Detach) {
     fails_add(system, key);
 }
 
-/// `detach_request`, as of now.
+/// `dpu/calls.rs::detach_request`, as of now.
 pub(super) fn detach_request(
     system: &mut System,
     key: Key,
@@ -113,13 +113,13 @@ pub(super) fn detach_request(
     Detach { key, id, returned, as_of }
 }
 
-/// `Agent::detach` and `detach_unrecorded`.
+/// `verbs/detach.rs::detach`, with `verbs/detach.rs::detach_unrecorded`.
 pub(super) fn begins_del(system: &mut System, key: Key) {
     let recorded = system.host(key).by_key(key).map(|record| record.attachment.id);
     let step = match recorded {
         Some(id) => Step::BeginRelease(id),
         None => {
-            let is_fetched = fetches_unrecorded(system, key);
+            let is_fetched = fetches_from_pod(system, key);
             let detach = detach_request(system, key, None, is_fetched);
             Step::CallDetach(Giving::Unrecorded, detach)
         }
@@ -127,8 +127,8 @@ pub(super) fn begins_del(system: &mut System, key: Key) {
     set(system, key, step, Then::AnswerDel);
 }
 
-/// `Agent::fetch_unrecorded`: the pod has a VF that no record holds.
-pub(super) fn fetches_unrecorded(system: &mut System, key: Key) -> bool {
+/// `vfs/abroad.rs::fetch_from_pod`: the pod has a VF that no record holds.
+pub(super) fn fetches_from_pod(system: &mut System, key: Key) -> bool {
     let netns = Netns { key, sandbox: system.container(key).sandboxes };
     let has_it = |vf: &Vf| system.function(*vf).place == Place::Pod(netns);
     let Some(vf) = system.vfs_of(key.host).find(has_it) else { return false };
@@ -139,7 +139,7 @@ pub(super) fn fetches_unrecorded(system: &mut System, key: Key) -> bool {
     true
 }
 
-/// `Agent::release_on_request`.
+/// `verbs/release.rs::release_on_request`.
 pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: AttachmentId) {
     let step = match system.host(key).by_id(id).is_some() {
         true => Step::BeginRelease(id),
@@ -148,6 +148,7 @@ pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: Attac
     set(system, key, step, Then::Nothing);
 }
 
+/// `vfs/homecoming.rs::begin`.
 pub(super) fn begins_release(system: &mut System, key: Key) {
     let Some(Step::BeginRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
@@ -160,6 +161,7 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
     set(system, key, Step::BringHome(id), then);
 }
 
+/// `vfs/homecoming.rs::bring`.
 pub(super) fn brings_home(system: &mut System, key: Key) {
     let Some(Step::BringHome(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };

@@ -1,5 +1,5 @@
 //! What the agent does unasked: at its start, by its keeper, and of what it could not deliver.
-//! In the program: host-shim/src/agent/{upkeep/keeper,dpu/calls}.rs.
+//! In the program: host-shim/src/agent/{run,upkeep/keeper,dpu/calls}.rs.
 
 use super::{Agent, Giving, Step, Then, attach::unanswered, set};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     system::System,
 };
 
-/// Whether `Agent::bring_home` would find the VF of a record.
+/// Whether `vfs/homecoming.rs::bring` would find the VF of a record.
 pub(super) fn is_within_reach(system: &System, record: &AgentRecord) -> bool {
     match system.function(record.attachment.vf).place {
         Place::Home => true,
@@ -19,7 +19,7 @@ pub(super) fn is_within_reach(system: &System, record: &AgentRecord) -> bool {
     }
 }
 
-/// Whether `Agent::reconcile` has anything to do for a key, and what.
+/// Whether `upkeep/keeper.rs::reconcile_locked` has anything to do for a key, and what.
 pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
     let host = system.host(key);
     let record = host.by_key(key)?;
@@ -52,8 +52,8 @@ pub(super) fn reconciles(system: &mut System, key: Key) {
 }
 
 impl Protocol {
-    /// `keep`: records of an earlier boot, and those of ADDs that nobody was answered, are being given
-    /// back before anybody is served.
+    /// `run.rs::keep`: records of an earlier boot, and those of ADDs that nobody was answered, are being
+    /// given back before anybody is served.
     pub fn agent_starts(&self, system: &mut System, host: HostId) {
         let host = &mut system.hosts[usize::from(host)];
         let boot_id = host.boot_id;

@@ -1,5 +1,5 @@
 //! What the agent tells the DPU in its session, and hears of it.
-//! In the program: host-shim/src/agent/dpu/{session,inventory}.rs.
+//! In the program: host-shim/src/agent/{dpu/session,dpu/inventory,dpu/room,upkeep/room}.rs.
 
 use super::{Agent, Standing, Wish};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// `Agent::hello`, as far as it lists what is under way.
+    /// `dpu/inventory.rs::hello`, as far as it lists what is under way.
     pub(super) fn connects(&self, system: &mut System, host: HostId) {
         let Some(agent) = &mut system.hosts[usize::from(host)].agent else { return };
         agent.untold.clear();
@@ -31,7 +31,7 @@ pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
     pending.map(|(container, _)| Key { host, container }).collect()
 }
 
-/// How the host's VFs are: `physical_functions`.
+/// How the host's VFs are: `dpu/inventory.rs::physical_functions`.
 pub(super) fn conditions(system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
     let of_host = &system.hosts[usize::from(host)];
     let own = system.vfs_of(host);
@@ -61,7 +61,7 @@ pub(super) fn sends_inventory(system: &mut System, host: HostId) {
 }
 
 impl Protocol {
-    /// `Agent::hello`, as far as it lists what is recorded.
+    /// `dpu/inventory.rs::hello`, as far as it lists what is recorded.
     pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
         let inventory = inventory(system, host);
         let of_host = &system.hosts[usize::from(host)];

@@ -1,4 +1,5 @@
 //! What the service can do next, and does.
+//! In the program: dpu-service/src.
 
 use super::{
     Flow, Service, Verdict, Work,
@@ -16,29 +17,32 @@ use crate::{
 /// What the service can do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
-    /// `Engine::admit`, or `Engine::detach` up to `set_releasing`: a call gets its key's lock.
+    /// `attachments/attach.rs::admit`, or `attachments/detach.rs::detach_now` up to
+    /// `attachments/detach.rs::mark_releasing`: a call gets its key's lock.
     TakesUp(Request),
-    /// `Engine::record`.
+    /// `attachments/attach.rs::write`.
     Commits(Key),
-    /// `Engine::program`.
+    /// `attachments/ports.rs::program`, or `attachments/ports.rs::program_rest` for a call that is
+    /// repeated.
     Programs(Key),
-    /// `Engine::unprogram`.
+    /// `attachments/engine.rs::unprogram`.
     Unprograms(Key),
-    /// The commit of `Engine::unprogram_and_record`.
+    /// The commit of `attachments/detach.rs::unprogram_and_write`.
     CommitsRelease(Key),
-    /// `Engine::hello`, `inventory`, `host_attached`: the next message of a session.
+    /// `attachments/welcome.rs::hello`, `attachments/welcome.rs::inventory` or
+    /// `attachments/welcome.rs::attached`: the next message of a session.
     Reads(HostId, SessionId),
-    /// `Engine::carry_out`: a verdict gets the key's lock.
+    /// `attachments/welcome.rs::end`: a verdict gets the key's lock.
     CarriesOut(HostId, AttachmentId),
-    /// `Conversation::hold`: all that the hello's words settle is settled.
+    /// `api/session.rs::hold`: all that the hello's words settle is settled.
     Welcomes(HostId, SessionId),
-    /// `Attachments::goodbye`.
+    /// `attachments/hosts.rs::goodbye`.
     NoticesEnd(HostId, SessionId),
-    /// `Engine::mend`.
+    /// `attachments/mend.rs::mend`.
     Mends(Vf),
-    /// `Engine::clear_orphan`.
-    ClearsOrphan(Vf),
-    /// `Engine::finish_returned`.
+    /// `attachments/mend.rs::clear_if_unused`.
+    ClearsUnused(Vf),
+    /// `attachments/mend.rs::finish_returned`.
     FinishesReturned(Key),
 }
 
@@ -57,7 +61,7 @@ impl ServiceAction {
             | Self::CarriesOut(host, _)
             | Self::Welcomes(host, _)
             | Self::NoticesEnd(host, _) => host,
-            Self::Mends(vf) | Self::ClearsOrphan(vf) => vf.host,
+            Self::Mends(vf) | Self::ClearsUnused(vf) => vf.host,
         }
     }
 }
@@ -102,7 +106,7 @@ impl Protocol {
                 let entry = service.as_ref().and_then(|service| service.by_vf(vf));
                 ports.extend(entry.map(|entry| (vf, entry.record.id)));
             }
-            ServiceAction::ClearsOrphan(vf) => {
+            ServiceAction::ClearsUnused(vf) => {
                 system.dpu.ports.remove(&vf);
             }
             ServiceAction::FinishesReturned(key) => {

@@ -1,4 +1,5 @@
 //! Attach: reserve in memory, then record and program in either order, then answer.
+//! In the program: dpu-service/src/attachments/{attach,ports}.rs.
 
 use super::{Entry, Flow, Service, Work, put};
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// `Engine::admit`.
+    /// `attachments/attach.rs::admit`.
     pub(super) fn admits(
         &self,
         system: &mut System,
@@ -61,7 +62,7 @@ impl Protocol {
         service.begin(attach_flow(record, false, is_awaited));
     }
 
-    /// `Allocator::reserve`: the first free VF of the host's own.
+    /// `vf-alloc/src/allocator.rs::reserve`: the first free VF of the host's own.
     fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
         let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
         let mut offered = service.offered.iter().filter(is_own);
@@ -69,7 +70,7 @@ impl Protocol {
         offered.find(is_free).copied()
     }
 
-    /// `Pool::allocate`: the first free address. None rests, which is the hardest case.
+    /// `ipam/src/pool.rs::allocate`: the first free address. None rests, which is the hardest case.
     fn free_address(&self, service: &Service) -> Option<Address> {
         let is_held = |address| {
             service.entries.iter().any(|entry| {

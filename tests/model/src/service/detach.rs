@@ -1,4 +1,5 @@
 //! The way back: unprogram and record in either order, then free and answer.
+//! In the program: dpu-service/src/attachments/{detach,welcome}.rs.
 
 use super::{Entry, Flow, Service, Verdict, Work, put};
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// `Engine::detach`, up to `set_releasing`.
+    /// `attachments/detach.rs::detach_now`, up to `attachments/detach.rs::mark_releasing`.
     pub(super) fn detaches(
         &self,
         system: &mut System,
@@ -55,7 +56,7 @@ impl Protocol {
         }
     }
 
-    /// `Registry::by_key`: a key names its host.
+    /// `attachments/registry/entries.rs::by_key`: a key names its host.
     pub(super) fn finds(&self, service: &Service, key: Key) -> Option<Entry> {
         let is_it = |entry: &&Entry| {
             let of = entry.record.key;
@@ -64,7 +65,7 @@ impl Protocol {
         service.entries.iter().find(is_it).copied()
     }
 
-    /// `Engine::give_back`.
+    /// `attachments/detach.rs::give_back`.
     pub fn gives_back(
         &self,
         service: &mut Service,
@@ -72,7 +73,7 @@ impl Protocol {
         returned: bool,
         follows: Option<SessionId>,
     ) {
-        let is_home = service.set_releasing(id, returned);
+        let is_home = service.release(id, returned);
         let returned = is_home || !self.has(Protection::FreedOnlyWhenHome);
         let work = Work::GiveBack { returned, recorded: false, unprogrammed: false };
         service.begin(Flow { key, id, work, is_awaited: false, follows, tells_host: false });
@@ -103,7 +104,8 @@ impl Protocol {
         self.answers_detach(system, key);
     }
 
-    /// Once disk and kernel are done. `Registry::free`; `Allocator::release` offers the VF again.
+    /// Once disk and kernel are done. `attachments/registry/mod.rs::free`, in which
+    /// `vf-alloc/src/allocator.rs::release` offers the VF again.
     fn answers_detach(&self, system: &mut System, key: Key) {
         let Some(service) = system.dpu.service.as_mut() else { return };
         let Some(flow) = service.flow(key) else { return };
@@ -126,6 +128,7 @@ impl Protocol {
         }
     }
 
+    /// `attachments/welcome.rs::end`.
     pub(super) fn carries_out(&self, system: &mut System, host: HostId, id: AttachmentId) {
         let Some(service) = system.service_mut() else { return };
         let is_it = |verdict: &Verdict| verdict.host == host && verdict.id == id;
@@ -144,7 +147,7 @@ impl Protocol {
     }
 }
 
-/// `Engine::tell_release`.
+/// `attachments/detach.rs::tell_release`.
 pub(super) fn tell_release(system: &mut System, key: Key, id: AttachmentId) {
     let Some(service) = &system.dpu.service else { return };
     let Some(session) = service.current(key.host) else { return };

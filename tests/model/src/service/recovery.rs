@@ -1,4 +1,5 @@
 //! What the service does unasked: its reconciler, which compares the journal with the kernel.
+//! In the program: dpu-service/src/attachments/mend.rs.
 
 use super::{Service, actions::ServiceAction};
 use crate::system::System;
@@ -14,7 +15,7 @@ pub(super) fn reconciler_actions(
             Some(entry) if entry.durable && port != Some(&entry.record.id) => {
                 add(ServiceAction::Mends(vf));
             }
-            None if port.is_some() => add(ServiceAction::ClearsOrphan(vf)),
+            None if port.is_some() => add(ServiceAction::ClearsUnused(vf)),
             _ => {}
         }
     }

@@ -1,4 +1,5 @@
 //! What the service makes of hellos, inventories and the word that a pod has its VF.
+//! In the program: dpu-service/src/{api/session,sessions,attachments/welcome}.rs.
 
 use super::{Entry, Service, Verdict, detach::tell_release};
 use crate::{
@@ -15,11 +16,11 @@ impl Protocol {
         match stream.up.remove(0) {
             HostMessage::Hello(hello) => self.evaluates(system, host, session, &hello),
             HostMessage::Inventory(inventory) => self.takes_note(system, host, session, &inventory),
-            HostMessage::Attached(id) => host_attached(system, host, session, id),
+            HostMessage::Attached(id) => note_attached(system, host, session, id),
         }
     }
 
-    /// `Engine::hello`.
+    /// `attachments/welcome.rs::welcome`.
     pub(super) fn evaluates(
         &self,
         system: &mut System,
@@ -48,7 +49,8 @@ impl Protocol {
         }
     }
 
-    /// `Engine::judge`, `note_unclaimed` and the verdicts that need no lock.
+    /// `attachments/welcome.rs::judge`, `attachments/welcome.rs::note_unclaimed` and what
+    /// `attachments/welcome.rs::carry_out` does without a lock.
     pub(super) fn judges(
         &self,
         system: &mut System,
@@ -73,7 +75,7 @@ impl Protocol {
             }
         } else {
             match live {
-                Some(true) => host_attached(system, host, session, id),
+                Some(true) => note_attached(system, host, session, id),
                 Some(false) => {}
                 None if hello.pending.contains(&key) => {}
                 None if returned => is_over = true,
@@ -92,7 +94,7 @@ impl Protocol {
         }
     }
 
-    /// `Engine::inventory`.
+    /// `attachments/welcome.rs::note_inventory`.
     pub(super) fn takes_note(
         &self,
         system: &mut System,
@@ -117,14 +119,15 @@ impl Protocol {
         let back: Vec<_> =
             service.entries.iter_mut().filter(is_back).map(|entry| entry.record.id).collect();
         for id in back {
-            service.set_releasing(id, true);
+            service.release(id, true);
             let verdict = Verdict { host, session, id, returned: true, tells_host: false };
             service.verdicts.push(verdict);
         }
         service.verdicts.sort_unstable();
     }
 
-    /// `Engine::take_inventory`: what is told of a VF that has come back since says nothing.
+    /// `attachments/registry/inventory.rs::take_inventory`: what is told of a VF that a later Detach has
+    /// spoken of says nothing.
     pub(super) fn take_inventory(
         &self,
         service: &mut Service,
@@ -132,7 +135,7 @@ impl Protocol {
         inventory: &Inventory,
     ) -> Vec<(Vf, VfCondition)> {
         let is_outdated = |(vf, _): &&(Vf, VfCondition)| {
-            service.returned_after(*vf, boot_id, inventory.as_of) && self.has(Protection::AsOf)
+            service.detached_after(*vf, boot_id, inventory.as_of) && self.has(Protection::AsOf)
         };
         let (_, valid): (Vec<_>, Vec<_>) = inventory.conditions.iter().partition(is_outdated);
         for (vf, condition) in &valid {
@@ -156,7 +159,7 @@ impl Protocol {
 }
 
 impl Protocol {
-    /// `Sessions::open`: ends the session that the host has.
+    /// `sessions.rs::open`: ends the session that the host has.
     fn opens(&self, system: &mut System, host: HostId, session: SessionId, boot_id: BootId) {
         let is_earlier = |of: HostId| of == host || !self.has(Protection::SessionOfEachHost);
         for (_, of_host) in (0..).zip(&mut system.hosts).filter(|(of, _)| is_earlier(*of)) {
@@ -187,6 +190,7 @@ pub(super) fn ends(system: &mut System, host: HostId, session: SessionId) {
     }
 }
 
+/// `attachments/registry/inventory.rs::quarantine_unaccounted`.
 pub(super) fn quarantine_unaccounted(
     service: &mut Service,
     hello: &Hello,
@@ -202,7 +206,8 @@ pub(super) fn quarantine_unaccounted(
     }
 }
 
-pub(super) fn host_attached(
+/// `attachments/welcome.rs::note_attached`.
+pub(super) fn note_attached(
     system: &mut System,
     host: HostId,
     session: SessionId,
@@ -227,6 +232,7 @@ pub(super) fn welcomes(system: &mut System, host: HostId, session: SessionId) {
     }
 }
 
+/// `attachments/hosts.rs::goodbye`.
 pub(super) fn notices_end(system: &mut System, host: HostId, session: SessionId) {
     system.hosts[usize::from(host)].wire.streams.retain(|stream| stream.session != session);
     let Some(service) = system.service_mut() else { return };
