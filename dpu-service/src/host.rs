@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 
 use mtls::ConnectionNumber;
 use uuid::Uuid;
-use vf_alloc::PfId;
+use vf_alloc::{Device, PfId};
 
 pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
 
@@ -107,8 +107,8 @@ pub struct PhysicalFunction {
 pub struct VirtualFunction {
     /// Its number within the PF.
     pub number: u16,
-    /// Its PCI address.
-    pub device: String,
+    /// What its host knows it by.
+    pub device: Device,
     /// How it is.
     pub condition: VfCondition,
 }

@@ -13,7 +13,7 @@ use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-use vf_alloc::VfId;
+use vf_alloc::{Device, VfId};
 
 /// A host, by the name in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -111,8 +111,8 @@ pub struct AttachSpec {
     pub network: Option<String>,
     /// Whom it serves.
     pub pod: Pod,
-    /// A VF that somebody else chose, by the host's PCI address.
-    pub device: Option<String>,
+    /// A VF that somebody else chose, by its device on the host.
+    pub device: Option<Device>,
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
@@ -333,9 +333,9 @@ pub struct Record {
     pub pod: Pod,
     /// The VF it holds.
     pub vf: VfId,
-    /// The VF's PCI address on the host.
+    /// What the VF is known by on its host.
     #[serde(rename = "pci_address")] // as journals have it
-    pub device: String,
+    pub device: Device,
     /// The VF's MAC address.
     pub mac: MacAddress,
     /// The addresses it holds.

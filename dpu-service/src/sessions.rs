@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason};
 use tokio::sync::mpsc;
-use vf_alloc::PfId;
+use vf_alloc::{Device, PfId};
 
 use absences::Absence;
 use clock::HostClock;
@@ -59,9 +59,9 @@ pub enum HostCommand {
     Examine {
         /// Told again in the answer.
         request_id: u64,
-        /// `Some`: first mend what is not as it should be, but for the VFs at these PCI addresses of
-        /// which the host has no record.
-        mend_except: Option<Vec<String>>,
+        /// `Some`: first mend what is not as it should be, but for those of these VFs of which the
+        /// host has no record.
+        mend_except: Option<Vec<Device>>,
     },
     /// Provide so many VFs.
     WantedVfs {

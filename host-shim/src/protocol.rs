@@ -11,6 +11,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use vf_alloc::Device;
 
 use netlink::MacAddress;
 use nix::{
@@ -89,7 +90,7 @@ pub struct AddRequest {
     pub pod: Pod,
     /// A VF that somebody else chose.
     #[serde(default, alias = "pci_address")] // so plugins of before call it
-    pub device: Option<String>,
+    pub device: Option<Device>,
     /// A MAC address asked for.
     #[serde(default)]
     pub mac: Option<MacAddress>,

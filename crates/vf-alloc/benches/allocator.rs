@@ -25,7 +25,7 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
     for number in 0..vfs {
         let facts = VfFacts {
             host: HostId(0),
-            device: format!("0000:{:02x}:{:02x}.0", number >> 8, number & 0xff),
+            device: format!("0000:{:02x}:{:02x}.0", number >> 8, number & 0xff).into(),
             vendor_id: 0x15b3,
             device_id: 0x101e,
         };

@@ -8,8 +8,8 @@ use std::{
 use ahash::RandomState;
 
 use crate::{
-    ClearError, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Selector, Settings,
-    SpecError, Usage, VfFacts, VfId, VfState, VfView,
+    ClearError, Device, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Selector,
+    Settings, SpecError, Usage, VfFacts, VfId, VfState, VfView,
     pool::{Pool, Stamp},
     spec,
 };
@@ -21,8 +21,8 @@ pub struct Request<'a> {
     pub host: HostId,
     /// The pool to draw from.
     pub pool: &'a str,
-    /// The very VF, by its PCI address on the host, that somebody else has chosen already.
-    pub pinned: Option<&'a str>,
+    /// The very VF, by its device on the host, that somebody else has chosen already.
+    pub pinned: Option<&'a Device>,
 }
 
 /// All VFs, and who holds them. `K` names a holder: an attachment.
@@ -34,7 +34,7 @@ pub struct Allocator<K> {
     slots: Vec<Slot<K>>,
     by_vf: BTreeMap<VfId, usize>,
     by_key: HashMap<K, usize, RandomState>,
-    by_pci: HashMap<HostId, HashMap<String, usize>>,
+    by_device: HashMap<HostId, HashMap<Device, usize>>,
     /// The VFs that have ports on this DPU. `None`: nobody has told, and all are taken to have one.
     ports: Option<BTreeSet<VfId>>,
     last_stamp: Stamp,
@@ -148,7 +148,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             slots: Vec::new(),
             by_vf: BTreeMap::new(),
             by_key: HashMap::default(),
-            by_pci: HashMap::new(),
+            by_device: HashMap::new(),
             ports: None,
             last_stamp: 0,
         };
@@ -221,7 +221,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let pool = self.pool_numbers.get(request.pool).copied();
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
         let slot = match request.pinned {
-            Some(pci) => self.choose_pinned(request, pool, pci)?,
+            Some(device) => self.choose_pinned(request, pool, device)?,
             None => self.choose(request, pool)?,
         };
         self.hold(slot, key, Stage::Reserved);
@@ -410,8 +410,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             return Err(ReserveError::OtherHost { held });
         }
         match request.pinned {
-            Some(pci) if pci != facts.device => {
-                Err(ReserveError::KeyHoldsAnother { held, pci: pci.into() })
+            Some(device) if *device != facts.device => {
+                Err(ReserveError::KeyHoldsAnother { held, device: device.clone() })
             }
             _ => Ok(held),
         }
@@ -428,19 +428,24 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         &self,
         request: &Request<'_>,
         pool: usize,
-        pci: &str,
+        device: &Device,
     ) -> Result<usize, ReserveError> {
-        let of_host = self.by_pci.get(&request.host);
-        let number = of_host.and_then(|slots| slots.get(pci)).copied();
-        let number = number.ok_or_else(|| ReserveError::PinnedUnknown { pci: pci.into() })?;
+        let of_host = self.by_device.get(&request.host);
+        let number = of_host.and_then(|slots| slots.get(device)).copied();
+        let refuse = || ReserveError::PinnedUnknown { device: device.clone() };
+        let number = number.ok_or_else(refuse)?;
         let slot = &self.slots[number];
         if !slot.is_in(&self.pools[pool].spec) {
             let pool = request.pool.into();
-            return Err(ReserveError::PinnedNotInPool { pci: pci.into(), vf: slot.vf, pool });
+            return Err(ReserveError::PinnedNotInPool {
+                device: device.clone(),
+                vf: slot.vf,
+                pool,
+            });
         }
         if !slot.is_free() {
             let state = slot.state();
-            return Err(ReserveError::PinnedNotFree { pci: pci.into(), vf: slot.vf, state });
+            return Err(ReserveError::PinnedNotFree { device: device.clone(), vf: slot.vf, state });
         }
         Ok(number)
     }
@@ -472,16 +477,16 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         if self.slots[slot].facts.as_ref() == Some(&facts) {
             return;
         }
-        self.forget_pci(slot);
-        self.by_pci.entry(facts.host).or_default().insert(facts.device.clone(), slot);
+        self.forget_device(slot);
+        self.by_device.entry(facts.host).or_default().insert(facts.device.clone(), slot);
         self.slots[slot].facts = Some(facts);
         self.unlist(slot);
         self.join_lanes(slot);
     }
 
-    fn forget_pci(&mut self, slot: usize) {
+    fn forget_device(&mut self, slot: usize) {
         let Some(facts) = &self.slots[slot].facts else { return };
-        let Some(of_host) = self.by_pci.get_mut(&facts.host) else { return };
+        let Some(of_host) = self.by_device.get_mut(&facts.host) else { return };
         if of_host.get(&facts.device) == Some(&slot) {
             of_host.remove(&facts.device);
         }

@@ -1,6 +1,6 @@
 //! Why a request for a VF is refused.
 
-use crate::{Usage, VfId, VfState};
+use crate::{Device, Usage, VfId, VfState};
 
 /// Why no VF was reserved. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,39 +19,39 @@ pub enum ReserveError {
         /// The pool's VFs on this host.
         usage: Usage,
     },
-    /// The host has offered no VF of that PCI address.
-    #[error("this host offers no VF at PCI address {pci}")]
+    /// The host has offered no VF of that device.
+    #[error("this host offers no VF at PCI address {device}")]
     PinnedUnknown {
-        /// The PCI address asked for.
-        pci: String,
+        /// The device asked for.
+        device: Device,
     },
     /// The VF asked for is not free.
-    #[error("VF {vf} at PCI address {pci} is not free: it is {state}")]
+    #[error("VF {vf} at PCI address {device} is not free: it is {state}")]
     PinnedNotFree {
-        /// The PCI address asked for.
-        pci: String,
+        /// The device asked for.
+        device: Device,
         /// The VF there.
         vf: VfId,
         /// Its state.
         state: VfState,
     },
     /// The VF asked for is not one of the pool's.
-    #[error("VF {vf} at PCI address {pci} is not in VF pool {pool:?}")]
+    #[error("VF {vf} at PCI address {device} is not in VF pool {pool:?}")]
     PinnedNotInPool {
-        /// The PCI address asked for.
-        pci: String,
+        /// The device asked for.
+        device: Device,
         /// The VF there.
         vf: VfId,
         /// The pool asked for.
         pool: String,
     },
     /// The key holds a VF already, and it is not the one asked for.
-    #[error("the attachment holds VF {held} already, which is not the one at PCI address {pci}")]
+    #[error("the attachment holds VF {held} already, which is not the one at PCI address {device}")]
     KeyHoldsAnother {
         /// The VF that it holds.
         held: VfId,
-        /// The PCI address asked for.
-        pci: String,
+        /// The device asked for.
+        device: Device,
     },
     /// The key's VF is being released.
     #[error("the attachment's VF {held} is being released")]

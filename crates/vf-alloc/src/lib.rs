@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 mod allocator;
+mod device;
 mod error;
 mod id;
 mod pool;
@@ -14,6 +15,7 @@ mod spec;
 mod state;
 
 pub use allocator::{Allocator, Request};
+pub use device::Device;
 pub use error::{ClearError, ReserveError, RestoreError};
 pub use id::{ParseIdError, PfId, VfId};
 pub use selector::{ParseSelectorError, Selector, parse_selectors};

@@ -162,12 +162,12 @@ impl FromStr for Selector {
 /// The table form.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Device {
+struct PciIds {
     vendor: String,
     device: String,
 }
 
-impl Device {
+impl PciIds {
     fn selector(&self) -> Result<Selector, ParseSelectorError> {
         Ok(Selector::Device { vendor: pci_id(&self.vendor)?, device: pci_id(&self.device)? })
     }
@@ -178,7 +178,7 @@ impl Serialize for Selector {
         match self {
             Self::Functions { .. } => serializer.collect_str(self),
             Self::Device { vendor, device } => {
-                Device { vendor: format!("{vendor:04x}"), device: format!("{device:04x}") }
+                PciIds { vendor: format!("{vendor:04x}"), device: format!("{device:04x}") }
                     .serialize(serializer)
             }
         }
@@ -224,8 +224,8 @@ impl<'de> Visitor<'de> for SelectorsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        let device = Device::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(vec![device.selector().map_err(de::Error::custom)?])
+        let ids = PciIds::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(vec![ids.selector().map_err(de::Error::custom)?])
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::VfId;
+use crate::{Device, VfId};
 
 /// A host, by a number of the caller's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,8 +13,8 @@ pub struct HostId(pub u32);
 pub struct VfFacts {
     /// The host.
     pub host: HostId,
-    /// The VF's PCI address on that host, such as `0000:03:00.2`.
-    pub device: String,
+    /// What the VF is known by on that host.
+    pub device: Device,
     /// PCI vendor id.
     pub vendor_id: u16,
     /// PCI device id.

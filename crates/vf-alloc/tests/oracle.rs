@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use vf_alloc::{
-    Allocator, ClearError, HostId, PfId, Policy, PoolSpec, Request, ReserveError, RestoreError,
-    RestoredState, Settings, Usage, VfFacts, VfId, VfState, parse_selectors,
+    Allocator, ClearError, Device, HostId, PfId, Policy, PoolSpec, Request, ReserveError,
+    RestoreError, RestoredState, Settings, Usage, VfFacts, VfId, VfState, parse_selectors,
 };
 
 const SETTINGS: Settings = Settings { quarantine_after: 2 };
@@ -71,9 +71,9 @@ impl Oracle {
         self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
     }
 
-    fn is_at(&self, vf: VfId, host: HostId, pci: &str) -> bool {
+    fn is_at(&self, vf: VfId, host: HostId, device: &Device) -> bool {
         let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
-        facts.is_some_and(|facts| facts.host == host && facts.device == pci)
+        facts.is_some_and(|facts| facts.host == host && facts.device == *device)
     }
 
     fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<VfId> {
@@ -134,7 +134,7 @@ fn facts(vf: VfId, moved: bool) -> VfFacts {
     let foreign = vf.vf == 7;
     VfFacts {
         host: HostId(u32::from(vf.pf.pf == 1 && !foreign)),
-        device: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf),
+        device: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf).into(),
         vendor_id: 0x15b3,
         device_id: vf.vf % 2,
     }
@@ -211,8 +211,8 @@ impl Both {
                 self.reserve(key, POOLS[pool], HostId(host), None);
             }
             Operation::Pin(key, pool, host, vf, moved) => {
-                let pci = facts(vf, moved).device;
-                self.reserve(key, POOLS[pool], HostId(host), Some((vf, &pci)));
+                let device = facts(vf, moved).device;
+                self.reserve(key, POOLS[pool], HostId(host), Some((vf, &device)));
             }
             Operation::Attached(key) => {
                 allocator.attached(&key);
@@ -300,9 +300,9 @@ impl Both {
         }
     }
 
-    /// With a pin: the VF, and the PCI address that it may have been at or is at now.
-    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(VfId, &str)>) {
-        let request = Request { host, pool, pinned: pin.map(|(_, pci)| pci) };
+    /// With a pin: the VF, and the device that it may have been at or is at now.
+    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(VfId, &Device)>) {
+        let request = Request { host, pool, pinned: pin.map(|(_, device)| device) };
         let given = self.allocator.reserve(&request, key);
         if let Some(held) = self.oracle.held_by(key) {
             self.check_again(held, &request, &given);
@@ -310,9 +310,9 @@ impl Both {
         }
         match (given, pin) {
             (Ok(vf), None) => self.check_choice(vf, pool, host),
-            (Ok(vf), Some((pinned, pci))) => {
+            (Ok(vf), Some((pinned, device))) => {
                 assert_eq!(vf, pinned);
-                assert!(self.oracle.is_at(vf, host, pci), "{vf} is no longer at {pci}");
+                assert!(self.oracle.is_at(vf, host, device), "{vf} is no longer at {device}");
                 assert!(self.oracle.free(pool, host, None).contains(&vf));
             }
             (Err(error), _) => self.check_refusal(&error, pool, host, pin),
@@ -324,15 +324,15 @@ impl Both {
 
     fn check_again(&self, held: VfId, request: &Request<'_>, given: &Result<VfId, ReserveError>) {
         let known = &self.oracle.vfs[&held];
-        let pci = || request.pinned.unwrap_or_default().to_owned();
+        let device = || request.pinned.cloned().unwrap_or_default();
         let elsewhere = known.facts.as_ref().is_some_and(|facts| facts.host != request.host);
-        let other = |facts: &VfFacts| request.pinned.is_some_and(|pci| pci != facts.device);
+        let other = |facts: &VfFacts| request.pinned.is_some_and(|device| *device != facts.device);
         let expected = if matches!(known.holder, Some((_, Stage::Releasing))) {
             Err(ReserveError::KeyReleasing { held })
         } else if elsewhere {
             Err(ReserveError::OtherHost { held })
         } else if known.facts.as_ref().is_some_and(other) {
-            Err(ReserveError::KeyHoldsAnother { held, pci: pci() })
+            Err(ReserveError::KeyHoldsAnother { held, device: device() })
         } else {
             Ok(held)
         };
@@ -359,19 +359,19 @@ impl Both {
         error: &ReserveError,
         pool: &str,
         host: HostId,
-        pin: Option<(VfId, &str)>,
+        pin: Option<(VfId, &Device)>,
     ) {
         let free = self.oracle.free(pool, host, None);
         match error {
             ReserveError::Exhausted { .. } => assert!(pin.is_none() && free.is_empty()),
             ReserveError::PinnedUnknown { .. } => {
-                let (vf, pci) = pin.unwrap();
-                assert!(!self.oracle.is_at(vf, host, pci));
+                let (vf, device) = pin.unwrap();
+                assert!(!self.oracle.is_at(vf, host, device));
             }
             ReserveError::PinnedNotFree { vf, state, .. } => {
-                let (pinned, pci) = pin.unwrap();
+                let (pinned, device) = pin.unwrap();
                 assert_eq!(*vf, pinned);
-                assert!(self.oracle.is_at(*vf, host, pci), "{vf} is no longer at {pci}");
+                assert!(self.oracle.is_at(*vf, host, device), "{vf} is no longer at {device}");
                 assert_ne!(*state, VfState::Free);
                 assert!(!free.contains(vf));
             }

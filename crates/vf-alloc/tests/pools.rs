@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use vf_alloc::{
-    Allocator, ClearError, HostId, ParseSelectorError, PfId, Policy, PoolSpec, Request,
+    Allocator, ClearError, Device, HostId, ParseSelectorError, PfId, Policy, PoolSpec, Request,
     ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError, Usage, VfFacts, VfId,
     VfState, parse_selectors,
 };
@@ -18,12 +18,12 @@ fn pool(name: &str, select: &str) -> PoolSpec {
     PoolSpec { name: name.into(), select, policy: Policy::Spread }
 }
 
-fn pci(vf: VfId) -> String {
-    format!("0000:0{}:00.{}", vf.pf.pf, vf.vf)
+fn device(vf: VfId) -> Device {
+    format!("0000:0{}:00.{}", vf.pf.pf, vf.vf).into()
 }
 
 fn facts(vf: VfId) -> VfFacts {
-    VfFacts { host: HOST, device: pci(vf), vendor_id: 0x15b3, device_id: 0x101e }
+    VfFacts { host: HOST, device: device(vf), vendor_id: 0x15b3, device_id: 0x101e }
 }
 
 /// Two VFs of PF 0 in pool `default`, and one that is in no pool.
@@ -35,7 +35,7 @@ fn allocator(settings: Settings) -> Allocator<u32> {
     allocator
 }
 
-fn request(pinned: Option<&str>) -> Request<'_> {
+fn request(pinned: Option<&Device>) -> Request<'_> {
     Request { host: HOST, pool: "default", pinned }
 }
 
@@ -125,22 +125,25 @@ fn requests_that_are_refused() {
     let error = ReserveError::PoolUnknown { pool: "fast".into() };
     assert_eq!(allocator.reserve(&unknown, 1), Err(error));
 
-    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 1), Ok(second));
+    assert_eq!(allocator.reserve(&request(Some(&device(second))), 1), Ok(second));
     assert_eq!(allocator.reserve(&request(None), 1), Ok(second), "the same key, the same VF");
-    let error = ReserveError::KeyHoldsAnother { held: second, pci: pci(first) };
-    assert_eq!(allocator.reserve(&request(Some(&pci(first))), 1), Err(error));
+    let error = ReserveError::KeyHoldsAnother { held: second, device: device(first) };
+    assert_eq!(allocator.reserve(&request(Some(&device(first))), 1), Err(error));
     let abroad = Request { host: HostId(2), ..request(None) };
     assert_eq!(allocator.reserve(&abroad, 1), Err(ReserveError::OtherHost { held: second }));
     assert!(matches!(allocator.reserve(&abroad, 2), Err(ReserveError::Exhausted { .. })));
 
+    let error = ReserveError::PinnedNotFree {
+        device: device(second),
+        vf: second,
+        state: VfState::Reserved,
+    };
+    assert_eq!(allocator.reserve(&request(Some(&device(second))), 2), Err(error));
+    let error = ReserveError::PinnedUnknown { device: "0000:ff:00.0".into() };
+    assert_eq!(allocator.reserve(&request(Some(&"0000:ff:00.0".into())), 2), Err(error));
     let error =
-        ReserveError::PinnedNotFree { pci: pci(second), vf: second, state: VfState::Reserved };
-    assert_eq!(allocator.reserve(&request(Some(&pci(second))), 2), Err(error));
-    let error = ReserveError::PinnedUnknown { pci: "0000:ff:00.0".into() };
-    assert_eq!(allocator.reserve(&request(Some("0000:ff:00.0")), 2), Err(error));
-    let error =
-        ReserveError::PinnedNotInPool { pci: pci(other), vf: other, pool: "default".into() };
-    assert_eq!(allocator.reserve(&request(Some(&pci(other))), 2), Err(error));
+        ReserveError::PinnedNotInPool { device: device(other), vf: other, pool: "default".into() };
+    assert_eq!(allocator.reserve(&request(Some(&device(other))), 2), Err(error));
 
     assert_eq!(allocator.reserve(&request(None), 2), Ok(first));
     let usage = Usage { in_use: 2, ..Usage::default() };
@@ -163,8 +166,8 @@ fn requests_that_are_refused() {
 fn failures_in_a_row_lead_to_quarantine() {
     let mut allocator = allocator(Settings { quarantine_after: 2 });
     let vf = VfId::local(0, 0);
-    let pci = pci(vf);
-    let request = request(Some(&pci));
+    let device = device(vf);
+    let request = request(Some(&device));
     let mut attach_fails = |after_success: bool| {
         allocator.reserve(&request, 1).unwrap();
         if after_success {
@@ -202,7 +205,7 @@ fn a_vf_told_of_is_to_be_had_once_its_holder_has_released_it() {
     }
     assert_eq!(allocator.usage("default").unwrap().free, 0, "nobody has offered them");
     allocator.release(&1);
-    assert_eq!(allocator.reserve(&request(Some(&pci(held))), 2), Ok(held));
+    assert_eq!(allocator.reserve(&request(Some(&device(held))), 2), Ok(held));
     assert!(matches!(allocator.state(other), Some(VfState::Absent { .. })));
 }
 
@@ -217,7 +220,7 @@ fn a_vf_withdrawn_while_held_is_absent_after_a_failure() {
     allocator.offer(vf, facts(vf));
     assert_eq!(allocator.state(vf), Some(VfState::Free));
 
-    allocator.reserve(&request(Some(&pci(vf))), 1).unwrap();
+    allocator.reserve(&request(Some(&device(vf))), 1).unwrap();
     allocator.withdraw(vf, "in use");
     allocator.release(&1).unwrap();
     assert_eq!(allocator.state(vf), Some(VfState::Free), "its host said that it is back and clean");

@@ -230,7 +230,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.mac.is_some_and(|mac| mac != record.mac) {
         return differs(format!("MAC address {}", record.mac));
     }
-    if spec.device.as_ref().is_some_and(|pci| *pci != record.device) {
+    if spec.device.as_ref().is_some_and(|device| *device != record.device) {
         return differs(format!("the VF at {}", record.device));
     }
     if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {

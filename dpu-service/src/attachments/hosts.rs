@@ -3,6 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
+use vf_alloc::Device;
 
 use super::engine::Engine;
 use crate::{
@@ -93,11 +94,11 @@ impl Hosts<'_> {
         self.0.sessions.examined(host, session, request_id, found);
     }
 
-    /// The PCI addresses of the VFs that the host's attachments hold.
-    fn devices_held(self, host: &HostName) -> Vec<String> {
+    /// What the VFs are known by that the host's attachments hold.
+    fn devices_held(self, host: &HostName) -> Vec<Device> {
         let registry = self.0.registry();
         let held = registry.entries().of_host(host);
-        let addresses = held.map(|entry| entry.record().device.clone());
-        addresses.filter(|address| !address.is_empty()).collect()
+        let devices = held.map(|entry| &entry.record().device);
+        devices.filter(|device| !device.is_empty()).cloned().collect()
     }
 }

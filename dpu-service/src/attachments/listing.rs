@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vf_alloc::{VfId, VfState};
+use vf_alloc::{Device, VfId, VfState};
 
 use super::{ports::Survey, registry::Registry, views::VfView};
 use crate::model::AttachmentId;
@@ -23,7 +23,7 @@ pub(super) fn vf_views(registry: &Registry, survey: &Survey) -> Vec<VfView> {
 fn unoffered_view(registry: &Registry, vf: VfId) -> VfView {
     VfView {
         vf,
-        device: String::new(),
+        device: Device::default(),
         device_ids: None,
         host: registry.hosts().owner(vf.pf).cloned(),
         pools: registry.vfs().pools_of(vf).map(Into::into).collect(),
@@ -44,7 +44,7 @@ fn vf_view(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> V
 }
 
 /// As the host offers it, or as its holder's record has it: a host offers no VF that is in use.
-fn device(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> String {
+fn device(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> Device {
     let offered = known.facts.map(|facts| facts.device.clone());
     let held = || Some(registry.entries().get(*known.holder?)?.record().device.clone());
     offered.or_else(held).unwrap_or_default()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
-use vf_alloc::VfId;
+use vf_alloc::{Device, VfId};
 
 use crate::{
     events::Event,
@@ -37,8 +37,8 @@ pub struct AttachmentDetail {
 pub struct VfView {
     /// The VF.
     pub vf: VfId,
-    /// Its PCI address on the host. Empty: the host has not told.
-    pub device: String,
+    /// What its host knows it by. Empty: the host has not told.
+    pub device: Device,
     /// Its PCI vendor and device. `None`: the host has not told.
     pub device_ids: Option<(u16, u16)>,
     /// Its host. `None`: its PF belongs to no host of the configuration.

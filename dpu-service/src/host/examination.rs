@@ -8,7 +8,7 @@ use offload_proto::{
     Finding,
     v1::{Difference, Repair, VfPlace},
 };
-use vf_alloc::VfId;
+use vf_alloc::{Device, VfId};
 
 use crate::model::{AttachmentId, Record};
 
@@ -32,8 +32,8 @@ pub struct Examination {
 pub struct ExaminedVf {
     /// The VF.
     pub vf: VfId,
-    /// Its PCI address. Empty: not told.
-    pub device: String,
+    /// What its host knows it by. Empty: not told.
+    pub device: Device,
     /// Where it is.
     pub place: VfPlace,
     /// Its netdev's name there.

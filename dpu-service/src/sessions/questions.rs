@@ -5,6 +5,7 @@ use std::sync::Arc;
 use offload_proto::capability;
 use tokio::sync::oneshot;
 use uuid::Uuid;
+use vf_alloc::Device;
 
 use super::{HostCommand, SessionId, Sessions};
 use crate::{host::Examination, model::HostName};
@@ -12,7 +13,7 @@ use crate::{host::Examination, model::HostName};
 /// What a host finds, or why that is not known.
 pub type Examined = Result<Arc<Examination>, NotExamined>;
 
-/// Most PCI addresses in a question, such that a message takes them.
+/// Most devices in a question, such that a message takes them.
 const MOST_HELD: usize = 50_000;
 
 /// Why it is not known what a host finds.
@@ -56,12 +57,12 @@ impl Sessions {
         answered(self.ask(host, None)?).await
     }
 
-    /// Lets the host mend what is not as it should be, but for the VFs at the PCI addresses `held`
-    /// that it has no record of, and then look. Likewise.
+    /// Lets the host mend what is not as it should be, but for those of the VFs `held` that it
+    /// has no record of, and then look. Likewise.
     ///
     /// # Errors
     /// [`NotExamined`].
-    pub async fn mend(&self, host: &HostName, held: Vec<String>) -> Examined {
+    pub async fn mend(&self, host: &HostName, held: Vec<Device>) -> Examined {
         if held.len() > MOST_HELD {
             return Err(NotExamined::TooManyHeld(held.len()));
         }
@@ -89,7 +90,7 @@ impl Sessions {
     fn ask(
         &self,
         host: &HostName,
-        mend_except: Option<Vec<String>>,
+        mend_except: Option<Vec<Device>>,
     ) -> Result<oneshot::Receiver<Examined>, NotExamined> {
         let mut hosts = self.lock();
         let entry = hosts.get_mut(host).ok_or(NotExamined::NotConnected)?;
@@ -187,14 +188,15 @@ mod tests {
     async fn a_host_is_not_let_mend_that_can_not_be_told_what_to_leave_alone() {
         let (sessions, host) = (Sessions::default(), host());
         let mut session = open_with(&sessions, &[capability::EXAMINE]);
-        let held = |count: usize| vec!["10000000:03:00.2".to_owned(); count];
+        let held = |count: usize| vec![Device::from("10000000:03:00.2"); count];
         let refused = sessions.mend(&host, held(MOST_HELD + 1)).await;
         assert_eq!(refused, Err(NotExamined::TooManyHeld(MOST_HELD + 1)));
         assert_eq!(asked_of(&mut session), None);
         let asked = timeout(Duration::ZERO, sessions.mend(&host, held(MOST_HELD))).await;
         assert!(asked.is_err());
         assert!(asked_of(&mut session).is_some());
-        let message = v1::Examine { held: held(MOST_HELD), ..v1::Examine::default() };
+        let held = held(MOST_HELD).iter().map(ToString::to_string).collect();
+        let message = v1::Examine { held, ..v1::Examine::default() };
         assert!(encoded_len(&message) < MESSAGE_LIMIT - 1024);
     }
 

@@ -30,7 +30,7 @@ async fn a_pod_gets_a_programmed_vf_with_addresses_and_default_routes() {
     let routes: Vec<_> = view.record.routes().iter().map(|r| r.destination.to_string()).collect();
     assert_eq!(routes, ["0.0.0.0/0", "::/0"]);
     assert!(view.record.mac.to_string().starts_with("02:"));
-    assert!(view.record.device.starts_with("d000:"));
+    assert!(view.record.device.as_str().starts_with("d000:"));
     world.detach("pod").await;
     world.check();
     assert!(world.list().is_empty());
@@ -233,17 +233,17 @@ async fn all_bytes_but_the_first_of_a_mac_address_that_the_dpu_chooses_are_rando
 async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
     let world = World::new().await;
     let mac = |text: &str| Some(text.parse().unwrap());
-    let pci = |text: &str| Some(text.to_owned());
+    let device = |text: &str| Some(text.into());
     let limited = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
     let wanted =
-        AttachSpec { mac: mac("02:5e:00:00:00:01"), device: pci("d000:00:00.3"), ..spec("a") };
+        AttachSpec { mac: mac("02:5e:00:00:00:01"), device: device("d000:00:00.3"), ..spec("a") };
     let view = world.attach(wanted.clone()).await.unwrap();
     assert_eq!(view.record.vf, VfId::local(0, 2));
     for (spec, reason) in [
         (AttachSpec { mac: mac("02:5e:00:00:00:01"), ..spec("b") }, Reason::MacInUse),
         (AttachSpec { mac: mac("03:00:00:00:00:01"), ..spec("b") }, Reason::InvalidRequest),
-        (AttachSpec { device: pci("d000:00:00.3"), ..spec("b") }, Reason::VfNotFree),
-        (AttachSpec { device: pci("0000:03:00.1"), ..spec("b") }, Reason::VfUnknown),
+        (AttachSpec { device: device("d000:00:00.3"), ..spec("b") }, Reason::VfNotFree),
+        (AttachSpec { device: device("0000:03:00.1"), ..spec("b") }, Reason::VfUnknown),
         (AttachSpec { network: Some("blue".into()), ..spec("b") }, Reason::NetworkUnknown),
         (AttachSpec { mac: mac("02:5e:00:00:00:02"), ..wanted.clone() }, Reason::AttachmentDiffers),
         (AttachSpec { bandwidth: limited, ..wanted }, Reason::AttachmentDiffers),

@@ -314,7 +314,7 @@ pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hell
 pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[VfId]) -> Inventory {
     let function = |vf: VfId| VirtualFunction {
         number: vf.vf,
-        device: format!("d000:00:00.{}", vf.vf + 1),
+        device: format!("d000:00:00.{}", vf.vf + 1).into(),
         condition: if in_use.contains(&vf) { VfCondition::InUse } else { VfCondition::Clean },
     };
     let vfs = kernel.ports().into_iter().map(|port| function(port.representor.vf)).collect();

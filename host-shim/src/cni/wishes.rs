@@ -3,12 +3,13 @@
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::form::device;
+use offload_proto::form;
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_json::Value;
+use vf_alloc::Device;
 
 use super::{
     config::Configuration,
@@ -29,7 +30,7 @@ pub struct Wishes {
     /// Whom the attachment serves.
     pub pod: Pod,
     /// The VF that somebody else chose.
-    pub device: Option<String>,
+    pub device: Option<Device>,
     /// A MAC address.
     pub mac: Option<MacAddress>,
     /// Addresses, each with or without prefix length.
@@ -183,8 +184,8 @@ impl Wishes {
 
     fn take_named_device(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
         let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
-        let address = full_device(text).ok_or_else(|| no_device(key, text))?;
-        self.device = Some(address);
+        let device = full_device(text).ok_or_else(|| no_device(key, text))?;
+        self.device = Some(device);
         Ok(())
     }
 
@@ -248,11 +249,12 @@ fn refuse_our_annotations(value: &Value) -> Result<(), CniError> {
 }
 
 /// A PCI address in full, lower case, such as `0000:03:00.2`; the domain may be left out.
-fn full_device(text: &str) -> Option<String> {
-    match text.matches(':').count() {
-        1 => device(&format!("0000:{text}")),
-        _ => device(text),
-    }
+fn full_device(text: &str) -> Option<Device> {
+    let in_full = match text.matches(':').count() {
+        1 => form::device(&format!("0000:{text}")),
+        _ => form::device(text),
+    };
+    in_full.map(Device::from)
 }
 
 /// VFs have other names too, such as `pf0vf3`, but runtimes and device plugins pass this one.
@@ -330,17 +332,17 @@ mod tests {
     #[test]
     fn a_device_is_taken_from_multus_and_from_the_runtime() {
         let both = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.2"});
-        assert_eq!(gather("", &both).unwrap().device.as_deref(), Some("0000:03:00.2"));
+        assert_eq!(gather("", &both).unwrap().device, Some("0000:03:00.2".into()));
         let differing = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.3"});
         assert_eq!(gather("", &differing).unwrap_err().code, code::INVALID_CONFIGURATION);
         let wishes = of_runtime("deviceID", &json!("D000:00:00.1")).unwrap();
-        assert_eq!(wishes.device.as_deref(), Some("d000:00:00.1"));
+        assert_eq!(wishes.device, Some("d000:00:00.1".into()));
     }
 
     #[test]
     fn devices_are_completed_and_checked() {
-        assert_eq!(full_device("03:00.2").as_deref(), Some("0000:03:00.2"));
-        assert_eq!(full_device("10000:e1:00.0").as_deref(), Some("10000:e1:00.0"));
+        assert_eq!(full_device("03:00.2"), Some("0000:03:00.2".into()));
+        assert_eq!(full_device("10000:e1:00.0"), Some("10000:e1:00.0".into()));
         for text in
             ["", "mlx5_core.sf.2", "0000:03:00", "0000.03.00.2", "0000:03:00.2/x", "g000:00:00.0"]
         {

@@ -28,6 +28,7 @@ pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub use plan::{Plan, PlanError, rules_of};
+use vf_alloc::Device;
 
 use crate::vf_source::{self, PfPort, VfSource};
 
@@ -40,10 +41,10 @@ pub enum MoveError {
     InterfaceExists(String),
     /// The VF is neither in the host's namespace nor in the pod's.
     #[error("VF {0} is neither in the host's network namespace nor in the pod's")]
-    Missing(String),
+    Missing(Device),
     /// The link of the VF's PF is gone.
     #[error("PF {0} has no link in the host's network namespace")]
-    NoPf(String),
+    NoPf(Device),
     /// The VF's PF has fewer VFs now.
     #[error("PF {} has no VF {}", .0.pf, .0.vf)]
     NoPort(PfPort),
@@ -110,7 +111,7 @@ pub struct Durations {
 #[derive(Debug)]
 pub struct VfMove {
     source: Arc<dyn VfSource>,
-    device: String,
+    device: Device,
     original: Original,
     plan: Plan,
     announcer: Announcer,
@@ -176,7 +177,7 @@ pub struct MoveSpec {
     /// What knows the VF.
     pub source: Arc<dyn VfSource>,
     /// The VF.
-    pub device: String,
+    pub device: Device,
     /// How it is to be in the host's namespace.
     pub original: Original,
     /// How it is to be in the pod.

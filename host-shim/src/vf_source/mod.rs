@@ -4,6 +4,7 @@ mod pci;
 mod virtual_card;
 
 use std::{fmt::Debug, net::IpAddr};
+use vf_alloc::Device;
 
 use netlink::{Error, IpNetwork, Link, MacAddress, Portrait, Rtnl};
 use offload_proto::v1;
@@ -22,22 +23,27 @@ pub struct VfIdentity {
     pub pf: u32,
     /// Its number within its PF.
     pub vf: u32,
-    /// Its PCI address, which stays with it whatever it is called and wherever it is.
-    pub device: String,
+    /// What it is known by, whatever its link is called and wherever that is.
+    pub device: Device,
 }
 
 impl From<v1::Vf> for VfIdentity {
     fn from(vf: v1::Vf) -> Self {
         let v1::Vf { controller, pf, vf, device, .. } = vf;
-        Self { controller, pf, vf, device }
+        Self { controller, pf, vf, device: device.into() }
     }
+}
+
+/// What the VF of a message is known by.
+pub(crate) fn device_of(vf: Option<&v1::Vf>) -> Device {
+    vf.map(|vf| vf.device.as_str().into()).unwrap_or_default()
 }
 
 /// What VFs all of a PF are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PfFacts {
-    /// The PF's own PCI address.
-    pub device: String,
+    /// The PF's own.
+    pub device: Device,
     /// The PCI vendor of its VFs, four hexadecimal digits.
     pub vendor_id: String,
     /// The PCI device of its VFs, four hexadecimal digits.
@@ -104,8 +110,8 @@ impl Whereabouts {
 /// A VF as its PF knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PfPort {
-    /// The PF's PCI address.
-    pub pf: String,
+    /// The PF.
+    pub pf: Device,
     /// The VF's number within its PF.
     pub vf: u32,
 }
@@ -114,7 +120,7 @@ impl PfPort {
     /// The link of the PF among others.
     #[must_use]
     pub fn link(&self, links: &[Link]) -> Option<Link> {
-        links.iter().find(|link| link.parent_device.as_deref() == Some(&self.pf)).cloned()
+        links.iter().find(|link| link.parent_device.as_deref() == Some(self.pf.as_str())).cloned()
     }
 }
 
@@ -157,12 +163,12 @@ pub trait VfSource: Debug + Send + Sync {
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
 
     /// Whether the card still has the VF.
-    fn exists(&self, _device: &str) -> bool {
+    fn exists(&self, _device: &Device) -> bool {
         true
     }
 
-    /// The VFs that a PF has now, by PCI address, where their number can be changed.
-    fn vfs_of(&self, _controller: u32, _pf: u32) -> Vec<String> {
+    /// The VFs that a PF has now, by device, where their number can be changed.
+    fn vfs_of(&self, _controller: u32, _pf: u32) -> Vec<Device> {
         Vec::new()
     }
 
@@ -171,11 +177,11 @@ pub trait VfSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// What is in the way.
-    fn make_anew(&self, device: &str, link: &Link, host: &mut Rtnl) -> Result<(), RenewalError>;
+    fn make_anew(&self, device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), RenewalError>;
 
-    /// The VFs that the card has besides those that `is_known` tells by PCI address: their links are
+    /// The VFs that the card has besides those that `is_known` tells by device: their links are
     /// in other namespaces, or they have none.
-    fn other_vfs(&self, _is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
+    fn other_vfs(&self, _is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
         Vec::new()
     }
 
@@ -184,19 +190,19 @@ pub trait VfSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why it has no driver still.
-    fn find_driver(&self, _device: &str) -> Result<(), sriov::Error> {
+    fn find_driver(&self, _device: &Device) -> Result<(), sriov::Error> {
         Ok(())
     }
 
     /// How the VF is handed over to programs as a device, and so has no link to move. `None`: it is
     /// not.
-    fn handover(&self, _device: &str) -> Option<Handover> {
+    fn handover(&self, _device: &Device) -> Option<Handover> {
         None
     }
 
     /// The VF as its PF knows it. `None`: it is not the PF that keeps a pod to its settings, but the
     /// DPU.
-    fn pf_port(&self, _device: &str) -> Option<PfPort> {
+    fn pf_port(&self, _device: &Device) -> Option<PfPort> {
         None
     }
 
@@ -204,18 +210,18 @@ pub trait VfSource: Debug + Send + Sync {
     /// nothing.
     ///
     /// # Errors
-    /// What is in the way, such as a VF of it that is `in_use`, by PCI address.
+    /// What is in the way, such as a VF of it that is `in_use`, by device.
     fn is_change_due(
         &self,
         _controller: u32,
         _pf: u32,
         _count: u32,
-        _in_use: &[String],
+        _in_use: &[Device],
     ) -> Result<bool, ProvideError> {
         Err(ProvideError::Fixed)
     }
 
-    /// Gives a PF so many VFs, unless one of it is `in_use`, by PCI address. Waits for their links.
+    /// Gives a PF so many VFs, unless one of it is `in_use`, by device. Waits for their links.
     /// Tells whether anything had to be changed.
     ///
     /// # Errors
@@ -225,7 +231,7 @@ pub trait VfSource: Debug + Send + Sync {
         _controller: u32,
         _pf: u32,
         _count: u32,
-        _in_use: &[String],
+        _in_use: &[Device],
     ) -> Result<bool, ProvideError> {
         Err(ProvideError::Fixed)
     }
@@ -284,7 +290,7 @@ const fn is_link_local(address: IpAddr) -> bool {
 
 /// The link of the VF among others.
 #[must_use]
-pub fn link_of<'a>(source: &dyn VfSource, links: &'a [Link], device: &str) -> Option<&'a Link> {
+pub fn link_of<'a>(source: &dyn VfSource, links: &'a [Link], device: &Device) -> Option<&'a Link> {
     links.iter().find(|link| is(source, link, device))
 }
 
@@ -295,7 +301,7 @@ pub fn link_of<'a>(source: &dyn VfSource, links: &'a [Link], device: &str) -> Op
 pub fn find(
     source: &dyn VfSource,
     rtnl: &mut Rtnl,
-    device: &str,
+    device: &Device,
     expected_name: Option<&str>,
 ) -> Result<Option<Link>, Error> {
     let expected = expected_name.map(|name| rtnl.link_by_name(name)).transpose()?.flatten();
@@ -306,8 +312,8 @@ pub fn find(
     Ok(link_of(source, &links, device).cloned())
 }
 
-fn is(source: &dyn VfSource, link: &Link, device: &str) -> bool {
-    source.vf_of(link).is_some_and(|vf| vf.device == device)
+fn is(source: &dyn VfSource, link: &Link, device: &Device) -> bool {
+    source.vf_of(link).is_some_and(|vf| vf.device == *device)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::{
 
 use netlink::{Link, Rtnl};
 use sriov::{Handover, PciAddress, Provisioning, Sysfs};
+use vf_alloc::Device;
 
 use super::{
     OtherVf, PfFacts, PfPort, ProvideError, RenewalError, VfIdentity, VfSource, Whereabouts,
@@ -113,7 +114,7 @@ impl PciCards {
     }
 
     fn identity_of(&self, address: PciAddress, pf: u32, vf: u32) -> VfIdentity {
-        VfIdentity { controller: self.controller, pf, vf, device: address.to_string() }
+        VfIdentity { controller: self.controller, pf, vf, device: device_at(address) }
     }
 
     /// The number of a PF. `None`: it is not used.
@@ -132,11 +133,11 @@ impl PciCards {
     }
 
     /// Why a VF has no link in the host's namespace.
-    fn whereabouts(&self, device: &str) -> Whereabouts {
+    fn whereabouts(&self, device: &Device) -> Whereabouts {
         if let Some(handover) = self.handover(device) {
             return Whereabouts::HandedOver(handover);
         }
-        let address = device.parse().ok();
+        let address = address_of(device);
         let driver = address.and_then(|vf| logged(self.sysfs.driver_of(vf))).flatten();
         if driver.is_some() { Whereabouts::Elsewhere } else { Whereabouts::Unbound }
     }
@@ -157,7 +158,7 @@ impl PciCards {
             Ok(vfs.into_iter().next().map(|vf| vf.device).unwrap_or_default())
         };
         let device_id = function.vf_device.map_or_else(first, Ok)?;
-        Ok(PfFacts { device: pf.to_string(), vendor_id: function.vendor, device_id })
+        Ok(PfFacts { device: device_at(pf), vendor_id: function.vendor, device_id })
     }
 }
 
@@ -180,30 +181,35 @@ impl VfSource for PciCards {
         let pf = self.pf_address(vf.pf);
         let facts = pf.and_then(|pf| logged(self.facts(pf)));
         facts.unwrap_or_else(|| PfFacts {
-            device: pf.map(|pf| pf.to_string()).unwrap_or_default(),
+            device: pf.map(device_at).unwrap_or_default(),
             ..PfFacts::default()
         })
     }
 
-    fn exists(&self, device: &str) -> bool {
-        let exists = device.parse().is_ok_and(|address| self.sysfs.exists(address));
+    fn exists(&self, device: &Device) -> bool {
+        let exists = address_of(device).is_some_and(|address| self.sysfs.exists(address));
         if !exists {
-            locked(&self.seen).retain(|address, _| address.to_string() != device);
+            locked(&self.seen).retain(|address, _| device_at(*address) != *device);
         }
         exists
     }
 
-    fn vfs_of(&self, controller: u32, pf: u32) -> Vec<String> {
+    fn vfs_of(&self, controller: u32, pf: u32) -> Vec<Device> {
         let pf = self.own_pf(controller, pf).ok();
         let vfs = pf.and_then(|pf| logged(self.sysfs.vf_addresses(pf))).unwrap_or_default();
-        vfs.into_iter().map(|(_, vf)| vf.to_string()).collect()
+        vfs.into_iter().map(|(_, vf)| device_at(vf)).collect()
     }
 
-    fn make_anew(&self, device: &str, _link: &Link, _host: &mut Rtnl) -> Result<(), RenewalError> {
-        device.parse().map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
+    fn make_anew(
+        &self,
+        device: &Device,
+        _link: &Link,
+        _host: &mut Rtnl,
+    ) -> Result<(), RenewalError> {
+        address_of(device).map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
     }
 
-    fn other_vfs(&self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
+    fn other_vfs(&self, is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
         let pfs = locked(&self.pfs).clone();
         let mut others = Vec::new();
         for (number, pf) in pfs {
@@ -218,18 +224,18 @@ impl VfSource for PciCards {
         others
     }
 
-    fn find_driver(&self, device: &str) -> Result<(), sriov::Error> {
-        device.parse().map_or(Ok(()), |address| self.sysfs.find_driver(address))
+    fn find_driver(&self, device: &Device) -> Result<(), sriov::Error> {
+        address_of(device).map_or(Ok(()), |address| self.sysfs.find_driver(address))
     }
 
-    fn handover(&self, device: &str) -> Option<Handover> {
-        logged(self.sysfs.handover(device.parse().ok()?)).flatten()
+    fn handover(&self, device: &Device) -> Option<Handover> {
+        logged(self.sysfs.handover(address_of(device)?)).flatten()
     }
 
-    fn pf_port(&self, device: &str) -> Option<PfPort> {
-        let identity = self.identity(device.parse().ok()?).filter(|_| self.is_legacy)?;
-        let pf = self.pf_address(identity.pf)?.to_string();
-        Some(PfPort { pf, vf: identity.vf })
+    fn pf_port(&self, device: &Device) -> Option<PfPort> {
+        let identity = self.identity(address_of(device)?).filter(|_| self.is_legacy)?;
+        let pf = self.pf_address(identity.pf)?;
+        Some(PfPort { pf: device_at(pf), vf: identity.vf })
     }
 
     fn is_change_due(
@@ -237,10 +243,10 @@ impl VfSource for PciCards {
         controller: u32,
         pf: u32,
         count: u32,
-        in_use: &[String],
+        in_use: &[Device],
     ) -> Result<bool, ProvideError> {
         let pf = self.own_pf(controller, pf)?;
-        Ok(self.sysfs.is_change_due(pf, count, &parsed(in_use))?)
+        Ok(self.sysfs.is_change_due(pf, count, &addresses_of(in_use))?)
     }
 
     fn provide(
@@ -248,10 +254,10 @@ impl VfSource for PciCards {
         controller: u32,
         pf: u32,
         count: u32,
-        in_use: &[String],
+        in_use: &[Device],
     ) -> Result<bool, ProvideError> {
         let pf = self.own_pf(controller, pf)?;
-        let in_use = parsed(in_use);
+        let in_use = addresses_of(in_use);
         if !self.sysfs.is_change_due(pf, count, &in_use)? {
             return Ok(false);
         }
@@ -270,8 +276,16 @@ impl VfSource for PciCards {
     }
 }
 
-fn parsed(addresses: &[String]) -> Vec<PciAddress> {
-    addresses.iter().filter_map(|address| address.parse().ok()).collect()
+fn addresses_of(devices: &[Device]) -> Vec<PciAddress> {
+    devices.iter().filter_map(address_of).collect()
+}
+
+fn address_of(device: &Device) -> Option<PciAddress> {
+    device.as_str().parse().ok()
+}
+
+fn device_at(address: PciAddress) -> Device {
+    address.to_string().into()
 }
 
 fn log_card(pf: &sriov::PhysicalFunction) {
@@ -380,7 +394,7 @@ mod tests {
         symlink("../../../../bus/pci/drivers/mlx5_vfio_pci", driver).unwrap();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let listed = |known: &str| {
-            let others = cards.other_vfs(&|address| address == known);
+            let others = cards.other_vfs(&|device| device.as_str() == known);
             others.iter().map(|vf| (vf.identity.vf, vf.whereabouts)).collect::<Vec<_>>()
         };
         let idle = Whereabouts::HandedOver(Handover::Idle);
@@ -396,7 +410,7 @@ mod tests {
     fn a_change_of_the_number_is_due_where_it_differs_and_no_vf_is_in_use() {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
-        let in_use = ["0000:03:00.3".to_owned()];
+        let in_use = ["0000:03:00.3".into()];
         assert!(!cards.is_change_due(1, 0, 2, &in_use).unwrap());
         assert!(cards.is_change_due(1, 0, 4, &[]).unwrap());
         let refused = cards.is_change_due(1, 0, 4, &in_use).unwrap_err();
@@ -417,7 +431,7 @@ mod tests {
         assert_eq!(number_of("0000:03:00.3"), Some(0), "its number depends on how many there are");
 
         fs::remove_dir_all(device(root.path(), "0000:03:00.3")).unwrap();
-        assert!(!cards.exists("0000:03:00.3"));
+        assert!(!cards.exists(&"0000:03:00.3".into()));
         assert_eq!(number_of("0000:03:00.3"), None, "it is gone");
     }
 

@@ -2,6 +2,7 @@
 
 use netlink::{Link, Rtnl};
 use sriov::PciAddress;
+use vf_alloc::Device;
 use virtual_nic::VirtualVf;
 
 use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfSource};
@@ -13,19 +14,19 @@ const DEVICE: &str = "101e";
 /// VFs that crates/virtual-nic plugged in.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualCard {
-    /// The PCI addresses of the PFs whose VFs are used. Empty: those of all cards.
-    pfs: Vec<String>,
+    /// The PFs whose VFs are used. Empty: those of all cards.
+    pfs: Vec<Device>,
 }
 
 impl VirtualCard {
     /// The VFs of these PFs alone. Empty: those of all cards.
     #[must_use]
     pub fn of_pfs(pfs: impl IntoIterator<Item = PciAddress>) -> Self {
-        Self { pfs: pfs.into_iter().map(|pf| pf.to_string()).collect() }
+        Self { pfs: pfs.into_iter().map(|pf| pf.to_string().into()).collect() }
     }
 
     fn uses(&self, vf: &VfIdentity) -> bool {
-        self.pfs.is_empty() || self.pfs.contains(&pf_address(vf))
+        self.pfs.is_empty() || self.pfs.contains(&pf_device(vf))
     }
 }
 
@@ -36,7 +37,7 @@ impl VfSource for VirtualCard {
             controller: vf.id.pf.controller,
             pf: u32::from(vf.id.pf.pf),
             vf: u32::from(vf.id.vf),
-            device: vf.pci.to_string(),
+            device: vf.pci.to_string().into(),
         };
         self.uses(&identity).then_some(identity)
     }
@@ -51,7 +52,12 @@ impl VfSource for VirtualCard {
 
     /// The card plugs the pair in again of which one end is deleted. Nobody does that with other kinds
     /// of links, such as taps.
-    fn make_anew(&self, _device: &str, link: &Link, host: &mut Rtnl) -> Result<(), RenewalError> {
+    fn make_anew(
+        &self,
+        _device: &Device,
+        link: &Link,
+        host: &mut Rtnl,
+    ) -> Result<(), RenewalError> {
         match link.kind.as_deref() {
             Some("veth") => Ok(host.delete_link(link.index)?),
             kind => Err(RenewalError::Unsupported(kind.unwrap_or("link").to_owned())),
@@ -59,14 +65,14 @@ impl VfSource for VirtualCard {
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
-        PfFacts { device: pf_address(vf), vendor_id: VENDOR.into(), device_id: DEVICE.into() }
+        PfFacts { device: pf_device(vf), vendor_id: VENDOR.into(), device_id: DEVICE.into() }
     }
 }
 
 /// A PF has a domain of its own.
-fn pf_address(vf: &VfIdentity) -> String {
-    let (domain, _) = vf.device.split_once(':').unwrap_or((&vf.device, ""));
-    format!("{domain}:00:00.0")
+fn pf_device(vf: &VfIdentity) -> Device {
+    let (domain, _) = vf.device.as_str().split_once(':').unwrap_or((vf.device.as_str(), ""));
+    format!("{domain}:00:00.0").into()
 }
 
 /// Cards of one host differ in their controller, and name their VFs after it but for controller 0.
@@ -92,7 +98,7 @@ mod tests {
         let vf = card.vf_of(&link).unwrap();
         assert_eq!((vf.pf, vf.vf, vf.device.as_str()), (1, 2, "d001:00:00.3"));
         assert_eq!(card.usual_state(&vf).unwrap().name, "p1v2");
-        assert_eq!(card.pf_of(&vf).device, "d001:00:00.0");
+        assert_eq!(card.pf_of(&vf).device.as_str(), "d001:00:00.0");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use offload_proto::{
     form::{self, CONTAINER_ID_LIMIT, is_container_id, is_interface_name},
     v1,
 };
-use vf_alloc::{PfId, VfId};
+use vf_alloc::{Device, PfId, VfId};
 
 pub(crate) use examination::examination;
 
@@ -192,14 +192,14 @@ fn pod(pod: v1::Pod) -> Result<Pod, Failure> {
 
 /// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
 /// digits exist.
-fn device(text: &str) -> Result<String, Failure> {
+fn device(text: &str) -> Result<Device, Failure> {
     let refuse = || {
         invalid(format!(
             "device {} is not domain:bus:device.function, such as 0000:03:00.2",
             shortened(text)
         ))
     };
-    form::device(text).ok_or_else(refuse)
+    form::device(text).map(Device::from).ok_or_else(refuse)
 }
 
 fn mac(text: &str) -> Result<MacAddress, Failure> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use offload_proto::v1;
-use vf_alloc::{PfId, Policy, VfId, VfState};
+use vf_alloc::{Device, PfId, Policy, VfId, VfState};
 
 use crate::{
     attachments::{Applied, AttachmentDetail, NetworkView, Origin, PoolView, SubnetUsage, VfView},
@@ -84,12 +84,12 @@ pub(crate) fn examined_vf(found: &ExaminedVf) -> v1::ExaminedVf {
     }
 }
 
-pub(crate) fn vf(id: VfId, device: &str) -> v1::Vf {
+pub(crate) fn vf(id: VfId, device: &Device) -> v1::Vf {
     v1::Vf {
         controller: id.pf.controller,
         pf: id.pf.pf.into(),
         vf: id.vf.into(),
-        device: device.into(),
+        device: device.to_string(),
     }
 }
 
@@ -312,7 +312,7 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
         HostCommand::Examine { request_id, mend_except } => Message::Examine(v1::Examine {
             request_id,
             mend: mend_except.is_some(),
-            held: mend_except.unwrap_or_default(),
+            held: mend_except.iter().flatten().map(ToString::to_string).collect(),
         }),
         HostCommand::Draining { reason } => Message::Draining(v1::Draining { reason }),
         HostCommand::WantedVfs { pf: PfId { controller, pf }, count } => {

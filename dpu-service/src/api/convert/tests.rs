@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Finding, Reason, v1};
 use proptest::prelude::*;
+use vf_alloc::Device;
 
 use super::{read, show};
 use crate::{
@@ -61,7 +62,7 @@ fn a_full_request_is_read() {
     };
     let (spec, _) = read::attach(&host(), full).unwrap();
     assert_eq!(spec.network.as_deref(), Some("blue"));
-    assert_eq!(spec.device.as_deref(), Some("d000:00:00.1"));
+    assert_eq!(spec.device.as_ref().map(Device::as_str), Some("d000:00:00.1"));
     assert_eq!(spec.mac.unwrap().to_string(), "02:00:00:00:00:0a");
     let addresses: Vec<_> = spec.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.1.0.5", "fd00::5/64"]);

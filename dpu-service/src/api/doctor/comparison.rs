@@ -258,7 +258,7 @@ mod tests {
     fn vf(number: u16, attachment: Option<AttachmentId>) -> VfHalf {
         let view = VfView {
             vf: VfId { vf: number, ..record().vf },
-            device: String::new(),
+            device: vf_alloc::Device::default(),
             device_ids: None,
             host: Some(HostName("node-1".into())),
             pools: Vec::new(),

@@ -57,7 +57,7 @@ impl Registry {
         id: AttachmentId,
     ) -> Result<(VfId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
-        let request = Request { host, pool: &network.pool, pinned: spec.device.as_deref() };
+        let request = Request { host, pool: &network.pool, pinned: spec.device.as_ref() };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }

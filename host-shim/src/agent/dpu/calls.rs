@@ -229,7 +229,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         key: Some(key.into()),
         network: request.network.clone(),
         pod: Some(Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid }),
-        device: request.device.clone().unwrap_or_default(),
+        device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         bandwidth: Some(Bandwidth {

@@ -17,6 +17,7 @@ use offload_proto::{
 };
 use sriov::Handover;
 use tokio::time::timeout;
+use vf_alloc::Device;
 
 use super::{room::Dpu, session::protocol_versions};
 use crate::{
@@ -146,9 +147,9 @@ fn functions_of(
     physical_functions(vfs.host().cards(), at_home, present, records, &clean)
 }
 
-/// The VFs that records hold, by PCI address. The DPU may have given one that is back to another pod by
+/// The VFs that records hold, by device. The DPU may have given one that is back to another pod by
 /// now, and hear this after that.
-fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = &str> {
+fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = Device> {
     records.iter().filter(|record| !record.is_returned).map(|record| record.device())
 }
 
@@ -159,14 +160,14 @@ fn physical_functions(
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
     records: &[Arc<Record>],
-    clean: &HashSet<String>,
+    clean: &HashSet<Device>,
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
     for record in records {
         let identity = record.vf();
         vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
     }
-    let mut known: HashSet<_> = holders(records).map(str::to_owned).collect();
+    let mut known: HashSet<_> = holders(records).collect();
     for (identity, link) in host_vfs {
         let condition = if known.contains(&identity.device)
             || vf_source::use_by_host(link, links, addresses).is_some()
@@ -181,7 +182,7 @@ fn physical_functions(
         vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
     }
     known.extend(host_vfs.iter().map(|(identity, _)| identity.device.clone()));
-    for vf in cards.others(&|address| known.contains(address)) {
+    for vf in cards.others(&|device| known.contains(device)) {
         let condition = match vf.whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
             Whereabouts::HandedOver(Handover::Open) => VfCondition::InUse,
@@ -193,7 +194,7 @@ fn physical_functions(
     for (identity, condition, netdev) in vfs.into_values() {
         let vf = VirtualFunction {
             vf: identity.vf,
-            device: identity.device.clone(),
+            device: identity.device.to_string(),
             condition: condition.into(),
             netdev,
         };
@@ -207,20 +208,20 @@ fn physical_functions(
     pfs
 }
 
-/// The VFs that the host uses itself, by PCI address, and what for.
+/// The VFs that the host uses itself, by device, and what for.
 fn uses_by_host(
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
-) -> Vec<(String, String)> {
+) -> Vec<(Device, String)> {
     let used = |(vf, link): &(VfIdentity, &Link)| {
         Some((vf.device.clone(), vf_source::use_by_host(link, links, addresses)?))
     };
     host_vfs.iter().filter_map(used).collect()
 }
 
-fn log_uses(uses: &[(String, String)]) {
+fn log_uses(uses: &[(Device, String)]) {
     for (vf, used) in uses {
-        tracing::info!(vf, "not offered, for the host uses it itself: {used}");
+        tracing::info!(vf = vf.as_str(), "not offered, for the host uses it itself: {used}");
     }
 }
 
@@ -237,7 +238,7 @@ fn physical_function(
     PhysicalFunction {
         controller: identity.controller,
         pf: identity.pf,
-        device: facts.device,
+        device: facts.device.to_string(),
         vendor_id: facts.vendor_id,
         device_id: facts.device_id,
         vfs: vec![first],
@@ -250,12 +251,12 @@ fn live(
     present: &[(VfIdentity, &Link)],
     records: &[Arc<Record>],
 ) -> Vec<LiveAttachment> {
-    let in_host: HashSet<_> = present.iter().map(|(vf, _)| vf.device.as_str()).collect();
+    let in_host: HashSet<_> = present.iter().map(|(vf, _)| &vf.device).collect();
     let kept = records.iter().filter(|record| record.phase == Phase::Live);
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !in_host.contains(record.device()) && host.is_in_pod(record),
+        in_pod: !in_host.contains(&record.device()) && host.is_in_pod(record),
     })
     .collect()
 }
@@ -296,7 +297,7 @@ mod tests {
         let present = HostLinks { links: links.into(), addresses };
         let card = VirtualCard::default();
         let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
-        let clean = HashSet::from(["d000:00:00.2".to_owned(), "d001:00:00.1".to_owned()]);
+        let clean = HashSet::from(["d000:00:00.2".into(), "d001:00:00.1".into()]);
         let pfs = physical_functions(Cards::of(&card), &vfs, &present, &[Arc::new(held)], &clean);
         let told: Vec<_> = pfs
             .iter()
@@ -332,7 +333,7 @@ mod tests {
         let present = HostLinks { links, addresses: Vec::new() };
         let card = VirtualCard::default();
         let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
-        let clean = HashSet::from(["d000:00:00.1".to_owned()]);
+        let clean = HashSet::from(["d000:00:00.1".into()]);
         let told = |is_returned, vfs: &[(VfIdentity, &Link)]| {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =

@@ -12,6 +12,7 @@ use offload_proto::{
     v1::{Difference, Examination, Examine, ExaminedVf, VfPlace, host_message},
 };
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
+use vf_alloc::Device;
 
 use super::{keeper::Keeper, vfs_abroad::fetch_vfs_abroad};
 use crate::{
@@ -93,7 +94,7 @@ impl Examiner {
     async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
         let request_id = request.request_id;
         let obstacles = match request.mend {
-            true => self.repair_all(request.held.into_iter().collect()).await,
+            true => self.repair_all(request.held.into_iter().map(Device::from).collect()).await,
             false => Obstacles::new(),
         };
         let repairs = self.vfs().repairs().all();
@@ -130,7 +131,7 @@ impl Examiner {
     }
 
     /// Repairs what can be repaired, and tells by subject what could not be.
-    async fn repair_all(self: &Arc<Self>, held: HashSet<String>) -> Obstacles {
+    async fn repair_all(self: &Arc<Self>, held: HashSet<Device>) -> Obstacles {
         let mut obstacles = fetch_vfs_abroad(self.vfs(), held).await;
         obstacles.extend(self.vfs().numbers().find_drivers().await);
         // Behind these, for it restores what is at home by now and begins to make the rest anew; and that is
@@ -183,7 +184,7 @@ impl Examiner {
                 // What somebody is working at is neither one way nor the other.
                 Err(_) => (under_way(&record), None),
             };
-            findings.vfs.insert(record.device().to_owned(), vf);
+            findings.vfs.insert(record.device(), vf);
             findings.differences.extend(differences);
         }
         let examiner = Arc::clone(self);
@@ -194,7 +195,7 @@ impl Examiner {
     /// nowhere, or where it no longer is.
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
         let present = self.vfs().host().links()?;
-        let is_recorded = |address: &str| self.vfs().records().by_device(address).is_some();
+        let is_recorded = |device: &Device| self.vfs().records().by_device(device).is_some();
         for (vf, link) in self.vfs().host().cards().vfs(&present.links) {
             let found = findings.vfs.get(&vf.device);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
@@ -202,11 +203,11 @@ impl Examiner {
                 findings.insert(found_at_home(&vf, link, &present));
             }
         }
-        let is_away = |address: &str| {
-            !self.vfs().host().cards().is_among(address, &present.links) && !is_recorded(address)
+        let is_away = |device: &Device| {
+            !self.vfs().host().cards().is_among(device, &present.links) && !is_recorded(device)
         };
         let away = mem::take(&mut findings.away).into_iter();
-        let still_away = away.filter(|(address, _)| is_away(address));
+        let still_away = away.filter(|(device, _)| is_away(device));
         findings.differences.extend(still_away.map(|(_, difference)| difference));
         Ok(findings)
     }
@@ -233,8 +234,8 @@ impl Examiner {
             }
             findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
         }
-        let is_known = |address: &str| {
-            findings.vfs.contains_key(address) || self.vfs().records().by_device(address).is_some()
+        let is_known = |device: &Device| {
+            findings.vfs.contains_key(device) || self.vfs().records().by_device(device).is_some()
         };
         for other in self.vfs().host().cards().others(&is_known) {
             let told = told::difference_of_other(&other);
@@ -306,7 +307,7 @@ impl Examiner {
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {
-            let differing = self.vfs().cleanliness().known_differences(record.device()).join("; ");
+            let differing = self.vfs().cleanliness().known_differences(&record.device()).join("; ");
             let pending = told::release_pending(&record, &vf, &differing);
             return Some((vf, Some(pending)));
         }

@@ -83,11 +83,11 @@ impl Keeper {
 
     /// Likewise, without waiting for a VF that is made anew: there may be many, one at a time.
     async fn reconcile_unless_renewed(self: &Arc<Self>, record: &Record) {
-        let key = record.key();
+        let (key, device) = (record.key(), record.device());
         // Whoever makes the VF anew has marked it before it waits for its turn with the key in hand.
         let _key = tokio::select! {
             biased;
-            () = self.vfs().renewer().begun(record.device()) => return,
+            () = self.vfs().renewer().begun(&device) => return,
             key = self.vfs().keys().lock(&key) => key,
         };
         self.reconcile_locked(record.id(), Renewal::Later).await;
@@ -228,9 +228,9 @@ pub(super) mod tests {
     use futures::future::join_all;
     use netlink::{Link, Netns, NetnsId, Rtnl};
     use offload_proto::v1::WantedVfs;
-    use tokio::{runtime::Builder, task::yield_now, time::timeout};
-
     use tempfile::TempDir;
+    use tokio::{runtime::Builder, task::yield_now, time::timeout};
+    use vf_alloc::Device;
 
     use super::*;
     use crate::{
@@ -293,7 +293,7 @@ pub(super) mod tests {
             None
         }
 
-        fn make_anew(&self, _: &str, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
             Ok(())
         }
 
@@ -370,13 +370,13 @@ pub(super) mod tests {
         let (keeper, _folder) = keeper();
         let vfs = keeper.vfs();
         let turn = hold_renewals(vfs).await;
-        leave_unfinished(vfs, VF);
+        leave_unfinished(vfs, &VF.into());
         let record = record("a", "c");
         keep(vfs.records(), record.clone());
         let key = vfs.keys().lock(&record.key()).await;
-        let under_way = vfs.renewer().begin(record.device()).unwrap();
+        let under_way = vfs.renewer().begin(&record.device()).unwrap();
         timeout(Duration::from_secs(20), keeper.pass()).await.expect("the pass waits");
-        assert!(vfs.renewer().begin(VF).is_none(), "it is to be finished");
+        assert!(vfs.renewer().begin(&VF.into()).is_none(), "it is to be finished");
         drop((key, under_way, turn));
         timeout(Duration::from_secs(20), vfs.renewer().await_all()).await.unwrap();
         assert!(unfinished(vfs).is_empty());

@@ -37,6 +37,7 @@ use crate::{
     },
     mover::{Durations, open_netns},
     protocol::{AddRequest, Key, Reply},
+    vf_source::device_of,
 };
 
 /// Serves an ADD, and answers it. Repeating it gives the same attachment.
@@ -191,8 +192,8 @@ async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
     if doors.vfs.records().by_id(&attachment.id).is_some() {
         return;
     }
-    let device = attachment.vf.as_ref().map_or("", |vf| &vf.device);
-    let Some(earlier) = doors.vfs.records().by_device(device) else { return };
+    let device = device_of(attachment.vf.as_ref());
+    let Some(earlier) = doors.vfs.records().by_device(&device) else { return };
     if earlier.phase != Phase::Releasing {
         return;
     }
@@ -272,7 +273,7 @@ fn log(
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),
-        vf = record.device(),
+        vf = record.device().as_str(),
         rpc_us = microseconds(rpc),
         record_us = microseconds(recording),
         move_us = microseconds(durations.relocate),

@@ -93,7 +93,7 @@ impl Abroad {
         let Some(link) = find(&mut host)? else { return Ok(NOTHING) };
         let port = self.host.source().pf_port(&vf.device);
         make_clean(&mut host, &link, &own, port.as_ref())?;
-        tracing::info!(vf = vf.device, was = interface, "brought home without a record");
+        tracing::info!(vf = vf.device.as_str(), was = interface, "brought home without a record");
         Ok(self.cleanliness.see(&[(vf, link.index)])?)
     }
 

@@ -1,6 +1,7 @@
 //! The host's cards, as other rooms may use them.
 
 use netlink::Link;
+use vf_alloc::Device;
 
 use crate::vf_source::{self, OtherVf, PfFacts, VfIdentity, VfSource};
 
@@ -24,13 +25,13 @@ impl<'a> Cards<'a> {
         vf_source::vfs(self.0, links)
     }
 
-    /// Whether the VF at a PCI address is among links.
-    pub(in crate::agent) fn is_among(self, device: &str, links: &[Link]) -> bool {
+    /// Whether a VF is among links.
+    pub(in crate::agent) fn is_among(self, device: &Device, links: &[Link]) -> bool {
         vf_source::link_of(self.0, links, device).is_some()
     }
 
-    /// The VFs that the cards have besides those that `is_known` tells by PCI address.
-    pub(in crate::agent) fn others(self, is_known: &dyn Fn(&str) -> bool) -> Vec<OtherVf> {
+    /// The VFs that the cards have besides those that `is_known` tells by device.
+    pub(in crate::agent) fn others(self, is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
         self.0.other_vfs(is_known)
     }
 

@@ -14,6 +14,7 @@ use std::{
 
 use netlink::{Error, Link, NetSysfs, Netns, Painter, Portrait, Rtnl};
 use offload_proto::Failure;
+use vf_alloc::Device;
 
 use super::{
     host::{Host, HostLinks},
@@ -115,8 +116,8 @@ impl Cleanliness {
         Ok(())
     }
 
-    /// What VFs are like that nobody has used, by PCI address.
-    fn originals_of(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<(String, OwnState)>, Error> {
+    /// What VFs are like that nobody has used, by device.
+    fn originals_of(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<(Device, OwnState)>, Error> {
         let mut painter = self.painter()?;
         let mut learned = Vec::new();
         for (vf, index) in vfs {
@@ -167,17 +168,16 @@ impl Cleanliness {
     }
 
     /// Looks at what is stacked on VFs that were seen, and remembers and tells of each what is not as
-    /// before, by PCI address.
+    /// before, by device.
     pub(in crate::agent) async fn prove(
         self: &Arc<Self>,
         seen: Vec<Seen>,
-    ) -> Result<HashMap<String, Vec<String>>, Failure> {
+    ) -> Result<HashMap<Device, Vec<String>>, Failure> {
         let stacked = match seen.iter().all(Seen::is_new) {
             true => Arc::default(),
             false => self.walks.stacked_on_host().await?,
         };
-        let conclude =
-            |seen: Seen| (seen.device().to_owned(), self.proofs.conclude(seen, &stacked));
+        let conclude = |seen: Seen| (seen.device().clone(), self.proofs.conclude(seen, &stacked));
         Ok(seen.into_iter().map(conclude).collect())
     }
 
@@ -218,13 +218,13 @@ impl Cleanliness {
         self.looks_clean(vf, link) && self.proofs.is_proven(vf, link)
     }
 
-    /// What was not as before when the VF at a PCI address was looked at last, if that is known.
-    pub(in crate::agent) fn known_differences(&self, device: &str) -> Vec<String> {
+    /// What was not as before when a VF was looked at last, if that is known.
+    pub(in crate::agent) fn known_differences(&self, device: &Device) -> Vec<String> {
         self.proofs.differences(device)
     }
 
     /// A link of a VF has gone.
-    pub(in crate::agent) fn forget_link(&self, device: &str, index: u32) {
+    pub(in crate::agent) fn forget_link(&self, device: &Device, index: u32) {
         self.proofs.forget_link(device, index);
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
+use vf_alloc::Device;
 
 use super::{
     cleanliness::Cleanliness,
@@ -125,7 +126,7 @@ impl Drafts {
 fn port_settings(
     source: &dyn VfSource,
     rtnl: &mut Rtnl,
-    device: &str,
+    device: &Device,
 ) -> Result<Option<VfSettings>, netlink::Error> {
     let Some(port) = source.pf_port(device) else { return Ok(None) };
     let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };

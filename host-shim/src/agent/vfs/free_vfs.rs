@@ -87,7 +87,9 @@ impl FreeVfs {
             return Ok(None);
         };
         let restored = self.cleanliness.restore(vf, link, &mut self.host.rtnl()?);
-        Ok(restored.inspect_err(|why| tracing::warn!(vf = vf.device, "not restored: {why}")).err())
+        Ok(restored
+            .inspect_err(|why| tracing::warn!(vf = vf.device.as_str(), "not restored: {why}"))
+            .err())
     }
 
     /// The free VFs that are not as before, each with what is not.

@@ -77,7 +77,7 @@ impl Homecoming {
         tracing::info!(
             attachment = record.id(),
             key = %record.key(),
-            vf = record.device(),
+            vf = record.device().as_str(),
             "detached"
         );
     }
@@ -124,7 +124,7 @@ impl Homecoming {
         };
         let Some(seen) = self.host.move_vf(work).await?? else { return Ok(Condition::Clean) };
         let mut found = self.cleanliness.prove(vec![seen]).await?;
-        let differences = found.remove(record.device()).unwrap_or_default();
+        let differences = found.remove(&record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
             true => Condition::Clean,
             false => Condition::Different(differences.join("; ")),

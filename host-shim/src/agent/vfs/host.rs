@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use keyed_locks::{Held, KeyedLocks};
 use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl, Rule};
 use offload_proto::{Failure, Reason};
+use vf_alloc::Device;
 
 use super::{
     cards::Cards,
@@ -27,8 +28,8 @@ pub(in crate::agent) struct Host {
     /// How long a carrier is waited for.
     carrier_limit: Duration,
     turns: Turns,
-    /// Held while a free VF is restored or made anew, and while an attach makes one its own, by PCI address.
-    free_vfs: KeyedLocks<String>,
+    /// Held while a free VF is restored or made anew, and while an attach makes one its own, by device.
+    free_vfs: KeyedLocks<Device>,
 }
 
 impl Host {
@@ -99,8 +100,8 @@ impl Host {
     }
 
     /// Waits until nobody restores a free VF, makes it anew, or makes it its own.
-    pub(super) async fn lock_free_vf(&self, device: &str) -> Held {
-        self.free_vfs.lock(&device.to_owned()).await
+    pub(super) async fn lock_free_vf(&self, device: &Device) -> Held {
+        self.free_vfs.lock(device).await
     }
 
     /// The VF of a record and how it is to be on either side.
@@ -109,7 +110,7 @@ impl Host {
             .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         Ok(MoveSpec {
             source: Arc::clone(&self.source),
-            device: record.device().to_owned(),
+            device: record.device(),
             original: record.original.clone(),
             plan: Plan { rules_of_others: self.rules_of_others(record), ..plan },
             announcer: self.announcer.clone(),

@@ -22,7 +22,7 @@ use crate::{
     agent::{caller::Caller, milestones::Milestone},
     mover::{Arrival, Durations, MoveSpec, Namespace, Namespaces, VfMove, open_netns},
     protocol::AddRequest,
-    vf_source::VfIdentity,
+    vf_source::{VfIdentity, device_of},
 };
 
 /// A VF that is in its pod.
@@ -96,14 +96,14 @@ impl Intake {
         caller: &Arc<Caller>,
     ) -> Result<Entered, IntakeFailure> {
         let is_new = self.host.records().by_id(&attachment.id).is_none();
-        let device = attachment.vf.as_ref().map_or("", |vf| &vf.device);
+        let device = device_of(attachment.vf.as_ref());
         // A change of the number of VFs would take the VF away between the look at it and its record.
         let _vfs_stay = self.numbers.vfs_stay().await;
-        if is_new && let Some(holder) = self.host.records().by_device(device) {
+        if is_new && let Some(holder) = self.host.records().by_device(&device) {
             return Err(not_found(held_by_another(&holder)));
         }
         // Until it is recorded, it might be made anew: that is decided by a look at the records.
-        let _not_renewed = self.host.lock_free_vf(device).await;
+        let _not_renewed = self.host.lock_free_vf(&device).await;
         let (this, caller) = (Arc::clone(self), Arc::clone(caller));
         let work = move || {
             // Somebody else's move may have taken long.
@@ -142,7 +142,7 @@ impl Intake {
         Milestone::AttachRecorded.pass();
         // In memory only now: nobody is to rely on a record that a crash would take back.
         self.host.records().keep(&record);
-        self.cleanliness.proofs().forget(record.device());
+        self.cleanliness.proofs().forget(&record.device());
         let recording = began.elapsed();
         match move_in_now(&record, spec, Namespaces { host, pod: Some(pod) }) {
             Ok(arrival) => Ok(Entered { record, recording, arrival }),
@@ -262,6 +262,7 @@ fn open_pod(netns: &PodNetns) -> Result<Namespace, Failure> {
 pub(in crate::agent) mod tests {
     use netlink::{Link, Rtnl};
     use sriov::Handover;
+    use vf_alloc::Device;
 
     use super::*;
     use crate::{
@@ -326,11 +327,11 @@ pub(in crate::agent) mod tests {
             PfFacts::default()
         }
 
-        fn make_anew(&self, _: &str, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
             Ok(())
         }
 
-        fn handover(&self, _device: &str) -> Option<Handover> {
+        fn handover(&self, _device: &Device) -> Option<Handover> {
             Some(Handover::Idle)
         }
     }

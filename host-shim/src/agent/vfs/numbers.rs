@@ -7,6 +7,7 @@ use tokio::{
     sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::timeout,
 };
+use vf_alloc::Device;
 
 use super::{cleanliness::Cleanliness, host::Host, renewal::Renewer};
 use crate::{
@@ -87,16 +88,16 @@ impl Numbers {
             // They came anew, under names and with MAC addresses of their own.
             let renewed = source.vfs_of(controller, pf);
             let originals = self.cleanliness.originals();
-            originals.retain(|device| !renewed.iter().any(|vf| vf == device));
+            originals.retain(|device| !renewed.contains(device));
         }
         provided
     }
 
     /// The VFs that a record holds, that the host itself uses, or that serve somebody elsewhere, by device.
-    fn vfs_in_use(&self) -> Result<Vec<String>, netlink::Error> {
+    fn vfs_in_use(&self) -> Result<Vec<Device>, netlink::Error> {
         let (present, source) = (self.host.links()?, self.host.source());
         let vfs: Vec<_> = vf_source::vfs(source, &present.links).collect();
-        let is_present = |address: &str| vfs.iter().any(|(vf, _)| vf.device == address);
+        let is_present = |device: &Device| vfs.iter().any(|(vf, _)| vf.device == *device);
         let elsewhere = source.other_vfs(&is_present).into_iter();
         let elsewhere = elsewhere.filter(|vf| vf.whereabouts.is_in_use());
         let used = vfs.iter().filter(|(_, link)| {
@@ -105,7 +106,7 @@ impl Numbers {
         let records = self.host.records().all();
         Ok(records
             .iter()
-            .map(|record| record.device().to_owned())
+            .map(|record| record.device())
             .chain(used.map(|(vf, _)| vf.device.clone()))
             .chain(elsewhere.map(|vf| vf.identity.device))
             .collect())

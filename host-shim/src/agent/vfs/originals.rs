@@ -10,6 +10,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use vf_alloc::Device;
 
 use crate::{agent::defect::locked, vf_source::OwnState, whole_file};
 
@@ -39,11 +40,11 @@ pub(in crate::agent) struct Originals {
 struct Kept {
     /// The boot that it was learned in. The next one names VFs anew.
     boot_id: String,
-    /// By PCI address.
-    vfs: BTreeMap<String, Arc<OwnState>>,
+    /// By device.
+    vfs: BTreeMap<Device, Arc<OwnState>>,
     /// The VFs that are being made anew: one without a driver is to get one.
     #[serde(default)]
-    renewed: BTreeSet<String>,
+    renewed: BTreeSet<Device>,
 }
 
 impl Originals {
@@ -58,29 +59,29 @@ impl Originals {
         Ok(Self { path, kept: Mutex::new(kept), writing: Mutex::default() })
     }
 
-    pub(super) fn get(&self, device: &str) -> Option<Arc<OwnState>> {
+    pub(super) fn get(&self, device: &Device) -> Option<Arc<OwnState>> {
         locked(&self.kept).vfs.get(device).cloned()
     }
 
     /// Learns what VFs are like.
-    pub(super) fn learn(&self, vfs: impl IntoIterator<Item = (String, OwnState)>) {
+    pub(super) fn learn(&self, vfs: impl IntoIterator<Item = (Device, OwnState)>) {
         let learned = vfs.into_iter().map(|(device, own)| (device, Arc::new(own)));
         self.change(|kept| kept.vfs.extend(learned));
     }
 
     /// Forgets the VFs that are not to be kept.
-    pub(super) fn retain(&self, is_kept: impl Fn(&str) -> bool) {
-        let is_gone = |device: &String| !is_kept(device);
+    pub(super) fn retain(&self, is_kept: impl Fn(&Device) -> bool) {
+        let is_gone = |device: &Device| !is_kept(device);
         if locked(&self.kept).vfs.keys().any(is_gone) {
             self.change(|kept| kept.vfs.retain(|device, _| is_kept(device)));
         }
     }
 
     /// Says that a VF is about to be made anew, or that it was.
-    pub(super) fn note_renewal(&self, device: &str, is_begun: bool) {
+    pub(super) fn note_renewal(&self, device: &Device, is_begun: bool) {
         self.change(|kept| {
             if is_begun {
-                kept.renewed.insert(device.to_owned());
+                kept.renewed.insert(device.clone());
             } else {
                 kept.renewed.remove(device);
             }
@@ -88,7 +89,7 @@ impl Originals {
     }
 
     /// The VFs that were being made anew when the agent's predecessor died.
-    pub(super) fn unfinished_renewals(&self) -> Vec<String> {
+    pub(super) fn unfinished_renewals(&self) -> Vec<Device> {
         locked(&self.kept).renewed.iter().cloned().collect()
     }
 
@@ -140,7 +141,7 @@ mod tests {
     }
 
     fn name_in(originals: &Originals) -> Option<String> {
-        originals.get(VF).map(|own| own.name.clone())
+        originals.get(&VF.into()).map(|own| own.name.clone())
     }
 
     #[test]
@@ -150,11 +151,11 @@ mod tests {
         let open = |boot: &str| Originals::open(path.clone(), boot.into()).unwrap();
         let originals = open("boot-1");
         assert_eq!(name_in(&originals), None);
-        originals.learn([(VF.to_owned(), own("enp3s0v0"))]);
-        originals.note_renewal(VF, true);
+        originals.learn([(VF.into(), own("enp3s0v0"))]);
+        originals.note_renewal(&VF.into(), true);
         assert_eq!(name_in(&open("boot-1")).unwrap(), "enp3s0v0");
-        assert_eq!(open("boot-1").unfinished_renewals(), [VF]);
-        originals.note_renewal(VF, false);
+        assert_eq!(open("boot-1").unfinished_renewals(), [Device::from(VF)]);
+        originals.note_renewal(&VF.into(), false);
         assert!(open("boot-1").unfinished_renewals().is_empty());
         assert_eq!(name_in(&open("boot-2")), None);
     }
@@ -164,7 +165,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("vfs.json");
         let originals = Originals::open(path.clone(), "boot".into()).unwrap();
-        originals.learn([(VF.to_owned(), own("v0"))]);
+        originals.learn([(VF.into(), own("v0"))]);
         originals.retain(|_| true);
         assert!(name_in(&originals).is_some());
         originals.retain(|_| false);
@@ -180,7 +181,7 @@ mod tests {
         );
         fs::write(&path, text).unwrap();
         let originals = Originals::open(path, "boot".into()).unwrap();
-        assert_eq!(*originals.get(VF).unwrap(), own("v0"));
+        assert_eq!(*originals.get(&VF.into()).unwrap(), own("v0"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// How often in a row the VF of an attachment could not be brought where it belongs, by id, or a VF
-/// could not be made as it was, by PCI address.
+/// could not be made as it was, by device.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Pauses(Mutex<HashMap<String, Failures>>);
 

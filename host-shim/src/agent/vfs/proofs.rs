@@ -11,6 +11,7 @@ use std::{
 };
 
 use netlink::Link;
+use vf_alloc::Device;
 
 use super::stacked::Stacked;
 use crate::{agent::defect::locked, vf_source::VfIdentity};
@@ -21,11 +22,11 @@ pub(super) struct Proofs(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By PCI address.
-    proofs: HashMap<String, Proof>,
+    /// By device.
+    proofs: HashMap<Device, Proof>,
     /// The links of VFs on which nothing was stacked when all namespaces could be looked into, or when
-    /// they were made, by PCI address: no pod stacks anything on a link that is at home.
-    bare: HashMap<String, u32>,
+    /// they were made, by device: no pod stacks anything on a link that is at home.
+    bare: HashMap<Device, u32>,
 }
 
 #[derive(Debug)]
@@ -70,8 +71,8 @@ impl Proofs {
         finding.is_of(link).then(|| finding.differences.clone())
     }
 
-    /// What was not as before of the VF at a PCI address, if that is known.
-    pub(super) fn differences(&self, device: &str) -> Vec<String> {
+    /// What was not as before of a VF, if that is known.
+    pub(super) fn differences(&self, device: &Device) -> Vec<String> {
         let known = locked(&self.0);
         let finding = known.proofs.get(device).and_then(|proof| proof.finding.as_ref());
         finding.map(|finding| finding.differences.clone()).unwrap_or_default()
@@ -108,19 +109,19 @@ impl Proofs {
 
     /// A VF was in somebody's hands of whom no record tells: it is not as before until it is found
     /// to be.
-    pub(super) fn suspect(&self, device: &str) {
+    pub(super) fn suspect(&self, device: &Device) {
         let differences = vec!["a pod has had it".into()];
         self.leave(device, Some(Finding { index: None, differences }));
     }
 
     /// A VF leaves.
-    pub(super) fn forget(&self, device: &str) {
+    pub(super) fn forget(&self, device: &Device) {
         self.leave(device, None);
     }
 
     /// A link of a VF has gone. That may be told late: what was found since of another one stays, and
     /// so does what is suspected, of whatever link.
-    pub(super) fn forget_link(&self, device: &str, index: u32) {
+    pub(super) fn forget_link(&self, device: &Device, index: u32) {
         let mut known = locked(&self.0);
         if known.bare.get(device) == Some(&index) {
             known.bare.remove(device);
@@ -132,7 +133,7 @@ impl Proofs {
         }
     }
 
-    fn leave(&self, device: &str, finding: Option<Finding>) {
+    fn leave(&self, device: &Device, finding: Option<Finding>) {
         let mut known = locked(&self.0);
         known.note(device, Instant::now(), finding);
         known.bare.remove(device);
@@ -151,10 +152,10 @@ impl Proofs {
 
 impl Known {
     /// Tells whether nobody has looked at the VF since.
-    fn note(&mut self, device: &str, at: Instant, finding: Option<Finding>) -> bool {
+    fn note(&mut self, device: &Device, at: Instant, finding: Option<Finding>) -> bool {
         let is_latest = self.proofs.get(device).is_none_or(|known| known.at <= at);
         if is_latest {
-            self.proofs.insert(device.to_owned(), Proof { at, finding });
+            self.proofs.insert(device.clone(), Proof { at, finding });
         }
         is_latest
     }
@@ -166,8 +167,8 @@ impl Seen {
         Self { vf, index, is_new: false, at, differences }
     }
 
-    /// The PCI address of the VF that was seen.
-    pub(super) fn device(&self) -> &str {
+    /// The device of the VF that was seen.
+    pub(super) fn device(&self) -> &Device {
         &self.vf.device
     }
 

@@ -17,8 +17,14 @@ use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use vf_alloc::Device;
 
-use crate::{agent::defect::locked, mover::Original, protocol::Key, vf_source::VfIdentity};
+use crate::{
+    agent::defect::locked,
+    mover::Original,
+    protocol::Key,
+    vf_source::{VfIdentity, device_of},
+};
 
 const TABLE: &str = "attachments";
 const SCHEMA: Schema =
@@ -118,10 +124,10 @@ impl Record {
         self.attachment.vf.clone().unwrap_or_default().into()
     }
 
-    /// The PCI address of the VF it holds.
+    /// The device of the VF it holds.
     #[must_use]
-    pub(in crate::agent) fn device(&self) -> &str {
-        self.attachment.vf.as_ref().map_or("", |vf| &vf.device)
+    pub(in crate::agent) fn device(&self) -> Device {
+        device_of(self.attachment.vf.as_ref())
     }
 }
 
@@ -186,20 +192,20 @@ pub(in crate::agent) struct Records {
 struct Index {
     by_id: HashMap<String, Arc<Record>>,
     by_key: HashMap<Key, Arc<Record>>,
-    by_device: HashMap<String, Arc<Record>>,
+    by_device: HashMap<Device, Arc<Record>>,
 }
 
 impl Index {
     fn insert(&mut self, record: &Arc<Record>) {
         self.by_id.insert(record.id().to_owned(), Arc::clone(record));
         self.by_key.insert(record.key(), Arc::clone(record));
-        self.by_device.insert(record.device().to_owned(), Arc::clone(record));
+        self.by_device.insert(record.device(), Arc::clone(record));
     }
 
     fn remove(&mut self, id: &str) {
         let Some(record) = self.by_id.remove(id) else { return };
         self.by_key.remove(&record.key());
-        self.by_device.remove(record.device());
+        self.by_device.remove(&record.device());
     }
 }
 
@@ -291,7 +297,7 @@ impl Records {
 
     /// The record that holds this VF.
     #[must_use]
-    pub(in crate::agent) fn by_device(&self, device: &str) -> Option<Arc<Record>> {
+    pub(in crate::agent) fn by_device(&self, device: &Device) -> Option<Arc<Record>> {
         self.lock().by_device.get(device).cloned()
     }
 
@@ -395,10 +401,10 @@ pub(crate) mod tests {
         assert_eq!(a.original, record("a", "c1").original);
         assert_eq!(a.phase, Phase::Live);
         assert_eq!(records.by_key(&record("b", "c2").key()).unwrap().phase, Phase::Releasing);
-        assert_eq!(records.by_device("pci-b").unwrap().id(), "b");
+        assert_eq!(records.by_device(&"pci-b".into()).unwrap().id(), "b");
         assert!(records.by_id("c").is_none());
         assert!(records.by_key(&record("c", "c3").key()).is_none());
-        assert!(records.by_device("pci-c").is_none());
+        assert!(records.by_device(&"pci-c".into()).is_none());
     }
 
     #[tokio::test]
@@ -412,7 +418,7 @@ pub(crate) mod tests {
         journal.commit(vec![Change::put(TABLE, "a", row.to_string())]).await.unwrap();
         drop(journal);
         let records = open(&folder).unwrap();
-        assert_eq!(records.by_device("0000:03:00.4").unwrap().id(), "a");
+        assert_eq!(records.by_device(&"0000:03:00.4".into()).unwrap().id(), "a");
     }
 
     #[tokio::test]

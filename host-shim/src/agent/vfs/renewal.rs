@@ -13,6 +13,7 @@ use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
 };
+use vf_alloc::Device;
 
 use super::{
     cleanliness::Cleanliness, host::Host, originals::is_named, pauses::Pauses, proofs::Seen,
@@ -40,8 +41,8 @@ const OPERATORS_PATIENCE: Duration = Duration::from_secs(20);
 /// them.
 #[derive(Debug, Default)]
 struct Renewals {
-    /// By PCI address.
-    under_way: watch::Sender<HashSet<String>>,
+    /// By device.
+    under_way: watch::Sender<HashSet<Device>>,
     /// Why free VFs could not be made anew last.
     obstacles: Mutex<Obstacles>,
 }
@@ -50,8 +51,8 @@ struct Renewals {
 #[derive(Debug)]
 #[must_use = "the VF is under way only as long as this is kept"]
 pub(in crate::agent) struct UnderWay {
-    device: String,
-    under_way: watch::Sender<HashSet<String>>,
+    device: Device,
+    under_way: watch::Sender<HashSet<Device>>,
 }
 
 impl Drop for UnderWay {
@@ -64,23 +65,23 @@ impl Drop for UnderWay {
 
 impl Renewals {
     /// Says that a VF is about to be made anew. `None`: somebody has said so.
-    fn begin(&self, device: &str) -> Option<UnderWay> {
-        let note = |under_way: &mut HashSet<String>| under_way.insert(device.to_owned());
+    fn begin(&self, device: &Device) -> Option<UnderWay> {
+        let note = |under_way: &mut HashSet<Device>| under_way.insert(device.clone());
         self.under_way
             .send_if_modified(note)
-            .then(|| UnderWay { device: device.to_owned(), under_way: self.under_way.clone() })
+            .then(|| UnderWay { device: device.clone(), under_way: self.under_way.clone() })
     }
 
-    fn is_under_way(&self, device: &str) -> bool {
+    fn is_under_way(&self, device: &Device) -> bool {
         self.under_way.borrow().contains(device)
     }
 
     /// Waits until a VF is being made anew.
-    async fn begun(&self, device: &str) {
+    async fn begun(&self, device: &Device) {
         self.until(|under_way| under_way.contains(device)).await;
     }
 
-    async fn until(&self, is_so: impl FnMut(&HashSet<String>) -> bool) {
+    async fn until(&self, is_so: impl FnMut(&HashSet<Device>) -> bool) {
         // There is a sender for as long as there is this.
         let _ = self.under_way.subscribe().wait_for(is_so).await;
     }
@@ -102,7 +103,7 @@ pub(in crate::agent) struct Renewer {
     renewals: Renewals,
     /// Held while a VF is made anew, whoever has it, and while VFs are given to drivers.
     renewing: tokio::sync::Mutex<()>,
-    /// How long to wait before a VF is made anew again, by PCI address.
+    /// How long to wait before a VF is made anew again, by device.
     pauses: Pauses,
     signals: Arc<Signals>,
     repairs: Arc<Repairs>,
@@ -130,23 +131,23 @@ impl Renewer {
     }
 
     /// Says that a VF is about to be made anew. `None`: somebody has said so.
-    pub(in crate::agent) fn begin(&self, device: &str) -> Option<UnderWay> {
+    pub(in crate::agent) fn begin(&self, device: &Device) -> Option<UnderWay> {
         self.renewals.begin(device)
     }
 
     /// Whether a VF is being made anew, or is about to be.
-    pub(super) fn is_under_way(&self, device: &str) -> bool {
+    pub(super) fn is_under_way(&self, device: &Device) -> bool {
         self.renewals.is_under_way(device)
     }
 
     /// Waits until a VF is being made anew.
-    pub(in crate::agent) async fn begun(&self, device: &str) {
+    pub(in crate::agent) async fn begun(&self, device: &Device) {
         self.renewals.begun(device).await;
     }
 
     /// Whether the pause after the last attempt at a VF is over, or there was none.
-    pub(in crate::agent) fn is_due(&self, device: &str) -> bool {
-        self.pauses.is_over(device)
+    pub(in crate::agent) fn is_due(&self, device: &Device) -> bool {
+        self.pauses.is_over(device.as_str())
     }
 
     /// Waits until no VF is made anew, and keeps it so until the answer is dropped.
@@ -183,7 +184,7 @@ impl Renewer {
     /// # Errors
     /// Why it is not as it was still.
     async fn renew_free(self: &Arc<Self>, vf: &VfIdentity, what: &str) -> Result<(), String> {
-        if !self.pauses.is_over(&vf.device) {
+        if !self.pauses.is_over(vf.device.as_str()) {
             return Err(format!("{what}; it is made anew later once more"));
         }
         // The turn first: it may take minutes to come, and attaches wait for whoever holds the VF.
@@ -218,18 +219,18 @@ impl Renewer {
     /// Remembers what came of a VF that was made anew.
     pub(super) fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
-            self.pauses.succeeded(&vf.device);
+            self.pauses.succeeded(vf.device.as_str());
             self.repairs.note(&self.host.subject_of(vf), format!("made anew, for {what}"));
         } else {
             self.try_again_after_pause(vf);
-            tracing::warn!(vf = vf.device, "made anew, and still not as it was: {what}");
+            tracing::warn!(vf = vf.device.as_str(), "made anew, and still not as it was: {what}");
         }
     }
 
     /// No event tells when an attempt might succeed.
     pub(super) fn try_again_after_pause(self: &Arc<Self>, vf: &VfIdentity) {
-        self.pauses.failed(&vf.device);
-        let (renewer, pause) = (Arc::clone(self), self.pauses.of(&vf.device));
+        self.pauses.failed(vf.device.as_str());
+        let (renewer, pause) = (Arc::clone(self), self.pauses.of(vf.device.as_str()));
         // Not among the work that is finished before the agent ends: mostly it waits.
         tokio::spawn(async move {
             sleep(pause).await;
@@ -247,7 +248,7 @@ impl Renewer {
         what: &str,
         _turn: MutexGuard<'_, ()>,
     ) -> Result<(), String> {
-        tracing::info!(vf = vf.device, "to be made anew, for {what}");
+        tracing::info!(vf = vf.device.as_str(), "to be made anew, for {what}");
         // Before it is made anew: its link may be there again before anybody looks.
         let mut arrivals = self.signals.vf_events();
         let made = {
@@ -351,7 +352,7 @@ impl Renewer {
         if unfinished.is_empty() {
             return;
         }
-        let is_other = |address: &str| !unfinished.iter().any(|vf| vf == address);
+        let is_other = |device: &Device| !unfinished.contains(device);
         let mut unbound = self.host.source().other_vfs(&is_other);
         unbound.retain(|OtherVf { identity, whereabouts }| {
             *whereabouts == Whereabouts::Unbound
@@ -359,7 +360,10 @@ impl Renewer {
         });
         for device in &unfinished {
             if unbound.iter().any(|vf| vf.identity.device == *device) {
-                tracing::warn!(vf = device, "no driver takes it since it was to be made anew");
+                tracing::warn!(
+                    vf = device.as_str(),
+                    "no driver takes it since it was to be made anew"
+                );
             } else {
                 self.cleanliness.originals().note_renewal(device, false);
             }
@@ -381,24 +385,22 @@ pub(in crate::agent) mod tests {
     }
 
     /// Has a VF look as if the agent's predecessor had died while it made it anew.
-    pub(in crate::agent) fn leave_unfinished(vfs: &Vfs, device: &str) {
+    pub(in crate::agent) fn leave_unfinished(vfs: &Vfs, device: &Device) {
         vfs.cleanliness().originals().note_renewal(device, true);
     }
 
     /// The VFs that look so.
-    pub(in crate::agent) fn unfinished(vfs: &Vfs) -> Vec<String> {
+    pub(in crate::agent) fn unfinished(vfs: &Vfs) -> Vec<Device> {
         vfs.cleanliness().originals().unfinished_renewals()
     }
 
-    const VF: &str = "0000:03:00.2";
-
     #[test]
     fn a_vf_is_under_way_until_that_ends() {
-        let renewals = Renewals::default();
-        let under_way = renewals.begin(VF).unwrap();
-        assert!(renewals.is_under_way(VF) && renewals.begin(VF).is_none());
+        let (renewals, vf) = (Renewals::default(), Device::from("0000:03:00.2"));
+        let under_way = renewals.begin(&vf).unwrap();
+        assert!(renewals.is_under_way(&vf) && renewals.begin(&vf).is_none());
         drop(under_way);
-        assert!(!renewals.is_under_way(VF) && renewals.begin(VF).is_some());
+        assert!(!renewals.is_under_way(&vf) && renewals.begin(&vf).is_some());
     }
 
     #[tokio::test]

@@ -4,31 +4,32 @@ use std::collections::BTreeMap;
 
 use netlink::Link;
 use offload_proto::v1::{Difference, ExaminedVf, Vf, VfPlace};
+use vf_alloc::Device;
 
 use crate::{
     agent::vfs::{HostLinks, Record},
-    vf_source::{self, OtherVf, VfIdentity, Whereabouts},
+    vf_source::{self, OtherVf, VfIdentity, Whereabouts, device_of},
 };
 
-/// What was found, by PCI address.
+/// What was found, by device.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    pub vfs: BTreeMap<String, ExaminedVf>,
+    pub vfs: BTreeMap<Device, ExaminedVf>,
     pub differences: Vec<Difference>,
-    /// The VFs that were not at home, by PCI address, and how that is told unless they came home.
-    pub away: Vec<(String, Difference)>,
+    /// The VFs that were not at home, by device, and how that is told unless they came home.
+    pub away: Vec<(Device, Difference)>,
 }
 
 impl Findings {
     pub(super) fn insert(&mut self, vf: ExaminedVf) {
-        let address = vf.vf.as_ref().map(|vf| vf.device.clone()).unwrap_or_default();
-        self.vfs.insert(address, vf);
+        let device = device_of(vf.vf.as_ref());
+        self.vfs.insert(device, vf);
     }
 }
 
 fn message_of(vf: &VfIdentity) -> Vf {
     let VfIdentity { controller, pf, vf, device } = vf.clone();
-    Vf { controller, pf, vf, device }
+    Vf { controller, pf, vf, device: device.to_string() }
 }
 
 pub(super) fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
@@ -66,7 +67,7 @@ pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findi
         netns: record.netns.path.clone(),
         ..ExaminedVf::default()
     };
-    let found = if is_in_pod { None } else { findings.vfs.get(record.device()).cloned() };
+    let found = if is_in_pod { None } else { findings.vfs.get(&record.device()).cloned() };
     let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
     let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
     with_record(vf, record)

@@ -1,0 +1,60 @@
+//! What a function is known by on its host.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+/// What a function is known by on its host, whatever its link is called there and wherever that is: a
+/// PCI address, such as `0000:03:00.2`. A device of the auxiliary bus (of a scalable function) or of
+/// the vDPA bus fits as well.
+///
+/// It is taken as it is written: who reads one from outside checks its form. The default, an empty
+/// one, means that nobody has told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Device(Arc<str>);
+
+impl Device {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether nobody has told.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
+impl From<&str> for Device {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<String> for Device {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_stored_as_its_text() {
+        let device = Device::from("0000:03:00.2");
+        let stored = serde_json::to_string(&device).unwrap();
+        assert_eq!(stored, "\"0000:03:00.2\"");
+        assert_eq!(serde_json::from_str::<Device>(&stored).unwrap(), device);
+    }
+}
