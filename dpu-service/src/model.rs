@@ -13,7 +13,7 @@ use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-use vf_alloc::{Device, VfId};
+use vf_alloc::{Device, FunctionId};
 
 /// A host, by the name in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -332,7 +332,7 @@ pub struct Record {
     /// Whom it serves.
     pub pod: Pod,
     /// The VF it holds.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// What the VF is known by on its host.
     #[serde(rename = "pci_address")] // as journals have it
     pub device: Device,
@@ -354,7 +354,7 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// The VF behind the representor.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// The one MAC address the pod sends from.
     pub mac: MacAddress,
     /// The pod's addresses, of both families.

@@ -350,7 +350,7 @@ mod tests {
         });
         serde_json::json!({
             "id": AttachmentId(uuid::Uuid::nil()), "key": key, "phase": "held", "network": network,
-            "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::VfId::local(0, 1),
+            "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::FunctionId::local(0, 1),
             "pci_address": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
             "bandwidth": crate::model::Bandwidth::default(), "boot_id": "b", "created_at": 1
         })

@@ -28,10 +28,10 @@ use netdevsim::Netdevsim;
 use netlink::{EswitchMode, MacAddress};
 use serde_json::{Value, json};
 use support::TestNetns;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 const BRIDGE: &str = "br-offload";
-const VF: VfId = VfId::local(0, 1);
+const VF: FunctionId = FunctionId::local(0, 1);
 
 /// A DPU with a netdevsim card of two VFs.
 struct Dpu {
@@ -273,8 +273,8 @@ fn representors_are_known_by_their_ports_under_any_name() {
     assert_eq!((found.vf, &*found.name), (VF, "wild"));
     assert_eq!(dpu.netns.link("wild")["phys_port_name"], "pf0vf1");
     let vfs: Vec<_> = dpu.eswitch().representors().unwrap().iter().map(|port| port.vf).collect();
-    assert_eq!(vfs, [VfId::local(0, 0), VF]);
-    assert_eq!(dpu.eswitch().representor(VfId::local(0, 9)).unwrap(), None);
+    assert_eq!(vfs, [FunctionId::local(0, 0), VF]);
+    assert_eq!(dpu.eswitch().representor(FunctionId::local(0, 9)).unwrap(), None);
 }
 
 #[test]
@@ -356,13 +356,13 @@ fn cards_in_switchdev_mode_are_found_by_themselves() {
     let [problem] = &dpu.eswitch().problems()[..] else { panic!("{:?}", dpu.eswitch().problems()) };
     assert!(problem.starts_with("VF pf0vf0 is on card netdevsim/"), "{problem}");
     assert!(problem.ends_with("name one of the cards in eswitch.devices"), "{problem}");
-    let of_both = PortSettings { vf: VfId::local(0, 0), ..settings() };
+    let of_both = PortSettings { vf: FunctionId::local(0, 0), ..settings() };
     let refused = Chain(&dpu.programmer.program(&of_both).unwrap_err()).to_string();
     assert!(refused.ends_with(problem), "{refused}");
     dpu.programmer.program(&settings()).unwrap();
     dpu.programmer.unprogram(VF).unwrap();
 
     drop(other);
-    assert_eq!(seen(), [VfId::local(0, 0), VF]);
+    assert_eq!(seen(), [FunctionId::local(0, 0), VF]);
     assert!(dpu.eswitch().problems().is_empty());
 }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
 use mtls::{IdentityError, Role};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -125,7 +125,7 @@ pub enum Verb {
     /// Give a quarantined VF back to its pools
     ClearQuarantine {
         /// The VF, such as pf0vf3
-        vf: VfId,
+        vf: FunctionId,
     },
     /// Certificates for development and tests
     #[command(subcommand_value_name = "init|issue")]

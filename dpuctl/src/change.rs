@@ -3,7 +3,7 @@
 use offload_proto::v1::{
     Attachment, ClearQuarantineRequest, DeleteNetworkRequest, ReleaseAttachmentRequest,
 };
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::{
     arguments::Deleted,
@@ -57,7 +57,7 @@ fn confirm(attachment: &Attachment, console: &mut Console<'_>) -> Result<(), Cal
 
 pub(crate) async fn clear_quarantine(
     client: &mut Client,
-    vf: VfId,
+    vf: FunctionId,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let question = ClearQuarantineRequest { vf: Some(vf_message(vf)) };

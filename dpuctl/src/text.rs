@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::Vf;
-use vf_alloc::{PfId, VfId};
+use vf_alloc::FunctionId;
 
 /// Names of pods and hosts come from elsewhere: control characters in them could command the
 /// terminal. Line breaks, which our own texts have, stay.
@@ -36,13 +36,12 @@ pub(crate) fn vf_name(vf: Option<&Vf>) -> String {
     vf.and_then(vf_id).map_or_else(|| "-".into(), |id| id.to_string())
 }
 
-fn vf_id(vf: &Vf) -> Option<VfId> {
-    let pf = PfId { controller: vf.controller, pf: vf.pf.try_into().ok()? };
-    Some(VfId { pf, vf: vf.vf.try_into().ok()? })
+fn vf_id(vf: &Vf) -> Option<FunctionId> {
+    FunctionId::from_numbers(vf.controller, vf.pf, vf.vf).ok()
 }
 
 /// The message that names the VF.
-pub(crate) fn vf_message(id: VfId) -> Vf {
+pub(crate) fn vf_message(id: FunctionId) -> Vf {
     Vf {
         controller: id.pf.controller,
         pf: id.pf.pf.into(),
@@ -166,7 +165,7 @@ mod tests {
 
     #[test]
     fn vfs_are_named_both_ways() {
-        let id: VfId = "c1pf0vf3".parse().unwrap();
+        let id: FunctionId = "c1pf0vf3".parse().unwrap();
         assert_eq!(vf_name(Some(&vf_message(id))), "c1pf0vf3");
         assert_eq!(vf_name(None), "-");
     }

@@ -7,7 +7,7 @@
 use std::{hint::black_box, time::Instant};
 
 use vf_alloc::{
-    Allocator, HostId, Policy, PoolSpec, Request, Settings, VfFacts, VfId, parse_selectors,
+    Allocator, FunctionId, HostId, Policy, PoolSpec, Request, Settings, VfFacts, parse_selectors,
 };
 
 const PAIRS: u32 = 50_000;
@@ -29,7 +29,7 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
             vendor_id: 0x15b3,
             device_id: 0x101e,
         };
-        allocator.offer(VfId::local(number % PFS, number / PFS), facts);
+        allocator.offer(FunctionId::local(number % PFS, number / PFS), facts);
     }
     allocator
 }

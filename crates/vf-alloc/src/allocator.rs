@@ -8,8 +8,8 @@ use std::{
 use ahash::RandomState;
 
 use crate::{
-    ClearError, Device, HostId, PoolSpec, ReserveError, RestoreError, RestoredState, Selector,
-    Settings, SpecError, Usage, VfFacts, VfId, VfState, VfView,
+    ClearError, Device, FunctionId, HostId, PoolSpec, ReserveError, RestoreError, RestoredState,
+    Selector, Settings, SpecError, Usage, VfFacts, VfState, VfView,
     pool::{Pool, Stamp},
     spec,
 };
@@ -32,18 +32,18 @@ pub struct Allocator<K> {
     pools: Vec<Pool>,
     pool_numbers: HashMap<String, usize, RandomState>,
     slots: Vec<Slot<K>>,
-    by_vf: BTreeMap<VfId, usize>,
+    by_vf: BTreeMap<FunctionId, usize>,
     by_key: HashMap<K, usize, RandomState>,
     by_device: HashMap<HostId, HashMap<Device, usize>>,
     /// The VFs that have ports on this DPU. `None`: nobody has told, and all are taken to have one.
-    ports: Option<BTreeSet<VfId>>,
+    ports: Option<BTreeSet<FunctionId>>,
     last_stamp: Stamp,
 }
 
 /// One VF.
 #[derive(Debug)]
 struct Slot<K> {
-    vf: VfId,
+    vf: FunctionId,
     facts: Option<VfFacts>,
     hold: Option<Hold<K>>,
     /// Why its host does not offer it.
@@ -72,7 +72,7 @@ enum Stage {
 }
 
 impl<K> Slot<K> {
-    fn new(vf: VfId, has_port: bool) -> Self {
+    fn new(vf: FunctionId, has_port: bool) -> Self {
         Self {
             vf,
             facts: None,
@@ -177,7 +177,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Notes that its host has `vf`, back and clean, and offers it. A VF that is held stays held.
-    pub fn offer(&mut self, vf: VfId, facts: VfFacts) {
+    pub fn offer(&mut self, vf: FunctionId, facts: VfFacts) {
         let slot = self.slot(vf);
         self.take_note(slot, facts);
         self.slots[slot].withdrawn = None;
@@ -186,14 +186,14 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Notes what its host says of `vf`, without offering it: it can be had as soon as whoever holds it
     /// [releases](Self::release) it.
-    pub fn learn(&mut self, vf: VfId, facts: VfFacts) {
+    pub fn learn(&mut self, vf: FunctionId, facts: VfFacts) {
         let slot = self.slot(vf);
         self.take_note(slot, facts);
         self.settle(slot);
     }
 
     /// Notes that its host does not offer `vf` now. A VF that is held stays held.
-    pub fn withdraw(&mut self, vf: VfId, why: &str) {
+    pub fn withdraw(&mut self, vf: FunctionId, why: &str) {
         let slot = self.slot(vf);
         self.slots[slot].withdrawn = Some(why.into());
         self.settle(slot);
@@ -201,7 +201,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Notes which VFs have ports on this DPU now; others are not given out, whoever offers them. A VF
     /// that is held stays held.
-    pub fn set_ports(&mut self, ports: BTreeSet<VfId>) {
+    pub fn set_ports(&mut self, ports: BTreeSet<FunctionId>) {
         for number in 0..self.slots.len() {
             self.slots[number].has_port = ports.contains(&self.slots[number].vf);
             self.settle(number);
@@ -214,7 +214,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     ///
     /// # Errors
     /// See [`ReserveError`].
-    pub fn reserve(&mut self, request: &Request<'_>, key: K) -> Result<VfId, ReserveError> {
+    pub fn reserve(&mut self, request: &Request<'_>, key: K) -> Result<FunctionId, ReserveError> {
         if let Some(&slot) = self.by_key.get(&key) {
             return self.reserve_again(request, slot);
         }
@@ -249,7 +249,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Takes back `key`'s VF, which its host has, back and clean. `None`: the key held none.
-    pub fn release(&mut self, key: &K) -> Option<VfId> {
+    pub fn release(&mut self, key: &K) -> Option<FunctionId> {
         let slot = self.let_go(key)?;
         if self.slots[slot].facts.is_some() {
             self.slots[slot].withdrawn = None;
@@ -261,7 +261,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Takes back `key`'s VF, which could not be programmed or moved, for `reason`.
     /// After too many failures in a row it is quarantined. One that was withdrawn meanwhile is given
     /// out again only once it is offered. `None`: the key held none.
-    pub fn fail(&mut self, key: &K, reason: &str) -> Option<VfId> {
+    pub fn fail(&mut self, key: &K, reason: &str) -> Option<FunctionId> {
         let number = self.let_go(key)?;
         let slot = &mut self.slots[number];
         slot.failures = slot.failures.saturating_add(1);
@@ -277,7 +277,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Keeps `vf` from being given out until it is [cleared](Self::clear). A VF that is held stays
     /// held.
-    pub fn quarantine(&mut self, vf: VfId, reason: &str) {
+    pub fn quarantine(&mut self, vf: FunctionId, reason: &str) {
         let slot = self.slot(vf);
         self.slots[slot].quarantine = Some(reason.into());
         self.settle(slot);
@@ -287,7 +287,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     ///
     /// # Errors
     /// It is unknown or not in quarantine.
-    pub fn clear(&mut self, vf: VfId) -> Result<(), ClearError> {
+    pub fn clear(&mut self, vf: FunctionId) -> Result<(), ClearError> {
         let &number = self.by_vf.get(&vf).ok_or(ClearError::Unknown { vf })?;
         let slot = &mut self.slots[number];
         if slot.quarantine.take().is_none() {
@@ -304,7 +304,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// The VF has another holder, or the key another VF. Nothing has changed.
     pub fn restore(
         &mut self,
-        vf: VfId,
+        vf: FunctionId,
         key: K,
         state: RestoredState,
     ) -> Result<(), RestoreError<K>> {
@@ -329,25 +329,25 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Who holds `vf`.
     #[must_use]
-    pub fn holder(&self, vf: VfId) -> Option<&K> {
+    pub fn holder(&self, vf: FunctionId) -> Option<&K> {
         self.known(vf)?.hold.as_ref().map(|hold| &hold.key)
     }
 
     /// What its host said of `vf`. `None` until the host has told of it.
     #[must_use]
-    pub fn facts(&self, vf: VfId) -> Option<&VfFacts> {
+    pub fn facts(&self, vf: FunctionId) -> Option<&VfFacts> {
         self.known(vf)?.facts.as_ref()
     }
 
     /// The VF that `key` holds.
     #[must_use]
-    pub fn vf_of(&self, key: &K) -> Option<VfId> {
+    pub fn vf_of(&self, key: &K) -> Option<FunctionId> {
         self.by_key.get(key).map(|&slot| self.slots[slot].vf)
     }
 
     /// Where `vf` is in its life, or `None`: nobody has ever told of it or held it.
     #[must_use]
-    pub fn state(&self, vf: VfId) -> Option<VfState> {
+    pub fn state(&self, vf: FunctionId) -> Option<VfState> {
         self.known(vf).map(Slot::state)
     }
 
@@ -372,7 +372,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// The pools that `vf` is in.
-    pub fn pools_of(&self, vf: VfId) -> impl Iterator<Item = &str> {
+    pub fn pools_of(&self, vf: FunctionId) -> impl Iterator<Item = &str> {
         let slot = self.known(vf);
         let holds = move |pool: &&Pool| slot.is_some_and(|slot| slot.is_in(&pool.spec));
         self.pools.iter().filter(holds).map(|pool| pool.spec.name.as_str())
@@ -383,12 +383,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.pools.iter().map(|pool| &pool.spec)
     }
 
-    fn known(&self, vf: VfId) -> Option<&Slot<K>> {
+    fn known(&self, vf: FunctionId) -> Option<&Slot<K>> {
         self.by_vf.get(&vf).map(|&slot| &self.slots[slot])
     }
 
     /// The slot of `vf`, made if need be.
-    fn slot(&mut self, vf: VfId) -> usize {
+    fn slot(&mut self, vf: FunctionId) -> usize {
         if let Some(&slot) = self.by_vf.get(&vf) {
             return slot;
         }
@@ -399,7 +399,11 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         slot
     }
 
-    fn reserve_again(&self, request: &Request<'_>, slot: usize) -> Result<VfId, ReserveError> {
+    fn reserve_again(
+        &self,
+        request: &Request<'_>,
+        slot: usize,
+    ) -> Result<FunctionId, ReserveError> {
         let slot = &self.slots[slot];
         let held = slot.vf;
         if slot.hold.as_ref().is_some_and(|hold| hold.stage == Stage::Releasing) {

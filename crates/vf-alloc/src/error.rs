@@ -1,6 +1,6 @@
 //! Why a request for a VF is refused.
 
-use crate::{Device, Usage, VfId, VfState};
+use crate::{Device, FunctionId, Usage, VfState};
 
 /// Why no VF was reserved. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum ReserveError {
         /// The device asked for.
         device: Device,
         /// The VF there.
-        vf: VfId,
+        vf: FunctionId,
         /// Its state.
         state: VfState,
     },
@@ -41,7 +41,7 @@ pub enum ReserveError {
         /// The device asked for.
         device: Device,
         /// The VF there.
-        vf: VfId,
+        vf: FunctionId,
         /// The pool asked for.
         pool: String,
     },
@@ -49,7 +49,7 @@ pub enum ReserveError {
     #[error("the attachment holds VF {held} already, which is not the one at PCI address {device}")]
     KeyHoldsAnother {
         /// The VF that it holds.
-        held: VfId,
+        held: FunctionId,
         /// The device asked for.
         device: Device,
     },
@@ -57,13 +57,13 @@ pub enum ReserveError {
     #[error("the attachment's VF {held} is being released")]
     KeyReleasing {
         /// The VF that it still holds.
-        held: VfId,
+        held: FunctionId,
     },
     /// The key holds a VF of another host.
     #[error("the attachment holds VF {held}, which is another host's")]
     OtherHost {
         /// The VF that it holds.
-        held: VfId,
+        held: FunctionId,
     },
 }
 
@@ -74,13 +74,13 @@ pub enum ClearError {
     #[error("there is no VF {vf}")]
     Unknown {
         /// The VF asked for.
-        vf: VfId,
+        vf: FunctionId,
     },
     /// It is not in quarantine.
     #[error("VF {vf} is not quarantined; it is {state}")]
     NotQuarantined {
         /// The VF asked for.
-        vf: VfId,
+        vf: FunctionId,
         /// Its state.
         state: VfState,
     },
@@ -93,7 +93,7 @@ pub enum RestoreError<K> {
     #[error("VF {vf} is held by {holder} and claimed by {claimant}")]
     VfHeld {
         /// The VF.
-        vf: VfId,
+        vf: FunctionId,
         /// Who holds it.
         holder: K,
         /// Who claims it too.
@@ -105,8 +105,8 @@ pub enum RestoreError<K> {
         /// The key.
         key: K,
         /// The VF that it holds.
-        held: VfId,
+        held: FunctionId,
         /// The VF that it claims too.
-        claimed: VfId,
+        claimed: FunctionId,
     },
 }

@@ -1,4 +1,4 @@
-//! How VFs and PFs are named.
+//! How functions are numbered.
 
 use std::{fmt, str::FromStr};
 
@@ -14,10 +14,11 @@ pub struct PfId {
     pub pf: u16,
 }
 
-/// A virtual function, as the eswitch numbers it. Shown as `pf0vf3`, or `c1pf0vf3` for an external
-/// controller's: the kernel's `phys_port_name` of its representor.
+/// A function that a pod can have, as the eswitch numbers it: a VF. Shown as `pf0vf3`, or `c1pf0vf3`
+/// for an external controller's: the kernel's `phys_port_name` of its representor. A scalable function
+/// would be another number of its PF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct VfId {
+pub struct FunctionId {
     /// Its PF.
     #[serde(flatten)]
     pub pf: PfId,
@@ -31,14 +32,50 @@ impl PfId {
     pub const fn local(pf: u16) -> Self {
         Self { controller: 0, pf }
     }
+
+    /// PF `pf` of a controller, by the numbers of a message.
+    ///
+    /// # Errors
+    /// No PF can have that number.
+    pub fn from_numbers(controller: u32, pf: u32) -> Result<Self, NumberError> {
+        Ok(Self { controller, pf: number("PF", pf)? })
+    }
+
+    /// VF `vf` of this PF, by the number of a message.
+    ///
+    /// # Errors
+    /// No VF can have that number.
+    pub fn function(self, vf: u32) -> Result<FunctionId, NumberError> {
+        Ok(FunctionId { pf: self, vf: number("VF", vf)? })
+    }
 }
 
-impl VfId {
+impl FunctionId {
     /// VF `vf` of the local controller's PF `pf`.
     #[must_use]
     pub const fn local(pf: u16, vf: u16) -> Self {
         Self { pf: PfId::local(pf), vf }
     }
+
+    /// VF `vf` of a controller's PF `pf`, by the numbers of a message.
+    ///
+    /// # Errors
+    /// No PF or no VF can have that number.
+    pub fn from_numbers(controller: u32, pf: u32, vf: u32) -> Result<Self, NumberError> {
+        PfId::from_numbers(controller, pf)?.function(vf)
+    }
+}
+
+/// A number that no function can have: messages have room for larger ones.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {what} {number}")]
+pub struct NumberError {
+    what: &'static str,
+    number: u32,
+}
+
+fn number(what: &'static str, number: u32) -> Result<u16, NumberError> {
+    u16::try_from(number).map_err(|_| NumberError { what, number })
 }
 
 fn write_controller(out: &mut fmt::Formatter<'_>, controller: u32) -> fmt::Result {
@@ -52,7 +89,7 @@ impl fmt::Display for PfId {
     }
 }
 
-impl fmt::Display for VfId {
+impl fmt::Display for FunctionId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_controller(out, self.pf.controller)?;
         write!(out, "pf{}vf{}", self.pf.pf, self.vf)
@@ -96,7 +133,7 @@ impl FromStr for PfId {
     }
 }
 
-impl FromStr for VfId {
+impl FromStr for FunctionId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
@@ -121,7 +158,7 @@ mod tests {
     #[test]
     fn ids_read_back_as_shown() {
         for text in ["pf0vf3", "c1pf2vf4095"] {
-            assert_eq!(text.parse::<VfId>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<FunctionId>().unwrap().to_string(), text);
         }
         for text in ["p0", "c12p1"] {
             assert_eq!(text.parse::<PfId>().unwrap().to_string(), text);
@@ -129,9 +166,17 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_no_function_can_have_are_refused() {
+        assert_eq!(FunctionId::from_numbers(0, 1, 65535), Ok(FunctionId::local(1, 65535)));
+        let refused = |pf, vf| FunctionId::from_numbers(0, pf, vf).unwrap_err().to_string();
+        assert_eq!(refused(65536, 0), "there is no PF 65536");
+        assert_eq!(refused(0, 65537), "there is no VF 65537");
+    }
+
+    #[test]
     fn other_texts_are_refused() {
         for text in ["", "pf0", "vf3", "pf0vf", "pf0vf3x", "cpf0vf3", "pf70000vf0", "pf0vf99999"] {
-            assert!(text.parse::<VfId>().is_err(), "{text}");
+            assert!(text.parse::<FunctionId>().is_err(), "{text}");
         }
     }
 }

@@ -17,7 +17,7 @@ mod state;
 pub use allocator::{Allocator, Request};
 pub use device::Device;
 pub use error::{ClearError, ReserveError, RestoreError};
-pub use id::{ParseIdError, PfId, VfId};
+pub use id::{FunctionId, NumberError, ParseIdError, PfId};
 pub use selector::{ParseSelectorError, Selector, parse_selectors};
 pub use spec::{Policy, PoolSpec, Settings, SpecError};
 pub use state::{HostId, RestoredState, Usage, VfFacts, VfState, VfView};

@@ -7,7 +7,7 @@ use serde::{
     de::{self, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::{PfId, VfId};
+use crate::{FunctionId, PfId};
 
 /// Some VFs, by number or by kind of card.
 ///
@@ -36,7 +36,7 @@ pub enum Selector {
 impl Selector {
     /// Whether VF `vf` is selected. `ids` are its PCI vendor and device, once its host has told them.
     #[must_use]
-    pub fn selects(&self, vf: VfId, ids: Option<(u16, u16)>) -> bool {
+    pub fn selects(&self, vf: FunctionId, ids: Option<(u16, u16)>) -> bool {
         match *self {
             Self::Functions { pf, first, last } => pf == vf.pf && (first..=last).contains(&vf.vf),
             Self::Device { vendor, device } => ids == Some((vendor, device)),
@@ -44,12 +44,12 @@ impl Selector {
     }
 
     /// The VFs that it names by number. None where it takes all of a PF's, or a kind of card.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = VfId> {
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = FunctionId> {
         let named = match *self {
             Self::Functions { pf, first, last } if last < u16::MAX => Some((pf, first..=last)),
             Self::Functions { .. } | Self::Device { .. } => None,
         };
-        named.into_iter().flat_map(|(pf, numbers)| numbers.map(move |vf| VfId { pf, vf }))
+        named.into_iter().flat_map(|(pf, numbers)| numbers.map(move |vf| FunctionId { pf, vf }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Device, VfId};
+use crate::{Device, FunctionId};
 
 /// A host, by a number of the caller's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +70,7 @@ pub enum RestoredState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfView<'a, K> {
     /// The VF.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// What its host said of it; `None` until the host has offered it once.
     pub facts: Option<&'a VfFacts>,
     /// Where it is in its life.

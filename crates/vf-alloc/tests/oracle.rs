@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use vf_alloc::{
-    Allocator, ClearError, Device, HostId, PfId, Policy, PoolSpec, Request, ReserveError,
-    RestoreError, RestoredState, Settings, Usage, VfFacts, VfId, VfState, parse_selectors,
+    Allocator, ClearError, Device, FunctionId, HostId, PfId, Policy, PoolSpec, Request,
+    ReserveError, RestoreError, RestoredState, Settings, Usage, VfFacts, VfState, parse_selectors,
 };
 
 const SETTINGS: Settings = Settings { quarantine_after: 2 };
@@ -33,18 +33,18 @@ enum Stage {
 
 #[derive(Default)]
 struct Oracle {
-    vfs: BTreeMap<VfId, Known>,
+    vfs: BTreeMap<FunctionId, Known>,
     second_set: bool,
     /// VFs of higher numbers have no ports.
     ports: Option<u16>,
 }
 
 impl Oracle {
-    fn known(&mut self, vf: VfId) -> &mut Known {
+    fn known(&mut self, vf: FunctionId) -> &mut Known {
         self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
     }
 
-    fn state(&self, vf: VfId, known: &Known) -> &'static str {
+    fn state(&self, vf: FunctionId, known: &Known) -> &'static str {
         let has_port = self.ports.is_none_or(|ports| vf.vf < ports);
         match known.holder {
             Some((_, Stage::Reserved)) => "reserved",
@@ -56,7 +56,7 @@ impl Oracle {
         }
     }
 
-    fn is_in(&self, pool: &str, vf: VfId) -> bool {
+    fn is_in(&self, pool: &str, vf: FunctionId) -> bool {
         let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
         match pool {
             "low" => vf.vf < if self.second_set { 5 } else { 3 },
@@ -66,18 +66,18 @@ impl Oracle {
         }
     }
 
-    fn held_by(&self, key: u8) -> Option<VfId> {
+    fn held_by(&self, key: u8) -> Option<FunctionId> {
         let holds = |known: &Known| known.holder.is_some_and(|(holder, _)| holder == key);
         self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
     }
 
-    fn is_at(&self, vf: VfId, host: HostId, device: &Device) -> bool {
+    fn is_at(&self, vf: FunctionId, host: HostId, device: &Device) -> bool {
         let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
         facts.is_some_and(|facts| facts.host == host && facts.device == *device)
     }
 
-    fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<VfId> {
-        let free = |(vf, known): &(&VfId, &Known)| {
+    fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<FunctionId> {
+        let free = |(vf, known): &(&FunctionId, &Known)| {
             self.state(**vf, known) == "free"
                 && self.is_in(pool, **vf)
                 && known.facts.as_ref().is_some_and(|facts| facts.host == host)
@@ -102,8 +102,8 @@ impl Oracle {
 
     /// Only the pool "low" names its VFs by number.
     fn never_offered(&self, pool: &str) -> usize {
-        let named =
-            (0..2).flat_map(|pf| (0..5).map(move |vf| VfId { pf: PfId { controller: 0, pf }, vf }));
+        let named = (0..2)
+            .flat_map(|pf| (0..5).map(move |vf| FunctionId { pf: PfId { controller: 0, pf }, vf }));
         named
             .filter(|vf| pool == "low" && self.is_in(pool, *vf) && !self.vfs.contains_key(vf))
             .count()
@@ -130,7 +130,7 @@ fn pools(second_set: bool) -> Vec<PoolSpec> {
 }
 
 /// Each PF serves a host of its own, but one of its VFs is the other host's.
-fn facts(vf: VfId, moved: bool) -> VfFacts {
+fn facts(vf: FunctionId, moved: bool) -> VfFacts {
     let foreign = vf.vf == 7;
     VfFacts {
         host: HostId(u32::from(vf.pf.pf == 1 && !foreign)),
@@ -142,23 +142,23 @@ fn facts(vf: VfId, moved: bool) -> VfFacts {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Offer(VfId, bool),
-    Withdraw(VfId),
+    Offer(FunctionId, bool),
+    Withdraw(FunctionId),
     Reserve(u8, usize, u32),
-    Pin(u8, usize, u32, VfId, bool),
+    Pin(u8, usize, u32, FunctionId, bool),
     Attached(u8),
     Releasing(u8),
     Release(u8),
     Fail(u8),
-    Quarantine(VfId),
-    Clear(VfId),
-    Restore(VfId, u8, bool),
+    Quarantine(FunctionId),
+    Clear(FunctionId),
+    Restore(FunctionId, u8, bool),
     Reload(bool),
     Ports(u16),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let vf = || (0..2_u16, 0..8_u16).prop_map(|(pf, vf)| VfId::local(pf, vf));
+    let vf = || (0..2_u16, 0..8_u16).prop_map(|(pf, vf)| FunctionId::local(pf, vf));
     let key = || 0..12_u8;
     let (pool, host) = (|| 0..POOLS.len(), || 0..2_u32);
     prop_oneof![
@@ -275,7 +275,7 @@ impl Both {
                 oracle.second_set = second_set;
             }
             Operation::Ports(count) => {
-                let of_pf = |pf| (0..count).map(move |vf| VfId::local(pf, vf));
+                let of_pf = |pf| (0..count).map(move |vf| FunctionId::local(pf, vf));
                 allocator.set_ports((0..2).flat_map(of_pf).collect());
                 oracle.ports = Some(count);
             }
@@ -301,7 +301,7 @@ impl Both {
     }
 
     /// With a pin: the VF, and the device that it may have been at or is at now.
-    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(VfId, &Device)>) {
+    fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(FunctionId, &Device)>) {
         let request = Request { host, pool, pinned: pin.map(|(_, device)| device) };
         let given = self.allocator.reserve(&request, key);
         if let Some(held) = self.oracle.held_by(key) {
@@ -322,7 +322,12 @@ impl Both {
         }
     }
 
-    fn check_again(&self, held: VfId, request: &Request<'_>, given: &Result<VfId, ReserveError>) {
+    fn check_again(
+        &self,
+        held: FunctionId,
+        request: &Request<'_>,
+        given: &Result<FunctionId, ReserveError>,
+    ) {
         let known = &self.oracle.vfs[&held];
         let device = || request.pinned.cloned().unwrap_or_default();
         let elsewhere = known.facts.as_ref().is_some_and(|facts| facts.host != request.host);
@@ -340,7 +345,7 @@ impl Both {
     }
 
     /// The VF is of the PF that the policy prefers, and is the longest rested of it.
-    fn check_choice(&self, vf: VfId, pool: &str, host: HostId) {
+    fn check_choice(&self, vf: FunctionId, pool: &str, host: HostId) {
         let free = |pf| self.oracle.free(pool, host, Some(pf));
         let here = free(vf.pf.pf);
         assert!(here.contains(&vf), "{vf} is not free");
@@ -350,7 +355,7 @@ impl Both {
         } else {
             assert!(here.len() >= there);
         }
-        let since = |vf: &VfId| self.oracle.vfs[vf].free_since;
+        let since = |vf: &FunctionId| self.oracle.vfs[vf].free_since;
         assert!(here.iter().all(|other| since(other) >= since(&vf)), "{vf} has rested less");
     }
 
@@ -359,7 +364,7 @@ impl Both {
         error: &ReserveError,
         pool: &str,
         host: HostId,
-        pin: Option<(VfId, &Device)>,
+        pin: Option<(FunctionId, &Device)>,
     ) {
         let free = self.oracle.free(pool, host, None);
         match error {
@@ -380,7 +385,7 @@ impl Both {
         }
     }
 
-    fn restore(&mut self, vf: VfId, key: u8, held: bool) {
+    fn restore(&mut self, vf: FunctionId, key: u8, held: bool) {
         let state = if held { RestoredState::Held } else { RestoredState::Releasing };
         let restored = self.allocator.restore(vf, key, state);
         let holder = self.oracle.vfs.get(&vf).and_then(|known| known.holder);

@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use vf_alloc::{
-    Allocator, ClearError, Device, HostId, ParseSelectorError, PfId, Policy, PoolSpec, Request,
-    ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError, Usage, VfFacts, VfId,
-    VfState, parse_selectors,
+    Allocator, ClearError, Device, FunctionId, HostId, ParseSelectorError, PfId, Policy, PoolSpec,
+    Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError, Usage,
+    VfFacts, VfState, parse_selectors,
 };
 
 const HOST: HostId = HostId(1);
@@ -18,11 +18,11 @@ fn pool(name: &str, select: &str) -> PoolSpec {
     PoolSpec { name: name.into(), select, policy: Policy::Spread }
 }
 
-fn device(vf: VfId) -> Device {
+fn device(vf: FunctionId) -> Device {
     format!("0000:0{}:00.{}", vf.pf.pf, vf.vf).into()
 }
 
-fn facts(vf: VfId) -> VfFacts {
+fn facts(vf: FunctionId) -> VfFacts {
     VfFacts { host: HOST, device: device(vf), vendor_id: 0x15b3, device_id: 0x101e }
 }
 
@@ -30,7 +30,7 @@ fn facts(vf: VfId) -> VfFacts {
 fn allocator(settings: Settings) -> Allocator<u32> {
     let mut allocator = Allocator::new(vec![pool("default", "p0#0-1")], settings).unwrap();
     for vf in 0..3 {
-        allocator.offer(VfId::local(0, vf), facts(VfId::local(0, vf)));
+        allocator.offer(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
     }
     allocator
 }
@@ -120,7 +120,7 @@ fn pools_that_cannot_stand_side_by_side() {
 #[test]
 fn requests_that_are_refused() {
     let mut allocator = allocator(Settings::default());
-    let [first, second, other] = [0, 1, 2].map(|vf| VfId::local(0, vf));
+    let [first, second, other] = [0, 1, 2].map(|vf| FunctionId::local(0, vf));
     let unknown = Request { pool: "fast", ..request(None) };
     let error = ReserveError::PoolUnknown { pool: "fast".into() };
     assert_eq!(allocator.reserve(&unknown, 1), Err(error));
@@ -165,7 +165,7 @@ fn requests_that_are_refused() {
 #[test]
 fn failures_in_a_row_lead_to_quarantine() {
     let mut allocator = allocator(Settings { quarantine_after: 2 });
-    let vf = VfId::local(0, 0);
+    let vf = FunctionId::local(0, 0);
     let device = device(vf);
     let request = request(Some(&device));
     let mut attach_fails = |after_success: bool| {
@@ -188,7 +188,7 @@ fn failures_in_a_row_lead_to_quarantine() {
     let error = ClearError::NotQuarantined { vf, state: VfState::Free };
     assert_eq!(error.to_string(), "VF pf0vf0 is not quarantined; it is free");
     assert_eq!(allocator.clear(vf), Err(error));
-    let unknown = VfId::local(7, 7);
+    let unknown = FunctionId::local(7, 7);
     assert_eq!(allocator.clear(unknown), Err(ClearError::Unknown { vf: unknown }));
     assert_eq!(allocator.reserve(&request, 1), Ok(vf));
 }
@@ -198,7 +198,7 @@ fn failures_in_a_row_lead_to_quarantine() {
 fn a_vf_told_of_is_to_be_had_once_its_holder_has_released_it() {
     let mut allocator =
         Allocator::new(vec![pool("default", "p0#0-1")], Settings::default()).unwrap();
-    let [held, other] = [0, 1].map(|number| VfId::local(0, number));
+    let [held, other] = [0, 1].map(|number| FunctionId::local(0, number));
     allocator.restore(held, 1, RestoredState::Held).unwrap();
     for vf in [held, other] {
         allocator.learn(vf, facts(vf));
@@ -229,7 +229,7 @@ fn a_vf_withdrawn_while_held_is_absent_after_a_failure() {
 #[test]
 fn a_journal_that_contradicts_itself() {
     let mut allocator = Allocator::new(vec![pool("default", "p0")], Settings::default()).unwrap();
-    let (vf, other) = (VfId::local(0, 0), VfId::local(0, 1));
+    let (vf, other) = (FunctionId::local(0, 0), FunctionId::local(0, 1));
     assert_eq!(allocator.restore(vf, 1, RestoredState::Held), Ok(()));
     assert_eq!(allocator.restore(vf, 1, RestoredState::Releasing), Ok(()));
     assert_eq!(allocator.state(vf), Some(VfState::Releasing));
@@ -248,7 +248,7 @@ fn a_journal_that_contradicts_itself() {
 #[test]
 fn vfs_take_turns() {
     let mut allocator = allocator(Settings::default());
-    let [first, second] = [0, 1].map(|vf| VfId::local(0, vf));
+    let [first, second] = [0, 1].map(|vf| FunctionId::local(0, vf));
     for (key, vf) in [(1, first), (2, second), (3, first), (4, second)] {
         assert_eq!(allocator.reserve(&request(None), key), Ok(vf));
         assert_eq!(allocator.release(&key), Some(vf));
@@ -263,7 +263,7 @@ fn reservations_outlive_their_pool() {
     allocator.replace_pools(vec![pool("other", "p0#1-9")]).unwrap();
     assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
     assert_eq!(allocator.usage("default"), None);
-    assert_eq!(allocator.pools_of(VfId::local(0, 2)).collect::<Vec<_>>(), ["other"]);
+    assert_eq!(allocator.pools_of(FunctionId::local(0, 2)).collect::<Vec<_>>(), ["other"]);
     let bad = vec![pool("a", "p0"), pool("a", "p0")];
     assert!(allocator.replace_pools(bad).is_err());
     assert_eq!(allocator.usage("other").unwrap().free, 2, "nothing has changed");
@@ -272,13 +272,13 @@ fn reservations_outlive_their_pool() {
 #[test]
 fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
     let mut allocator = allocator(Settings { quarantine_after: 0 });
-    let ports = |vfs: &[u16]| vfs.iter().map(|vf| VfId::local(0, *vf)).collect();
+    let ports = |vfs: &[u16]| vfs.iter().map(|vf| FunctionId::local(0, *vf)).collect();
     allocator.set_ports(ports(&[1]));
-    assert_eq!(allocator.reserve(&request(None), 1), Ok(VfId::local(0, 1)));
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(FunctionId::local(0, 1)));
     allocator.set_ports(ports(&[]));
     allocator.release(&1);
     assert_eq!(allocator.usage("default").unwrap().absent, 2);
-    allocator.withdraw(VfId::local(0, 0), "the host holds it");
+    allocator.withdraw(FunctionId::local(0, 0), "the host holds it");
     allocator.set_ports(ports(&[0, 1]));
     assert_eq!(allocator.usage("default").unwrap().free, 1, "both must hold");
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use vf_alloc::{PfId, VfId};
+use vf_alloc::{FunctionId, PfId};
 
 /// What every alias of the card begins with.
 const CARD: &str = "virtual-nic";
@@ -24,7 +24,7 @@ impl PciAddress {
 
     /// The address of a VF. They are numbered as on a card with ARI, after the PF itself.
     #[must_use]
-    pub fn of(id: VfId) -> Self {
+    pub fn of(id: FunctionId) -> Self {
         let domain = Self::DOMAIN.saturating_add(pf_number(id.pf));
         let function = u32::from(id.vf) + 1;
         let (bus, device) = (function >> 8, (function >> 3) & 0x1f);
@@ -50,12 +50,12 @@ pub struct VirtualVf {
     /// Its PCI address.
     pub pci: PciAddress,
     /// Which VF it is.
-    pub id: VfId,
+    pub id: FunctionId,
 }
 
 /// The alias of a VF's representor, on the DPU's side: `virtual-nic representor pf0vf0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RepresentorAlias(pub VfId);
+pub struct RepresentorAlias(pub FunctionId);
 
 /// The alias of an uplink, on the DPU's side: `virtual-nic uplink p0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +64,7 @@ pub struct UplinkAlias(pub PfId);
 /// The alias of the card's own end of a VF's pair, where the representor is another link:
 /// `virtual-nic wire pf0vf0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WireAlias(pub(crate) VfId);
+pub(crate) struct WireAlias(pub(crate) FunctionId);
 
 /// The alias of the card's own end of an uplink's pair, where the uplink is another link:
 /// `virtual-nic wire p0`.
@@ -84,7 +84,7 @@ pub struct ParseAliasError;
 impl VirtualVf {
     /// The VF of this number, at its PCI address.
     #[must_use]
-    pub fn new(id: VfId) -> Self {
+    pub fn new(id: FunctionId) -> Self {
         Self { pci: PciAddress::of(id), id }
     }
 }
@@ -211,7 +211,7 @@ pub(crate) fn parsed<A: FromStr>(alias: Option<&str>) -> Option<A> {
 }
 
 /// The VF whose pair's inner end has this alias.
-pub(crate) fn vf_of_inner(alias: Option<&str>) -> Option<VfId> {
+pub(crate) fn vf_of_inner(alias: Option<&str>) -> Option<FunctionId> {
     let wired = || parsed(alias).map(|WireAlias(id)| id);
     parsed(alias).map(|RepresentorAlias(id)| id).or_else(wired)
 }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn addresses_count_as_on_a_card_with_ari() {
-        let address = |pf, vf| PciAddress::of(VfId::local(pf, vf)).to_string();
+        let address = |pf, vf| PciAddress::of(FunctionId::local(pf, vf)).to_string();
         assert_eq!(address(0, 0), "d000:00:00.1");
         assert_eq!(address(0, 6), "d000:00:00.7");
         assert_eq!(address(0, 7), "d000:00:01.0");
@@ -250,16 +250,16 @@ mod tests {
 
     #[test]
     fn aliases_read_back_as_written() {
-        let vf = VirtualVf::new(VfId::local(1, 17));
+        let vf = VirtualVf::new(FunctionId::local(1, 17));
         assert_eq!(vf.to_string(), "virtual-nic d001:00:02.2 pf1vf17");
         assert_eq!(vf.to_string().parse(), Ok(vf));
-        let representor = RepresentorAlias(VfId::local(0, 3));
+        let representor = RepresentorAlias(FunctionId::local(0, 3));
         assert_eq!(representor.to_string(), "virtual-nic representor pf0vf3");
         assert_eq!(representor.to_string().parse(), Ok(representor));
         let uplink = UplinkAlias(PfId::local(2));
         assert_eq!(uplink.to_string(), "virtual-nic uplink p2");
         assert_eq!(uplink.to_string().parse(), Ok(uplink));
-        let wire = WireAlias(VfId::local(0, 3));
+        let wire = WireAlias(FunctionId::local(0, 3));
         assert_eq!(wire.to_string(), "virtual-nic wire pf0vf3");
         assert_eq!(wire.to_string().parse(), Ok(wire));
         assert_eq!("virtual-nic wire p0".parse(), Ok(UplinkWireAlias(PfId::local(0))));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Rtnl, VethEnd};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::{
     CardError, Namespaces, Plan, UplinkWireAlias, VirtualVf,
@@ -40,9 +40,9 @@ pub struct Card {
     dpu: Rtnl,
     /// What has the representors, unless the pairs' inner ends are.
     device: Option<Device>,
-    vfs: BTreeMap<VfId, Vf>,
+    vfs: BTreeMap<FunctionId, Vf>,
     /// VFs that died and could not be put back yet.
-    lost: BTreeSet<VfId>,
+    lost: BTreeSet<FunctionId>,
 }
 
 /// What is known of a VF.
@@ -63,7 +63,7 @@ struct Vf {
 
 impl Vf {
     /// What a VF is like when it is made.
-    fn new(id: VfId, inner: u32, namespaces: &Namespaces) -> Self {
+    fn new(id: FunctionId, inner: u32, namespaces: &Namespaces) -> Self {
         Self {
             inner,
             representor: None,
@@ -164,7 +164,7 @@ impl Card {
     }
 
     /// The VF that a link represents on the simulated device.
-    fn represented(&self, link: &Link) -> Option<VfId> {
+    fn represented(&self, link: &Link) -> Option<FunctionId> {
         self.device.as_ref()?.represented(link)
     }
 
@@ -214,7 +214,7 @@ impl Card {
     }
 
     /// Joins a representor to its VF's wire, unless it has been.
-    fn join(&mut self, id: VfId, representor: &Link) -> Result<(), Error> {
+    fn join(&mut self, id: FunctionId, representor: &Link) -> Result<(), Error> {
         let Some(vf) = self.vfs.get_mut(&id) else { return Ok(()) };
         if vf.representor == Some(representor.index) {
             return Ok(());
@@ -240,7 +240,7 @@ impl Card {
 
     /// Learns what the VF behind an inner end is like. That gives its namespace a number in the
     /// DPU's, so that from now on its events come, too.
-    fn look_behind(&mut self, id: VfId, inner: &Link) -> Result<(), Error> {
+    fn look_behind(&mut self, id: FunctionId, inner: &Link) -> Result<(), Error> {
         if !self.vfs.contains_key(&id) {
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl Card {
     }
 
     /// Looks where a VF is that went away, if it did not die.
-    fn look_for(&mut self, id: VfId) -> Result<(), Error> {
+    fn look_for(&mut self, id: FunctionId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id) else { return Ok(()) };
         match self.dpu.link_by_index(vf.inner)? {
             Some(inner) => self.look_behind(id, &inner),
@@ -272,7 +272,7 @@ impl Card {
         Ok(())
     }
 
-    fn inner_gone(&mut self, id: VfId, index: u32) {
+    fn inner_gone(&mut self, id: FunctionId, index: u32) {
         // An event about the inner end before this one may come late.
         if self.vfs.get(&id).is_some_and(|vf| vf.inner == index) {
             self.lost.insert(id);
@@ -294,7 +294,7 @@ impl Card {
 
     /// Puts a VF that died back into the host's namespace, as the kernel does with a real one, and
     /// the inner end into the DPU's. May be tried again after it failed half-way.
-    fn put_back(&mut self, id: VfId) -> Result<(), Error> {
+    fn put_back(&mut self, id: FunctionId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id).cloned() else { return Ok(()) };
         let name = self.plan.kind.inner_name(id);
         if self.dpu.link_by_name(&name)?.is_none() {
@@ -319,7 +319,7 @@ impl Card {
         joined.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
     }
 
-    fn make_again(&mut self, id: VfId, vf: &Vf) -> Result<(), Error> {
+    fn make_again(&mut self, id: FunctionId, vf: &Vf) -> Result<(), Error> {
         let mut end = VethEnd::new(self.free_name(vf)?).mtu(vf.mtu);
         if let Some(mac) = vf.mac {
             end = end.mac(mac);

@@ -3,7 +3,7 @@
 use std::{fmt, fs, io, path::Path};
 
 use netlink::{Devlink, DevlinkDevice, EswitchMode, Link, LinkChange, Netns, Rtnl};
-use vf_alloc::{PfId, VfId};
+use vf_alloc::{FunctionId, PfId};
 
 use crate::{CardError, UplinkAlias, plan::uplink_name};
 
@@ -84,7 +84,7 @@ impl Device {
     }
 
     /// The VF that a link represents on this device.
-    pub(crate) fn represented(&self, link: &Link) -> Option<VfId> {
+    pub(crate) fn represented(&self, link: &Link) -> Option<FunctionId> {
         let port = link.phys_port_name.as_deref().filter(|_| self.has(link))?;
         port.parse().ok()
     }

@@ -1,7 +1,7 @@
 //! What a card is to have, and what its parts are called.
 
 use netlink::MacAddress;
-use vf_alloc::{PfId, VfId};
+use vf_alloc::{FunctionId, PfId};
 
 use crate::{
     CardError, Namespaces, RepresentorAlias, Side, UplinkAlias, UplinkWireAlias, WireAlias,
@@ -28,7 +28,7 @@ pub enum Kind {
 
 impl Kind {
     /// The name of the inner end of a VF's pair.
-    pub(crate) fn inner_name(self, id: VfId) -> String {
+    pub(crate) fn inner_name(self, id: FunctionId) -> String {
         match self {
             Self::Veth => id.to_string(),
             Self::Netdevsim => format!("wire-{id}"),
@@ -36,7 +36,7 @@ impl Kind {
     }
 
     /// Its alias.
-    pub(crate) fn inner_alias(self, id: VfId) -> String {
+    pub(crate) fn inner_alias(self, id: FunctionId) -> String {
         match self {
             Self::Veth => RepresentorAlias(id).to_string(),
             Self::Netdevsim => WireAlias(id).to_string(),
@@ -105,9 +105,9 @@ impl Plan {
         (0..self.pfs).map(move |pf| PfId { controller, pf })
     }
 
-    pub(crate) fn vf_ids(&self) -> impl Iterator<Item = VfId> + use<> {
+    pub(crate) fn vf_ids(&self) -> impl Iterator<Item = FunctionId> + use<> {
         let vfs = self.vfs;
-        self.pf_ids().flat_map(move |pf| (0..vfs).map(move |vf| VfId { pf, vf }))
+        self.pf_ids().flat_map(move |pf| (0..vfs).map(move |vf| FunctionId { pf, vf }))
     }
 
     /// All names that the card needs when it is plugged in.
@@ -140,7 +140,7 @@ pub(crate) fn management_name(controller: u32) -> String {
 }
 
 /// A VF's name on the host, while no pod has given it another.
-pub(crate) fn vf_name(id: VfId) -> String {
+pub(crate) fn vf_name(id: FunctionId) -> String {
     format!("{}v{}", id.pf, id.vf)
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn wire_name(id: PfId) -> String {
 
 /// A VF's first MAC address: the same whenever the card is plugged into this host, and another on
 /// each host. Locally administered.
-pub(crate) fn first_mac(id: VfId, namespaces: &Namespaces) -> MacAddress {
+pub(crate) fn first_mac(id: FunctionId, namespaces: &Namespaces) -> MacAddress {
     let [.., host_high, host_low] = namespaces.host.id().inode.to_be_bytes();
     let [.., pf] = pf_number(id.pf).to_be_bytes();
     let [vf_high, vf_low] = id.vf.to_be_bytes();

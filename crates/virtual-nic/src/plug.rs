@@ -1,7 +1,7 @@
 //! Plugging a card in and pulling it out.
 
 use netlink::{IpNetwork, Link, LinkChange, Request, Rtnl, VethEnd};
-use vf_alloc::{PfId, VfId};
+use vf_alloc::{FunctionId, PfId};
 
 use crate::{
     CardError, Kind, Namespaces, Plan, Side, VirtualVf,
@@ -29,7 +29,7 @@ pub(crate) fn label(alias: &impl ToString) -> LinkChange<'static> {
 /// The request, to the host's side, that makes a VF and the inner end of its pair. Asked from the
 /// DPU's side, older kernels would refuse it if the DPU had a link of the VF's name or index.
 pub(crate) fn make_pair<'a>(
-    id: VfId,
+    id: FunctionId,
     vf: VethEnd<'a>,
     kind: Kind,
     namespaces: &'a Namespaces,
@@ -40,7 +40,7 @@ pub(crate) fn make_pair<'a>(
 }
 
 /// The request, to the DPU's side, that gives the inner end its alias.
-pub(crate) fn label_inner(id: VfId, kind: Kind) -> Request<'static> {
+pub(crate) fn label_inner(id: FunctionId, kind: Kind) -> Request<'static> {
     let label = inner_label(kind, &kind.inner_alias(id));
     Request::change_link_named(&kind.inner_name(id), &label)
 }

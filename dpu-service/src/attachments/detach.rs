@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Instant};
 
 use offload_proto::Failure;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::{
     engine::{Engine, now},
@@ -175,7 +175,7 @@ async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
 
 async fn unprogram_and_write(
     engine: &Engine,
-    vf: VfId,
+    vf: FunctionId,
     changes: Changes,
     milestone: Milestone,
 ) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::{
     overtaken::Overtaken,
@@ -172,7 +172,7 @@ impl Engine {
 
     /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken
     /// back puts the VF into quarantine; the reconciler goes on trying.
-    pub(super) async fn unprogram(&self, vf: VfId) {
+    pub(super) async fn unprogram(&self, vf: FunctionId) {
         match self.ports.unprogram(vf).await {
             Ok(()) => self.registry().doubts().note_unprogrammed(vf),
             Err(leftover) => self.note_leftover(&leftover),

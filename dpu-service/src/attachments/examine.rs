@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bootstrap::Chain;
 use offload_proto::{Failure, Finding, v1::Difference};
 use tokio::time::timeout;
-use vf_alloc::{VfId, VfState};
+use vf_alloc::{FunctionId, VfState};
 
 use super::{
     engine::Engine, listing::vf_views, operators::Operators, registry::Entry, views::VfView,
@@ -60,7 +60,7 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
         let looked = timeout(PATIENCE, differences_of(engine, &record)).await;
         differences.extend(looked.unwrap_or_default());
     }
-    let joined = |vf: &VfId| survey.get(vf).is_some_and(|port| port.membership.is_some());
+    let joined = |vf: &FunctionId| survey.get(vf).is_some_and(|port| port.membership.is_some());
     for vf in survey.keys().filter(|vf| joined(vf)) {
         let looked = timeout(PATIENCE, joined_for_nobody(engine, *vf)).await;
         differences.extend(looked.ok().flatten());
@@ -98,7 +98,7 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
 }
 
 /// A representor that is joined to the fabric for nobody.
-async fn joined_for_nobody(engine: &Engine, vf: VfId) -> Option<Difference> {
+async fn joined_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Difference> {
     if engine.registry().serves(vf) {
         return None;
     }

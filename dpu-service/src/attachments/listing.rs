@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vf_alloc::{Device, VfId, VfState};
+use vf_alloc::{Device, FunctionId, VfState};
 
 use super::{ports::Survey, registry::Registry, views::VfView};
 use crate::model::AttachmentId;
@@ -20,7 +20,7 @@ pub(super) fn vf_views(registry: &Registry, survey: &Survey) -> Vec<VfView> {
     views.into_values().collect()
 }
 
-fn unoffered_view(registry: &Registry, vf: VfId) -> VfView {
+fn unoffered_view(registry: &Registry, vf: FunctionId) -> VfView {
     VfView {
         vf,
         device: Device::default(),

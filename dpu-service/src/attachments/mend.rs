@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::{
     detach::give_back,
@@ -160,7 +160,7 @@ fn note_repair_failed(engine: &Engine, record: &Record, index: Option<u32>, erro
 
 /// Unprograms a representor that serves nobody: a crash between kernel and journal may leave one, and
 /// so may an undo that failed.
-async fn clear_if_unused(engine: &Engine, vf: VfId, depth: Depth) {
+async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
     let is_left_alone = depth == Depth::Quick && engine.registry().doubts().is_stuck(vf);
     if is_left_alone || serves(engine, vf) {
         return;
@@ -185,11 +185,11 @@ async fn clear_if_unused(engine: &Engine, vf: VfId, depth: Depth) {
     }
 }
 
-fn serves(engine: &Engine, vf: VfId) -> bool {
+fn serves(engine: &Engine, vf: FunctionId) -> bool {
     engine.registry().serves(vf)
 }
 
-fn is_unclean(engine: &Engine, vf: VfId) -> bool {
+fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
     engine.registry().doubts().is_unclean(vf)
 }
 

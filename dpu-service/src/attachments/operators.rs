@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
-use vf_alloc::{ClearError, PoolSpec, VfId};
+use vf_alloc::{ClearError, FunctionId, PoolSpec};
 
 use super::{
     detach::release,
@@ -141,7 +141,7 @@ impl Operators<'_> {
     ///
     /// # Errors
     /// [`Reason::VfUnknown`] or [`Reason::VfNotQuarantined`].
-    pub async fn clear_quarantine(self, vf: VfId) -> Result<VfView, Failure> {
+    pub async fn clear_quarantine(self, vf: FunctionId) -> Result<VfView, Failure> {
         let cleared = self.0.registry().clear_quarantine(vf);
         cleared.map_err(|error| {
             let reason = match error {

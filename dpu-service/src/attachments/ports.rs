@@ -15,7 +15,7 @@ use tokio::{
     task::spawn_blocking,
     time::{Instant, timeout},
 };
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::{
     driver::Refused,
@@ -27,13 +27,13 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Representors by VF, as one look at the kernel finds them.
-pub(super) type Survey = BTreeMap<VfId, Surveyed>;
+pub(super) type Survey = BTreeMap<FunctionId, Surveyed>;
 
 /// All representors.
 #[derive(Debug)]
 pub(super) struct Ports {
     programmer: Programmer,
-    locks: KeyedLocks<VfId>,
+    locks: KeyedLocks<FunctionId>,
     /// Counts the kernel's reports.
     reports: watch::Sender<u64>,
     /// How long an attach waits for a representor that the card has not made yet.
@@ -51,7 +51,7 @@ impl Ports {
     }
 
     /// The lock of a VF. Taken after that of a key, where both are needed.
-    pub(super) async fn lock(&self, vf: VfId) -> Held {
+    pub(super) async fn lock(&self, vf: FunctionId) -> Held {
         self.locks.lock(&vf).await
     }
 
@@ -83,7 +83,7 @@ impl Ports {
     }
 
     /// Takes the representor's programming back. The caller holds the VF's lock.
-    pub(super) async fn unprogram(&self, vf: VfId) -> Result<(), Leftover> {
+    pub(super) async fn unprogram(&self, vf: FunctionId) -> Result<(), Leftover> {
         self.on_thread(move |programmer| programmer.unprogram(vf)).await
     }
 
@@ -94,7 +94,7 @@ impl Ports {
     }
 
     /// Whether the VF's representor is joined to the fabric. One that can't be asked for might be.
-    pub(super) async fn is_joined(&self, vf: VfId) -> bool {
+    pub(super) async fn is_joined(&self, vf: FunctionId) -> bool {
         self.on_thread(move |programmer| programmer.is_joined(vf)).await.unwrap_or(true)
     }
 

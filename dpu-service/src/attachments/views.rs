@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
-use vf_alloc::{Device, VfId};
+use vf_alloc::{Device, FunctionId};
 
 use crate::{
     events::Event,
@@ -36,7 +36,7 @@ pub struct AttachmentDetail {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfView {
     /// The VF.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// What its host knows it by. Empty: the host has not told.
     pub device: Device,
     /// Its PCI vendor and device. `None`: the host has not told.

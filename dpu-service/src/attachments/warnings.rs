@@ -1,6 +1,6 @@
 //! What operators should know of though Attach can be served.
 
-use vf_alloc::{PoolSpec, VfId, VfState};
+use vf_alloc::{FunctionId, PoolSpec, VfState};
 
 use super::{
     operators::Operators,
@@ -81,7 +81,7 @@ fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<String> {
     if usage.free > 0 {
         return None;
     }
-    let is_in_pool = |vf: VfId| vfs.pools_of(vf).any(|name| name == pool.name);
+    let is_in_pool = |vf: FunctionId| vfs.pools_of(vf).any(|name| name == pool.name);
     // Without a port it could not be given out either.
     let quarantined = vfs.vfs().filter(|view| {
         view.has_port && matches!(view.state, VfState::Quarantined { .. }) && is_in_pool(view.vf)

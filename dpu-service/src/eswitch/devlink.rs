@@ -11,7 +11,7 @@ use netlink::{
     Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, RateChange,
     RateSubject,
 };
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::{
     Capability, Card, Eswitch, Reading, Refused, Representor, Unsupported,
@@ -109,7 +109,7 @@ impl DevlinkEswitch {
 
     /// What there is in the kernel of the port of a VF, found where it was the last time. `None`:
     /// it is not there any more.
-    fn known_port(&self, vf: VfId) -> Result<Option<DevlinkPort>, Refused> {
+    fn known_port(&self, vf: FunctionId) -> Result<Option<DevlinkPort>, Refused> {
         let Some((device, index)) = self.latest().place_of(vf) else { return Ok(None) };
         let found = self.devlink().port(&device, index);
         let found = found.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
@@ -117,7 +117,7 @@ impl DevlinkEswitch {
     }
 
     /// Looks at everything for the representor of a VF.
-    fn search(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+    fn search(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let found = self.representors()?.into_iter().find(|found| found.vf == vf);
         match self.latest().why_not(vf) {
             Some(why) if found.is_none() => Err(Refused::because(why)),
@@ -303,7 +303,7 @@ impl Eswitch for DevlinkEswitch {
     }
 
     /// Asks only for what is where it was. If it is not, all is looked at.
-    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+    fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let Some(port) = self.known_port(vf)? else {
             return self.search(vf);
         };

@@ -7,7 +7,7 @@ pub mod veth;
 use std::fmt;
 
 use netlink::{Link, LinkEvent, MacAddress};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 pub use crate::driver::{Capability, Fault, Reading, Refused, Unsupported};
 pub(crate) use link::gone_is_done;
@@ -18,7 +18,7 @@ use crate::model::{Bandwidth, PortSettings};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Representor {
     /// The VF behind it.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// Its link's index. Changes when a card makes it anew.
     pub index: u32,
     /// Its link's name.
@@ -37,7 +37,7 @@ pub struct Representor {
 
 impl Representor {
     /// As its link tells. Whether it is limited by other means than the link's queue, it does not.
-    fn of_link(vf: VfId, link: Link) -> Self {
+    fn of_link(vf: FunctionId, link: Link) -> Self {
         Self {
             vf,
             index: link.index,
@@ -121,7 +121,7 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused>;
+    fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused>;
 
     /// Gives the VF its MAC address. Does nothing where the card leaves that to the host.
     ///

@@ -1,7 +1,7 @@
 //! The virtual card's eswitch: a representor is the other end of a VF's veth pair.
 
 use netlink::{Link, LinkEvent};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 use virtual_nic::RepresentorAlias;
 
 use super::{
@@ -35,7 +35,7 @@ impl VethEswitch {
 }
 
 /// The VF that a link of that alias represents. `None`: it is none of the card's representors.
-fn represented_vf(alias: Option<&str>) -> Option<VfId> {
+fn represented_vf(alias: Option<&str>) -> Option<FunctionId> {
     alias?.parse().ok().map(|RepresentorAlias(vf)| vf)
 }
 
@@ -86,7 +86,7 @@ impl Eswitch for VethEswitch {
 
     /// The card names a representor after its VF, so that one question is enough. If somebody renamed
     /// it, its alias finds it.
-    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+    fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let named = self.links.named(&vf.to_string());
         let named = named.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
         match named.and_then(representor) {
@@ -124,7 +124,10 @@ mod tests {
 
     #[test]
     fn only_the_cards_own_representors_count() {
-        assert_eq!(represented_vf(Some("virtual-nic representor pf0vf3")), Some(VfId::local(0, 3)));
+        assert_eq!(
+            represented_vf(Some("virtual-nic representor pf0vf3")),
+            Some(FunctionId::local(0, 3))
+        );
         for alias in [None, Some(""), Some("virtual-nic d000:00:00.1 pf0vf0"), Some("pf0vf3")] {
             assert_eq!(represented_vf(alias), None);
         }

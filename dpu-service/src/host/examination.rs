@@ -8,7 +8,7 @@ use offload_proto::{
     Finding,
     v1::{Difference, Repair, VfPlace},
 };
-use vf_alloc::{Device, VfId};
+use vf_alloc::{Device, FunctionId};
 
 use crate::model::{AttachmentId, Record};
 
@@ -31,7 +31,7 @@ pub struct Examination {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExaminedVf {
     /// The VF.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// What its host knows it by. Empty: not told.
     pub device: Device,
     /// Where it is.

@@ -50,14 +50,14 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
 #[cfg(test)]
 mod tests {
     use netlink::MacAddress;
-    use vf_alloc::VfId;
+    use vf_alloc::FunctionId;
 
     use super::*;
     use crate::model::Bandwidth;
 
     fn settings() -> PortSettings {
         PortSettings {
-            vf: VfId::local(0, 1),
+            vf: FunctionId::local(0, 1),
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
             addresses: Vec::new(),
             mtu: 1500,

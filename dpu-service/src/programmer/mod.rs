@@ -8,7 +8,7 @@ use std::{
 
 use bootstrap::Chain;
 use netlink::{LinkEvent, MacAddress};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::{
     driver::{Capability, Fault, Refused, Unsupported},
@@ -60,12 +60,12 @@ pub struct Repaired {
 pub enum ProgramError {
     /// The card has made no representor for the VF.
     #[error("VF {0} has no representor on this DPU")]
-    NoRepresentor(VfId),
+    NoRepresentor(FunctionId),
     /// The kernel can't be asked.
     #[error("VF {vf} can't be programmed")]
     Unreadable {
         /// The VF.
-        vf: VfId,
+        vf: FunctionId,
         /// Why not.
         source: Refused,
     },
@@ -73,7 +73,7 @@ pub enum ProgramError {
     #[error("VF {vf} can't be programmed")]
     Step {
         /// The VF.
-        vf: VfId,
+        vf: FunctionId,
         /// The step, why, and what is left of it.
         source: saga::Failed<Refused>,
     },
@@ -96,7 +96,7 @@ impl ProgramError {
 #[error("the representor of VF {vf} keeps some of its programming: {what}")]
 pub struct Leftover {
     /// The VF.
-    pub vf: VfId,
+    pub vf: FunctionId,
     /// Which steps, and the kernel's words.
     pub what: String,
 }
@@ -254,7 +254,7 @@ impl Programmer {
     ///
     /// # Errors
     /// What is left.
-    pub fn unprogram(&self, vf: VfId) -> Result<(), Leftover> {
+    pub fn unprogram(&self, vf: FunctionId) -> Result<(), Leftover> {
         let Some(drivers) = &self.drivers else { return Ok(()) };
         let mut port = match drivers.port(&idle(vf)) {
             Ok(port) => port,
@@ -286,7 +286,7 @@ impl Programmer {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    pub fn is_joined(&self, vf: VfId) -> Result<bool, Refused> {
+    pub fn is_joined(&self, vf: FunctionId) -> Result<bool, Refused> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(false) };
         match eswitch.representor(vf)? {
             Some(representor) => Ok(fabric.member(&representor)?.is_some()),
@@ -306,7 +306,7 @@ impl Programmer {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    pub fn survey(&self) -> Result<BTreeMap<VfId, Surveyed>, Refused> {
+    pub fn survey(&self) -> Result<BTreeMap<FunctionId, Surveyed>, Refused> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(BTreeMap::new()) };
         let members = fabric.members()?;
         let survey = |representor: Representor| {
@@ -319,7 +319,7 @@ impl Programmer {
 
 impl Drivers {
     /// Whether that representor was taken away, with all that was programmed of it.
-    fn is_gone(&self, vf: VfId, index: u32) -> bool {
+    fn is_gone(&self, vf: FunctionId, index: u32) -> bool {
         let found = self.eswitch.representor(vf);
         found.is_ok_and(|found| found.is_none_or(|found| found.index != index))
     }
@@ -356,7 +356,7 @@ impl Surveyed {
 }
 
 /// What a VF that serves nobody wants of its representor: undoing needs no more.
-fn idle(vf: VfId) -> PortSettings {
+fn idle(vf: FunctionId) -> PortSettings {
     PortSettings {
         vf,
         mac: MacAddress([0; 6]),
@@ -379,7 +379,7 @@ pub fn leftover_of(error: &ProgramError) -> Option<Leftover> {
 }
 
 /// `Err`: some undos failed.
-fn leftover(vf: VfId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
+fn leftover(vf: FunctionId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
     let one = |left: &saga::Left<Refused>| format!("{}: {}", left.step, Chain(&left.source));
     let what: Vec<_> = left.iter().map(one).collect();
     if what.is_empty() { Ok(()) } else { Err(Leftover { vf, what: what.join("; ") }) }

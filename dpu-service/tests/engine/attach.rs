@@ -10,7 +10,7 @@ use dpu_service::{
     programmer::STEPS,
 };
 use offload_proto::{Reason, capability};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::{
     fake_kernel::DOING,
@@ -178,11 +178,11 @@ async fn a_representor_that_is_late_is_waited_for() {
         ..settings()
     };
     let world = World::with(configuration(), patient, 1).await;
-    world.kernel.take_away(VfId::local(0, 0));
+    world.kernel.take_away(FunctionId::local(0, 0));
     let attach = world.attach(spec("pod"));
     let card = async {
         tokio::task::yield_now().await;
-        world.kernel.make(VfId::local(0, 0));
+        world.kernel.make(FunctionId::local(0, 0));
         world.engine.kernel_changed();
     };
     let (attached, ()) = tokio::join!(attach, card);
@@ -193,7 +193,7 @@ async fn a_representor_that_is_late_is_waited_for() {
 #[tokio::test]
 async fn without_a_representor_attach_fails_by_name() {
     let world = World::with(configuration(), settings(), 1).await;
-    world.kernel.take_away(VfId::local(0, 0));
+    world.kernel.take_away(FunctionId::local(0, 0));
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert!(failure.message.contains("pf0vf0 has no representor"), "{failure}");
     world.check();
@@ -238,7 +238,7 @@ async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
     let wanted =
         AttachSpec { mac: mac("02:5e:00:00:00:01"), device: device("d000:00:00.3"), ..spec("a") };
     let view = world.attach(wanted.clone()).await.unwrap();
-    assert_eq!(view.record.vf, VfId::local(0, 2));
+    assert_eq!(view.record.vf, FunctionId::local(0, 2));
     for (spec, reason) in [
         (AttachSpec { mac: mac("02:5e:00:00:00:01"), ..spec("b") }, Reason::MacInUse),
         (AttachSpec { mac: mac("03:00:00:00:00:01"), ..spec("b") }, Reason::InvalidRequest),
@@ -356,7 +356,7 @@ async fn a_vf_that_is_not_back_is_held() {
     assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);
     assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
     // Still in the pod, then back.
-    let tell = async |in_use: &[VfId]| {
+    let tell = async |in_use: &[FunctionId]| {
         world.say_inventory(&inventory(&world.kernel, in_use)).await;
     };
     tell(&[view.record.vf]).await;

@@ -16,7 +16,7 @@ use dpu_service::{
     programmer::Programmer,
 };
 use netlink::MacAddress;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 /// The methods that do a step, in the steps' order.
 pub(crate) const DOING: [&str; 7] = [
@@ -35,7 +35,7 @@ pub(crate) struct FakeKernel(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    ports: BTreeMap<VfId, Port>,
+    ports: BTreeMap<FunctionId, Port>,
     last_index: u32,
     /// How many calls of a method are refused yet.
     refusals: HashMap<&'static str, u32>,
@@ -69,7 +69,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    fn new(vf: VfId, index: u32) -> Self {
+    fn new(vf: FunctionId, index: u32) -> Self {
         let representor = Representor {
             vf,
             index,
@@ -122,13 +122,13 @@ impl FakeKernel {
     pub(crate) fn with_vfs(count: u16) -> Self {
         let kernel = Self::default();
         for vf in 0..count {
-            kernel.make(VfId::local(0, vf));
+            kernel.make(FunctionId::local(0, vf));
         }
         kernel
     }
 
     /// Makes a representor, or makes it anew.
-    pub(crate) fn make(&self, vf: VfId) {
+    pub(crate) fn make(&self, vf: FunctionId) {
         let mut state = self.lock();
         state.last_index += 1;
         let port = Port::new(vf, state.last_index);
@@ -136,7 +136,7 @@ impl FakeKernel {
     }
 
     /// Takes a representor away.
-    pub(crate) fn take_away(&self, vf: VfId) {
+    pub(crate) fn take_away(&self, vf: FunctionId) {
         self.lock().ports.remove(&vf);
     }
 
@@ -187,7 +187,7 @@ impl FakeKernel {
         Programmer::new(Arc::new(self.clone()), Arc::new(self.clone()))
     }
 
-    pub(crate) fn port(&self, vf: VfId) -> Port {
+    pub(crate) fn port(&self, vf: FunctionId) -> Port {
         self.lock().ports[&vf].clone()
     }
 
@@ -196,7 +196,7 @@ impl FakeKernel {
     }
 
     /// Somebody else meddles with a representor.
-    pub(crate) fn meddle(&self, vf: VfId, meddle: impl Fn(&mut Port)) {
+    pub(crate) fn meddle(&self, vf: FunctionId, meddle: impl Fn(&mut Port)) {
         meddle(self.lock().ports.get_mut(&vf).unwrap());
     }
 
@@ -270,7 +270,7 @@ impl Eswitch for FakeKernel {
         Ok(self.lock().ports.values().map(Port::look).collect())
     }
 
-    fn representor(&self, vf: VfId) -> Result<Option<Representor>, Refused> {
+    fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         Ok(self.lock().ports.get(&vf).map(Port::look))
     }
 

@@ -8,7 +8,7 @@ use dpu_service::{
     sessions::HostCommand,
 };
 use offload_proto::Reason;
-use vf_alloc::{PfId, VfId, VfState};
+use vf_alloc::{FunctionId, PfId, VfState};
 
 use crate::world::{
     VFS, World, configuration, detach_of, hello, host, inventory, key, live, settings, spec,
@@ -65,7 +65,7 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
 }
 
 /// No records, all VFs clean but for one.
-fn hello_where(world: &World, vf: VfId, condition: VfCondition) -> Hello {
+fn hello_where(world: &World, vf: FunctionId, condition: VfCondition) -> Hello {
     let mut hello = hello(&world.kernel, &world.boot_id, &[vf]);
     let vfs = hello.inventory.pfs.iter_mut().flat_map(|pf| &mut pf.vfs);
     vfs.filter(|vf| vf.condition == VfCondition::InUse).for_each(|vf| vf.condition = condition);

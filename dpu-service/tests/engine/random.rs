@@ -132,13 +132,13 @@ async fn act(world: &mut World, action: Action) {
             world.say_inventory(&clean).await;
         }
         Action::Meddle { vf } => {
-            world.kernel.meddle(vf_alloc::VfId::local(0, vf), |port| {
+            world.kernel.meddle(vf_alloc::FunctionId::local(0, vf), |port| {
                 port.membership = Some(dpu_service::fabric::Membership::default());
             });
             world.engine.reconcile(Depth::Thorough).await;
         }
         Action::MakeAnew { vf } => {
-            world.kernel.make(vf_alloc::VfId::local(0, vf));
+            world.kernel.make(vf_alloc::FunctionId::local(0, vf));
             world.engine.reconcile(Depth::Quick).await;
         }
         Action::Hello { lost, in_pod } => {

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use journal::faulty_disk::FULL;
 use netlink::MacAddress;
 use offload_proto::Reason;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::world::{World, configuration, detach_of, key, live, settings, spec};
 
@@ -136,7 +136,7 @@ fn twins(first: &Record) -> Vec<(String, Record)> {
     let own = || Record {
         id: AttachmentId(uuid::Uuid::nil()),
         key: key("twin"),
-        vf: VfId { vf: first.vf.vf ^ 1, ..first.vf },
+        vf: FunctionId { vf: first.vf.vf ^ 1, ..first.vf },
         mac: MacAddress([2, 0, 0, 0, 0, 9]),
         leases: Vec::new(),
         ..first.clone()

@@ -16,7 +16,7 @@ use dpu_service::{
 use offload_proto::Reason;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::{
     fake_kernel::{DOING, Port},
@@ -49,7 +49,7 @@ async fn whatever_was_meddled_with_is_mended() {
 #[tokio::test]
 async fn a_representor_that_serves_nobody_is_unprogrammed() {
     let world = World::new().await;
-    world.kernel.meddle(VfId::local(0, 3), |port| {
+    world.kernel.meddle(FunctionId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
         port.representor.up = true;
     });
@@ -63,7 +63,7 @@ async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
     let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
     let world = World::new().await;
     let view = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap();
-    let vf = VfId::local(0, 3);
+    let vf = FunctionId::local(0, 3);
     let settings = PortSettings { vf, ..view.record.port_settings() };
     // With an MTU alone it is in no fabric, and whoever gets the VF next sets another.
     for next in DOING.iter().skip(2).map(Some).chain([None]) {
@@ -114,12 +114,12 @@ async fn a_detach_waits_for_a_repair_of_its_port() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_waits_until_its_port_is_cleared() {
     let world = World::new().await;
-    world.kernel.meddle(VfId::local(0, 3), |port| {
+    world.kernel.meddle(FunctionId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
     let wanted = AttachSpec { device: Some("d000:00:00.4".into()), ..spec("pod") };
     let attached = waits_for_the_reconciler(&world, "leave", world.attach(wanted)).await;
-    assert_eq!(attached.unwrap().record.vf, VfId::local(0, 3));
+    assert_eq!(attached.unwrap().record.vf, FunctionId::local(0, 3));
     world.check();
 }
 
@@ -251,7 +251,7 @@ async fn a_representor_that_vanishes_during_a_detach_harms_nobody() {
 #[tokio::test]
 async fn a_representor_that_cant_be_unprogrammed_is_told_once_and_left_to_the_timer() {
     let world = World::new().await;
-    let vf = VfId::local(0, 3);
+    let vf = FunctionId::local(0, 3);
     world.kernel.meddle(vf, |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
@@ -316,7 +316,7 @@ async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
 #[tokio::test]
 async fn a_vf_without_a_representor_is_not_given_out() {
     let mut world = World::new().await;
-    let absent = VfId::local(0, 0);
+    let absent = FunctionId::local(0, 0);
     let inventory = hello(&world.kernel, "boot-1", &[]);
     world.kernel.take_away(absent);
     world.engine.reconcile(Depth::Quick).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dpu_service::attachments::{Depth, Settings};
 use offload_proto::Reason;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::world::{VFS, World, configuration, pool, settings, spec};
 
@@ -102,7 +102,7 @@ async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
     }
     assert!(world.engine.status().await.is_empty(), "Attach is served");
 
-    world.engine.operators().clear_quarantine(VfId::local(0, 1)).await.unwrap();
+    world.engine.operators().clear_quarantine(FunctionId::local(0, 1)).await.unwrap();
     assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
     // In use, it is no longer free.
     world.attached("c").await;
@@ -132,7 +132,7 @@ async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
 async fn quarantine_is_not_blamed_for_a_card_that_is_gone() {
     let world = strict(1).await;
     fails(&world, "a").await;
-    world.kernel.take_away(VfId::local(0, 0));
+    world.kernel.take_away(FunctionId::local(0, 0));
     world.engine.reconcile(Depth::Quick).await;
     assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
 }

@@ -23,7 +23,7 @@ use journal::faulty_disk::{FULL, Fate, FaultyDisk};
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason};
 use tempfile::TempDir;
-use vf_alloc::{PfId, PoolSpec, VfId};
+use vf_alloc::{FunctionId, PfId, PoolSpec};
 
 use crate::fake_kernel::FakeKernel;
 
@@ -191,7 +191,7 @@ impl World {
         self.engine.hosts().inventory(&host(), session, inventory).unwrap().await.unwrap();
     }
 
-    fn vfs_of(&self, live: &[LiveAttachment]) -> Vec<VfId> {
+    fn vfs_of(&self, live: &[LiveAttachment]) -> Vec<FunctionId> {
         let views = self.list();
         let is_live = |view: &&AttachmentView| live.iter().any(|live| live.id == view.record.id);
         views.iter().filter(is_live).map(|view| view.record.vf).collect()
@@ -298,7 +298,7 @@ fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {
 }
 
 /// A hello that offers all of PF 0's VFs that have a representor, but for those in use.
-pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hello {
+pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[FunctionId]) -> Hello {
     Hello {
         connection: ConnectionNumber::default(),
         agent_version: "1".into(),
@@ -311,8 +311,8 @@ pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[VfId]) -> Hell
     }
 }
 
-pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[VfId]) -> Inventory {
-    let function = |vf: VfId| VirtualFunction {
+pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[FunctionId]) -> Inventory {
+    let function = |vf: FunctionId| VirtualFunction {
         number: vf.vf,
         device: format!("d000:00:00.{}", vf.vf + 1).into(),
         condition: if in_use.contains(&vf) { VfCondition::InUse } else { VfCondition::Clean },

@@ -29,7 +29,7 @@ use nix::{
     },
 };
 use serde_json::Value;
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use crate::support::{self, TestNetns};
 
@@ -67,7 +67,7 @@ impl Dpu {
         let pod = Pod {
             netns: TestNetns::new(),
             settings: PortSettings {
-                vf: VfId::local(0, number),
+                vf: FunctionId::local(0, number),
                 mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
                 addresses: Vec::new(),
                 mtu: 1500,

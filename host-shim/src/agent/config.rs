@@ -142,11 +142,11 @@ pub struct PfSettings {
     pub address: PciAddress,
     /// How the DPU numbers it. `None`: as the function of its address.
     #[serde(default)]
-    pub number: Option<u32>,
+    pub number: Option<u16>,
 }
 
 impl PfSettings {
-    fn number(&self) -> u32 {
+    fn number(&self) -> u16 {
         self.number.unwrap_or(self.address.function.into())
     }
 }

@@ -4,10 +4,10 @@ mod pci;
 mod virtual_card;
 
 use std::{fmt::Debug, net::IpAddr};
-use vf_alloc::Device;
+use vf_alloc::{Device, FunctionId, PfId};
 
 use netlink::{Error, IpNetwork, Link, MacAddress, Portrait, Rtnl};
-use offload_proto::v1;
+use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use sriov::Handover;
 
@@ -17,21 +17,34 @@ pub use virtual_card::VirtualCard;
 /// Which VF a link is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfIdentity {
-    /// The controller that its PF belongs to.
-    pub controller: u32,
-    /// Its PF's number.
-    pub pf: u32,
-    /// Its number within its PF.
-    pub vf: u32,
+    /// How the DPU numbers it.
+    pub id: FunctionId,
     /// What it is known by, whatever its link is called and wherever that is.
     pub device: Device,
 }
 
-impl From<v1::Vf> for VfIdentity {
-    fn from(vf: v1::Vf) -> Self {
-        let v1::Vf { controller, pf, vf, device, .. } = vf;
-        Self { controller, pf, vf, device: device.into() }
+impl From<&VfIdentity> for v1::Vf {
+    fn from(VfIdentity { id, device }: &VfIdentity) -> Self {
+        Self {
+            controller: id.pf.controller,
+            pf: id.pf.pf.into(),
+            vf: id.vf.into(),
+            device: device.to_string(),
+        }
     }
+}
+
+/// Which VF a message of the DPU names.
+///
+/// # Errors
+/// Of kind *internal*: there can be none of its numbers.
+pub(crate) fn identity_of(vf: Option<&v1::Vf>) -> Result<VfIdentity, Failure> {
+    let v1::Vf { controller, pf, vf, device } = vf.cloned().unwrap_or_default();
+    let refused = |error| {
+        Failure::new(Reason::Internal, format!("the DPU names a VF that can't be: {error}"))
+    };
+    let id = FunctionId::from_numbers(controller, pf, vf);
+    id.map(|id| VfIdentity { id, device: device.into() }).map_err(refused)
 }
 
 /// What the VF of a message is known by.
@@ -168,7 +181,7 @@ pub trait VfSource: Debug + Send + Sync {
     }
 
     /// The VFs that a PF has now, by device, where their number can be changed.
-    fn vfs_of(&self, _controller: u32, _pf: u32) -> Vec<Device> {
+    fn vfs_of(&self, _pf: PfId) -> Vec<Device> {
         Vec::new()
     }
 
@@ -213,8 +226,7 @@ pub trait VfSource: Debug + Send + Sync {
     /// What is in the way, such as a VF of it that is `in_use`, by device.
     fn is_change_due(
         &self,
-        _controller: u32,
-        _pf: u32,
+        _pf: PfId,
         _count: u32,
         _in_use: &[Device],
     ) -> Result<bool, ProvideError> {
@@ -226,13 +238,7 @@ pub trait VfSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why it has another number of VFs still.
-    fn provide(
-        &self,
-        _controller: u32,
-        _pf: u32,
-        _count: u32,
-        _in_use: &[Device],
-    ) -> Result<bool, ProvideError> {
+    fn provide(&self, _pf: PfId, _count: u32, _in_use: &[Device]) -> Result<bool, ProvideError> {
         Err(ProvideError::Fixed)
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use netlink::{Link, Rtnl};
 use sriov::{Handover, PciAddress, Provisioning, Sysfs};
-use vf_alloc::Device;
+use vf_alloc::{Device, PfId};
 
 use super::{
     OtherVf, PfFacts, PfPort, ProvideError, RenewalError, VfIdentity, VfSource, Whereabouts,
@@ -36,7 +36,7 @@ pub struct PciPf {
     /// Where it is.
     pub address: PciAddress,
     /// How the DPU numbers it.
-    pub number: u32,
+    pub number: u16,
 }
 
 /// Why the VFs of PCI cards can't be used.
@@ -51,7 +51,7 @@ pub enum PciError {
         "PFs {0} and {1} would both be PF {2} of the DPU: name those that belong to it in \
          vf_source.pfs"
     )]
-    SameNumber(PciAddress, PciAddress, u32),
+    SameNumber(PciAddress, PciAddress, u16),
 }
 
 /// The VFs of PCI cards.
@@ -64,7 +64,7 @@ pub struct PciCards {
     /// The PFs in use are those that are listed.
     is_listed: bool,
     /// The PFs by number.
-    pfs: Mutex<BTreeMap<u32, PciAddress>>,
+    pfs: Mutex<BTreeMap<u16, PciAddress>>,
     /// The VFs that were seen.
     seen: Mutex<HashMap<PciAddress, VfIdentity>>,
 }
@@ -108,17 +108,19 @@ impl PciCards {
             return Some(identity.clone());
         }
         let vf = logged(self.sysfs.virtual_function(address)).flatten()?;
-        let identity = self.identity_of(address, self.number_of(vf.pf)?, vf.number);
+        let identity = self.identity_of(address, self.number_of(vf.pf)?, vf.number)?;
         locked(&self.seen).insert(address, identity.clone());
         Some(identity)
     }
 
-    fn identity_of(&self, address: PciAddress, pf: u32, vf: u32) -> VfIdentity {
-        VfIdentity { controller: self.controller, pf, vf, device: device_at(address) }
+    /// `None`: it has a number that no VF can have.
+    fn identity_of(&self, address: PciAddress, pf: u16, vf: u32) -> Option<VfIdentity> {
+        let id = PfId { controller: self.controller, pf }.function(vf).ok()?;
+        Some(VfIdentity { id, device: device_at(address) })
     }
 
     /// The number of a PF. `None`: it is not used.
-    fn number_of(&self, address: PciAddress) -> Option<u32> {
+    fn number_of(&self, address: PciAddress) -> Option<u16> {
         let mut pfs = locked(&self.pfs);
         if let Some((number, _)) = pfs.iter().find(|(_, pf)| **pf == address) {
             return Some(*number);
@@ -142,12 +144,12 @@ impl PciCards {
         if driver.is_some() { Whereabouts::Elsewhere } else { Whereabouts::Unbound }
     }
 
-    fn pf_address(&self, number: u32) -> Option<PciAddress> {
+    fn pf_address(&self, number: u16) -> Option<PciAddress> {
         locked(&self.pfs).get(&number).copied()
     }
 
-    fn own_pf(&self, controller: u32, number: u32) -> Result<PciAddress, ProvideError> {
-        let pf = self.pf_address(number).filter(|_| controller == self.controller);
+    fn own_pf(&self, pf: PfId) -> Result<PciAddress, ProvideError> {
+        let pf = self.pf_address(pf.pf).filter(|_| pf.controller == self.controller);
         pf.ok_or(ProvideError::UnknownPf)
     }
 
@@ -178,7 +180,7 @@ impl VfSource for PciCards {
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
-        let pf = self.pf_address(vf.pf);
+        let pf = self.pf_address(vf.id.pf.pf);
         let facts = pf.and_then(|pf| logged(self.facts(pf)));
         facts.unwrap_or_else(|| PfFacts {
             device: pf.map(device_at).unwrap_or_default(),
@@ -194,8 +196,8 @@ impl VfSource for PciCards {
         exists
     }
 
-    fn vfs_of(&self, controller: u32, pf: u32) -> Vec<Device> {
-        let pf = self.own_pf(controller, pf).ok();
+    fn vfs_of(&self, pf: PfId) -> Vec<Device> {
+        let pf = self.own_pf(pf).ok();
         let vfs = pf.and_then(|pf| logged(self.sysfs.vf_addresses(pf))).unwrap_or_default();
         vfs.into_iter().map(|(_, vf)| device_at(vf)).collect()
     }
@@ -215,7 +217,7 @@ impl VfSource for PciCards {
         for (number, pf) in pfs {
             let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
             let identities =
-                vfs.into_iter().map(|(vf, address)| self.identity_of(address, number, vf));
+                vfs.into_iter().filter_map(|(vf, address)| self.identity_of(address, number, vf));
             others.extend(identities.filter(|vf| !is_known(&vf.device)).map(|identity| {
                 let whereabouts = self.whereabouts(&identity.device);
                 OtherVf { identity, whereabouts }
@@ -234,29 +236,17 @@ impl VfSource for PciCards {
 
     fn pf_port(&self, device: &Device) -> Option<PfPort> {
         let identity = self.identity(address_of(device)?).filter(|_| self.is_legacy)?;
-        let pf = self.pf_address(identity.pf)?;
-        Some(PfPort { pf: device_at(pf), vf: identity.vf })
+        let pf = self.pf_address(identity.id.pf.pf)?;
+        Some(PfPort { pf: device_at(pf), vf: identity.id.vf.into() })
     }
 
-    fn is_change_due(
-        &self,
-        controller: u32,
-        pf: u32,
-        count: u32,
-        in_use: &[Device],
-    ) -> Result<bool, ProvideError> {
-        let pf = self.own_pf(controller, pf)?;
+    fn is_change_due(&self, pf: PfId, count: u32, in_use: &[Device]) -> Result<bool, ProvideError> {
+        let pf = self.own_pf(pf)?;
         Ok(self.sysfs.is_change_due(pf, count, &addresses_of(in_use))?)
     }
 
-    fn provide(
-        &self,
-        controller: u32,
-        pf: u32,
-        count: u32,
-        in_use: &[Device],
-    ) -> Result<bool, ProvideError> {
-        let pf = self.own_pf(controller, pf)?;
+    fn provide(&self, pf: PfId, count: u32, in_use: &[Device]) -> Result<bool, ProvideError> {
+        let pf = self.own_pf(pf)?;
         let in_use = addresses_of(in_use);
         if !self.sysfs.is_change_due(pf, count, &in_use)? {
             return Ok(false);
@@ -324,6 +314,8 @@ mod tests {
 
     use super::*;
 
+    const PF: PfId = PfId { controller: 1, pf: 0 };
+
     /// Two cards of one PF each, the first with two VFs.
     fn machine() -> TempDir {
         let root = tempfile::tempdir().unwrap();
@@ -352,8 +344,8 @@ mod tests {
         fs::write(device(root, address).join("device"), "0x101d\n").unwrap();
     }
 
-    fn cards(root: &Path, pfs: &[(&str, u32)]) -> Result<PciCards, PciError> {
-        let pf = |(address, number): &(&str, u32)| PciPf {
+    fn cards(root: &Path, pfs: &[(&str, u16)]) -> Result<PciCards, PciError> {
+        let pf = |(address, number): &(&str, u16)| PciPf {
             address: address.parse().unwrap(),
             number: *number,
         };
@@ -378,7 +370,7 @@ mod tests {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 5)]).unwrap();
         let vf = cards.vf_of(&link("anything", "0000:03:00.3")).unwrap();
-        assert_eq!((vf.controller, vf.pf, vf.vf), (1, 5, 1));
+        assert_eq!(vf.id.to_string(), "c1pf5vf1");
         assert_eq!(cards.vf_of(&link("pf", "0000:03:00.0")), None);
         let mut on_another_bus = link("a", "0000:03:00.3");
         on_another_bus.parent_bus = Some("auxiliary".into());
@@ -395,7 +387,7 @@ mod tests {
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let listed = |known: &str| {
             let others = cards.other_vfs(&|device| device.as_str() == known);
-            others.iter().map(|vf| (vf.identity.vf, vf.whereabouts)).collect::<Vec<_>>()
+            others.iter().map(|vf| (vf.identity.id.vf, vf.whereabouts)).collect::<Vec<_>>()
         };
         let idle = Whereabouts::HandedOver(Handover::Idle);
         assert_eq!(listed(""), [(0, idle), (1, Whereabouts::Unbound)]);
@@ -411,9 +403,9 @@ mod tests {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let in_use = ["0000:03:00.3".into()];
-        assert!(!cards.is_change_due(1, 0, 2, &in_use).unwrap());
-        assert!(cards.is_change_due(1, 0, 4, &[]).unwrap());
-        let refused = cards.is_change_due(1, 0, 4, &in_use).unwrap_err();
+        assert!(!cards.is_change_due(PF, 2, &in_use).unwrap());
+        assert!(cards.is_change_due(PF, 4, &[]).unwrap());
+        let refused = cards.is_change_due(PF, 4, &in_use).unwrap_err();
         assert!(matches!(refused, ProvideError::Card(sriov::Error::InUse { .. })));
     }
 
@@ -421,13 +413,13 @@ mod tests {
     fn a_vf_has_the_number_that_it_has_now() {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
-        let number_of = |address: &str| cards.vf_of(&link("v", address)).map(|vf| vf.vf);
+        let number_of = |address: &str| cards.vf_of(&link("v", address)).map(|vf| vf.id.vf);
         assert_eq!(number_of("0000:03:00.3"), Some(1));
         let pf = device(root.path(), "0000:03:00.0");
         fs::remove_file(pf.join("virtfn1")).unwrap();
         fs::rename(pf.join("virtfn0"), pf.join("virtfn1")).unwrap();
         symlink("../0000:03:00.3", pf.join("virtfn0")).unwrap();
-        assert!(cards.provide(1, 0, 4, &[]).unwrap());
+        assert!(cards.provide(PF, 4, &[]).unwrap());
         assert_eq!(number_of("0000:03:00.3"), Some(0), "its number depends on how many there are");
 
         fs::remove_dir_all(device(root.path(), "0000:03:00.3")).unwrap();
@@ -451,6 +443,9 @@ mod tests {
         let root = machine();
         let cards = cards(root.path(), &[("0000:04:00.0", 0)]).unwrap();
         assert_eq!(cards.vf_of(&link("v", "0000:03:00.2")), None);
-        assert!(matches!(cards.provide(1, 3, 4, &[]), Err(ProvideError::UnknownPf)));
+        assert!(matches!(
+            cards.provide(PfId { pf: 3, ..PF }, 4, &[]),
+            Err(ProvideError::UnknownPf)
+        ));
     }
 }

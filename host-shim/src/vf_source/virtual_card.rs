@@ -2,7 +2,7 @@
 
 use netlink::{Link, Rtnl};
 use sriov::PciAddress;
-use vf_alloc::Device;
+use vf_alloc::{Device, FunctionId};
 use virtual_nic::VirtualVf;
 
 use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfSource};
@@ -33,12 +33,7 @@ impl VirtualCard {
 impl VfSource for VirtualCard {
     fn vf_of(&self, link: &Link) -> Option<VfIdentity> {
         let vf: VirtualVf = link.alias.as_deref()?.parse().ok()?;
-        let identity = VfIdentity {
-            controller: vf.id.pf.controller,
-            pf: u32::from(vf.id.pf.pf),
-            vf: u32::from(vf.id.vf),
-            device: vf.pci.to_string().into(),
-        };
+        let identity = VfIdentity { id: vf.id, device: vf.pci.to_string().into() };
         self.uses(&identity).then_some(identity)
     }
 
@@ -77,12 +72,8 @@ fn pf_device(vf: &VfIdentity) -> Device {
 
 /// Cards of one host differ in their controller, and name their VFs after it but for controller 0.
 fn state(vf: &VfIdentity) -> OwnState {
-    let VfIdentity { controller, pf, vf, .. } = vf;
-    let name = match controller {
-        0 => format!("p{pf}v{vf}"),
-        _ => format!("c{controller}p{pf}v{vf}"),
-    };
-    OwnState { name, mac: None, mtu: OWN_MTU, portrait: None }
+    let FunctionId { pf, vf } = vf.id;
+    OwnState { name: format!("{pf}v{vf}"), mac: None, mtu: OWN_MTU, portrait: None }
 }
 
 #[cfg(test)]
@@ -96,7 +87,7 @@ mod tests {
         assert_eq!(card.vf_of(&link), None);
         link.alias = Some("virtual-nic d001:00:00.3 pf1vf2".into());
         let vf = card.vf_of(&link).unwrap();
-        assert_eq!((vf.pf, vf.vf, vf.device.as_str()), (1, 2, "d001:00:00.3"));
+        assert_eq!((vf.id, vf.device.as_str()), (FunctionId::local(1, 2), "d001:00:00.3"));
         assert_eq!(card.usual_state(&vf).unwrap().name, "p1v2");
         assert_eq!(card.pf_of(&vf).device.as_str(), "d001:00:00.0");
     }
@@ -109,7 +100,7 @@ mod tests {
         assert_eq!(card.vf_of(&link), None);
         link.alias = Some("virtual-nic d010:00:00.3 c1pf0vf2".into());
         let vf = card.vf_of(&link).unwrap();
-        assert_eq!((vf.controller, vf.pf, vf.vf), (1, 0, 2));
+        assert_eq!(vf.id.to_string(), "c1pf0vf2");
         assert_eq!(card.usual_state(&vf).unwrap().name, "c1p0v2");
     }
 }

@@ -12,7 +12,7 @@ use offload_proto::{
     form::{self, CONTAINER_ID_LIMIT, is_container_id, is_interface_name},
     v1,
 };
-use vf_alloc::{Device, PfId, VfId};
+use vf_alloc::{Device, FunctionId, NumberError, PfId};
 
 pub(crate) use examination::examination;
 
@@ -306,7 +306,7 @@ fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Fail
     if pf.vfs.len() > MOST_VFS {
         return Err(invalid(format!("PF {id} has {} VFs; {MOST_VFS} are the most", pf.vfs.len())));
     }
-    let vfs = pf.vfs.iter().map(virtual_function).collect::<Result<Vec<_>, _>>()?;
+    let vfs = pf.vfs.iter().map(|vf| virtual_function(id, vf)).collect::<Result<Vec<_>, _>>()?;
     let mut seen = HashSet::new();
     if let Some(twice) = vfs.iter().find(|vf| !seen.insert(vf.number)) {
         return Err(invalid(format!("PF {id} has VF {} twice", twice.number)));
@@ -315,7 +315,7 @@ fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Fail
     Ok(PhysicalFunction { id, vendor_id, device_id: pci_id("device_id", &pf.device_id)?, vfs })
 }
 
-fn virtual_function(vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
+fn virtual_function(pf: PfId, vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
     let condition = match vf.condition() {
         v1::VfCondition::Clean => VfCondition::Clean,
         v1::VfCondition::InUse => VfCondition::InUse,
@@ -326,16 +326,16 @@ fn virtual_function(vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure
         // A condition of a later version is none in which the VF may be given out.
         v1::VfCondition::Unspecified => VfCondition::Missing,
     };
-    let number = number("VF", vf.vf)?;
+    let number = pf.function(vf.vf).map_err(|error| no_such(&error))?.vf;
     Ok(VirtualFunction { number, device: device(&vf.device)?, condition })
 }
 
-fn number(what: &str, number: u32) -> Result<u16, Failure> {
-    u16::try_from(number).map_err(|_| invalid(format!("there is no {what} {number}")))
+fn no_such(error: &NumberError) -> Failure {
+    invalid(error.to_string())
 }
 
 fn pf_id(controller: u32, pf: u32) -> Result<PfId, Failure> {
-    Ok(PfId { controller, pf: number("PF", pf)? })
+    PfId::from_numbers(controller, pf).map_err(|error| no_such(&error))
 }
 
 fn pci_id(what: &str, text: &str) -> Result<u16, Failure> {
@@ -346,9 +346,9 @@ fn pci_id(what: &str, text: &str) -> Result<u16, Failure> {
 }
 
 /// The VF that an operator names.
-pub(crate) fn vf(vf: Option<v1::Vf>) -> Result<VfId, Failure> {
+pub(crate) fn vf(vf: Option<v1::Vf>) -> Result<FunctionId, Failure> {
     let vf = vf.ok_or_else(|| invalid("the request names no VF"))?;
-    Ok(VfId { pf: pf_id(vf.controller, vf.pf)?, vf: number("VF", vf.vf)? })
+    FunctionId::from_numbers(vf.controller, vf.pf, vf.vf).map_err(|error| no_such(&error))
 }
 
 /// How long to wait for hosts. 0: as long as is usual.

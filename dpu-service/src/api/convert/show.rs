@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use offload_proto::v1;
-use vf_alloc::{Device, PfId, Policy, VfId, VfState};
+use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
 use crate::{
     attachments::{Applied, AttachmentDetail, NetworkView, Origin, PoolView, SubnetUsage, VfView},
@@ -84,7 +84,7 @@ pub(crate) fn examined_vf(found: &ExaminedVf) -> v1::ExaminedVf {
     }
 }
 
-pub(crate) fn vf(id: VfId, device: &Device) -> v1::Vf {
+pub(crate) fn vf(id: FunctionId, device: &Device) -> v1::Vf {
     v1::Vf {
         controller: id.pf.controller,
         pf: id.pf.pf.into(),

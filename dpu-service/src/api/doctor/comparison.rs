@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use offload_proto::{Finding, v1};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::{Shared, hosts::HostHalf};
 use crate::{
@@ -57,7 +57,7 @@ impl Comparison {
     }
 
     /// The VFs as their own hosts found them.
-    fn found_vfs(&self) -> HashMap<VfId, &ExaminedVf> {
+    fn found_vfs(&self) -> HashMap<FunctionId, &ExaminedVf> {
         let owner = |half: &VfHalf| (half.view.vf, half.view.host.clone());
         let owners: HashMap<_, _> = self.dpu.vfs.iter().map(owner).collect();
         let mut found = HashMap::new();
@@ -74,7 +74,11 @@ impl Comparison {
 
     /// What the host found, and what it has otherwise than the DPU. What it left out of its answer it
     /// may have all the same.
-    fn of_host(&self, host: &HostHalf, found: &HashMap<VfId, &ExaminedVf>) -> Vec<v1::Difference> {
+    fn of_host(
+        &self,
+        host: &HostHalf,
+        found: &HashMap<FunctionId, &ExaminedVf>,
+    ) -> Vec<v1::Difference> {
         let name = &host.view.name;
         let examination = match &host.found {
             Ok(examination) => examination,
@@ -99,7 +103,7 @@ impl Comparison {
     fn vfs_unknown_to_host(
         &self,
         host: &HostName,
-        found: &HashMap<VfId, &ExaminedVf>,
+        found: &HashMap<FunctionId, &ExaminedVf>,
     ) -> impl Iterator<Item = v1::Difference> {
         let unknown = self
             .vfs_of(host)
@@ -112,7 +116,7 @@ impl Comparison {
     fn without_representor(
         &self,
         host: &HostName,
-        found: &HashMap<VfId, &ExaminedVf>,
+        found: &HashMap<FunctionId, &ExaminedVf>,
     ) -> impl Iterator<Item = v1::Difference> {
         let lacking = self.vfs_of(host).filter(|VfHalf { view, .. }| {
             let is_without = self.dpu.has_representors && view.representor.is_empty();
@@ -220,7 +224,7 @@ fn show_host(host: &HostHalf) -> v1::DiagnosedHost {
     }
 }
 
-fn show_vf(half: &VfHalf, found: &HashMap<VfId, &ExaminedVf>) -> v1::DiagnosedVf {
+fn show_vf(half: &VfHalf, found: &HashMap<FunctionId, &ExaminedVf>) -> v1::DiagnosedVf {
     let VfHalf { view, joined } = half;
     let not_told = || v1::ExaminedVf {
         vf: Some(show::vf(view.vf, &view.device)),
@@ -257,7 +261,7 @@ mod tests {
     /// A VF of node-1 with a representor.
     fn vf(number: u16, attachment: Option<AttachmentId>) -> VfHalf {
         let view = VfView {
-            vf: VfId { vf: number, ..record().vf },
+            vf: FunctionId { vf: number, ..record().vf },
             device: vf_alloc::Device::default(),
             device_ids: None,
             host: Some(HostName("node-1".into())),

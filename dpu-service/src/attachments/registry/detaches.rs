@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::hosts::ServedHosts;
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 
 /// As of when the latest Detach of each VF spoke, and the boot that this time belongs to.
 #[derive(Debug, Default)]
-pub(super) struct Detaches(HashMap<VfId, (String, HostTime)>);
+pub(super) struct Detaches(HashMap<FunctionId, (String, HostTime)>);
 
 impl Detaches {
     /// Notes as of when the host has given the attachment back, with its VF or without. A time that its
@@ -36,7 +36,7 @@ impl Detaches {
     }
 
     /// The VFs of which a Detach has spoken after `as_of` in this boot.
-    pub(super) fn after(&self, boot_id: &str, as_of: HostTime) -> HashSet<VfId> {
+    pub(super) fn after(&self, boot_id: &str, as_of: HostTime) -> HashSet<FunctionId> {
         if as_of == HostTime::default() {
             return HashSet::new();
         }

@@ -2,49 +2,49 @@
 
 use std::collections::BTreeSet;
 
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 /// VFs that are not as their records, or the lack of any, want them.
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
     /// In quarantine because their host holds them for nobody that the journal knows.
-    unaccounted: BTreeSet<VfId>,
+    unaccounted: BTreeSet<FunctionId>,
     /// Their representors kept some of their programming when it was taken back. They may have left
     /// the fabric, so that no look at its ports finds them.
-    unclean: BTreeSet<VfId>,
+    unclean: BTreeSet<FunctionId>,
     /// Their representors serve nobody and can't be unprogrammed; that was told.
-    stuck: BTreeSet<VfId>,
+    stuck: BTreeSet<FunctionId>,
 }
 
 impl Doubts {
-    pub(super) fn note_unaccounted(&mut self, vfs: &[VfId]) {
+    pub(super) fn note_unaccounted(&mut self, vfs: &[FunctionId]) {
         self.unaccounted.extend(vfs);
     }
 
     /// The host has the VF back, clean. Tells whether it was unaccounted.
-    pub(super) fn end_unaccounted(&mut self, vf: VfId) -> bool {
+    pub(super) fn end_unaccounted(&mut self, vf: FunctionId) -> bool {
         self.unaccounted.remove(&vf)
     }
 
-    pub(super) fn note_unclean(&mut self, vf: VfId) {
+    pub(super) fn note_unclean(&mut self, vf: FunctionId) {
         self.unclean.insert(vf);
     }
 
-    pub(crate) fn is_unclean(&self, vf: VfId) -> bool {
+    pub(crate) fn is_unclean(&self, vf: FunctionId) -> bool {
         self.unclean.contains(&vf)
     }
 
     /// Tells whether that is news.
-    pub(crate) fn note_stuck(&mut self, vf: VfId) -> bool {
+    pub(crate) fn note_stuck(&mut self, vf: FunctionId) -> bool {
         self.stuck.insert(vf)
     }
 
-    pub(crate) fn is_stuck(&self, vf: VfId) -> bool {
+    pub(crate) fn is_stuck(&self, vf: FunctionId) -> bool {
         self.stuck.contains(&vf)
     }
 
     /// The VF's representor is unprogrammed.
-    pub(crate) fn note_unprogrammed(&mut self, vf: VfId) {
+    pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
         self.unclean.remove(&vf);
         self.stuck.remove(&vf);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use offload_proto::Failure;
-use vf_alloc::{HostId, VfFacts, VfId};
+use vf_alloc::{FunctionId, HostId, VfFacts};
 
 use super::{Registry, ServedHosts};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How the VFs of an inventory are, but for those of which it is outdated.
-pub(crate) type Conditions = HashMap<VfId, VfCondition>;
+pub(crate) type Conditions = HashMap<FunctionId, VfCondition>;
 
 /// What an inventory told.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(crate) struct Heard {
     /// How the VFs are.
     pub(crate) conditions: Conditions,
     /// VFs that left quarantine, since the host has them back.
-    pub(crate) cleared: Vec<VfId>,
+    pub(crate) cleared: Vec<FunctionId>,
 }
 
 impl Registry {
@@ -46,13 +46,14 @@ impl Registry {
                 heard.cleared.push(vf);
             }
         }
-        let is_listed = |vf: &VfId| heard.conditions.contains_key(vf) || outdated.contains(vf);
+        let is_listed =
+            |vf: &FunctionId| heard.conditions.contains_key(vf) || outdated.contains(vf);
         self.withdraw_unlisted(host, is_listed);
         Ok(heard)
     }
 
     /// Tells whether that ended the VF's quarantine.
-    fn note_condition(&mut self, vf: VfId, facts: VfFacts, condition: VfCondition) -> bool {
+    fn note_condition(&mut self, vf: FunctionId, facts: VfFacts, condition: VfCondition) -> bool {
         match condition {
             VfCondition::Clean => {
                 self.vfs.offer(vf, facts);
@@ -69,7 +70,7 @@ impl Registry {
     }
 
     /// VFs that the host no longer lists are no longer to be had.
-    fn withdraw_unlisted(&mut self, host: &HostName, is_listed: impl Fn(&VfId) -> bool) {
+    fn withdraw_unlisted(&mut self, host: &HostName, is_listed: impl Fn(&FunctionId) -> bool) {
         let known = self.vfs.vfs().map(|view| view.vf);
         let of_host = known.filter(|vf| self.hosts.has(host, vf.pf));
         let unlisted: Vec<_> = of_host.filter(|vf| !is_listed(vf)).collect();
@@ -85,7 +86,7 @@ impl Registry {
         &mut self,
         live: &[LiveAttachment],
         conditions: &Conditions,
-    ) -> (Vec<VfId>, String) {
+    ) -> (Vec<FunctionId>, String) {
         let unknown = live.iter().filter(|live| self.entries.get(live.id).is_none());
         let unknown: Vec<_> = unknown.map(|live| live.id.to_string()).collect();
         if unknown.is_empty() {
@@ -110,7 +111,7 @@ fn listed(
     number: HostId,
     inventory: &Inventory,
     hosts: &ServedHosts,
-) -> Vec<(VfId, VfFacts, VfCondition)> {
+) -> Vec<(FunctionId, VfFacts, VfCondition)> {
     let own = inventory.pfs.iter().filter(|pf| hosts.has(host, pf.id));
     let vfs = own.flat_map(|pf| {
         pf.vfs.iter().map(|function| {
@@ -120,7 +121,7 @@ fn listed(
                 vendor_id: pf.vendor_id,
                 device_id: pf.device_id,
             };
-            (VfId { pf: pf.id, vf: function.number }, facts, function.condition)
+            (FunctionId { pf: pf.id, vf: function.number }, facts, function.condition)
         })
     });
     vfs.collect()

@@ -23,7 +23,7 @@ mod stage;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use vf_alloc::{Allocator, ClearError, RestoredState, VfId};
+use vf_alloc::{Allocator, ClearError, FunctionId, RestoredState};
 
 pub(crate) use changes::NetworkChanges;
 pub(crate) use doubts::Doubts;
@@ -122,12 +122,12 @@ impl Registry {
     }
 
     /// Whether an attachment holds the VF and is not being given back.
-    pub(crate) fn serves(&self, vf: VfId) -> bool {
+    pub(crate) fn serves(&self, vf: FunctionId) -> bool {
         self.by_vf(vf).is_some_and(Entry::is_held)
     }
 
     /// Who holds the VF, if only until it is back.
-    pub(crate) fn by_vf(&self, vf: VfId) -> Option<&Entry> {
+    pub(crate) fn by_vf(&self, vf: FunctionId) -> Option<&Entry> {
         self.entries.get(*self.vfs.holder(vf)?)
     }
 
@@ -196,7 +196,11 @@ impl Registry {
     }
 
     /// Notes which VFs have representors now, and which of the attachments of `held` lack theirs.
-    pub(crate) fn note_representors(&mut self, held: &[Arc<Record>], present: BTreeSet<VfId>) {
+    pub(crate) fn note_representors(
+        &mut self,
+        held: &[Arc<Record>],
+        present: BTreeSet<FunctionId>,
+    ) {
         for record in held {
             if let Some(entry) = self.entries.get_mut(record.id) {
                 entry.note_representor(present.contains(&record.vf));
@@ -219,13 +223,13 @@ impl Registry {
     }
 
     /// Keeps a VF from being given out whose representor kept some of its programming.
-    pub(crate) fn quarantine_unclean(&mut self, vf: VfId, reason: &str) {
+    pub(crate) fn quarantine_unclean(&mut self, vf: FunctionId, reason: &str) {
         self.doubts.note_unclean(vf);
         self.vfs.quarantine(vf, reason);
     }
 
     /// Gives a quarantined VF back to its pools.
-    pub(crate) fn clear_quarantine(&mut self, vf: VfId) -> Result<(), ClearError> {
+    pub(crate) fn clear_quarantine(&mut self, vf: FunctionId) -> Result<(), ClearError> {
         self.vfs.clear(vf)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use offload_proto::{Failure, Reason};
 use uuid::Uuid;
-use vf_alloc::{Request, ReserveError, VfFacts, VfId};
+use vf_alloc::{FunctionId, Request, ReserveError, VfFacts};
 
 use super::{Entry, Registry, networks::distinct_addresses};
 use crate::{
@@ -55,7 +55,7 @@ impl Registry {
         spec: &AttachSpec,
         network: &Network,
         id: AttachmentId,
-    ) -> Result<(VfId, Option<VfFacts>), Failure> {
+    ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
         let request = Request { host, pool: &network.pool, pinned: spec.device.as_ref() };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Flavour, Link, RateSubject};
-use vf_alloc::{PfId, VfId};
+use vf_alloc::{FunctionId, PfId};
 
 use super::super::{Card, Refused, Representor, link::is_limited};
 
@@ -11,9 +11,9 @@ use super::super::{Card, Refused, Representor, link::is_limited};
 #[derive(Debug, Default)]
 pub(super) struct Look {
     pub(super) cards: Vec<Card>,
-    ports: BTreeMap<VfId, Found>,
+    ports: BTreeMap<FunctionId, Found>,
     /// VFs that can't be told apart, for two cards have one of that number. None is in `ports`.
-    clashes: BTreeMap<VfId, Clash>,
+    clashes: BTreeMap<FunctionId, Clash>,
 }
 
 /// Two cards that both have a VF of some number.
@@ -51,7 +51,7 @@ impl Found {
         }
     }
 
-    pub(super) fn representor(&self, vf: VfId, link: Link) -> Representor {
+    pub(super) fn representor(&self, vf: FunctionId, link: Link) -> Representor {
         let is_limited = self.is_rated || is_limited(&link);
         Representor { is_limited, ..Representor::of_link(vf, link) }
     }
@@ -66,12 +66,12 @@ impl Look {
         self.ports.values().any(is_so)
     }
 
-    pub(super) fn found(&self, vf: VfId) -> Option<&Found> {
+    pub(super) fn found(&self, vf: FunctionId) -> Option<&Found> {
         self.ports.get(&vf)
     }
 
     /// On which card, and where there.
-    pub(super) fn place_of(&self, vf: VfId) -> Option<(DevlinkDevice, u32)> {
+    pub(super) fn place_of(&self, vf: FunctionId) -> Option<(DevlinkDevice, u32)> {
         self.found(vf).map(|found| (found.device.clone(), found.port))
     }
 
@@ -79,11 +79,11 @@ impl Look {
         self.any(|found| found.link == Some(index))
     }
 
-    pub(super) fn note(&mut self, vf: VfId, found: Found) {
+    pub(super) fn note(&mut self, vf: FunctionId, found: Found) {
         self.ports.insert(vf, found);
     }
 
-    fn add(&mut self, vf: VfId, found: Found) {
+    fn add(&mut self, vf: FunctionId, found: Found) {
         if self.clashes.contains_key(&vf) {
             return;
         }
@@ -92,13 +92,13 @@ impl Look {
     }
 
     /// Why a VF can't be served. `None`: nothing is known that is in the way.
-    pub(super) fn why_not(&self, vf: VfId) -> Option<String> {
+    pub(super) fn why_not(&self, vf: FunctionId) -> Option<String> {
         self.clashes.get(&vf).map(|clash| clash.sentence(&[vf]))
     }
 
     /// Which VFs can't be served, one sentence for each pair of cards.
     pub(super) fn problems(&self) -> Vec<String> {
-        let mut vfs: BTreeMap<&Clash, Vec<VfId>> = BTreeMap::new();
+        let mut vfs: BTreeMap<&Clash, Vec<FunctionId>> = BTreeMap::new();
         for (vf, clash) in &self.clashes {
             vfs.entry(clash).or_default().push(*vf);
         }
@@ -109,7 +109,7 @@ impl Look {
     pub(super) fn representors(&self, links: Vec<Link>) -> Vec<Representor> {
         let mut links: BTreeMap<u32, Link> =
             links.into_iter().map(|link| (link.index, link)).collect();
-        let representor = |(vf, found): (&VfId, &Found)| {
+        let representor = |(vf, found): (&FunctionId, &Found)| {
             Some(found.representor(*vf, links.remove(&found.link?)?))
         };
         self.ports.iter().filter_map(representor).collect()
@@ -117,9 +117,9 @@ impl Look {
 }
 
 impl Clash {
-    fn sentence(&self, vfs: &[VfId]) -> String {
+    fn sentence(&self, vfs: &[FunctionId]) -> String {
         let Self { one, other } = self;
-        let names: Vec<_> = vfs.iter().map(VfId::to_string).collect();
+        let names: Vec<_> = vfs.iter().map(FunctionId::to_string).collect();
         let subject = if vfs.len() == 1 { "VF" } else { "VFs" };
         let verb = if vfs.len() == 1 { "is" } else { "are" };
         let names = names.join(", ");
@@ -188,9 +188,11 @@ fn rates(devlink: &mut Devlink) -> Result<BTreeMap<(DevlinkDevice, u32), u64>, R
 }
 
 /// The VF behind a port. `None`: something else is.
-pub(super) fn vf_of(port: &DevlinkPort) -> Option<VfId> {
+pub(super) fn vf_of(port: &DevlinkPort) -> Option<FunctionId> {
     match port.flavour {
-        Flavour::PciVf { controller, pf, vf } => Some(VfId { pf: PfId { controller, pf }, vf }),
+        Flavour::PciVf { controller, pf, vf } => {
+            Some(FunctionId { pf: PfId { controller, pf }, vf })
+        }
         _ => None,
     }
 }

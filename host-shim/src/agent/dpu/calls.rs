@@ -22,6 +22,7 @@ use super::{
 use crate::{
     agent::clock::nanoseconds_since_boot,
     protocol::{AddRequest, GcRequest, Key},
+    vf_source::identity_of,
 };
 
 impl Dpu {
@@ -246,6 +247,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
 fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
     let attachment = attachment.unwrap_or_default();
     let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.device.is_empty());
+    identity_of(attachment.vf.as_ref())?;
     if has_vf && attachment.key.is_some() && !attachment.id.is_empty() {
         return Ok(attachment);
     }

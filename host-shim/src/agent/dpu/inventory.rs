@@ -17,7 +17,7 @@ use offload_proto::{
 };
 use sriov::Handover;
 use tokio::time::timeout;
-use vf_alloc::Device;
+use vf_alloc::{Device, PfId};
 
 use super::{room::Dpu, session::protocol_versions};
 use crate::{
@@ -163,9 +163,9 @@ fn physical_functions(
     clean: &HashSet<Device>,
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
-    for record in records {
-        let identity = record.vf();
-        vfs.insert(order(&identity), (identity, VfCondition::InUse, String::new()));
+    // Answers of the DPU without a VF that can be are refused, so that no record holds one.
+    for identity in records.iter().filter_map(|record| record.vf().ok()) {
+        vfs.insert(identity.id, (identity, VfCondition::InUse, String::new()));
     }
     let mut known: HashSet<_> = holders(records).collect();
     for (identity, link) in host_vfs {
@@ -179,7 +179,7 @@ fn physical_functions(
             // Until it is restored, or made anew.
             VfCondition::Missing
         };
-        vfs.insert(order(identity), (identity.clone(), condition, link.name.clone()));
+        vfs.insert(identity.id, (identity.clone(), condition, link.name.clone()));
     }
     known.extend(host_vfs.iter().map(|(identity, _)| identity.device.clone()));
     for vf in cards.others(&|device| known.contains(device)) {
@@ -188,20 +188,19 @@ fn physical_functions(
             Whereabouts::HandedOver(Handover::Open) => VfCondition::InUse,
             Whereabouts::Elsewhere | Whereabouts::Unbound => VfCondition::Missing,
         };
-        vfs.insert(order(&vf.identity), (vf.identity, condition, String::new()));
+        vfs.insert(vf.identity.id, (vf.identity, condition, String::new()));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
     for (identity, condition, netdev) in vfs.into_values() {
+        let PfId { controller, pf: number } = identity.id.pf;
         let vf = VirtualFunction {
-            vf: identity.vf,
+            vf: identity.id.vf.into(),
             device: identity.device.to_string(),
             condition: condition.into(),
             netdev,
         };
         match pfs.last_mut() {
-            Some(pf) if (pf.controller, pf.pf) == (identity.controller, identity.pf) => {
-                pf.vfs.push(vf);
-            }
+            Some(pf) if (pf.controller, pf.pf) == (controller, number.into()) => pf.vfs.push(vf),
             _ => pfs.push(physical_function(cards, &identity, vf)),
         }
     }
@@ -225,10 +224,6 @@ fn log_uses(uses: &[(Device, String)]) {
     }
 }
 
-fn order(identity: &VfIdentity) -> (u32, u32, u32) {
-    (identity.controller, identity.pf, identity.vf)
-}
-
 fn physical_function(
     cards: Cards<'_>,
     identity: &VfIdentity,
@@ -236,8 +231,8 @@ fn physical_function(
 ) -> PhysicalFunction {
     let facts = cards.pf_of(identity);
     PhysicalFunction {
-        controller: identity.controller,
-        pf: identity.pf,
+        controller: identity.id.pf.controller,
+        pf: identity.id.pf.pf.into(),
         device: facts.device.to_string(),
         vendor_id: facts.vendor_id,
         device_id: facts.device_id,

@@ -19,7 +19,7 @@ use crate::{
     agent::{
         repairs::Obstacles,
         verbs::Doors,
-        vfs::{Phase, Record, VfAbroad, Vfs, name_of},
+        vfs::{Phase, Record, VfAbroad, Vfs},
     },
     vf_source::VfIdentity,
 };
@@ -229,7 +229,7 @@ impl Examiner {
             let netns = path.display().to_string();
             if self.vfs().records().by_device(&vf.device).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
-                let told = Finding::VfElsewhere.of(name_of(&vf), message);
+                let told = Finding::VfElsewhere.of(vf.id.to_string(), message);
                 findings.away.push((vf.device.clone(), told));
             }
             findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
@@ -258,7 +258,7 @@ impl Examiner {
         let examiner = Arc::clone(self);
         free = self.vfs().host().listed(move || examiner.free_among(&found)).await?;
         let found = self.differing_among(&free).await?.into_iter();
-        Ok(found.map(|(vf, what)| Finding::VfDiffers.of(name_of(&vf), what)).collect())
+        Ok(found.map(|(vf, what)| Finding::VfDiffers.of(vf.id.to_string(), what)).collect())
     }
 
     /// Those of free VFs that are not as they were, each with what is not.
@@ -401,7 +401,8 @@ mod tests {
 
     #[test]
     fn vfs_without_a_netdev_are_told_by_where_they_are() {
-        let identity = VfIdentity { controller: 1, pf: 0, vf: 2, device: "0000:03:00.4".into() };
+        let identity =
+            VfIdentity { id: "c1pf0vf2".parse().unwrap(), device: "0000:03:00.4".into() };
         let told = |whereabouts| {
             let other = OtherVf { identity: identity.clone(), whereabouts };
             let difference =

@@ -6,15 +6,16 @@ use std::{
 };
 
 use offload_proto::v1::WantedVfs;
+use vf_alloc::PfId;
 
 use crate::{
     agent::{defect::locked, vfs::Vfs},
     vf_source::ProvideError,
 };
 
-/// What the DPU wants, by controller and PF.
+/// What the DPU wants.
 #[derive(Debug, Default)]
-struct Wanted(BTreeMap<(u32, u32), Wish>);
+struct Wanted(BTreeMap<PfId, Wish>);
 
 #[derive(Clone, Debug)]
 struct Wish {
@@ -38,8 +39,11 @@ impl Provider {
 
     /// The DPU wants a PF to have so many VFs.
     pub(super) fn want(&self, wanted: &WantedVfs) {
-        let wish = Wish { count: wanted.count, obstacle: None };
-        locked(&self.wanted).0.insert((wanted.controller, wanted.pf), wish);
+        let &WantedVfs { controller, pf, count } = wanted;
+        let Ok(id) = PfId::from_numbers(controller, pf) else {
+            return tell(controller, pf, count, &ProvideError::UnknownPf);
+        };
+        locked(&self.wanted).0.insert(id, Wish { count, obstacle: None });
         self.vfs.signals().ask_for_pass();
     }
 
@@ -74,14 +78,13 @@ impl Provider {
 
     /// Whether a PF has another number of VFs than wanted, and nothing is in the way of a change.
     fn is_change_due(&self) -> bool {
-        self.is_any_due(|controller, pf, count| {
-            self.vfs.numbers().is_change_due(controller, pf, count)
-        })
+        self.is_any_due(|pf, count| self.vfs.numbers().is_change_due(pf, count))
     }
 
     fn provide_now(&self) -> bool {
-        self.is_any_due(|controller, pf, vfs| {
-            if self.vfs.numbers().provide(controller, pf, vfs)? {
+        self.is_any_due(|id, vfs| {
+            if self.vfs.numbers().provide(id, vfs)? {
+                let PfId { controller, pf } = id;
                 tracing::info!(controller, pf, vfs, "the PF has as many VFs now");
             }
             Ok(false)
@@ -90,11 +93,11 @@ impl Provider {
 
     /// Whether the answer to any wish is that a change is due. Any other answer tells what is in the
     /// way of the wish, which is logged when it is new.
-    fn is_any_due(&self, is_due: impl Fn(u32, u32, u32) -> Result<bool, ProvideError>) -> bool {
+    fn is_any_due(&self, is_due: impl Fn(PfId, u32) -> Result<bool, ProvideError>) -> bool {
         let wishes = locked(&self.wanted).0.clone();
         let mut is_any_due = false;
-        for ((controller, pf), wish) in wishes {
-            let error = match is_due(controller, pf, wish.count) {
+        for (pf, wish) in wishes {
+            let error = match is_due(pf, wish.count) {
                 Ok(true) => {
                     is_any_due = true;
                     continue;
@@ -106,9 +109,9 @@ impl Provider {
             if let Some(error) = error
                 && obstacle != wish.obstacle
             {
-                tell(controller, pf, wish.count, &error);
+                tell(pf.controller, pf.pf.into(), wish.count, &error);
             }
-            if let Some(wish) = locked(&self.wanted).0.get_mut(&(controller, pf)) {
+            if let Some(wish) = locked(&self.wanted).0.get_mut(&pf) {
                 wish.obstacle = obstacle;
             }
         }
@@ -137,7 +140,7 @@ mod tests {
         provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });
         let _attach_under_way = vfs.numbers().vfs_stay().await;
         provider.provide().await;
-        let told = locked(&provider.wanted).0[&(0, 1)].obstacle.clone();
+        let told = locked(&provider.wanted).0[&PfId::local(1)].obstacle.clone();
         assert_eq!(told.as_deref(), Some("this card's number of VFs can't be changed"));
         assert!(provider.is_any_in_the_way());
     }

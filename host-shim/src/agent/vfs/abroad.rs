@@ -173,6 +173,8 @@ impl Abroad {
 
 #[cfg(test)]
 mod tests {
+    use vf_alloc::FunctionId;
+
     use super::*;
     use crate::agent::vfs::room::tests::vfs;
 
@@ -187,7 +189,7 @@ mod tests {
         let mut link = Link::default();
         (link.index, link.name) = (1, "lo".into());
         for (netns, path) in [(own, "/nowhere"), (another, OWN), (own, OWN)] {
-            let vf = VfIdentity { controller: 0, pf: 0, vf: 3, device: "d000:00:00.4".into() };
+            let vf = VfIdentity { id: FunctionId::local(0, 3), device: "d000:00:00.4".into() };
             let abroad = VfAbroad { vf, link: link.clone(), netns, path: path.into() };
             assert!(!vfs.abroad().fetch(&abroad).unwrap(), "{netns} {path}");
         }

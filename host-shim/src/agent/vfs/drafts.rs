@@ -47,7 +47,7 @@ impl Drafts {
             // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like.
             Some(same) => (same.phase, same.original.clone()),
             None => {
-                let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
+                let vf = vf_source::identity_of(attachment.vf.as_ref()).map_err(not_found)?;
                 (Phase::Attaching, self.original_of(&vf, rtnl)?)
             }
         };

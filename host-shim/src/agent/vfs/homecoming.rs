@@ -144,8 +144,8 @@ impl Homecoming {
         if record.original.is_handed_over {
             return Ok(None);
         }
-        let vf = record.vf();
-        let missing = || MoveError::Missing(vf.device.clone());
+        let missing = || MoveError::Missing(record.device());
+        let vf = record.vf().map_err(|_| missing())?;
         let mut host = self.host.rtnl()?;
         let name = Some(record.original.name.as_str());
         let link = vf_source::find(self.host.source(), &mut host, &vf.device, name)?;
@@ -167,7 +167,7 @@ impl Homecoming {
         record: &Arc<Record>,
         what: &str,
     ) -> Result<Condition, Failure> {
-        let vf = record.vf();
+        let vf = record.vf()?;
         let _under_way = self.renewer.begin(&vf.device);
         let turn = self.renewer.turn().await;
         if let Err(why) = self.renewer.make_anew(&vf, what, turn).await {

@@ -165,7 +165,7 @@ impl Host {
     /// What findings call a VF.
     pub(in crate::agent) fn subject_of(&self, vf: &VfIdentity) -> String {
         let recorded = self.records.by_device(&vf.device);
-        recorded.map_or_else(|| name_of(vf), |record| record.id().to_owned())
+        recorded.map_or_else(|| vf.id.to_string(), |record| record.id().to_owned())
     }
 }
 
@@ -175,13 +175,4 @@ pub(in crate::agent) struct HostLinks {
     pub links: Vec<Link>,
     /// Each with its link's index.
     pub addresses: Vec<(u32, IpNetwork)>,
-}
-
-/// As operators call it: `pf0vf3`.
-pub(in crate::agent) fn name_of(vf: &VfIdentity) -> String {
-    let controller = match vf.controller {
-        0 => String::new(),
-        controller => format!("c{controller}"),
-    };
-    format!("{controller}pf{}vf{}", vf.pf, vf.vf)
 }

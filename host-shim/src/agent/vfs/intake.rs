@@ -22,7 +22,7 @@ use crate::{
     agent::{caller::Caller, milestones::Milestone},
     mover::{Arrival, Durations, MoveSpec, Namespace, Namespaces, VfMove, open_netns},
     protocol::AddRequest,
-    vf_source::{VfIdentity, device_of},
+    vf_source::{device_of, identity_of},
 };
 
 /// A VF that is in its pod.
@@ -118,8 +118,10 @@ impl Intake {
 
     /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
     fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> IntakeFailure {
-        let vf = VfIdentity::from(attachment.vf.clone().unwrap_or_default());
-        let look = || self.drafts.original_of(&vf, &mut self.host.rtnl().ok()?).ok();
+        let look = || {
+            let vf = identity_of(attachment.vf.as_ref()).ok()?;
+            self.drafts.original_of(&vf, &mut self.host.rtnl().ok()?).ok()
+        };
         IntakeFailure::Unrecorded { failure, found_vf: look().is_some() }
     }
 
@@ -273,7 +275,7 @@ pub(in crate::agent) mod tests {
                 tests::{vfs, vfs_of},
             },
         },
-        vf_source::{PfFacts, RenewalError, VfSource},
+        vf_source::{PfFacts, RenewalError, VfIdentity, VfSource},
     };
 
     /// An ADD of the container whose VF the record `earlier` still holds.

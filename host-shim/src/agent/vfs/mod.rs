@@ -82,7 +82,7 @@ pub use records::RecordsError;
 pub(super) use abroad::VfAbroad;
 pub(super) use cards::Cards;
 pub(super) use homecoming::Condition;
-pub(super) use host::{Host, HostLinks, name_of};
+pub(super) use host::{Host, HostLinks};
 pub(super) use intake::TakenIn;
 pub(super) use intake_failure::IntakeFailure;
 pub(super) use location::VfLocation;

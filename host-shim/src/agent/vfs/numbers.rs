@@ -7,7 +7,7 @@ use tokio::{
     sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::timeout,
 };
-use vf_alloc::Device;
+use vf_alloc::{Device, PfId};
 
 use super::{cleanliness::Cleanliness, host::Host, renewal::Renewer};
 use crate::{
@@ -64,11 +64,10 @@ impl Numbers {
     /// What is in the way.
     pub(in crate::agent) fn is_change_due(
         &self,
-        controller: u32,
-        pf: u32,
+        pf: PfId,
         count: u32,
     ) -> Result<bool, ProvideError> {
-        self.host.source().is_change_due(controller, pf, count, &self.vfs_in_use()?)
+        self.host.source().is_change_due(pf, count, &self.vfs_in_use()?)
     }
 
     /// Gives a PF so many VFs, where none is in use, and tells whether anything had to be changed. The
@@ -76,17 +75,12 @@ impl Numbers {
     ///
     /// # Errors
     /// Why it has another number of VFs still.
-    pub(in crate::agent) fn provide(
-        &self,
-        controller: u32,
-        pf: u32,
-        count: u32,
-    ) -> Result<bool, ProvideError> {
+    pub(in crate::agent) fn provide(&self, pf: PfId, count: u32) -> Result<bool, ProvideError> {
         let source = self.host.source();
-        let provided = source.provide(controller, pf, count, &self.vfs_in_use()?);
+        let provided = source.provide(pf, count, &self.vfs_in_use()?);
         if is_changed(&provided) {
             // They came anew, under names and with MAC addresses of their own.
-            let renewed = source.vfs_of(controller, pf);
+            let renewed = source.vfs_of(pf);
             let originals = self.cleanliness.originals();
             originals.retain(|device| !renewed.contains(device));
         }

@@ -185,10 +185,12 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use vf_alloc::FunctionId;
+
     use super::*;
 
     fn vf() -> VfIdentity {
-        VfIdentity { controller: 0, pf: 0, vf: 3, device: "d000:00:00.4".into() }
+        VfIdentity { id: FunctionId::local(0, 3), device: "d000:00:00.4".into() }
     }
 
     fn link(index: u32) -> Link {

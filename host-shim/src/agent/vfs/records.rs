@@ -23,7 +23,7 @@ use crate::{
     agent::defect::locked,
     mover::Original,
     protocol::Key,
-    vf_source::{VfIdentity, device_of},
+    vf_source::{VfIdentity, device_of, identity_of},
 };
 
 const TABLE: &str = "attachments";
@@ -119,9 +119,11 @@ impl Record {
     }
 
     /// The VF it holds.
-    #[must_use]
-    pub(in crate::agent) fn vf(&self) -> VfIdentity {
-        self.attachment.vf.clone().unwrap_or_default().into()
+    ///
+    /// # Errors
+    /// Of kind *internal*: there can be none of its numbers.
+    pub(in crate::agent) fn vf(&self) -> Result<VfIdentity, Failure> {
+        identity_of(self.attachment.vf.as_ref())
     }
 
     /// The device of the VF it holds.

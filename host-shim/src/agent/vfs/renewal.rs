@@ -406,7 +406,7 @@ pub(in crate::agent) mod tests {
     #[tokio::test]
     async fn what_failed_is_tried_again_without_an_event() {
         let (vfs, _folder) = vfs();
-        let (renewer, vf) = (Arc::clone(vfs.renewer()), record("a", "c").vf());
+        let (renewer, vf) = (Arc::clone(vfs.renewer()), record("a", "c").vf().unwrap());
         renewer.note_renewed(&vf, false, "it differs");
         assert!(!renewer.is_due(&vf.device));
         let wanted = vfs.signals().pass_wanted();

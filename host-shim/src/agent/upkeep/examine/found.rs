@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netlink::Link;
-use offload_proto::v1::{Difference, ExaminedVf, Vf, VfPlace};
+use offload_proto::v1::{Difference, ExaminedVf, VfPlace};
 use vf_alloc::Device;
 
 use crate::{
@@ -27,14 +27,9 @@ impl Findings {
     }
 }
 
-fn message_of(vf: &VfIdentity) -> Vf {
-    let VfIdentity { controller, pf, vf, device } = vf.clone();
-    Vf { controller, pf, vf, device: device.to_string() }
-}
-
 pub(super) fn found_in(vf: &VfIdentity, place: VfPlace, netdev: &str) -> ExaminedVf {
     ExaminedVf {
-        vf: Some(message_of(vf)),
+        vf: Some(vf.into()),
         place: place.into(),
         netdev: netdev.to_owned(),
         ..ExaminedVf::default()

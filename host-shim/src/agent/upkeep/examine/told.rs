@@ -6,14 +6,14 @@ use offload_proto::{
 };
 
 use crate::{
-    agent::vfs::{Record, name_of},
+    agent::vfs::Record,
     vf_source::{OtherVf, VfIdentity, Whereabouts},
 };
 
 /// That a VF has no netdev that could be had.
 pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
-    let VfIdentity { device, .. } = &other.identity;
-    let subject = name_of(&other.identity);
+    let VfIdentity { id, device } = &other.identity;
+    let subject = id.to_string();
     match other.whereabouts {
         Whereabouts::HandedOver(_) => None,
         Whereabouts::Unbound => {
