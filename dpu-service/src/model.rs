@@ -11,6 +11,7 @@ use std::{
 
 use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
+use offload_proto::v1::Pod;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
@@ -52,17 +53,6 @@ impl fmt::Display for AttachmentKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}/{}", self.host, self.container_id, self.interface_name)
     }
-}
-
-/// Whom an attachment serves. Labels, not identities.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pod {
-    /// Kubernetes namespace.
-    pub namespace: String,
-    /// Pod name.
-    pub name: String,
-    /// Pod uid.
-    pub uid: String,
 }
 
 /// Who gave an address back. While it rests, that owner may have it again, and nobody else.
@@ -109,7 +99,7 @@ pub struct AttachSpec {
     pub key: AttachmentKey,
     /// Network name. `None`: the default network.
     pub network: Option<String>,
-    /// Whom it serves.
+    /// Whom it serves. Labels, not identities.
     pub pod: Pod,
     /// A VF that somebody else chose, by its device on the host.
     pub device: Option<Device>,
@@ -329,7 +319,7 @@ pub struct Record {
     pub key: AttachmentKey,
     /// Durable state.
     pub phase: Phase,
-    /// Whom it serves.
+    /// Whom it serves. Labels, not identities.
     pub pod: Pod,
     /// The VF it holds.
     pub vf: FunctionId,

@@ -85,9 +85,9 @@ pub struct AddRequest {
     pub configuration: String,
     /// The DPU's network. Empty: its default one.
     pub network: String,
-    /// Whom it serves.
+    /// Whom it serves. Labels, not identities.
     #[serde(default)]
-    pub pod: Pod,
+    pub pod: v1::Pod,
     /// A VF that somebody else chose.
     #[serde(default, alias = "pci_address")] // so plugins of before call it
     pub device: Option<Device>,
@@ -103,17 +103,6 @@ pub struct AddRequest {
     /// Where to write the device-info file.
     #[serde(default)]
     pub device_info_file: Option<String>,
-}
-
-/// Whom an attachment serves. Labels, not identities.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pod {
-    /// Kubernetes namespace.
-    pub namespace: String,
-    /// Pod name.
-    pub name: String,
-    /// Pod uid.
-    pub uid: String,
 }
 
 /// Rate limits as CNI's `bandwidth` capability has them: bits per second and bits. 0: none.
@@ -402,6 +391,18 @@ mod tests {
         let agent = agent(&socket, br#"   {"outcome":"done"}"#);
         assert!(matches!(call(&socket, status()).unwrap(), Reply::Done));
         assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
+    }
+
+    #[test]
+    fn an_add_of_a_plugin_of_before_is_read_and_its_pod_written_as_it_was() {
+        let pod = r#"{"namespace":"shop","name":"cart-0","uid":"u"}"#;
+        let add = format!(
+            r#"{{"key":{{"container_id":"c1","interface_name":"eth0"}},"netns":"/run/netns/a",
+                "configuration":"blue","network":"","pod":{pod},"pci_address":"0000:03:00.2"}}"#
+        );
+        let read: AddRequest = decode(add.as_bytes()).unwrap();
+        assert_eq!(serde_json::to_string(&read.pod).unwrap(), pod);
+        assert_eq!(read.device, Some("0000:03:00.2".into()));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::{AttachmentKey, Bandwidth, HostName, Lease, Phase, Pod};
+    use crate::model::{AttachmentKey, Bandwidth, HostName, Lease, Phase};
 
     /// Changes a good record.
     type Change = fn(&mut Record);
@@ -112,7 +112,7 @@ pub(crate) mod tests {
                 interface_name: "eth0".into(),
             },
             phase: Phase::Held,
-            pod: Pod::default(),
+            pod: offload_proto::v1::Pod::default(),
             vf: "pf0vf3".parse().unwrap(),
             device: "0000:03:00.4".into(),
             mac: "02:00:00:00:00:07".parse().unwrap(),

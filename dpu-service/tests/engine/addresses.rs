@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dpu_service::model::{AttachSpec, Pod};
-use offload_proto::Reason;
+use dpu_service::model::AttachSpec;
+use offload_proto::{Reason, v1::Pod};
 
 use crate::world::{World, configuration, live, network, settings, spec};
 

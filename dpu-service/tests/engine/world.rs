@@ -14,14 +14,14 @@ use dpu_service::{
     },
     model::{
         AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,
-        Pod, Record,
+        Record,
     },
     records::{Changes, OpenError, Records},
     sessions::{HostCommand, Session},
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
 use mtls::ConnectionNumber;
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1::Pod};
 use tempfile::TempDir;
 use vf_alloc::{FunctionId, PfId, PoolSpec};
 

@@ -3,7 +3,7 @@
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::form;
+use offload_proto::{form, v1::Pod};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
@@ -19,7 +19,7 @@ use super::{
     go_json::{self, GoJsonError, is_zero, named},
     result::Dns,
 };
-use crate::protocol::{Bandwidth, Pod};
+use crate::protocol::Bandwidth;
 
 /// Pod annotations of ours begin so.
 const ANNOTATION_PREFIX: &str = "dpu-offload.io/";

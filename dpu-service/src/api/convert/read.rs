@@ -25,7 +25,7 @@ use crate::{
     },
     model::{
         AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
-        Pod, PolicyRule, Route, Subnet, WantedAddress,
+        PolicyRule, Route, Subnet, WantedAddress,
     },
 };
 
@@ -182,8 +182,8 @@ fn optional<T>(
     if text.is_empty() { Ok(None) } else { read(text).map(Some) }
 }
 
-fn pod(pod: v1::Pod) -> Result<Pod, Failure> {
-    Ok(Pod {
+fn pod(pod: v1::Pod) -> Result<v1::Pod, Failure> {
+    Ok(v1::Pod {
         namespace: label("pod namespace", pod.namespace)?,
         name: label("pod name", pod.name)?,
         uid: label("pod uid", pod.uid)?,

@@ -13,8 +13,8 @@ use crate::{
     events::Event,
     host::ExaminedVf,
     model::{
-        AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, Lease, Network, Pod,
-        PolicyRule, Record, Route, Subnet,
+        AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, Lease, Network, PolicyRule,
+        Record, Route, Subnet,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},
@@ -28,7 +28,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         host: record.key.host.to_string(),
         key: Some(key(&record.key)),
         network: network.name.clone(),
-        pod: Some(pod(&record.pod)),
+        pod: Some(record.pod.clone()),
         vf: Some(vf(record.vf, &record.device)),
         mac: record.mac.to_string(),
         vlan: network.vlan.unwrap_or_default().into(),
@@ -61,10 +61,6 @@ fn key(key: &AttachmentKey) -> v1::AttachmentKey {
         container_id: key.container_id.to_string(),
         interface_name: key.interface_name.to_string(),
     }
-}
-
-fn pod(pod: &Pod) -> v1::Pod {
-    v1::Pod { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
 }
 
 /// A VF as its host found it.

@@ -9,7 +9,7 @@ use offload_proto::{
     Failure, Reason,
     v1::{
         AttachRequest, Attachment, AttachmentKey, Bandwidth, CheckRequest, CollectRequest,
-        DetachRequest, Pod, StatusRequest,
+        DetachRequest, StatusRequest,
     },
 };
 use tonic::{Request, Status};
@@ -229,7 +229,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         session_id: session_id.to_owned(),
         key: Some(key.into()),
         network: request.network.clone(),
-        pod: Some(Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid }),
+        pod: Some(pod),
         device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),

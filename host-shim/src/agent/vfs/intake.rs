@@ -289,7 +289,7 @@ pub(in crate::agent) mod tests {
             netns: record.netns.path.clone(),
             configuration: record.configuration.clone(),
             network: String::new(),
-            pod: crate::protocol::Pod::default(),
+            pod: v1::Pod::default(),
             device: None,
             mac: None,
             addresses: Vec::new(),
