@@ -16,38 +16,11 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Change, Migration, OpenError, Outlives, ReadError, WriteError, file,
+    Change, OpenError, Outlives, ReadError, Rows, Schema, WriteError, file,
     storage::{FileBackend, StorageBackend},
     store::Store,
-    writer::{Health, Message, Writer},
+    writer::{Health, Message, Statistics, Writer},
 };
-
-/// The rows of a table: keys, in order, with their values.
-pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// Whose journal it is and what is in it.
-#[derive(Clone, Copy, Debug)]
-pub struct Schema {
-    /// The program. A file of another one is refused.
-    pub name: &'static str,
-    /// The version of the tables' contents. A file of a newer one is refused, and one of an older
-    /// version migrated when it is opened.
-    pub version: u32,
-    /// The tables.
-    pub tables: &'static [&'static str],
-    /// The way to this version: the last one leads here from the version before, the one before it
-    /// from the version before that, and so on.
-    pub migrations: &'static [Migration],
-}
-
-/// What a journal has done since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Commits that succeeded.
-    pub commits: u64,
-    /// Transactions that they took.
-    pub transactions: u64,
-}
 
 /// A durable table of records. Dropping it lets waiting commits finish first.
 pub struct Journal {

@@ -16,15 +16,17 @@ mod file;
 mod journal;
 mod migrate;
 mod own_table;
+mod schema;
 mod store;
 mod syncs;
 mod writer;
 
 pub use change::Change;
 pub use error::{Cause, OpenError, ReadError, WriteError};
-pub use journal::{Commit, Journal, Rows, Schema, Statistics};
-pub use migrate::{Migration, Tables};
+pub use journal::{Commit, Journal};
+pub use schema::{Migration, Rows, Schema, Tables};
 pub use syncs::Outlives;
+pub use writer::Statistics;
 
 /// What a test's disk is made of: see [`Journal::open_with`].
 pub mod storage {

@@ -1,21 +1,12 @@
 //! From the contents of an earlier version of the tables to those of the newest, step by step.
 
-use std::collections::BTreeMap;
-
 use redb::{Database, ReadableTable, WriteTransaction};
 
 use crate::{
-    Rows, Schema,
+    Schema, Tables,
     error::Cause,
     own_table::{OWN, VERSION, definition},
 };
-
-/// The contents of all tables of a schema, by name.
-pub type Tables = BTreeMap<&'static str, Rows>;
-
-/// Makes of what one version wrote what the next one reads. It must not depend on anything but the
-/// tables.
-pub type Migration = fn(&mut Tables) -> Result<(), Cause>;
 
 /// Takes the last `steps` migrations of `schema`, in one transaction: all of them or none.
 pub(crate) fn migrate(database: &Database, schema: &Schema, steps: usize) -> Result<(), Cause> {

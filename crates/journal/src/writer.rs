@@ -11,9 +11,7 @@ use std::sync::{
 
 use tokio::sync::oneshot;
 
-use crate::{
-    Change, OpenError, ReadError, Rows, Statistics, WriteError, error::Cause, store::Store,
-};
+use crate::{Change, OpenError, ReadError, Rows, WriteError, error::Cause, store::Store};
 
 /// How many commits share a transaction at most.
 const GROUP: usize = 512;
@@ -32,6 +30,15 @@ struct Group {
     commits: u64,
     changes: Vec<Change>,
     answers: Vec<Answer>,
+}
+
+/// What a journal has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Commits that succeeded.
+    pub commits: u64,
+    /// Transactions that they took.
+    pub transactions: u64,
 }
 
 /// How the writer is doing.
