@@ -2,7 +2,7 @@
 
 use netlink_packet_core::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_ALIGNTO, NLMSG_DONE, NLMSG_ERROR,
-    NLMSG_NOOP, NetlinkBuffer, NlasIterator, ParseableParametrized,
+    NLMSG_NOOP, NetlinkBuffer, NlaBuffer, NlasIterator, ParseableParametrized,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
@@ -120,6 +120,11 @@ impl<'a> Message<'a> {
         let text = String::from_utf8_lossy(sentence.value()).trim_end_matches('\0').to_owned();
         (!text.is_empty()).then_some(text)
     }
+}
+
+/// The attributes in a message. What can't be one ends them.
+pub(crate) fn attributes_in(bytes: &[u8]) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
+    NlasIterator::new(bytes).map_while(Result::ok)
 }
 
 fn aligned(length: usize) -> usize {

@@ -42,6 +42,7 @@ mod rtnl;
 mod rule;
 mod socket;
 mod sysctl;
+mod told;
 mod veth;
 mod vf;
 mod watch;

@@ -11,7 +11,7 @@ use netlink_packet_route::{
 use crate::{
     Bridge, BridgePort, MacAddress, XdpMode,
     datagram::{Object, of_routing},
-    portrait::Told,
+    told::Told,
     xdp,
 };
 

@@ -1,24 +1,19 @@
 //! What a link is like, taken as a whole: so that nobody has to know all that can be set on one.
 
+mod aspects;
 mod ethtool;
 mod link;
 mod programs;
 mod sysfs;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Link, MacAddress, Netns, Rtnl};
-
-pub(crate) use link::Told;
 pub use sysfs::NetSysfs;
 
-/// The aspects of one part, by name.
-pub(crate) type Aspects = BTreeMap<String, String>;
+use crate::{Error, Link, MacAddress, Netns, Rtnl};
+use aspects::{Aspects, differences};
 
 /// What a link is like: each aspect by name, as text. Counters and what names the moment, such as an
 /// index or a carrier, is left out, and so is whether it is up.
@@ -81,47 +76,6 @@ impl Portrait {
     }
 }
 
-fn differences(now: &Aspects, was: &Aspects) -> Vec<String> {
-    let names: BTreeSet<_> = now.keys().chain(was.keys()).collect();
-    let of = |aspects: &Aspects, name: &str, other: Option<&String>| match aspects.get(name) {
-        Some(value) => value.clone(),
-        None if other.is_some_and(|other| other == ON) => OFF.to_owned(),
-        None => "none".to_owned(),
-    };
-    let told = |name: &String| {
-        let (present, past) = (now.get(name), was.get(name));
-        let (present, past) = (of(now, name, past), of(was, name, present));
-        (present != past).then(|| format!("its {name} is {present} instead of {past}"))
-    };
-    let was_known = |name: &&String| !is_of_unknown(name, was);
-    names.into_iter().filter(was_known).filter_map(told).collect()
-}
-
-/// Whether an aspect is one that a driver refused to tell, or belongs to such a one, as `rings for sending`
-/// belongs to `rings`.
-fn is_of_unknown(name: &str, aspects: &Aspects) -> bool {
-    let mut unknown = aspects.iter().filter(|(_, value)| value.starts_with(UNKNOWN));
-    unknown.any(|(group, _)| name.strip_prefix(group.as_str()).is_some_and(is_end_of_word))
-}
-
-fn is_end_of_word(rest: &str) -> bool {
-    rest.is_empty() || rest.starts_with(' ')
-}
-
-const UNKNOWN: &str = "unknown (";
-
-/// The value of what a driver refuses to tell.
-fn unknown(why: &dyn fmt::Display) -> String {
-    format!("{UNKNOWN}{why})")
-}
-
-const ON: &str = "on";
-const OFF: &str = "off";
-
-fn on_or_off(on: bool) -> String {
-    if on { ON } else { OFF }.to_owned()
-}
-
 impl<'a> Painter<'a> {
     /// What takes portraits in a namespace. `sysfs` is that of the same namespace; without it, files
     /// are not looked at.
@@ -154,7 +108,7 @@ impl<'a> Painter<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{aspects::ON, *};
 
     #[test]
     fn parts_that_one_of_both_lacks_are_not_compared() {
@@ -165,29 +119,6 @@ mod tests {
         let gone = Aspects::from([("ethtool feature x".to_owned(), ON.to_owned())]);
         now.parts.insert(Part::Ethtool, gone);
         assert_eq!(now.differences_from(&original), ["its MTU is 1400 instead of 1500"]);
-    }
-
-    #[test]
-    fn what_is_not_there_is_off_or_none() {
-        let aspects =
-            |name: &str, value: &str| Aspects::from([(name.to_owned(), value.to_owned())]);
-        let now = aspects("feature x", ON);
-        assert_eq!(differences(&now, &Aspects::new()), ["its feature x is on instead of off"]);
-        let was = aspects("alias", "a");
-        assert_eq!(differences(&Aspects::new(), &was), ["its alias is none instead of a"]);
-    }
-
-    #[test]
-    fn what_a_driver_refused_to_tell_at_first_is_not_compared() {
-        let aspects = |all: &[(&str, &str)]| -> Aspects {
-            all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-        };
-        let refused = aspects(&[("rings", &unknown(&"EBUSY")), ("ringside", "1")]);
-        let told = aspects(&[("rings for sending", "512"), ("ringside", "2")]);
-        assert_eq!(differences(&told, &refused), ["its ringside is 2 instead of 1"]);
-        assert!(differences(&refused, &refused).is_empty());
-        let back = differences(&refused, &told);
-        assert_eq!(back[0], "its rings is unknown (EBUSY) instead of none", "{back:?}");
     }
 
     #[test]

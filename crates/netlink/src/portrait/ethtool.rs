@@ -6,13 +6,10 @@ use std::{collections::BTreeSet, fmt};
 use netlink_packet_core::NlaBuffer;
 use nix::errno::Errno;
 
-use super::{
-    Aspects, OFF, ON,
-    link::{attributes_in, value_of},
-    unknown,
-};
+use super::aspects::{Aspects, OFF, ON, unknown, value_of};
 use crate::{
     Error,
+    datagram::attributes_in,
     generic::{self, Family, GenericMessage, of_family},
     socket::{KernelSocket, RefusalCause},
 };

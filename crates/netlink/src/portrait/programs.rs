@@ -3,7 +3,7 @@
 
 use nix::libc::{SYS_bpf, syscall};
 
-use super::Aspects;
+use super::aspects::Aspects;
 
 /// `BPF_PROG_QUERY`
 const QUERY: u32 = 16;

@@ -15,7 +15,7 @@ use nix::libc::{
     MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, SYS_fsconfig, SYS_fsmount, SYS_fsopen, c_long, syscall,
 };
 
-use super::Aspects;
+use super::aspects::Aspects;
 use crate::{Error, Link, Netns};
 
 /// Files of a link that are no aspects of their own.
