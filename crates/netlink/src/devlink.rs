@@ -1,19 +1,21 @@
 //! Cards: their ports, their eswitches and their rate limits.
 
+mod device;
 #[cfg(test)]
 mod fuzz;
 mod monitor;
 mod port;
 mod rate;
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use netlink_bindings::{
-    devlink::{Devlink as Codec, IterableDevlink, PROTONAME_CSTR, PushDevlink, Request},
+    devlink::{Devlink as Codec, PROTONAME_CSTR, Request},
     utils::RequestBuf,
 };
 use nix::errno::Errno;
 
+pub use device::{DevlinkDevice, ParseDevlinkError};
 pub use monitor::{DevlinkEvent, DevlinkMonitor};
 pub use port::{DevlinkPort, Flavour, PortFunction, PortNetdev, PortState};
 pub use rate::{Rate, RateChange, RateSubject};
@@ -23,48 +25,7 @@ use crate::{
     generic::{self, Family, GenericMessage, of_family},
     socket::{KernelSocket, RefusalCause},
 };
-
-/// A command under construction.
-type Command = PushDevlink<RequestBuf<'static>>;
-
-/// What the kernel describes an object with.
-type Attributes<'a> = IterableDevlink<'a>;
-
-/// A card as devlink knows it: its bus and its name there. Written `pci/0000:03:00.0`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DevlinkDevice {
-    /// Such as `pci`.
-    pub bus: String,
-    /// Such as `0000:03:00.0`.
-    pub name: String,
-}
-
-/// A text that names no devlink device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} does not name a devlink device, such as pci/0000:03:00.0")]
-pub struct ParseDevlinkError(String);
-
-impl fmt::Display for DevlinkDevice {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.bus, self.name)
-    }
-}
-
-impl FromStr for DevlinkDevice {
-    type Err = ParseDevlinkError;
-
-    fn from_str(text: &str) -> Result<Self, ParseDevlinkError> {
-        let is_word = |word: &str| {
-            !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
-        };
-        match text.split_once('/') {
-            Some((bus, name)) if is_word(bus) && is_word(name) => {
-                Ok(Self { bus: bus.to_owned(), name: name.to_owned() })
-            }
-            _ => Err(ParseDevlinkError(text.chars().take(40).collect())),
-        }
-    }
-}
+use device::{Attributes, Command, device_of, of_device};
 
 /// How a card's eswitch works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,10 +311,6 @@ fn open_family() -> Result<(KernelSocket, Family), Error> {
     }
 }
 
-fn of_device(command: Command, device: &DevlinkDevice) -> Command {
-    command.push_bus_name_bytes(device.bus.as_bytes()).push_dev_name_bytes(device.name.as_bytes())
-}
-
 fn of_port(command: Command, device: &DevlinkDevice, index: u32) -> Command {
     of_device(command, device).push_port_index(index)
 }
@@ -365,11 +322,6 @@ fn of_rate(command: Command, device: &DevlinkDevice, subject: &RateSubject) -> C
             of_device(command, device).push_rate_node_name_bytes(name.as_bytes())
         }
     }
-}
-
-fn device_of(attributes: &Attributes<'_>) -> Option<DevlinkDevice> {
-    let bus = generic::text(attributes.get_bus_name().ok()?);
-    Some(DevlinkDevice { bus, name: generic::text(attributes.get_dev_name().ok()?) })
 }
 
 fn found_or_none<T>(
@@ -386,18 +338,6 @@ fn found_or_none<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn devices_are_written_as_their_bus_and_name() {
-        let device: DevlinkDevice = "pci/0000:03:00.0".parse().unwrap();
-        assert_eq!((&*device.bus, &*device.name), ("pci", "0000:03:00.0"));
-        assert_eq!(device.to_string(), "pci/0000:03:00.0");
-        assert_eq!("netdevsim/netdevsim10".parse::<DevlinkDevice>().unwrap().bus, "netdevsim");
-        for text in ["", "pci", "pci/", "/x", "pci/0000:03:00.0/1", "p ci/x"] {
-            let refused = text.parse::<DevlinkDevice>().unwrap_err().to_string();
-            assert!(refused.ends_with("does not name a devlink device, such as pci/0000:03:00.0"));
-        }
-    }
 
     #[test]
     fn modes_are_what_the_kernel_numbers() {

@@ -3,7 +3,11 @@
 use netlink_bindings::devlink::Devlink as Codec;
 use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
 
-use super::{Attributes, DevlinkDevice, DevlinkPort, device_of, open_family, port};
+use super::{
+    device::{Attributes, DevlinkDevice, device_of},
+    open_family,
+    port::{self, DevlinkPort},
+};
 use crate::{
     Error, Netns,
     datagram::{Meaning, Object, messages},

@@ -4,7 +4,7 @@ use std::fmt;
 
 use netlink_bindings::devlink::{IterableDlPortFunction, PortFlavour};
 
-use super::{Attributes, DevlinkDevice, device_of};
+use super::device::{Attributes, DevlinkDevice, device_of};
 use crate::{MacAddress, generic::text};
 
 /// A port of a card. Shown as `pci/0000:03:00.0/3`.

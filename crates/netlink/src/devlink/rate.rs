@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Attributes, Command, DevlinkDevice, device_of};
+use super::device::{Attributes, Command, DevlinkDevice, device_of};
 use crate::generic::text;
 
 /// What a rate limit is on.
