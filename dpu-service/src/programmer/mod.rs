@@ -24,18 +24,7 @@ mod by_hosts;
 mod steps;
 
 use steps::Port;
-pub use steps::STEPS;
-
-/// A programming step and what the kernel has of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepStatus {
-    /// Its name.
-    pub name: &'static str,
-    /// Whether it is as it should be.
-    pub in_place: bool,
-    /// What is there, for people.
-    pub detail: String,
-}
+pub use steps::{STEPS, StepStatus};
 
 /// A representor, looked at closely.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use saga::{Step, Steps};
 
-use super::StepStatus;
 use crate::{
     driver::{Reading, Refused},
     eswitch::{Eswitch, Representor},
@@ -46,6 +45,17 @@ enum PortStep {
     FrameFilter,
     AntiSpoofing,
     Up,
+}
+
+/// A programming step and what the kernel has of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepStatus {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is as it should be.
+    pub in_place: bool,
+    /// What is there, for people.
+    pub detail: String,
 }
 
 /// A representor, what it shall become, and the drivers that make it so.
