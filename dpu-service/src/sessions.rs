@@ -1,8 +1,9 @@
 //! The hosts' sessions: one for each host, the newest.
 
-mod absences;
+mod absence;
+mod asking;
 mod clock;
-mod questions;
+mod question;
 
 use std::{
     collections::HashMap,
@@ -15,10 +16,10 @@ use offload_proto::{Failure, Reason};
 use tokio::sync::mpsc;
 use vf_alloc::{Device, PfId};
 
-use absences::Absence;
+use absence::Absence;
 use clock::HostClock;
-use questions::Question;
-pub use questions::{Examined, NotExamined};
+use question::Question;
+pub use question::{Examined, NotExamined};
 
 use crate::{
     host::{Hello, HostTime, SessionId},
@@ -176,6 +177,18 @@ impl Sessions {
         true
     }
 
+    /// A host that is not connected was refused for `reason`; `why` says so with the time. Tells whether
+    /// that is news.
+    pub fn refused(&self, host: &HostName, reason: &str, why: String) -> bool {
+        let hosts = self.lock();
+        if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
+            return false;
+        }
+        let mut absences = self.absences();
+        let absence = absences.entry(host.clone()).or_insert_with(|| Absence::new(String::new()));
+        absence.note_refusal(reason, why)
+    }
+
     /// Whether `id` is the host's session in force.
     #[must_use]
     pub fn is_current(&self, host: &HostName, id: SessionId) -> bool {
@@ -245,6 +258,10 @@ impl Sessions {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<HostName, Host>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn absences(&self) -> MutexGuard<'_, HashMap<HostName, Absence>> {
+        self.absences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -354,5 +371,25 @@ mod tests {
         }
         assert!(!sessions.is_current(&host(), session.id));
         assert!(!sessions.view(&host()).connected);
+    }
+
+    #[test]
+    fn only_of_a_host_that_is_away_it_is_known_why() {
+        let sessions = Sessions::default();
+        let absence = || sessions.view(&host()).absence;
+        assert_eq!(absence(), None);
+        assert!(sessions.refused(&host(), "expired", "refused today".into()));
+        assert_eq!(absence().as_deref(), Some("refused today"));
+
+        let session = sessions.open(&host(), &hello("boot", 0)).unwrap();
+        assert_eq!(absence(), None);
+        assert!(!sessions.refused(&host(), "expired", "somebody else was".into()));
+        assert_eq!(absence(), None);
+
+        assert!(sessions.close(&host(), session.id, Some("its certificate ended".into())));
+        assert_eq!(absence().as_deref(), Some("its certificate ended"));
+        let session = sessions.open(&host(), &hello("boot", 0)).unwrap();
+        assert!(sessions.close(&host(), session.id, None));
+        assert_eq!(absence(), None);
     }
 }
