@@ -14,11 +14,11 @@ use netlink::{
 use vf_alloc::FunctionId;
 
 use super::{
-    Capability, Card, Eswitch, Reading, Refused, Representor, Unsupported,
+    Card, Eswitch, Representor,
     link::{Links, check_ingress_rate, described, gone_is_done, when_limited},
 };
 use crate::{
-    driver::{Ability, limited_capability},
+    driver::{Ability, Capability, Reading, Refused, Unsupported, limited_capability},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
 };

@@ -3,9 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
+use vf_alloc::VfId;
 
-use super::{Refused, Representor, Unsupported};
-use crate::{driver::Ability, model::Bandwidth};
+use super::Representor;
+use crate::{
+    driver::{Ability, Refused, Unsupported},
+    model::Bandwidth,
+};
 
 /// How long a frame may wait before those behind it are dropped, in milliseconds.
 const LONGEST_WAIT: u64 = 50;
@@ -111,6 +115,22 @@ pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<()
             why: why.clone(),
         }),
         _ => Ok(()),
+    }
+}
+
+impl Representor {
+    /// As its link tells. Whether it is limited by other means than the link's queue, it does not.
+    pub(super) fn of_link(vf: VfId, link: Link) -> Self {
+        Self {
+            vf,
+            index: link.index,
+            mtu: link.mtu,
+            up: link.is_up,
+            mac: link.mac,
+            master: link.master,
+            is_limited: is_limited(&link),
+            name: link.name,
+        }
     }
 }
 

@@ -6,13 +6,15 @@ pub mod veth;
 
 use std::fmt;
 
-use netlink::{Link, LinkEvent, MacAddress};
+use netlink::{LinkEvent, MacAddress};
 use vf_alloc::FunctionId;
 
-pub use crate::driver::{Capability, Fault, Reading, Refused, Unsupported};
 pub(crate) use link::gone_is_done;
 
-use crate::model::{Bandwidth, PortSettings};
+use crate::{
+    driver::{Capability, Reading, Refused, Unsupported},
+    model::{Bandwidth, PortSettings},
+};
 
 /// A VF's port on the DPU, as the kernel has it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,22 +35,6 @@ pub struct Representor {
     pub master: Option<u32>,
     /// Whether a rate limit of any kind is on it.
     pub is_limited: bool,
-}
-
-impl Representor {
-    /// As its link tells. Whether it is limited by other means than the link's queue, it does not.
-    fn of_link(vf: FunctionId, link: Link) -> Self {
-        Self {
-            vf,
-            index: link.index,
-            mtu: link.mtu,
-            up: link.is_up,
-            mac: link.mac,
-            master: link.master,
-            is_limited: link::is_limited(&link),
-            name: link.name,
-        }
-    }
 }
 
 /// A card whose VFs the driver serves.

@@ -5,11 +5,11 @@ use vf_alloc::FunctionId;
 use virtual_nic::RepresentorAlias;
 
 use super::{
-    Capability, Eswitch, Reading, Refused, Representor, Unsupported,
+    Eswitch, Representor,
     link::{Links, check_ingress_rate, described, when_limited},
 };
 use crate::{
-    driver::{Ability, capability},
+    driver::{Ability, Capability, Reading, Refused, Unsupported, capability},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
 };

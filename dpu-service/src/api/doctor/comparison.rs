@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use offload_proto::{Finding, v1};
 use vf_alloc::FunctionId;
 
-use super::{Shared, hosts::HostHalf};
+use super::hosts::HostHalf;
 use crate::{
-    api::convert::show,
+    api::{Shared, convert::show},
     attachments::{DpuHalf, VfHalf},
     events::{Event, EventKind},
     host::{Examination, ExaminedVf, HostRecord},

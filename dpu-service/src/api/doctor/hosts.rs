@@ -5,8 +5,8 @@ use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::time::timeout;
 
-use super::Shared;
 use crate::{
+    api::Shared,
     attachments::Engine,
     host::Examination,
     model::HostName,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Flavour, Link, RateSubject};
 use vf_alloc::{FunctionId, PfId};
 
-use super::super::{Card, Refused, Representor, link::is_limited};
+use super::super::{Card, Representor, link::is_limited};
+use crate::driver::Refused;
 
 /// What one look found.
 #[derive(Debug, Default)]
