@@ -6,6 +6,7 @@ mod allocation;
 mod check;
 mod limits;
 mod networks;
+mod problems;
 mod section;
 
 use std::{
@@ -23,10 +24,10 @@ use serde_json::Value;
 use vf_alloc::{PfId, PoolSpec};
 
 pub use allocation::{Allocation, MacPrefix};
-pub use check::Problems;
 pub use limits::Limits;
 pub(crate) use networks::{LimitsOf, check_bandwidth, is_label};
 pub use networks::{check_network, check_networks};
+pub use problems::Problems;
 
 use crate::{
     attachments::{Configuration, Settings},

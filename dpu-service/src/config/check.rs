@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    path::Path,
 };
 
 use mtls::{Identity, Role};
@@ -12,20 +11,9 @@ use vf_alloc::{PfId, PoolSpec, Selector};
 use super::{
     Config, Host,
     networks::{check_network, check_networks, is_label},
+    problems::Problems,
 };
 use crate::{drivers, twice::twice};
-
-/// Everything that is wrong with a configuration: one sentence each, with key, value and way out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problems(pub Vec<String>);
-
-impl Problems {
-    /// One line for each, with the file.
-    pub(super) fn told_of(&self, path: &Path) -> String {
-        let line = |problem: &String| format!("{}: {problem}", path.display());
-        self.0.iter().map(line).collect::<Vec<_>>().join("\n")
-    }
-}
 
 impl Config {
     /// Checks what the file's form alone does not tell.

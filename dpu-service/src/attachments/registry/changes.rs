@@ -29,11 +29,13 @@ pub(crate) struct Changed {
 #[derive(Debug)]
 pub(crate) struct NetworkChanges<'a>(&'a mut Registry);
 
-impl<'a> NetworkChanges<'a> {
-    pub(super) const fn of(registry: &'a mut Registry) -> Self {
-        Self(registry)
+impl Registry {
+    pub(crate) const fn change_networks(&mut self) -> NetworkChanges<'_> {
+        NetworkChanges(self)
     }
+}
 
+impl NetworkChanges<'_> {
     /// The networks of the configuration and those that were made through the API.
     pub(super) fn restore(
         mut self,

@@ -5,7 +5,8 @@
 //! This is the one room that changes where an attachment stands. Its doors: [`Registry::reserve`];
 //! the transitions, most of them of one [`Entry`] behind [`Registry::change`], and those that the
 //! pools of VFs have to know, too, of the registry itself; [`Registry::free`] and
-//! [`Registry::forget`]; and views that change nothing. Networks come and go by [`NetworkChanges`].
+//! [`Registry::forget`]; and views that change nothing. Networks come and go by
+//! [`Registry::change_networks`].
 //!
 //! Nothing in here waits, locks or asks the kernel. Whoever holds an entry for longer than one hold
 //! of the lock looks again: in between, flows of other keys, inventories and hellos go on.
@@ -25,7 +26,6 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use vf_alloc::{Allocator, ClearError, FunctionId, RestoredState};
 
-pub(crate) use changes::NetworkChanges;
 pub(crate) use doubts::Doubts;
 pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
@@ -133,10 +133,6 @@ impl Registry {
 
     pub(crate) fn set_draining(&mut self, reason: Option<String>) {
         self.draining = reason;
-    }
-
-    pub(crate) const fn change_networks(&mut self) -> NetworkChanges<'_> {
-        NetworkChanges::of(self)
     }
 
     /// An attachment, for transitions that concern nothing else.
