@@ -1,55 +1,23 @@
-//! What a host's runtime asks besides attaching and detaching: CHECK and GC.
+//! The runtime's garbage collection (CNI's GC): attachments that it does not list are given back.
 
 use std::{collections::HashSet, sync::Arc};
 
-use bootstrap::Chain;
 use futures::future::join_all;
-use offload_proto::{Failure, Reason};
+use offload_proto::Failure;
 
-use super::{detach::give_back, engine::Engine, registry::Entry, releasing, unknown};
+use super::{detach::give_back, engine::Engine, registry::Entry};
 use crate::{
     milestones::Milestone,
-    model::{AttachmentId, AttachmentKey, AttachmentState, AttachmentView, HostName, Record},
-    programmer::StepStatus,
+    model::{AttachmentKey, AttachmentView, HostName, Record},
 };
 
 impl Engine {
-    /// Compares an attachment's record with what the kernel has.
-    ///
-    /// # Errors
-    /// [`Reason::AttachmentUnknown`], [`Reason::Releasing`] or [`Reason::CheckFailed`].
-    pub async fn check(
-        &self,
-        key: AttachmentKey,
-        id: Option<AttachmentId>,
-    ) -> Result<AttachmentView, Failure> {
-        // An attach or detach of the key would be found half done.
-        let _key = self.keys.lock(&key).await;
-        let record = self.record_of(&key).filter(|record| id.is_none_or(|id| id == record.id));
-        let record = record.ok_or_else(|| unknown(&key))?;
-        let view = self.view(&record)?;
-        if view.state == AttachmentState::Releasing {
-            return Err(releasing(&record));
-        }
-        let inspected = self
-            .ports
-            .inspect(&record)
-            .await
-            .map_err(|error| Failure::new(Reason::CheckFailed, Chain(&error).to_string()))?;
-        match inspected.steps.into_iter().find(|step| !step.in_place) {
-            Some(StepStatus { name, detail, .. }) => Err(Failure::new(
-                Reason::CheckFailed,
-                format!("{}: step {name} of {} is not in place: {detail}", record.key, record.vf),
-            )),
-            None => Ok(view),
-        }
-    }
-
     /// Puts those of the host's attachments of `network` (`None`: the default one) that are not
     /// `valid` into releasing, and returns them: the host gives their VFs back and detaches them.
     ///
     /// # Errors
-    /// [`Reason::NetworkUnknown`] or [`Reason::JournalUnavailable`].
+    /// [`NetworkUnknown`][`offload_proto::Reason::NetworkUnknown`] or
+    /// [`JournalUnavailable`][`offload_proto::Reason::JournalUnavailable`].
     pub async fn collect(
         self: &Arc<Self>,
         host: HostName,

@@ -1,10 +1,18 @@
 //! Attachments: who holds which VF and which addresses, from the first request to the last trace.
 //!
-//! [`Engine`] is the one door. What hosts, networks and operators ask of it has doors of its own:
-//! [`Hosts`], [`Networks`], [`Operators`]. Behind it are rooms with walls: `registry` holds all that
-//! is known in memory and alone changes it; `ports` has the representors programmed, one flow at a
-//! time each; `records` has the journal and `sessions` the hosts' sessions. The other files are
-//! flows, functions over these: each is read from the top down.
+//! [`Engine`] is the one door. `attachments/` as a whole is the room: its files share the fields of
+//! `Engine`, and nobody else can.
+//!
+//! | files | what they are |
+//! | --- | --- |
+//! | `engine` | the state and the locks that all share |
+//! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the rooms below, each read from the top down |
+//! | `hosts`, `networks`, `operators` | doors for what these ask of the engine: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
+//! | `examine`, `listing`, `views`, `warnings` | what callers see; nothing is changed |
+//! | `settings`, `overtaken`, `upkeep` | what flows are told, and what they keep in mind for one another |
+//! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
+//!
+//! Beside them, `records` has the journal and `sessions` the hosts' sessions.
 //!
 //! Who may race, and what orders them:
 //! - Two flows of one attachment, such as an old DEL and a new ADD: the lock of its key, held from
@@ -32,6 +40,7 @@
 //! journal says what is held, and the reconciler makes the kernel agree.
 
 mod attach;
+mod check;
 mod collect;
 mod detach;
 mod engine;

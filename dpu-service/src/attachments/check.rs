@@ -1,0 +1,43 @@
+//! Check (CNI's CHECK): whether an attachment is as its record says.
+
+use bootstrap::Chain;
+use offload_proto::{Failure, Reason};
+
+use super::{engine::Engine, releasing, unknown};
+use crate::{
+    model::{AttachmentId, AttachmentKey, AttachmentState, AttachmentView},
+    programmer::StepStatus,
+};
+
+impl Engine {
+    /// Compares an attachment's record with what the kernel has.
+    ///
+    /// # Errors
+    /// [`Reason::AttachmentUnknown`], [`Reason::Releasing`] or [`Reason::CheckFailed`].
+    pub async fn check(
+        &self,
+        key: AttachmentKey,
+        id: Option<AttachmentId>,
+    ) -> Result<AttachmentView, Failure> {
+        // An attach or detach of the key would be found half done.
+        let _key = self.keys.lock(&key).await;
+        let record = self.record_of(&key).filter(|record| id.is_none_or(|id| id == record.id));
+        let record = record.ok_or_else(|| unknown(&key))?;
+        let view = self.view(&record)?;
+        if view.state == AttachmentState::Releasing {
+            return Err(releasing(&record));
+        }
+        let inspected = self
+            .ports
+            .inspect(&record)
+            .await
+            .map_err(|error| Failure::new(Reason::CheckFailed, Chain(&error).to_string()))?;
+        match inspected.steps.into_iter().find(|step| !step.in_place) {
+            Some(StepStatus { name, detail, .. }) => Err(Failure::new(
+                Reason::CheckFailed,
+                format!("{}: step {name} of {} is not in place: {detail}", record.key, record.vf),
+            )),
+            None => Ok(view),
+        }
+    }
+}
