@@ -34,7 +34,7 @@ saga::milestones! {
         /// It has mended what serves attachments.
         ReconcileMended = "reconcile-mended",
         /// It has unprogrammed a representor that served nobody.
-        OrphanCleared = "orphan-cleared",
+        PortCleared = "port-cleared",
         /// It has compared all.
         ReconcileEnded = "reconcile-ended",
     }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
-use vf_alloc::VfId;
+use vf_alloc::FunctionId;
 
 use super::Representor;
 use crate::{
@@ -120,7 +120,7 @@ pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<()
 
 impl Representor {
     /// As its link tells. Whether it is limited by other means than the link's queue, it does not.
-    pub(super) fn of_link(vf: VfId, link: Link) -> Self {
+    pub(super) fn of_link(vf: FunctionId, link: Link) -> Self {
         Self {
             vf,
             index: link.index,

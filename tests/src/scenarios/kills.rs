@@ -61,7 +61,7 @@ struct Residents {
 }
 
 const ANY: &[&str] = &[""];
-const OF_RECONCILING: &[&str] = &["repair-", "reconcile-", "orphan-"];
+const OF_RECONCILING: &[&str] = &["repair-", "reconcile-", "port-cleared"];
 
 /// All flows of the service.
 pub const OF_THE_SERVICE: [Flow; 6] = [
