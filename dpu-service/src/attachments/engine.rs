@@ -16,10 +16,10 @@ use vf_alloc::FunctionId;
 use super::{
     overtaken::Overtaken,
     ports::Ports,
+    reconciler_state::ReconcilerState,
     registry::{Entry, Registry},
     settings::{Configuration, Settings},
     unknown,
-    upkeep::Upkeep,
 };
 use crate::{
     events::{EventKind, Events},
@@ -46,7 +46,7 @@ pub struct Engine {
     /// Held while networks change.
     pub(super) network_changes: tokio::sync::Mutex<()>,
     flows: TaskTracker,
-    pub(super) upkeep: Upkeep,
+    pub(super) reconciler: ReconcilerState,
 }
 
 impl Engine {
@@ -77,7 +77,7 @@ impl Engine {
             overtaken: Mutex::default(),
             network_changes: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
-            upkeep: Upkeep::default(),
+            reconciler: ReconcilerState::default(),
         }))
     }
 
@@ -97,7 +97,7 @@ impl Engine {
     /// out are no reason: what runs, runs well.
     pub async fn status(&self) -> Vec<String> {
         let journal = self.records.problem().await.map(|failure| failure.message);
-        let fabric = self.upkeep.fabric_problem();
+        let fabric = self.reconciler.fabric_problem();
         let draining =
             self.registry().draining().map(|reason| format!("the DPU is draining: {reason}"));
         [journal, fabric, draining].into_iter().flatten().collect()
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     pub(crate) async fn host_spoke(&self) {
-        self.upkeep.host_spoke().await;
+        self.reconciler.host_spoke().await;
     }
 
     /// Lets what is under way finish, and the journal write what it still has to.

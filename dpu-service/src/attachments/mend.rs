@@ -39,7 +39,7 @@ impl Engine {
     pub async fn reconcile(self: &Arc<Self>, depth: Depth) {
         let reconciled = self.to_the_end(async move |engine: Arc<Self>| {
             compare(&engine, depth).await;
-            engine.upkeep.note_end();
+            engine.reconciler.note_end();
             Ok(())
         });
         if let Err(failure) = reconciled.await {
@@ -50,7 +50,7 @@ impl Engine {
     /// How long ago the latest comparison ended.
     #[must_use]
     pub fn since_reconciled(&self) -> Duration {
-        self.upkeep.since_end()
+        self.reconciler.since_end()
     }
 }
 
@@ -91,7 +91,7 @@ async fn prepare_fabric(engine: &Engine) {
     if let Some(problem) = &problem {
         tracing::error!(problem, "the fabric can't be prepared");
     }
-    engine.upkeep.set_fabric_problem(problem);
+    engine.reconciler.set_fabric_problem(problem);
 }
 
 /// As far as one look tells. A representor that is missing is none to mend, and one that could

@@ -9,7 +9,7 @@
 //! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the rooms below, each read from the top down |
 //! | `hosts`, `networks`, `operators` | doors for what these ask of the engine: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
 //! | `examine`, `listing`, `views`, `warnings` | what callers see; nothing is changed |
-//! | `settings`, `overtaken`, `upkeep` | what flows are told, and what they keep in mind for one another |
+//! | `settings`, `overtaken`, `reconciler_state` | what flows are told, and what they keep in mind for one another |
 //! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
 //!
 //! Beside them, `records` has the journal and `sessions` the hosts' sessions.
@@ -55,9 +55,9 @@ mod networks;
 mod operators;
 mod overtaken;
 mod ports;
+mod reconciler_state;
 mod registry;
 mod settings;
-mod upkeep;
 mod views;
 mod warnings;
 mod welcome;

@@ -14,35 +14,35 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// In memory; its record is on its way into the journal.
-    Reserved(Host),
+    Reserved(HostWord),
     /// In the journal. Being programmed and being moved into the pod are two things: after a restart
     /// the host may tell that the pod has the VF before the representor was looked at.
     Recorded {
         /// Its representor's index, once that is known to be programmed.
         programmed: Option<u32>,
         /// What its host has said.
-        host: Host,
+        host: HostWord,
     },
     /// Being given back.
     Releasing {
         /// The VF is known to be back and clean: all that is missing is the journal.
         returned: bool,
-        /// As in [`Pod::Awaited`].
+        /// As in [`PodState::Awaited`].
         session: Option<SessionId>,
     },
 }
 
 /// What a host has said of an attachment that it is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Host {
-    pod: Pod,
+pub(super) struct HostWord {
+    pod: PodState,
     /// Its hello did not know the attachment, nor had it its VF back.
     unclaimed: bool,
 }
 
 /// Whether the pod has the VF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pod {
+enum PodState {
     /// Its host has not said so. In the session of its latest Attach it may be about to move the VF;
     /// `None`: that Attach came before the service started, or the host has detached it since.
     Awaited(Option<SessionId>),
@@ -53,13 +53,13 @@ enum Pod {
 impl Stage {
     /// An attachment that was just reserved, as asked for in `session`.
     pub(super) const fn reserved(session: SessionId) -> Self {
-        Self::Reserved(Host::awaited(Some(session)))
+        Self::Reserved(HostWord::awaited(Some(session)))
     }
 
     /// What a journal tells of an attachment. What is not in there, kernel and host tell again.
     pub(super) const fn restored(phase: Phase) -> Self {
         match phase {
-            Phase::Held => Self::Recorded { programmed: None, host: Host::awaited(None) },
+            Phase::Held => Self::Recorded { programmed: None, host: HostWord::awaited(None) },
             Phase::Releasing => Self::Releasing { returned: false, session: None },
         }
     }
@@ -83,7 +83,7 @@ impl Stage {
     }
 
     pub(super) fn is_attached(self) -> bool {
-        self.host().is_some_and(|host| host.pod == Pod::HasVf)
+        self.host().is_some_and(|host| host.pod == PodState::HasVf)
     }
 
     pub(super) fn is_unclaimed(self) -> bool {
@@ -125,7 +125,7 @@ impl Stage {
     pub(super) fn ask(&mut self, session: SessionId) {
         let Some(host) = self.host_mut() else { return };
         host.unclaimed = false;
-        if let Pod::Awaited(known) = &mut host.pod {
+        if let PodState::Awaited(known) = &mut host.pod {
             *known = Some(session);
         }
     }
@@ -134,8 +134,8 @@ impl Stage {
     pub(super) fn attach(&mut self) -> bool {
         let Self::Recorded { host, .. } = self else { return false };
         host.unclaimed = false;
-        let is_news = host.pod != Pod::HasVf;
-        host.pod = Pod::HasVf;
+        let is_news = host.pod != PodState::HasVf;
+        host.pod = PodState::HasVf;
         is_news
     }
 
@@ -152,8 +152,8 @@ impl Stage {
     pub(super) fn give_up(&mut self) {
         let awaited = match self {
             Self::Reserved(host) | Self::Recorded { host, .. } => match &mut host.pod {
-                Pod::Awaited(session) => session,
-                Pod::HasVf => return,
+                PodState::Awaited(session) => session,
+                PodState::HasVf => return,
             },
             Self::Releasing { session, .. } => session,
         };
@@ -169,23 +169,22 @@ impl Stage {
     fn awaited_in(self) -> Option<SessionId> {
         match self {
             Self::Releasing { session, .. } => session,
-            Self::Reserved(Host { pod, .. }) | Self::Recorded { host: Host { pod, .. }, .. } => {
-                match pod {
-                    Pod::Awaited(session) => session,
-                    Pod::HasVf => None,
-                }
-            }
+            Self::Reserved(HostWord { pod, .. })
+            | Self::Recorded { host: HostWord { pod, .. }, .. } => match pod {
+                PodState::Awaited(session) => session,
+                PodState::HasVf => None,
+            },
         }
     }
 
-    const fn host(self) -> Option<Host> {
+    const fn host(self) -> Option<HostWord> {
         match self {
             Self::Reserved(host) | Self::Recorded { host, .. } => Some(host),
             Self::Releasing { .. } => None,
         }
     }
 
-    const fn host_mut(&mut self) -> Option<&mut Host> {
+    const fn host_mut(&mut self) -> Option<&mut HostWord> {
         match self {
             Self::Reserved(host) | Self::Recorded { host, .. } => Some(host),
             Self::Releasing { .. } => None,
@@ -193,9 +192,9 @@ impl Stage {
     }
 }
 
-impl Host {
+impl HostWord {
     const fn awaited(session: Option<SessionId>) -> Self {
-        Self { pod: Pod::Awaited(session), unclaimed: false }
+        Self { pod: PodState::Awaited(session), unclaimed: false }
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::{sync::Notify, time::Instant};
 
 /// The latest pass of the reconciler, and what it should look at next.
 #[derive(Debug)]
-pub(super) struct Upkeep {
+pub(super) struct ReconcilerState {
     /// Why the fabric can't be prepared. `None`: it is.
     fabric_problem: Mutex<Option<String>>,
     /// When the latest pass ended.
@@ -18,7 +18,7 @@ pub(super) struct Upkeep {
     host_spoke: Notify,
 }
 
-impl Default for Upkeep {
+impl Default for ReconcilerState {
     fn default() -> Self {
         Self {
             fabric_problem: Mutex::default(),
@@ -28,7 +28,7 @@ impl Default for Upkeep {
     }
 }
 
-impl Upkeep {
+impl ReconcilerState {
     pub(super) fn fabric_problem(&self) -> Option<String> {
         self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
