@@ -89,7 +89,7 @@ pub struct AddRequest {
     #[serde(default)]
     pub pod: v1::Pod,
     /// A VF that somebody else chose.
-    #[serde(default, alias = "pci_address")] // so plugins of before call it
+    #[serde(default, rename = "pci_address")] // as agents of before read it
     pub device: Option<Device>,
     /// A MAC address asked for.
     #[serde(default)]
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_add_of_a_plugin_of_before_is_read_and_its_pod_written_as_it_was() {
+    fn an_add_is_written_as_agents_of_before_read_it() {
         let pod = r#"{"namespace":"shop","name":"cart-0","uid":"u"}"#;
         let add = format!(
             r#"{{"key":{{"container_id":"c1","interface_name":"eth0"}},"netns":"/run/netns/a",
@@ -403,6 +403,8 @@ mod tests {
         let read: AddRequest = decode(add.as_bytes()).unwrap();
         assert_eq!(serde_json::to_string(&read.pod).unwrap(), pod);
         assert_eq!(read.device, Some("0000:03:00.2".into()));
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!(written["pci_address"], "0000:03:00.2");
     }
 
     #[test]

@@ -44,9 +44,15 @@ fn uninstall_old(lab: &Lab, programs: &[&str]) {
     }
 }
 
-/// A lab of which these programs are of the release before.
+/// A lab of which these programs are of the release before. Its networks are spelled as that one reads them.
 fn mixed(programs: &[&str]) -> Lab {
-    Lab::start_with(&Settings::default(), |folder| install_old(folder, programs))
+    let mut settings = Settings::default();
+    for list in ["subnet", "route", "rule"] {
+        settings.networks = settings
+            .networks
+            .replace(&format!("[[network.{list}s]]"), &format!("[[network.{list}]]"));
+    }
+    Lab::start_with(&settings, |folder| install_old(folder, programs))
 }
 
 /// Everything that a runtime asks for, and recovery, of a mixed lab.
