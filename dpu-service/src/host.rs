@@ -116,7 +116,7 @@ pub struct VirtualFunction {
 /// How a VF is on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfCondition {
-    /// In the host's namespace under its own name and MTU, and in no record.
+    /// In no record, and proven to be as it was before any pod had it; or a device that no program has open.
     Clean,
     /// Held by a record of the agent.
     InUse,
