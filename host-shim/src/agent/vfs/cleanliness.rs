@@ -121,7 +121,7 @@ impl Cleanliness {
         let mut painter = self.painter()?;
         let mut learned = Vec::new();
         for (vf, index) in vfs {
-            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
+            let Some((link, portrait)) = self.portrait(&mut painter, vf, *index)? else { continue };
             // An earlier version has learned less.
             let known = self.originals.get(&vf.device).map(|own| (*own).clone());
             let own = known.unwrap_or_else(|| self.host.source().first_state(vf, &link));
@@ -129,6 +129,21 @@ impl Cleanliness {
             learned.push((vf.device.clone(), OwnState { portrait, ..own }));
         }
         Ok(learned)
+    }
+
+    /// The link of a VF, and its portrait. `None`: it has gone since it was listed, or it was made anew and
+    /// the link that has its index by now is not known to be the VF's yet.
+    fn portrait(
+        &self,
+        painter: &mut Painter<'_>,
+        vf: &VfIdentity,
+        index: u32,
+    ) -> Result<Option<(Link, Portrait)>, Error> {
+        let is_vfs = |link: &Link| {
+            let found = self.host.source().vf_of(link);
+            found.is_some_and(|found| found.device == vf.device)
+        };
+        Ok(painter.portrait(index)?.filter(|(link, _)| is_vfs(link)))
     }
 
     fn is_original_known(&self, vf: &VfIdentity) -> bool {
@@ -160,7 +175,7 @@ impl Cleanliness {
         let mut seen = Vec::new();
         for (vf, index) in vfs {
             let at = Instant::now();
-            let Some((link, portrait)) = painter.portrait(*index)? else { continue };
+            let Some((link, portrait)) = self.portrait(&mut painter, vf, *index)? else { continue };
             let differences = self.differences(vf, &link, &portrait);
             seen.push(Seen::new(vf.clone(), *index, at, differences));
         }
@@ -298,7 +313,21 @@ fn with_what_is_in_the_way(error: &MoveError, host: &mut Rtnl, vf: &Link, name: 
 
 #[cfg(test)]
 mod tests {
+    use vf_alloc::FunctionId;
+
     use super::*;
+    use crate::agent::vfs::room::tests::vfs;
+
+    #[tokio::test]
+    async fn another_link_that_has_the_index_of_a_vf_is_not_taken_for_it() {
+        let (vfs, _folder) = vfs();
+        let vf = VfIdentity { id: FunctionId::local(0, 3), device: "d000:00:00.4".into() };
+        let mut lo = Link::default();
+        lo.index = 1;
+        vfs.cleanliness().learn_of_new(&vf, &lo).unwrap();
+        assert!(!vfs.cleanliness().is_original_known(&vf));
+        assert!(vfs.cleanliness().see(&[(vf, lo.index)]).unwrap().is_empty());
+    }
 
     #[test]
     fn a_link_in_the_way_is_told_with_what_it_is() {
