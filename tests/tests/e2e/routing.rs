@@ -91,6 +91,17 @@ gateway = "10.8.0.4"
     lab.assert_invariants();
 }
 
+/// A lab with these networks, in which nothing is put right by itself.
+fn lab_left_alone(networks: &str) -> Lab {
+    let timeouts = "reconcile_s = 3600".into();
+    Lab::start(&Settings { networks: networks.into(), timeouts, ..Settings::default() })
+}
+
+/// How many rules of the pod lead to the table that the networks of these tests name.
+fn rules_to_table(pod: &Netns) -> usize {
+    pod.json("ip", &["rule", "show", "table", "100"]).len()
+}
+
 /// Rules are the pod's, and not an interface's.
 #[test]
 fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
@@ -104,20 +115,17 @@ source = "10.8.0.0/24"
 table = 100
 priority = 1000
 "#;
-    let timeouts = "reconcile_s = 3600".into();
-    let settings = Settings { networks: networks.into(), timeouts, ..Settings::default() };
-    let lab = Lab::start(&settings);
+    let lab = lab_left_alone(networks);
     let pod = Netns::new("pod");
-    let rules = || pod.json("ip", &["rule", "show", "table", "100"]).len();
     for interface in ["eth0", "net1"] {
         let _ = lab.add("blue", &pod, interface).result();
-        assert_eq!(rules(), 1);
+        assert_eq!(rules_to_table(&pod), 1);
     }
     lab.del("blue", &pod, "net1").nothing();
-    assert_eq!(rules(), 1);
+    assert_eq!(rules_to_table(&pod), 1);
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
-    assert_eq!(rules(), 0);
+    assert_eq!(rules_to_table(&pod), 0);
     lab.assert_clean_slate();
 }
 
@@ -138,13 +146,11 @@ source = "10.8.0.0/24"
 table = 100
 priority = 1000
 "#;
-    let timeouts = "reconcile_s = 3600".into();
-    let settings = Settings { networks: networks.into(), timeouts, ..Settings::default() };
-    let lab = Lab::start(&settings);
+    let lab = lab_left_alone(networks);
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     lab.add("blue", &pod, "net1").fails(129, &["File exists"]);
-    assert_eq!(pod.json("ip", &["rule", "show", "table", "100"]).len(), 1);
+    assert_eq!(rules_to_table(&pod), 1);
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
