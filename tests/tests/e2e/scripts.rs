@@ -257,7 +257,7 @@ impl HackLab {
 
     fn succeeds(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        assert!(output.status.success(), "{arguments:?}: {}: {}", output.status, text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -372,6 +372,15 @@ fn of_two_that_bring_up_one_lab_the_second_leaves_it_alone() {
     lab.succeeds(&["restart", "agent"]);
     lab.succeeds(&["down"]);
     assert_eq!(lab.left(), "");
+}
+
+#[test]
+fn labs_that_come_up_at_once_do_not_meet() {
+    let labs = ["a", "b", "c"].map(|end| HackLab { name: format!("t{}{end}", std::process::id()) });
+    thread::scope(|scope| {
+        let ups = labs.each_ref().map(|lab| scope.spawn(|| lab.succeeds(&["up", "--vfs", "2"])));
+        ups.map(|up| up.join().unwrap());
+    });
 }
 
 #[test]
