@@ -379,7 +379,9 @@ fn labs_that_come_up_at_once_do_not_meet() {
     let labs = ["a", "b", "c"].map(|end| HackLab { name: format!("t{}{end}", std::process::id()) });
     thread::scope(|scope| {
         let ups = labs.each_ref().map(|lab| scope.spawn(|| lab.succeeds(&["up", "--vfs", "2"])));
-        ups.map(|up| up.join().unwrap());
+        for up in ups {
+            up.join().unwrap();
+        }
     });
 }
 
