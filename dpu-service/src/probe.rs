@@ -2,7 +2,7 @@
 
 use std::{io, thread};
 
-use netlink::{FrameFilter, Limit, Link, Rtnl, VethEnd};
+use netlink::{FrameFilter, Limit, Link, Request, Rtnl, VethEnd};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::driver::{Ability, Refused};
@@ -55,7 +55,7 @@ fn try_here<T>(
     probe: impl FnOnce(&mut Rtnl, u32) -> Result<T, netlink::Error>,
 ) -> Result<T, netlink::Error> {
     let mut rtnl = Rtnl::open()?;
-    rtnl.add_veth(&VethEnd::new("port"), &VethEnd::new("peer"))?;
+    rtnl.change(Request::add_veth(&VethEnd::new("port"), &VethEnd::new("peer")))?;
     let port = find(&mut rtnl, "port")?;
     probe(&mut rtnl, port.index)
 }

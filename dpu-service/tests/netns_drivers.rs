@@ -20,7 +20,7 @@ use dpu_service::{
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
-use netlink::{LinkChange, MacAddress, VethEnd};
+use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use serde_json::Value;
 use support::TestNetns;
 use veth_dpu::{BRIDGE, Capture, Dpu, Pod, at_once, can, mark, open_fabric};
@@ -164,7 +164,7 @@ impl Ports {
     fn new() -> Self {
         let (dpu, outside) = (Dpu::with_uplinks(&["p0"]), TestNetns::new());
         let wire = VethEnd::new("wire").netns(&outside.netns);
-        dpu.netns.rtnl().add_veth(&VethEnd::new("p0"), &wire).unwrap();
+        dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new("p0"), &wire)).unwrap();
         outside.run("ip link set wire up");
         outside.run("ip addr add 10.9.0.99/24 dev wire");
         dpu.prepare().unwrap();
@@ -534,10 +534,10 @@ fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
     for pair in 0..512 {
         let [one, two] = [10_000, 20_000].map(|first| first + pair);
         let end = |index: u32| VethEnd::new(format!("x{index}")).index(index);
-        rtnl.add_veth(&end(one), &end(two)).unwrap();
-        rtnl.set_master(one, Some(bridge)).unwrap();
+        rtnl.change(Request::add_veth(&end(one), &end(two))).unwrap();
+        rtnl.change_link(one, &LinkChange::new().master(Some(bridge))).unwrap();
         if pair < 511 {
-            rtnl.set_master(two, Some(bridge)).unwrap();
+            rtnl.change_link(two, &LinkChange::new().master(Some(bridge))).unwrap();
         }
     }
     let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();

@@ -9,7 +9,7 @@ use dpu_service::{
     eswitch::Eswitch,
     fabric::{Fabric, Membership},
 };
-use netlink::{LinkChange, VethEnd};
+use netlink::{LinkChange, Request, VethEnd};
 use serde_json::{Value, json};
 use support::TestNetns;
 use veth_dpu::{BRIDGE, Dpu, Pod, at_once, can, open_fabric};
@@ -19,7 +19,7 @@ fn with_uplink() -> (Dpu, TestNetns) {
     let (dpu, outside) = (Dpu::with_uplinks(&["p0"]), TestNetns::new());
     assert!(can(&dpu.fabric, "vlan-filtering"), "run this by hack/vm");
     let wire = VethEnd::new("wire").netns(&outside.netns);
-    dpu.netns.rtnl().add_veth(&VethEnd::new("p0"), &wire).unwrap();
+    dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new("p0"), &wire)).unwrap();
     outside.run("ip link set wire up");
     dpu.prepare().unwrap();
     (dpu, outside)

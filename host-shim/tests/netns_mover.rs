@@ -25,7 +25,7 @@ use host_shim::{
     },
     vf_source::{OWN_MTU, OwnState, VirtualCard},
 };
-use netlink::{LinkChange, Netns, Rtnl, VethEnd};
+use netlink::{LinkChange, Netns, Request, Rtnl, VethEnd};
 use offload_proto::v1;
 use serde_json::Value;
 
@@ -120,10 +120,10 @@ impl Stage {
         let dpu = self.dpu.netns();
         let mut host = self.host.rtnl();
         let vf = VethEnd::new(OWN_NAME).mac(OWN_MAC.parse().unwrap());
-        host.add_veth(&vf, &VethEnd::new("pf0vf3").netns(&dpu)).unwrap();
+        host.change(Request::add_veth(&vf, &VethEnd::new("pf0vf3").netns(&dpu))).unwrap();
         let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
         host.change_link(index, &LinkChange::new().alias(ALIAS)).unwrap();
-        host.add_alternative_name(index, "enp3s0f0v3").unwrap();
+        host.change(Request::add_alternative_name(index, "enp3s0f0v3")).unwrap();
         let mut dpu = self.dpu.rtnl();
         let representor = dpu.link_by_name("pf0vf3").unwrap().unwrap().index;
         dpu.change_link(representor, &LinkChange::new().up()).unwrap();
@@ -363,8 +363,8 @@ fn alternative_names_in_the_way_are_taken_off_and_restored() {
     let stage = Stage::new();
     let mut host = stage.host.rtnl();
     let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
-    host.add_alternative_name(index, "eth0").unwrap();
-    host.add_alternative_name(index, "taken").unwrap();
+    host.change(Request::add_alternative_name(index, "eth0")).unwrap();
+    host.change(Request::add_alternative_name(index, "taken")).unwrap();
     stage.pod.ip("link add taken type veth peer name other");
     let before = stage.host.links();
     let spec = spec(&stage);

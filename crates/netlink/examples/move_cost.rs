@@ -21,7 +21,11 @@ const VF: u32 = 1000;
 fn main() {
     let host = new_netns();
     let mut rtnl = Rtnl::open_in(&host).unwrap();
-    rtnl.add_veth(&VethEnd::new("vf").index(VF), &VethEnd::new("rep").index(VF + 1)).unwrap();
+    rtnl.change(Request::add_veth(
+        &VethEnd::new("vf").index(VF),
+        &VethEnd::new("rep").index(VF + 1),
+    ))
+    .unwrap();
     rtnl.change_link(VF + 1, &LinkChange::new().up()).unwrap();
 
     let [mut out, mut entering, mut configuring, mut back] = [const { Vec::new() }; 4];

@@ -13,8 +13,8 @@ use crate::{Netns, socket::Outgoing};
 /// Where the name of the link goes in the text of an operation.
 pub(crate) const LINK: &str = "{link}";
 
-/// A change that the kernel is asked for. Sent alone by [`Rtnl`](crate::Rtnl)'s methods, or with
-/// others by [`Rtnl::batch`](crate::Rtnl::batch).
+/// A change that the kernel is asked for: carried out alone by [`Rtnl::change`](crate::Rtnl::change),
+/// or with others by [`Rtnl::batch`](crate::Rtnl::batch).
 ///
 /// `'a` is the life of the namespace that a request may refer to.
 #[derive(Clone, Debug)]

@@ -20,9 +20,8 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 
 use crate::{
-    AddAddress, Bridge, BridgePort, BridgeVlan, Error, FdbEntry, FrameFilter, Limit, LimitInForce,
-    Link, LinkChange, MacAddress, Netns, Redirect, Request, Route, Rule, VethEnd, VfSettings,
-    address, bridge,
+    BridgeVlan, Error, FdbEntry, FrameFilter, Limit, LimitInForce, Link, LinkChange, Netns,
+    Redirect, Request, Route, Rule, VfSettings, address, bridge,
     datagram::{Object, of_routing},
     fdb, frame_filter, limit, route, rule,
     socket::{KernelSocket, RefusalCause},
@@ -87,7 +86,11 @@ impl Rtnl {
         request.operation(link.as_ref().map(|link| link.name.as_str()))
     }
 
-    fn change(&mut self, request: Request<'_>) -> Outcome {
+    /// Carries out one request.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn change(&mut self, request: Request<'_>) -> Outcome {
         self.batch(&[request])
     }
 
@@ -188,46 +191,6 @@ impl Rtnl {
         self.change(Request::change_link(index, change))
     }
 
-    /// Makes a pair of links, both down.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_veth(&mut self, end: &VethEnd<'_>, other: &VethEnd<'_>) -> Outcome {
-        self.change(Request::add_veth(end, other))
-    }
-
-    /// Deletes a link. Deleting a veth end deletes the other.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_link(&mut self, index: u32) -> Outcome {
-        self.change(Request::delete_link(index))
-    }
-
-    /// Makes a link a port of a bridge, or of nothing.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn set_master(&mut self, index: u32, bridge: Option<u32>) -> Outcome {
-        self.change_link(index, &LinkChange::new().master(bridge))
-    }
-
-    /// Gives a link another name by which it is found, at most 127 bytes.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_alternative_name(&mut self, index: u32, name: &str) -> Outcome {
-        self.change(Request::add_alternative_name(index, name))
-    }
-
-    /// Takes an alternative name away.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_alternative_name(&mut self, index: u32, name: &str) -> Outcome {
-        self.change(Request::delete_alternative_name(index, name))
-    }
-
     /// What a PF makes of its VFs, by their number. Links that are no PFs have none.
     ///
     /// # Errors
@@ -241,22 +204,6 @@ impl Rtnl {
     }
 
     // --- Bridges
-
-    /// Makes a bridge, down.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_bridge(&mut self, name: &str, bridge: &Bridge) -> Outcome {
-        self.change(Request::add_bridge(name, bridge))
-    }
-
-    /// Sets how a port of a bridge behaves. Read back by [`Link::bridge_port`].
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn set_bridge_port(&mut self, index: u32, port: &BridgePort) -> Outcome {
-        self.change(Request::set_bridge_port(index, port))
-    }
 
     /// The VLANs of the ports of a bridge, and of the bridge itself, by index. Links without any are
     /// left out.
@@ -278,22 +225,6 @@ impl Rtnl {
         }
         vlans.retain(|_, vlans| !vlans.is_empty());
         Ok(vlans)
-    }
-
-    /// Adds a VLAN to a port of a bridge, or changes it.
-    ///
-    /// # Errors
-    /// The kernel's refusal; [`Error::is_unsupported`] where it is built without VLAN filtering.
-    pub fn add_bridge_vlan(&mut self, index: u32, vlan: BridgeVlan) -> Outcome {
-        self.change(Request::add_bridge_vlan(index, vlan))
-    }
-
-    /// Takes a VLAN off a port of a bridge.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_bridge_vlan(&mut self, index: u32, vlan: u16) -> Outcome {
-        self.change(Request::delete_bridge_vlan(index, vlan))
     }
 
     /// The forwarding tables of all bridges, without the bridges' own addresses.
@@ -318,22 +249,6 @@ impl Rtnl {
             _ => None,
         };
         self.list("list the forwarding tables", &fdb::list_message(port), entry)
-    }
-
-    /// Puts a station behind a port of a bridge, for good.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_fdb(&mut self, port: u32, mac: MacAddress, vlan: Option<u16>) -> Outcome {
-        self.change(Request::add_fdb(port, mac, vlan))
-    }
-
-    /// Takes a station away from a port of a bridge.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_fdb(&mut self, port: u32, mac: MacAddress, vlan: Option<u16>) -> Outcome {
-        self.change(Request::delete_fdb(port, mac, vlan))
     }
 
     // --- Addresses and routes
@@ -370,22 +285,6 @@ impl Rtnl {
         self.list("list all addresses", &message, described)
     }
 
-    /// Adds an address to a link; an IPv6 address is usable at once.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_address(&mut self, index: u32, address: impl Into<AddAddress>) -> Outcome {
-        self.change(Request::add_address(index, address))
-    }
-
-    /// Takes an address off a link.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_address(&mut self, index: u32, address: IpNetwork) -> Outcome {
-        self.change(Request::delete_address(index, address))
-    }
-
     /// The unicast routes of all tables, with those that the kernel made for connected prefixes.
     ///
     /// # Errors
@@ -397,22 +296,6 @@ impl Rtnl {
             _ => None,
         };
         self.list("list the routes", &message, route)
-    }
-
-    /// Adds a route. Its link must be up, and its gateway reachable.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_route(&mut self, route: &Route) -> Outcome {
-        self.change(Request::add_route(route))
-    }
-
-    /// Deletes a route.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_route(&mut self, route: &Route) -> Outcome {
-        self.change(Request::delete_route(route))
     }
 
     /// The rules that choose by source, of both families.
@@ -432,22 +315,6 @@ impl Rtnl {
             rules.extend(self.list("list the rules", &message, rule)?);
         }
         Ok(rules)
-    }
-
-    /// Adds a rule.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn add_rule(&mut self, rule: &Rule) -> Outcome {
-        self.change(Request::add_rule(rule))
-    }
-
-    /// Deletes a rule.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn delete_rule(&mut self, rule: &Rule) -> Outcome {
-        self.change(Request::delete_rule(rule))
     }
 
     // --- Queues

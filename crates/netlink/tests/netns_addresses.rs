@@ -24,7 +24,8 @@ fn net(text: &str) -> IpNetwork {
 fn with_vf() -> (TestNetns, Rtnl) {
     let netns = TestNetns::new();
     let mut rtnl = netns.rtnl();
-    rtnl.add_veth(&VethEnd::new("vf").index(VF), &VethEnd::new("rep").index(51)).unwrap();
+    rtnl.change(Request::add_veth(&VethEnd::new("vf").index(VF), &VethEnd::new("rep").index(51)))
+        .unwrap();
     for index in [VF, 51] {
         rtnl.change_link(index, &LinkChange::new().up()).unwrap();
     }
@@ -39,9 +40,9 @@ fn addresses(netns: &TestNetns, family: &str) -> Vec<Value> {
 #[test]
 fn addresses_are_added_read_and_deleted() {
     let (netns, mut rtnl) = with_vf();
-    rtnl.add_address(VF, net("192.0.2.7/24")).unwrap();
+    rtnl.change(Request::add_address(VF, net("192.0.2.7/24"))).unwrap();
     let alone = AddAddress::new(net("2001:db8::7/64")).without_prefix_route();
-    rtnl.add_address(VF, alone).unwrap();
+    rtnl.change(Request::add_address(VF, alone)).unwrap();
     let v4 = &addresses(&netns, "-4")[0];
     assert_eq!((&v4["local"], &v4["prefixlen"]), (&json!("192.0.2.7"), &json!(24)));
     let v6 = &addresses(&netns, "-6")[0];
@@ -54,13 +55,13 @@ fn addresses_are_added_read_and_deleted() {
         read.contains(&net("192.0.2.7/24")) && read.contains(&net("2001:db8::7/64")),
         "{read:?}"
     );
-    let twice = rtnl.add_address(VF, net("192.0.2.7/24")).unwrap_err();
+    let twice = rtnl.change(Request::add_address(VF, net("192.0.2.7/24"))).unwrap_err();
     assert!(twice.is_exists(), "{twice}");
     assert!(twice.to_string().starts_with("cannot add the address 192.0.2.7/24 to link vf (50): "));
 
     for address in ["192.0.2.7/24", "2001:db8::7/64"] {
-        rtnl.delete_address(VF, net(address)).unwrap();
-        let again = rtnl.delete_address(VF, net(address)).unwrap_err();
+        rtnl.change(Request::delete_address(VF, net(address))).unwrap();
+        let again = rtnl.change(Request::delete_address(VF, net(address))).unwrap_err();
         assert!(again.is_not_found(), "{again}");
     }
     assert!(addresses(&netns, "-4").is_empty() && addresses(&netns, "-6").is_empty());
@@ -100,8 +101,8 @@ fn a_pod_is_configured_in_one_batch() {
         let mut route = route.clone();
         route.priority = route.priority.filter(|priority| *priority != 0);
         assert!(read.contains(&route), "{route} is not in {read:?}");
-        rtnl.delete_route(&route).unwrap();
-        assert!(rtnl.delete_route(&route).unwrap_err().is_not_found());
+        rtnl.change(Request::delete_route(&route)).unwrap();
+        assert!(rtnl.change(Request::delete_route(&route)).unwrap_err().is_not_found());
     }
 }
 
@@ -140,14 +141,14 @@ fn rules_choose_a_table_by_source() {
     let (netns, mut rtnl) = with_vf();
     for (family, source) in [("-4", "192.0.2.7/32"), ("-6", "2001:db8::7/128")] {
         let rule = Rule { source: net(source), table: 1000, priority: Some(600) };
-        rtnl.add_rule(&rule).unwrap();
-        assert!(rtnl.add_rule(&rule).unwrap_err().is_exists());
+        rtnl.change(Request::add_rule(&rule)).unwrap();
+        assert!(rtnl.change(Request::add_rule(&rule)).unwrap_err().is_exists());
         let shown = netns.json(&format!("ip -j {family} rule show priority 600"));
         let address = source.split('/').next().unwrap();
         assert_eq!((&shown[0]["src"], &shown[0]["table"]), (&json!(address), &json!("1000")));
         assert_eq!(rtnl.rules().unwrap(), [rule]);
-        rtnl.delete_rule(&rule).unwrap();
-        assert!(rtnl.delete_rule(&rule).unwrap_err().is_not_found());
+        rtnl.change(Request::delete_rule(&rule)).unwrap();
+        assert!(rtnl.change(Request::delete_rule(&rule)).unwrap_err().is_not_found());
     }
 }
 
@@ -157,9 +158,9 @@ fn a_rule_for_all_sources_is_told_from_the_kernels_own_and_from_those_that_choos
     for (family, source) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
         netns.run(&format!("ip {family} rule add fwmark 7 lookup 1000 priority 599"));
         let rule = Rule { source: net(source), table: 1000, priority: Some(600) };
-        rtnl.add_rule(&rule).unwrap();
+        rtnl.change(Request::add_rule(&rule)).unwrap();
         assert_eq!(rtnl.rules().unwrap(), [rule]);
-        rtnl.delete_rule(&rule).unwrap();
+        rtnl.change(Request::delete_rule(&rule)).unwrap();
         assert_eq!(rtnl.rules().unwrap(), []);
     }
 }

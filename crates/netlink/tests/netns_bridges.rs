@@ -8,7 +8,7 @@
 
 mod support;
 
-use netlink::{Bridge, BridgePort, BridgeVlan, LinkChange, MacAddress, Rtnl, VethEnd};
+use netlink::{Bridge, BridgePort, BridgeVlan, LinkChange, MacAddress, Request, Rtnl, VethEnd};
 use serde_json::json;
 use support::TestNetns;
 
@@ -18,10 +18,11 @@ const PORT: u32 = 51;
 fn with_port() -> (TestNetns, Rtnl, u32) {
     let netns = TestNetns::new();
     let mut rtnl = netns.rtnl();
-    rtnl.add_bridge("br", &Bridge::default()).unwrap();
-    rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(PORT)).unwrap();
+    rtnl.change(Request::add_bridge("br", &Bridge::default())).unwrap();
+    rtnl.change(Request::add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(PORT)))
+        .unwrap();
     let bridge = rtnl.link_by_name("br").unwrap().unwrap().index;
-    rtnl.set_master(PORT, Some(bridge)).unwrap();
+    rtnl.change_link(PORT, &LinkChange::new().master(Some(bridge))).unwrap();
     (netns, rtnl, bridge)
 }
 
@@ -30,7 +31,7 @@ fn a_port_joins_and_leaves() {
     let (netns, mut rtnl, bridge) = with_port();
     assert_eq!(netns.link("rep")["master"], "br");
     assert_eq!(rtnl.link_by_index(PORT).unwrap().unwrap().master, Some(bridge));
-    rtnl.set_master(PORT, None).unwrap();
+    rtnl.change_link(PORT, &LinkChange::new().master(None)).unwrap();
     assert_eq!(netns.link("rep")["master"], json!(null));
     let link = rtnl.link_by_index(PORT).unwrap().unwrap();
     assert_eq!((link.master, link.bridge_port), (None, None));
@@ -48,7 +49,7 @@ fn the_settings_of_a_port_are_set_and_read() {
         broadcast_flood: Some(false),
         hairpin: Some(true),
     };
-    rtnl.set_bridge_port(PORT, &wanted).unwrap();
+    rtnl.change(Request::set_bridge_port(PORT, &wanted)).unwrap();
     let shown = &netns.link("rep")["linkinfo"]["info_slave_data"];
     for off in ["learning", "flood", "mcast_flood", "bcast_flood"] {
         assert_eq!(shown[off], false, "{off}");
@@ -58,8 +59,11 @@ fn the_settings_of_a_port_are_set_and_read() {
     }
     assert_eq!(rtnl.link_by_index(PORT).unwrap().unwrap().bridge_port, Some(wanted));
 
-    rtnl.set_bridge_port(PORT, &BridgePort { locked: Some(false), ..BridgePort::default() })
-        .unwrap();
+    rtnl.change(Request::set_bridge_port(
+        PORT,
+        &BridgePort { locked: Some(false), ..BridgePort::default() },
+    ))
+    .unwrap();
     let read = rtnl.link_by_index(PORT).unwrap().unwrap().bridge_port.unwrap();
     assert_eq!(read, BridgePort { locked: Some(false), ..wanted });
 }
@@ -78,16 +82,16 @@ fn stations_are_put_behind_a_port_and_taken_away() {
         shown.as_array().unwrap().iter().filter(is_it).count()
     };
     for _ in 0..2 {
-        rtnl.add_fdb(PORT, mac, None).unwrap();
+        rtnl.change(Request::add_fdb(PORT, mac, None)).unwrap();
         assert_eq!(count(), 1);
     }
     let entries = rtnl.fdb().unwrap();
     assert_eq!(entries.len(), 1, "{entries:?}");
     assert_eq!((entries[0].port, entries[0].mac, entries[0].vlan), (PORT, mac, None));
     assert!(entries[0].is_static);
-    rtnl.delete_fdb(PORT, mac, None).unwrap();
+    rtnl.change(Request::delete_fdb(PORT, mac, None)).unwrap();
     assert_eq!(count(), 0);
-    assert!(rtnl.delete_fdb(PORT, mac, None).unwrap_err().is_not_found());
+    assert!(rtnl.change(Request::delete_fdb(PORT, mac, None)).unwrap_err().is_not_found());
 }
 
 /// Where the kernel has VLAN filtering they work; where it has not, that is what is said.
@@ -95,20 +99,20 @@ fn stations_are_put_behind_a_port_and_taken_away() {
 fn vlans_work_or_are_said_to_be_unsupported() {
     let (netns, mut rtnl, bridge) = with_port();
     let vlan = BridgeVlan { id: 42, pvid: true, untagged: true };
-    match rtnl.add_bridge_vlan(PORT, vlan) {
+    match rtnl.change(Request::add_bridge_vlan(PORT, vlan)) {
         Err(error) => {
             assert!(error.is_unsupported(), "{error}");
             assert!(error.to_string().starts_with("cannot add VLAN 42 to link rep (51): "));
             assert!(rtnl.bridge_vlans(bridge).unwrap().is_empty());
             let filtering = Bridge { vlan_filtering: true, ..Bridge::default() };
-            let refused = rtnl.add_bridge("filtering", &filtering).unwrap_err();
+            let refused = rtnl.change(Request::add_bridge("filtering", &filtering)).unwrap_err();
             assert!(refused.is_unsupported(), "{refused}");
         }
         Ok(()) => {
             let shown = netns.json("bridge -j vlan show dev rep");
             assert!(shown.to_string().contains("42"), "{shown}");
             assert!(rtnl.bridge_vlans(bridge).unwrap()[&PORT].contains(&vlan));
-            rtnl.delete_bridge_vlan(PORT, 42).unwrap();
+            rtnl.change(Request::delete_bridge_vlan(PORT, 42)).unwrap();
             assert!(!rtnl.bridge_vlans(bridge).unwrap()[&PORT].contains(&vlan));
         }
     }

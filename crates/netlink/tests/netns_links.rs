@@ -8,7 +8,7 @@
 
 mod support;
 
-use netlink::{LinkChange, MacAddress, VethEnd};
+use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use nix::errno::Errno;
 use serde_json::json;
 use support::TestNetns;
@@ -20,7 +20,7 @@ fn mac(text: &str) -> MacAddress {
 /// A namespace with the veth pair `one` and `two`.
 fn with_pair() -> TestNetns {
     let netns = TestNetns::new();
-    netns.rtnl().add_veth(&VethEnd::new("one"), &VethEnd::new("two")).unwrap();
+    netns.rtnl().change(Request::add_veth(&VethEnd::new("one"), &VethEnd::new("two"))).unwrap();
     netns
 }
 
@@ -29,7 +29,7 @@ fn a_pair_is_made_as_told_in_two_namespaces() {
     let (here, there) = (TestNetns::new(), TestNetns::new());
     let end = VethEnd::new("a").mac(mac("02:00:00:00:00:0a")).mtu(9000).index(77);
     let other = VethEnd::new("b").mac(mac("02:00:00:00:00:0b")).mtu(1400).netns(&there.netns);
-    here.rtnl().add_veth(&end, &other).unwrap();
+    here.rtnl().change(Request::add_veth(&end, &other)).unwrap();
     let a = here.link("a");
     assert_eq!(a["address"], "02:00:00:00:00:0a");
     assert_eq!((&a["mtu"], &a["ifindex"]), (&json!(9000), &json!(77)));
@@ -71,7 +71,7 @@ fn all_that_is_set_is_seen_by_ip() {
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;
     let change = LinkChange::new().name("c").mtu(1300).mac(mac("02:00:00:00:00:01")).group(7);
     rtnl.change_link(index, &change.alias("hello").up()).unwrap();
-    rtnl.add_alternative_name(index, "other").unwrap();
+    rtnl.change(Request::add_alternative_name(index, "other")).unwrap();
     let link = netns.link("c");
     assert_eq!((&link["mtu"], &link["address"]), (&json!(1300), &json!("02:00:00:00:00:01")));
     assert_eq!((&link["ifalias"], &link["group"]), (&json!("hello"), &json!("7")));
@@ -89,15 +89,15 @@ fn all_that_is_set_is_seen_by_ip() {
     let flags = link["flags"].as_array().unwrap();
     assert!(!["PROMISC", "ALLMULTI"].iter().any(|flag| flags.contains(&json!(flag))));
 
-    rtnl.delete_alternative_name(index, "other").unwrap();
+    rtnl.change(Request::delete_alternative_name(index, "other")).unwrap();
     rtnl.change_link(index, &LinkChange::new().alias("").down()).unwrap();
     let link = netns.link("c");
     assert_eq!((&link["ifalias"], &link["altnames"]), (&json!(null), &json!(null)));
     assert!(!link["flags"].as_array().unwrap().contains(&json!("UP")));
 
-    rtnl.delete_link(index).unwrap();
+    rtnl.change(Request::delete_link(index)).unwrap();
     assert!(netns.link_names().is_empty());
-    assert!(rtnl.delete_link(index).unwrap_err().is_not_found());
+    assert!(rtnl.change(Request::delete_link(index)).unwrap_err().is_not_found());
 }
 
 /// Its description is longer than 64 KiB.
@@ -108,7 +108,7 @@ fn a_link_of_many_names_is_read() {
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;
     let names: Vec<_> = (0..496).map(|number| format!("{number:0>127}")).collect();
     for name in &names {
-        rtnl.add_alternative_name(index, name).unwrap();
+        rtnl.change(Request::add_alternative_name(index, name)).unwrap();
     }
     let listed = rtnl.links().unwrap().into_iter().find(|link| link.index == index).unwrap();
     assert_eq!(listed.alternative_names, names);

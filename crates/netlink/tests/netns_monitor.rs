@@ -10,7 +10,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use netlink::{CarrierWatch, LinkChange, LinkEvent, LinkMonitor, VethEnd};
+use netlink::{CarrierWatch, LinkChange, LinkEvent, LinkMonitor, Request, VethEnd};
 use support::TestNetns;
 
 /// The first event for which `wanted` gives something, within ten seconds.
@@ -85,7 +85,7 @@ async fn neighbours_are_watched_too() {
     let (dpu, host, pod) = (TestNetns::new(), TestNetns::new(), TestNetns::new());
     let mut monitor = LinkMonitor::open_with_neighbours(&dpu.netns).unwrap();
     let vf = VethEnd::new("vf").index(50).netns(&host.netns);
-    dpu.rtnl().add_veth(&VethEnd::new("rep").index(51), &vf).unwrap();
+    dpu.rtnl().change(Request::add_veth(&VethEnd::new("rep").index(51), &vf)).unwrap();
     // Of the alias of a link that is down the kernel says nothing, until something else changes.
     host.run("ip link set dev vf alias who");
     host.run("ip link set dev vf mtu 1400");
@@ -106,9 +106,8 @@ async fn an_overrun_is_told_as_missed() {
     let mut monitor = LinkMonitor::open(&host.netns).unwrap();
     host.run("ip link add name vf index 50 type veth peer name rep");
     let mut rtnl = host.rtnl();
-    let flip: Vec<_> = (0..64)
-        .map(|turn| netlink::Request::change_link(50, &LinkChange::new().mtu(1400 + turn)))
-        .collect();
+    let flip: Vec<_> =
+        (0..64).map(|turn| Request::change_link(50, &LinkChange::new().mtu(1400 + turn))).collect();
     for _ in 0..300 {
         rtnl.batch(&flip).unwrap();
     }
@@ -121,7 +120,8 @@ async fn an_overrun_is_told_as_missed() {
 async fn a_carrier_is_awaited_only_so_long() {
     let host = TestNetns::new();
     let mut rtnl = host.rtnl();
-    rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)).unwrap();
+    rtnl.change(Request::add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)))
+        .unwrap();
     rtnl.change_link(50, &LinkChange::new().up()).unwrap();
     let mut watch = || CarrierWatch::unless_there(&host.netns, &mut rtnl, 50).unwrap();
     let start = Instant::now();

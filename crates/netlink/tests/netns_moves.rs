@@ -8,7 +8,7 @@
 
 mod support;
 
-use netlink::{Link, LinkChange, Rtnl, VethEnd};
+use netlink::{Link, LinkChange, Request, Rtnl, VethEnd};
 use nix::errno::Errno;
 use serde_json::json;
 use support::TestNetns;
@@ -25,7 +25,11 @@ impl Scene {
     fn new() -> Self {
         let (host, pod) = (TestNetns::new(), TestNetns::new());
         let mut rtnl = host.rtnl();
-        rtnl.add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)).unwrap();
+        rtnl.change(Request::add_veth(
+            &VethEnd::new("vf").index(50),
+            &VethEnd::new("rep").index(51),
+        ))
+        .unwrap();
         let vf = rtnl.link_by_name("vf").unwrap().unwrap();
         Self { host, pod, rtnl, vf }
     }
@@ -120,7 +124,7 @@ fn a_taken_alternative_name_or_index_stays_put() {
 #[test]
 fn a_link_does_not_take_its_own_alternative_name() {
     let mut scene = Scene::new();
-    scene.rtnl.add_alternative_name(50, "other").unwrap();
+    scene.rtnl.change(Request::add_alternative_name(50, "other")).unwrap();
     let renamed = scene.rtnl.change_link(50, &LinkChange::new().name("other"));
     assert!(renamed.unwrap_err().is_exists());
 }

@@ -8,14 +8,14 @@
 
 mod support;
 
-use netlink::{LinkChange, NetSysfs, Netns, Painter, Portrait, VethEnd};
+use netlink::{LinkChange, NetSysfs, Netns, Painter, Portrait, Request, VethEnd};
 use support::TestNetns;
 
 /// A namespace with the veth end `one`, whose other end is elsewhere.
 fn with_pair() -> (TestNetns, TestNetns) {
     let (here, there) = (TestNetns::new(), TestNetns::new());
     let other = VethEnd::new("two").netns(&there.netns);
-    here.rtnl().add_veth(&VethEnd::new("one"), &other).unwrap();
+    here.rtnl().change(Request::add_veth(&VethEnd::new("one"), &other)).unwrap();
     (here, there)
 }
 

@@ -26,7 +26,11 @@ impl Scene {
         let scene = Self { card: TestNetns::new(), pods: [TestNetns::new(), TestNetns::new()] };
         for (number, (pod, address)) in scene.pods.iter().zip(ADDRESSES).enumerate() {
             let wire = VethEnd::new(format!("wire{number}"));
-            scene.card.rtnl().add_veth(&wire, &VethEnd::new("eth0").netns(&pod.netns)).unwrap();
+            scene
+                .card
+                .rtnl()
+                .change(Request::add_veth(&wire, &VethEnd::new("eth0").netns(&pod.netns)))
+                .unwrap();
             scene.card.run(&format!("ip link set dev wire{number} up"));
             pod.run("ip link set dev eth0 up");
             pod.run(&format!("ip addr add {address} dev eth0"));
@@ -98,7 +102,7 @@ fn a_redirection_is_set_anew_when_what_it_led_to_is_gone() {
     let [neighbour, pod] = &scene.pods;
     neighbour.run("ip neigh flush dev eth0");
     let eth0 = VethEnd::new("eth0").netns(&pod.netns);
-    rtnl.add_veth(&VethEnd::new("wire1"), &eth0).unwrap();
+    rtnl.change(Request::add_veth(&VethEnd::new("wire1"), &eth0)).unwrap();
     scene.card.run("ip link set dev wire1 up");
     pod.run("ip link set dev eth0 up");
     pod.run("ip addr add 192.0.2.2/24 dev eth0");
@@ -116,7 +120,11 @@ fn a_link_without_another_end_gets_one() {
     let scene = Scene::new();
     scene.card.run("ip link add name switch type bridge");
     scene.card.run("ip addr add 192.0.2.9/24 dev switch");
-    scene.card.rtnl().add_veth(&VethEnd::new("port"), &VethEnd::new("unused")).unwrap();
+    scene
+        .card
+        .rtnl()
+        .change(Request::add_veth(&VethEnd::new("port"), &VethEnd::new("unused")))
+        .unwrap();
     scene.card.run("ip link set dev port master switch");
     for link in ["switch", "port", "unused"] {
         scene.card.run(&format!("ip link set dev {link} up"));

@@ -10,14 +10,14 @@ mod support;
 #[path = "support/xdp.rs"]
 mod xdp;
 
-use netlink::{LinkChange, VethEnd, XdpMode};
+use netlink::{LinkChange, Request, VethEnd, XdpMode};
 use support::TestNetns;
 
 const MODES: [(XdpMode, &str); 2] = [(XdpMode::Generic, "xdpgeneric"), (XdpMode::Driver, "xdpdrv")];
 
 fn with_pair() -> TestNetns {
     let netns = TestNetns::new();
-    netns.rtnl().add_veth(&VethEnd::new("one"), &VethEnd::new("two")).unwrap();
+    netns.rtnl().change(Request::add_veth(&VethEnd::new("one"), &VethEnd::new("two"))).unwrap();
     netns
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Rtnl, VethEnd};
+use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Request, Rtnl, VethEnd};
 use vf_alloc::FunctionId;
 
 use crate::{
@@ -347,7 +347,7 @@ impl Card {
     /// Gives a VF its alternative names again, except those that are taken.
     fn name_again(&mut self, link: &Link, vf: &Vf) -> Result<(), Error> {
         for name in &vf.alternative_names {
-            match self.host.add_alternative_name(link.index, name) {
+            match self.host.change(Request::add_alternative_name(link.index, name)) {
                 Err(error) if !error.is_exists() => return Err(error),
                 _ => {}
             }

@@ -154,7 +154,7 @@ fn add_management_address(
     let [.., number] = controller.to_be_bytes();
     let network = IpNetwork::new([192, 168, 100 + number, side].into(), 30).ok();
     match (rtnl.link_by_name(&management_name(controller))?, network) {
-        (Some(link), Some(network)) => rtnl.add_address(link.index, network),
+        (Some(link), Some(network)) => rtnl.change(Request::add_address(link.index, network)),
         _ => Ok(()),
     }
 }

@@ -20,7 +20,7 @@ mod vlans;
 
 use std::collections::BTreeMap;
 
-use netlink::{Error, Link, LinkEvent, Rtnl};
+use netlink::{Error, Link, LinkChange, LinkEvent, Rtnl};
 
 pub use abilities::BridgeAbilities;
 use link::{ALIAS, BridgeLink};
@@ -126,7 +126,7 @@ impl BridgeFabric {
     ) -> Result<(), Error> {
         // A bridge that somebody made may put each newcomer into its default VLAN. Until it has its own
         // and no other, nothing passes: it is set up last.
-        rtnl.set_master(port, Some(bridge))?;
+        rtnl.change_link(port, &LinkChange::new().master(Some(bridge)))?;
         if !self.filters_vlans() {
             return Ok(());
         }
@@ -262,7 +262,8 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             let Some(member) = self.member_link(rtnl, port)? else { return Ok(()) };
             // The kernel takes its VLANs, stations and settings off it. So the uplinks follow after that.
-            gone_is_done(rtnl.set_master(port.index, None)).map_err(refused)?;
+            gone_is_done(rtnl.change_link(port.index, &LinkChange::new().master(None)))
+                .map_err(refused)?;
             self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)
         })
     }

@@ -17,7 +17,7 @@ use dpu_service::{
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
 };
-use netlink::{LinkChange, VethEnd};
+use netlink::{LinkChange, Request, VethEnd};
 use nix::{
     ifaddrs::getifaddrs,
     sys::{
@@ -85,7 +85,7 @@ impl Dpu {
         let name = pod.settings.vf.to_string();
         let mut rtnl = self.netns.rtnl();
         let vf = VethEnd::new("eth0").netns(&pod.netns.netns).mac(pod.settings.mac);
-        rtnl.add_veth(&VethEnd::new(&name), &vf).unwrap();
+        rtnl.change(Request::add_veth(&VethEnd::new(&name), &vf)).unwrap();
         let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
         let alias = format!("virtual-nic representor {name}");
         rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();

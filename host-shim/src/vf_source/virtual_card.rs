@@ -1,6 +1,6 @@
 //! The VFs of the virtual card, which their alias tells as a PCI address tells those of a real one.
 
-use netlink::{Link, Rtnl};
+use netlink::{Link, Request, Rtnl};
 use sriov::PciAddress;
 use vf_alloc::{Device, FunctionId};
 use virtual_nic::VirtualVf;
@@ -54,7 +54,7 @@ impl VfSource for VirtualCard {
         host: &mut Rtnl,
     ) -> Result<(), RenewalError> {
         match link.kind.as_deref() {
-            Some("veth") => Ok(host.delete_link(link.index)?),
+            Some("veth") => Ok(host.change(Request::delete_link(link.index))?),
             kind => Err(RenewalError::Unsupported(kind.unwrap_or("link").to_owned())),
         }
     }

@@ -52,13 +52,13 @@ impl Floor {
         let (here, there) = (open(&host), open(&dpu));
         let mut rtnl = Rtnl::open_in(&here).unwrap();
         let mut representors = Rtnl::open_in(&there).unwrap();
-        representors.add_bridge("bridge", &Bridge::default()).unwrap();
+        representors.change(Request::add_bridge("bridge", &Bridge::default())).unwrap();
         let bridge = representors.link_by_name("bridge").unwrap().unwrap().index;
         representors.change_link(bridge, &LinkChange::new().up()).unwrap();
         let pairs = (0..count).map(|number| {
             let (name, other) = (format!("f{number}"), format!("r{number}"));
             let (end, peer) = (VethEnd::new(&name), VethEnd::new(&other).netns(&there));
-            rtnl.add_veth(&end, &peer).unwrap();
+            rtnl.change(Request::add_veth(&end, &peer)).unwrap();
             let link = rtnl.link_by_name(&name).unwrap().unwrap();
             let representor = representors.link_by_name(&other).unwrap().unwrap().index;
             Pair { link: link.index, mac: link.mac.unwrap(), representor }

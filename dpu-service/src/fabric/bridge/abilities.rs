@@ -1,6 +1,6 @@
 //! What this kernel's bridges can do.
 
-use netlink::{Bridge, BridgePort, Link, Rtnl};
+use netlink::{Bridge, BridgePort, Link, LinkChange, Request, Rtnl};
 
 use crate::{
     driver::{Ability, Refused},
@@ -23,9 +23,9 @@ impl BridgeAbilities {
     /// When the process may make no network namespace, or no bridge or veth pair in it.
     pub fn probe() -> Result<Self, Refused> {
         in_hidden_netns(|rtnl, port| {
-            rtnl.add_bridge("bridge", &Bridge::default())?;
+            rtnl.change(Request::add_bridge("bridge", &Bridge::default()))?;
             let bridge = find(rtnl, "bridge")?;
-            rtnl.set_master(port, Some(bridge.index))?;
+            rtnl.change_link(port, &LinkChange::new().master(Some(bridge.index)))?;
             Ok(Self {
                 vlan_filtering: probe_vlan_filtering(rtnl),
                 locked_ports: probe_locked_ports(rtnl, port),
@@ -42,7 +42,7 @@ impl BridgeAbilities {
 
 fn probe_vlan_filtering(rtnl: &mut Rtnl) -> Ability {
     let bridge = Bridge { vlan_filtering: true, default_pvid: Some(0), ..Bridge::default() };
-    rtnl.add_bridge("vlans", &bridge).map_err(|error| {
+    rtnl.change(Request::add_bridge("vlans", &bridge)).map_err(|error| {
         format!("the kernel is built without CONFIG_BRIDGE_VLAN_FILTERING ({error})")
     })
 }
@@ -50,7 +50,7 @@ fn probe_vlan_filtering(rtnl: &mut Rtnl) -> Ability {
 /// Kernels that do not know the setting take it and ignore it, so it is read back.
 fn probe_locked_ports(rtnl: &mut Rtnl, port: u32) -> Ability {
     let locked = BridgePort { locked: Some(true), ..BridgePort::default() };
-    rtnl.set_bridge_port(port, &locked).map_err(|error| error.to_string())?;
+    rtnl.change(Request::set_bridge_port(port, &locked)).map_err(|error| error.to_string())?;
     let port = rtnl.link_by_index(port).map_err(|error| error.to_string())?;
     locked_as_read_back(port.and_then(|link| link.bridge_port).and_then(|port| port.locked))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use netlink::{Bridge, Error, Family, Link, LinkChange, Rtnl, set_sysctl};
+use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl};
 
 use crate::driver::{Fault, Refused};
 
@@ -92,7 +92,7 @@ impl BridgeLink {
             default_pvid: vlan_filtering.then_some(0),
             multicast_snooping: Some(false),
         };
-        rtnl.add_bridge(&self.name, &settings)?;
+        rtnl.change(Request::add_bridge(&self.name, &settings))?;
         let made = rtnl.link_by_name(&self.name)?.unwrap_or_default();
         self.hide_from_pods();
         rtnl.change_link(made.index, &LinkChange::new().alias(ALIAS))

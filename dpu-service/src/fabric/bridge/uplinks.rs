@@ -58,7 +58,9 @@ fn join(rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<(), Refused> {
                 "uplink {name} is a port of another bridge or bond: take it out first"
             )));
         }
-        None => rtnl.set_master(uplink.index, Some(bridge)).map_err(refused)?,
+        None => rtnl
+            .change_link(uplink.index, &LinkChange::new().master(Some(bridge)))
+            .map_err(refused)?,
     }
     if uplink.is_up {
         return Ok(());
