@@ -66,15 +66,18 @@ pub(crate) fn find(rtnl: &mut Rtnl, name: &str) -> Result<Link, netlink::Error> 
 }
 
 fn probe_frame_filter(rtnl: &mut Rtnl, port: u32) -> Ability {
-    rtnl.set_frame_filter(port, FrameFilter { takes_tagged: false }).map_err(|error| {
-        format!(
-            "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
-        )
-    })
+    rtnl.traffic_control().set_frame_filter(port, FrameFilter { takes_tagged: false }).map_err(
+        |error| {
+            format!(
+                "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
+            )
+        },
+    )
 }
 
 fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
     let limit = Limit { rate_bits: 1_000_000_000, burst_bits: 1_000_000, queue_bits: 1_000_000 };
-    rtnl.set_egress_limit(port, Some(limit))
+    rtnl.traffic_control()
+        .set_egress_limit(port, Some(limit))
         .map_err(|error| format!("the kernel is built without CONFIG_NET_SCH_TBF ({error})"))
 }

@@ -10,7 +10,7 @@ use netlink_packet_route::{
 use rtnetlink::AddressMessageBuilder;
 
 use crate::{
-    Request,
+    Error, Request, Rtnl,
     request::{Existing, LINK},
 };
 
@@ -68,6 +68,40 @@ impl Request<'_> {
         let message = RouteNetlinkMessage::DelAddress(message(index, address));
         let operation = format!("delete the address {address} of {LINK}");
         Self::new(operation, Some(index), message, Existing::Required)
+    }
+}
+
+impl Rtnl {
+    /// The addresses of a link.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn addresses(&mut self, index: u32) -> Result<Vec<IpNetwork>, Error> {
+        let mut message = AddressMessage::default();
+        message.header.index = index;
+        let message = RouteNetlinkMessage::GetAddress(message);
+        let of_link = |object| match object {
+            RouteNetlinkMessage::NewAddress(message) if message.header.index == index => {
+                described_by(&message)
+            }
+            _ => None,
+        };
+        self.list("list the addresses", &message, of_link)
+    }
+
+    /// The addresses of all links, each with its link's index.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn all_addresses(&mut self) -> Result<Vec<(u32, IpNetwork)>, Error> {
+        let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let described = |object| match object {
+            RouteNetlinkMessage::NewAddress(message) => {
+                Some((message.header.index, described_by(&message)?))
+            }
+            _ => None,
+        };
+        self.list("list all addresses", &message, described)
     }
 }
 

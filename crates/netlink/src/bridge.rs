@@ -1,13 +1,10 @@
-//! Bridges, their ports and their VLANs.
+//! Bridges and their ports.
 
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
-    link::{
-        AfSpecBridge, BridgeVlanInfo, BridgeVlanInfoFlags, InfoBridge, InfoBridgePort,
-        LinkAttribute, LinkExtentMask, LinkMessage,
-    },
+    RouteNetlinkMessage,
+    link::{InfoBridge, InfoBridgePort, LinkMessage},
 };
-use rtnetlink::{LinkBridge, LinkBridgePort, LinkBridgeVlan, LinkMessageBuilder};
+use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder};
 
 use crate::{
     Request,
@@ -44,17 +41,6 @@ pub struct BridgePort {
     pub broadcast_flood: Option<bool>,
     /// Frames may go back out of the port that they came in by.
     pub hairpin: Option<bool>,
-}
-
-/// A VLAN of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BridgeVlan {
-    /// 1 to 4094.
-    pub id: u16,
-    /// Untagged frames that come in belong to it.
-    pub pvid: bool,
-    /// Its frames go out untagged.
-    pub untagged: bool,
 }
 
 impl Bridge {
@@ -108,23 +94,6 @@ impl BridgePort {
     }
 }
 
-impl BridgeVlan {
-    fn flags(self) -> BridgeVlanInfoFlags {
-        let mut flags = BridgeVlanInfoFlags::empty();
-        flags.set(BridgeVlanInfoFlags::Pvid, self.pvid);
-        flags.set(BridgeVlanInfoFlags::Untagged, self.untagged);
-        flags
-    }
-
-    fn from_info(info: &BridgeVlanInfo) -> Self {
-        Self {
-            id: info.vid,
-            pvid: info.flags.contains(BridgeVlanInfoFlags::Pvid),
-            untagged: info.flags.contains(BridgeVlanInfoFlags::Untagged),
-        }
-    }
-}
-
 impl Request<'_> {
     /// Makes a bridge, down.
     #[must_use]
@@ -143,7 +112,7 @@ impl Request<'_> {
         Self::new(format!("add the bridge {name}"), None, message, Existing::Refused)
     }
 
-    /// Sets how a port of a bridge behaves.
+    /// Sets how a port of a bridge behaves. Read back by [`Link::bridge_port`](crate::Link::bridge_port).
     #[must_use]
     pub fn set_bridge_port(index: u32, port: &BridgePort) -> Self {
         let message = RouteNetlinkMessage::NewLink(port.message(index, None));
@@ -158,44 +127,4 @@ impl Request<'_> {
         let operation = format!("set up and flush the bridge port {LINK}");
         Self::new(operation, Some(index), RouteNetlinkMessage::NewLink(message), Existing::Required)
     }
-
-    /// Adds a VLAN to a port, or changes it.
-    #[must_use]
-    pub fn add_bridge_vlan(index: u32, vlan: BridgeVlan) -> Self {
-        let message = LinkBridgeVlan::new(index).vlan(vlan.id, vlan.flags()).build();
-        let message = RouteNetlinkMessage::SetLink(message);
-        let operation = format!("add VLAN {} to {LINK}", vlan.id);
-        Self::new(operation, Some(index), message, Existing::Required)
-    }
-
-    /// Takes a VLAN off a port.
-    #[must_use]
-    pub fn delete_bridge_vlan(index: u32, vlan: u16) -> Self {
-        let none = BridgeVlanInfoFlags::empty();
-        let message = LinkBridgeVlan::new(index).vlan(vlan, none).build();
-        let message = RouteNetlinkMessage::DelLink(message);
-        let operation = format!("delete VLAN {vlan} of {LINK}");
-        Self::new(operation, Some(index), message, Existing::Required)
-    }
-}
-
-/// Asks for all ports with their VLANs.
-pub(crate) fn list_vlans_message() -> RouteNetlinkMessage {
-    let mut message = LinkMessage::default();
-    message.header.interface_family = AddressFamily::Bridge;
-    message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::Brvlan]));
-    RouteNetlinkMessage::GetLink(message)
-}
-
-/// The VLANs in a port's description.
-pub(crate) fn vlans_of(message: &LinkMessage) -> Vec<BridgeVlan> {
-    let specs = message.attributes.iter().filter_map(|attribute| match attribute {
-        LinkAttribute::AfSpecBridge(specs) => Some(specs),
-        _ => None,
-    });
-    let vlan = |spec: &AfSpecBridge| match spec {
-        AfSpecBridge::VlanInfo(info) => Some(BridgeVlan::from_info(info)),
-        _ => None,
-    };
-    specs.flatten().filter_map(vlan).collect()
 }

@@ -6,7 +6,7 @@ use netlink_packet_route::{
 };
 
 use crate::{
-    MacAddress, Request,
+    Error, MacAddress, Request, Rtnl,
     request::{Existing, LINK},
 };
 
@@ -42,6 +42,32 @@ impl Request<'_> {
     }
 }
 
+impl Rtnl {
+    /// The forwarding tables of all bridges, without the bridges' own addresses.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn fdb(&mut self) -> Result<Vec<FdbEntry>, Error> {
+        self.stations(None)
+    }
+
+    /// The entries of one port in the forwarding table of its bridge.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`Error::is_not_found`] if there is no such link.
+    pub fn fdb_of(&mut self, port: u32) -> Result<Vec<FdbEntry>, Error> {
+        self.stations(Some(port))
+    }
+
+    fn stations(&mut self, port: Option<u32>) -> Result<Vec<FdbEntry>, Error> {
+        let entry = |object| match object {
+            RouteNetlinkMessage::NewNeighbour(message) => described_by(&message),
+            _ => None,
+        };
+        self.list("list the forwarding tables", &list_message(port), entry)
+    }
+}
+
 fn message(port: u32, mac: MacAddress, vlan: Option<u16>) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
@@ -55,7 +81,7 @@ fn message(port: u32, mac: MacAddress, vlan: Option<u16>) -> NeighbourMessage {
 }
 
 /// Asks for all entries of all bridges, or for those of one port.
-pub(crate) fn list_message(port: Option<u32>) -> RouteNetlinkMessage {
+fn list_message(port: Option<u32>) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
     message.header.ifindex = port.unwrap_or_default();

@@ -1,15 +1,17 @@
 //! All that is said to the kernel about links, addresses, routes, queues, cards and namespaces.
 //!
-//! Requests are synchronous: each is a function call that returns when the kernel has
-//! acknowledged it ([`Rtnl`]). Only watching is asynchronous ([`LinkMonitor`],
-//! [`DevlinkMonitor`]).
+//! A change is a [`Request`], carried out alone or with others in one send ([`Rtnl::change`],
+//! [`Rtnl::batch`]). What is there is asked of [`Rtnl`], too; what a link limits, redirects and
+//! filters has an interface of its own ([`TrafficControl`]). All of them are synchronous: each is a
+//! function call that returns when the kernel has answered. Only watching is asynchronous
+//! ([`LinkMonitor`], [`DevlinkMonitor`]).
 //!
 //! Messages are built with `rtnetlink` and `netlink-packet-route`, but carried by a transport of
 //! our own, because `rtnetlink`'s drops the kernel's extended acknowledgement: the sentence that
 //! says *why* a request was refused, without which an operator is left with "Invalid argument".
-//! It is also what lets several requests travel in one send ([`Rtnl::batch`]). None of these
-//! crates' types is in this crate's API, for they break with every release. The same transport
-//! carries what is said to cards about themselves ([`Devlink`]).
+//! It is also what lets several requests travel in one send. None of these crates' types is in this
+//! crate's API, for they break with every release. The same transport carries what is said to cards
+//! about themselves ([`Devlink`]).
 //!
 //! A socket stays in the network namespace in which it was opened, so a program works in several
 //! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it for as
@@ -20,22 +22,20 @@
 mod address;
 mod announce;
 mod bridge;
+mod bridge_vlan;
 mod carrier;
 mod datagram;
 mod devlink;
 mod error;
 mod fdb;
-mod frame_filter;
 mod generic;
 mod groups;
-mod limit;
 mod link;
 mod link_change;
 mod mac;
 mod monitor;
 mod netns;
 mod portrait;
-mod redirect;
 mod request;
 mod route;
 mod rtnl;
@@ -43,6 +43,7 @@ mod rule;
 mod socket;
 mod sysctl;
 mod told;
+mod traffic_control;
 mod veth;
 mod vf;
 mod watch;
@@ -50,7 +51,8 @@ mod xdp;
 
 pub use address::AddAddress;
 pub use announce::announce;
-pub use bridge::{Bridge, BridgePort, BridgeVlan};
+pub use bridge::{Bridge, BridgePort};
+pub use bridge_vlan::BridgeVlan;
 pub use carrier::CarrierWatch;
 pub use devlink::{
     Devlink, DevlinkDevice, DevlinkEvent, DevlinkMonitor, DevlinkPort, EswitchMode, Flavour,
@@ -58,22 +60,20 @@ pub use devlink::{
 };
 pub use error::{Error, NetnsError};
 pub use fdb::FdbEntry;
-pub use frame_filter::FrameFilter;
 pub use groups::hears_neighbours;
 pub use ipnetwork::IpNetwork;
-pub use limit::{Limit, LimitInForce};
 pub use link::Link;
 pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use netns::{Netns, NetnsId};
 pub use portrait::{NetSysfs, Painter, Portrait};
-pub use redirect::{Hook, Redirect};
 pub use request::Request;
 pub use route::Route;
 pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use sysctl::{Family, set_sysctl};
+pub use traffic_control::{FrameFilter, Hook, Limit, LimitInForce, Redirect, TrafficControl};
 pub use veth::VethEnd;
 pub use vf::{VfLinkState, VfSetting, VfSettings};
 pub use xdp::XdpMode;

@@ -16,7 +16,7 @@ use netlink_packet_route::{
 use rtnetlink::RouteMessageBuilder;
 
 use crate::{
-    Request,
+    Error, Request, Rtnl,
     request::{Existing, LINK},
 };
 
@@ -147,6 +147,21 @@ impl Request<'_> {
         let message = RouteNetlinkMessage::DelRoute(route.message());
         let operation = format!("delete the route {route} on {LINK}");
         Self::new(operation, Some(route.output), message, Existing::Required)
+    }
+}
+
+impl Rtnl {
+    /// The unicast routes of all tables, with those that the kernel made for connected prefixes.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
+        let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
+        let route = |object| match object {
+            RouteNetlinkMessage::NewRoute(message) => described_by(&message),
+            _ => None,
+        };
+        self.list("list the routes", &message, route)
     }
 }
 

@@ -12,7 +12,7 @@ use netlink_packet_route::{
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 
-use crate::{Request, request::Existing};
+use crate::{Error, Request, Rtnl, request::Existing};
 
 /// Packets from `source` are routed by `table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,27 @@ impl Request<'_> {
     pub fn delete_rule(rule: &Rule) -> Self {
         let message = RouteNetlinkMessage::DelRule(rule.message());
         Self::new(format!("delete the rule {rule}"), None, message, Existing::Required)
+    }
+}
+
+impl Rtnl {
+    /// The rules that choose by source, of both families.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn rules(&mut self) -> Result<Vec<Rule>, Error> {
+        let rule = |object| match object {
+            RouteNetlinkMessage::NewRule(message) => described_by(&message),
+            _ => None,
+        };
+        let mut rules = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RuleMessage::default();
+            message.header.family = family;
+            let message = RouteNetlinkMessage::GetRule(message);
+            rules.extend(self.list("list the rules", &message, rule)?);
+        }
+        Ok(rules)
     }
 }
 

@@ -13,7 +13,7 @@ use rtnetlink::LinkUnspec;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    MacAddress, Request,
+    Error, MacAddress, Request, Rtnl,
     request::{Existing, LINK},
 };
 
@@ -166,8 +166,22 @@ impl Request<'_> {
     }
 }
 
+impl Rtnl {
+    /// What a PF makes of its VFs, by their number. Links that are no PFs have none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn vf_settings(&mut self, pf: u32) -> Result<BTreeMap<u32, VfSettings>, Error> {
+        let operation = || format!("list the VFs of link {pf}");
+        match self.get(operation, &get_message(pf))? {
+            RouteNetlinkMessage::NewLink(message) => Ok(described_by(&message)),
+            _ => Ok(BTreeMap::new()),
+        }
+    }
+}
+
 /// Asks for a link's description with its VFs.
-pub(crate) fn get_message(pf: u32) -> RouteNetlinkMessage {
+fn get_message(pf: u32) -> RouteNetlinkMessage {
     let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
     let mut message = LinkMessage::default();
     message.header.index = pf;

@@ -60,13 +60,7 @@ impl Scene {
 fn frames_go_where_they_are_redirected_to() {
     let scene = Scene::new();
     let (there, back) = (scene.across("wire0", "wire1"), scene.across("wire1", "wire0"));
-    let requests = [
-        Request::add_hooks(there.from.0),
-        Request::add_hooks(back.from.0),
-        Request::add_redirect(&there),
-        Request::add_redirect(&back),
-    ];
-    scene.card.rtnl().batch(&requests).unwrap();
+    scene.card.rtnl().traffic_control().add_redirects(&[there, back]).unwrap();
     scene.ping();
 
     let filters = scene.filters("wire0", "ingress");
@@ -83,7 +77,7 @@ fn frames_go_where_they_are_redirected_to() {
         (&actions[0]["direction"], &actions[0]["to_dev"]),
         (&"egress".into(), &"wire1".into())
     );
-    let again = scene.card.rtnl().batch(&[Request::add_redirect(&there)]);
+    let again = scene.card.rtnl().traffic_control().add_redirects(&[there]);
     assert!(again.is_err(), "one redirection at a hook");
 }
 
@@ -93,7 +87,7 @@ fn a_redirection_is_set_anew_when_what_it_led_to_is_gone() {
     let mut rtnl = scene.card.rtnl();
     for (from, to) in [("wire0", "wire1"), ("wire1", "wire0")] {
         for _ in 0..2 {
-            rtnl.set_redirect(&scene.across(from, to)).unwrap();
+            rtnl.traffic_control().set_redirect(&scene.across(from, to)).unwrap();
         }
     }
     scene.ping();
@@ -107,7 +101,7 @@ fn a_redirection_is_set_anew_when_what_it_led_to_is_gone() {
     pod.run("ip link set dev eth0 up");
     pod.run("ip addr add 192.0.2.2/24 dev eth0");
     for (from, to) in [("wire0", "wire1"), ("wire1", "wire0")] {
-        rtnl.set_redirect(&scene.across(from, to)).unwrap();
+        rtnl.traffic_control().set_redirect(&scene.across(from, to)).unwrap();
     }
     eventually("the new wire is up", || scene.card.link("wire1")["operstate"] == "UP");
     scene.ping();
@@ -133,7 +127,7 @@ fn a_link_without_another_end_gets_one() {
     let out = Redirect { from: (port, Hook::Egress), to: (wire, Hook::Egress) };
     let into = Redirect { from: (wire, Hook::Ingress), to: (port, Hook::Ingress) };
     for redirect in [out, into] {
-        scene.card.rtnl().set_redirect(&redirect).unwrap();
+        scene.card.rtnl().traffic_control().set_redirect(&redirect).unwrap();
     }
     scene.card.run("ping -c 1 -W 5 192.0.2.1");
 }
@@ -143,7 +137,8 @@ fn a_link_that_is_not_there_is_told() {
     let scene = Scene::new();
     let mut redirect = scene.across("wire0", "wire1");
     redirect.to.0 = 4711;
-    let refused = scene.card.rtnl().set_redirect(&redirect).unwrap_err().to_string();
+    let refused =
+        scene.card.rtnl().traffic_control().set_redirect(&redirect).unwrap_err().to_string();
     let told =
         format!("cannot redirect the frames of link wire0 ({}) to link 4711: ", redirect.from.0);
     assert!(refused.starts_with(&told), "{refused}");

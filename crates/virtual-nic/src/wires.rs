@@ -4,7 +4,7 @@
 //! to the representor leaves by the wire. So all who look at the representor see what they would see
 //! at a real card's.
 
-use netlink::{Error, Family, Hook, Link, Netns, Redirect, Request, Rtnl, set_sysctl};
+use netlink::{Error, Family, Hook, Link, Netns, Redirect, Rtnl, set_sysctl};
 
 use crate::{UplinkAlias, UplinkWireAlias, WireAlias, netdevsim::Device, parsed};
 
@@ -16,20 +16,15 @@ pub(crate) fn join_all(device: &Device, netns: &Netns, rtnl: &mut Rtnl) -> Resul
     let links = rtnl.links()?;
     let wires = links.iter().filter_map(|wire| Some((port_of(device, wire, &links)?, wire)));
     let wires: Vec<_> = wires.collect();
-    let requests = wires.iter().flat_map(|(port, wire)| {
-        let redirects = redirects(port.index, wire.index);
-        redirects.into_iter().flat_map(|redirect| {
-            [Request::add_hooks(redirect.from.0), Request::add_redirect(&redirect)]
-        })
-    });
-    rtnl.batch(&requests.collect::<Vec<_>>())?;
+    let redirects = wires.iter().flat_map(|(port, wire)| redirects(port.index, wire.index));
+    rtnl.traffic_control().add_redirects(&redirects.collect::<Vec<_>>())?;
     netns.run(|| wires.iter().for_each(|(_, wire)| silence(wire)))
 }
 
 /// Joins one port to its wire, whatever they were joined to before.
 pub(crate) fn join(port: u32, wire: &Link, netns: &Netns, rtnl: &mut Rtnl) -> Result<(), Error> {
     for redirect in redirects(port, wire.index) {
-        rtnl.set_redirect(&redirect)?;
+        rtnl.traffic_control().set_redirect(&redirect)?;
     }
     netns.run(|| silence(wire))
 }

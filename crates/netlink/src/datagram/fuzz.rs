@@ -4,8 +4,11 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
-    Link, LinkEvent, Request, address, bridge, fdb, frame_filter, limit, route, rule,
-    socket::Outgoing, vf, watch::Event,
+    Link, LinkEvent, Request, address, bridge_vlan, fdb, route, rule,
+    socket::Outgoing,
+    traffic_control::{frame_filter, limit},
+    vf,
+    watch::Event,
 };
 
 #[test]
@@ -42,7 +45,7 @@ fn check_routing(object: RouteNetlinkMessage) {
     match object {
         RouteNetlinkMessage::NewLink(message) | RouteNetlinkMessage::DelLink(message) => {
             let _vfs = vf::described_by(&message);
-            let _vlans = bridge::vlans_of(&message);
+            let _vlans = bridge_vlan::vlans_of(&message);
             let _link = Link::from(message);
         }
         RouteNetlinkMessage::NewQueueDiscipline(message) => {

@@ -21,11 +21,14 @@ pub(super) fn set(
     port: &Representor,
     settings: &PortSettings,
 ) -> Result<(), Refused> {
-    rtnl.set_frame_filter(port.index, wanted(settings)).map_err(|error| refused(port, error))
+    rtnl.traffic_control()
+        .set_frame_filter(port.index, wanted(settings))
+        .map_err(|error| refused(port, error))
 }
 
 pub(super) fn clear(rtnl: &mut Rtnl, port: &Representor) -> Result<(), Refused> {
-    gone_is_done(rtnl.clear_frame_filter(port.index)).map_err(|error| refused(port, error))
+    gone_is_done(rtnl.traffic_control().clear_frame_filter(port.index))
+        .map_err(|error| refused(port, error))
 }
 
 pub(super) fn find(
@@ -33,7 +36,8 @@ pub(super) fn find(
     port: &Representor,
     settings: &PortSettings,
 ) -> Result<Reading, Refused> {
-    let found = rtnl.frame_filter(port.index).map_err(|error| refused(port, error))?;
+    let found =
+        rtnl.traffic_control().frame_filter(port.index).map_err(|error| refused(port, error))?;
     let detail = match found {
         None => "any frame may be sent",
         Some(FrameFilter { takes_tagged: true }) => "no link-local groups",

@@ -8,10 +8,7 @@ use netlink_packet_route::{
     tc::{TcAttribute, TcHandle, TcMessage, TcOption},
 };
 
-use crate::{
-    Request,
-    request::{Existing, LINK},
-};
+use crate::request::{Existing, LINK, Request};
 
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
@@ -90,35 +87,25 @@ fn option(kind: u16, value: &[u8]) -> TcOption {
     TcOption::Other(DefaultNla::new(kind, value.to_vec()))
 }
 
-impl Request<'_> {
-    /// Limits what a link sends, or no longer. Taking off a limit that there is not fails with
-    /// [`is_not_found`](crate::Error::is_not_found).
-    #[must_use]
-    pub fn set_egress_limit(index: u32, limit: Option<Limit>) -> Self {
-        match limit {
-            Some(limit) => Self::add_limit(index, limit),
-            None => Self::delete_limit(index),
-        }
-    }
+/// Limits what a link sends, in place of any limit there is.
+pub(super) fn set(index: u32, limit: Limit) -> Request<'static> {
+    let mut message = root_queue(index);
+    message.attributes.push(TcAttribute::Kind("tbf".to_owned()));
+    message.attributes.push(TcAttribute::Options(limit.options()));
+    let message = RouteNetlinkMessage::NewQueueDiscipline(message);
+    let operation = format!("limit {LINK} to {} bit/s", limit.rate_bits);
+    Request::new(operation, Some(index), message, Existing::Replaced)
+}
 
-    fn add_limit(index: u32, limit: Limit) -> Self {
-        let mut message = root_queue(index);
-        message.attributes.push(TcAttribute::Kind("tbf".to_owned()));
-        message.attributes.push(TcAttribute::Options(limit.options()));
-        let message = RouteNetlinkMessage::NewQueueDiscipline(message);
-        let operation = format!("limit {LINK} to {} bit/s", limit.rate_bits);
-        Self::new(operation, Some(index), message, Existing::Replaced)
-    }
-
-    fn delete_limit(index: u32) -> Self {
-        let message = RouteNetlinkMessage::DelQueueDiscipline(root_queue(index));
-        let operation = format!("take the limit off {LINK}");
-        Self::new(operation, Some(index), message, Existing::Required)
-    }
+/// Takes the limit off a link.
+pub(super) fn delete(index: u32) -> Request<'static> {
+    let message = RouteNetlinkMessage::DelQueueDiscipline(root_queue(index));
+    let operation = format!("take the limit off {LINK}");
+    Request::new(operation, Some(index), message, Existing::Required)
 }
 
 /// Asks for the queues of all links.
-pub(crate) fn list_message() -> RouteNetlinkMessage {
+pub(super) fn list_message() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default())
 }
 

@@ -9,11 +9,8 @@ use netlink_packet_route::{
     },
 };
 
-use crate::{
-    Request,
-    redirect::{ALL_PROTOCOLS, Hook},
-    request::{Existing, LINK},
-};
+use super::hook::{ALL_PROTOCOLS, Hook};
+use crate::request::{Existing, LINK, Request};
 
 const TCA_BPF_OPS_LEN: u16 = 4;
 const TCA_BPF_OPS: u16 = 5;
@@ -121,27 +118,23 @@ impl Instruction {
     }
 }
 
-impl Request<'_> {
-    /// Filters the frames that come in at a link, instead of any such filter there is. The link needs
-    /// [hooks](Request::add_hooks).
-    #[must_use]
-    pub fn set_frame_filter(index: u32, filter: FrameFilter) -> Self {
-        let mut message = place(index);
-        message.header.handle = FILTER.into();
-        message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
-        message.attributes.push(TcAttribute::Options(filter.options()));
-        let message = RouteNetlinkMessage::NewTrafficFilter(message);
-        let operation = format!("filter the frames that come in at {LINK}");
-        Self::new(operation, Some(index), message, Existing::Replaced)
-    }
+/// Filters the frames that come in at a link, in place of any such filter there is. The link needs
+/// hooks.
+pub(super) fn set(index: u32, filter: FrameFilter) -> Request<'static> {
+    let mut message = place(index);
+    message.header.handle = FILTER.into();
+    message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
+    message.attributes.push(TcAttribute::Options(filter.options()));
+    let message = RouteNetlinkMessage::NewTrafficFilter(message);
+    let operation = format!("filter the frames that come in at {LINK}");
+    Request::new(operation, Some(index), message, Existing::Replaced)
+}
 
-    /// Takes in what frames may come at a link.
-    #[must_use]
-    pub fn delete_frame_filter(index: u32) -> Self {
-        let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
-        let operation = format!("no longer filter the frames that come in at {LINK}");
-        Self::new(operation, Some(index), message, Existing::Required)
-    }
+/// Takes in what frames may come at a link.
+pub(super) fn delete(index: u32) -> Request<'static> {
+    let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
+    let operation = format!("no longer filter the frames that come in at {LINK}");
+    Request::new(operation, Some(index), message, Existing::Required)
 }
 
 fn place(index: u32) -> TcMessage {
@@ -157,7 +150,7 @@ fn at_hook(index: u32) -> TcMessage {
 }
 
 /// Asks for all filters of what comes in at a link.
-pub(crate) fn list_message(index: u32) -> RouteNetlinkMessage {
+pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetTrafficFilter(at_hook(index))
 }
 

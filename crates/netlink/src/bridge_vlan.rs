@@ -1,0 +1,112 @@
+//! The VLANs of a bridge's ports.
+
+use std::collections::BTreeMap;
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    link::{
+        AfSpecBridge, BridgeVlanInfo, BridgeVlanInfoFlags, LinkAttribute, LinkExtentMask,
+        LinkMessage,
+    },
+};
+use rtnetlink::LinkBridgeVlan;
+
+use crate::{
+    Error, Request, Rtnl,
+    request::{Existing, LINK},
+};
+
+/// A VLAN of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BridgeVlan {
+    /// 1 to 4094.
+    pub id: u16,
+    /// Untagged frames that come in belong to it.
+    pub pvid: bool,
+    /// Its frames go out untagged.
+    pub untagged: bool,
+}
+
+impl BridgeVlan {
+    fn flags(self) -> BridgeVlanInfoFlags {
+        let mut flags = BridgeVlanInfoFlags::empty();
+        flags.set(BridgeVlanInfoFlags::Pvid, self.pvid);
+        flags.set(BridgeVlanInfoFlags::Untagged, self.untagged);
+        flags
+    }
+
+    fn from_info(info: &BridgeVlanInfo) -> Self {
+        Self {
+            id: info.vid,
+            pvid: info.flags.contains(BridgeVlanInfoFlags::Pvid),
+            untagged: info.flags.contains(BridgeVlanInfoFlags::Untagged),
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Adds a VLAN to a port, or changes it. Refused as
+    /// [unsupported](Error::is_unsupported) by a kernel without VLAN filtering.
+    #[must_use]
+    pub fn add_bridge_vlan(index: u32, vlan: BridgeVlan) -> Self {
+        let message = LinkBridgeVlan::new(index).vlan(vlan.id, vlan.flags()).build();
+        let message = RouteNetlinkMessage::SetLink(message);
+        let operation = format!("add VLAN {} to {LINK}", vlan.id);
+        Self::new(operation, Some(index), message, Existing::Required)
+    }
+
+    /// Takes a VLAN off a port.
+    #[must_use]
+    pub fn delete_bridge_vlan(index: u32, vlan: u16) -> Self {
+        let none = BridgeVlanInfoFlags::empty();
+        let message = LinkBridgeVlan::new(index).vlan(vlan, none).build();
+        let message = RouteNetlinkMessage::DelLink(message);
+        let operation = format!("delete VLAN {vlan} of {LINK}");
+        Self::new(operation, Some(index), message, Existing::Required)
+    }
+}
+
+impl Rtnl {
+    /// The VLANs of the ports of a bridge, and of the bridge itself, by index. Links without any are
+    /// left out.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn bridge_vlans(&mut self, bridge: u32) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
+        let is_of_bridge = LinkAttribute::Controller(bridge);
+        let of_port = |object| match object {
+            RouteNetlinkMessage::NewLink(message) if message.attributes.contains(&is_of_bridge) => {
+                Some((message.header.index, vlans_of(&message)))
+            }
+            _ => None,
+        };
+        let listed = self.list("list the VLANs", &list_vlans_message(), of_port)?;
+        let mut vlans: BTreeMap<u32, Vec<BridgeVlan>> = BTreeMap::new();
+        for (index, some) in listed {
+            vlans.entry(index).or_default().extend(some);
+        }
+        vlans.retain(|_, vlans| !vlans.is_empty());
+        Ok(vlans)
+    }
+}
+
+/// Asks for all ports with their VLANs.
+fn list_vlans_message() -> RouteNetlinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.interface_family = AddressFamily::Bridge;
+    message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::Brvlan]));
+    RouteNetlinkMessage::GetLink(message)
+}
+
+/// The VLANs in a port's description.
+pub(crate) fn vlans_of(message: &LinkMessage) -> Vec<BridgeVlan> {
+    let specs = message.attributes.iter().filter_map(|attribute| match attribute {
+        LinkAttribute::AfSpecBridge(specs) => Some(specs),
+        _ => None,
+    });
+    let vlan = |spec: &AfSpecBridge| match spec {
+        AfSpecBridge::VlanInfo(info) => Some(BridgeVlan::from_info(info)),
+        _ => None,
+    };
+    specs.flatten().filter_map(vlan).collect()
+}

@@ -1,0 +1,126 @@
+//! Traffic control: what a link limits, redirects and filters.
+//!
+//! What is done here takes several requests, or a look at what is there first. Nothing is locked:
+//! whoever changes a link's queues keeps others from it.
+
+pub(crate) mod frame_filter;
+mod hook;
+pub(crate) mod limit;
+mod redirect;
+
+use netlink_packet_route::RouteNetlinkMessage;
+
+pub use frame_filter::FrameFilter;
+pub use hook::Hook;
+pub use limit::{Limit, LimitInForce};
+pub use redirect::Redirect;
+
+use crate::{Error, Rtnl};
+
+/// The kernel's interface to the queues and filters of the links of one namespace.
+#[derive(Debug)]
+pub struct TrafficControl<'a> {
+    rtnl: &'a mut Rtnl,
+}
+
+impl Rtnl {
+    /// The interface to what links limit, redirect and filter.
+    pub const fn traffic_control(&mut self) -> TrafficControl<'_> {
+        TrafficControl { rtnl: self }
+    }
+}
+
+impl TrafficControl<'_> {
+    /// Limits what a link sends, or no longer. There may be no limit to take off.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_egress_limit(&mut self, index: u32, limit: Option<Limit>) -> Result<(), Error> {
+        let Some(limit) = limit else {
+            return unless_absent(self.rtnl.change(limit::delete(index)));
+        };
+        self.rtnl.change(limit::set(index, limit))
+    }
+
+    /// The limit that [`Self::set_egress_limit`] has set.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn egress_limit(&mut self, index: u32) -> Result<Option<LimitInForce>, Error> {
+        let link = self.rtnl.link_by_index(index)?;
+        if link.and_then(|link| link.queue).as_deref() != Some("tbf") {
+            return Ok(None);
+        }
+        // The kernel tells no single queue without its handle, so all are listed.
+        let of_link = |object| match object {
+            RouteNetlinkMessage::NewQueueDiscipline(message) => {
+                limit::described_by(&message, index)
+            }
+            _ => None,
+        };
+        let listed = self.rtnl.list("list the queues", &limit::list_message(), of_link)?;
+        Ok(listed.into_iter().next())
+    }
+
+    /// Redirects frames from hooks that have no redirection yet, all in one send.
+    ///
+    /// # Errors
+    /// The kernel's first refusal. The other redirections are there all the same, where they can be.
+    pub fn add_redirects(&mut self, redirects: &[Redirect]) -> Result<(), Error> {
+        let requests =
+            redirects.iter().flat_map(|to_add| [hook::add(to_add.from.0), redirect::add(to_add)]);
+        self.rtnl.batch(&requests.collect::<Vec<_>>())
+    }
+
+    /// Redirects frames from a hook, in place of any redirection there is.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_redirect(&mut self, redirect: &Redirect) -> Result<(), Error> {
+        self.rtnl.change(hook::add(redirect.from.0))?;
+        unless_absent(self.rtnl.change(redirect::delete(redirect)))?;
+        self.rtnl.change(redirect::add(redirect))
+    }
+
+    /// Filters the frames that come in at a link, in place of any such filter there is.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_frame_filter(&mut self, index: u32, filter: FrameFilter) -> Result<(), Error> {
+        self.rtnl.batch(&[hook::add(index), frame_filter::set(index, filter)])
+    }
+
+    /// The filter of the frames that come in at a link. `None`: none that is known.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn frame_filter(&mut self, index: u32) -> Result<Option<FrameFilter>, Error> {
+        let filter = |object| match object {
+            RouteNetlinkMessage::NewTrafficFilter(message) => frame_filter::described_by(&message),
+            _ => None,
+        };
+        let message = frame_filter::list_message(index);
+        let listed = self.rtnl.list("list the filters of a link", &message, filter)?;
+        Ok(listed.into_iter().next())
+    }
+
+    /// Takes in what frames may come at a link. There may be no filter to take away, or somebody
+    /// else's, which stays. So do the hooks: others may use them.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn clear_frame_filter(&mut self, index: u32) -> Result<(), Error> {
+        match self.frame_filter(index)? {
+            Some(_) => self.rtnl.change(frame_filter::delete(index)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The outcome of deleting what need not be there.
+fn unless_absent(deleted: Result<(), Error>) -> Result<(), Error> {
+    match deleted {
+        Err(error) if error.is_not_found() => Ok(()),
+        outcome => outcome,
+    }
+}

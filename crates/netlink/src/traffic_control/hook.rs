@@ -1,0 +1,43 @@
+//! Where filters and redirections are at a link.
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    tc::{TcAttribute, TcHandle, TcMessage},
+};
+
+use crate::request::{Existing, LINK, Request};
+
+const CLSACT: &str = "clsact";
+
+/// `ETH_P_ALL`
+pub(super) const ALL_PROTOCOLS: u16 = 3;
+
+/// A place on a frame's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Where it comes in, from the link's other side.
+    Ingress,
+    /// Where it is about to leave, to the link's other side.
+    Egress,
+}
+
+impl Hook {
+    pub(super) fn handle(self) -> TcHandle {
+        let minor = match self {
+            Self::Ingress => TcHandle::MIN_INGRESS,
+            Self::Egress => TcHandle::MIN_EGRESS,
+        };
+        TcHandle { major: TcHandle::CLSACT.major, minor }
+    }
+}
+
+/// Gives a link its hooks, which filters and redirections need. It may have them already.
+pub(super) fn add(index: u32) -> Request<'static> {
+    let mut message = TcMessage::with_index(index.cast_signed());
+    message.header.parent = TcHandle::CLSACT;
+    message.header.handle = TcHandle { major: TcHandle::CLSACT.major, minor: 0 };
+    message.attributes.push(TcAttribute::Kind(CLSACT.to_owned()));
+    let message = RouteNetlinkMessage::NewQueueDiscipline(message);
+    let operation = format!("give {LINK} hooks for filters");
+    Request::new(operation, Some(index), message, Existing::Replaced)
+}
