@@ -2,6 +2,9 @@
 //!
 //! An [`Allocator`] knows every VF that a host has ever offered, and who holds it. A pool is a view
 //! of those VFs, by number or by kind of card; a VF may be in several pools and is still held once.
+//!
+//! Inside, `slot` is what is known of one VF, `vfs` finds VFs by number, device and holder, and `pools`
+//! lists those that are free; the allocator keeps the lists in step with what it changes.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -10,9 +13,12 @@ mod device;
 mod error;
 mod id;
 mod pool;
+mod pools;
 mod selector;
+mod slot;
 mod spec;
 mod state;
+mod vfs;
 
 pub use allocator::{Allocator, Request};
 pub use device::Device;

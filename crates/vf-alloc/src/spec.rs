@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::selector::{Selector, deserialize_selectors};
+use crate::{
+    FunctionId, VfFacts,
+    selector::{Selector, deserialize_selectors},
+};
 
 /// Which PF of a pool serves the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,6 +30,19 @@ pub struct PoolSpec {
     /// The order across PFs.
     #[serde(default)]
     pub policy: Policy,
+}
+
+impl PoolSpec {
+    /// Whether VF `vf` is in the pool, as far as `facts` tell what it is.
+    pub(crate) fn selects(&self, vf: FunctionId, facts: Option<&VfFacts>) -> bool {
+        let ids = facts.map(|facts| (facts.vendor_id, facts.device_id));
+        self.select.iter().any(|selector| selector.selects(vf, ids))
+    }
+
+    /// The VFs that it has by number, more than once where its selectors overlap.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = FunctionId> {
+        self.select.iter().flat_map(Selector::numbered)
+    }
 }
 
 /// When a VF is no longer given out.

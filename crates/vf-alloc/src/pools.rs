@@ -1,0 +1,99 @@
+//! All pools, and which of their VFs are free.
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use crate::{
+    FunctionId, PoolSpec, SpecError,
+    pool::{Pool, Stamp},
+    slot::Slot,
+    spec,
+};
+
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pools: Vec<Pool>,
+    numbers: HashMap<String, usize, RandomState>,
+    places: HashMap<FunctionId, Place, RandomState>,
+    last_stamp: Stamp,
+}
+
+/// Where a VF is listed while it is free.
+#[derive(Debug)]
+struct Place {
+    /// Set while it is listed.
+    listed: Option<Stamp>,
+    /// The pools that it is in, and its lane in each.
+    lanes: Vec<(usize, usize)>,
+}
+
+impl Pools {
+    /// Pools in which no VF has a place yet.
+    ///
+    /// # Errors
+    /// A pool is not well-formed, or two have one name.
+    pub(crate) fn new(specs: Vec<PoolSpec>) -> Result<Self, SpecError> {
+        spec::check(&specs)?;
+        let name = |(number, spec): (usize, &PoolSpec)| (spec.name.clone(), number);
+        Ok(Self {
+            numbers: specs.iter().enumerate().map(name).collect(),
+            pools: specs.into_iter().map(Pool::new).collect(),
+            places: HashMap::default(),
+            last_stamp: 0,
+        })
+    }
+
+    pub(crate) fn specs(&self) -> impl Iterator<Item = &PoolSpec> {
+        self.pools.iter().map(|pool| &pool.spec)
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<&Pool> {
+        self.numbers.get(name).map(|&number| &self.pools[number])
+    }
+
+    /// When a VF was listed as free. `None`: it is not.
+    pub(crate) fn listed(&self, vf: FunctionId) -> Option<Stamp> {
+        self.places.get(&vf)?.listed
+    }
+
+    /// Gives a VF its place, by what its host says of it now. One that is free is listed there as the
+    /// last.
+    pub(crate) fn place<K>(&mut self, slot: &Slot<K>) {
+        let Some(host) = slot.facts().map(|facts| facts.host) else { return };
+        let vf = slot.vf();
+        self.unlist(vf);
+        let has_it = self.pools.iter_mut().enumerate().filter(|(_, pool)| slot.is_in(&pool.spec));
+        let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, vf.pf))).collect();
+        self.places.insert(vf, Place { listed: None, lanes });
+        self.settle(slot);
+    }
+
+    /// Makes the lists agree with whether a VF is free. To be called after each change of it.
+    pub(crate) fn settle<K>(&mut self, slot: &Slot<K>) {
+        match (slot.is_free(), self.listed(slot.vf()).is_some()) {
+            (true, false) => self.list(slot.vf()),
+            (false, true) => self.unlist(slot.vf()),
+            _ => {}
+        }
+    }
+
+    fn list(&mut self, vf: FunctionId) {
+        let Some(place) = self.places.get_mut(&vf) else { return };
+        self.last_stamp += 1;
+        place.listed = Some(self.last_stamp);
+        for &(pool, lane) in &place.lanes {
+            self.pools[pool].list(lane, vf, self.last_stamp);
+        }
+    }
+
+    fn unlist(&mut self, vf: FunctionId) {
+        let was_listed = self.places.get_mut(&vf).and_then(|place| place.listed.take()).is_some();
+        let Some(place) = self.places.get(&vf).filter(|_| was_listed) else { return };
+        for &(pool, lane) in &place.lanes {
+            let is_current =
+                |vf, stamp| self.places.get(&vf).is_some_and(|place| place.listed == Some(stamp));
+            self.pools[pool].unlist(lane, is_current);
+        }
+    }
+}

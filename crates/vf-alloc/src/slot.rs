@@ -1,0 +1,174 @@
+//! One VF: what its host says of it, who holds it, and why it is not given out.
+
+use crate::{ClearError, FunctionId, HostId, PoolSpec, VfFacts, VfState, VfView};
+
+#[derive(Debug)]
+pub(crate) struct Slot<K> {
+    vf: FunctionId,
+    facts: Option<VfFacts>,
+    hold: Option<Hold<K>>,
+    /// Why its host does not offer it.
+    withdrawn: Option<String>,
+    /// Whether this DPU has its port.
+    has_port: bool,
+    quarantine: Option<String>,
+    failures: u32,
+}
+
+#[derive(Debug)]
+struct Hold<K> {
+    key: K,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Reserved,
+    Attached,
+    Releasing,
+}
+
+impl<K> Slot<K> {
+    pub(crate) fn new(vf: FunctionId, has_port: bool) -> Self {
+        Self {
+            vf,
+            facts: None,
+            hold: None,
+            withdrawn: Some("its host has not offered it".into()),
+            has_port,
+            quarantine: None,
+            failures: 0,
+        }
+    }
+
+    pub(crate) const fn vf(&self) -> FunctionId {
+        self.vf
+    }
+
+    pub(crate) const fn facts(&self) -> Option<&VfFacts> {
+        self.facts.as_ref()
+    }
+
+    pub(crate) fn holder(&self) -> Option<&K> {
+        self.hold.as_ref().map(|hold| &hold.key)
+    }
+
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.stage == Stage::Releasing)
+    }
+
+    pub(crate) const fn is_free(&self) -> bool {
+        self.hold.is_none()
+            && self.quarantine.is_none()
+            && self.withdrawn.is_none()
+            && self.has_port
+    }
+
+    pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {
+        pool.selects(self.vf, self.facts.as_ref())
+    }
+
+    pub(crate) fn is_of(&self, host: HostId) -> bool {
+        self.facts.as_ref().is_some_and(|facts| facts.host == host)
+    }
+
+    pub(crate) fn state(&self) -> VfState {
+        if let Some(hold) = &self.hold {
+            return match hold.stage {
+                Stage::Reserved => VfState::Reserved,
+                Stage::Attached => VfState::Attached,
+                Stage::Releasing => VfState::Releasing,
+            };
+        }
+        if let Some(reason) = &self.quarantine {
+            return VfState::Quarantined { reason: reason.clone() };
+        }
+        if let Some(reason) = &self.withdrawn {
+            return VfState::Absent { reason: reason.clone() };
+        }
+        if !self.has_port {
+            return VfState::Absent { reason: "it has no representor on this DPU".into() };
+        }
+        VfState::Free
+    }
+
+    pub(crate) fn view(&self) -> VfView<'_, K> {
+        VfView {
+            vf: self.vf,
+            facts: self.facts.as_ref(),
+            state: self.state(),
+            holder: self.holder(),
+            failures: self.failures,
+            quarantine: self.quarantine.as_deref(),
+            has_port: self.has_port,
+        }
+    }
+
+    pub(crate) fn learn(&mut self, facts: VfFacts) {
+        self.facts = Some(facts);
+    }
+
+    pub(crate) fn offer(&mut self) {
+        self.withdrawn = None;
+    }
+
+    pub(crate) fn withdraw(&mut self, why: &str) {
+        self.withdrawn = Some(why.into());
+    }
+
+    pub(crate) const fn set_port(&mut self, has_port: bool) {
+        self.has_port = has_port;
+    }
+
+    pub(crate) fn hold(&mut self, key: K, stage: Stage) {
+        self.hold = Some(Hold { key, stage });
+    }
+
+    pub(crate) fn let_go(&mut self) {
+        self.hold = None;
+    }
+
+    pub(crate) fn note_attached(&mut self) {
+        if let Some(hold) = &mut self.hold
+            && hold.stage != Stage::Releasing
+        {
+            hold.stage = Stage::Attached;
+            self.failures = 0;
+        }
+    }
+
+    pub(crate) const fn note_releasing(&mut self) {
+        if let Some(hold) = &mut self.hold {
+            hold.stage = Stage::Releasing;
+        }
+    }
+
+    /// Its host has it, back and clean. One that no host has told of is still nobody's to give.
+    pub(crate) fn note_returned(&mut self) {
+        if self.facts.is_some() {
+            self.withdrawn = None;
+        }
+    }
+
+    /// An attach failed for `reason`. After `limit` of them in a row it is quarantined; 0: never.
+    pub(crate) fn note_failure(&mut self, reason: &str, limit: u32) {
+        self.failures = self.failures.saturating_add(1);
+        let failures = self.failures;
+        if limit > 0 && failures >= limit && self.quarantine.is_none() {
+            let reason = format!("{failures} attaches in a row failed, lastly: {reason}");
+            self.quarantine = Some(reason);
+        }
+    }
+
+    pub(crate) fn quarantine(&mut self, reason: &str) {
+        self.quarantine = Some(reason.into());
+    }
+
+    pub(crate) fn clear(&mut self) -> Result<(), ClearError> {
+        if self.quarantine.take().is_none() {
+            return Err(ClearError::NotQuarantined { vf: self.vf, state: self.state() });
+        }
+        self.failures = 0;
+        Ok(())
+    }
+}
