@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use crate::Steps;
+use crate::step::Steps;
 
 /// A way of running a step. Each is a point of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,190 @@
+//! What runs the steps, and undoes them.
+//!
+//! The engine takes no lock: it runs on its caller's thread, and the caller holds whatever keeps others
+//! from what the steps change.
+
+use std::{error::Error, fmt};
+
+use crate::{
+    points::{self, Way},
+    step::{Step, Steps},
+};
+
+/// A step that failed, and what its undoing left behind.
+#[derive(Debug)]
+pub struct Failed<E> {
+    /// The step that failed.
+    pub step: &'static str,
+    /// Why. `None`: a fault test made it fail.
+    pub source: Option<E>,
+    /// The undos that failed, in the order they ran.
+    pub left: Vec<Left<E>>,
+}
+
+/// An undo that failed.
+#[derive(Debug)]
+pub struct Left<E> {
+    /// The step whose undo failed.
+    pub step: &'static str,
+    /// Why.
+    pub source: E,
+}
+
+impl<E> fmt::Display for Failed<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "step {} failed", self.step)?;
+        if self.source.is_none() {
+            out.write_str(" on purpose")?;
+        }
+        for left in &self.left {
+            write!(out, "; undoing step {} failed too", left.step)?;
+        }
+        Ok(())
+    }
+}
+
+impl<E: Error + 'static> Error for Failed<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+/// Runs the steps in order. When one fails, undoes it and all before it, in reverse.
+///
+/// # Errors
+/// The first step that failed, with the undos that failed after it.
+pub fn run<C, E: Error + Send + Sync + 'static>(
+    steps: &Steps<C, E>,
+    context: &mut C,
+) -> Result<(), Failed<E>> {
+    for (position, step) in steps.iter().enumerate() {
+        if let Err(source) = attempt(*step, Way::Run, context) {
+            // The step that failed is undone, too: it may have done a part.
+            let left = undo(&steps[..=position], context);
+            return Err(Failed { step: step.name(), source, left });
+        }
+    }
+    Ok(())
+}
+
+/// Runs those of the steps that are `wanted` by name, in order, up to the first that fails, and
+/// undoes none: whatever works goes on working.
+///
+/// # Errors
+/// The first step that failed.
+pub fn repair<C, E: Error + Send + Sync + 'static>(
+    steps: &Steps<C, E>,
+    wanted: impl Fn(&str) -> bool,
+    context: &mut C,
+) -> Result<(), Failed<E>> {
+    for step in steps.iter().filter(|step| wanted(step.name())) {
+        attempt(*step, Way::Repair, context).map_err(|source| Failed {
+            step: step.name(),
+            source,
+            left: Vec::new(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Undoes the steps in reverse, going on past failures, and returns these.
+pub fn undo<C, E: Error + Send + Sync + 'static>(
+    steps: &Steps<C, E>,
+    context: &mut C,
+) -> Vec<Left<E>> {
+    let undo_one = |step: &&'static dyn Step<C, Error = E>| {
+        let undone = step.undo(context);
+        points::pass_step(Way::Undo, step.name());
+        undone.err().map(|source| Left { step: step.name(), source })
+    };
+    steps.iter().rev().filter_map(undo_one).collect()
+}
+
+/// `Err(None)`: a fault test made the step fail.
+fn attempt<C, E: Error + Send + Sync + 'static>(
+    step: &'static dyn Step<C, Error = E>,
+    way: Way,
+    context: &mut C,
+) -> Result<(), Option<E>> {
+    step.run(context).map_err(Some)?;
+    points::strike_step(way, step.name()).map_err(|points::Struck| None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Refused;
+
+    impl fmt::Display for Refused {
+        fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("refused")
+        }
+    }
+
+    impl Error for Refused {}
+
+    /// Appends to the log; fails if the log's owner says so.
+    struct Named(&'static str);
+
+    #[derive(Default)]
+    struct Log {
+        lines: Vec<String>,
+        fail: &'static str,
+        fail_undo: &'static str,
+    }
+
+    impl Step<Log> for Named {
+        type Error = Refused;
+
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn run(&self, log: &mut Log) -> Result<(), Refused> {
+            log.lines.push(format!("+{}", self.0));
+            if log.fail == self.0 { Err(Refused) } else { Ok(()) }
+        }
+
+        fn undo(&self, log: &mut Log) -> Result<(), Refused> {
+            log.lines.push(format!("-{}", self.0));
+            if log.fail_undo == self.0 { Err(Refused) } else { Ok(()) }
+        }
+    }
+
+    const STEPS: &Steps<Log, Refused> = &[&Named("a"), &Named("b"), &Named("c")];
+
+    #[test]
+    fn all_steps_run_in_order() {
+        let mut log = Log::default();
+        run(STEPS, &mut log).unwrap();
+        assert_eq!(log.lines, ["+a", "+b", "+c"]);
+    }
+
+    #[test]
+    fn a_failed_step_undoes_itself_and_all_before_it() {
+        let mut log = Log { fail: "b", ..Log::default() };
+        let failed = run(STEPS, &mut log).unwrap_err();
+        assert_eq!(log.lines, ["+a", "+b", "-b", "-a"]);
+        assert_eq!(failed.to_string(), "step b failed");
+    }
+
+    #[test]
+    fn a_repair_runs_what_is_wanted_and_undoes_nothing() {
+        let mut log = Log { fail: "b", ..Log::default() };
+        repair(STEPS, |name| name != "b", &mut log).unwrap();
+        assert_eq!(log.lines, ["+a", "+c"]);
+        let failed = repair(STEPS, |name| name != "a", &mut log).unwrap_err();
+        assert_eq!(log.lines, ["+a", "+c", "+b"]);
+        assert_eq!(failed.to_string(), "step b failed");
+    }
+
+    #[test]
+    fn an_undo_that_fails_is_told_and_the_rest_is_undone() {
+        let mut log = Log { fail: "c", fail_undo: "b", ..Log::default() };
+        let failed = run(STEPS, &mut log).unwrap_err();
+        assert_eq!(log.lines, ["+a", "+b", "+c", "-c", "-b", "-a"]);
+        assert_eq!(failed.to_string(), "step c failed; undoing step b failed too");
+    }
+}
