@@ -17,6 +17,7 @@ mod journal;
 mod migrate;
 mod own_table;
 mod schema;
+pub mod storage;
 mod store;
 mod syncs;
 mod writer;
@@ -27,8 +28,3 @@ pub use journal::{Commit, Journal};
 pub use schema::{Migration, Rows, Schema, Tables};
 pub use syncs::Outlives;
 pub use writer::Statistics;
-
-/// What a test's disk is made of: see [`Journal::open_with`].
-pub mod storage {
-    pub use redb::{BackendError, StorageBackend, backends::FileBackend};
-}

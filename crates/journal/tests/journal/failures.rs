@@ -1,0 +1,176 @@
+//! Disks that fail, and power cuts.
+
+use std::error::Error;
+
+use futures::future::join_all;
+use journal::{
+    Change, Journal, WriteError,
+    faulty_disk::{BROKEN, FULL, Fate, FaultyDisk},
+};
+
+use crate::support::{Chance, PODS, Place, VALUE, empty_journal, open_on, place, put, row, rows};
+
+/// An empty journal on a disk that can be made to fail.
+fn faulty(place: &Place) -> (Journal, FaultyDisk) {
+    let disk = FaultyDisk::holding(empty_journal(place));
+    (open_on(place, &disk).unwrap(), disk)
+}
+
+/// How many commits a power cut comes into the middle of.
+const COMMITS: usize = 3;
+
+/// Commits `a`, fails to commit over it, mends the disk, and commits again.
+async fn fail_and_mend(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
+    let place = place();
+    let (journal, disk) = faulty(&place);
+    journal.commit(vec![put("a", "1")]).await.unwrap();
+
+    fail(&disk, Some(number));
+    let failing = vec![put("a", "2"), Change::delete(PODS, "a"), put("b", "2")];
+    for _ in 0..2 {
+        assert!(matches!(journal.commit(failing.clone()).await, Err(WriteError::Failed(_))));
+        assert!(journal.problem().is_some());
+        assert!(journal.probe().await.is_err());
+    }
+
+    fail(&disk, None);
+    journal.probe().await.unwrap();
+    assert!(journal.problem().is_none());
+    assert_eq!(rows(&journal), [row("a", "1")]);
+    journal.commit(vec![put("c", "3")]).await.unwrap();
+    drop(journal);
+    let journal = open_on(&place, &disk).unwrap();
+    assert_eq!(rows(&journal), [row("a", "1"), row("c", "3")]);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_survived() {
+    fail_and_mend(FaultyDisk::fail_writes, FULL).await;
+}
+
+#[tokio::test]
+async fn a_broken_disk_is_told_and_survived() {
+    fail_and_mend(FaultyDisk::fail_writes, BROKEN).await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_sync_failed_has_not_happened() {
+    fail_and_mend(FaultyDisk::fail_syncs, BROKEN).await;
+}
+
+#[tokio::test]
+async fn all_members_of_a_failed_transaction_are_told() {
+    let place = place();
+    let (journal, disk) = faulty(&place);
+    disk.fail_writes(Some(FULL));
+    let commits = (0..32).map(|number| journal.commit(vec![put(&number.to_string(), "1")]));
+    for result in join_all(commits.collect::<Vec<_>>()).await {
+        let told = chain(&result.unwrap_err());
+        assert!(told.contains("No space left"), "{told}");
+    }
+}
+
+/// An error with its causes: a transaction that comes after a failed one tells of opening the file
+/// again.
+fn chain(error: &dyn Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    told
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_power_cut() {
+    let place = place();
+    let (journal, disk) = faulty(&place);
+    for number in 0..20 {
+        journal.commit(vec![put(&format!("{number:02}"), "1")]).await.unwrap();
+    }
+    disk.cut_power_after(0);
+    journal.commit(vec![put("late", "1")]).await.unwrap_err();
+    drop(journal);
+    disk.power_on(|| Fate::Lost);
+    let journal = open_on(&place, &disk).unwrap();
+    assert_eq!(rows(&journal).len(), 20);
+    journal.commit(vec![put("after", "1")]).await.unwrap();
+}
+
+/// How many different disks each power cut leaves behind: all, nothing, and mixtures of what was
+/// not synced, by chance and with torn writes.
+const REMAINS: u64 = 16;
+
+#[tokio::test]
+async fn a_power_cut_at_any_write_loses_nothing_that_was_answered() {
+    let place = place();
+    let empty = empty_journal(&place);
+    let mut tried = 0;
+    for remains in 0..REMAINS {
+        let mut chance = Chance(remains);
+        for cut in 0.. {
+            tried += 1;
+            let disk = FaultyDisk::holding(empty.clone());
+            disk.cut_power_after(cut);
+            let answered = commit_until_cut(&place, &disk).await;
+            disk.power_on(|| match remains {
+                0 => Fate::Lost,
+                1 => Fate::Kept,
+                _ => chance.fate(),
+            });
+            let journal = open_on(&place, &disk).unwrap();
+            let found = rows(&journal);
+            let (complete, rest) = found.split_at(answered);
+            assert!(rest.len() <= 1, "cut at {cut}: {answered} answered, {} found", found.len());
+            for (number, found) in complete.iter().chain(rest).enumerate() {
+                assert_eq!(*found, row(&number.to_string(), VALUE), "cut at {cut}");
+            }
+            journal.commit(vec![put("after", "1")]).await.unwrap();
+            if answered == COMMITS {
+                break;
+            }
+        }
+    }
+    println!("figure: {tried} disks opened again after a power cut amid writing");
+}
+
+/// How many commits were answered.
+async fn commit_until_cut(place: &Place, disk: &FaultyDisk) -> usize {
+    let Ok(journal) = open_on(place, disk) else { return 0 };
+    for number in 0..COMMITS {
+        if journal.commit(vec![put(&number.to_string(), VALUE)]).await.is_err() {
+            return number;
+        }
+    }
+    COMMITS
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_once_at_any_write_loses_nothing_that_was_answered() {
+    let place = place();
+    let empty = empty_journal(&place);
+    let mut tried = 0;
+    for number in [FULL, BROKEN] {
+        for failing in 0.. {
+            tried += 1;
+            let disk = FaultyDisk::holding(empty.clone());
+            let journal = open_on(&place, &disk).unwrap();
+            disk.fail_once_after(failing, number);
+            let mut expected = Vec::new();
+            for key in ["0", "1", "2"] {
+                if journal.commit(vec![put(key, VALUE)]).await.is_ok() {
+                    expected.push(row(key, VALUE));
+                }
+            }
+            assert_eq!(rows(&journal), expected, "failed at {failing}");
+            drop(journal);
+            disk.power_on(|| Fate::Lost);
+            assert_eq!(rows(&open_on(&place, &disk).unwrap()), expected, "failed at {failing}");
+            if expected.len() == COMMITS {
+                break;
+            }
+        }
+    }
+    println!("figure: {tried} writes and syncs that failed, the disk full or broken");
+}

@@ -1,0 +1,9 @@
+//! The journal on real files, and on a disk that fails.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod commits;
+mod failures;
+mod migrations;
+mod opening;
+mod support;
+mod unsynced;

@@ -1,0 +1,103 @@
+//! Journals that need not outlive the machine.
+
+use journal::{
+    Journal, OpenError,
+    Outlives::Process,
+    Rows,
+    faulty_disk::{Fate, FaultyDisk},
+};
+
+use crate::support::{
+    Chance, SCHEMA, VALUE, empty_journal, open_for, open_on, place, put, row, rows,
+};
+
+#[tokio::test]
+async fn without_syncs_what_was_answered_outlives_the_process() {
+    let place = place();
+    let disk = FaultyDisk::holding(empty_journal(&place));
+    let journal = open_for(Process, &place, &disk).unwrap();
+    for number in 0..20 {
+        journal.commit(vec![put("last", &number.to_string()), put("long", VALUE)]).await.unwrap();
+        // As the next process would find it, were this one killed now.
+        let next = open_on(&place, &FaultyDisk::holding(disk.content())).unwrap();
+        assert_eq!(rows(&next), [row("last", &number.to_string()), row("long", VALUE)]);
+    }
+}
+
+#[tokio::test]
+async fn without_syncs_a_second_process_is_told_that_it_is_in_use() {
+    let place = place();
+    let _first = Journal::open(&place.path, SCHEMA, Process).unwrap();
+    let error = Journal::open(&place.path, SCHEMA, Process).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn without_syncs_a_closed_journal_survives_a_power_cut() {
+    let place = place();
+    let disk = FaultyDisk::holding(empty_journal(&place));
+    let journal = open_for(Process, &place, &disk).unwrap();
+    journal.commit(vec![put("a", "1")]).await.unwrap();
+    journal.commit(vec![put("b", "2")]).await.unwrap();
+    drop(journal);
+    disk.power_on(|| Fate::Lost);
+    assert_eq!(rows(&open_on(&place, &disk).unwrap()), [row("a", "1"), row("b", "2")]);
+}
+
+/// It takes from the file the trust that redb has in one that was closed: were that not on the disk, a
+/// torn file would be believed.
+#[tokio::test]
+async fn without_syncs_the_first_commit_after_opening_is_on_the_disk_all_the_same() {
+    let place = place();
+    let disk = FaultyDisk::holding(empty_journal(&place));
+    for number in ["1", "2"] {
+        let journal = open_for(Process, &place, &disk).unwrap();
+        journal.commit(vec![put("first", number)]).await.unwrap();
+        journal.commit(vec![put("second", number)]).await.unwrap();
+        disk.cut_power_after(0);
+        drop(journal);
+        disk.power_on(|| Fate::Lost);
+        assert_eq!(rows(&open_on(&place, &disk).unwrap()), [row("first", number)]);
+    }
+}
+
+/// How many ways of losing and tearing what was not synced are tried.
+const TEARS: u64 = 100;
+
+/// Enough for pages of the file to be used again.
+const UNSYNCED_COMMITS: usize = 12;
+
+#[tokio::test]
+async fn without_syncs_what_a_power_cut_leaves_is_an_earlier_state_or_refused() {
+    let place = place();
+    let empty = empty_journal(&place);
+    let mut refused = 0;
+    for seed in 0..TEARS {
+        let mut chance = Chance(seed);
+        let disk = FaultyDisk::holding(empty.clone());
+        let journal = open_for(Process, &place, &disk).unwrap();
+        for number in 0..UNSYNCED_COMMITS {
+            let key = (number % 2).to_string();
+            journal.commit(vec![put("last", &number.to_string()), put(&key, VALUE)]).await.unwrap();
+        }
+        disk.cut_power_after(0);
+        drop(journal);
+        disk.power_on(|| chance.fate());
+        match open_on(&place, &disk) {
+            Ok(journal) => assert!(is_a_state(&rows(&journal)), "seed {seed}"),
+            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    assert!((1..TEARS).contains(&refused), "both happen: {refused} of {TEARS} refused");
+    println!("figure: {TEARS} disks opened again after a power cut without syncs");
+}
+
+/// Whether it is what one of the commits left, all of it.
+fn is_a_state(rows: &Rows) -> bool {
+    let state = |number: usize| {
+        let values = (0..=number.min(1)).map(|key| row(&key.to_string(), VALUE));
+        values.chain([row("last", &number.to_string())]).collect::<Rows>()
+    };
+    (0..UNSYNCED_COMMITS).any(|number| *rows == state(number))
+}
