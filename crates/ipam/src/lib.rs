@@ -11,10 +11,12 @@ mod addresses;
 mod cooling;
 mod error;
 mod pool;
+mod spans;
+mod spec;
 mod subnet;
 mod usage;
 
 pub use error::{AllocateError, RequestError, ResizeError, RestoreError};
 pub use pool::Pool;
-pub use subnet::{Reservation, SpecError, SubnetSpec};
+pub use spec::{Reservation, SpecError, SubnetSpec};
 pub use usage::Usage;
