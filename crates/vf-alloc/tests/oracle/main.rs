@@ -1,184 +1,19 @@
 //! Random operations on an allocator, each compared with a plain one.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod operation;
+mod plain;
+
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use vf_alloc::{
-    Allocator, ClearError, Device, FunctionId, HostId, PfId, Policy, PoolSpec, Request,
-    ReserveError, RestoreError, RestoredState, Settings, Usage, VfFacts, VfState, parse_selectors,
+    Allocator, ClearError, Device, FunctionId, HostId, Request, ReserveError, RestoreError,
+    RestoredState, VfFacts, VfState,
 };
 
-const SETTINGS: Settings = Settings { quarantine_after: 2 };
-const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
-
-/// What is known of a VF.
-#[derive(Clone, Default)]
-struct Known {
-    facts: Option<VfFacts>,
-    holder: Option<(u8, Stage)>,
-    absent: bool,
-    quarantined: bool,
-    failures: u32,
-    /// When it became free.
-    free_since: u64,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Stage {
-    Reserved,
-    Attached,
-    Releasing,
-}
-
-#[derive(Default)]
-struct Oracle {
-    vfs: BTreeMap<FunctionId, Known>,
-    second_set: bool,
-    /// VFs of higher numbers have no ports.
-    ports: Option<u16>,
-}
-
-impl Oracle {
-    fn known(&mut self, vf: FunctionId) -> &mut Known {
-        self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
-    }
-
-    fn state(&self, vf: FunctionId, known: &Known) -> &'static str {
-        let has_port = self.ports.is_none_or(|ports| vf.vf < ports);
-        match known.holder {
-            Some((_, Stage::Reserved)) => "reserved",
-            Some((_, Stage::Attached)) => "attached",
-            Some((_, Stage::Releasing)) => "releasing",
-            None if known.quarantined => "quarantined",
-            None if known.absent || !has_port => "absent",
-            None => "free",
-        }
-    }
-
-    fn is_in(&self, pool: &str, vf: FunctionId) -> bool {
-        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
-        match pool {
-            "low" => vf.vf < if self.second_set { 5 } else { 3 },
-            "cards" => facts.is_some_and(|facts| facts.device_id == 1),
-            "all" => !self.second_set || vf.pf.pf == 0,
-            _ => false,
-        }
-    }
-
-    fn held_by(&self, key: u8) -> Option<FunctionId> {
-        let holds = |known: &Known| known.holder.is_some_and(|(holder, _)| holder == key);
-        self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
-    }
-
-    fn is_at(&self, vf: FunctionId, host: HostId, device: &Device) -> bool {
-        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
-        facts.is_some_and(|facts| facts.host == host && facts.device == *device)
-    }
-
-    fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<FunctionId> {
-        let free = |(vf, known): &(&FunctionId, &Known)| {
-            self.state(**vf, known) == "free"
-                && self.is_in(pool, **vf)
-                && known.facts.as_ref().is_some_and(|facts| facts.host == host)
-                && pf.is_none_or(|pf| vf.pf.pf == pf)
-        };
-        self.vfs.iter().filter(free).map(|(&vf, _)| vf).collect()
-    }
-
-    fn usage(&self, pool: &str) -> Usage {
-        let mut usage = Usage::default();
-        for (vf, known) in self.vfs.iter().filter(|(vf, _)| self.is_in(pool, **vf)) {
-            *match self.state(*vf, known) {
-                "free" => &mut usage.free,
-                "quarantined" => &mut usage.quarantined,
-                "absent" => &mut usage.absent,
-                _ => &mut usage.in_use,
-            } += 1;
-        }
-        usage.absent += self.never_offered(pool);
-        usage
-    }
-
-    /// Only the pool "low" names its VFs by number.
-    fn never_offered(&self, pool: &str) -> usize {
-        let named = (0..2)
-            .flat_map(|pf| (0..5).map(move |vf| FunctionId { pf: PfId { controller: 0, pf }, vf }));
-        named
-            .filter(|vf| pool == "low" && self.is_in(pool, *vf) && !self.vfs.contains_key(vf))
-            .count()
-    }
-}
-
-fn pools(second_set: bool) -> Vec<PoolSpec> {
-    let pool = |name: &str, select: &[&str], policy| PoolSpec {
-        name: name.into(),
-        select: select.iter().flat_map(|text| parse_selectors(text).unwrap()).collect(),
-        policy,
-    };
-    let (low, all): (&[&str], &[&str]) = if second_set {
-        (&["p0#0-4", "p1#0-4"], &["p0"])
-    } else {
-        (&["p0#0-2", "p1#0,1,2"], &["p0", "p1"])
-    };
-    vec![
-        pool("low", low, Policy::Pack),
-        pool("all", all, Policy::Spread),
-        pool("cards", &["15b3:0001"], Policy::Spread),
-        pool("none", &["p9"], Policy::Pack),
-    ]
-}
-
-/// Each PF serves a host of its own, but one of its VFs is the other host's.
-fn facts(vf: FunctionId, moved: bool) -> VfFacts {
-    let foreign = vf.vf == 7;
-    VfFacts {
-        host: HostId(u32::from(vf.pf.pf == 1 && !foreign)),
-        device: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf).into(),
-        vendor_id: 0x15b3,
-        device_id: vf.vf % 2,
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Operation {
-    Offer(FunctionId, bool),
-    Withdraw(FunctionId),
-    Reserve(u8, usize, u32),
-    Pin(u8, usize, u32, FunctionId, bool),
-    Attached(u8),
-    Releasing(u8),
-    Release(u8),
-    Fail(u8),
-    Quarantine(FunctionId),
-    Clear(FunctionId),
-    Restore(FunctionId, u8, bool),
-    Reload(bool),
-    Ports(u16),
-}
-
-fn operation() -> impl Strategy<Value = Operation> {
-    let vf = || (0..2_u16, 0..8_u16).prop_map(|(pf, vf)| FunctionId::local(pf, vf));
-    let key = || 0..12_u8;
-    let (pool, host) = (|| 0..POOLS.len(), || 0..2_u32);
-    prop_oneof![
-        8 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Offer(vf, moved)),
-        2 => vf().prop_map(Operation::Withdraw),
-        8 => (key(), pool(), host()).prop_map(|(key, pool, host)| Operation::Reserve(key, pool, host)),
-        3 => (key(), pool(), host(), vf(), prop::bool::weighted(0.3)).prop_map(
-            |(key, pool, host, vf, moved)| Operation::Pin(key, pool, host, vf, moved)
-        ),
-        2 => key().prop_map(Operation::Attached),
-        2 => key().prop_map(Operation::Releasing),
-        5 => key().prop_map(Operation::Release),
-        3 => key().prop_map(Operation::Fail),
-        1 => vf().prop_map(Operation::Quarantine),
-        1 => vf().prop_map(Operation::Clear),
-        1 => (vf(), key(), any::<bool>()).prop_map(|(vf, key, held)| Operation::Restore(vf, key, held)),
-        1 => any::<bool>().prop_map(Operation::Reload),
-        1 => (0..9_u16).prop_map(Operation::Ports),
-    ]
-}
+use operation::{Operation, operation};
+use plain::{Oracle, POOLS, SETTINGS, Stage, facts, pools};
 
 struct Both {
     allocator: Allocator<u8>,

@@ -1,0 +1,138 @@
+//! A plain allocator, and the pools and VFs that both have.
+
+use std::collections::BTreeMap;
+
+use vf_alloc::{
+    Device, FunctionId, HostId, PfId, Policy, PoolSpec, Settings, Usage, VfFacts, parse_selectors,
+};
+
+pub(crate) const SETTINGS: Settings = Settings { quarantine_after: 2 };
+pub(crate) const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
+
+/// What is known of a VF.
+#[derive(Clone, Default)]
+pub(crate) struct Known {
+    pub(crate) facts: Option<VfFacts>,
+    pub(crate) holder: Option<(u8, Stage)>,
+    pub(crate) absent: bool,
+    pub(crate) quarantined: bool,
+    pub(crate) failures: u32,
+    /// When it became free.
+    pub(crate) free_since: u64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Stage {
+    Reserved,
+    Attached,
+    Releasing,
+}
+
+#[derive(Default)]
+pub(crate) struct Oracle {
+    pub(crate) vfs: BTreeMap<FunctionId, Known>,
+    pub(crate) second_set: bool,
+    /// VFs of higher numbers have no ports.
+    pub(crate) ports: Option<u16>,
+}
+
+impl Oracle {
+    pub(crate) fn known(&mut self, vf: FunctionId) -> &mut Known {
+        self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
+    }
+
+    pub(crate) fn state(&self, vf: FunctionId, known: &Known) -> &'static str {
+        let has_port = self.ports.is_none_or(|ports| vf.vf < ports);
+        match known.holder {
+            Some((_, Stage::Reserved)) => "reserved",
+            Some((_, Stage::Attached)) => "attached",
+            Some((_, Stage::Releasing)) => "releasing",
+            None if known.quarantined => "quarantined",
+            None if known.absent || !has_port => "absent",
+            None => "free",
+        }
+    }
+
+    pub(crate) fn is_in(&self, pool: &str, vf: FunctionId) -> bool {
+        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
+        match pool {
+            "low" => vf.vf < if self.second_set { 5 } else { 3 },
+            "cards" => facts.is_some_and(|facts| facts.device_id == 1),
+            "all" => !self.second_set || vf.pf.pf == 0,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn held_by(&self, key: u8) -> Option<FunctionId> {
+        let holds = |known: &Known| known.holder.is_some_and(|(holder, _)| holder == key);
+        self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
+    }
+
+    pub(crate) fn is_at(&self, vf: FunctionId, host: HostId, device: &Device) -> bool {
+        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
+        facts.is_some_and(|facts| facts.host == host && facts.device == *device)
+    }
+
+    pub(crate) fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<FunctionId> {
+        let free = |(vf, known): &(&FunctionId, &Known)| {
+            self.state(**vf, known) == "free"
+                && self.is_in(pool, **vf)
+                && known.facts.as_ref().is_some_and(|facts| facts.host == host)
+                && pf.is_none_or(|pf| vf.pf.pf == pf)
+        };
+        self.vfs.iter().filter(free).map(|(&vf, _)| vf).collect()
+    }
+
+    pub(crate) fn usage(&self, pool: &str) -> Usage {
+        let mut usage = Usage::default();
+        for (vf, known) in self.vfs.iter().filter(|(vf, _)| self.is_in(pool, **vf)) {
+            *match self.state(*vf, known) {
+                "free" => &mut usage.free,
+                "quarantined" => &mut usage.quarantined,
+                "absent" => &mut usage.absent,
+                _ => &mut usage.in_use,
+            } += 1;
+        }
+        usage.absent += self.never_offered(pool);
+        usage
+    }
+
+    /// Only the pool "low" names its VFs by number.
+    fn never_offered(&self, pool: &str) -> usize {
+        let named = (0..2)
+            .flat_map(|pf| (0..5).map(move |vf| FunctionId { pf: PfId { controller: 0, pf }, vf }));
+        named
+            .filter(|vf| pool == "low" && self.is_in(pool, *vf) && !self.vfs.contains_key(vf))
+            .count()
+    }
+}
+
+pub(crate) fn pools(second_set: bool) -> Vec<PoolSpec> {
+    let pool = |name: &str, select: &[&str], policy| PoolSpec {
+        name: name.into(),
+        select: select.iter().flat_map(|text| parse_selectors(text).unwrap()).collect(),
+        policy,
+    };
+    let (low, all): (&[&str], &[&str]) = if second_set {
+        (&["p0#0-4", "p1#0-4"], &["p0"])
+    } else {
+        (&["p0#0-2", "p1#0,1,2"], &["p0", "p1"])
+    };
+    vec![
+        pool("low", low, Policy::Pack),
+        pool("all", all, Policy::Spread),
+        pool("cards", &["15b3:0001"], Policy::Spread),
+        pool("none", &["p9"], Policy::Pack),
+    ]
+}
+
+/// Each PF serves a host of its own, but one of its VFs is the other host's.
+pub(crate) fn facts(vf: FunctionId, moved: bool) -> VfFacts {
+    let foreign = vf.vf == 7;
+    VfFacts {
+        host: HostId(u32::from(vf.pf.pf == 1 && !foreign)),
+        device: format!("0000:0{}:00.{}", vf.pf.pf + if moved { 4 } else { 0 }, vf.vf).into(),
+        vendor_id: 0x15b3,
+        device_id: vf.vf % 2,
+    }
+}
