@@ -208,7 +208,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let pool = &self.pools.named(pool)?.spec;
         let mut usage = self.count(pool, |_| true);
         // Those that it has by number and that are not known: the card may have fewer.
-        usage.absent += pool.numbered().filter(|vf| self.vfs.get(*vf).is_none()).count();
+        usage.absent += pool.numbered().iter().filter(|vf| self.vfs.get(**vf).is_none()).count();
         Some(usage)
     }
 

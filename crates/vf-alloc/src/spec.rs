@@ -1,5 +1,7 @@
 //! What a configuration says of pools.
 
+use std::collections::{BTreeSet, HashSet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -39,9 +41,9 @@ impl PoolSpec {
         self.select.iter().any(|selector| selector.selects(vf, ids))
     }
 
-    /// The VFs that it has by number, more than once where its selectors overlap.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = FunctionId> {
-        self.select.iter().flat_map(Selector::numbered)
+    /// The VFs that it has by number. Selectors may overlap.
+    pub(crate) fn numbered(&self) -> BTreeSet<FunctionId> {
+        self.select.iter().flat_map(Selector::numbered).collect()
     }
 }
 
@@ -82,7 +84,7 @@ pub enum SpecError {
 
 /// Checks that each pool is well-formed, and that no two have one name.
 pub(crate) fn check(pools: &[PoolSpec]) -> Result<(), SpecError> {
-    let mut names = std::collections::HashSet::new();
+    let mut names = HashSet::new();
     for pool in pools {
         check_one(pool)?;
         if !names.insert(&pool.name) {

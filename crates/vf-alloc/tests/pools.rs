@@ -246,6 +246,13 @@ fn a_journal_that_contradicts_itself() {
 }
 
 #[test]
+fn an_unknown_vf_that_two_selectors_name_is_counted_once() {
+    let pools = vec![pool("default", "p0#0-2,2-3")];
+    let allocator = Allocator::<u32>::new(pools, Settings::default()).unwrap();
+    assert_eq!(allocator.usage("default").unwrap().absent, 4);
+}
+
+#[test]
 fn vfs_take_turns() {
     let mut allocator = allocator(Settings::default());
     let [first, second] = [0, 1].map(|vf| FunctionId::local(0, vf));
