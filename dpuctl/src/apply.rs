@@ -7,6 +7,9 @@ use std::{
     fs::File,
     io::{self, Read},
     path::Path,
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use bootstrap::cut;
@@ -22,9 +25,12 @@ use crate::{client::Client, console::Console, error::CallError, mistake::Mistake
 /// The origin of networks that only the service's configuration file changes.
 const CONFIGURATION: &str = "configuration";
 
-/// Longest file, in bytes. The parser takes time by the square of how deep brackets are nested: this much of
-/// them is a second or two.
-const LONGEST_FILE: usize = 64 * 1024;
+/// Longest file, in bytes: some thousands of networks as they are printed.
+const LONGEST_FILE: usize = 4 * 1024 * 1024;
+
+/// Longest that a file is read. The parser takes time by the square of how deep brackets are nested, which
+/// would be hours; networks take it a second.
+const LONGEST_READING: Duration = Duration::from_secs(20);
 
 /// Longest that is told of what is wrong with a document, in bytes: it may repeat what is there.
 const LONGEST_PROBLEM: usize = 1024;
@@ -48,7 +54,7 @@ pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Vec<Found>,
     } else {
         File::open(path).and_then(read_text)
     };
-    parse(&text.map_err(unreadable)?)
+    parse_within(LONGEST_READING, text.map_err(unreadable)?)
         .map_err(|mistake| CallError::Document { path: path.into(), mistake })
 }
 
@@ -59,12 +65,22 @@ fn read_text(input: impl Read) -> io::Result<String> {
     Ok(text)
 }
 
+/// The parser can't be interrupted: one that takes too long ends with the program.
+fn parse_within(longest: Duration, text: String) -> Result<Vec<Found>, Mistake> {
+    let (sender, parsed) = mpsc::channel();
+    // Nobody receives it when it comes too late.
+    thread::spawn(move || drop(sender.send(parse(&text))));
+    parsed.recv_timeout(longest).unwrap_or_else(|_| {
+        Err(elsewhere(format!("it can't be read within {longest:?}: brackets are nested too deep")))
+    })
+}
+
 /// All documents are read before the first is applied.
 fn parse(text: &str) -> Result<Vec<Found>, Mistake> {
     if text.len() > LONGEST_FILE {
         let message = format!(
-            "it is longer than {} KiB: apply its networks in several files",
-            LONGEST_FILE / 1024
+            "it is longer than {} MiB: apply its networks in several files",
+            LONGEST_FILE / 1024 / 1024
         );
         return Err(elsewhere(message));
     }
@@ -347,20 +363,53 @@ mod tests {
         assert_eq!(networks("\u{feff}{\"name\": \"blue\"}")[0].name, "blue");
     }
 
-    #[test]
-    fn more_text_than_any_network_needs_is_refused() {
-        let network = "name: a\nsubnets: [{cidr: 10.0.0.0/8, ranges: [{}]}]\n---\n";
-        let most = network.repeat(LONGEST_FILE / network.len());
-        assert!(!networks(&most).is_empty());
-        let told = parse(&(most + network)).unwrap_err().to_string();
-        assert_eq!(told, ": it is longer than 64 KiB: apply its networks in several files");
+    /// As `dpuctl get networks` lists it, with all that networks usually have.
+    fn listed(number: u16) -> NetworkStatus {
+        let [high, low] = number.to_be_bytes();
+        let networks = networks(&format!(
+            "name: tenant-{number}\nvlan: {}\nmtu: 9000\nsubnets: [{{cidr: 10.{high}.{low}.0/24, \
+             gateway: 10.{high}.{low}.1, ranges: [{{start: 10.{high}.{low}.10, end: \
+             10.{high}.{low}.99}}]}}]\nroutes: [{{destination: 10.0.0.0/8, gateway: \
+             10.{high}.{low}.2}}]\ndns: {{nameservers: [10.0.0.53], search: [cluster.local]}}",
+            number + 1
+        ));
+        NetworkStatus { network: networks.into_iter().next(), ..NetworkStatus::default() }
     }
 
     #[test]
-    fn brackets_nested_as_deep_as_a_file_may_be_are_told() {
-        for deep in ["[", "- ", "? "] {
+    fn a_thousand_networks_that_were_printed_can_be_applied_at_once() {
+        let list = ListNetworksResponse { networks: (0..1000).map(listed).collect() };
+        let yaml = serde_norway::to_string(&list).unwrap();
+        let json = serde_json::to_string_pretty(&list).unwrap();
+        for text in [yaml, json] {
+            let length = text.len();
+            let found = parse_within(LONGEST_READING, text).map_err(|told| told.message);
+            assert_eq!(found.map(|found| found.len()), Ok(1000), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused_before_it_is_read() {
+        let most = "name: a\n".to_owned() + &"#".repeat(LONGEST_FILE - "name: a\n".len());
+        assert_eq!(networks(&most).len(), 1);
+        let told = parse(&(most + "#")).unwrap_err().to_string();
+        assert_eq!(told, ": it is longer than 4 MiB: apply its networks in several files");
+    }
+
+    #[test]
+    fn deep_brackets_hold_nobody_up() {
+        for deep in ["[", "[a: ", "{? "] {
             let text = deep.repeat(LONGEST_FILE / deep.len());
-            assert!(parse(&text).is_err(), "{deep}");
+            let told = parse_within(Duration::from_millis(10), text).unwrap_err().to_string();
+            assert_eq!(told, ": it can't be read within 10ms: brackets are nested too deep");
+        }
+    }
+
+    #[test]
+    fn what_is_nested_deeper_than_any_network_is_told() {
+        for deep in ["[", "[a: ", "- ", "? "] {
+            let told = parse(&deep.repeat(16 * 1024 / deep.len()));
+            assert!(told.is_err(), "{deep}");
         }
     }
 }
