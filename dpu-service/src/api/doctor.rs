@@ -1,8 +1,10 @@
 //! Hosts, DPU and records compared on demand, and mended.
 //!
 //! Of each host and of the DPU there is an examination: what it finds in one look, by itself. A
-//! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time: a second
-//! operator is told to try again.
+//! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time, under
+//! `Shared::examination`: who only wants to look is told to try again, and who mends waits for his turn.
+//! The lock is given to whoever waits before anybody else can try for it, so that those who look, however
+//! often, hold up who mends by one diagnosis.
 
 mod comparison;
 mod hosts;
@@ -13,7 +15,10 @@ use std::{
 };
 
 use offload_proto::{Failure, Finding, MESSAGE_LIMIT, Reason, first_that_fit, v1};
-use tokio::sync::MutexGuard;
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::timeout,
+};
 
 use super::Shared;
 use crate::{
@@ -28,14 +33,14 @@ const ROOM: usize = 8 * MESSAGE_LIMIT;
 
 /// Compares hosts, DPU and records. Hosts that have not answered after `patience` are told as such.
 pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
-    let _alone = alone(shared)?;
+    let _alone = alone(&shared.examination)?;
     Ok(fit(diagnose(shared, &mut Hosts::new(shared, patience)).await?, ROOM))
 }
 
-/// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Hosts are
-/// waited for five times as long as `patience` at most.
+/// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Its turn is
+/// waited for as long as `patience`, and hosts five times as long at most.
 pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
-    let _alone = alone(shared)?;
+    let _alone = turn(&shared.examination, patience).await?;
     let mut hosts = Hosts::new(shared, patience);
     let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
@@ -46,10 +51,20 @@ pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diag
     Ok(fit(outcome(found.differences, left, &obstacles), ROOM))
 }
 
-/// `Err`: another is under way. None waits in a row: one that hangs would take all the others with it.
-fn alone(shared: &Shared) -> Result<MutexGuard<'_, ()>, Failure> {
+/// `Err`: another is under way. Who looks does not wait: one that hangs would take all the others with it.
+fn alone(examination: &Mutex<()>) -> Result<MutexGuard<'_, ()>, Failure> {
+    examination.try_lock().map_err(|_| busy())
+}
+
+/// `Err`: another was under way all the time. Nobody waits for longer, as a call goes on when its caller
+/// has gone, and callers who try again would make a row that never ends.
+async fn turn(examination: &Mutex<()>, patience: Duration) -> Result<MutexGuard<'_, ()>, Failure> {
+    timeout(patience, examination.lock()).await.map_err(|_| busy())
+}
+
+fn busy() -> Failure {
     let busy = "hosts and DPU are being examined for somebody else, one at a time: try again";
-    shared.examination.try_lock().map_err(|_| Failure::new(Reason::Overloaded, busy))
+    Failure::new(Reason::Overloaded, busy)
 }
 
 async fn diagnose(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
@@ -165,7 +180,31 @@ fn attachments(shared: &Shared) -> Vec<AttachmentView> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
     use super::*;
+
+    #[tokio::test]
+    async fn who_mends_comes_next_however_many_want_to_look() {
+        let examination = Mutex::default();
+        let looking = alone(&examination).unwrap();
+        let mut turn = pin!(turn(&examination, Duration::MAX));
+        assert!(poll!(&mut turn).is_pending());
+        drop(looking);
+        assert_eq!(alone(&examination).unwrap_err().reason, Reason::Overloaded);
+        drop(turn.await.unwrap());
+        assert!(alone(&examination).is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_mends_does_not_wait_without_end() {
+        let examination = Mutex::default();
+        let _hangs = alone(&examination).unwrap();
+        let refused = turn(&examination, Duration::ZERO).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::Overloaded);
+    }
 
     fn on(host: &str, found: Finding) -> v1::Difference {
         v1::Difference { host: host.into(), ..found.of("pf0vf1", "it differs") }
