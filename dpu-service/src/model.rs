@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use ipam::SubnetSpec;
 use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use offload_proto::v1::Pod;
@@ -279,6 +280,25 @@ pub struct Network {
     /// Whether it serves requests that name no network.
     #[serde(default)]
     pub default: bool,
+}
+
+impl Network {
+    /// What may be leased of a subnet of it.
+    #[must_use]
+    pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
+        SubnetSpec {
+            cidr: subnet.cidr,
+            gateway: subnet.gateway,
+            ranges: subnet.ranges.iter().map(|range| (range.start, range.end)).collect(),
+            exclude: subnet.exclude.iter().copied().chain(self.next_hops(subnet)).collect(),
+        }
+    }
+
+    /// A pod that had the address of a router would have a route by itself, which the kernel refuses.
+    fn next_hops(&self, subnet: &Subnet) -> impl Iterator<Item = IpNetwork> {
+        let hops = self.routes.iter().filter_map(|route| route.gateway);
+        hops.filter(|hop| subnet.cidr.contains(*hop)).map(IpNetwork::from)
+    }
 }
 
 fn default_pool() -> String {

@@ -5,10 +5,11 @@ use std::{
     ops::RangeInclusive,
 };
 
+use ipam::Pool;
 use ipnetwork::IpNetwork;
 
 use crate::{
-    model::{AddressRange, Bandwidth, Dns, Network, PolicyRule, Route, Subnet},
+    model::{AddressRange, AttachmentId, Bandwidth, Dns, Network, PolicyRule, Route, Subnet},
     twice::twice,
 };
 
@@ -31,6 +32,10 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.rules.iter().flat_map(check_rule));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
+    // A pool has most of these rules, too.
+    if problems.is_empty() {
+        problems.extend(check_address_pools(network));
+    }
     let subject = format!("network {:?}", network.name);
     problems.into_iter().map(|problem| format!("{subject}: {problem}")).collect()
 }
@@ -113,6 +118,12 @@ fn check_subnet(subnet: &Subnet) -> Vec<String> {
     problems.extend(check_ranges_apart(&subnet.ranges));
     problems.extend(subnet.exclude.iter().flat_map(|prefix| check_exclude(subnet, *prefix)));
     problems.into_iter().map(|problem| format!("subnet {}: {problem}", subnet.cidr)).collect()
+}
+
+/// Whether there is an address to be leased in each subnet, in the words of the pool itself.
+fn check_address_pools(network: &Network) -> impl Iterator<Item = String> {
+    let pool = |subnet| Pool::<AttachmentId>::new(network.pool_of(subnet), 0);
+    network.subnets.iter().filter_map(move |subnet| Some(pool(subnet).err()?.to_string()))
 }
 
 fn check_prefix(prefix: IpNetwork) -> Option<String> {
@@ -374,6 +385,15 @@ mod tests {
         assert_problem("name = \"a\"\nvlan = 4095", "vlan 4095 must be 1 to 4094");
         assert_problem("name = \"a\"\nmtu = 1279", "mtu 1279 must be 1280 to 9216");
         assert_problem("name = \"a\"\nmtu = 9217", "mtu 9217 must be 1280 to 9216");
+    }
+
+    #[test]
+    fn a_subnet_in_which_the_routers_leave_no_address_is_refused() {
+        let subnets = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/30', gateway = '10.1.0.1' }]";
+        assert_eq!(check_network(&network(subnets)), [""; 0]);
+        let route = "routes = [{ destination = '10.9.0.0/16', gateway = '10.1.0.2' }]";
+        let expected = r#"network "a": subnet 10.1.0.0/30 has no address to hand out: all are reserved or excluded"#;
+        assert_eq!(check_network(&network(&format!("{subnets}\n{route}"))), [expected]);
     }
 
     #[test]

@@ -4,8 +4,7 @@ mod addresses;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use ipam::{Pool, ResizeError, RestoreError, SubnetSpec};
-use ipnetwork::IpNetwork;
+use ipam::{Pool, ResizeError, RestoreError};
 use offload_proto::{Failure, Reason};
 
 pub(super) use addresses::distinct_addresses;
@@ -253,7 +252,7 @@ fn change_pools(
         .and_then(|position| old[position].take())
     {
         Some(mut pool) => {
-            pool.resize(spec_of(network, subnet))
+            pool.resize(network.pool_of(subnet))
                 .map_err(|error| resize_failure(network, &error))?;
             Ok(pool)
         }
@@ -274,7 +273,7 @@ fn check_resize(
     for (key, address) in pool.leases() {
         copy.restore(*key, address).map_err(|error| defect(&error))?;
     }
-    copy.resize(spec_of(network, subnet)).map_err(|error| resize_failure(network, &error))
+    copy.resize(network.pool_of(subnet)).map_err(|error| resize_failure(network, &error))
 }
 
 fn make_pools(network: &Network, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
@@ -286,31 +285,16 @@ fn make_pool(
     subnet: &Subnet,
     cool_down: u64,
 ) -> Result<Pool<AttachmentId>, Failure> {
-    Pool::new(spec_of(network, subnet), cool_down).map_err(|error| {
-        Failure::new(Reason::InvalidRequest, format!("network {}: {error}", network.name))
+    Pool::new(network.pool_of(subnet), cool_down).map_err(|error| {
+        Failure::new(Reason::InvalidRequest, format!("network {:?}: {error}", network.name))
     })
-}
-
-fn spec_of(network: &Network, subnet: &Subnet) -> SubnetSpec {
-    SubnetSpec {
-        cidr: subnet.cidr,
-        gateway: subnet.gateway,
-        ranges: subnet.ranges.iter().map(|range| (range.start, range.end)).collect(),
-        exclude: subnet.exclude.iter().copied().chain(next_hops(network, subnet)).collect(),
-    }
-}
-
-/// A pod that had the address of a router would have a route by itself, which the kernel refuses.
-fn next_hops(network: &Network, subnet: &Subnet) -> impl Iterator<Item = IpNetwork> {
-    let hops = network.routes.iter().filter_map(|route| route.gateway);
-    hops.filter(|hop| subnet.cidr.contains(*hop)).map(IpNetwork::from)
 }
 
 fn resize_failure(network: &Network, error: &ResizeError<AttachmentId>) -> Failure {
     match error {
         ResizeError::LeaseInTheWay { key, address } => in_the_way(network, *address, key),
         ResizeError::Spec(error) => {
-            Failure::new(Reason::InvalidRequest, format!("network {}: {error}", network.name))
+            Failure::new(Reason::InvalidRequest, format!("network {:?}: {error}", network.name))
         }
     }
 }
