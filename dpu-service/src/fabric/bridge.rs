@@ -7,7 +7,8 @@
 //!
 //! Calls for several ports overlap: each has a socket of its own. The kernel carries out changes of
 //! links one at a time, whoever asks. What two ports share is the uplinks' VLANs, which follow from
-//! those of all ports: [`uplinks`] has the one lock.
+//! those of all ports, and the bridge's index: [`uplinks`] and [`link`] have a lock each, and neither is
+//! held while the other is taken.
 
 mod abilities;
 mod filter;

@@ -1,6 +1,6 @@
 //! The bridge itself: found by its name, made unless somebody else has made it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl};
 
@@ -9,21 +9,18 @@ use crate::driver::{Fault, Refused};
 /// Marks a bridge that this service made.
 pub(super) const ALIAS: &str = "dpu-offload fabric";
 
-/// No link has this index.
-const UNKNOWN: u32 = 0;
-
 /// A bridge, known by its name.
 #[derive(Debug)]
 pub(super) struct BridgeLink {
     name: String,
-    /// Its index when it was last looked up, so that not every port has to: [`UNKNOWN`] where it is to
-    /// be looked up again.
-    index: AtomicU32,
+    /// Its index when it was last looked up, so that not every port has to; `None`: it is to be looked up
+    /// again. Held while it is, so that nobody keeps what he read before another found it wrong.
+    index: Mutex<Option<u32>>,
 }
 
 impl BridgeLink {
     pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), index: AtomicU32::new(UNKNOWN) }
+        Self { name: name.to_owned(), index: Mutex::default() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -36,7 +33,8 @@ impl BridgeLink {
 
     /// The bridge as it is now, which must be there.
     pub(super) fn find(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
-        self.forget_index();
+        let mut index = self.known_index();
+        *index = None;
         let found = rtnl.link_by_name(&self.name);
         let found = found.map_err(|error| self.refused("find", error))?;
         let missing = || {
@@ -45,7 +43,7 @@ impl BridgeLink {
         };
         let link = found.ok_or_else(missing)?;
         if link.bridge.is_some() {
-            self.index.store(link.index, Ordering::Relaxed);
+            *index = Some(link.index);
             return Ok(link);
         }
         Err(Refused::because(format!(
@@ -57,15 +55,17 @@ impl BridgeLink {
 
     /// Its index, as it was last known: somebody may have deleted the bridge since.
     pub(super) fn index(&self, rtnl: &mut Rtnl) -> Result<u32, Refused> {
-        match self.index.load(Ordering::Relaxed) {
-            UNKNOWN => Ok(self.find(rtnl)?.index),
-            index => Ok(index),
-        }
+        let known = *self.known_index();
+        known.map_or_else(|| Ok(self.find(rtnl)?.index), Ok)
     }
 
     /// The next who wants to know its index looks it up.
     pub(super) fn forget_index(&self) {
-        self.index.store(UNKNOWN, Ordering::Relaxed);
+        *self.known_index() = None;
+    }
+
+    fn known_index(&self) -> MutexGuard<'_, Option<u32>> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the bridge unless there is one, and returns its index. One that somebody else made is used
