@@ -1,5 +1,6 @@
-//! The drivers by the names that the configuration gives them: its two sections, what makes sense in
-//! these, and the one place where drivers are made. `docs/DRIVERS.md` is for whoever adds one.
+//! The drivers by the names that the configuration gives them: its two sections, which of their keys is
+//! whose, and the one place where drivers are made. What a driver is to be told, and what makes sense in
+//! that, is in its own file. `docs/DRIVERS.md` is for whoever adds one.
 
 use std::sync::Arc;
 
@@ -10,19 +11,18 @@ use crate::{
     driver::Refused,
     eswitch::{
         Eswitch,
-        devlink::{Cards, DevlinkEswitch},
+        devlink::{DevlinkEswitch, DevlinkSettings},
         veth::VethEswitch,
     },
     fabric::{
         Fabric,
-        bridge::{BridgeAbilities, BridgeFabric, check_names},
+        bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
     },
     probe::KernelAbilities,
     programmer::Programmer,
-    twice::twice,
 };
 
-/// How VFs' representors are reached.
+/// How VFs' representors are reached: the section, with the keys of all drivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EswitchSettings {
@@ -56,15 +56,15 @@ pub enum SwitchMode {
     Switchdev,
 }
 
-/// What joins representors and uplinks.
+/// What joins representors and uplinks: the section, with the keys of all drivers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FabricSettings {
     /// Which driver.
     pub driver: FabricDriver,
-    /// The bridge's name. It is created if it does not exist.
+    /// The bridge's name, for driver `bridge`. It is created if it does not exist.
     pub bridge: String,
-    /// Netdevs that join the bridge as uplinks.
+    /// Netdevs that join the bridge as uplinks, likewise.
     pub uplinks: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ fn open_eswitch(
 ) -> Result<Option<Arc<dyn Eswitch>>, Refused> {
     Ok(Some(match settings.driver {
         EswitchDriver::Veth => Arc::new(VethEswitch::open(abilities)?),
-        EswitchDriver::Devlink => Arc::new(DevlinkEswitch::open(settings.cards(), abilities)?),
+        EswitchDriver::Devlink => Arc::new(DevlinkEswitch::open(settings.devlink(), abilities)?),
         EswitchDriver::None => return Ok(None),
     }))
 }
@@ -127,21 +127,25 @@ fn open_fabric(
     settings: &FabricSettings,
     abilities: &KernelAbilities,
 ) -> Result<Option<Arc<dyn Fabric>>, Refused> {
-    let FabricSettings { bridge, uplinks, .. } = settings;
     Ok(Some(match settings.driver {
         FabricDriver::Bridge => {
             let of_bridges = BridgeAbilities::probe()?;
-            Arc::new(BridgeFabric::open(bridge, uplinks, of_bridges, abilities)?)
+            Arc::new(BridgeFabric::open(&settings.bridge(), of_bridges, abilities)?)
         }
         FabricDriver::None => return Ok(None),
     }))
 }
 
 impl EswitchSettings {
-    /// What the driver `devlink` is given.
-    fn cards(&self) -> Cards {
+    fn devlink(&self) -> DevlinkSettings {
         let mode = self.mode.map(|SwitchMode::Switchdev| EswitchMode::Switchdev);
-        Cards { devices: self.devices.clone(), mode }
+        DevlinkSettings { devices: self.devices.clone(), mode }
+    }
+}
+
+impl FabricSettings {
+    fn bridge(&self) -> BridgeSettings {
+        BridgeSettings { name: self.bridge.clone(), uplinks: self.uplinks.clone() }
     }
 }
 
@@ -154,18 +158,14 @@ pub(crate) fn check(eswitch: &EswitchSettings, fabric: &FabricSettings) -> Vec<S
 }
 
 fn check_eswitch(settings: &EswitchSettings) -> Vec<String> {
-    let EswitchSettings { driver, devices, mode } = settings;
-    let mut problems = Vec::new();
-    if *driver != EswitchDriver::Devlink && (!devices.is_empty() || mode.is_some()) {
-        problems
-            .push("eswitch.devices and eswitch.mode are for eswitch.driver = \"devlink\"".into());
-    } else if mode.is_some() && devices.is_empty() {
-        problems.push("eswitch.mode is set: name the cards it is for in eswitch.devices".into());
+    let devlink = settings.devlink();
+    match settings.driver {
+        EswitchDriver::Devlink => devlink.check(),
+        EswitchDriver::Veth | EswitchDriver::None if devlink != DevlinkSettings::default() => {
+            vec!["eswitch.devices and eswitch.mode are for eswitch.driver = \"devlink\"".into()]
+        }
+        EswitchDriver::Veth | EswitchDriver::None => Vec::new(),
     }
-    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
-    let names = names.iter().map(String::as_str);
-    problems.extend(twice(names).map(|name| format!("eswitch.devices holds {name:?} twice")));
-    problems
 }
 
 fn check_pair(eswitch: EswitchDriver, fabric: FabricDriver) -> Option<String> {
@@ -177,13 +177,13 @@ fn check_pair(eswitch: EswitchDriver, fabric: FabricDriver) -> Option<String> {
 }
 
 fn check_fabric(settings: &FabricSettings) -> Vec<String> {
-    let FabricSettings { driver, bridge, uplinks } = settings;
-    let mut problems = Vec::new();
-    if *driver == FabricDriver::None && !uplinks.is_empty() {
-        problems.push("fabric.uplinks is for fabric.driver = \"bridge\"".into());
+    match settings.driver {
+        FabricDriver::Bridge => settings.bridge().check(),
+        FabricDriver::None if !settings.uplinks.is_empty() => {
+            vec!["fabric.uplinks is for fabric.driver = \"bridge\"".into()]
+        }
+        FabricDriver::None => Vec::new(),
     }
-    problems.extend(check_names(bridge, uplinks));
-    problems
 }
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
         let text = "driver = 'devlink'\ndevices = ['pci/0000:03:00.0']\nmode = 'switchdev'";
         let settings: EswitchSettings = toml::from_str(text).unwrap();
         assert_eq!(check(&settings, &FabricSettings::default()), [""; 0]);
-        let cards = settings.cards();
+        let cards = settings.devlink();
         assert_eq!(cards.devices[0].to_string(), "pci/0000:03:00.0");
         assert_eq!(cards.mode, Some(EswitchMode::Switchdev));
     }

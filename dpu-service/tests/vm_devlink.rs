@@ -17,9 +17,9 @@ use dpu_service::{
     driver::Refused,
     eswitch::{
         Card, Eswitch, Representor,
-        devlink::{Cards, DevlinkEswitch},
+        devlink::{DevlinkEswitch, DevlinkSettings},
     },
-    fabric::bridge::{BridgeAbilities, BridgeFabric},
+    fabric::bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
@@ -44,7 +44,7 @@ struct Dpu {
 impl Dpu {
     /// Its card is in switchdev mode, and all is prepared.
     fn new() -> Self {
-        let dpu = Self::with_cards(|card| Cards {
+        let dpu = Self::with_cards(|card| DevlinkSettings {
             devices: vec![card.device().parse().unwrap()],
             mode: Some(EswitchMode::Switchdev),
         });
@@ -52,7 +52,7 @@ impl Dpu {
         dpu
     }
 
-    fn with_cards(cards: impl Fn(&Netdevsim) -> Cards) -> Self {
+    fn with_cards(cards: impl Fn(&Netdevsim) -> DevlinkSettings) -> Self {
         let netns = TestNetns::new();
         let card = Netdevsim::plug(&netns, 2);
         let cards = cards(&card);
@@ -60,7 +60,8 @@ impl Dpu {
             let abilities = KernelAbilities::probe().unwrap();
             let of_bridges = BridgeAbilities::probe().unwrap();
             let eswitch = DevlinkEswitch::open(cards.clone(), &abilities).unwrap();
-            let fabric = BridgeFabric::open(BRIDGE, &[], of_bridges, &abilities).unwrap();
+            let bridge = BridgeSettings { name: BRIDGE.into(), uplinks: Vec::new() };
+            let fabric = BridgeFabric::open(&bridge, of_bridges, &abilities).unwrap();
             let eswitch: Arc<dyn Eswitch> = Arc::new(eswitch);
             (Arc::clone(&eswitch), Programmer::new(eswitch, Arc::new(fabric)))
         };
@@ -316,7 +317,10 @@ fn a_card_that_was_reset_is_found_again() {
 #[test]
 fn a_cards_mode_is_changed_only_when_configured() {
     let named = |mode| {
-        move |card: &Netdevsim| Cards { devices: vec![card.device().parse().unwrap()], mode }
+        move |card: &Netdevsim| DevlinkSettings {
+            devices: vec![card.device().parse().unwrap()],
+            mode,
+        }
     };
     let dpu = Dpu::with_cards(named(None));
     let refused = dpu.prepare().unwrap_err().to_string();
@@ -328,7 +332,7 @@ fn a_cards_mode_is_changed_only_when_configured() {
     dpu.prepare().unwrap();
     assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);
 
-    let dpu = Dpu::with_cards(|_| Cards {
+    let dpu = Dpu::with_cards(|_| DevlinkSettings {
         devices: vec!["pci/0000:ff:1f.7".parse().unwrap()],
         mode: Some(EswitchMode::Switchdev),
     });
@@ -339,7 +343,7 @@ fn a_cards_mode_is_changed_only_when_configured() {
 
 #[test]
 fn cards_in_switchdev_mode_are_found_by_themselves() {
-    let dpu = Dpu::with_cards(|_| Cards::default());
+    let dpu = Dpu::with_cards(|_| DevlinkSettings::default());
     let refused = dpu.prepare().unwrap_err().to_string();
     assert!(refused.starts_with("no card of this DPU is in switchdev mode"), "{refused}");
     dpu.devlink("dev eswitch set {card} mode switchdev");

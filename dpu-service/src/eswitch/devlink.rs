@@ -21,6 +21,7 @@ use crate::{
     driver::{Ability, Capability, Reading, Refused, Unsupported, limited_capability},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
+    twice::twice,
 };
 use look::{Found, Look, vf_of};
 
@@ -39,17 +40,32 @@ const NO_EGRESS_RATE: &str =
 
 /// Which cards, and what they shall be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cards {
+pub struct DevlinkSettings {
     /// None: every card whose eswitch is in switchdev mode.
     pub devices: Vec<DevlinkDevice>,
     /// The mode to put them in. `None`: they are in it already.
     pub mode: Option<EswitchMode>,
 }
 
+impl DevlinkSettings {
+    /// What makes no sense in them, one sentence each.
+    pub(crate) fn check(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.mode.is_some() && self.devices.is_empty() {
+            problems
+                .push("eswitch.mode is set: name the cards it is for in eswitch.devices".into());
+        }
+        let names: Vec<_> = self.devices.iter().map(ToString::to_string).collect();
+        let names = names.iter().map(String::as_str);
+        problems.extend(twice(names).map(|name| format!("eswitch.devices holds {name:?} twice")));
+        problems
+    }
+}
+
 /// The driver.
 #[derive(Debug)]
 pub struct DevlinkEswitch {
-    cards: Cards,
+    settings: DevlinkSettings,
     links: Links,
     devlink: Mutex<Devlink>,
     token_bucket: Ability,
@@ -62,10 +78,10 @@ impl DevlinkEswitch {
     ///
     /// # Errors
     /// When the kernel has no devlink, or can't be talked to.
-    pub fn open(cards: Cards, abilities: &KernelAbilities) -> Result<Self, Refused> {
+    pub fn open(settings: DevlinkSettings, abilities: &KernelAbilities) -> Result<Self, Refused> {
         let devlink = Devlink::open().map_err(|error| Refused::new("open the eswitch", error))?;
         let eswitch = Self {
-            cards,
+            settings,
             links: Links::open()?,
             devlink: Mutex::new(devlink),
             token_bucket: abilities.token_bucket.clone(),
@@ -91,7 +107,7 @@ impl DevlinkEswitch {
             true => Refused::because(format!("there is no devlink device {device}")),
             false => Refused::new(format!("look at card {device}"), error),
         })?;
-        match (mode, self.cards.mode) {
+        match (mode, self.settings.mode) {
             (Some(mode), Some(wanted)) if mode != wanted => {
                 tracing::info!(%device, %mode, %wanted, "switching the eswitch's mode");
                 let switched = devlink.set_eswitch_mode(device, wanted);
@@ -229,11 +245,11 @@ impl Eswitch for DevlinkEswitch {
 
     fn prepare(&self) -> Result<(), Refused> {
         // One card that can't be prepared keeps none of the others from it.
-        let cards = self.cards.devices.iter();
+        let cards = self.settings.devices.iter();
         let prepared: Vec<_> = cards.map(|device| self.prepare_card(device)).collect();
         prepared.into_iter().collect::<Result<(), _>>()?;
-        if self.cards.devices.is_empty() {
-            let cards = look::cards(&mut self.devlink(), &self.cards.devices)?;
+        if self.settings.devices.is_empty() {
+            let cards = look::cards(&mut self.devlink(), &self.settings.devices)?;
             if cards.is_empty() {
                 return Err(Refused::because(
                     "no card of this DPU is in switchdev mode: set eswitch.devices and \
@@ -295,7 +311,7 @@ impl Eswitch for DevlinkEswitch {
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
         // The ports first: a link that comes between the two looks is told of by an event, and has its
         // port at the next.
-        let look = look::everything(&mut self.devlink(), &self.cards.devices)?;
+        let look = look::everything(&mut self.devlink(), &self.settings.devices)?;
         let links = self.links.all()?;
         let representors = look.representors(links);
         self.note(look);

@@ -13,7 +13,7 @@
 mod abilities;
 mod filter;
 mod link;
-mod names;
+mod settings;
 mod sockets;
 mod stations;
 mod uplinks;
@@ -25,7 +25,7 @@ use netlink::{Error, Link, LinkChange, LinkEvent, Rtnl};
 
 pub use abilities::BridgeAbilities;
 use link::{ALIAS, BridgeLink};
-pub(crate) use names::check_names;
+pub use settings::BridgeSettings;
 use sockets::Sockets;
 use uplinks::Uplinks;
 use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
@@ -58,17 +58,17 @@ pub struct BridgeFabric {
 }
 
 impl BridgeFabric {
-    /// The driver for the bridge `name` with these uplinks, in the calling thread's network
-    /// namespace. [`Fabric::prepare`] makes it.
+    /// The driver for that bridge, in the calling thread's network namespace. [`Fabric::prepare`] makes
+    /// it.
     ///
     /// # Errors
     /// When the kernel can't be talked to, or there is a link of that name which can't serve.
     pub fn open(
-        name: &str,
-        uplinks: &[String],
+        settings: &BridgeSettings,
         abilities: BridgeAbilities,
         of_kernel: &KernelAbilities,
     ) -> Result<Self, Refused> {
+        let BridgeSettings { name, uplinks } = settings;
         let sockets = Sockets::open()?;
         let refused = |error| Refused::new(format!("open bridge {name}"), error);
         let found = sockets.with(|rtnl| rtnl.link_by_name(name).map_err(refused))?;
@@ -371,8 +371,9 @@ mod tests {
         let unable = || Err("not probed".to_owned());
         let abilities = BridgeAbilities { vlan_filtering: unable(), locked_ports: unable() };
         let of_kernel = KernelAbilities { frame_filter: unable(), token_bucket: unable() };
-        let uplinks: Vec<_> = uplinks.iter().map(ToString::to_string).collect();
-        BridgeFabric::open("br-none", &uplinks, abilities, &of_kernel).unwrap()
+        let uplinks = uplinks.iter().map(ToString::to_string).collect();
+        let settings = BridgeSettings { name: "br-none".into(), uplinks };
+        BridgeFabric::open(&settings, abilities, &of_kernel).unwrap()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use dpu_service::{
     eswitch::{Eswitch, Representor, veth::VethEswitch},
     fabric::{
         Fabric,
-        bridge::{BridgeAbilities, BridgeFabric},
+        bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
     },
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
@@ -206,9 +206,10 @@ pub(crate) fn open_fabric(
     uplinks: &[&str],
     abilities: &KernelAbilities,
 ) -> BridgeFabric {
-    let uplinks: Vec<String> = uplinks.iter().map(ToString::to_string).collect();
+    let uplinks = uplinks.iter().map(ToString::to_string).collect();
+    let bridge = BridgeSettings { name: BRIDGE.into(), uplinks };
     let of_bridges = BridgeAbilities::probe().unwrap();
-    let open = || BridgeFabric::open(BRIDGE, &uplinks, of_bridges, abilities);
+    let open = || BridgeFabric::open(&bridge, of_bridges, abilities);
     netns.netns.run(open).unwrap().unwrap()
 }
 
