@@ -105,13 +105,13 @@ pub struct HostView {
 /// All hosts' sessions.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    hosts: Mutex<HashMap<HostName, Host>>,
+    hosts: Mutex<HashMap<HostName, HostEntry>>,
     /// Of hosts that are not connected. Locked after `hosts`.
     absences: Mutex<HashMap<HostName, Absence>>,
 }
 
 #[derive(Debug)]
-struct Host {
+struct HostEntry {
     open: Option<Open>,
     agent_version: String,
     boot_id: String,
@@ -143,11 +143,11 @@ impl Sessions {
             let message = format!("host {host} has said hello again since");
             return Err(Failure::new(Reason::StaleSession, message));
         }
-        let is_renewed = |entry: &&Host| hello.renewed.is_some_and(|id| entry.is_in(id));
+        let is_renewed = |entry: &&HostEntry| hello.renewed.is_some_and(|id| entry.is_in(id));
         let renewed_since = hosts.get(host).filter(is_renewed).map(|entry| entry.since);
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let id = SessionId::new();
-        let entry = Host {
+        let entry = HostEntry {
             open: Some(Open {
                 id,
                 commands: sender,
@@ -256,7 +256,7 @@ impl Sessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<HostName, Host>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<HostName, HostEntry>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -265,7 +265,7 @@ impl Sessions {
     }
 }
 
-impl Host {
+impl HostEntry {
     fn is_in(&self, id: SessionId) -> bool {
         self.open.as_ref().is_some_and(|open| open.id == id)
     }

@@ -40,14 +40,17 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A network in a file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct ListedNetwork {
     network: Network,
     /// The list that it stands in says that it comes from the service's configuration file.
     fixed: bool,
 }
 
 /// Reads the networks in the file at `path`, or on standard input if that is `-`. JSON is YAML, too.
-pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Vec<Found>, CallError> {
+pub(crate) fn read(
+    path: &Path,
+    console: &mut Console<'_>,
+) -> Result<Vec<ListedNetwork>, CallError> {
     let unreadable = |source| CallError::File { path: path.into(), source };
     let text = if path == Path::new("-") {
         read_text(&mut *console.input)
@@ -66,7 +69,7 @@ fn read_text(input: impl Read) -> io::Result<String> {
 }
 
 /// The parser can't be interrupted: one that takes too long ends with the program.
-fn parse_within(longest: Duration, text: String) -> Result<Vec<Found>, Mistake> {
+fn parse_within(longest: Duration, text: String) -> Result<Vec<ListedNetwork>, Mistake> {
     let (sender, parsed) = mpsc::channel();
     // Nobody receives it when it comes too late.
     thread::spawn(move || drop(sender.send(parse(&text))));
@@ -76,7 +79,7 @@ fn parse_within(longest: Duration, text: String) -> Result<Vec<Found>, Mistake> 
 }
 
 /// All documents are read before the first is applied.
-fn parse(text: &str) -> Result<Vec<Found>, Mistake> {
+fn parse(text: &str) -> Result<Vec<ListedNetwork>, Mistake> {
     if text.len() > LONGEST_FILE {
         let message = format!(
             "it is longer than {} MiB: apply its networks in several files",
@@ -116,21 +119,21 @@ struct Document {
 }
 
 impl Document {
-    fn list(self, reader: Deserializer<'_>) -> Result<Vec<Found>, Mistake> {
+    fn list(self, reader: Deserializer<'_>) -> Result<Vec<ListedNetwork>, Mistake> {
         let list: ListNetworksResponse = self.deserialize(reader)?;
         list.networks.into_iter().map(|status| self.found(status)).collect()
     }
 
-    fn found(self, status: NetworkStatus) -> Result<Found, Mistake> {
+    fn found(self, status: NetworkStatus) -> Result<ListedNetwork, Mistake> {
         let fixed = status.origin == CONFIGURATION;
         let missing = || self.mistake("an item of `networks` has no `network`");
-        Ok(Found { network: self.named(status.network.ok_or_else(missing)?)?, fixed })
+        Ok(ListedNetwork { network: self.named(status.network.ok_or_else(missing)?)?, fixed })
     }
 
     /// None is in an empty document, as after a closing `---`.
-    fn single(self, reader: Deserializer<'_>) -> Result<Vec<Found>, Mistake> {
+    fn single(self, reader: Deserializer<'_>) -> Result<Vec<ListedNetwork>, Mistake> {
         let network: Option<Network> = self.deserialize(reader)?;
-        let found = |network| Ok(Found { network: self.named(network)?, fixed: false });
+        let found = |network| Ok(ListedNetwork { network: self.named(network)?, fixed: false });
         network.into_iter().map(found).collect()
     }
 
@@ -180,11 +183,11 @@ fn is_toml_key(text: &str) -> bool {
 /// fixed are left out, so that what was printed can be edited and applied as a whole.
 pub(crate) async fn apply(
     client: &mut Client,
-    networks: Vec<Found>,
+    networks: Vec<ListedNetwork>,
     dry_run: bool,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    for Found { network, fixed } in networks {
+    for ListedNetwork { network, fixed } in networks {
         let name = network.name.clone();
         if fixed {
             console.note(&format!("network/{name} skipped: it is the configuration file's"))?;
@@ -215,9 +218,12 @@ mod fuzz {
             let Ok(text) = std::str::from_utf8(input) else { return };
             match parse(text) {
                 Ok(found) => {
-                    for Found { network, .. } in found {
+                    for ListedNetwork { network, .. } in found {
                         let json = serde_json::to_string(&network).unwrap();
-                        assert_eq!(parse(&json).unwrap(), [Found { network, fixed: false }]);
+                        assert_eq!(
+                            parse(&json).unwrap(),
+                            [ListedNetwork { network, fixed: false }]
+                        );
                     }
                 }
                 Err(Mistake { place, message }) => {
@@ -270,7 +276,7 @@ mod tests {
             ..NetworkStatus::default()
         };
         let list = ListNetworksResponse { networks: vec![status("api"), status("configuration")] };
-        let expected = [false, true].map(|fixed| Found { network: blue.clone(), fixed });
+        let expected = [false, true].map(|fixed| ListedNetwork { network: blue.clone(), fixed });
         let yaml = serde_norway::to_string(&list).unwrap();
         assert_eq!(parse(&yaml).unwrap(), expected);
         let json = serde_json::to_string_pretty(&list).unwrap();

@@ -26,7 +26,7 @@ use crate::{
     model::AttachmentView,
 };
 use comparison::Comparison;
-use hosts::{HostHalf, Hosts};
+use hosts::{HostHalf, Inquiry};
 
 /// How many bytes of differences are told: far less than `dpuctl` takes.
 const ROOM: usize = 8 * MESSAGE_LIMIT;
@@ -34,14 +34,14 @@ const ROOM: usize = 8 * MESSAGE_LIMIT;
 /// Compares hosts, DPU and records. Hosts that have not answered after `patience` are told as such.
 pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
     let _alone = alone(&shared.examination)?;
-    Ok(fit(diagnose(shared, &mut Hosts::new(shared, patience)).await?, ROOM))
+    Ok(fit(diagnose(shared, &mut Inquiry::new(shared, patience)).await?, ROOM))
 }
 
 /// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Its turn is
 /// waited for as long as `patience`, and hosts five times as long at most.
 pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
     let _alone = turn(&shared.examination, patience).await?;
-    let mut hosts = Hosts::new(shared, patience);
+    let mut hosts = Inquiry::new(shared, patience);
     let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
     shared.engine.reconcile(Depth::Thorough).await;
@@ -67,7 +67,7 @@ fn busy() -> Failure {
     Failure::new(Reason::Overloaded, busy)
 }
 
-async fn diagnose(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
+async fn diagnose(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagnosis, Failure> {
     let first = look(shared, hosts).await?;
     if first.differences.is_empty() {
         return Ok(first);
@@ -91,7 +91,7 @@ fn confirmed(first: Vec<v1::Difference>, mut second: v1::Diagnosis) -> v1::Diagn
 }
 
 /// What one look finds.
-async fn look(shared: &Shared, hosts: &mut Hosts<'_>) -> Result<v1::Diagnosis, Failure> {
+async fn look(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagnosis, Failure> {
     let before = attachments(shared);
     let hosts = hosts.look().await;
     let dpu = shared.engine.operators().examine_dpu().await?;

@@ -23,7 +23,7 @@ use crate::{
     probe::KernelAbilities,
     twice::twice,
 };
-use look::{Found, Look, vf_of};
+use look::{FoundPort, Look, vf_of};
 
 /// What cards count rates in, in bits per second.
 const RATE_UNIT: u64 = 1_000_000;
@@ -213,7 +213,7 @@ fn gone_is_done_if(
 fn told_by_ports(
     look: &Look,
     name: &'static str,
-    can: impl Fn(&Found) -> bool,
+    can: impl Fn(&FoundPort) -> bool,
     limits: &str,
     missing: &str,
 ) -> Capability {
@@ -327,7 +327,7 @@ impl Eswitch for DevlinkEswitch {
         let link = self.links.of_index(netdev.index);
         let link = link.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
         let rate = self.egress_rate(&port)?;
-        let found = Found::new(&port, rate);
+        let found = FoundPort::new(&port, rate);
         let representor = link.map(|link| found.representor(vf, link));
         self.latest().note(vf, found);
         Ok(representor)

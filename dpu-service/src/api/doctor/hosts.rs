@@ -22,7 +22,7 @@ pub(super) struct HostHalf {
 
 /// Asks all hosts, as often as wanted, but none again of which it was not to be learned what it has: a
 /// silent one is waited for once.
-pub(super) struct Hosts<'a> {
+pub(super) struct Inquiry<'a> {
     engine: &'a Arc<Engine>,
     patience: Duration,
     /// Why it is not known what a host has.
@@ -39,7 +39,7 @@ fn told(not_examined: &NotExamined, view: &HostView) -> String {
     }
 }
 
-impl<'a> Hosts<'a> {
+impl<'a> Inquiry<'a> {
     pub(super) fn new(shared: &'a Shared, patience: Duration) -> Self {
         Self { engine: &shared.engine, patience, problems: HashMap::new() }
     }

@@ -31,7 +31,7 @@ pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
 pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, Heard};
-pub(crate) use networks::Networks;
+pub(crate) use networks::PooledNetworks;
 pub(crate) use reserve::tighter;
 
 use super::settings::{Configuration, Settings};
@@ -48,7 +48,7 @@ pub(crate) struct Registry {
     settings: Settings,
     entries: Entries,
     vfs: Allocator<AttachmentId>,
-    networks: Networks,
+    networks: PooledNetworks,
     hosts: ServedHosts,
     detaches: Detaches,
     doubts: Doubts,
@@ -70,7 +70,7 @@ impl Registry {
             entries: Entries::default(),
             vfs: Allocator::new(pools, allocation)
                 .map_err(|error| OpenError::Configuration(error.to_string()))?,
-            networks: Networks::new(settings.address_cool_down.as_secs(), loaded.cooling),
+            networks: PooledNetworks::new(settings.address_cool_down.as_secs(), loaded.cooling),
             hosts: ServedHosts::new(hosts, wanted_vfs),
             detaches: Detaches::default(),
             doubts: Doubts::default(),
@@ -108,7 +108,7 @@ impl Registry {
         &self.vfs
     }
 
-    pub(crate) const fn networks(&self) -> &Networks {
+    pub(crate) const fn networks(&self) -> &PooledNetworks {
         &self.networks
     }
 

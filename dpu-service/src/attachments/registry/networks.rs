@@ -18,7 +18,7 @@ use crate::{
 
 /// All networks, by name. What they lease and what rests is in `addresses`.
 #[derive(Debug, Default)]
-pub(crate) struct Networks {
+pub(crate) struct PooledNetworks {
     by_name: BTreeMap<String, PooledNetwork>,
     /// Networks of the API that are not in force. The journal keeps them.
     suspended: BTreeMap<String, Suspended>,
@@ -52,7 +52,7 @@ enum Claim<'a> {
     Cooling(&'a Cooling),
 }
 
-impl Networks {
+impl PooledNetworks {
     pub(super) fn new(cool_down: u64, rests: Vec<Cooling>) -> Self {
         Self { cool_down, rests, ..Self::default() }
     }

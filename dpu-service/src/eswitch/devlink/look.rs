@@ -12,7 +12,7 @@ use crate::driver::Refused;
 #[derive(Debug, Default)]
 pub(super) struct Look {
     pub(super) cards: Vec<Card>,
-    ports: BTreeMap<FunctionId, Found>,
+    ports: BTreeMap<FunctionId, FoundPort>,
     /// VFs that can't be told apart, for two cards have one of that number. None is in `ports`.
     clashes: BTreeMap<FunctionId, Clash>,
 }
@@ -26,7 +26,7 @@ struct Clash {
 
 /// A VF's port, as it was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundPort {
     device: DevlinkDevice,
     port: u32,
     /// The index of its link, once it has one.
@@ -38,7 +38,7 @@ pub(super) struct Found {
     is_rated: bool,
 }
 
-impl Found {
+impl FoundPort {
     /// `rate`: to how many bits per second it is limited what the VF sends, 0 for no limit, `None`
     /// if it can't be limited.
     pub(super) fn new(port: &DevlinkPort, rate: Option<u64>) -> Self {
@@ -63,11 +63,11 @@ impl Look {
         self.ports.is_empty()
     }
 
-    pub(super) fn any(&self, is_so: impl Fn(&Found) -> bool) -> bool {
+    pub(super) fn any(&self, is_so: impl Fn(&FoundPort) -> bool) -> bool {
         self.ports.values().any(is_so)
     }
 
-    pub(super) fn found(&self, vf: FunctionId) -> Option<&Found> {
+    pub(super) fn found(&self, vf: FunctionId) -> Option<&FoundPort> {
         self.ports.get(&vf)
     }
 
@@ -80,11 +80,11 @@ impl Look {
         self.any(|found| found.link == Some(index))
     }
 
-    pub(super) fn note(&mut self, vf: FunctionId, found: Found) {
+    pub(super) fn note(&mut self, vf: FunctionId, found: FoundPort) {
         self.ports.insert(vf, found);
     }
 
-    fn add(&mut self, vf: FunctionId, found: Found) {
+    fn add(&mut self, vf: FunctionId, found: FoundPort) {
         if self.clashes.contains_key(&vf) {
             return;
         }
@@ -110,7 +110,7 @@ impl Look {
     pub(super) fn representors(&self, links: Vec<Link>) -> Vec<Representor> {
         let mut links: BTreeMap<u32, Link> =
             links.into_iter().map(|link| (link.index, link)).collect();
-        let representor = |(vf, found): (&FunctionId, &Found)| {
+        let representor = |(vf, found): (&FunctionId, &FoundPort)| {
             Some(found.representor(*vf, links.remove(&found.link?)?))
         };
         self.ports.iter().filter_map(representor).collect()
@@ -142,7 +142,7 @@ pub(super) fn everything(
     for port in ports.iter().filter(|port| devices.is_empty() || devices.contains(&port.device)) {
         let Some(vf) = vf_of(port) else { continue };
         let rate = rates.get(&(port.device.clone(), port.index)).copied();
-        look.add(vf, Found::new(port, rate));
+        look.add(vf, FoundPort::new(port, rate));
     }
     for card in &mut look.cards {
         card.representors =

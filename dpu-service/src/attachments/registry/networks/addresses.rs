@@ -7,13 +7,13 @@ use ipam::{AllocateError, Pool, RequestError};
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
-use super::Networks;
+use super::PooledNetworks;
 use crate::{
     model::{AttachSpec, AttachmentId, FormerOwner, Lease, Network, Record, WantedAddress},
     records::Cooling,
 };
 
-impl Networks {
+impl PooledNetworks {
     /// One address of each family that the network has: those asked for or, where none is, one of
     /// the family's first subnet that has a free one. Several subnets of a family extend each other.
     ///
