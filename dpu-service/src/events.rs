@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 /// How many events are kept, and how far a watcher may fall behind.
-pub const KEPT: usize = 1024;
+pub(crate) const KEPT: usize = 1024;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Default for Events {
 
 impl Events {
     /// Records an event and feeds it to the watchers.
-    pub fn record(
+    pub(crate) fn record(
         &self,
         kind: EventKind,
         subject: impl std::fmt::Display,
@@ -154,7 +154,7 @@ impl Events {
 impl Events {
     /// The kept events of that kind, oldest first.
     #[must_use]
-    pub fn of_kind(&self, kind: EventKind) -> Vec<Event> {
+    pub(crate) fn of_kind(&self, kind: EventKind) -> Vec<Event> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.kept.iter().filter(|event| event.kind == kind).cloned().collect()
     }

@@ -59,7 +59,7 @@ impl fmt::Display for AttachmentKey {
 /// Who gave an address back. While it rests, that owner may have it again, and nobody else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FormerOwner {
+pub(crate) struct FormerOwner {
     host: HostName,
     container_id: Arc<str>,
     pod_namespace: String,
@@ -70,7 +70,7 @@ pub struct FormerOwner {
 impl FormerOwner {
     /// The owner of what `record` holds.
     #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub(crate) fn of(record: &Record) -> Self {
         let Record { key, pod, mac, .. } = record;
         Self {
             host: key.host.clone(),
@@ -84,7 +84,7 @@ impl FormerOwner {
     /// Whether it is the one who asks: the same container, the pod of the same name, or whoever has
     /// the same MAC address.
     #[must_use]
-    pub fn asks(&self, spec: &AttachSpec) -> bool {
+    pub(crate) fn asks(&self, spec: &AttachSpec) -> bool {
         let AttachSpec { key, pod, mac, .. } = spec;
         let is_container = (&self.host, &self.container_id) == (&key.host, &key.container_id);
         let is_pod = !self.pod_name.is_empty()
@@ -157,7 +157,7 @@ pub struct Bandwidth {
 impl Bandwidth {
     /// Whether it limits nothing.
     #[must_use]
-    pub fn is_unlimited(&self) -> bool {
+    pub(crate) fn is_unlimited(&self) -> bool {
         self.ingress_rate == 0 && self.egress_rate == 0
     }
 }
@@ -384,7 +384,7 @@ pub struct PortSettings {
 impl PortSettings {
     /// Whether somebody has to keep the pod to any of it. An MTU the pod keeps by itself.
     #[must_use]
-    pub fn needs_keeping(&self) -> bool {
+    pub(crate) fn needs_keeping(&self) -> bool {
         self.vlan.is_some()
             || !self.trunk.is_empty()
             || !self.bandwidth.is_unlimited()
@@ -452,11 +452,12 @@ pub enum AttachmentState {
 
 impl AttachmentState {
     /// All of them, in order.
-    pub const ALL: [Self; 4] = [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing];
 
     /// Its name, in lower case.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Reserved => "reserved",
             Self::Programmed => "programmed",

@@ -70,7 +70,7 @@ impl OpenError {
 
 /// An address given back a short while ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cooling {
+pub(crate) struct Cooling {
     /// The name of the network that it is of.
     pub network: String,
     /// The address.
@@ -84,7 +84,7 @@ pub struct Cooling {
 impl Cooling {
     /// Whether its former owner asks.
     #[must_use]
-    pub fn is_of(&self, spec: &AttachSpec) -> bool {
+    pub(crate) fn is_of(&self, spec: &AttachSpec) -> bool {
         self.owner.as_ref().is_some_and(|owner| owner.asks(spec))
     }
 }
@@ -125,7 +125,7 @@ fn without_interface_name(row: &[u8], pointer: &str) -> Result<Vec<u8>, Cause> {
 
 /// All that the journal holds.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// Attachments.
     pub attachments: Vec<Record>,
     /// Networks made through the API.
@@ -167,7 +167,7 @@ impl Records {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn load(&self) -> Result<Loaded, OpenError> {
+    pub(crate) fn load(&self) -> Result<Loaded, OpenError> {
         Ok(Loaded {
             attachments: self.rows(ATTACHMENTS)?,
             networks: self.rows(NETWORKS)?,
@@ -184,7 +184,7 @@ impl Records {
     }
 
     /// Makes all changes, when nobody needs to know.
-    pub fn commit_lazily(&self, changes: Changes) {
+    pub(crate) fn commit_lazily(&self, changes: Changes) {
         match changes.0 {
             Ok(changes) => self.journal.commit_lazily(changes),
             Err(failure) => tracing::error!(%failure, "a change of the journal was dropped"),
@@ -192,7 +192,7 @@ impl Records {
     }
 
     /// Why it can't be written. `None`: it can, or it was never tried.
-    pub async fn problem(&self) -> Option<Failure> {
+    pub(crate) async fn problem(&self) -> Option<Failure> {
         self.journal.problem()?;
         // Nothing may be written while the problem lasts, so its end has to be looked for.
         self.journal.probe().await.err().map(|error| unavailable(&error))
@@ -200,13 +200,13 @@ impl Records {
 
     /// Whether it could be written when that was tried last.
     #[must_use]
-    pub fn can_be_written(&self) -> bool {
+    pub(crate) fn can_be_written(&self) -> bool {
         self.journal.problem().is_none()
     }
 
     /// What it has done since it was opened.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub(crate) fn statistics(&self) -> Statistics {
         self.journal.statistics()
     }
 
@@ -254,25 +254,25 @@ impl Changes {
 
     /// Deletes the record of an attachment.
     #[must_use]
-    pub fn delete_attachment(self, id: AttachmentId) -> Self {
+    pub(crate) fn delete_attachment(self, id: AttachmentId) -> Self {
         self.add(Change::delete(ATTACHMENTS, *id.0.as_bytes()))
     }
 
     /// Writes a network made through the API.
     #[must_use]
-    pub fn put_network(self, network: &Network) -> Self {
+    pub(crate) fn put_network(self, network: &Network) -> Self {
         self.put(NETWORKS, network.name.as_bytes(), network)
     }
 
     /// Deletes a network.
     #[must_use]
-    pub fn delete_network(self, name: &str) -> Self {
+    pub(crate) fn delete_network(self, name: &str) -> Self {
         self.add(Change::delete(NETWORKS, name))
     }
 
     /// Notes that an address rests.
     #[must_use]
-    pub fn put_cooling(self, cooling: &Cooling) -> Self {
+    pub(crate) fn put_cooling(self, cooling: &Cooling) -> Self {
         let Cooling { until, owner, .. } = cooling;
         let rest = Rest { until: *until, owner: owner.clone() };
         self.put(COOLING, cooling_key(cooling).as_bytes(), &rest)
@@ -280,7 +280,7 @@ impl Changes {
 
     /// Forgets that an address has rested.
     #[must_use]
-    pub fn delete_cooling(self, cooling: &Cooling) -> Self {
+    pub(crate) fn delete_cooling(self, cooling: &Cooling) -> Self {
         self.add(Change::delete(COOLING, cooling_key(cooling)))
     }
 

@@ -104,7 +104,7 @@ pub struct HostView {
 
 /// All hosts' sessions.
 #[derive(Debug, Default)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     hosts: Mutex<HashMap<HostName, HostEntry>>,
     /// Of hosts that are not connected. Locked after `hosts`.
     absences: Mutex<HashMap<HostName, Absence>>,
@@ -137,7 +137,7 @@ impl Sessions {
     ///
     /// # Errors
     /// [`Reason::StaleSession`]: the host has said hello since, on a newer connection.
-    pub fn open(&self, host: &HostName, hello: &Hello) -> Result<Session, Failure> {
+    pub(crate) fn open(&self, host: &HostName, hello: &Hello) -> Result<Session, Failure> {
         let mut hosts = self.lock();
         if hosts.get(host).is_some_and(|entry| hello.connection < entry.connection) {
             let message = format!("host {host} has said hello again since");
@@ -166,7 +166,7 @@ impl Sessions {
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
-    pub fn close(&self, host: &HostName, id: SessionId, why: Option<String>) -> bool {
+    pub(crate) fn close(&self, host: &HostName, id: SessionId, why: Option<String>) -> bool {
         let mut hosts = self.lock();
         let Some(entry) = hosts.get_mut(host).filter(|entry| entry.is_in(id)) else { return false };
         entry.open = None;
@@ -179,7 +179,7 @@ impl Sessions {
 
     /// A host that is not connected was refused for `reason`; `why` says so with the time. Tells whether
     /// that is news.
-    pub fn refused(&self, host: &HostName, reason: &str, why: String) -> bool {
+    pub(crate) fn refused(&self, host: &HostName, reason: &str, why: String) -> bool {
         let hosts = self.lock();
         if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
             return false;
@@ -191,27 +191,27 @@ impl Sessions {
 
     /// Whether `id` is the host's session in force.
     #[must_use]
-    pub fn is_current(&self, host: &HostName, id: SessionId) -> bool {
+    pub(crate) fn is_current(&self, host: &HostName, id: SessionId) -> bool {
         self.lock().get(host).is_some_and(|entry| entry.is_in(id))
     }
 
     /// The host's session in force. `None`: it has none.
     #[must_use]
-    pub fn current(&self, host: &HostName) -> Option<SessionId> {
+    pub(crate) fn current(&self, host: &HostName) -> Option<SessionId> {
         self.lock().get(host)?.open.as_ref().map(|open| open.id)
     }
 
     /// The boot id that the host told when it opened session `id`. `None`: that is not the session
     /// in force.
     #[must_use]
-    pub fn boot_id(&self, host: &HostName, id: SessionId) -> Option<String> {
+    pub(crate) fn boot_id(&self, host: &HostName, id: SessionId) -> Option<String> {
         let hosts = self.lock();
         hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
     }
 
     /// The latest time that the host's clock can show by now.
     #[must_use]
-    pub fn latest_time(&self, host: &HostName) -> HostTime {
+    pub(crate) fn latest_time(&self, host: &HostName) -> HostTime {
         let hosts = self.lock();
         let open = hosts.get(host).and_then(|entry| entry.open.as_ref());
         open.map_or(HostTime(u64::MAX), |open| open.clock.latest())
@@ -220,7 +220,7 @@ impl Sessions {
     /// Whether both sides of session `id` can do this, one of [`offload_proto::capability::ALL`]. If
     /// that is not the session in force, they can't.
     #[must_use]
-    pub fn can(&self, host: &HostName, id: SessionId, capability: &str) -> bool {
+    pub(crate) fn can(&self, host: &HostName, id: SessionId, capability: &str) -> bool {
         let hosts = self.lock();
         let open = hosts.get(host).filter(|entry| entry.is_in(id)).and_then(|it| it.open.as_ref());
         open.is_some_and(|open| open.capabilities.contains(&capability))
@@ -228,14 +228,14 @@ impl Sessions {
 
     /// Tells the host something, if it has a session. A host without one learns it from what the
     /// service makes of its next hello.
-    pub fn send(&self, host: &HostName, command: HostCommand) {
+    pub(crate) fn send(&self, host: &HostName, command: HostCommand) {
         if let Some(entry) = self.lock().get_mut(host) {
             entry.send(host, command);
         }
     }
 
     /// Tells all hosts that have a session.
-    pub fn broadcast(&self, command: &HostCommand) {
+    pub(crate) fn broadcast(&self, command: &HostCommand) {
         for (host, entry) in self.lock().iter_mut() {
             entry.send(host, command.clone());
         }
@@ -243,7 +243,7 @@ impl Sessions {
 
     /// A host as operators see it.
     #[must_use]
-    pub fn view(&self, host: &HostName) -> HostView {
+    pub(crate) fn view(&self, host: &HostName) -> HostView {
         let hosts = self.lock();
         let entry = hosts.get(host);
         HostView {

@@ -89,7 +89,7 @@ impl Engine {
 
     /// The drivers.
     #[must_use]
-    pub const fn programmer(&self) -> &Programmer {
+    pub(crate) const fn programmer(&self) -> &Programmer {
         self.ports.programmer()
     }
 

@@ -45,7 +45,7 @@ impl Operators<'_> {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    pub async fn examine_dpu(self) -> Result<DpuHalf, Failure> {
+    pub(crate) async fn examine_dpu(self) -> Result<DpuHalf, Failure> {
         examine(self.0).await
     }
 }

@@ -28,7 +28,7 @@ impl Engine {
 impl Hosts<'_> {
     /// Whether the host is one that is served.
     #[must_use]
-    pub fn serves(self, host: &HostName) -> bool {
+    pub(crate) fn serves(self, host: &HostName) -> bool {
         self.0.registry().hosts().serves(host)
     }
 
@@ -37,12 +37,6 @@ impl Hosts<'_> {
     pub fn list(self) -> Vec<HostView> {
         let hosts: Vec<_> = self.0.registry().hosts().names().cloned().collect();
         hosts.iter().map(|host| self.0.sessions.view(host)).collect()
-    }
-
-    /// Whether that session is the host's session in force.
-    #[must_use]
-    pub fn is_current(self, host: &HostName, session: SessionId) -> bool {
-        self.0.sessions.is_current(host, session)
     }
 
     /// The host's session ended, and why, if that tells why the host stays away: one clause.
@@ -70,7 +64,7 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
-    pub async fn examine(self, host: &HostName) -> Examined {
+    pub(crate) async fn examine(self, host: &HostName) -> Examined {
         self.0.sessions.look(host).await
     }
 
@@ -79,12 +73,12 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
-    pub async fn mend(self, host: &HostName) -> Examined {
+    pub(crate) async fn mend(self, host: &HostName) -> Examined {
         self.0.sessions.mend(host, self.devices_held(host)).await
     }
 
     /// The host found something, or tells why it could not look.
-    pub fn examined(
+    pub(crate) fn examined(
         self,
         host: &HostName,
         session: SessionId,

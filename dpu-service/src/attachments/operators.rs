@@ -106,7 +106,7 @@ impl Operators<'_> {
 
     /// Whether the journal could be written when that was tried last.
     #[must_use]
-    pub fn journal_can_be_written(self) -> bool {
+    pub(crate) fn journal_can_be_written(self) -> bool {
         self.0.records.can_be_written()
     }
 

@@ -72,7 +72,7 @@ impl ProgramError {
     /// Whose fault it is. A VF that has no representor is not handed out for as long, and a step that a
     /// fault test made fail counts as the VF's.
     #[must_use]
-    pub fn fault(&self) -> Fault {
+    pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::NoRepresentor(_) | Self::Unreadable { .. } => Fault::Elsewhere,
             Self::Step { source, .. } => source.source.as_ref().map_or(Fault::Port, Refused::fault),
@@ -126,38 +126,38 @@ impl Programmer {
 
     /// Whether VFs have representors to be programmed. Does not ask the kernel.
     #[must_use]
-    pub const fn has_representors(&self) -> bool {
+    pub(crate) const fn has_representors(&self) -> bool {
         self.drivers.is_some()
     }
 
     /// The name of the eswitch's driver, as in the configuration.
     #[must_use]
-    pub fn eswitch_name(&self) -> &'static str {
+    pub(crate) fn eswitch_name(&self) -> &'static str {
         self.drivers.as_ref().map_or(by_hosts::NAME, |drivers| drivers.eswitch.name())
     }
 
     /// The name of the fabric's driver, as in the configuration.
     #[must_use]
-    pub fn fabric_name(&self) -> &'static str {
+    pub(crate) fn fabric_name(&self) -> &'static str {
         self.drivers.as_ref().map_or(by_hosts::NAME, |drivers| drivers.fabric.name())
     }
 
     /// The cards: see [`Eswitch::cards`].
     #[must_use]
-    pub fn cards(&self) -> Vec<Card> {
+    pub(crate) fn cards(&self) -> Vec<Card> {
         self.drivers.as_ref().map(|drivers| drivers.eswitch.cards()).unwrap_or_default()
     }
 
     /// Which VFs can't be served: see [`Eswitch::problems`].
     #[must_use]
-    pub fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         self.drivers.as_ref().map(|drivers| drivers.eswitch.problems()).unwrap_or_default()
     }
 
     /// Whether an event is about a representor or about the fabric: see [`Eswitch::concerns`] and
     /// [`Fabric::concerns`].
     #[must_use]
-    pub fn concerns(&self, event: &LinkEvent) -> bool {
+    pub(crate) fn concerns(&self, event: &LinkEvent) -> bool {
         self.drivers.as_ref().is_some_and(|Drivers { eswitch, fabric }| {
             eswitch.concerns(event) || fabric.concerns(event)
         })
@@ -165,13 +165,13 @@ impl Programmer {
 
     /// Whether there are cards to be watched: see [`Eswitch::has_devlink_cards`].
     #[must_use]
-    pub fn has_devlink_cards(&self) -> bool {
+    pub(crate) fn has_devlink_cards(&self) -> bool {
         self.drivers.as_ref().is_some_and(|drivers| drivers.eswitch.has_devlink_cards())
     }
 
     /// What kernel and card can do, as probed at start.
     #[must_use]
-    pub fn capabilities(&self) -> Vec<Capability> {
+    pub(crate) fn capabilities(&self) -> Vec<Capability> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else {
             return by_hosts::capabilities();
         };
@@ -275,7 +275,7 @@ impl Programmer {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    pub fn is_joined(&self, vf: FunctionId) -> Result<bool, Refused> {
+    pub(crate) fn is_joined(&self, vf: FunctionId) -> Result<bool, Refused> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(false) };
         match eswitch.representor(vf)? {
             Some(representor) => Ok(fabric.member(&representor)?.is_some()),
@@ -287,7 +287,7 @@ impl Programmer {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    pub fn forwards(&self, index: u32) -> Result<bool, Refused> {
+    pub(crate) fn forwards(&self, index: u32) -> Result<bool, Refused> {
         self.drivers.as_ref().map_or(Ok(true), |drivers| drivers.fabric.forwards(index))
     }
 
@@ -295,7 +295,7 @@ impl Programmer {
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    pub fn survey(&self) -> Result<BTreeMap<FunctionId, Surveyed>, Refused> {
+    pub(crate) fn survey(&self) -> Result<BTreeMap<FunctionId, Surveyed>, Refused> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(BTreeMap::new()) };
         let members = fabric.members()?;
         let survey = |representor: Representor| {
@@ -327,7 +327,7 @@ impl Drivers {
 
 /// A representor as one look at the kernel finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surveyed {
+pub(crate) struct Surveyed {
     /// The representor.
     pub representor: Representor,
     /// How it is joined to the fabric. `None`: it is not.
@@ -337,7 +337,7 @@ pub struct Surveyed {
 impl Surveyed {
     /// Whether it is as `settings` want it, as far as one look tells.
     #[must_use]
-    pub fn agrees_with(&self, settings: &PortSettings) -> bool {
+    pub(crate) fn agrees_with(&self, settings: &PortSettings) -> bool {
         self.membership.as_ref() == Some(&Membership::of(settings))
             && self.representor.up
             && self.representor.mtu == settings.mtu
@@ -360,7 +360,7 @@ fn idle(vf: FunctionId) -> PortSettings {
 
 /// What a failed programming left behind, if anything.
 #[must_use]
-pub fn leftover_of(error: &ProgramError) -> Option<Leftover> {
+pub(crate) fn leftover_of(error: &ProgramError) -> Option<Leftover> {
     match error {
         ProgramError::Step { vf, source } => leftover(*vf, &source.left).err(),
         ProgramError::NoRepresentor(_) | ProgramError::Unreadable { .. } => None,

@@ -21,7 +21,7 @@ impl Sessions {
     ///
     /// # Errors
     /// [`NotExamined`].
-    pub async fn look(&self, host: &HostName) -> Examined {
+    pub(crate) async fn look(&self, host: &HostName) -> Examined {
         answered(self.ask(host, None)?).await
     }
 
@@ -30,7 +30,7 @@ impl Sessions {
     ///
     /// # Errors
     /// [`NotExamined`].
-    pub async fn mend(&self, host: &HostName, held: Vec<Device>) -> Examined {
+    pub(crate) async fn mend(&self, host: &HostName, held: Vec<Device>) -> Examined {
         if held.len() > MOST_HELD {
             return Err(NotExamined::TooManyHeld(held.len()));
         }
@@ -38,7 +38,7 @@ impl Sessions {
     }
 
     /// The host found something. What nobody waits for any more is dropped.
-    pub fn examined(
+    pub(crate) fn examined(
         &self,
         host: &HostName,
         id: SessionId,
