@@ -3,6 +3,7 @@
 //! `configs/dpu-service.toml` documents every key; a test loads it.
 
 mod allocation;
+mod bandwidth;
 mod check;
 mod limits;
 mod networks;
@@ -24,8 +25,9 @@ use serde_json::Value;
 use vf_alloc::{PfId, PoolSpec};
 
 pub use allocation::{Allocation, MacPrefix};
+pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
-pub(crate) use networks::{LimitsOf, check_bandwidth, is_label};
+pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks};
 pub use problems::Problems;
 

@@ -1,21 +1,26 @@
 //! The service's own words: what its rooms hand to each other. The journal stores these as JSON;
 //! `api::convert` turns them into the protocol's messages.
 
+mod former_owner;
+mod request;
+
 use std::{
     collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    str::FromStr,
     sync::Arc,
 };
 
 use ipam::SubnetSpec;
-use ipnetwork::{IpNetwork, IpNetworkError};
+use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::v1::Pod;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
+
+pub(crate) use former_owner::FormerOwner;
+pub use request::{AttachSpec, WantedAddress};
 
 /// A host, by the name in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -53,90 +58,6 @@ pub struct AttachmentKey {
 impl fmt::Display for AttachmentKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}/{}", self.host, self.container_id, self.interface_name)
-    }
-}
-
-/// Who gave an address back. While it rests, that owner may have it again, and nobody else.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct FormerOwner {
-    host: HostName,
-    container_id: Arc<str>,
-    pod_namespace: String,
-    pod_name: String,
-    mac: MacAddress,
-}
-
-impl FormerOwner {
-    /// The owner of what `record` holds.
-    #[must_use]
-    pub(crate) fn of(record: &Record) -> Self {
-        let Record { key, pod, mac, .. } = record;
-        Self {
-            host: key.host.clone(),
-            container_id: key.container_id.clone(),
-            pod_namespace: pod.namespace.clone(),
-            pod_name: pod.name.clone(),
-            mac: *mac,
-        }
-    }
-
-    /// Whether it is the one who asks: the same container, the pod of the same name, or whoever has
-    /// the same MAC address.
-    #[must_use]
-    pub(crate) fn asks(&self, spec: &AttachSpec) -> bool {
-        let AttachSpec { key, pod, mac, .. } = spec;
-        let is_container = (&self.host, &self.container_id) == (&key.host, &key.container_id);
-        let is_pod = !self.pod_name.is_empty()
-            && (&self.pod_namespace, &self.pod_name) == (&pod.namespace, &pod.name);
-        is_container || is_pod || *mac == Some(self.mac)
-    }
-}
-
-/// What a host asks for, read and checked for form, not yet against networks and pools.
-#[derive(Clone, Debug)]
-pub struct AttachSpec {
-    /// The attachment's key.
-    pub key: AttachmentKey,
-    /// Network name. `None`: the default network.
-    pub network: Option<String>,
-    /// Whom it serves. Labels, not identities.
-    pub pod: Pod,
-    /// A VF that somebody else chose, by its device on the host.
-    pub device: Option<Device>,
-    /// A MAC address asked for.
-    pub mac: Option<MacAddress>,
-    /// Addresses asked for.
-    pub addresses: Vec<WantedAddress>,
-    /// Rate limits asked for.
-    pub bandwidth: Bandwidth,
-}
-
-/// An address that a pod asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WantedAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// The prefix length that it is to have. `None`: its subnet's.
-    pub prefix_length: Option<u8>,
-}
-
-impl FromStr for WantedAddress {
-    type Err = IpNetworkError;
-
-    fn from_str(text: &str) -> Result<Self, IpNetworkError> {
-        let network: IpNetwork = text.parse()?;
-        let prefix_length = text.contains('/').then(|| network.prefix());
-        Ok(Self { ip: network.ip(), prefix_length })
-    }
-}
-
-impl fmt::Display for WantedAddress {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.prefix_length {
-            Some(length) => write!(out, "{}/{length}", self.ip),
-            None => write!(out, "{}", self.ip),
-        }
     }
 }
 

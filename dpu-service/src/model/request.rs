@@ -1,0 +1,57 @@
+//! What hosts ask for.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use ipnetwork::{IpNetwork, IpNetworkError};
+use netlink::MacAddress;
+use offload_proto::v1::Pod;
+use vf_alloc::Device;
+
+use super::{AttachmentKey, Bandwidth};
+
+/// What a host asks for, read and checked for form, not yet against networks and pools.
+#[derive(Clone, Debug)]
+pub struct AttachSpec {
+    /// The attachment's key.
+    pub key: AttachmentKey,
+    /// Network name. `None`: the default network.
+    pub network: Option<String>,
+    /// Whom it serves. Labels, not identities.
+    pub pod: Pod,
+    /// A VF that somebody else chose, by its device on the host.
+    pub device: Option<Device>,
+    /// A MAC address asked for.
+    pub mac: Option<MacAddress>,
+    /// Addresses asked for.
+    pub addresses: Vec<WantedAddress>,
+    /// Rate limits asked for.
+    pub bandwidth: Bandwidth,
+}
+
+/// An address that a pod asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// The prefix length that it is to have. `None`: its subnet's.
+    pub prefix_length: Option<u8>,
+}
+
+impl FromStr for WantedAddress {
+    type Err = IpNetworkError;
+
+    fn from_str(text: &str) -> Result<Self, IpNetworkError> {
+        let network: IpNetwork = text.parse()?;
+        let prefix_length = text.contains('/').then(|| network.prefix());
+        Ok(Self { ip: network.ip(), prefix_length })
+    }
+}
+
+impl fmt::Display for WantedAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.prefix_length {
+            Some(length) => write!(out, "{}/{length}", self.ip),
+            None => write!(out, "{}", self.ip),
+        }
+    }
+}
