@@ -4,8 +4,6 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-use crate::faults::Breakage;
-
 /// How much of everything there is.
 #[derive(Clone, Debug)]
 pub struct Bounds {
@@ -26,6 +24,33 @@ pub struct Bounds {
     pub each: bool,
     /// What may break.
     pub breakable: Vec<Breakage>,
+}
+
+/// Something that breaks, or that somebody does without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Breakage {
+    /// The agent is killed.
+    AgentDies,
+    /// The service is killed.
+    ServiceDies,
+    /// A host reboots.
+    HostReboots,
+    /// A host loses power: its agent's records are not synced, so that they are lost with it.
+    PowerFails,
+    /// A connection breaks.
+    ConnectionBreaks,
+    /// A call is given up while the session goes on.
+    CallTimesOut,
+    /// A pod's namespace dies before DEL.
+    NetnsDies,
+    /// The runtime gives an ADD up.
+    RuntimeGivesUp,
+    /// Whoever called ADD dies, and nobody calls again.
+    CallerDies,
+    /// An operator takes an attachment away.
+    OperatorReleases,
+    /// The agent is killed, and its records are lost.
+    RecordsAreLost,
 }
 
 impl Default for Bounds {

@@ -2,46 +2,20 @@
 
 mod effects;
 
-use clap::ValueEnum;
-
 use crate::{
-    agent::{Step, Task},
+    agent::{
+        AgentSide,
+        memory::{Step, Task},
+    },
+    bounds::Breakage,
     host::{Host, Life},
     names::{HostId, Key},
-    protocol::Protocol,
-    service::Service,
+    service::{ServiceSide, memory::Service},
     system::System,
     wire::{InFlight, Request},
 };
 
-/// Something that breaks, or that somebody does without asking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Breakage {
-    /// The agent is killed.
-    AgentDies,
-    /// The service is killed.
-    ServiceDies,
-    /// A host reboots.
-    HostReboots,
-    /// A host loses power: its agent's records are not synced, so that they are lost with it.
-    PowerFails,
-    /// A connection breaks.
-    ConnectionBreaks,
-    /// A call is given up while the session goes on.
-    CallTimesOut,
-    /// A pod's namespace dies before DEL.
-    NetnsDies,
-    /// The runtime gives an ADD up.
-    RuntimeGivesUp,
-    /// Whoever called ADD dies, and nobody calls again.
-    CallerDies,
-    /// An operator takes an attachment away.
-    OperatorReleases,
-    /// The agent is killed, and its records are lost.
-    RecordsAreLost,
-}
-
-/// One of these things, as it happens.
+/// A [`Breakage`], as it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// An agent is killed. What it had forgotten comes up again, or not.
@@ -97,9 +71,23 @@ impl Fault {
     }
 }
 
-impl Protocol {
+/// What breaks, and what it does to agents and the service.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults<'a> {
+    breakable: &'a [Breakage],
+    agents: AgentSide<'a>,
+    service: ServiceSide<'a>,
+}
+
+impl<'a> Faults<'a> {
+    /// Those of what is breakable.
+    #[must_use]
+    pub fn new(breakable: &'a [Breakage], agents: AgentSide<'a>, service: ServiceSide<'a>) -> Self {
+        Self { breakable, agents, service }
+    }
+
     /// What can break next.
-    pub fn faults(&self, system: &System, add: &mut impl FnMut(Fault)) {
+    pub fn actions(&self, system: &System, add: &mut impl FnMut(Fault)) {
         let can = |host| system.budget(host).faults > 0;
         if can(None) && system.dpu.service.is_some() && self.can_break(Breakage::ServiceDies) {
             add(Fault::ServiceDies);
@@ -113,7 +101,7 @@ impl Protocol {
     }
 
     fn can_break(&self, breakage: Breakage) -> bool {
-        self.bounds.breakable.contains(&breakage)
+        self.breakable.contains(&breakage)
     }
 
     fn host_faults(&self, number: HostId, host: &Host, add: &mut impl FnMut(Fault)) {

@@ -1,7 +1,7 @@
 //! A host: what its kernel, its runtime and its agent's disk have.
 
 use crate::{
-    agent::Agent,
+    agent::memory::Agent,
     names::{AttachmentId, BootId, CallId, HostTime, Key, Netns, Record, SessionId, Vf},
     wire::Wire,
 };

@@ -9,8 +9,8 @@
 //! | module | what it models |
 //! | --- | --- |
 //! | [`names`], [`host`], [`system`] | all there is, under the names that the programs give it |
-//! | [`service`] | the service's attachments, sessions and reconciler |
-//! | [`agent`] | the agent's records, tasks, session and keeper |
+//! | [`service`] | the service's attachments, sessions and reconciler; [`service::memory`] is what it knows |
+//! | [`agent`] | the agent's records, tasks, session and keeper; [`agent::memory`] is what it knows |
 //! | [`runtime`] | what container runtimes ask: ids of containers are used again, ADD is repeated, DEL is owed |
 //! | [`wire`] | calls, which overtake each other, and the messages of sessions, which do not |
 //! | [`faults`] | what can break, when, and what follows |
@@ -43,13 +43,15 @@
 //!
 //! # How to add something
 //!
-//! - *A state*: a field of [`host::Host`], [`agent::Agent`], [`service::Service`] or [`system::Dpu`]. Say in
-//!   [`parts`] whose it is, unless it lies in `Host`; if it is a time on a host's clock, have `tidy.rs` visit
-//!   it. What no later step looks at is to be cleared: each value that stays makes more states.
+//! - *A state*: a field of [`host::Host`], [`agent::memory::Agent`], [`service::memory::Service`] or
+//!   [`system::Dpu`]. Say in [`parts`] whose it is, unless it lies in `Host`; if it is a time on a host's
+//!   clock, have `tidy.rs` visit it. What no later step looks at is to be cleared: each value that stays
+//!   makes more states.
 //! - *A step*: a variant of [`agent::AgentAction`] or [`service::ServiceAction`], when it can happen
-//!   (`agent_actions`, `service_actions`), and what it does. One step is what nothing can come in between of:
-//!   at most one durable write, one change in the kernel, one message.
-//! - *A fault*: a variant of [`faults::Breakage`], which bounds name, and one of [`faults::Fault`], which happens.
+//!   ([`agent::actions`], [`service::ServiceSide::actions`]), and what it does. One step is what nothing can
+//!   come in between of: at most one durable write, one change in the kernel, one message.
+//! - *A fault*: a variant of [`bounds::Breakage`], which is allowed, and one of [`faults::Fault`], which
+//!   happens.
 //! - *A protection*: a variant of [`protection::Protection`], asked for where it acts, and a test in
 //!   `tests/counterexamples.rs` that shows what happens without.
 //! - *A promise*: a line of [`properties::INVARIANTS`], or part of [`properties::is_settled`].

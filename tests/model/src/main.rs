@@ -4,9 +4,8 @@ use std::{io::Write, process::ExitCode, time::Instant};
 
 use clap::{Parser, ValueEnum};
 use protocol_model::{
-    bounds::Bounds,
+    bounds::{Bounds, Breakage},
     explorer::{Extent, explore},
-    faults::Breakage,
     properties::INVARIANTS,
     protection::Protection,
     protocol::Protocol,

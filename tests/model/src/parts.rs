@@ -13,7 +13,7 @@ use std::hash::Hash;
 use crate::{
     host::Host,
     names::{AttachmentId, BootId, HostId, HostTime, Key, Record, SessionId, Vf},
-    service::{Entry, Flow, Verdict},
+    service::memory::{Entry, Flow, Verdict},
     system::{Budget, System},
 };
 

@@ -4,7 +4,7 @@
 //! must: of records that were lost the agent can't tell, and what an operator takes away is gone.
 
 use crate::{
-    agent::Standing,
+    agent::memory::Standing,
     host::{AgentPhase, AgentRecord, Function, Host, Life, Place},
     names::{Address, BootId, HostId, Key, Netns, Phase, Record, Vf},
     parts,

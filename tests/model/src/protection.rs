@@ -84,3 +84,23 @@ pub enum Protection {
     /// An address is had again only once the disk knows that it was given back.
     AddressFreedLast,
 }
+
+/// What is in place: all but what is taken out.
+#[derive(Clone, Copy, Debug)]
+pub struct Protections<'a> {
+    without: &'a [Protection],
+}
+
+impl<'a> Protections<'a> {
+    /// All but these.
+    #[must_use]
+    pub fn without(without: &'a [Protection]) -> Self {
+        Self { without }
+    }
+
+    /// Whether it is in place.
+    #[must_use]
+    pub fn has(self, protection: Protection) -> bool {
+        !self.without.contains(&protection)
+    }
+}

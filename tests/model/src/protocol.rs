@@ -1,16 +1,16 @@
 //! The protocol as a model: within which bounds, with which protections, and all that can happen.
 
 use crate::{
-    agent::{Agent, AgentAction},
+    agent::{self, AgentAction, AgentSide, memory::Agent},
     bounds::Bounds,
     explorer::Model,
-    faults::Fault,
+    faults::{Fault, Faults},
     host::{Container, Function, Host, Life, Place},
     names::{BootId, HostId, HostTime, SessionId, Vf},
     parts, properties,
-    protection::Protection,
+    protection::{Protection, Protections},
     runtime::RuntimeAction,
-    service::{Service, ServiceAction},
+    service::{ServiceAction, ServiceSide, memory::Service},
     system::{Budget, Dpu, System},
     wire::Wire,
 };
@@ -60,10 +60,16 @@ impl Action {
 }
 
 impl Protocol {
-    /// Whether a protection is in place.
-    #[must_use]
-    pub fn has(&self, protection: Protection) -> bool {
-        !self.without.contains(&protection)
+    fn agents(&self) -> AgentSide<'_> {
+        AgentSide::new(Protections::without(&self.without))
+    }
+
+    fn service(&self) -> ServiceSide<'_> {
+        ServiceSide::new(Protections::without(&self.without), self.bounds.addresses)
+    }
+
+    fn faults(&self) -> Faults<'_> {
+        Faults::new(&self.bounds.breakable, self.agents(), self.service())
     }
 
     fn first_host(&self) -> Host {
@@ -118,27 +124,27 @@ impl Model for Protocol {
             if host.agent.is_none() {
                 add(Action::AgentStarts(number));
             }
-            self.agent_actions(system, number, &mut |action| add(Action::Agent(action)));
+            agent::actions(system, number, &mut |action| add(Action::Agent(action)));
         }
-        self.service_actions(system, &mut |action| add(Action::Service(action)));
+        self.service().actions(system, &mut |action| add(Action::Service(action)));
         system.runtime_actions(&mut |action| add(Action::Runtime(action)));
-        self.faults(system, &mut |fault| add(Action::Breaks(fault)));
+        self.faults().actions(system, &mut |fault| add(Action::Breaks(fault)));
     }
 
     fn next(&self, system: &System, action: Action) -> System {
         let mut next = system.clone();
         match action {
             Action::Runtime(action) => next.runtime_does(action),
-            Action::Agent(action) => self.agent_does(&mut next, action),
-            Action::Service(action) => self.service_does(&mut next, action),
+            Action::Agent(action) => self.agents().does(&mut next, action),
+            Action::Service(action) => self.service().does(&mut next, action),
             Action::KernelPutsBack(vf) => next.function_mut(vf).place = Place::Home,
-            Action::AgentStarts(host) => self.agent_starts(&mut next, host),
+            Action::AgentStarts(host) => self.agents().starts(&mut next, host),
             Action::ServiceStarts => {
                 next.dpu.service = Some(Service::restore(&next.dpu.journal));
             }
             Action::Breaks(fault) => {
                 next.budget_mut(fault.host()).faults -= 1;
-                self.breaks(&mut next, fault);
+                self.faults().breaks(&mut next, fault);
             }
         }
         next.tidy();

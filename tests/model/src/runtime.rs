@@ -4,7 +4,7 @@
 //! with its call. While the agent is dead it asks nothing: its calls wait in the agent's socket.
 
 use crate::{
-    agent::{Step, Wish},
+    agent::memory::{Step, Wish},
     host::{AgentPhase, Life},
     names::{Key, Netns},
     system::System,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    agent::{Agent, Wish},
+    agent::memory::{Agent, Wish},
     host::{Container, Function, Host, Life, Place},
     names::{AttachmentId, CallId, HostId, Key, Netns, Record, Vf},
-    service::Service,
+    service::memory::Service,
     wire::InFlight,
 };
 
@@ -100,12 +100,16 @@ impl System {
         })
     }
 
+    /// All hosts.
+    pub fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {
+        0..u8::try_from(self.hosts.len()).unwrap_or(u8::MAX)
+    }
+
     /// All VFs.
     pub fn vfs(&self) -> impl Iterator<Item = Vf> + use<> {
-        let hosts = u8::try_from(self.hosts.len()).unwrap_or(u8::MAX);
         let of_each = self.hosts.first().map_or(0, |host| host.functions.len());
         let of_each = u8::try_from(of_each).unwrap_or(u8::MAX);
-        (0..hosts).flat_map(move |host| (0..of_each).map(move |number| Vf { host, number }))
+        self.host_ids().flat_map(move |host| (0..of_each).map(move |number| Vf { host, number }))
     }
 
     /// The VFs of a host.
@@ -168,4 +172,11 @@ impl System {
             }
         }
     }
+}
+
+/// Writes an attachment into the journal.
+pub fn put(journal: &mut Vec<Record>, record: Record) {
+    journal.retain(|other| other.id != record.id);
+    journal.push(record);
+    journal.sort_unstable();
 }

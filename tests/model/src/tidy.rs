@@ -2,7 +2,7 @@
 //! states: nobody can tell the states apart that become one.
 
 use crate::{
-    agent::Step,
+    agent::memory::Step,
     host::{Host, Life},
     names::{HostId, HostTime, Key},
     system::System,
@@ -16,8 +16,7 @@ impl System {
         for key in self.keys().collect::<Vec<_>>() {
             self.tidy_calls(key);
         }
-        let hosts = u8::try_from(self.hosts.len()).unwrap_or(u8::MAX);
-        (0..hosts).for_each(|host| self.tidy_times(host));
+        self.host_ids().for_each(|host| self.tidy_times(host));
     }
 
     fn tidy_calls(&mut self, key: Key) {

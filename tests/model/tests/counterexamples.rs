@@ -4,9 +4,8 @@
 #![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
-    bounds::Bounds,
+    bounds::{Bounds, Breakage},
     explorer::{SETTLES, explore},
-    faults::Breakage,
     properties::{
         CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST, ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED,
         PORT_SERVES_ITS_POD,

@@ -3,9 +3,8 @@
 #![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
-    bounds::Bounds,
+    bounds::{Bounds, Breakage},
     explorer::{Extent, explore},
-    faults::Breakage,
     protocol::Protocol,
 };
 

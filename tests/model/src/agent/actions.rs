@@ -2,16 +2,16 @@
 //! In the program: host-shim/src/agent.
 
 use super::{
-    Agent, Standing, Step, Task, Wish,
-    attach::{calls_attach, hears_attached},
+    attach::{begins_add, calls_attach, hears_attached},
     detach::{begins_del, begins_release, begins_release_on_request, brings_home},
+    memory::{Agent, Standing, Step, Task, Wish},
     recovery::{delivers_detach, reconciles, upkeep},
     session::{conditions, hears, notices_end, sends_inventory},
+    side::AgentSide,
 };
 use crate::{
     host::Place,
     names::{HostId, Key, Vf},
-    protocol::Protocol,
     system::System,
     wire::{Answer, InFlight, Request},
 };
@@ -91,120 +91,113 @@ impl AgentAction {
     }
 }
 
-impl Protocol {
-    /// What the agent of a host can do next.
-    pub fn agent_actions(&self, system: &System, host: HostId, add: &mut impl FnMut(AgentAction)) {
-        let Some(agent) = &system.hosts[usize::from(host)].agent else { return };
-        for key in system.keys().filter(|key| key.host == host) {
-            match agent.task(key) {
-                Some(task) => self.task_actions(system, key, *task, add),
-                None => Self::idle_actions(system, agent, key, add),
-            }
-        }
-        for vf in system.vfs_of(host) {
-            let function = system.function(vf);
-            let is_free = function.place == Place::Home
-                && function.carries.is_some()
-                && system.hosts[usize::from(host)].by_vf(vf).is_none();
-            if is_free {
-                add(AgentAction::RestoresFreeVf(vf));
-            }
-        }
-        self.session_actions(system, host, agent, add);
-    }
-
-    fn idle_actions(system: &System, agent: &Agent, key: Key, add: &mut impl FnMut(AgentAction)) {
-        if agent.is_wanted(key) {
-            add(AgentAction::Begins(key));
-        }
-        if upkeep(system, key).is_some() {
-            add(AgentAction::Reconciles(key));
-        }
-        let is_up = agent.session().is_some();
-        if is_up && agent.undelivered.iter().any(|detach| detach.key == key) {
-            add(AgentAction::DeliversDetach(key));
+/// What the agent of a host can do next.
+pub fn actions(system: &System, host: HostId, add: &mut impl FnMut(AgentAction)) {
+    let Some(agent) = &system.hosts[usize::from(host)].agent else { return };
+    for key in system.keys().filter(|key| key.host == host) {
+        match agent.task(key) {
+            Some(task) => task_actions(system, key, *task, add),
+            None => idle_actions(system, agent, key, add),
         }
     }
+    for vf in system.vfs_of(host) {
+        let function = system.function(vf);
+        let is_free = function.place == Place::Home
+            && function.carries.is_some()
+            && system.hosts[usize::from(host)].by_vf(vf).is_none();
+        if is_free {
+            add(AgentAction::RestoresFreeVf(vf));
+        }
+    }
+    session_actions(system, host, agent, add);
+}
 
-    fn task_actions(
-        &self,
-        system: &System,
-        key: Key,
-        task: Task,
-        add: &mut impl FnMut(AgentAction),
-    ) {
-        let host = system.host(key);
-        let Some(agent) = &host.agent else { return };
-        let is_answered = || host.wire.answers.iter().any(|(of, _)| *of == key);
-        let is_asking = matches!(task.step, Step::CallAttach(..) | Step::AwaitAttach(..));
-        if is_asking && !system.is_awaited(key, agent.calls[usize::from(key.container)]) {
-            add(AgentAction::NoticesHangup(key, InFlight::Late));
-            let is_under_way = |request: &Request| request.is_awaited && request.key == key;
-            if host.wire.requests.iter().any(is_under_way) {
-                add(AgentAction::NoticesHangup(key, InFlight::Lost));
+fn idle_actions(system: &System, agent: &Agent, key: Key, add: &mut impl FnMut(AgentAction)) {
+    if agent.is_wanted(key) {
+        add(AgentAction::Begins(key));
+    }
+    if upkeep(system, key).is_some() {
+        add(AgentAction::Reconciles(key));
+    }
+    let is_up = agent.session().is_some();
+    if is_up && agent.undelivered.iter().any(|detach| detach.key == key) {
+        add(AgentAction::DeliversDetach(key));
+    }
+}
+
+fn task_actions(system: &System, key: Key, task: Task, add: &mut impl FnMut(AgentAction)) {
+    let host = system.host(key);
+    let Some(agent) = &host.agent else { return };
+    let is_answered = || host.wire.answers.iter().any(|(of, _)| *of == key);
+    let is_asking = matches!(task.step, Step::CallAttach(..) | Step::AwaitAttach(..));
+    if is_asking && !system.is_awaited(key, agent.calls[usize::from(key.container)]) {
+        add(AgentAction::NoticesHangup(key, InFlight::Late));
+        let is_under_way = |request: &Request| request.is_awaited && request.key == key;
+        if host.wire.requests.iter().any(is_under_way) {
+            add(AgentAction::NoticesHangup(key, InFlight::Lost));
+        }
+    }
+    match task.step {
+        Step::CallAttach(_, asked) => {
+            if agent.session().is_some_and(|session| Some(session) != asked) {
+                add(AgentAction::CallsAttach(key));
             }
         }
-        match task.step {
-            Step::CallAttach(_, asked) => {
-                if agent.session().is_some_and(|session| Some(session) != asked) {
-                    add(AgentAction::CallsAttach(key));
-                }
+        Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
+        Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
+        Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
+        Step::WriteRecord(_, attachment, _) => {
+            let other = host.by_vf(attachment.vf).map(|holder| holder.attachment.key);
+            if other.is_none_or(|other| other == key || agent.task(other).is_none()) {
+                add(AgentAction::WritesRecord(key));
             }
-            Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
-            Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
-            Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
-            Step::WriteRecord(_, attachment, _) => {
-                let other = host.by_vf(attachment.vf).map(|holder| holder.attachment.key);
-                if other.is_none_or(|other| other == key || agent.task(other).is_none()) {
-                    add(AgentAction::WritesRecord(key));
-                }
-            }
-            Step::MoveIn(..) => add(AgentAction::MovesIn(key)),
-            Step::Keep(..) => add(AgentAction::Keeps(key)),
-            Step::Answer(..) => add(AgentAction::Answers(key)),
-            Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
-            Step::BringHome(_) => add(AgentAction::BringsHome(key)),
-            // Where a session is about to begin, it is waited for.
-            Step::CallDetach(..) => {
-                if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
-                    add(AgentAction::CallsDetach(key));
-                }
+        }
+        Step::MoveIn(..) => add(AgentAction::MovesIn(key)),
+        Step::Keep(..) => add(AgentAction::Keeps(key)),
+        Step::Answer(..) => add(AgentAction::Answers(key)),
+        Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
+        Step::BringHome(_) => add(AgentAction::BringsHome(key)),
+        // Where a session is about to begin, it is waited for.
+        Step::CallDetach(..) => {
+            if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
+                add(AgentAction::CallsDetach(key));
             }
         }
     }
+}
 
-    fn session_actions(
-        &self,
-        system: &System,
-        host: HostId,
-        agent: &Agent,
-        add: &mut impl FnMut(AgentAction),
-    ) {
-        let streams = &system.hosts[usize::from(host)].wire.streams;
-        let stream = |session| streams.iter().find(|stream| stream.session == session);
-        match agent.standing {
-            Standing::Down if system.dpu.service.is_some() => add(AgentAction::Connects(host)),
-            Standing::Down => {}
-            Standing::Connecting(_) => add(AgentAction::SaysHello(host)),
-            Standing::Opening(session) | Standing::Up(session) => {
-                let Some(stream) = stream(session) else { return };
-                if !stream.down.is_empty() {
-                    add(AgentAction::Hears(host));
-                } else if stream.is_ended {
-                    add(AgentAction::NoticesEnd(host));
-                }
-                let is_up = agent.session().is_some();
-                if is_up && agent.sent_inventory.as_ref() != Some(&conditions(system, host)) {
-                    add(AgentAction::SendsInventory(host));
-                }
+fn session_actions(
+    system: &System,
+    host: HostId,
+    agent: &Agent,
+    add: &mut impl FnMut(AgentAction),
+) {
+    let streams = &system.hosts[usize::from(host)].wire.streams;
+    let stream = |session| streams.iter().find(|stream| stream.session == session);
+    match agent.standing {
+        Standing::Down if system.dpu.service.is_some() => add(AgentAction::Connects(host)),
+        Standing::Down => {}
+        Standing::Connecting(_) => add(AgentAction::SaysHello(host)),
+        Standing::Opening(session) | Standing::Up(session) => {
+            let Some(stream) = stream(session) else { return };
+            if !stream.down.is_empty() {
+                add(AgentAction::Hears(host));
+            } else if stream.is_ended {
+                add(AgentAction::NoticesEnd(host));
+            }
+            let is_up = agent.session().is_some();
+            if is_up && agent.sent_inventory.as_ref() != Some(&conditions(system, host)) {
+                add(AgentAction::SendsInventory(host));
             }
         }
     }
+}
 
+impl AgentSide<'_> {
     /// Does what an agent can do.
-    pub fn agent_does(&self, system: &mut System, action: AgentAction) {
+    pub fn does(&self, system: &mut System, action: AgentAction) {
         match action {
-            AgentAction::Begins(key) => self.begins(system, key),
+            AgentAction::Begins(key) => begins(system, key),
             AgentAction::CallsAttach(key) => calls_attach(system, key),
             AgentAction::HearsAttached(key) => hears_attached(system, key),
             AgentAction::NoticesHangup(key, in_flight) => {
@@ -234,14 +227,12 @@ impl Protocol {
     }
 }
 
-impl Protocol {
-    fn begins(&self, system: &mut System, key: Key) {
-        let Some(agent) = system.agent_mut(key) else { return };
-        let wish = agent.waiting[usize::from(key.container)].remove(0);
-        match wish {
-            Wish::Add(netns, call) => self.begins_add(system, key, netns, call),
-            Wish::Del => begins_del(system, key),
-            Wish::Release(id) => begins_release_on_request(system, key, id),
-        }
+fn begins(system: &mut System, key: Key) {
+    let Some(agent) = system.agent_mut(key) else { return };
+    let wish = agent.waiting[usize::from(key.container)].remove(0);
+    match wish {
+        Wish::Add(netns, call) => begins_add(system, key, netns, call),
+        Wish::Del => begins_del(system, key),
+        Wish::Release(id) => begins_release_on_request(system, key, id),
     }
 }

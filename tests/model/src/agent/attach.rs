@@ -2,42 +2,42 @@
 //! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
-    Agent, Giving, Step, Then,
-    detach::{detach_request, is_left_to_repeat, leaves_to_repeat},
-    ends, is_awaited, move_vf, set, step, then,
+    giving_up::{fails_add, gives_back_unused},
+    memory::{Agent, Step, Then},
+    side::AgentSide,
+    tasks::{ends, is_awaited, move_vf, set, step, then},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Life, Place},
     names::{AttachmentId, CallId, Key, Netns, Record},
     protection::Protection,
-    protocol::Protocol,
     system::System,
     wire::{Answer, Call, HostMessage},
 };
 
-impl Protocol {
-    /// `verbs/attach.rs::attach_alone`, with `verbs/attach.rs::make_way`.
-    pub(super) fn begins_add(&self, system: &mut System, key: Key, netns: Netns, call: CallId) {
-        let Some(agent) = system.agent_mut(key) else { return };
-        agent.calls[usize::from(key.container)] = call;
-        if !is_awaited(system, key) {
-            return fails_add(system, key);
-        }
-        let Some(earlier) = system.host(key).by_key(key).copied() else {
-            return match system.is_alive(netns) {
-                true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
-                false => fails_add(system, key),
-            };
-        };
-        if earlier.phase == AgentPhase::Releasing {
-            return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
-        }
-        match earlier.netns == netns {
+/// `verbs/attach.rs::attach_alone`, with `verbs/attach.rs::make_way`.
+pub(super) fn begins_add(system: &mut System, key: Key, netns: Netns, call: CallId) {
+    let Some(agent) = system.agent_mut(key) else { return };
+    agent.calls[usize::from(key.container)] = call;
+    if !is_awaited(system, key) {
+        return fails_add(system, key);
+    }
+    let Some(earlier) = system.host(key).by_key(key).copied() else {
+        return match system.is_alive(netns) {
             true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
             false => fails_add(system, key),
-        }
+        };
+    };
+    if earlier.phase == AgentPhase::Releasing {
+        return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
     }
+    match earlier.netns == netns {
+        true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
+        false => fails_add(system, key),
+    }
+}
 
+impl AgentSide<'_> {
     /// `vfs/intake.rs::enter`, up to the record, which is written before the VF is touched.
     pub(super) fn writes_record(&self, system: &mut System, key: Key) {
         let Some(Step::WriteRecord(netns, attachment, has_asked)) = step(system, key) else {
@@ -131,30 +131,6 @@ fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> Agen
     AgentRecord { attachment, netns, phase, is_forgotten: false }
 }
 
-/// An ADD fails, if anybody hears of it. What it has made that nobody was answered is given back, unless
-/// a repeat of it waits: `verbs/attach.rs::take_back_unanswered`.
-pub(super) fn fails_add(system: &mut System, key: Key) {
-    if is_awaited(system, key) {
-        let container = system.container_mut(key);
-        (container.life, container.confirmed) = (Life::Failed, None);
-    }
-    if let Some(agent) = system.agent_mut(key) {
-        agent.calls[usize::from(key.container)] = 0;
-    }
-    match unanswered(system, key) {
-        Some(id) => set(system, key, Step::BeginRelease(id), Then::Nothing),
-        None => ends(system, key),
-    }
-}
-
-/// What an ADD has made that nobody was answered, and that no repeat waits for.
-pub(super) fn unanswered(system: &System, key: Key) -> Option<AttachmentId> {
-    let host = system.host(key);
-    let record = host.by_key(key).filter(|record| record.phase == AgentPhase::Attaching)?;
-    let is_repeated = host.agent.as_ref().is_some_and(|agent| agent.is_repeated(key));
-    (!is_repeated).then_some(record.attachment.id)
-}
-
 pub(super) fn calls_attach(system: &mut System, key: Key) {
     let Some(Step::CallAttach(netns, _)) = step(system, key) else { return };
     let host = system.host_mut(key);
@@ -185,15 +161,6 @@ pub(super) fn settles_earlier_holder(
     set(system, key, Step::WriteRecord(netns, attachment, true), Then::AnswerAdd);
     let AgentRecord { attachment: earlier, .. } = holder;
     set(system, earlier.key, Step::BringHome(earlier.id), Then::Nothing);
-}
-
-/// `verbs/attach.rs::give_back_unused`.
-pub(super) fn gives_back_unused(system: &mut System, key: Key, attachment: Record, found_vf: bool) {
-    let detach = detach_request(system, key, Some(attachment.id), found_vf);
-    if is_left_to_repeat(system, key) {
-        return leaves_to_repeat(system, key, detach);
-    }
-    set(system, key, Step::CallDetach(Giving::Unused, detach), Then::FailAdd);
 }
 
 /// `dpu/room.rs::tell_attached`.

@@ -2,19 +2,21 @@
 //! In the program: host-shim/src/agent/{verbs/detach,verbs/release,vfs/homecoming,dpu/calls}.rs.
 
 use super::{
-    Agent, Giving, Step, Then, attach::fails_add, ends, is_awaited, recovery::is_within_reach, set,
-    step, then,
+    giving_up::{detach_request, fails_add},
+    memory::{Agent, Giving, Step, Then},
+    recovery::is_within_reach,
+    side::AgentSide,
+    tasks::{ends, set, step, then},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
     names::{AttachmentId, Key, Netns, Vf},
     protection::Protection,
-    protocol::Protocol,
     system::System,
-    wire::{Call, Detach, InFlight},
+    wire::{Call, InFlight},
 };
 
-impl Protocol {
+impl AgentSide<'_> {
     /// `dpu/calls.rs::call_detach`: without a session it fails.
     pub(super) fn calls_detach(&self, system: &mut System, key: Key) {
         let Some(Step::CallDetach(giving, detach)) = step(system, key) else { return };
@@ -73,44 +75,6 @@ impl Protocol {
             _ => {}
         }
     }
-
-    /// `dpu/calls.rs::disown`: an attach is given up though its answer never came.
-    pub fn disowns(&self, system: &mut System, key: Key) {
-        let was_asked = !matches!(step(system, key), Some(Step::CallAttach(_, None)));
-        if !was_asked || system.host(key).by_key(key).is_some() {
-            return fails_add(system, key);
-        }
-        let detach = detach_request(system, key, None, !self.has(Protection::DisownClaimsNothing));
-        if is_left_to_repeat(system, key) {
-            return leaves_to_repeat(system, key, detach);
-        }
-        set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::FailAdd);
-    }
-}
-
-/// Whether the caller of an ADD has gone, and a repeat of it waits.
-pub(super) fn is_left_to_repeat(system: &System, key: Key) -> bool {
-    let agent = system.host(key).agent.as_ref();
-    !is_awaited(system, key) && agent.is_some_and(|agent| agent.is_repeated(key))
-}
-
-/// `dpu/calls.rs::leave_to_repeat`.
-pub(super) fn leaves_to_repeat(system: &mut System, key: Key, detach: Detach) {
-    if let Some(agent) = system.agent_mut(key) {
-        agent.note(detach);
-    }
-    fails_add(system, key);
-}
-
-/// `dpu/calls.rs::detach_request`, as of now.
-pub(super) fn detach_request(
-    system: &mut System,
-    key: Key,
-    id: Option<AttachmentId>,
-    returned: bool,
-) -> Detach {
-    let as_of = system.host_mut(key).tick();
-    Detach { key, id, returned, as_of }
 }
 
 /// `verbs/detach.rs::detach`, with `verbs/detach.rs::detach_unrecorded`.

@@ -1,12 +1,16 @@
 //! What the agent does unasked: at its start, by its keeper, and of what it could not deliver.
 //! In the program: host-shim/src/agent/{run,upkeep/keeper,dpu/calls}.rs.
 
-use super::{Agent, Giving, Step, Then, attach::unanswered, set};
+use super::{
+    giving_up::unanswered,
+    memory::{Agent, Giving, Step, Then},
+    side::AgentSide,
+    tasks::set,
+};
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Place},
     names::{HostId, Key},
     protection::Protection,
-    protocol::Protocol,
     system::System,
 };
 
@@ -51,10 +55,10 @@ pub(super) fn reconciles(system: &mut System, key: Key) {
     }
 }
 
-impl Protocol {
+impl AgentSide<'_> {
     /// `run.rs::keep`: records of an earlier boot, and those of ADDs that nobody was answered, are being
     /// given back before anybody is served.
-    pub fn agent_starts(&self, system: &mut System, host: HostId) {
+    pub fn starts(&self, system: &mut System, host: HostId) {
         let host = &mut system.hosts[usize::from(host)];
         let boot_id = host.boot_id;
         for record in &mut host.disk {

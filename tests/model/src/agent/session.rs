@@ -1,17 +1,19 @@
 //! What the agent tells the DPU in its session, and hears of it.
 //! In the program: host-shim/src/agent/{dpu/session,dpu/inventory,dpu/room,upkeep/room}.rs.
 
-use super::{Agent, Standing, Wish};
+use super::{
+    memory::{Agent, Standing, Wish},
+    side::AgentSide,
+};
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Host, Place},
     names::{AttachmentId, HostId, Key, Vf},
     protection::Protection,
-    protocol::Protocol,
     system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
 };
 
-impl Protocol {
+impl AgentSide<'_> {
     /// `dpu/inventory.rs::hello`, as far as it lists what is under way.
     pub(super) fn connects(&self, system: &mut System, host: HostId) {
         let Some(agent) = &mut system.hosts[usize::from(host)].agent else { return };
@@ -60,7 +62,7 @@ pub(super) fn sends_inventory(system: &mut System, host: HostId) {
     }
 }
 
-impl Protocol {
+impl AgentSide<'_> {
     /// `dpu/inventory.rs::hello`, as far as it lists what is recorded.
     pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
         let inventory = inventory(system, host);

@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use super::{Counterexample, Model, SETTLES};
+use super::model::{Counterexample, Model, SETTLES};
 
 /// The states visited so far, by number.
 pub(super) struct Graph<'a, M: Model> {

@@ -1,16 +1,15 @@
 //! What follows when something breaks.
 
-use super::{Fault, Forgotten};
+use super::{Fault, Faults, Forgotten};
 use crate::{
-    agent::{Standing, Step},
+    agent::memory::{Standing, Step},
     host::{Function, Life, Place},
     names::{HostId, HostTime, Key},
-    protocol::Protocol,
     system::System,
     wire::{InFlight, Wire},
 };
 
-impl Protocol {
+impl Faults<'_> {
     /// Breaks something.
     pub fn breaks(&self, system: &mut System, fault: Fault) {
         match fault {
@@ -34,14 +33,13 @@ impl Protocol {
             Fault::OperatorReleases(key) => self.operator_releases(system, key),
         }
     }
-}
-impl Protocol {
+
     fn call_times_out(&self, system: &mut System, key: Key, in_flight: InFlight) {
         system.abandon(key, in_flight);
         let Some(agent) = &system.host(key).agent else { return };
         match agent.task(key).map(|task| task.step) {
-            Some(Step::CallAttach(..) | Step::AwaitAttach(..)) => self.disowns(system, key),
-            Some(Step::AwaitDetach(..)) => self.detach_ends(system, key, false),
+            Some(Step::CallAttach(..) | Step::AwaitAttach(..)) => self.agents.disowns(system, key),
+            Some(Step::AwaitDetach(..)) => self.agents.detach_ends(system, key, false),
             _ => {}
         }
     }
@@ -49,7 +47,7 @@ impl Protocol {
     /// A host's connection breaks; its agent sees it.
     fn connection_breaks(&self, system: &mut System, host: HostId, in_flight: InFlight) {
         for key in system.keys().filter(|key| key.host == host).collect::<Vec<_>>() {
-            self.call_fails(system, key, in_flight);
+            self.agents.call_fails(system, key, in_flight);
         }
         let host = &mut system.hosts[usize::from(host)];
         host.wire.hang_up(in_flight);
@@ -61,7 +59,7 @@ impl Protocol {
     /// The service's process ends, and with it all connections.
     fn service_dies(&self, system: &mut System) {
         system.dpu.service = None;
-        for host in 0..self.bounds.hosts {
+        for host in system.host_ids() {
             self.connection_breaks(system, host, InFlight::Lost);
             system.hosts[usize::from(host)].wire = Wire::default();
         }
@@ -71,7 +69,7 @@ impl Protocol {
     fn operator_releases(&self, system: &mut System, key: Key) {
         let Some(service) = system.service_mut() else { return };
         let Some(id) = service.by_key(key).map(|entry| entry.record.id) else { return };
-        self.gives_back(service, (key, id), false, None);
+        self.service.gives_back(service, (key, id), false, None);
         if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
             flow.tells_host = true;
         }

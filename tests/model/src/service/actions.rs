@@ -2,14 +2,13 @@
 //! In the program: dpu-service/src.
 
 use super::{
-    Flow, Service, Verdict, Work,
-    recovery::reconciler_actions,
+    memory::{Flow, Service, Verdict, Work},
     session::{notices_end, welcomes},
+    side::ServiceSide,
 };
 use crate::{
     names::{AttachmentId, HostId, Key, SessionId, Vf},
     protection::Protection,
-    protocol::Protocol,
     system::{Dpu, System},
     wire::{Call, Request, Wire},
 };
@@ -66,9 +65,9 @@ impl ServiceAction {
     }
 }
 
-impl Protocol {
+impl ServiceSide<'_> {
     /// What the service can do next.
-    pub fn service_actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
+    pub fn actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
         let Some(service) = &system.dpu.service else { return };
         for (host, of_host) in (0..).zip(&system.hosts) {
             self.calls(service, &of_host.wire, add);
@@ -90,7 +89,7 @@ impl Protocol {
     }
 
     /// Does what the service can do.
-    pub fn service_does(&self, system: &mut System, action: ServiceAction) {
+    pub fn does(&self, system: &mut System, action: ServiceAction) {
         match action {
             ServiceAction::TakesUp(request) => self.takes_up(system, request),
             ServiceAction::Commits(key) => self.commits(system, key),
@@ -171,6 +170,26 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
         let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
         if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
             add(ServiceAction::Welcomes(host, session));
+        }
+    }
+}
+
+/// What the service does unasked, when `attachments/mend.rs::mend` has compared the journal with the kernel.
+fn reconciler_actions(system: &System, service: &Service, add: &mut impl FnMut(ServiceAction)) {
+    for vf in system.vfs().filter(|vf| !service.is_worked_at(*vf)) {
+        let port = system.dpu.ports.get(&vf);
+        match service.by_vf(vf).filter(|entry| entry.is_held()) {
+            Some(entry) if entry.durable && port != Some(&entry.record.id) => {
+                add(ServiceAction::Mends(vf));
+            }
+            None if port.is_some() => add(ServiceAction::ClearsUnused(vf)),
+            _ => {}
+        }
+    }
+    for entry in service.entries.iter().filter(|entry| entry.returned) {
+        let waits = service.verdicts.iter().any(|verdict| verdict.id == entry.record.id);
+        if !waits && !service.is_locked(entry.record.key) {
+            add(ServiceAction::FinishesReturned(entry.record.key));
         }
     }
 }

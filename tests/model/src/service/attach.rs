@@ -1,16 +1,18 @@
 //! Attach: reserve in memory, then record and program in either order, then answer.
 //! In the program: dpu-service/src/attachments/{attach,ports}.rs.
 
-use super::{Entry, Flow, Service, Work, put};
+use super::{
+    memory::{Entry, Flow, Service, Work},
+    side::ServiceSide,
+};
 use crate::{
     names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf},
     protection::Protection,
-    protocol::Protocol,
-    system::System,
+    system::{System, put},
     wire::Answer,
 };
 
-impl Protocol {
+impl ServiceSide<'_> {
     /// `attachments/attach.rs::admit`.
     pub(super) fn admits(
         &self,
@@ -78,7 +80,7 @@ impl Protocol {
                     && (entry.is_held() || self.has(Protection::AddressFreedLast))
             })
         };
-        (0..self.bounds.addresses).map(Address).find(|address| !is_held(*address))
+        self.addresses().find(|address| !is_held(*address))
     }
 
     pub(super) fn commits(&self, system: &mut System, key: Key) {

@@ -1,16 +1,18 @@
 //! The way back: unprogram and record in either order, then free and answer.
 //! In the program: dpu-service/src/attachments/{detach,welcome}.rs.
 
-use super::{Entry, Flow, Service, Verdict, Work, put};
+use super::{
+    memory::{Entry, Flow, Service, Verdict, Work},
+    side::ServiceSide,
+};
 use crate::{
     names::{AttachmentId, HostId, Key, Record, SessionId},
     protection::Protection,
-    protocol::Protocol,
-    system::System,
+    system::{System, put},
     wire::{Answer, Detach, DpuMessage},
 };
 
-impl Protocol {
+impl ServiceSide<'_> {
     /// `attachments/detach.rs::detach_now`, up to `attachments/detach.rs::mark_releasing`.
     pub(super) fn detaches(
         &self,

@@ -1,16 +1,19 @@
 //! What the service makes of hellos, inventories and the word that a pod has its VF.
 //! In the program: dpu-service/src/{api/session,sessions,attachments/welcome}.rs.
 
-use super::{Entry, Service, Verdict, detach::tell_release};
+use super::{
+    detach::tell_release,
+    memory::{Entry, Service, Verdict},
+    side::ServiceSide,
+};
 use crate::{
     names::{AttachmentId, BootId, HostId, Record, SessionId, Vf},
     protection::Protection,
-    protocol::Protocol,
     system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
 };
 
-impl Protocol {
+impl ServiceSide<'_> {
     pub(super) fn reads(&self, system: &mut System, host: HostId, session: SessionId) {
         let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session) else { return };
         match stream.up.remove(0) {
@@ -158,7 +161,7 @@ impl Protocol {
     }
 }
 
-impl Protocol {
+impl ServiceSide<'_> {
     /// `sessions.rs::open`: ends the session that the host has.
     fn opens(&self, system: &mut System, host: HostId, session: SessionId, boot_id: BootId) {
         let is_earlier = |of: HostId| of == host || !self.has(Protection::SessionOfEachHost);

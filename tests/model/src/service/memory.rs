@@ -1,0 +1,229 @@
+//! What the service has in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::names::{AttachmentId, BootId, HostId, HostTime, Key, Phase, Record, SessionId, Vf};
+
+/// What the service has in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Service {
+    /// The attachments.
+    pub entries: Vec<Entry>,
+    /// The VFs whose facts their hosts have told since the service started.
+    pub known: BTreeSet<Vf>,
+    /// The VFs that their hosts offer.
+    pub offered: BTreeSet<Vf>,
+    /// VFs in quarantine, because their host holds them for nobody that the journal knows.
+    pub unaccounted: BTreeSet<Vf>,
+    /// The keys that their hosts gave back, and until when.
+    pub overtaken: Vec<(Key, BootId, HostTime)>,
+    /// As of when the latest Detach of each VF spoke.
+    pub told: BTreeMap<Vf, (BootId, HostTime)>,
+    /// The sessions in force, by host.
+    pub sessions: BTreeMap<HostId, (SessionId, BootId)>,
+    /// The newest hello of each host: that of the newest connection, of which each session has its own.
+    pub newest: BTreeMap<HostId, SessionId>,
+    /// The flows under way: each holds the lock of its key.
+    pub flows: Vec<Flow>,
+    /// What follows from the hosts' words, and waits for the key's lock.
+    pub verdicts: Vec<Verdict>,
+    /// The sessions whose hello is being evaluated.
+    pub greeting: Vec<(HostId, SessionId)>,
+}
+
+/// An attachment in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// As the journal is to have it.
+    pub record: Record,
+    /// Whether the journal has it.
+    pub durable: bool,
+    /// The host said that the pod has the VF.
+    pub attached: bool,
+    /// It said so at some time.
+    pub was_attached: bool,
+    /// The session of its latest Attach.
+    pub session: Option<SessionId>,
+    /// Being given back, and the VF is back and clean.
+    pub returned: bool,
+    /// The host's hello did not know it, nor had the host its VF back.
+    pub unclaimed: bool,
+}
+
+/// A flow that changes an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Flow {
+    /// The attachment's key.
+    pub key: Key,
+    /// The attachment.
+    pub id: AttachmentId,
+    /// What it does.
+    pub work: Work,
+    /// Somebody waits for the answer.
+    pub is_awaited: bool,
+    /// The session whose words it follows from.
+    pub follows: Option<SessionId>,
+    /// The host is to be told at the end.
+    pub tells_host: bool,
+}
+
+/// What a flow does: on the disk and in the kernel, in either order, and then it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    /// `attachments/attach.rs::establish`: make an attachment.
+    Establish {
+        /// The record is written.
+        recorded: bool,
+        /// The representor is programmed.
+        programmed: bool,
+    },
+    /// `attachments/detach.rs::give_back`: end it.
+    GiveBack {
+        /// The VF is back and clean.
+        returned: bool,
+        /// The record is deleted or, where the VF is not back, says that it is being given back.
+        recorded: bool,
+        /// The representor is unprogrammed.
+        unprogrammed: bool,
+    },
+}
+
+/// An attachment is over, which `attachments/welcome.rs::end` is to carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Verdict {
+    /// The host that said so.
+    pub host: HostId,
+    /// In this session.
+    pub session: SessionId,
+    /// The attachment.
+    pub id: AttachmentId,
+    /// Its VF is back.
+    pub returned: bool,
+    /// The host keeps a record of it.
+    pub tells_host: bool,
+}
+
+impl Service {
+    /// A process that has just been started, on this journal.
+    #[must_use]
+    pub fn restore(journal: &[Record]) -> Self {
+        let entry = |record: &Record| Entry::new(*record, None, true);
+        Self { entries: journal.iter().map(entry).collect(), ..Self::default() }
+    }
+
+    /// The attachment of a key.
+    #[must_use]
+    pub fn by_key(&self, key: Key) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.record.key == key)
+    }
+
+    /// The attachment that holds a VF.
+    #[must_use]
+    pub fn by_vf(&self, vf: Vf) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.record.vf == vf)
+    }
+
+    /// The attachment of an id.
+    #[must_use]
+    pub fn get(&self, id: AttachmentId) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.record.id == id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: AttachmentId) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.record.id == id)
+    }
+
+    /// Whether a flow holds the key's lock.
+    #[must_use]
+    pub fn is_locked(&self, key: Key) -> bool {
+        self.flows.iter().any(|flow| flow.key == key)
+    }
+
+    /// Whether a flow works at a VF.
+    pub(super) fn is_worked_at(&self, vf: Vf) -> bool {
+        let of_flow = |flow: &Flow| self.get(flow.id).is_some_and(|entry| entry.record.vf == vf);
+        self.flows.iter().any(of_flow)
+    }
+
+    /// The session in force.
+    pub(super) fn current(&self, host: HostId) -> Option<SessionId> {
+        self.sessions.get(&host).map(|(session, _)| *session)
+    }
+
+    pub(super) fn begin(&mut self, flow: Flow) {
+        self.flows.push(flow);
+        self.flows.sort_unstable();
+    }
+
+    pub(super) fn flow(&self, key: Key) -> Option<Flow> {
+        self.flows.iter().copied().find(|flow| flow.key == key)
+    }
+
+    /// The flow that holds a key's lock.
+    pub fn flow_mut(&mut self, key: Key) -> Option<&mut Flow> {
+        self.flows.iter_mut().find(|flow| flow.key == key)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        self.entries.push(entry);
+        self.entries.sort_unstable();
+    }
+
+    /// `attachments/registry/mod.rs::release`. Tells whether the VF is back.
+    pub(super) fn release(&mut self, id: AttachmentId, returned: bool) -> bool {
+        let Some(entry) = self.get_mut(id) else { return false };
+        entry.returned |= returned;
+        entry.attached = false;
+        entry.unclaimed = false;
+        entry.record.phase = Phase::Releasing;
+        entry.returned
+    }
+
+    /// `attachments/overtaken.rs::note`.
+    pub(super) fn note_overtaken(&mut self, key: Key, boot_id: BootId, until: HostTime) {
+        let until = self.overtaken_until(key, boot_id).map_or(until, |known| known.max(until));
+        self.overtaken.retain(|(of, ..)| *of != key);
+        self.overtaken.push((key, boot_id, until));
+        self.overtaken.sort_unstable();
+    }
+
+    /// `attachments/overtaken.rs::has`.
+    pub(super) fn has_overtaken(&self, key: Key, boot_id: BootId, asked: HostTime) -> bool {
+        self.overtaken_until(key, boot_id).is_some_and(|until| asked <= until)
+    }
+
+    fn overtaken_until(&self, key: Key, boot_id: BootId) -> Option<HostTime> {
+        let of_key = self.overtaken.iter().find(|(of, boot, _)| (*of, *boot) == (key, boot_id));
+        of_key.map(|(.., until)| *until)
+    }
+
+    /// `attachments/registry/detaches.rs::after`.
+    pub(super) fn detached_after(&self, vf: Vf, boot_id: BootId, as_of: HostTime) -> bool {
+        self.told.get(&vf).is_some_and(|(boot, at)| *boot == boot_id && *at > as_of)
+    }
+}
+
+impl Entry {
+    pub(super) fn new(record: Record, session: Option<SessionId>, durable: bool) -> Self {
+        Self {
+            record,
+            durable,
+            attached: false,
+            was_attached: false,
+            session,
+            returned: false,
+            unclaimed: false,
+        }
+    }
+
+    /// Whether it is held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.record.phase == Phase::Held
+    }
+
+    /// Whether the host may still be about to move the VF, in an Attach of this very session.
+    pub(super) fn is_under_way(&self, session: SessionId) -> bool {
+        self.session == Some(session) && !self.was_attached
+    }
+}
