@@ -3,23 +3,22 @@
 use std::{
     collections::BTreeMap,
     fs,
+    ops::Deref,
     path::{Path, PathBuf},
     process::{Command, Output},
-    time::Duration,
+    sync::Arc,
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Call, Card, HostEnd, Netns, Operator, Pki, Program, Settings, cni,
+    Card, Host, HostEnd, Netns, Pki, Program, Settings,
+    card::root,
+    dpu,
     invariants::{Keeper, Scene},
-    run, wait_for,
+    run,
 };
-
-/// How long programs may take to come up or to agree, on an emulated machine that shares its
-/// processors with others.
-const LIMIT: Duration = Duration::from_secs(90);
 
 /// An Arm machine with the service, and the agent on this machine. All of it ends when it is dropped.
 #[derive(Debug)]
@@ -28,11 +27,10 @@ pub struct ArmLab {
     pub agent: Program,
     /// The DPU.
     pub dpu: ArmDpu,
-    /// The host's root namespace.
-    pub host: Netns,
+    /// The host.
+    pub host: Host,
     clean: BTreeMap<String, HostEnd>,
-    pki: Pki,
-    folder: TempDir,
+    _folder: TempDir,
 }
 
 /// The Arm machine.
@@ -52,30 +50,17 @@ impl ArmLab {
     pub fn start(settings: &Settings) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
         let path = folder.path();
-        let pki = Pki::make(path.join("pki"));
-        fs::write(path.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
-        fs::write(path.join("dpu-service.toml"), settings.service_file(path, &pki)).unwrap();
-        fs::write(path.join("host-shim.toml"), settings.agent_file(path, &pki)).unwrap();
-        let host = Netns::new("host");
-        host.ip(&["link", "set", "lo", "up"]);
-        let dpu = ArmDpu::switch_on(path, &host, settings.vfs);
-        let clean = Card::ends_in(&host);
+        let pki = Arc::new(Pki::make(path.join("pki")));
+        let (netns, seat) = (root("host"), settings.seat());
+        let host = Host::new(netns, path, seat, &pki, (settings, ""));
+        dpu::prepare(path, settings, &[seat], &pki);
+        let dpu = ArmDpu::switch_on(path, host.netns(), settings.vfs);
+        let clean = Card::ends_in(host.netns());
         assert_eq!(clean.len(), settings.vfs as usize, "{clean:?}");
-        let agent = start_agent(&host, path);
-        let lab = Self { agent, dpu, host, clean, pki, folder };
+        let agent = host.start_agent(None);
+        let lab = Self { agent, dpu, host, clean, _folder: folder };
         lab.wait_until_good();
         lab
-    }
-
-    /// Waits until agent and service have a session and STATUS is good.
-    ///
-    /// # Panics
-    /// When it stays bad.
-    pub fn wait_until_good(&self) {
-        self.operator().wait_for_host("node-1", LIMIT);
-        let status = Call::new("STATUS", &self.configuration("blue"));
-        let good = || status.execute(&self.host).status.success().then_some(());
-        wait_for("a good STATUS", LIMIT, good);
     }
 
     /// Since when the DPU has a session with the host, by its own clock. `None`: it has none.
@@ -85,40 +70,6 @@ impl ArmLab {
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let host = &status["hosts"][0];
         (host["connected"] == true).then(|| host["since"].as_str().unwrap().to_owned())
-    }
-
-    /// ADD of `interface` in `pod`, whose container id is its name.
-    #[must_use]
-    pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
-        self.call("ADD", network, pod, interface)
-    }
-
-    /// DEL likewise.
-    #[must_use]
-    pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
-        self.call("DEL", network, pod, interface)
-    }
-
-    fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
-        let call = Call::new(verb, &self.configuration(network));
-        call.of(pod.name(), Some(&pod.path()), interface).execute(&self.host)
-    }
-
-    fn configuration(&self, network: &str) -> Value {
-        cni::configuration(network, &self.folder.path().join("agent.sock"))
-    }
-
-    /// The operator `admin`.
-    ///
-    /// # Panics
-    /// When its configuration can't be written.
-    #[must_use]
-    pub fn operator(&self) -> Operator<'_> {
-        let configuration = self.folder.path().join("dpuctl.toml");
-        let tls = self.pki.section("operator", "admin");
-        let text = format!("endpoint = \"192.168.100.2:7443\"\ndpu = \"dpu-1\"\n{tls}");
-        fs::write(&configuration, text).unwrap();
-        Operator { netns: &self.host, configuration }
     }
 
     /// As [`Lab::assert_invariants`](crate::Lab::assert_invariants), by the tools of both machines.
@@ -139,12 +90,21 @@ impl ArmLab {
 
     fn scene(&self) -> Scene<'_> {
         Scene {
-            host: &self.host,
-            not_pods: vec![&self.host, &self.dpu.netns],
+            host: self.netns(),
+            not_pods: vec![self.netns(), &self.dpu.netns],
             clean: &self.clean,
             operator: self.operator(),
             keeper: Keeper::Representors(Box::new(|| self.dpu.json("ip -d -j link show"))),
         }
+    }
+}
+
+/// What is called from a lab's host is called from the lab.
+impl Deref for ArmLab {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
     }
 }
 
@@ -213,12 +173,6 @@ impl Drop for ArmDpu {
         }
         let _ = self.control("down", &[]);
     }
-}
-
-fn start_agent(host: &Netns, folder: &Path) -> Program {
-    let configuration = folder.join("host-shim.toml");
-    let arguments = ["--config".as_ref(), configuration.as_os_str()];
-    Program::start("host-shim-agent", host, folder, arguments, &[])
 }
 
 fn text(bytes: &[u8]) -> String {

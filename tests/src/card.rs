@@ -9,7 +9,11 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{CardKind, Netns, Program, Settings, run, settings, wait_for};
+use crate::{
+    CardKind, Netns, Program, Settings, run,
+    settings::{Seat, dpu_address},
+    wait_for,
+};
 
 /// The card, plugged in.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ pub struct Card {
     pub dpu: Arc<Netns>,
     /// VFs by PCI address, as they were after plugging.
     clean: BTreeMap<String, HostEnd>,
-    pub(crate) plan: Plan,
+    plan: Plan,
 }
 
 /// What the card has.
@@ -30,20 +34,20 @@ pub struct Card {
 pub(crate) struct Plan {
     kind: CardKind,
     /// Where one DPU has several cards, or one host, they differ in it.
-    pub(crate) controller: u32,
+    controller: u32,
     pfs: u32,
     vfs: u32,
 }
 
 impl Plan {
     /// The card of these settings.
-    pub(crate) fn of(settings: &Settings, controller: u32) -> Self {
-        Self { kind: settings.card, controller, pfs: settings.pfs, vfs: settings.vfs }
-    }
-
-    /// The name of both ends of its management link.
-    pub(crate) fn management_link(&self) -> String {
-        format!("mgmt{}", self.controller)
+    pub(crate) fn of(settings: &Settings, seat: Seat) -> Self {
+        Self {
+            kind: settings.card,
+            controller: seat.controller,
+            pfs: settings.pfs,
+            vfs: settings.vfs,
+        }
     }
 }
 
@@ -124,15 +128,6 @@ impl Drop for Card {
 }
 
 impl Card {
-    /// Plugs the card of these settings, in new namespaces. Its log goes to `folder`.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    #[must_use]
-    pub fn plug(settings: &Settings, folder: &Path) -> Self {
-        Self::between(root("host"), root("dpu"), Plan::of(settings, settings.controller), folder)
-    }
-
     /// Plugs a card between these namespaces.
     pub(crate) fn between(host: Arc<Netns>, dpu: Arc<Netns>, plan: Plan, folder: &Path) -> Self {
         let program = start(&host, &dpu, plan, folder);
@@ -146,7 +141,8 @@ impl Card {
     /// # Panics
     /// When it does not come up.
     pub fn reset(&mut self, folder: &Path) {
-        reset(&mut self.program, &self.host, &self.dpu, self.plan, folder);
+        self.program.stop();
+        self.program = start(&self.host, &self.dpu, self.plan, folder);
     }
 
     /// The representors in the DPU's namespace now, as `ip -d -j link` shows them.
@@ -181,7 +177,7 @@ impl Card {
 
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
         let count = (self.plan.pfs * self.plan.vfs) as usize;
-        let address = settings::dpu_address(self.plan.controller);
+        let address = dpu_address(self.plan.controller);
         wait_for("the card's VFs and management link", Duration::from_secs(120), || {
             let ends = self.own_ends();
             (ends.len() == count && self.host.pings(&address)).then_some(ends)
@@ -194,6 +190,11 @@ impl Card {
         let mut ends = Self::ends_in(&self.host);
         ends.retain(|pci, _| domains.iter().any(|domain| pci.starts_with(domain)));
         ends
+    }
+
+    /// The name of both ends of its management link.
+    pub(crate) fn management_link(&self) -> String {
+        format!("mgmt{}", self.plan.controller)
     }
 
     /// The PCI address of a PF.
@@ -211,12 +212,6 @@ pub(crate) fn root(label: &str) -> Arc<Netns> {
     let netns = Netns::new(label);
     netns.ip(&["link", "set", "lo", "up"]);
     Arc::new(netns)
-}
-
-/// Pulls the card that `program` is out and plugs it in again.
-pub(crate) fn reset(program: &mut Program, host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) {
-    program.stop();
-    *program = start(host, dpu, plan, folder);
 }
 
 fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {

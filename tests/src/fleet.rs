@@ -2,27 +2,21 @@
 
 use std::{
     fs,
+    ops::Deref,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings,
+    Card, Dpu, Host, Netns, Operator, Pki, Program, Proxy, Settings,
     card::{Plan, root},
-    cni,
-    halves::{HostMachines, Machines, Site},
-    invariants::{Keeper, Scene},
-    lab::{start_agent, start_service},
-    settings::{PROXY, Seat},
-    wait_for,
+    dpu,
+    halves::{HostMachines, Machines},
+    invariants::Scene,
+    settings::Seat,
 };
-
-/// How long programs may take to come up or to agree.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The name of a DPU's uplink.
 pub const UPLINK: &str = "uplink";
@@ -47,7 +41,7 @@ pub struct Fleet {
     pub dpus: Vec<Dpu>,
     /// What the DPUs' uplinks lead to.
     switch: Option<Netns>,
-    pki: Pki,
+    pki: Arc<Pki>,
     folder: TempDir,
 }
 
@@ -58,21 +52,9 @@ pub struct Agent {
     pub program: Program,
     /// The card.
     pub card: Card,
+    host: Host,
     /// The network between host and DPU, if its settings are `proxied`.
     proxy: Option<Proxy>,
-    seat: Seat,
-    folder: PathBuf,
-}
-
-/// A DPU.
-#[derive(Debug)]
-pub struct Dpu {
-    /// Its service.
-    pub service: Program,
-    /// Its namespace.
-    pub netns: Arc<Netns>,
-    name: &'static str,
-    folder: PathBuf,
 }
 
 impl Fleet {
@@ -103,7 +85,7 @@ impl Fleet {
 
     fn on(plans: &[DpuPlan], dpus: Vec<Arc<Netns>>) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
-        let pki = Pki::make(folder.path().join("pki"));
+        let pki = Arc::new(Pki::make(folder.path().join("pki")));
         let mut fleet = Self { agents: Vec::new(), dpus: Vec::new(), switch: None, pki, folder };
         for (plan, netns) in plans.iter().zip(dpus) {
             fleet.add_dpu(plan, netns);
@@ -117,8 +99,9 @@ impl Fleet {
         let seats = self.seats_of(plan);
         let plug = |seat: &Seat| self.plug(&plan.settings, *seat, Arc::clone(&netns));
         let cards: Vec<_> = seats.iter().map(plug).collect();
-        let dpu = self.start_dpu(plan, netns, &seats);
-        self.dpus.push(dpu);
+        let folder = self.new_folder(plan.name);
+        dpu::prepare(&folder, &plan.settings, &seats, &self.pki);
+        self.dpus.push(Dpu::start_in(folder, netns));
         for (seat, card) in seats.into_iter().zip(cards) {
             let agent = self.start_agent(&plan.settings, seat, card);
             self.agents.push(agent);
@@ -138,46 +121,24 @@ impl Fleet {
 
     /// Plugs a card in, in a host that may be known already.
     fn plug(&self, settings: &Settings, seat: Seat, dpu: Arc<Netns>) -> Card {
-        let known = self.agents.iter().find(|agent| agent.seat.host == seat.host);
+        let known = self.agents.iter().find(|agent| agent.seat().host == seat.host);
         let host = known.map_or_else(|| root(seat.host), |agent| Arc::clone(&agent.card.host));
         let folder = self.new_folder(&name_of(seat));
-        Card::between(host, dpu, Plan::of(settings, seat.controller), &folder)
-    }
-
-    fn start_dpu(&self, plan: &DpuPlan, netns: Arc<Netns>, seats: &[Seat]) -> Dpu {
-        let folder = self.new_folder(plan.name);
-        self.issue("dpu", plan.name);
-        let file = plan.settings.service_file_of(seats, &folder, &self.pki);
-        fs::write(folder.join("dpu-service.toml"), file).unwrap();
-        fs::create_dir(folder.join("faults-dpu-service")).unwrap();
-        let service = start_service(&netns, &folder);
-        Dpu { service, netns, name: plan.name, folder }
+        Card::between(host, dpu, Plan::of(settings, seat), &folder)
     }
 
     fn start_agent(&self, settings: &Settings, seat: Seat, card: Card) -> Agent {
         let folder = self.path().join(name_of(seat));
-        self.issue("host", seat.host);
-        let file = settings.agent_file_of(&seat, &own_pf(&card), &folder, &self.pki);
-        fs::write(folder.join("host-shim.toml"), file).unwrap();
-        fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
-        fs::create_dir(folder.join("faults-host-shim-agent")).unwrap();
-        let target = seat.endpoint().parse().unwrap();
-        let proxy = || Proxy::start(&card.host, PROXY.parse().unwrap(), target);
-        let proxy = settings.proxied.then(proxy);
-        let program = start_agent(&card.host, &folder);
-        Agent { program, card, proxy, seat, folder }
+        let netns = Arc::clone(&card.host);
+        let host = Host::new(netns, &folder, seat, &self.pki, (settings, &own_pf(&card)));
+        let proxy = settings.proxied.then(|| host.start_proxy());
+        Agent { program: host.start_agent(None), card, host, proxy }
     }
 
     fn new_folder(&self, name: &str) -> PathBuf {
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
         folder
-    }
-
-    fn issue(&self, role: &str, name: &str) {
-        if !self.pki.has(role, name) {
-            self.pki.issue(role, name);
-        }
     }
 
     /// The folder of all configurations, logs and states.
@@ -192,13 +153,9 @@ impl Fleet {
     }
 
     /// Of the first DPU: what the callers of each host need, and what others stop and start meanwhile.
-    pub(crate) fn split(&mut self) -> (Vec<Site<'_>>, Machines<'_>) {
-        let operators: Vec<_> =
-            self.agents.iter().map(|agent| self.operator_of(agent).configuration).collect();
-        let agents = self.agents.iter_mut().zip(operators);
-        let (sites, hosts) = agents.map(|(agent, operator)| agent.split(operator)).unzip();
-        let Dpu { service, netns, folder, .. } = &mut self.dpus[0];
-        (sites, Machines { hosts, service, dpu: netns, folder })
+    pub(crate) fn split(&mut self) -> (Vec<&Host>, Machines<'_>) {
+        let (callers, hosts) = self.agents.iter_mut().map(Agent::split).unzip();
+        (callers, Machines { hosts, dpu: &mut self.dpus[0] })
     }
 
     /// Cuts the wire between a DPU and the switch.
@@ -221,28 +178,14 @@ impl Fleet {
     /// # Panics
     /// When one stays bad.
     pub fn wait_until_good(&self) {
-        for agent in &self.agents {
-            self.operator_of(agent).wait_for_host(agent.seat.host, LIMIT);
-            let is_good = || agent.status().status.success().then_some(());
-            wait_for(&format!("a good STATUS of {:?}", agent.seat), LIMIT, is_good);
-        }
+        self.agents.iter().for_each(|agent| agent.wait_until_good());
     }
 
     /// The operator `admin` of the DPU at this place in the plan.
     #[must_use]
     pub fn operator(&self, dpu: usize) -> Operator<'_> {
-        let name = self.dpus[dpu].name;
-        self.operator_of(self.agents.iter().find(|agent| agent.seat.dpu == name).unwrap())
-    }
-
-    /// The operator `admin` of an agent's DPU, who works on its host.
-    fn operator_of<'a>(&self, agent: &'a Agent) -> Operator<'a> {
-        let configuration = agent.folder.join("dpuctl.toml");
-        let (endpoint, dpu) = (agent.seat.endpoint(), agent.seat.dpu);
-        let tls = self.pki.section("operator", "admin");
-        let text = format!("endpoint = {endpoint:?}\ndpu = {dpu:?}\n{tls}");
-        fs::write(&configuration, text).unwrap();
-        Operator { netns: &agent.card.host, configuration }
+        let netns = self.dpus[dpu].netns.name();
+        self.agents.iter().find(|agent| agent.card.dpu.name() == netns).unwrap().operator()
     }
 
     /// Asserts the invariants of each host and its DPU, giving the background a while to settle.
@@ -266,18 +209,8 @@ impl Fleet {
     }
 
     pub(crate) fn scene<'a>(&'a self, agent: &'a Agent) -> Scene<'a> {
-        let cards = self.agents.iter().map(|agent| &agent.card);
-        let dpu = &agent.card.dpu;
-        Scene {
-            host: &agent.card.host,
-            not_pods: cards
-                .flat_map(|card| [&*card.host, &*card.dpu])
-                .chain(&self.switch)
-                .collect(),
-            clean: agent.card.clean(),
-            operator: self.operator_of(agent),
-            keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),
-        }
+        let roots = self.agents.iter().flat_map(|agent| [&*agent.card.host, &*agent.card.dpu]);
+        Scene::of(&agent.host, &agent.card, roots.chain(&self.switch).collect())
     }
 }
 
@@ -310,66 +243,19 @@ fn own_pf(card: &Card) -> String {
 }
 
 impl Agent {
-    /// The network configuration that a runtime passes for `network`.
-    #[must_use]
-    pub fn configuration(&self, network: &str) -> Value {
-        cni::configuration(network, &self.folder.join("agent.sock"))
-    }
-
-    /// ADD of `interface` in `pod`, whose container id is its name.
-    #[must_use]
-    pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
-        self.call("ADD", network, pod, interface)
-    }
-
-    /// DEL likewise.
-    #[must_use]
-    pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
-        self.call("DEL", network, pod, interface)
-    }
-
-    fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
-        let call = Call::new(verb, &self.configuration(network));
-        self.execute(&call.of(pod.name(), Some(&pod.path()), interface))
-    }
-
-    /// STATUS of the network `blue`.
-    #[must_use]
-    pub fn status(&self) -> Answer {
-        self.execute(&Call::new("STATUS", &self.configuration("blue")))
-    }
-
-    /// Executes the plugin in the host's namespace.
-    #[must_use]
-    pub fn execute(&self, call: &Call) -> Answer {
-        call.execute(&self.card.host)
-    }
-
-    fn split(&mut self, operator: PathBuf) -> (Site<'_>, HostMachines<'_>) {
-        let Card { program: card, host: netns, plan, .. } = &mut self.card;
-        let (netns, folder): (&Netns, &Path) = (netns, &self.folder);
-        let operator = Operator { netns, configuration: operator };
-        let site = Site { host: netns, folder, operator, socket: folder.join("agent.sock") };
-        let (agent, proxy, plan) = (&mut self.program, self.proxy.as_ref(), *plan);
-        (site, HostMachines { agent, card, netns, plan, proxy, folder })
+    fn split(&mut self) -> (&Host, HostMachines<'_>) {
+        let Self { program: agent, card, host, proxy } = self;
+        (host, HostMachines { host, agent, card, proxy: proxy.as_ref() })
     }
 
     /// Starts it again after it ended.
     pub fn start(&mut self) {
-        self.program = start_agent(&self.card.host, &self.folder);
+        self.program = self.host.start_agent(None);
     }
 
     /// Resets its card.
     pub fn reset_card(&mut self) {
-        self.card.reset(&self.folder);
-    }
-
-    /// Gives its host another boot id, as a reboot does; it has to be started again.
-    ///
-    /// # Panics
-    /// When the file can't be written.
-    pub fn new_boot_id(&self, id: &str) {
-        fs::write(self.folder.join("boot-id"), id).unwrap();
+        self.card.reset(self.host.path());
     }
 
     /// Takes its records away.
@@ -377,13 +263,15 @@ impl Agent {
     /// # Panics
     /// When there are none.
     pub fn lose_records(&self) {
-        fs::rename(self.folder.join("agent"), self.folder.join("lost")).unwrap();
+        fs::rename(self.path().join("agent"), self.path().join("lost")).unwrap();
     }
 }
 
-impl Dpu {
-    /// Starts its service again after it ended.
-    pub fn start(&mut self) {
-        self.service = start_service(&self.netns, &self.folder);
+/// What is called from an agent's host is called from the agent.
+impl Deref for Agent {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
     }
 }

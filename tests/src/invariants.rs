@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{Card, HostEnd, Lab, Netns, Operator, breach::Breach, eventually, run};
+use crate::{Card, Host, HostEnd, Netns, Operator, breach::Breach, eventually, run};
 
 /// How long what goes on in the background may take to settle.
 const SETTLE: Duration = Duration::from_secs(60);
@@ -73,39 +73,16 @@ pub(crate) struct Picture {
 /// Kinds of links that are stacked on others, as `ip -d link` calls them.
 const STACKED: [&str; 6] = ["macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec"];
 
-impl Lab {
-    /// Asserts all five invariants, giving the background a while to settle.
-    ///
-    /// # Panics
-    /// When one is still broken, naming each breach.
-    pub fn assert_invariants(&self) {
-        self.scene().assert_invariants();
-    }
-
-    /// Asserts the invariants, and that nothing is attached.
-    ///
-    /// # Panics
-    /// When something is left.
-    pub fn assert_clean_slate(&self) {
-        self.scene().assert_clean_slate();
-    }
-
-    /// Attachments of that state, such as `ATTACHED`.
-    #[must_use]
-    pub fn attachments_in(&self, state: &str) -> usize {
-        let state = format!("ATTACHMENT_STATE_{state}");
-        let attachments = self.operator().get("attachments");
-        attachments.iter().filter(|attachment| attachment["state"] == state.as_str()).count()
-    }
-
-    pub(crate) fn scene(&self) -> Scene<'_> {
-        let (host, dpu) = (&self.card.host, &self.card.dpu);
-        Scene {
-            host,
-            not_pods: vec![host, dpu],
-            clean: self.card.clean(),
-            operator: self.operator(),
-            keeper: Keeper::Representors(Box::new(|| dpu.json("ip", &["-d", "link", "show"]))),
+impl<'a> Scene<'a> {
+    /// A host of a lab with its card, and the DPU whose namespace has the representors.
+    pub(crate) fn of(host: &'a Host, card: &'a Card, not_pods: Vec<&'a Netns>) -> Self {
+        let show = || card.dpu.json("ip", &["-d", "link", "show"]);
+        Self {
+            host: host.netns(),
+            not_pods,
+            clean: card.clean(),
+            operator: host.operator(),
+            keeper: Keeper::Representors(Box::new(show)),
         }
     }
 }

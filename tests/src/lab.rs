@@ -1,30 +1,25 @@
-//! A whole set-up: card, service, agent, certificates.
+//! The set-up of most tests: one host, one card, one DPU.
 
 use std::{
-    ffi::OsStr,
     fs,
+    ops::Deref,
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::ExitStatus,
-    time::Duration,
+    sync::Arc,
 };
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Call, Card, Netns, Operator, Pki, Program, Proxy, Settings, cni,
-    process::installed,
-    settings::{DPU, PROXY, dpu_address},
+    Card, Host, Pki, Program, Proxy, Settings,
+    card::{Plan, root},
+    dpu::{self, start_service},
+    faults,
+    host::LIMIT,
+    invariants::Scene,
     wait_for,
 };
-
-/// How long programs may take to come up or to agree, on an emulated machine that shares its
-/// processors with others.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// The agent runs in the environment that systemd gives it.
-const AGENT_UNIT: &str = include_str!("../../configs/systemd/dpu-offload-agent.service");
 
 /// A card, the service on the DPU, the agent on the host. All of it ends when it is dropped.
 #[derive(Debug)]
@@ -36,7 +31,8 @@ pub struct Lab {
     /// The card.
     pub card: Card,
     /// The certificates.
-    pub pki: Pki,
+    pub pki: Arc<Pki>,
+    host: Host,
     proxy: Option<Proxy>,
     /// The agent's socket, if it is held for it.
     held: Option<UnixListener>,
@@ -61,39 +57,19 @@ impl Lab {
     pub fn start_with(settings: &Settings, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
         let path = folder.path();
-        let pki = Pki::make(path.join("pki"));
-        write_files(settings, path, &pki);
+        let pki = Arc::new(Pki::make(path.join("pki")));
+        let (host_netns, dpu_netns) = (root("host"), root("dpu"));
+        let seat = settings.seat();
+        let host = Host::new(Arc::clone(&host_netns), path, seat, &pki, (settings, ""));
+        dpu::prepare(path, settings, &[seat], &pki);
         prepare(path);
-        let card = Card::plug(settings, path);
-        let proxy = settings
-            .proxied
-            .then(|| Proxy::start(&card.host, PROXY.parse().unwrap(), DPU.parse().unwrap()));
+        let card = Card::between(host_netns, dpu_netns, Plan::of(settings, seat), path);
+        let proxy = settings.proxied.then(|| host.start_proxy());
         let service = start_service(&card.dpu, path);
-        let agent = start_agent(&card.host, path);
-        let lab = Self { agent, service, card, pki, proxy, held: None, folder };
+        let agent = host.start_agent(None);
+        let lab = Self { agent, service, card, pki, host, proxy, held: None, folder };
         lab.wait_until_good();
         lab
-    }
-
-    /// Waits until agent and service have a session and STATUS is good.
-    ///
-    /// # Panics
-    /// When it stays bad.
-    pub fn wait_until_good(&self) {
-        self.operator().wait_for_host("node-1", LIMIT);
-        wait_for("a good STATUS", LIMIT, || self.status().status.success().then_some(()));
-    }
-
-    /// The folder of configuration, logs and state.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// The agent's socket.
-    #[must_use]
-    pub fn socket(&self) -> PathBuf {
-        self.path().join("agent.sock")
     }
 
     /// The network between host and DPU, of a lab that is `proxied`.
@@ -103,63 +79,6 @@ impl Lab {
     #[must_use]
     pub fn proxy(&self) -> &Proxy {
         self.proxy.as_ref().expect("a proxied lab")
-    }
-
-    /// The network configuration that a runtime passes for `network`.
-    #[must_use]
-    pub fn configuration(&self, network: &str) -> Value {
-        cni::configuration(network, &self.socket())
-    }
-
-    /// ADD of `interface` in `pod`, whose container id is its name.
-    #[must_use]
-    pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
-        self.call("ADD", network, pod, interface)
-    }
-
-    /// DEL likewise.
-    #[must_use]
-    pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
-        self.call("DEL", network, pod, interface)
-    }
-
-    /// Any verb of an attachment.
-    #[must_use]
-    pub fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
-        let call = Call::new(verb, &self.configuration(network));
-        self.execute(&call.of(pod.name(), Some(&pod.path()), interface))
-    }
-
-    /// STATUS of the network `blue`.
-    #[must_use]
-    pub fn status(&self) -> Answer {
-        self.execute(&Call::new("STATUS", &self.configuration("blue")))
-    }
-
-    /// Executes the plugin in the host's namespace, from the lab's `bin` if it is there.
-    #[must_use]
-    pub fn execute(&self, call: &Call) -> Answer {
-        call.execute_command(self.card.host.command(installed("host-shim", self.path())))
-    }
-
-    /// The operator `admin`.
-    #[must_use]
-    pub fn operator(&self) -> Operator<'_> {
-        self.dpuctl_as("operator", "admin")
-    }
-
-    /// `dpuctl` with another certificate.
-    ///
-    /// # Panics
-    /// When its configuration can't be written.
-    #[must_use]
-    pub fn dpuctl_as(&self, role: &str, name: &str) -> Operator<'_> {
-        let configuration = self.path().join(format!("dpuctl-{role}-{name}.toml"));
-        let tls = self.pki.section(role, name);
-        let endpoint = format!("{}:7443", dpu_address(self.card.plan.controller));
-        let text = format!("endpoint = {endpoint:?}\ndpu = \"dpu-1\"\n{tls}");
-        fs::write(&configuration, text).unwrap();
-        Operator { netns: &self.card.host, configuration }
     }
 
     /// Starts the service again after it ended.
@@ -181,13 +100,7 @@ impl Lab {
     /// An agent to put in the place of one that has ended.
     #[must_use]
     pub fn another_agent(&self) -> Program {
-        let (host, folder) = (&self.card.host, self.folder.path());
-        match &self.held {
-            None => start_agent(host, folder),
-            Some(held) => with_agent(folder, |name, arguments, environment| {
-                Program::start_on(held, name, host, folder, arguments, environment)
-            }),
-        }
+        self.host.start_agent(self.held.as_ref())
     }
 
     /// From here on the agent's socket is held for it, as systemd does, and it is started anew.
@@ -206,21 +119,13 @@ impl Lab {
         self.card.reset(self.folder.path());
     }
 
-    /// Gives the host another boot id, as a reboot does; the agent has to be started again.
-    ///
-    /// # Panics
-    /// When the file can't be written.
-    pub fn new_boot_id(&self, id: &str) {
-        fs::write(self.path().join("boot-id"), id).unwrap();
-    }
-
     /// Makes the named step of `dpu-service` or `host-shim-agent` fail (`fail`) or kill its program (`kill`)
     /// once, after its work.
     ///
     /// # Panics
     /// When the file can't be written.
     pub fn arm(&self, program: &str, how: &str, step: &str) -> PathBuf {
-        arm(self.path(), program, how, step)
+        faults::arm(self.path(), program, how, step)
     }
 
     /// Has `dpu-service` or `host-shim-agent` write down the points of its steps that it passes, and
@@ -229,9 +134,7 @@ impl Lab {
     /// # Panics
     /// When the file can't be written.
     pub fn trace(&self, program: &str) -> PathBuf {
-        let file = faults(self.path(), program).join("trace");
-        fs::write(&file, "").unwrap();
-        file
+        faults::trace(self.path(), program)
     }
 
     /// Rewrites the service's configuration file.
@@ -258,52 +161,41 @@ impl Lab {
     pub fn agent_ends(&mut self) -> ExitStatus {
         wait_for("the agent's end", LIMIT, || self.agent.ended())
     }
-}
 
-pub(crate) fn arm(folder: &Path, program: &str, how: &str, step: &str) -> PathBuf {
-    let file = faults(folder, program).join(format!("{how}-{step}"));
-    fs::write(&file, "").unwrap();
-    file
-}
+    /// Asserts all five invariants, giving the background a while to settle.
+    ///
+    /// # Panics
+    /// When one is still broken, naming each breach.
+    pub fn assert_invariants(&self) {
+        self.scene().assert_invariants();
+    }
 
-fn write_files(settings: &Settings, folder: &Path, pki: &Pki) {
-    fs::write(folder.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
-    fs::write(folder.join("dpu-service.toml"), settings.service_file(folder, pki)).unwrap();
-    fs::write(folder.join("host-shim.toml"), settings.agent_file(folder, pki)).unwrap();
-    for program in ["dpu-service", "host-shim-agent"] {
-        fs::create_dir(faults(folder, program)).unwrap();
+    /// Asserts the invariants, and that nothing is attached.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn assert_clean_slate(&self) {
+        self.scene().assert_clean_slate();
+    }
+
+    /// Attachments of that state, such as `ATTACHED`.
+    #[must_use]
+    pub fn attachments_in(&self, state: &str) -> usize {
+        let state = format!("ATTACHMENT_STATE_{state}");
+        let attachments = self.operator().get("attachments");
+        attachments.iter().filter(|attachment| attachment["state"] == state.as_str()).count()
+    }
+
+    pub(crate) fn scene(&self) -> Scene<'_> {
+        Scene::of(&self.host, &self.card, vec![&self.card.host, &self.card.dpu])
     }
 }
 
-fn faults(folder: &Path, program: &str) -> PathBuf {
-    folder.join(format!("faults-{program}"))
-}
+/// What is called from a lab's host is called from the lab.
+impl Deref for Lab {
+    type Target = Host;
 
-pub(crate) fn start_service(dpu: &Netns, folder: &Path) -> Program {
-    let configuration = folder.join("dpu-service.toml");
-    let arguments = ["--config".as_ref(), configuration.as_os_str()];
-    let faults = faults(folder, "dpu-service");
-    Program::start("dpu-service", dpu, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])
-}
-
-pub(crate) fn start_agent(host: &Netns, folder: &Path) -> Program {
-    with_agent(folder, |name, arguments, environment| {
-        Program::start(name, host, folder, arguments, environment)
-    })
-}
-
-/// Its name, its arguments and the environment that it runs in.
-fn with_agent(
-    folder: &Path,
-    start: impl FnOnce(&'static str, [&OsStr; 2], &[(&str, &Path)]) -> Program,
-) -> Program {
-    let configuration = folder.join("host-shim.toml");
-    let faults = faults(folder, "host-shim-agent");
-    let unit = AGENT_UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
-    let variables = unit.filter_map(|variable| variable.split_once('='));
-    let environment: Vec<_> = variables
-        .map(|(name, value)| (name, Path::new(value)))
-        .chain([("OFFLOAD_FAULTS", faults.as_path())])
-        .collect();
-    start("host-shim-agent", ["--config".as_ref(), configuration.as_os_str()], &environment)
+    fn deref(&self) -> &Host {
+        &self.host
+    }
 }

@@ -1,5 +1,9 @@
 //! What crosses crates: a whole set-up of real programs in network namespaces, and what is true of
 //! it whatever happens, seen by foreign tools.
+//!
+//! A set-up is made of parts: a [`Host`], on which everything is called and the agent runs; a [`Card`]; a
+//! [`Dpu`], where the service runs. [`Lab`] has one of each, [`Fleet`] several, and of [`ArmLab`] the DPU is
+//! a machine of its own.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![allow(
@@ -14,8 +18,12 @@ mod arm;
 mod breach;
 mod card;
 mod cni;
+mod command;
+mod dpu;
+mod faults;
 mod fleet;
 mod halves;
+mod host;
 mod invariants;
 mod lab;
 mod netns;
@@ -33,13 +41,16 @@ mod wait;
 pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
 pub use cni::{Answer, Call, TIME_LIMIT};
-pub use fleet::{Agent, Dpu, DpuPlan, Fleet, UPLINK};
+pub use command::run;
+pub use dpu::Dpu;
+pub use fleet::{Agent, DpuPlan, Fleet, UPLINK};
+pub use host::Host;
 pub use invariants::{Keeper, Scene};
 pub use lab::Lab;
 pub use netns::Netns;
 pub use operator::Operator;
 pub use pki::Pki;
-pub use process::{Program, program, run};
+pub use process::{Program, program};
 pub use proxy::{Fault, Proxy};
 pub use settings::{CardKind, METRICS, Settings};
 pub use wait::{eventually, wait_for};

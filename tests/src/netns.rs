@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::process::run;
+use crate::command::run;
 
 /// A network namespace of its own name, deleted when dropped.
 #[derive(Debug)]

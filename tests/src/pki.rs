@@ -40,9 +40,11 @@ impl Pki {
         pki
     }
 
-    /// Whether there is a certificate `<role>-<name>`.
-    pub(crate) fn has(&self, role: &str, name: &str) -> bool {
-        self.certificate(role, name).exists()
+    /// Issues the certificate `<role>-<name>` unless there is one.
+    pub(crate) fn issue_once(&self, role: &str, name: &str) {
+        if !self.certificate(role, name).exists() {
+            self.issue(role, name);
+        }
     }
 
     /// Issues one more certificate: `<role>-<name>`.

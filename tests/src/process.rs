@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{Netns, wait_for};
+use crate::{Netns, command::run, wait_for};
 
 /// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(60);
@@ -44,15 +44,6 @@ pub fn program(name: &str) -> PathBuf {
         path.display()
     );
     path
-}
-
-/// Runs a command to its end.
-///
-/// # Panics
-/// When it can't be started.
-#[must_use]
-pub fn run(command: &mut Command) -> Output {
-    command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// The steps that the program `name` names itself, so that none is forgotten.

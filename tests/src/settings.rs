@@ -7,9 +7,6 @@ use crate::Pki;
 /// Networks of most tests: blue, green, wire and tiny.
 const NETWORKS: &str = include_str!("../fixtures/networks.toml");
 
-/// Where the service listens.
-pub(crate) const DPU: &str = "192.168.100.2:7443";
-
 /// The DPU's end of the management link of the card that is this controller.
 pub(crate) fn dpu_address(controller: u32) -> String {
     format!("192.168.{}.2", 100 + controller)
@@ -160,7 +157,7 @@ impl Settings {
     }
 
     /// Where a lab's card sits.
-    fn seat(&self) -> Seat {
+    pub(crate) fn seat(&self) -> Seat {
         Seat { controller: self.controller, ..Seat::ONLY }
     }
 

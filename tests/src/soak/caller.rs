@@ -15,13 +15,13 @@ use super::{
     plan::{Action, Network, Operation, Pause, Wish},
     proof::References,
 };
-use crate::{Answer, Call, halves::Site};
+use crate::{Answer, Call, Host};
 
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     pub(crate) ledger: &'a mut Ledger,
-    pub(crate) site: &'a Site<'a>,
+    pub(crate) site: &'a Host,
     pub(crate) common: &'a Common,
     /// Whom each pod's traffic has to reach. `None`: none is sent.
     pub(crate) references: Option<&'a References>,
@@ -119,7 +119,7 @@ impl Caller<'_> {
 
     fn execute_suspended(&self, call: &Call, pause: Pause) -> Answer {
         self.common.tally.suspensions.fetch_add(1, Relaxed);
-        call.execute_suspended(self.site.host, pause.after, pause.lasting)
+        call.execute_suspended(self.site.netns(), pause.after, pause.lasting)
     }
 
     fn call(&self, verb: &str, network: &str) -> Call {

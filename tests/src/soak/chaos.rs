@@ -136,8 +136,8 @@ impl Chaos<'_> {
     }
 
     fn cut(&mut self, host: usize, lasting: Duration) {
-        let dpu = self.machines.dpu;
-        let own = self.machines.hosts[host].plan.management_link();
+        let dpu = &self.machines.dpu.netns;
+        let own = self.machines.hosts[host].card.management_link();
         // A card that was reset just now has none yet.
         wait_for("the management link", LIMIT, || {
             dpu.json("ip", &["link"]).iter().any(|link| link["ifname"] == own).then_some(())

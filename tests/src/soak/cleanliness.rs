@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::Command};
 
 use serde_json::Value;
 
-use crate::{Netns, card::host_end, process::run};
+use crate::{Netns, card::host_end, command::run};
 
 /// What is another after a reset, or counts what went by, or is by whom a name or an address was given.
 const VOLATILE: [&str; 15] = [

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::plan::INTERFACES;
-use crate::{Netns, process::run, scenarios::pods::addresses_with_prefix};
+use crate::{Netns, command::run, scenarios::pods::addresses_with_prefix};
 
 /// With two interfaces in one network each answers for its own addresses only, as their owner sets it.
 const SEVERAL_INTERFACES: &str = "cd /proc/sys/net/ipv4/conf && echo 1 >all/arp_ignore && \

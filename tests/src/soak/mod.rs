@@ -308,7 +308,7 @@ impl Soak {
         let (sites, _) = self.fleet.split();
         for ledger in &mut self.ledgers {
             let caller = Caller {
-                site: &sites[ledger.host],
+                site: sites[ledger.host],
                 ledger,
                 common: &self.common,
                 references: self.references.as_ref(),

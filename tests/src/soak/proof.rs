@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, process::Command, time::Duration};
 use serde_json::Value;
 
 use super::ledger::{Ledger, Promise, Sandbox};
-use crate::{Fleet, Netns, eventually, process::run};
+use crate::{Fleet, Netns, command::run, eventually};
 
 /// What a packet carries: more than all that is on an idle network meanwhile.
 const PAYLOAD: u64 = 1000;

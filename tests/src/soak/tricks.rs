@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::dice::Dice;
-use crate::process::run;
+use crate::command::run;
 
 /// Shell commands, with the interface as `$link`, another namespace as `$elsewhere` and an object file
 /// with an XDP program as `$xdp`. What changes the link's name or ends it comes last. The alias is what a

@@ -65,7 +65,7 @@ impl Caller<'_> {
     ) {
         let configuration = self.wanted(pod, interface, network, Wish::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
-        let answer = call.execute_and_kill(self.site.host, death.after);
+        let answer = call.execute_and_kill(self.site.netns(), death.after);
         self.note_added_or_dead(pod, interface, &configuration, &answer);
         if death.then == Then::Del {
             self.del(pod, interface, true);
@@ -83,7 +83,7 @@ impl Caller<'_> {
         let call = self.call_to_add(pod, interface, &configuration);
         let site = self.site;
         let (dying, living) = thread::scope(|scope| {
-            let dying = scope.spawn(|| call.execute_and_kill(site.host, death.after));
+            let dying = scope.spawn(|| call.execute_and_kill(site.netns(), death.after));
             let living = site.execute(&call);
             (dying.join().expect("an ADD"), living)
         });

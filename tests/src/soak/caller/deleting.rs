@@ -20,7 +20,7 @@ impl Caller<'_> {
 
     pub(super) fn del_dying(&mut self, pod: usize, interface: usize, death: Death) {
         let answer = self.call_to_del(pod, interface, true);
-        let answer = answer.execute_and_kill(self.site.host, death.after);
+        let answer = answer.execute_and_kill(self.site.netns(), death.after);
         if !answer.is_killed() {
             return self.note_deleted(pod, interface, &answer);
         }

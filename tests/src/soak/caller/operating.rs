@@ -15,7 +15,7 @@ impl Caller<'_> {
             return;
         }
         let place = format!("{} {}", sandbox.container, port.interface);
-        let listed = self.site.operator.dpuctl(&["get", "attachments", "-o", "json"]);
+        let listed = self.site.operator().dpuctl(&["get", "attachments", "-o", "json"]);
         let list: Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
         let attachments = list["attachments"].as_array().into_iter().flatten();
         let mut own = attachments.filter(|attachment| {
@@ -29,7 +29,7 @@ impl Caller<'_> {
             }
             return;
         };
-        let released = self.site.operator.dpuctl(&["release", id, "--reason", "soak", "--yes"]);
+        let released = self.site.operator().dpuctl(&["release", id, "--reason", "soak", "--yes"]);
         self.refused_in_quiet("release", &released);
         let port = &mut self.ledger.pods[pod].ports[interface];
         if released.status.success() { port.state = State::Leaving } else { port.doubt() }
@@ -41,15 +41,15 @@ impl Caller<'_> {
             "name": name,
             "subnets": [{ "cidr": format!("10.{}.0.0/24", 100 + self.ledger.caller) }],
         });
-        let file = self.site.folder.join(format!("{name}.json"));
+        let file = self.site.path().join(format!("{name}.json"));
         fs::write(&file, network.to_string()).expect("write a network");
-        let applied = self.site.operator.dpuctl(&["apply", "-f", &text(&file)]);
+        let applied = self.site.operator().dpuctl(&["apply", "-f", &text(&file)]);
         self.refused_in_quiet("apply", &applied);
     }
 
     pub(super) fn delete(&self) {
         let name = self.ledger.own_network();
-        let deleted = self.site.operator.dpuctl(&["delete", "network", &name]);
+        let deleted = self.site.operator().dpuctl(&["delete", "network", &name]);
         let ports = self.ledger.sandboxes().flat_map(|sandbox| &sandbox.ports);
         let in_use = ports.filter(|port| port.network == name && port.promise().is_some()).count();
         if deleted.status.success() && in_use > 0 {

@@ -1,0 +1,188 @@
+//! A host, as a part of every lab: where a runtime executes the plugin, from where operators ask the host's
+//! DPU, and where its agent is started.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{
+    Answer, Call, Netns, Operator, Pki, Program, Proxy, Settings, cni, faults,
+    process::installed,
+    settings::{PROXY, Seat},
+    wait_for,
+};
+
+/// How long programs may take to come up or to agree, on an emulated machine that shares its
+/// processors with others.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// The agent's program.
+const AGENT: &str = "host-shim-agent";
+
+/// The agent runs in the environment that systemd gives it.
+const UNIT: &str = include_str!("../../configs/systemd/dpu-offload-agent.service");
+
+/// A host and its place at a DPU. Whose part it is has its agent.
+#[derive(Debug)]
+pub struct Host {
+    netns: Arc<Netns>,
+    /// The agent's configuration, log and state.
+    folder: PathBuf,
+    seat: Seat,
+    pki: Arc<Pki>,
+}
+
+impl Host {
+    /// A host whose folder has all that its agent needs, with further keys of `[vf_source]`.
+    pub(crate) fn new(
+        netns: Arc<Netns>,
+        folder: &Path,
+        seat: Seat,
+        pki: &Arc<Pki>,
+        (settings, vf_source): (&Settings, &str),
+    ) -> Self {
+        let host = Self { netns, folder: folder.to_owned(), seat, pki: Arc::clone(pki) };
+        pki.issue_once("host", seat.host);
+        let file = settings.agent_file_of(&seat, vf_source, folder, pki);
+        fs::write(folder.join("host-shim.toml"), file).unwrap();
+        host.new_boot_id("7d0c4ae0-0000-4000-8000-000000000001\n");
+        faults::prepare(folder, AGENT);
+        host.write_dpuctl_file("operator", "admin");
+        host
+    }
+
+    /// Its root namespace.
+    #[must_use]
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    pub(crate) fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    /// The folder of its agent's configuration, log and state.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The agent's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("agent.sock")
+    }
+
+    /// The network configuration that a runtime passes for `network`.
+    #[must_use]
+    pub fn configuration(&self, network: &str) -> Value {
+        cni::configuration(network, &self.socket())
+    }
+
+    /// ADD of `interface` in `pod`, whose container id is its name.
+    #[must_use]
+    pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
+        self.call("ADD", network, pod, interface)
+    }
+
+    /// DEL likewise.
+    #[must_use]
+    pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
+        self.call("DEL", network, pod, interface)
+    }
+
+    /// Any verb of an attachment.
+    #[must_use]
+    pub fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
+        let call = Call::new(verb, &self.configuration(network));
+        self.execute(&call.of(pod.name(), Some(&pod.path()), interface))
+    }
+
+    /// STATUS of the network `blue`.
+    #[must_use]
+    pub fn status(&self) -> Answer {
+        self.execute(&Call::new("STATUS", &self.configuration("blue")))
+    }
+
+    /// Executes the plugin in its namespace, from its folder's `bin` if it is there.
+    #[must_use]
+    pub fn execute(&self, call: &Call) -> Answer {
+        call.execute_command(self.netns.command(installed("host-shim", &self.folder)))
+    }
+
+    /// The operator `admin` of its DPU.
+    #[must_use]
+    pub fn operator(&self) -> Operator<'_> {
+        Operator::new(&self.netns, self.dpuctl_file("operator", "admin"))
+    }
+
+    /// `dpuctl` with another certificate.
+    ///
+    /// # Panics
+    /// When its configuration can't be written.
+    #[must_use]
+    pub fn dpuctl_as(&self, role: &str, name: &str) -> Operator<'_> {
+        self.write_dpuctl_file(role, name);
+        Operator::new(&self.netns, self.dpuctl_file(role, name))
+    }
+
+    fn write_dpuctl_file(&self, role: &str, name: &str) {
+        let (endpoint, dpu) = (self.seat.endpoint(), self.seat.dpu);
+        let tls = self.pki.section(role, name);
+        let text = format!("endpoint = {endpoint:?}\ndpu = {dpu:?}\n{tls}");
+        fs::write(self.dpuctl_file(role, name), text).unwrap();
+    }
+
+    fn dpuctl_file(&self, role: &str, name: &str) -> PathBuf {
+        self.folder.join(format!("dpuctl-{role}-{name}.toml"))
+    }
+
+    /// Waits until agent and service have a session and STATUS is good.
+    ///
+    /// # Panics
+    /// When it stays bad.
+    pub fn wait_until_good(&self) {
+        self.operator().wait_for_host(self.seat.host, LIMIT);
+        let is_good = || self.status().status.success().then_some(());
+        wait_for(&format!("a good STATUS of {:?}", self.seat), LIMIT, is_good);
+    }
+
+    /// Gives it another boot id, as a reboot does; the agent has to be started again.
+    ///
+    /// # Panics
+    /// When the file can't be written.
+    pub fn new_boot_id(&self, id: &str) {
+        fs::write(self.folder.join("boot-id"), id).unwrap();
+    }
+
+    /// Starts the network between it and its DPU, which agents use whose settings are `proxied`.
+    pub(crate) fn start_proxy(&self) -> Proxy {
+        let dpu = self.seat.endpoint().parse().unwrap();
+        Proxy::start(&self.netns, PROXY.parse().unwrap(), dpu)
+    }
+
+    /// Starts its agent, on a socket that is held for it, as systemd does, or on one of its own.
+    pub(crate) fn start_agent(&self, held: Option<&UnixListener>) -> Program {
+        let configuration = self.folder.join("host-shim.toml");
+        let arguments: [&OsStr; 2] = ["--config".as_ref(), configuration.as_os_str()];
+        let faults = faults::folder(&self.folder, AGENT);
+        let unit = UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
+        let variables = unit.filter_map(|variable| variable.split_once('='));
+        let environment: Vec<_> = variables
+            .map(|(name, value)| (name, Path::new(value)))
+            .chain([("OFFLOAD_FAULTS", faults.as_path())])
+            .collect();
+        let (netns, folder) = (&self.netns, &self.folder);
+        match held {
+            None => Program::start(AGENT, netns, folder, arguments, &environment),
+            Some(held) => Program::start_on(held, AGENT, netns, folder, arguments, &environment),
+        }
+    }
+}
