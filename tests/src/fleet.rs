@@ -158,6 +158,11 @@ impl Fleet {
         (callers, Machines { hosts, dpu: &mut self.dpus[0] })
     }
 
+    /// The host of each agent.
+    pub(crate) fn hosts(&self) -> Vec<&Host> {
+        self.agents.iter().map(|agent| &agent.host).collect()
+    }
+
     /// Cuts the wire between a DPU and the switch.
     pub fn cut_wire(&self, dpu: usize) {
         self.set_wire(dpu, "down");

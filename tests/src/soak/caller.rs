@@ -6,34 +6,29 @@ mod common;
 mod deleting;
 mod operating;
 mod proving;
+mod world;
 
-use std::sync::atomic::Ordering::Relaxed;
-
-pub(crate) use self::common::Common;
+use self::proving::Prover;
+pub(crate) use self::{
+    common::{Common, Tally},
+    world::World,
+};
 use super::{
     ledger::{Ledger, State},
-    plan::{Action, Network, Operation, Pause, Wish},
-    proof::References,
+    plan::{Action, Network, Operation, Wish},
+    proof::Ports,
 };
-use crate::{Answer, Call, Host};
 
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     pub(crate) ledger: &'a mut Ledger,
-    pub(crate) site: &'a Host,
-    pub(crate) common: &'a Common,
-    /// Whom each pod's traffic has to reach. `None`: none is sent.
-    pub(crate) references: Option<&'a References>,
-    /// An object file with an XDP program, where the kernel takes one.
-    pub(crate) xdp: &'a str,
-    /// Nothing goes wrong: what fails now is a fault of ours.
-    pub(crate) quiet: bool,
+    pub(crate) world: World<'a>,
 }
 
 impl Caller<'_> {
     pub(crate) fn perform(&mut self, operation: Operation) {
-        let common = self.common;
+        let common = self.world.common;
         if matches!(operation.action, Action::Collect) {
             let _alone = common.collecting.write().unwrap();
             return self.collect(operation.pod, operation.interface);
@@ -64,14 +59,14 @@ impl Caller<'_> {
                 self.del(pod, interface, true);
                 self.del(pod, interface, false);
             }
-            Action::DelUnknown => self.del_unknown(),
+            Action::DelUnknown => self.world.del_unknown(),
             Action::Check => self.check(pod, interface),
-            Action::Status => self.status(),
+            Action::Status => self.world.status(),
             Action::EndNetns { late } => self.end_netns(pod, late),
             Action::Replace => self.ledger.replace(pod),
-            Action::Release => self.release(pod, interface),
-            Action::Apply => self.apply(),
-            Action::Delete => self.delete(),
+            Action::Release => operating::release(self.world, self.ledger, pod, interface),
+            Action::Apply => operating::apply(self.world, self.ledger),
+            Action::Delete => operating::delete(self.world, self.ledger),
             Action::Collect => unreachable!("is done alone"),
         }
     }
@@ -117,12 +112,12 @@ impl Caller<'_> {
         }
     }
 
-    fn execute_suspended(&self, call: &Call, pause: Pause) -> Answer {
-        self.common.tally.suspensions.fetch_add(1, Relaxed);
-        call.execute_suspended(self.site.netns(), pause.after, pause.lasting)
+    /// Each promised interface has its network, and no other VF gets what is its own.
+    pub(crate) fn prove_all(&self, ports: &Ports) {
+        self.prover().prove_all(ports);
     }
 
-    fn call(&self, verb: &str, network: &str) -> Call {
-        Call::new(verb, &self.site.configuration(network))
+    fn prover(&self) -> Prover<'_> {
+        Prover::new(self.world, self.ledger)
     }
 }

@@ -1,133 +1,54 @@
 //! Random operations by several callers while programs are killed, the network is cut and the card is
 //! reset; every so often all comes to rest, and what was promised is compared with what is there.
 //!
+//! `callers` call, `chaos` breaks what is around them, and at each rest `audit` and `proof` check.
+//!
 //! What is done is drawn from a seed, so that it can be done again; in which order the kernel lets the
 //! callers go is its own affair.
 
 mod audit;
 mod caller;
+mod callers;
 mod chaos;
 mod cleanliness;
 mod dice;
 mod hazards;
 mod ledger;
+mod outcome;
 mod plan;
 mod proof;
 mod tricks;
 #[path = "../../../crates/netlink/tests/support/xdp.rs"]
 mod xdp;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
-    time::Instant,
-};
+use std::{path::PathBuf, time::Instant};
 
-use tempfile::TempDir;
-
-pub use self::hazards::Hazard;
 use self::{
     audit::Originals,
-    caller::{Caller, Common},
-    chaos::{Chaos, Points, Toll},
-    dice::Dice,
-    ledger::Ledger,
-    plan::{CALLERS, PODS, Round},
-    proof::{Ports, References},
+    callers::Callers,
+    chaos::{Chaos, Points},
+    outcome::Counts,
+    plan::{Round, Schedule},
+    proof::Ports,
 };
-use crate::{
-    DpuPlan, Fleet, Settings,
-    breach::{Breach, Harm},
-};
+pub use self::{hazards::Hazard, outcome::Outcome};
+use crate::{DpuPlan, Fleet, Settings};
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
 /// What the hosts are called. There are no more.
 const HOSTS: [&str; 3] = ["node-1", "node-2", "node-3"];
-/// Networks whose pods prove theirs by traffic to a pod that is always there.
-const REFERENCES: [&str; 4] = ["blue", "green", "wire", "tiny"];
-
-/// What came of a soak. Its text is the last line that `hack/soak` prints.
-#[derive(Debug)]
-pub struct Outcome {
-    operations: usize,
-    toll: Toll,
-    counts: Counts,
-    breaches: Vec<Breach>,
-}
-
-/// What its pods and callers have done besides.
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    hostile: u64,
-    dead: u64,
-    suspensions: u64,
-    pings: u64,
-    /// What they have tried on their interfaces, and whether the kernel let it pass.
-    tricks: BTreeMap<&'static str, bool>,
-}
-
-impl Outcome {
-    /// Whether nothing is broken.
-    #[must_use]
-    pub fn is_good(&self) -> bool {
-        self.breaches.is_empty()
-    }
-
-    /// What pods have tried on their interfaces in vain.
-    pub fn refused_tricks(&self) -> impl Iterator<Item = &'static str> {
-        let refused = self.counts.tricks.iter().filter(|(_, passed)| !**passed);
-        refused.map(|(trick, _)| *trick)
-    }
-
-    /// What is broken, a line each.
-    #[must_use]
-    pub fn breaches(&self) -> String {
-        self.breaches.iter().map(|breach| format!("{breach}\n")).collect()
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
-        let Counts { hostile, dead, suspensions, pings, .. } = &self.counts;
-        write!(
-            out,
-            "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
-             {suspensions} suspensions, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
-             {} without network",
-            self.operations,
-            self.toll.kills,
-            self.toll.cuts,
-            count(Harm::Lost),
-            count(Harm::Leaked),
-            count(Harm::Doubled),
-            count(Harm::Unclean),
-            count(Harm::WithoutNetwork)
-        )
-    }
-}
 
 /// A soak that goes on.
 #[derive(Debug)]
 pub struct Soak {
     fleet: Fleet,
-    hazards: Vec<Hazard>,
-    /// Of each caller, and at last of the references.
-    ledgers: Vec<Ledger>,
-    references: Option<References>,
-    originals: Originals,
-    xdp: Option<(TempDir, PathBuf)>,
-    common: Common,
-    dice: Dice,
+    callers: Callers,
+    schedule: Schedule,
     points: Points,
+    originals: Originals,
     started: Instant,
-    planned: usize,
     outcome: Outcome,
-    rounds: usize,
 }
 
 impl Soak {
@@ -140,28 +61,16 @@ impl Soak {
     pub fn start(hosts: usize, operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
         let mut fleet = fleet_of(&HOSTS[..hosts]);
         fleet.keep_folder(true);
-        let outcome = Outcome {
-            operations: 0,
-            toll: Toll::default(),
-            counts: Counts::default(),
-            breaches: Vec::new(),
-        };
         let mut soak = Self {
-            hazards: hazards.to_vec(),
-            ledgers: Vec::new(),
-            references: None,
-            originals: Originals::of(&fleet),
-            xdp: xdp::may_be_attached().then(xdp::dropping_program),
-            common: Common::default(),
-            dice: Dice::new(seed),
+            callers: Callers::new(hosts, hazards.contains(&Hazard::Traffic)),
+            schedule: Schedule::new(operations, seed, hazards),
             points: Points::ask(),
+            originals: Originals::of(&fleet),
             started: Instant::now(),
-            planned: operations,
-            outcome,
-            rounds: 0,
+            outcome: Outcome::default(),
             fleet,
         };
-        soak.begin();
+        soak.callers.attach_references(&soak.fleet.hosts());
         soak
     }
 
@@ -176,12 +85,11 @@ impl Soak {
     /// # Panics
     /// When a program does not come up again, or crashes by itself.
     pub fn advance(&mut self) -> bool {
-        let left = self.planned - self.outcome.operations;
-        if left == 0 || !self.outcome.is_good() {
+        if !self.outcome.is_good() {
             return false;
         }
-        let round = Round::draw(&mut self.dice, left, self.fleet.agents.len(), &self.hazards);
-        self.rounds += 1;
+        let (done, hosts) = (self.outcome.operations, self.fleet.agents.len());
+        let Some(round) = self.schedule.next(done, hosts) else { return false };
         if let Some(host) = round.reboots {
             self.reboot(host);
         }
@@ -198,7 +106,7 @@ impl Soak {
     #[must_use]
     pub fn end(mut self) -> Outcome {
         if self.outcome.is_good() {
-            self.by_each_caller(|mut caller| caller.leave());
+            self.callers.each(&self.fleet.hosts(), |mut caller| caller.leave());
             self.look();
         }
         self.fleet.keep_folder(!self.outcome.is_good());
@@ -214,8 +122,8 @@ impl Soak {
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
              {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, {} pings; \
              {per_second:.0} operations a second",
-            self.planned,
-            self.rounds,
+            self.schedule.planned(),
+            self.schedule.rounds(),
             toll.kills,
             toll.cuts,
             toll.delays,
@@ -232,7 +140,7 @@ impl Soak {
     /// How many rounds there were, the present one included.
     #[must_use]
     pub fn rounds(&self) -> usize {
-        self.rounds
+        self.schedule.rounds()
     }
 
     /// How many operations are done.
@@ -242,121 +150,47 @@ impl Soak {
     }
 
     fn run(&mut self, round: &Round) {
-        let done = AtomicBool::new(false);
-        let quiet = round.is_quiet();
-        let xdp = xdp_of(&self.xdp);
-        let references = self.references.as_ref();
-        let (sites, machines) = self.fleet.split();
-        let (common, sites, done) = (&self.common, &sites, &done);
-        let toll = &mut self.outcome.toll;
-        let mut chaos = Chaos { machines, points: &self.points, toll, common };
-        thread::scope(|scope| {
-            let chaos = scope.spawn(move || chaos.wreak(&round.faults, done));
-            let callers: Vec<_> = self
-                .ledgers
-                .iter_mut()
-                .zip(&round.operations)
-                .map(|(ledger, operations)| {
-                    let site = &sites[ledger.host];
-                    scope.spawn(move || {
-                        let mut caller = Caller { ledger, site, common, references, xdp, quiet };
-                        operations.iter().for_each(|operation| caller.perform(*operation));
-                    })
-                })
-                .collect();
-            let ended: Vec<_> = callers.into_iter().map(thread::ScopedJoinHandle::join).collect();
-            done.store(true, Ordering::Release);
-            chaos.join().expect("the faults");
-            ended.into_iter().for_each(|ended| ended.expect("a caller"));
+        let Self { fleet, callers, points, outcome, .. } = self;
+        let (hosts, machines) = fleet.split();
+        let toll = &mut outcome.toll;
+        callers.perform(&hosts, round, |common, done| {
+            Chaos { machines, points, toll, common }.wreak(&round.faults, done);
         });
     }
 
     /// Brings all to rest, and compares.
     fn look(&mut self) {
         self.fleet.wait_until_good();
-        self.by_each_caller(|mut caller| caller.settle());
-        let breaches = audit::breaches(&self.fleet, &self.ledgers, &self.originals);
+        self.callers.each(&self.fleet.hosts(), |mut caller| caller.settle());
+        let breaches = audit::breaches(&self.fleet, self.callers.ledgers(), &self.originals);
         let is_at_rest = breaches.is_empty();
         self.outcome.breaches.extend(breaches);
         if is_at_rest {
             self.prove_all();
-            self.common.note_rest();
+            self.callers.common().note_rest();
         }
-        self.outcome.breaches.extend(self.common.take_breaches());
-        self.count();
+        let common = self.callers.common();
+        self.outcome.breaches.extend(common.take_breaches());
+        self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll);
     }
 
     /// Each pod has its network, whatever has been repaired, and no other VF gets what is its own.
     fn prove_all(&mut self) {
         let ports = Ports::of(&self.fleet);
-        self.by_each_caller(|caller| caller.prove_all(&ports));
-    }
-
-    fn count(&mut self) {
-        let tally = &self.common.tally;
-        let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        self.outcome.counts = Counts {
-            hostile: number(&tally.hostile),
-            dead: number(&tally.dead),
-            suspensions: number(&tally.suspensions) + self.outcome.toll.suspensions,
-            pings: number(&tally.pings),
-            tricks: tally.tricks.lock().expect("callers that go on").clone(),
-        };
-    }
-
-    fn by_each_caller(&mut self, work: impl Fn(Caller<'_>)) {
-        let (sites, _) = self.fleet.split();
-        for ledger in &mut self.ledgers {
-            let caller = Caller {
-                site: sites[ledger.host],
-                ledger,
-                common: &self.common,
-                references: self.references.as_ref(),
-                xdp: xdp_of(&self.xdp),
-                quiet: true,
-            };
-            work(caller);
-        }
-    }
-
-    /// All callers have fresh pods, spread over the hosts, and the references are attached.
-    fn begin(&mut self) {
-        let hosts = self.fleet.agents.len();
-        self.ledgers =
-            (0..CALLERS).map(|caller| Ledger::new(caller, caller % hosts, PODS)).collect();
-        if self.hazards.contains(&Hazard::Traffic) {
-            self.ledgers.push(Ledger::new(CALLERS, CALLERS % hosts, REFERENCES.len()));
-        }
-        self.attach_references();
-    }
-
-    fn attach_references(&mut self) {
-        // While they are attached there are none to be reached.
-        self.references = None;
-        self.by_each_caller(|mut caller| {
-            if caller.ledger.caller == CALLERS {
-                caller.attach_first_interfaces(&REFERENCES);
-            }
-        });
-        self.references = self.ledgers.get(CALLERS).map(References::of_pods);
+        self.callers.each(&self.fleet.hosts(), |caller| caller.prove_all(&ports));
     }
 
     /// All pods end with their host.
     fn reboot(&mut self, host: usize) {
         self.fleet.agents[host].program.crash();
         self.outcome.toll.kills += 1;
-        let is_of_host = |ledger: &&mut Ledger| ledger.host == host;
-        for ledger in self.ledgers.iter_mut().filter(is_of_host) {
-            let containers = ledger.sandboxes().map(|sandbox| sandbox.container.as_str());
-            self.common.forget_all(containers);
-            ledger.begin_anew();
-        }
+        self.callers.begin_anew_on(host);
         let agent = &mut self.fleet.agents[host];
-        agent.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.rounds));
+        agent.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.schedule.rounds()));
         agent.start();
         self.fleet.wait_until_good();
         // Those that stayed are as they were.
-        self.attach_references();
+        self.callers.attach_references(&self.fleet.hosts());
         self.look();
     }
 }
@@ -367,8 +201,4 @@ fn fleet_of(hosts: &[&'static str]) -> Fleet {
     let settings =
         Settings { cool_down: 1, quarantine_after: 100, proxied: true, ..Settings::with_vfs(vfs) };
     Fleet::start(&[DpuPlan { name: "dpu-1", hosts: hosts.to_vec(), settings }])
-}
-
-fn xdp_of(program: &Option<(TempDir, PathBuf)>) -> &str {
-    program.as_ref().and_then(|(_, path)| path.to_str()).unwrap_or_default()
 }

@@ -187,6 +187,39 @@ impl Round {
     }
 }
 
+/// The rounds of a soak.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    hazards: Vec<Hazard>,
+    dice: Dice,
+    planned: usize,
+    rounds: usize,
+}
+
+impl Schedule {
+    /// Rounds of so many operations together.
+    pub(crate) fn new(planned: usize, seed: u64, hazards: &[Hazard]) -> Self {
+        Self { hazards: hazards.to_vec(), dice: Dice::new(seed), planned, rounds: 0 }
+    }
+
+    /// The next round when so many operations are done. `None`: that was all.
+    pub(crate) fn next(&mut self, done: usize, hosts: usize) -> Option<Round> {
+        let left = self.planned - done;
+        self.rounds += usize::from(left > 0);
+        (left > 0).then(|| Round::draw(&mut self.dice, left, hosts, &self.hazards))
+    }
+
+    /// How many operations it has.
+    pub(crate) fn planned(&self) -> usize {
+        self.planned
+    }
+
+    /// How many rounds there were, the present one included.
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds
+    }
+}
+
 fn operation(dice: &mut Dice, hazards: &[Hazard]) -> Operation {
     let (pod, interface) = (dice.index(PODS), dice.index(INTERFACES.len()));
     let network = network(dice);

@@ -22,17 +22,17 @@ const REFUSALS: [u64; 5] = [101, 102, 103, 104, 106];
 impl Caller<'_> {
     pub(super) fn add(&mut self, pod: usize, interface: usize, network: Network, wish: Wish) {
         let configuration = self.wanted(pod, interface, network, wish);
-        let answer = self.site.execute(&self.call_to_add(pod, interface, &configuration));
+        let answer = self.world.host.execute(&self.call_to_add(pod, interface, &configuration));
         self.note_added(pod, interface, &configuration, &answer);
     }
 
     pub(super) fn add_twice(&mut self, pod: usize, interface: usize, network: Network) {
         let configuration = self.wanted(pod, interface, network, Wish::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
-        let site = self.site;
+        let host = self.world.host;
         let (one, other) = thread::scope(|scope| {
-            let one = scope.spawn(|| site.execute(&call));
-            let other = site.execute(&call);
+            let one = scope.spawn(|| host.execute(&call));
+            let other = host.execute(&call);
             (one.join().expect("an ADD"), other)
         });
         self.note_added_twice(pod, interface, &configuration, [one, other]);
@@ -51,7 +51,7 @@ impl Caller<'_> {
         for answer in failed.iter().chain(&added) {
             self.note_added(pod, interface, configuration, answer);
         }
-        if !self.quiet && !failed.is_empty() {
+        if !self.world.quiet && !failed.is_empty() {
             self.ledger.pods[pod].ports[interface].doubt();
         }
     }
@@ -65,7 +65,7 @@ impl Caller<'_> {
     ) {
         let configuration = self.wanted(pod, interface, network, Wish::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
-        let answer = call.execute_and_kill(self.site.netns(), death.after);
+        let answer = call.execute_and_kill(self.world.host.netns(), death.after);
         self.note_added_or_dead(pod, interface, &configuration, &answer);
         if death.then == Then::Del {
             self.del(pod, interface, true);
@@ -81,10 +81,10 @@ impl Caller<'_> {
     ) {
         let configuration = self.wanted(pod, interface, network, Wish::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
-        let site = self.site;
+        let host = self.world.host;
         let (dying, living) = thread::scope(|scope| {
-            let dying = scope.spawn(|| call.execute_and_kill(site.netns(), death.after));
-            let living = site.execute(&call);
+            let dying = scope.spawn(|| call.execute_and_kill(host.netns(), death.after));
+            let living = host.execute(&call);
             (dying.join().expect("an ADD"), living)
         });
         if !dying.is_killed() {
@@ -92,7 +92,7 @@ impl Caller<'_> {
         }
         self.note_added(pod, interface, &configuration, &living);
         self.note_added_or_dead(pod, interface, &configuration, &dying);
-        if !self.quiet && !living.status.success() {
+        if !self.world.quiet && !living.status.success() {
             self.ledger.pods[pod].ports[interface].doubt();
         }
     }
@@ -109,7 +109,7 @@ impl Caller<'_> {
         if !answer.is_killed() {
             return self.note_added(pod, interface, configuration, answer);
         }
-        self.common.tally.dead.fetch_add(1, Relaxed);
+        self.world.common.tally.dead.fetch_add(1, Relaxed);
         let sandbox = &mut self.ledger.pods[pod];
         let port = &mut sandbox.ports[interface];
         if matches!(port.state, State::Absent | State::Leaving) {
@@ -132,7 +132,7 @@ impl Caller<'_> {
     ) {
         let configuration = self.wanted(pod, interface, network, Wish::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
-        let answer = self.execute_suspended(&call, pause);
+        let answer = self.world.execute_suspended(&call, pause);
         self.note_added(pod, interface, &configuration, &answer);
     }
 
@@ -143,10 +143,10 @@ impl Caller<'_> {
         let path = sandbox.netns.as_ref().map(Netns::path);
         let name = sandbox.ports[interface].interface;
         let del = Call::new("DEL", &configuration).of(&sandbox.container, path.as_deref(), name);
-        let site = self.site;
+        let host = self.world.host;
         thread::scope(|scope| {
-            scope.spawn(|| site.execute(&add));
-            let _ = site.execute(&del);
+            scope.spawn(|| host.execute(&add));
+            let _ = host.execute(&del);
         });
         self.ledger.pods[pod].ports[interface].doubt();
         self.del(pod, interface, true);
@@ -166,12 +166,15 @@ impl Caller<'_> {
         if port.promise().is_none() {
             return;
         }
-        let scene =
-            Scene { link: port.interface, elsewhere: self.ledger.elsewhere.name(), xdp: self.xdp };
+        let scene = Scene {
+            link: port.interface,
+            elsewhere: self.ledger.elsewhere.name(),
+            xdp: self.world.xdp,
+        };
         let played = tricks.play(&sandbox.container, &scene);
         port.state = State::Misused;
-        self.common.tally.hostile.fetch_add(1, Relaxed);
-        let mut known = self.common.tally.tricks.lock().unwrap();
+        self.world.common.tally.hostile.fetch_add(1, Relaxed);
+        let mut known = self.world.common.tally.tricks.lock().unwrap();
         for (trick, passed) in played {
             *known.entry(trick).or_default() |= passed;
         }
@@ -198,7 +201,7 @@ impl Caller<'_> {
             Network::Configured(name) => name.to_owned(),
             Network::Own => own,
         };
-        let mut configuration = self.site.configuration(&network);
+        let mut configuration = self.world.host.configuration(&network);
         // What may be attached is in the network that it was attached to.
         if matches!(port.state, State::Absent | State::Leaving) {
             port.network = network;
@@ -221,7 +224,7 @@ impl Caller<'_> {
         let sandbox = &self.ledger.pods[pod];
         let name = sandbox.ports[interface].interface;
         let known = (sandbox.container.clone(), name.to_owned());
-        self.common.known.lock().unwrap().insert(known);
+        self.world.common.known.lock().unwrap().insert(known);
         let path = sandbox.netns.as_ref().map(Netns::path);
         Call::new("ADD", configuration).of(&sandbox.container, path.as_deref(), name)
     }
@@ -240,10 +243,10 @@ impl Caller<'_> {
             let (code, text) = answer.error();
             let was_promised = port.promise().is_some();
             let is_refusal = !was_promised && REFUSALS.contains(&code);
-            if self.quiet && !is_refusal && port.is_certain() {
-                self.common.complain(Breach::lost(format!("ADD of {place} failed: {text}")));
+            if self.world.quiet && !is_refusal && port.is_certain() {
+                self.world.common.complain(Breach::lost(format!("ADD of {place} failed: {text}")));
             }
-            if !(self.quiet && is_refusal) {
+            if !(self.world.quiet && is_refusal) {
                 port.doubt();
             }
             return;
@@ -256,12 +259,12 @@ impl Caller<'_> {
             && !earlier.equals(&promise)
         {
             let what = format!("ADD of {place} gave {earlier:?}, then {promise:?}");
-            self.common.complain(Breach::doubled(what));
+            self.world.common.complain(Breach::doubled(what));
         }
         port.state = State::Promised(Box::new(promise));
         if let Some(network) = configuration["name"].as_str() {
             port.network = network.to_owned();
         }
-        self.prove(pod, interface);
+        self.prover().prove(pod, interface);
     }
 }

@@ -1,4 +1,4 @@
-//! CHECK, STATUS and GC.
+//! CHECK and GC.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ impl Caller<'_> {
     pub(super) fn check(&self, pod: usize, interface: usize) {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
-        let mut configuration = self.site.configuration(&port.network);
+        let mut configuration = self.world.host.configuration(&port.network);
         if let Some(promise) = port.promise() {
             configuration = promise.configuration.clone();
             configuration["prevResult"] = promise.result.clone();
@@ -17,25 +17,19 @@ impl Caller<'_> {
         let path = sandbox.netns.as_ref().map(Netns::path);
         let call = Call::new("CHECK", &configuration);
         let call = call.of(&sandbox.container, path.as_deref(), port.interface);
-        let answer = self.site.execute(&call);
+        let answer = self.world.host.execute(&call);
         let place = format!("{} {}", sandbox.container, port.interface);
         match (&port.state, answer.status.success()) {
-            (State::Promised(_), false) if self.quiet => {
+            (State::Promised(_), false) if self.world.quiet => {
                 let what = format!("CHECK of {place} failed: {:?}", answer.error());
-                self.common.complain(Breach::lost(what));
+                self.world.common.complain(Breach::lost(what));
             }
             (State::Absent, true) => {
-                self.common.complain(Breach::leaked(format!("{place} is given back, and checked")));
+                self.world
+                    .common
+                    .complain(Breach::leaked(format!("{place} is given back, and checked")));
             }
             _ => {}
-        }
-    }
-
-    pub(super) fn status(&self) {
-        let answer = self.site.execute(&self.call("STATUS", "blue"));
-        if !answer.status.success() && self.quiet {
-            let what = format!("STATUS is bad: {:?}", answer.error());
-            self.common.complain(Breach::lost(what));
         }
     }
 
@@ -44,19 +38,19 @@ impl Caller<'_> {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
         let stale = (sandbox.container.clone(), port.interface.to_owned());
-        let mut valid = self.common.known.lock().unwrap().clone();
+        let mut valid = self.world.common.known.lock().unwrap().clone();
         valid.remove(&stale);
         let valid: Vec<_> = valid
             .into_iter()
             .map(|(container, name)| json!({ "containerID": container, "ifname": name }))
             .collect();
-        let mut configuration = self.site.configuration(&port.network);
+        let mut configuration = self.world.host.configuration(&port.network);
         configuration["cni.dev/valid-attachments"] = json!(valid);
-        let answer = self.site.execute(&Call::new("GC", &configuration));
+        let answer = self.world.host.execute(&Call::new("GC", &configuration));
         let is_done = answer.status.success();
-        if !is_done && self.quiet {
+        if !is_done && self.world.quiet {
             let what = format!("GC failed: {:?}", answer.error());
-            self.common.complain(Breach::leaked(what));
+            self.world.common.complain(Breach::leaked(what));
         }
         let port = &mut self.ledger.pods[pod].ports[interface];
         match &port.state {

@@ -53,6 +53,12 @@ impl Common {
             .retain(|(container, _)| !containers.contains(container.as_str()));
     }
 
+    /// That interface is not attached.
+    pub(super) fn forget(&self, container: &str, interface: &str) {
+        let known = (container.to_owned(), interface.to_owned());
+        self.known.lock().unwrap().remove(&known);
+    }
+
     /// Takes what callers have found broken.
     pub(crate) fn take_breaches(&self) -> Vec<Breach> {
         std::mem::take(&mut self.breaches.lock().unwrap())

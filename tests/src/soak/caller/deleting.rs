@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Caller;
 use crate::{
     Answer, Call, Netns,
-    breach::Breach,
     soak::{
         ledger::State,
         plan::{Death, Pause, Then},
@@ -14,17 +13,17 @@ use crate::{
 
 impl Caller<'_> {
     pub(super) fn del(&mut self, pod: usize, interface: usize, with_netns: bool) {
-        let answer = self.site.execute(&self.call_to_del(pod, interface, with_netns));
+        let answer = self.world.host.execute(&self.call_to_del(pod, interface, with_netns));
         self.note_deleted(pod, interface, &answer);
     }
 
     pub(super) fn del_dying(&mut self, pod: usize, interface: usize, death: Death) {
         let answer = self.call_to_del(pod, interface, true);
-        let answer = answer.execute_and_kill(self.site.netns(), death.after);
+        let answer = answer.execute_and_kill(self.world.host.netns(), death.after);
         if !answer.is_killed() {
             return self.note_deleted(pod, interface, &answer);
         }
-        self.common.tally.dead.fetch_add(1, Relaxed);
+        self.world.common.tally.dead.fetch_add(1, Relaxed);
         let port = &mut self.ledger.pods[pod].ports[interface];
         if !matches!(port.state, State::Absent | State::Leaving) {
             port.doubt();
@@ -35,30 +34,21 @@ impl Caller<'_> {
     }
 
     pub(super) fn del_suspended(&mut self, pod: usize, interface: usize, pause: Pause) {
-        let answer = self.execute_suspended(&self.call_to_del(pod, interface, true), pause);
+        let answer = self.world.execute_suspended(&self.call_to_del(pod, interface, true), pause);
         self.note_deleted(pod, interface, &answer);
-    }
-
-    pub(super) fn del_unknown(&self) {
-        let call = self.call("DEL", "blue").of("nobody", None, "eth0");
-        let answer = self.site.execute(&call);
-        if !answer.status.success() && self.quiet {
-            let what = format!("DEL of an unknown container failed: {:?}", answer.error());
-            self.common.complain(Breach::leaked(what));
-        }
     }
 
     pub(super) fn del_late(&mut self) {
         for mut sandbox in std::mem::take(&mut self.ledger.late) {
             for port in &mut sandbox.ports {
                 let path = sandbox.netns.as_ref().map(Netns::path);
-                let call = self.call("DEL", &port.network).of(
+                let call = self.world.call("DEL", &port.network).of(
                     &sandbox.container,
                     path.as_deref(),
                     port.interface,
                 );
-                let answer = self.site.execute(&call);
-                let is_gone = self.is_gone_after_del(&answer, &sandbox.container, port.interface);
+                let answer = self.world.host.execute(&call);
+                let is_gone = self.world.is_gone(&answer, &sandbox.container, port.interface);
                 port.state = if is_gone { State::Absent } else { State::Unknown };
             }
             if sandbox.ports.iter().any(|port| !matches!(port.state, State::Absent)) {
@@ -79,38 +69,15 @@ impl Caller<'_> {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
         let path = sandbox.netns.as_ref().filter(|_| with_netns).map(Netns::path);
-        let call = self.call("DEL", &port.network);
+        let call = self.world.call("DEL", &port.network);
         call.of(&sandbox.container, path.as_deref(), port.interface)
     }
 
     pub(super) fn note_deleted(&mut self, pod: usize, interface: usize, answer: &Answer) {
         let sandbox = &self.ledger.pods[pod];
         let name = sandbox.ports[interface].interface;
-        let is_gone = self.is_gone_after_del(answer, &sandbox.container, name);
+        let is_gone = self.world.is_gone(answer, &sandbox.container, name);
         let port = &mut self.ledger.pods[pod].ports[interface];
         if is_gone { port.state = State::Absent } else { port.doubt() }
-    }
-
-    pub(super) fn is_gone_after_del(
-        &self,
-        answer: &Answer,
-        container: &str,
-        interface: &str,
-    ) -> bool {
-        if answer.status.success() {
-            self.forget(container, interface);
-            return true;
-        }
-        let (_, text) = answer.error();
-        if self.quiet {
-            let what = format!("DEL of {container} {interface} failed: {text}");
-            self.common.complain(Breach::leaked(what));
-        }
-        false
-    }
-
-    pub(super) fn forget(&self, container: &str, interface: &str) {
-        let known = (container.to_owned(), interface.to_owned());
-        self.common.known.lock().unwrap().remove(&known);
     }
 }

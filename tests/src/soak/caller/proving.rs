@@ -2,12 +2,12 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use super::Caller;
+use super::World;
 use crate::{
     breach::Breach,
     eventually,
     soak::{
-        ledger::{Port, State},
+        ledger::{Ledger, Port, State},
         proof::{Ports, Station},
     },
 };
@@ -15,9 +15,20 @@ use crate::{
 /// How long the network of a pod whose VF has been put back may take.
 const REPAIRED: Duration = Duration::from_secs(5);
 
-impl Caller<'_> {
+/// Who proves it for the pods of one caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prover<'a> {
+    world: World<'a>,
+    ledger: &'a Ledger,
+}
+
+impl<'a> Prover<'a> {
+    pub(super) fn new(world: World<'a>, ledger: &'a Ledger) -> Self {
+        Self { world, ledger }
+    }
+
     /// Each promised interface has its network, and no other VF gets what is its own.
-    pub(crate) fn prove_all(&self, ports: &Ports) {
+    pub(super) fn prove_all(&self, ports: &Ports) {
         for pod in 0..self.ledger.pods.len() {
             for interface in 0..self.ledger.pods[pod].ports.len() {
                 let mut proven = Ok(0);
@@ -49,7 +60,7 @@ impl Caller<'_> {
     pub(super) fn prove(&self, pod: usize, interface: usize) {
         let Some((own, other)) = self.stations(pod, interface) else { return };
         let proven = self.proven(pod, interface, &own, &other);
-        if proven.is_ok() || !self.common.card_was_reset.load(Relaxed) {
+        if proven.is_ok() || !self.world.common.card_was_reset.load(Relaxed) {
             self.note_proven(proven);
         }
     }
@@ -70,14 +81,14 @@ impl Caller<'_> {
 
     fn note_proven(&self, proven: Result<u64, Breach>) {
         match proven {
-            Ok(pings) => drop(self.common.tally.pings.fetch_add(pings, Relaxed)),
-            Err(breach) => self.common.complain(breach),
+            Ok(pings) => drop(self.world.common.tally.pings.fetch_add(pings, Relaxed)),
+            Err(breach) => self.world.common.complain(breach),
         }
     }
 
     /// An interface, and another of its network.
     fn stations(&self, pod: usize, interface: usize) -> Option<(Station, Station)> {
-        let references = self.references?;
+        let references = self.world.references?;
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
         let own = Station::new(&sandbox.container, port.interface, port.promise()?);

@@ -1,0 +1,117 @@
+//! All who call, with their pods.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use tempfile::TempDir;
+
+use super::{
+    caller::{Caller, Common, World},
+    ledger::Ledger,
+    plan::{CALLERS, PODS, Round},
+    proof::References,
+    xdp,
+};
+use crate::Host;
+
+/// Networks whose pods prove theirs by traffic to a pod that is always there.
+const REFERENCES: [&str; 4] = ["blue", "green", "wire", "tiny"];
+
+/// All who call.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    /// Of each caller, and at last of the references.
+    ledgers: Vec<Ledger>,
+    references: Option<References>,
+    xdp: Option<(TempDir, PathBuf)>,
+    common: Common,
+}
+
+impl Callers {
+    /// Callers with fresh pods, spread over so many hosts, and with references or none.
+    pub(crate) fn new(hosts: usize, has_references: bool) -> Self {
+        let ledger = |caller, pods| Ledger::new(caller, caller % hosts, pods);
+        let mut ledgers: Vec<_> = (0..CALLERS).map(|caller| ledger(caller, PODS)).collect();
+        ledgers.extend(has_references.then(|| ledger(CALLERS, REFERENCES.len())));
+        let xdp = xdp::may_be_attached().then(xdp::dropping_program);
+        Self { ledgers, references: None, xdp, common: Common::default() }
+    }
+
+    pub(crate) fn ledgers(&self) -> &[Ledger] {
+        &self.ledgers
+    }
+
+    pub(crate) fn common(&self) -> &Common {
+        &self.common
+    }
+
+    /// The references are attached, if there are any.
+    pub(crate) fn attach_references(&mut self, hosts: &[&Host]) {
+        // While they are attached there are none to be reached.
+        self.references = None;
+        self.each(hosts, |mut caller| {
+            if caller.ledger.caller == CALLERS {
+                caller.attach_first_interfaces(&REFERENCES);
+            }
+        });
+        self.references = self.ledgers.get(CALLERS).map(References::of_pods);
+    }
+
+    /// Each works in turn, while nothing goes wrong.
+    pub(crate) fn each(&mut self, hosts: &[&Host], work: impl Fn(Caller<'_>)) {
+        let Self { ledgers, references, xdp, common } = self;
+        for ledger in ledgers {
+            let host = hosts[ledger.host];
+            let references = references.as_ref();
+            let world = World { host, common, references, xdp: path_of(xdp), quiet: true };
+            work(Caller { ledger, world });
+        }
+    }
+
+    /// All do what the round says, at the same time; `meanwhile` goes on until they are done.
+    pub(crate) fn perform(
+        &mut self,
+        hosts: &[&Host],
+        round: &Round,
+        meanwhile: impl FnOnce(&Common, &AtomicBool) + Send,
+    ) {
+        let Self { ledgers, references, xdp, common } = self;
+        let (common, references, xdp) = (&*common, references.as_ref(), path_of(xdp));
+        let done = &AtomicBool::new(false);
+        thread::scope(|scope| {
+            let meanwhile = scope.spawn(move || meanwhile(common, done));
+            let start = |(ledger, operations)| {
+                let ledger: &mut Ledger = ledger;
+                let operations: &Vec<_> = operations;
+                let host = hosts[ledger.host];
+                let world = World { host, common, references, xdp, quiet: round.is_quiet() };
+                scope.spawn(move || {
+                    let mut caller = Caller { ledger, world };
+                    operations.iter().for_each(|operation| caller.perform(*operation));
+                })
+            };
+            let callers: Vec<_> = ledgers.iter_mut().zip(&round.operations).map(start).collect();
+            let ended: Vec<_> = callers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            done.store(true, Ordering::Release);
+            meanwhile.join().expect("the faults");
+            ended.into_iter().for_each(|ended| ended.expect("a caller"));
+        });
+    }
+
+    /// A host has rebooted: all its pods have ended, and others begin.
+    pub(crate) fn begin_anew_on(&mut self, host: usize) {
+        let is_of_host = |ledger: &&mut Ledger| ledger.host == host;
+        for ledger in self.ledgers.iter_mut().filter(is_of_host) {
+            let containers = ledger.sandboxes().map(|sandbox| sandbox.container.as_str());
+            self.common.forget_all(containers);
+            ledger.begin_anew();
+        }
+    }
+}
+
+fn path_of(program: &Option<(TempDir, PathBuf)>) -> &str {
+    program.as_ref().and_then(|(_, path)| path.to_str()).unwrap_or_default()
+}

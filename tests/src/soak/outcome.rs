@@ -1,0 +1,85 @@
+//! What came of a soak.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use super::{caller::Tally, chaos::Toll};
+use crate::breach::{Breach, Harm};
+
+/// What came of a soak. Its text is the last line that `hack/soak` prints.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub(super) operations: usize,
+    pub(super) toll: Toll,
+    pub(super) counts: Counts,
+    pub(super) breaches: Vec<Breach>,
+}
+
+/// What its pods and callers have done besides.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) hostile: u64,
+    pub(super) dead: u64,
+    pub(super) suspensions: u64,
+    pub(super) pings: u64,
+    /// What they have tried on their interfaces, and whether the kernel let it pass.
+    pub(super) tricks: BTreeMap<&'static str, bool>,
+}
+
+impl Counts {
+    /// What callers have done so far, and what they suffered besides.
+    pub(super) fn of(tally: &Tally, toll: &Toll) -> Self {
+        let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Self {
+            hostile: number(&tally.hostile),
+            dead: number(&tally.dead),
+            suspensions: number(&tally.suspensions) + toll.suspensions,
+            pings: number(&tally.pings),
+            tricks: tally.tricks.lock().expect("callers that go on").clone(),
+        }
+    }
+}
+
+impl Outcome {
+    /// Whether nothing is broken.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.breaches.is_empty()
+    }
+
+    /// What pods have tried on their interfaces in vain.
+    pub fn refused_tricks(&self) -> impl Iterator<Item = &'static str> {
+        let refused = self.counts.tricks.iter().filter(|(_, passed)| !**passed);
+        refused.map(|(trick, _)| *trick)
+    }
+
+    /// What is broken, a line each.
+    #[must_use]
+    pub fn breaches(&self) -> String {
+        self.breaches.iter().map(|breach| format!("{breach}\n")).collect()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
+        let Counts { hostile, dead, suspensions, pings, .. } = &self.counts;
+        write!(
+            out,
+            "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
+             {suspensions} suspensions, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
+             {} without network",
+            self.operations,
+            self.toll.kills,
+            self.toll.cuts,
+            count(Harm::Lost),
+            count(Harm::Leaked),
+            count(Harm::Doubled),
+            count(Harm::Unclean),
+            count(Harm::WithoutNetwork)
+        )
+    }
+}
