@@ -3,6 +3,8 @@
 
 mod addresses;
 mod attach;
+mod detach;
+mod failures;
 mod fake_kernel;
 mod hello;
 mod networks;

@@ -1,0 +1,88 @@
+//! Detach, and what else ends attachments.
+
+use dpu_service::{attachments::Detach, model::AttachmentState};
+use offload_proto::Reason;
+use vf_alloc::FunctionId;
+
+use crate::world::{World, configuration, detach_of, host, inventory, key, live, settings, spec};
+
+#[tokio::test]
+async fn a_late_detach_leaves_a_newer_attachment_alone() {
+    let world = World::new().await;
+    let old = world.attach(spec("pod")).await.unwrap();
+    world.detach("pod").await;
+    let new = world.attach(spec("pod")).await.unwrap();
+    assert_ne!(old.record.id, new.record.id);
+    world.engine.detach(Detach { id: Some(old.record.id), ..detach_of("pod") }).await.unwrap();
+    assert_eq!(world.list(), [new]);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_vf_that_is_not_back_is_held() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let view = world.attached("pod").await;
+    world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
+    world.check();
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);
+    assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
+    // Still in the pod, then back.
+    let tell = async |in_use: &[FunctionId]| {
+        world.say_inventory(&inventory(&world.kernel, in_use)).await;
+    };
+    tell(&[view.record.vf]).await;
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
+    tell(&[]).await;
+    assert_eq!(world.state("pod"), None);
+    world.attached("other").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn collection_releases_what_is_not_valid() {
+    let world = World::new().await;
+    world.attached("kept").await;
+    let stale = world.attached("stale").await;
+    let collect = || world.engine.collect(host(), None, vec![key("kept")]);
+    for _ in 0..2 {
+        let released = collect().await.unwrap();
+        assert_eq!(released.len(), 1);
+        assert_eq!(released[0].record.id, stale.record.id);
+        assert_eq!(released[0].state, AttachmentState::Releasing);
+        world.check();
+    }
+    world.detach("stale").await;
+    assert_eq!(collect().await.unwrap(), []);
+    assert_eq!(world.state("kept"), Some(AttachmentState::Attached));
+}
+
+#[tokio::test]
+async fn collection_leaves_calls_under_way_alone() {
+    let mut world = World::new().await;
+    let view = world.attach(spec("pod")).await.unwrap();
+    let collect = async |world: &World| world.engine.collect(host(), None, vec![]).await.unwrap();
+    assert_eq!(collect(&world).await, []);
+    world.hello(&[live(&view, false)]).await;
+    assert_eq!(collect(&world).await.len(), 1, "that call is over");
+}
+
+#[tokio::test]
+async fn an_operator_takes_an_attachment_away() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    let released =
+        world.engine.operators().release(view.record.id, "it floods".into()).await.unwrap();
+    assert_eq!(released.state, AttachmentState::Releasing);
+    world.check();
+    let command = world.command();
+    assert!(matches!(
+        command,
+        Some(dpu_service::sessions::HostCommand::Release { id, reason, .. })
+            if id == view.record.id && reason == "it floods"
+    ));
+    world.detach("pod").await;
+    world.check();
+    let gone = world.engine.operators().release(view.record.id, String::new()).await.unwrap_err();
+    assert_eq!(gone.reason, Reason::AttachmentUnknown);
+}

@@ -1,0 +1,143 @@
+//! Attaches that fail, and VFs that are set aside.
+
+use std::time::Duration;
+
+use dpu_service::{
+    driver::Fault,
+    host::Hello,
+    model::{AttachSpec, Bandwidth},
+    programmer::STEPS,
+};
+use offload_proto::Reason;
+use vf_alloc::FunctionId;
+
+use crate::{
+    fake_kernel::DOING,
+    world::{World, configuration, hello, key, settings, spec},
+};
+
+#[tokio::test]
+async fn a_step_that_fails_leaves_a_clean_slate_and_the_next_attach_works() {
+    assert_eq!(STEPS.len(), DOING.len());
+    for (step, method) in STEPS.iter().zip(DOING) {
+        let world = World::new().await;
+        world.kernel.refuse(method, 1);
+        let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+        let failure = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::ProgrammingFailed);
+        assert!(failure.message.contains(step.name()), "{failure}");
+        assert!(failure.message.contains("Device or resource busy"), "{failure}");
+        world.check();
+        assert!(world.list().is_empty());
+        let view = world.attach(spec("pod")).await.unwrap();
+        assert_eq!(view.record.leases[0].address.ip().to_string(), "10.1.0.3");
+        world.check();
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_attach_that_fails_leaves_the_attachment() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.restart().await;
+    let pending = vec![key("pod")];
+    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.kernel.meddle(view.record.vf, |port| port.representor.mtu = 1280);
+    world.kernel.refuse("set_mtu", 1);
+    assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
+    assert!(world.kernel.port(view.record.vf).membership.is_some(), "it goes on working");
+    assert_eq!(world.attach(spec("pod")).await.unwrap().record, view.record);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
+    let world = World::new().await;
+    world.kernel.refuse("set_anti_spoofing", 1);
+    world.kernel.refuse("leave", 1);
+    world.attach(spec("pod")).await.unwrap_err();
+    let vfs = world.engine.operators().vfs().await.unwrap();
+    let quarantined: Vec<_> =
+        vfs.iter().filter(|vf| vf.state.to_string().contains("leave")).collect();
+    let [quarantined] = quarantined[..] else { panic!("{vfs:#?}") };
+
+    // The reconciler mends what is left; giving the VF out again is the operator's choice.
+    world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
+    world.check();
+    let cleared = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap();
+    assert_eq!(cleared.state, vf_alloc::VfState::Free);
+    let again = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap_err();
+    assert_eq!(again.reason, Reason::VfNotQuarantined);
+}
+
+#[tokio::test]
+async fn a_vf_that_fails_again_and_again_is_quarantined() {
+    let world = World::with(configuration(), settings(), 1).await;
+    for _ in 0..3 {
+        world.kernel.refuse("join", 1);
+        assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
+    }
+    assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
+    assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 1);
+    assert!(world.engine.status().await.is_empty());
+}
+
+#[tokio::test]
+async fn what_no_other_vf_could_do_either_sets_none_aside() {
+    for (fault, told) in
+        [(Fault::Elsewhere, Reason::ProgrammingFailed), (Fault::FabricFull, Reason::FabricFull)]
+    {
+        let world = World::with(configuration(), settings(), 1).await;
+        world.kernel.blame(fault);
+        for method in DOING {
+            for _ in 0..4 {
+                world.kernel.refuse(method, 1);
+                let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+                let spec = AttachSpec { bandwidth, ..spec("pod") };
+                assert_eq!(world.refused(spec).await, told, "{method}");
+            }
+        }
+        assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 0);
+        world.attach(spec("pod")).await.unwrap();
+        world.check();
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_fails_sets_no_vf_aside() {
+    let world = World::with(configuration(), settings(), 1).await;
+    world.set_full(true);
+    for _ in 0..4 {
+        assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
+    }
+    world.set_full(false);
+    assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 0);
+}
+
+#[tokio::test]
+async fn a_representor_that_is_late_is_waited_for() {
+    let patient = dpu_service::attachments::Settings {
+        representor_wait: Duration::from_secs(60),
+        ..settings()
+    };
+    let world = World::with(configuration(), patient, 1).await;
+    world.kernel.take_away(FunctionId::local(0, 0));
+    let attach = world.attach(spec("pod"));
+    let card = async {
+        tokio::task::yield_now().await;
+        world.kernel.make(FunctionId::local(0, 0));
+        world.engine.kernel_changed();
+    };
+    let (attached, ()) = tokio::join!(attach, card);
+    attached.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn without_a_representor_attach_fails_by_name() {
+    let world = World::with(configuration(), settings(), 1).await;
+    world.kernel.take_away(FunctionId::local(0, 0));
+    let failure = world.attach(spec("pod")).await.unwrap_err();
+    assert!(failure.message.contains("pf0vf0 has no representor"), "{failure}");
+    world.check();
+}

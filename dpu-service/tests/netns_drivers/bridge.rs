@@ -1,0 +1,168 @@
+//! The bridge, its uplinks and who is in it.
+
+use dpu_service::{driver::Fault, fabric::Fabric};
+use netlink::{LinkChange, Request, VethEnd};
+use serde_json::Value;
+
+use crate::veth_dpu::{BRIDGE, Dpu, Pod, at_once, can, open_fabric};
+
+#[test]
+fn pods_reach_each_other_in_both_families() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, two) = (dpu.plug(0), dpu.plug(1));
+    dpu.program(&one);
+    dpu.program(&two);
+    one.reaches("10.9.0.2");
+    one.reaches("fd09::2");
+    assert_eq!(dpu.stations("pf0vf0"), ["02:00:00:00:01:00"]);
+    let port = dpu.bridge_port("pf0vf0");
+    assert_eq!(
+        (&port["learning"], &port["locked"], &port["flood"]),
+        (&false.into(), &true.into(), &false.into())
+    );
+    assert_eq!(port["state"], "forwarding");
+}
+
+#[test]
+fn the_bridge_is_made_once_and_is_no_neighbour_of_the_pods() {
+    let dpu = Dpu::new();
+    assert!(dpu.fabric.members().is_err());
+    dpu.prepare().unwrap();
+    let made = dpu.netns.link(BRIDGE);
+    assert_eq!(made["ifalias"], "dpu-offload fabric");
+    assert_eq!(made["linkinfo"]["info_data"]["mcast_snooping"], 0);
+    assert_eq!(made["linkinfo"]["info_data"]["stp_state"], 0);
+    assert!(made["flags"].as_array().unwrap().contains(&"UP".into()));
+    let pod = dpu.plug(0);
+    dpu.program(&pod);
+    let addresses = dpu.netns.json(&format!("ip -j addr show dev {BRIDGE}"));
+    assert_eq!(addresses[0]["addr_info"], Value::Array(Vec::new()));
+
+    dpu.prepare().unwrap();
+    let again = open_fabric(&dpu.netns, &[], &dpu.abilities);
+    again.prepare().unwrap();
+    assert_eq!(dpu.netns.link(BRIDGE)["ifindex"], made["ifindex"]);
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], BRIDGE);
+}
+
+#[test]
+fn a_link_of_the_bridges_name_that_is_none_is_refused() {
+    let dpu = Dpu::new();
+    dpu.netns.run(&format!("ip link add {BRIDGE} type veth peer name other"));
+    let refused = dpu.prepare().unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "link br-offload is no bridge: name another in fabric.bridge, or delete it"
+    );
+}
+
+#[test]
+fn uplinks_join_and_what_cannot_is_told_by_name() {
+    let dpu = Dpu::with_uplinks(&["gone", "taken", "p0"]);
+    dpu.netns.run("ip link add p0 type veth peer name wire0");
+    dpu.netns.run("ip link add taken type veth peer name wire1");
+    dpu.netns.run("ip link add foreign type bridge");
+    dpu.netns.run("ip link set taken master foreign");
+    let refused = dpu.prepare().unwrap_err();
+    assert_eq!(refused.to_string(), "there is no uplink gone");
+    assert_eq!(dpu.netns.link("p0")["master"], BRIDGE);
+    assert_eq!(dpu.netns.link("taken")["master"], "foreign");
+
+    dpu.netns.run("ip link add gone type veth peer name wire2");
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.starts_with("uplink taken is a port of another bridge"), "{refused}");
+    assert_eq!(dpu.netns.link("gone")["master"], BRIDGE);
+    dpu.netns.run("ip link set taken nomaster");
+    dpu.prepare().unwrap();
+}
+
+/// tests/vm_fabric.rs has what is done where the kernel keeps VLANs apart.
+#[test]
+fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
+    let dpu = Dpu::new();
+    let mut settings = dpu.plug(0).settings;
+    settings.vlan = Some(100);
+    match dpu.fabric.check(&settings) {
+        Ok(()) => assert!(can(&dpu.fabric, "vlan-filtering")),
+        Err(refused) => {
+            assert!(!can(&dpu.fabric, "vlan-filtering"));
+            let refused = refused.to_string();
+            assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    let mut rtnl = dpu.netns.rtnl();
+    let bridge = rtnl.link_by_name(BRIDGE).unwrap().unwrap().index;
+    // As many as fit, both ends of each pair.
+    for pair in 0..512 {
+        let [one, two] = [10_000, 20_000].map(|first| first + pair);
+        let end = |index: u32| VethEnd::new(format!("x{index}")).index(index);
+        rtnl.change(Request::add_veth(&end(one), &end(two))).unwrap();
+        rtnl.change_link(one, &LinkChange::new().master(Some(bridge))).unwrap();
+        if pair < 511 {
+            rtnl.change_link(two, &LinkChange::new().master(Some(bridge))).unwrap();
+        }
+    }
+    let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
+    assert_eq!(refused.fault(), Fault::FabricFull);
+    let told = "bridge br-offload takes no more ports than the 1023 that it has, pf0vf0 not among";
+    assert!(refused.to_string().starts_with(told), "{refused}");
+}
+
+#[test]
+fn ports_that_join_and_leave_at_once_end_where_they_were_to() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pods: Vec<_> = (0..8).map(|number| dpu.plug(number)).collect();
+    let join = |pod: &Pod| {
+        let port = dpu.representor(pod);
+        dpu.fabric.join(&port, &pod.settings).unwrap();
+        dpu.fabric.set_anti_spoofing(&port, &pod.settings).unwrap();
+    };
+    let leave = |pod: &Pod| dpu.fabric.leave(&dpu.representor(pod)).unwrap();
+    at_once(&pods, |pod| {
+        for _ in 0..10 {
+            join(pod);
+            leave(pod);
+        }
+        if pod.settings.vf.vf % 2 == 0 {
+            join(pod);
+        }
+    });
+    let members = dpu.fabric.members().unwrap();
+    for pod in &pods {
+        let port = dpu.representor(pod);
+        let is_in = pod.settings.vf.vf % 2 == 0;
+        assert_eq!(members.contains_key(&port.index), is_in, "{port:?}");
+        let is_confined = dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place;
+        assert_eq!(is_confined, is_in, "{port:?}");
+    }
+}
+
+#[test]
+fn a_representor_is_not_taken_from_another_bridge() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    dpu.netns.run("ip link add theirs type bridge");
+    dpu.netns.run("ip link set pf0vf0 master theirs");
+    let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
+    let told = "representor pf0vf0 is a port of theirs: take it out first";
+    assert_eq!(refused.to_string(), told);
+    dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], "theirs");
+
+    // One that this service made under another name is its own.
+    let mut rtnl = dpu.netns.rtnl();
+    let theirs = rtnl.link_by_name("theirs").unwrap().unwrap().index;
+    rtnl.change_link(theirs, &LinkChange::new().alias("dpu-offload fabric")).unwrap();
+    dpu.program(&pod);
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], BRIDGE);
+}

@@ -1,0 +1,155 @@
+//! How much pods receive.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use dpu_service::{
+    eswitch::Eswitch,
+    model::{Bandwidth, PortSettings},
+};
+use serde_json::Value;
+
+use crate::veth_dpu::{Dpu, Pod};
+
+#[test]
+fn rates_towards_the_pod_are_limited() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    let limited = Bandwidth { ingress_rate: 10_000_000, ..Bandwidth::default() };
+    for _ in 0..2 {
+        dpu.eswitch.set_rate(&port, &limited).unwrap();
+        let queue = dpu.netns.json("tc -j qdisc show dev pf0vf0")[0].clone();
+        assert_eq!((&queue["kind"], &queue["options"]["rate"]), (&"tbf".into(), &1_250_000.into()));
+    }
+    assert!(dpu.eswitch.rate(&port, &limited).unwrap().in_place);
+    assert!(!dpu.eswitch.rate(&port, &Bandwidth::default()).unwrap().in_place);
+    let fast = Bandwidth { ingress_rate: 100_000_000_000, ..Bandwidth::default() };
+    dpu.eswitch.set_rate(&port, &fast).unwrap();
+    assert!(dpu.eswitch.rate(&port, &fast).unwrap().in_place);
+
+    for _ in 0..2 {
+        dpu.eswitch.clear_rate(&port).unwrap();
+        let queue = dpu.netns.json("tc -j qdisc show dev pf0vf0")[0].clone();
+        assert_ne!(queue["kind"], "tbf");
+    }
+    assert!(dpu.eswitch.rate(&port, &Bandwidth::default()).unwrap().in_place);
+}
+
+#[test]
+fn a_limited_pod_receives_no_faster() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, mut two) = (dpu.plug(0), dpu.plug(1));
+    two.settings.bandwidth =
+        Bandwidth { ingress_rate: 1_000_000, ingress_burst: 16_000, ..Bandwidth::default() };
+    dpu.program(&one);
+    dpu.program(&two);
+    // 40 frames of 1428 bytes are 457 kbit: nearly half a second at 1 Mbit/s, where an unlimited
+    // veth pair takes next to nothing. The queue holds 50 ms, so most of them are dropped.
+    let flood = "ping -q -f -c 40 -s 1400 -W 1 10.9.0.2";
+    let mut words = flood.split(' ');
+    let mut ping = Command::new(words.next().unwrap());
+    let output = one.netns.netns.run(|| ping.args(words).output().unwrap()).unwrap();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    let sent = dpu.netns.json("tc -s -j qdisc show dev pf0vf1")[0].clone();
+    let held_up = sent["overlimits"].as_u64().unwrap();
+    assert!(held_up > 0, "{sent} {report}");
+}
+
+/// The bursts that containerd and CRI-O pass with every limit, in bits.
+const BURSTS_OF_RUNTIMES: [u64; 2] = [4_294_967_295, 34_359_738_359];
+
+#[test]
+fn a_burst_is_no_queue_and_no_way_around_the_limit() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, mut two) = (dpu.plug(0), dpu.plug(1));
+    dpu.program(&one);
+    two.settings.mtu = 9000;
+    two.netns.run("ip link set eth0 mtu 9000");
+    let rates = [64_000, 1_000_000, 10_000_000, 1_000_000_000, 40_000_000_000];
+    for (rate, burst) in rates.iter().flat_map(|rate| BURSTS_OF_RUNTIMES.map(|b| (*rate, b))) {
+        let bandwidth =
+            Bandwidth { ingress_rate: rate, ingress_burst: burst, ..Bandwidth::default() };
+        two.settings.bandwidth = bandwidth;
+        dpu.program(&two);
+        let queue = &dpu.netns.json("tc -j qdisc show dev pf0vf1")[0]["options"].clone();
+        // What the kernel needs, is frames that fit; it tells a burst rounded.
+        let few_frames = 2 * 9018;
+        let at_most = |ms: u64| (rate / 8 * ms / 1000).max(few_frames) * 101 / 100;
+        let burst = queue["burst"].as_u64().unwrap();
+        assert!((9018..=at_most(100)).contains(&burst), "{rate}: {queue}");
+        // It tells a queue that is larger than the burst by how long the rest of it waits.
+        let rest = |latency: &Value| rate / 8 * latency.as_u64().unwrap() / 1_000_000 + burst;
+        let waiting = queue["limit"].as_u64().unwrap_or_else(|| rest(&queue["lat"]));
+        assert!((9018..=at_most(50)).contains(&waiting), "{rate}: {queue}");
+        let port = dpu.representor(&two);
+        assert!(dpu.eswitch.rate(&port, &bandwidth).unwrap().in_place);
+    }
+
+    // One that somebody changed, or an earlier version made, is not as wanted.
+    dpu.netns.run("tc qdisc replace dev pf0vf1 root tbf rate 40gbit burst 1g limit 1g");
+    let port = dpu.representor(&two);
+    assert!(!dpu.eswitch.rate(&port, &two.settings.bandwidth).unwrap().in_place);
+}
+
+#[test]
+fn a_limited_pod_answers_under_a_flood() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (one, mut two) = (dpu.plug(0), dpu.plug(1));
+    two.settings.bandwidth = Bandwidth {
+        ingress_rate: 10_000_000,
+        ingress_burst: BURSTS_OF_RUNTIMES[0],
+        ..Bandwidth::default()
+    };
+    dpu.program(&one);
+    dpu.program(&two);
+    one.reaches("10.9.0.2");
+    let listener = two.netns.netns.run(|| TcpListener::bind("10.9.0.2:5001").unwrap()).unwrap();
+    let mut sender = one.netns.netns.run(|| TcpStream::connect("10.9.0.2:5001").unwrap()).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    let begun = Instant::now();
+    let flood = thread::spawn(move || while sender.write_all(&[0; 65536]).is_ok() {});
+    let drain = thread::spawn(move || {
+        let (mut buffer, mut received) = (vec![0; 65536], 0);
+        while begun.elapsed() < Duration::from_secs(3) {
+            received += receiver.read(&mut buffer).unwrap();
+        }
+        (received, begun.elapsed())
+    });
+    let (answers, slowest) = ping_times(&one, "10.9.0.2");
+    let (received, elapsed) = drain.join().unwrap();
+    flood.join().unwrap();
+    let allowed = 10_000_000.0 / 8.0 * (elapsed.as_secs_f64() + 0.15);
+    assert!((received as f64) < allowed * 1.05, "{received} bytes in {elapsed:?}");
+    assert!(answers >= 5, "{answers} of 10 pings were answered");
+    assert!(slowest < 200.0, "a ping took {slowest} ms");
+}
+
+/// Ten pings: how many were answered, and after how many milliseconds the slowest.
+fn ping_times(from: &Pod, address: &str) -> (usize, f64) {
+    let mut ping = Command::new("ping");
+    ping.args(["-c", "10", "-i", "0.2", "-W", "2", address]);
+    let output = from.netns.netns.run(|| ping.output().unwrap()).unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    let time = |line: &str| line.split("time=").nth(1)?.split(' ').next()?.parse::<f64>().ok();
+    let times: Vec<_> = report.lines().filter_map(time).collect();
+    (times.len(), times.into_iter().fold(0.0, f64::max))
+}
+
+#[test]
+fn limits_of_what_pods_send_are_refused_by_name() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let bandwidth = Bandwidth { egress_rate: 5_000_000, ..Bandwidth::default() };
+    let settings = PortSettings { bandwidth, ..pod.settings };
+    let refused = dpu.eswitch.check(&settings).unwrap_err();
+    assert!(refused.to_string().contains("an egress rate of 5000000 bit/s"), "{refused}");
+}

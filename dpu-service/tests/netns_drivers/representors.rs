@@ -1,0 +1,100 @@
+//! Representors: which there are, and how they are set.
+
+use dpu_service::{
+    eswitch::Eswitch,
+    fabric::{Fabric, Membership},
+    model::PortSettings,
+};
+use netlink::MacAddress;
+use serde_json::Value;
+
+use crate::veth_dpu::Dpu;
+
+#[test]
+fn what_was_probed_is_told_with_its_limits() {
+    let capabilities = Dpu::new().fabric.capabilities();
+    let told = capabilities.iter().find(|told| told.name == "anti-spoofing").unwrap();
+    assert!(told.available);
+    for word in ["MAC addresses only", "veth pair", "card that offloads the bridge may refuse"] {
+        assert!(told.detail.contains(word), "{told:?}");
+    }
+}
+
+#[test]
+fn the_readings_follow_the_kernel() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    assert_eq!(dpu.fabric.member(&port).unwrap(), None);
+
+    dpu.program(&pod);
+    assert!(dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    let free = PortSettings { anti_spoofing: false, ..pod.settings.clone() };
+    assert!(!dpu.fabric.anti_spoofing(&port, &free).unwrap().in_place);
+    let mac: MacAddress = "02:00:00:00:01:77".parse().unwrap();
+    let other = PortSettings { mac, ..pod.settings.clone() };
+    assert!(!dpu.fabric.anti_spoofing(&port, &other).unwrap().in_place);
+    assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership::default()));
+    assert_eq!(Vec::from_iter(dpu.fabric.members().unwrap().into_keys()), [port.index]);
+
+    dpu.netns.run("bridge link set dev pf0vf0 locked off");
+    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    dpu.program(&pod);
+    dpu.netns.run("bridge fdb add 02:00:00:00:01:77 dev pf0vf0 master static");
+    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    dpu.program(&pod);
+    assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
+
+    dpu.fabric.clear_anti_spoofing(&port).unwrap();
+    assert!(dpu.fabric.anti_spoofing(&port, &free).unwrap().in_place);
+    dpu.fabric.leave(&port).unwrap();
+    assert_eq!(dpu.netns.link("pf0vf0")["master"], Value::Null);
+    assert_eq!(dpu.fabric.member(&port).unwrap(), None);
+}
+
+#[test]
+fn mtu_and_state_are_the_representors() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    dpu.eswitch.set_mtu(&port, 9000).unwrap();
+    dpu.eswitch.set_up(&port, true).unwrap();
+    let found = dpu.representor(&pod);
+    assert_eq!((found.mtu, found.up), (9000, true));
+    let link = dpu.netns.link("pf0vf0");
+    assert_eq!(link["mtu"], 9000);
+    assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
+    dpu.eswitch.set_up(&port, false).unwrap();
+    assert!(!dpu.representor(&pod).up);
+}
+
+#[test]
+fn representors_are_known_by_alias_and_return_under_new_indices() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pod = dpu.plug(0);
+    dpu.program(&pod);
+    let port = dpu.representor(&pod);
+
+    dpu.netns.run("ip link set pf0vf0 down");
+    dpu.netns.run("ip link set pf0vf0 name elsewhere");
+    dpu.netns.run("ip link add pf0vf0 type veth peer name impostor");
+    assert_eq!(dpu.representor(&pod).index, port.index);
+    dpu.netns.run("ip link delete pf0vf0");
+
+    dpu.netns.run("ip link delete elsewhere");
+    assert_eq!(dpu.eswitch.representor(pod.settings.vf).unwrap(), None);
+    assert_eq!(dpu.eswitch.representors().unwrap(), []);
+    assert!(dpu.eswitch.set_mtu(&port, 1400).is_err());
+    assert!(dpu.fabric.join(&port, &pod.settings).is_err());
+    dpu.eswitch.clear_rate(&port).unwrap();
+    dpu.fabric.clear_anti_spoofing(&port).unwrap();
+    dpu.fabric.leave(&port).unwrap();
+
+    dpu.plug_into(&pod);
+    assert_ne!(dpu.representor(&pod).index, port.index);
+    dpu.program(&pod);
+    assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
+}

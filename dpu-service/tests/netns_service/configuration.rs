@@ -1,0 +1,51 @@
+//! A configuration file that changes while the service runs.
+
+use nix::sys::signal::Signal;
+use offload_proto::v1::{self, operator_client::OperatorClient};
+use tonic::transport::Channel;
+
+use crate::service_support::{NETWORKS, Setup, eventually};
+
+async fn networks(operator: &mut OperatorClient<Channel>) -> Vec<String> {
+    let listed = operator.list_networks(v1::ListNetworksRequest {}).await.unwrap().into_inner();
+    listed.networks.into_iter().map(|status| status.network.unwrap().name).collect()
+}
+
+async fn problems(operator: &mut OperatorClient<Channel>) -> Vec<String> {
+    operator.get_dpu(v1::GetDpuRequest {}).await.unwrap().into_inner().problems
+}
+
+#[test]
+fn a_changed_file_is_taken_over_whole_or_not_at_all() {
+    let setup = Setup::new();
+    let service = setup.start();
+    let red = NETWORKS.replace("blue", "red");
+    setup.client(async || {
+        let mut operator = setup.operator();
+        setup.configure("", &(red.clone() + "\nvlan = 5000"));
+        service.signal(Signal::SIGHUP);
+        eventually("the mistake is told", async || {
+            problems(&mut operator).await.iter().any(|problem| problem.contains("vlan 5000"))
+        })
+        .await;
+        assert_eq!(networks(&mut operator).await, ["blue"]);
+        assert_eq!(
+            setup.host().status(v1::StatusRequest {}).await.unwrap().into_inner().problems,
+            [""; 0]
+        );
+
+        // Without a signal: the file is watched.
+        setup.configure("", &red);
+        eventually("the network is there", async || networks(&mut operator).await == ["red"]).await;
+        eventually("all is well", async || problems(&mut operator).await.is_empty()).await;
+
+        setup.configure("connections = 5", &red);
+        service.signal(Signal::SIGHUP);
+        eventually("the restart is asked for", async || {
+            problems(&mut operator).await.iter().any(|problem| {
+                problem.ends_with("waiting for a restart of the service: `limits.connections`")
+            })
+        })
+        .await;
+    });
+}

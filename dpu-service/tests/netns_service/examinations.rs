@@ -1,0 +1,66 @@
+//! What hosts find when the service asks them to look.
+
+use offload_proto::{Reason, v1};
+
+use crate::{
+    service_support::{Setup, reason},
+    session::Session,
+};
+
+/// What is only there for a moment is not told, and of a host that falls silent what it had is.
+#[test]
+fn what_two_looks_at_a_host_find_is_told() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut host = Session::examinable(&setup).await;
+        let mut operator = setup.operator();
+        let mut told = async |wait_ms| {
+            let examined = operator.examine(v1::ExamineRequest { wait_ms }).await;
+            let found = examined.unwrap().into_inner().differences.into_iter();
+            let mut found: Vec<_> = found.map(|it| format!("{} {}", it.code, it.subject)).collect();
+            found.sort();
+            found
+        };
+        let answers = async {
+            host.find(&["pf0vf1", "pf0vf2"]).await;
+            host.find(&["pf0vf2", "pf0vf3"]).await;
+        };
+        let (found, ()) = tokio::join!(told(60_000), answers);
+        assert_eq!(found, ["VF_DIFFERS pf0vf2"]);
+        let (found, ()) = tokio::join!(told(3000), host.find(&["pf0vf1"]));
+        assert_eq!(found, ["HOST_NOT_EXAMINED node-1", "VF_DIFFERS pf0vf1"]);
+    });
+}
+
+#[test]
+fn a_second_examination_meanwhile_is_refused_and_the_first_is_not_harmed() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut host = Session::examinable(&setup).await;
+        let (mut first, mut second) = (setup.operator(), setup.operator());
+        let mut call = Box::pin(first.examine(v1::ExamineRequest { wait_ms: 60_000 }));
+        let asked = tokio::select! {
+            answered = &mut call => panic!("{answered:?}"),
+            asked = host.asked() => asked,
+        };
+        let examined = second.examine(v1::ExamineRequest::default()).await.map(drop);
+        let mended = second.mend(v1::MendRequest::default()).await.map(drop);
+        for refused in [examined, mended] {
+            let told = refused.as_ref().unwrap_err().message().to_owned();
+            assert!(told.contains("one at a time") && told.contains("try again"), "{told}");
+            assert_eq!(reason(refused), Reason::Overloaded);
+        }
+        let answers = async {
+            host.answer(asked, &["pf0vf1"]).await;
+            host.find(&["pf0vf1"]).await;
+        };
+        let (diagnosis, ()) = tokio::join!(call, answers);
+        let found = diagnosis.unwrap().into_inner().differences;
+        assert!(found.iter().any(|found| found.subject == "pf0vf1"), "{found:?}");
+        tokio::join!(host.find(&[]), async {
+            second.examine(v1::ExamineRequest::default()).await.unwrap();
+        });
+    });
+}

@@ -1,0 +1,86 @@
+//! A host's end of a session.
+
+use offload_proto::{
+    Finding,
+    v1::{self, dpu_message, host_message},
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::service_support::Setup;
+
+/// A host's end of a session.
+pub(crate) struct Session {
+    pub(crate) out: mpsc::Sender<v1::HostMessage>,
+    pub(crate) from_dpu: Streaming<v1::DpuMessage>,
+}
+
+impl Session {
+    pub(crate) async fn open(setup: &Setup) -> Self {
+        let (out, messages) = mpsc::channel(8);
+        let opened = setup.host().session(ReceiverStream::new(messages)).await;
+        Self { out, from_dpu: opened.unwrap().into_inner() }
+    }
+
+    pub(crate) async fn say(&self, message: host_message::Message) {
+        self.out.send(v1::HostMessage { message: Some(message) }).await.unwrap();
+    }
+
+    pub(crate) async fn hear(&mut self) -> Result<Option<dpu_message::Message>, Status> {
+        Ok(self.from_dpu.message().await?.and_then(|message| message.message))
+    }
+
+    pub(crate) async fn greeted(setup: &Setup) -> (Self, v1::Welcome) {
+        let mut session = Self::open(setup).await;
+        session.say(hello()).await;
+        match session.hear().await.unwrap() {
+            Some(dpu_message::Message::Welcome(welcome)) => (session, welcome),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn hello() -> host_message::Message {
+    host_message::Message::Hello(v1::Hello {
+        protocol: Some(v1::ProtocolVersions { lowest: 1, highest: 7 }),
+        agent_version: "test".into(),
+        boot_id: "boot-1".into(),
+        ..v1::Hello::default()
+    })
+}
+
+impl Session {
+    /// A host that can be asked what it finds.
+    pub(crate) async fn examinable(setup: &Setup) -> Self {
+        let mut session = Self::open(setup).await;
+        let host_message::Message::Hello(hello) = hello() else { unreachable!() };
+        let capabilities = vec!["examine".to_owned()];
+        session.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+        assert!(matches!(session.hear().await, Ok(Some(dpu_message::Message::Welcome(_)))));
+        session
+    }
+
+    /// Answers the next look.
+    pub(crate) async fn find(&mut self, subjects: &[&str]) {
+        let request_id = self.asked().await;
+        self.answer(request_id, subjects).await;
+    }
+
+    /// Waits for the next look.
+    pub(crate) async fn asked(&mut self) -> u64 {
+        let asked = self.hear().await.unwrap();
+        let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
+        asked.request_id
+    }
+
+    pub(crate) async fn answer(&self, request_id: u64, subjects: &[&str]) {
+        let found = |subject: &&str| Finding::VfDiffers.of(subject, "its MTU is 1400");
+        let examination = v1::Examination {
+            request_id,
+            differences: subjects.iter().map(found).collect(),
+            ..v1::Examination::default()
+        };
+        self.say(host_message::Message::Examination(examination)).await;
+    }
+}

@@ -1,0 +1,144 @@
+//! Sessions: which is in force, what they agree on, and how they end.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use offload_proto::{
+    Reason,
+    v1::{self, dpu_message, host_message},
+};
+use tokio::time::timeout;
+use tonic::Code;
+
+use crate::{
+    service_support::{NETWORKS, Setup, reason},
+    session::{Session, hello},
+};
+
+fn attach_on(session_id: &str) -> v1::AttachRequest {
+    let key = v1::AttachmentKey { container_id: "c1".into(), interface_name: "eth0".into() };
+    v1::AttachRequest { session_id: session_id.into(), key: Some(key), ..Default::default() }
+}
+
+#[test]
+fn the_newest_session_replaces_the_older() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let (mut older, first) = Session::greeted(&setup).await;
+        assert_eq!((first.protocol, first.dpu.as_str()), (1, "dpu-1"));
+        older.say(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
+        let echo = older.hear().await.unwrap();
+        assert_eq!(echo, Some(dpu_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })));
+
+        let (_newer, second) = Session::greeted(&setup).await;
+        assert_eq!(older.hear().await.unwrap_err().code(), Code::Aborted);
+        let mut host = setup.host();
+        for id in ["", "nonsense", first.session_id.as_str()] {
+            assert_eq!(reason(host.attach(attach_on(id)).await), Reason::StaleSession, "{id:?}");
+        }
+        // The host has offered no VF.
+        let refused = host.attach(attach_on(&second.session_id)).await;
+        assert_eq!(reason(refused), Reason::VfsExhausted);
+    });
+}
+
+/// Agents of earlier and of later versions, beside this service.
+#[test]
+fn agents_of_other_versions_are_served_with_what_both_can_do() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut operator = setup.operator();
+        let mut problem = async || {
+            let request = v1::ExamineRequest { wait_ms: 10_000 };
+            let diagnosis = operator.examine(request).await.unwrap().into_inner();
+            diagnosis.hosts[0].problem.clone()
+        };
+        assert_eq!(problem().await, "it is not connected");
+
+        let (mut old, welcome) = Session::greeted(&setup).await;
+        assert_eq!(welcome.capabilities, [""; 0]);
+        assert!(problem().await.contains("can't be asked: upgrade it"));
+        old.say(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
+        let heard = old.hear().await.unwrap();
+        assert!(matches!(heard, Some(dpu_message::Message::Heartbeat(_))), "{heard:?}");
+
+        let mut new = Session::open(&setup).await;
+        let host_message::Message::Hello(hello) = hello() else { unreachable!() };
+        let capabilities = vec!["teleport".to_owned(), "examine".to_owned()];
+        new.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+        let Some(dpu_message::Message::Welcome(welcome)) = new.hear().await.unwrap() else {
+            panic!("no welcome")
+        };
+        assert_eq!(welcome.capabilities, ["examine"]);
+        // A message that this version does not know, and then one that it does.
+        new.out.send(v1::HostMessage { message: None }).await.unwrap();
+        let answer = async {
+            let asked = new.hear().await.unwrap();
+            let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
+            let found = v1::Examination {
+                request_id: asked.request_id,
+                problem: "too tired".into(),
+                ..v1::Examination::default()
+            };
+            new.say(host_message::Message::Examination(found)).await;
+        };
+        let (told, ()) = tokio::join!(problem(), answer);
+        assert_eq!(told, "too tired");
+    });
+}
+
+#[test]
+fn a_session_that_breaks_the_protocol_ends_with_the_reason() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut rude = Session::open(&setup).await;
+        rude.say(host_message::Message::Heartbeat(v1::Heartbeat::default())).await;
+        assert_eq!(reason(rude.hear().await), Reason::InvalidRequest);
+
+        let (mut twice, _) = Session::greeted(&setup).await;
+        twice.say(hello()).await;
+        assert_eq!(reason(twice.hear().await), Reason::InvalidRequest);
+
+        let mut modern = Session::open(&setup).await;
+        let protocol = Some(v1::ProtocolVersions { lowest: 2, highest: 3 });
+        let host_message::Message::Hello(hello) = hello() else { unreachable!() };
+        modern.say(host_message::Message::Hello(v1::Hello { protocol, ..hello })).await;
+        assert_eq!(reason(modern.hear().await), Reason::Unsupported);
+    });
+}
+
+#[test]
+fn a_session_that_says_nothing_ends() {
+    let setup = Setup::new();
+    setup.configure("heartbeat_ms = 100\nhandshake_timeout_s = 3", NETWORKS);
+    let _service = setup.start();
+    setup.client(async || {
+        let mut mute = Session::open(&setup).await;
+        assert_eq!(reason(mute.hear().await), Reason::InvalidRequest);
+
+        let (mut silent, _) = Session::greeted(&setup).await;
+        assert_eq!(reason(silent.hear().await), Reason::StaleSession);
+        let dpu = setup.operator().get_dpu(v1::GetDpuRequest {}).await.unwrap().into_inner();
+        assert!(!dpu.hosts[0].connected, "{dpu:?}");
+    });
+}
+
+#[test]
+fn a_stopping_service_tells_its_hosts_and_leaves_the_bridge() {
+    let setup = Setup::new();
+    let mut service = setup.start();
+    setup.client(async || {
+        let (mut session, _) = Session::greeted(&setup).await;
+        service.signal(Signal::SIGTERM);
+        let last = timeout(Duration::from_secs(5), session.hear()).await.unwrap();
+        assert!(matches!(last, Ok(Some(dpu_message::Message::Draining(_)))), "{last:?}");
+        assert_eq!(reason(session.hear().await), Reason::Draining);
+    });
+    assert!(service.end());
+    assert_eq!(setup.netns.link("br-offload")["ifalias"], "dpu-offload fabric");
+    drop(service);
+    setup.start();
+}

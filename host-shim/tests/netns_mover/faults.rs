@@ -1,0 +1,67 @@
+//! Every step fails in turn, after its work is done.
+
+use std::{path::PathBuf, process::Command};
+
+use host_shim::mover::{INWARD_STEPS, OUTWARD_STEPS};
+
+use crate::stage::{Stage, assert_clean, assert_in_pod, spec};
+
+fn with_fault(step: &str, act: impl FnOnce()) {
+    let folder = PathBuf::from(std::env::var_os("OFFLOAD_FAULTS").expect("set by the test"));
+    std::fs::write(folder.join(format!("fail-{step}")), "").unwrap();
+    act();
+    assert!(!folder.join(format!("fail-{step}")).exists(), "the fault of {step} struck");
+}
+
+/// Faults are read from the environment, which a test can only set for a process of its own.
+fn in_process_with_faults(test: &str) -> bool {
+    if std::env::var_os("OFFLOAD_FAULTS").is_some() {
+        return true;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("OFFLOAD_FAULTS", folder.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    false
+}
+
+#[test]
+fn every_failed_step_inwards_leaves_a_clean_slate() {
+    if !in_process_with_faults("faults::every_failed_step_inwards_leaves_a_clean_slate") {
+        return;
+    }
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let spec = spec(&stage);
+    for step in INWARD_STEPS {
+        with_fault(step.name(), || {
+            let failed = stage.vf_move(&spec).move_in().unwrap_err();
+            assert_eq!(failed.step, step.name());
+            assert!(failed.left.is_empty(), "{failed}");
+        });
+        assert_clean(&stage, &before);
+    }
+    drop(stage.move_in(&spec));
+    assert_in_pod(&stage, &spec);
+}
+
+#[test]
+fn after_every_failed_step_outwards_the_next_try_succeeds() {
+    if !in_process_with_faults("faults::after_every_failed_step_outwards_the_next_try_succeeds") {
+        return;
+    }
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let spec = spec(&stage);
+    for step in OUTWARD_STEPS {
+        drop(stage.move_in(&spec));
+        with_fault(step.name(), || {
+            assert_eq!(stage.vf_move(&spec).move_out().unwrap_err().step, step.name());
+        });
+        stage.vf_move(&spec).move_out().unwrap();
+        assert_clean(&stage, &before);
+    }
+}
