@@ -43,9 +43,9 @@ impl Plan {
     /// The card of these settings.
     pub(crate) fn of(settings: &Settings, seat: Seat) -> Self {
         Self {
-            kind: settings.card,
+            kind: settings.card.kind,
             controller: seat.controller,
-            pfs: settings.pfs,
+            pfs: settings.card.pfs,
             vfs: settings.vfs,
         }
     }

@@ -52,5 +52,5 @@ pub use operator::Operator;
 pub use pki::Pki;
 pub use process::{Program, program};
 pub use proxy::{Fault, Proxy};
-pub use settings::{CardKind, METRICS, Settings};
+pub use settings::{CardKind, CardSettings, METRICS, Settings, Timeouts};
 pub use wait::{eventually, wait_for};

@@ -43,6 +43,7 @@ impl Seat {
         format!("{}:7443", dpu_address(self.controller))
     }
 }
+
 /// Where the proxy to it listens, in the host's namespace.
 pub(crate) const PROXY: &str = "127.0.0.1:7444";
 
@@ -79,18 +80,56 @@ impl CardKind {
     }
 }
 
-/// What a lab is set up with.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// What the card is made of.
-    pub card: CardKind,
-    /// Whether the service programs the card's eswitch. Without, it leaves the VFs to the host.
+/// What a lab's card is.
+#[derive(Clone, Copy, Debug)]
+pub struct CardSettings {
+    /// What it is made of.
+    pub kind: CardKind,
+    /// Whether the service programs its eswitch. Without, it leaves the VFs to the host.
     pub has_eswitch: bool,
     /// The controller that the DPU knows a lab's host by: 0, or 1 as on a BlueField.
     pub controller: u32,
-    /// Physical functions of the card.
+    /// Its physical functions.
     pub pfs: u32,
-    /// VFs of each.
+}
+
+impl Default for CardSettings {
+    fn default() -> Self {
+        let (kind, controller) = (CardKind::default(), Seat::ONLY.controller);
+        Self { kind, has_eswitch: true, controller, pfs: 1 }
+    }
+}
+
+/// The agent's `[timeouts]`.
+#[derive(Clone, Debug)]
+pub struct Timeouts {
+    /// Seconds that STATUS stays good without the DPU.
+    pub grace: u32,
+    /// Milliseconds that an attach waits for its VF's carrier at most.
+    pub carrier_ms: u32,
+    /// Further keys.
+    pub others: String,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { grace: 10, carrier_ms: 200, others: String::new() }
+    }
+}
+
+/// Further keys.
+impl From<&str> for Timeouts {
+    fn from(others: &str) -> Self {
+        Self { others: others.into(), ..Self::default() }
+    }
+}
+
+/// What a lab is set up with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The card.
+    pub card: CardSettings,
+    /// VFs of each of its PFs.
     pub vfs: u32,
     /// VFs of each host's PF 0 that the pool `default` draws from.
     pub pool: u32,
@@ -100,16 +139,12 @@ pub struct Settings {
     pub cool_down: u32,
     /// Failed attaches in a row until a VF is quarantined.
     pub quarantine_after: u32,
-    /// Seconds that STATUS stays good without the DPU.
-    pub grace: u32,
-    /// Milliseconds that an attach waits for its VF's carrier at most.
-    pub carrier_ms: u32,
     /// Further keys of the service's `[fabric]`.
     pub fabric: String,
     /// Further sections of the service's configuration.
     pub service: String,
-    /// Further keys of the agent's `[timeouts]`.
-    pub timeouts: String,
+    /// How long the agent waits for what.
+    pub timeouts: Timeouts,
     /// Whether both programs serve their metrics, on [`METRICS`].
     pub has_metrics: bool,
     /// Whether the agent reaches the DPU through a [`crate::Proxy`].
@@ -119,20 +154,15 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            card: CardKind::default(),
-            has_eswitch: true,
-            controller: Seat::ONLY.controller,
-            pfs: 1,
+            card: CardSettings::default(),
             vfs: 4,
             pool: 4,
             networks: NETWORKS.into(),
             cool_down: 60,
             quarantine_after: 3,
-            grace: 10,
-            carrier_ms: 200,
             fabric: String::new(),
             service: String::new(),
-            timeouts: String::new(),
+            timeouts: Timeouts::default(),
             has_metrics: false,
             proxied: false,
         }
@@ -149,7 +179,8 @@ impl Settings {
     /// The kernel's simulated switchdev card, which the virtual machine of `hack/vm` has.
     #[must_use]
     pub fn netdevsim() -> Self {
-        Self { card: CardKind::Netdevsim, ..Self::default() }
+        let card = CardSettings { kind: CardKind::Netdevsim, ..CardSettings::default() };
+        Self { card, ..Self::default() }
     }
 
     fn metrics(&self) -> String {
@@ -158,7 +189,7 @@ impl Settings {
 
     /// Where a lab's card sits.
     pub(crate) fn seat(&self) -> Seat {
-        Seat { controller: self.controller, ..Seat::ONLY }
+        Seat { controller: self.card.controller, ..Seat::ONLY }
     }
 
     /// The service's configuration file.
@@ -169,12 +200,12 @@ impl Settings {
 
     /// That of a DPU with these cards, of which there is one at least.
     pub(crate) fn service_file_of(&self, seats: &[Seat], folder: &Path, pki: &Pki) -> String {
-        let hosts: String = seats.iter().map(|seat| seat.host_section(self.pfs)).collect();
+        let hosts: String = seats.iter().map(|seat| seat.host_section(self.card.pfs)).collect();
         let select: Vec<_> =
             seats.iter().map(|seat| format!("{}#0-{}", seat.pf(0), self.pool - 1)).collect();
         let state = folder.join("service");
-        let (eswitch, fabric) = match self.has_eswitch {
-            true => (self.card.driver(), "bridge"),
+        let (eswitch, fabric) = match self.card.has_eswitch {
+            true => (self.card.kind.driver(), "bridge"),
             false => ("none", "none"),
         };
         format!(
@@ -241,15 +272,15 @@ carrier_ms = {carrier_ms}
 "#,
             endpoint = if self.proxied { PROXY.into() } else { seat.endpoint() },
             dpu = seat.dpu,
-            timeouts = self.timeouts,
+            timeouts = self.timeouts.others,
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),
             netns = folder.join("netns"),
             tls = pki.section("host", seat.host),
             metrics = self.metrics(),
-            grace = self.grace,
-            carrier_ms = self.carrier_ms,
+            grace = self.timeouts.grace,
+            carrier_ms = self.timeouts.carrier_ms,
         )
     }
 }

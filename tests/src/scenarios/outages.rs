@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::pods::addresses;
-use crate::{Call, Lab, Netns, Settings, eventually, wait_for};
+use crate::{Call, Lab, Netns, Settings, Timeouts, eventually, wait_for};
 
 /// How long what goes on by itself may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -78,7 +78,8 @@ pub fn ids(lab: &Lab) -> Vec<Value> {
 /// # Panics
 /// When it is not so.
 pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings: &Settings) {
-    let mut lab = Lab::start(&Settings { grace: 1, ..settings.clone() });
+    let timeouts = Timeouts { grace: 1, ..settings.timeouts.clone() };
+    let mut lab = Lab::start(&Settings { timeouts, ..settings.clone() });
     let pair = Pair::attach(&lab);
     lab.service.crash();
 

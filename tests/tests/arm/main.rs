@@ -16,7 +16,7 @@ mod vlans;
 
 use std::time::Duration;
 
-use e2e::Settings;
+use e2e::{Settings, Timeouts};
 
 /// How long two machines, one of them emulated, may take to agree.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -53,5 +53,6 @@ vlan = 400
 
 /// Without a grace a good STATUS says that the agent has its session, however soon after a reset.
 fn settings() -> Settings {
-    Settings { networks: NETWORKS.into(), grace: 0, ..Settings::default() }
+    let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
+    Settings { networks: NETWORKS.into(), timeouts, ..Settings::default() }
 }

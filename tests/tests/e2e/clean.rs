@@ -56,7 +56,7 @@ fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
 /// The kernel tells nobody of it, and the agent does not look before the ADDs come.
 #[test]
 fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
-    let timeouts = "reconcile_s = 3600".to_owned();
+    let timeouts = "reconcile_s = 3600".into();
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, timeouts, ..Settings::default() });
     let host = &lab.card.host;
     host.ip(&["link", "set", "p0v0", "group", "7"]);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::{
-    Fault, Lab, Netns, Settings,
+    Fault, Lab, Netns, Settings, Timeouts,
     scenarios::{
         cuts::{Wish, the_network_fails_after_each_record},
         outages::{Pair, ids},
@@ -61,7 +61,8 @@ after_each_record! {
 fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_up() {
     const LIMIT: Duration = Duration::from_secs(30);
     const FAST: Duration = Duration::from_secs(10);
-    let lab = Lab::start(&Settings { grace: 3, ..Settings::default() });
+    let timeouts = Timeouts { grace: 3, ..Timeouts::default() };
+    let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let pair = Pair::attach(&lab);
     let management = |how: &str| lab.card.dpu.ip(&["link", "set", "mgmt0", how]);
     management("down");

@@ -10,7 +10,7 @@ use std::{
 };
 
 use e2e::{
-    Lab, Netns, Settings,
+    CardSettings, Lab, Netns, Settings,
     scenarios::{figure, pods::addresses},
     wait_for,
 };
@@ -99,8 +99,8 @@ fn what_is_in_order_is_shown_from_both_sides() {
 fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
     let networks = "[[network]]\nname = \"plain\"\nallow_mac_spoofing = true\n\
                     [[network.subnets]]\ncidr = \"10.1.0.0/24\"\n";
-    let settings =
-        Settings { has_eswitch: false, networks: networks.into(), ..Settings::default() };
+    let card = CardSettings { has_eswitch: false, ..CardSettings::default() };
+    let settings = Settings { card, networks: networks.into(), ..Settings::default() };
     let lab = Lab::start(&settings);
     let pod = Netns::new("pod");
     let _ = lab.add("plain", &pod, "eth0").result();

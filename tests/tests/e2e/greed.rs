@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::{
-    Lab, Netns, Settings,
+    CardSettings, Lab, Netns, Settings, Timeouts,
     scenarios::{End, figure},
     wait_for,
 };
@@ -178,8 +178,8 @@ fn hello() -> v1::HostMessage {
 fn a_host_that_attaches_without_end_starves_nobody() {
     // Without an eswitch, the VFs of a host need not be there.
     let lab = Lab::start(&Settings {
-        has_eswitch: false,
-        carrier_ms: 0,
+        card: CardSettings { has_eswitch: false, ..CardSettings::default() },
+        timeouts: Timeouts { carrier_ms: 0, ..Timeouts::default() },
         service: SECOND_HOST.into(),
         networks: NETWORKS.into(),
         ..Settings::default()

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use e2e::{
-    Lab, Netns, Settings,
+    CardSettings, Lab, Netns, Settings, Timeouts,
     scenarios::load::{as_many_pods_as_vfs_come_and_go, the_same_pod_is_attached_at_most_once},
     wait_for,
 };
@@ -26,8 +26,8 @@ fn the_same_pod_added_and_deleted_by_many_callers_is_attached_at_most_once() {
 #[test]
 fn no_pod_waits_for_the_carrier_of_another() {
     let lab = Lab::start(&Settings {
-        has_eswitch: false,
-        carrier_ms: 5000,
+        card: CardSettings { has_eswitch: false, ..CardSettings::default() },
+        timeouts: Timeouts { carrier_ms: 5000, ..Timeouts::default() },
         networks: "[[network]]\nname = \"open\"\nallow_mac_spoofing = true\n".into(),
         ..Settings::with_vfs(PODS)
     });

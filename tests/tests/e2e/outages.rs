@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::{
-    Call, Card, HostEnd, Lab, Netns, Program, Settings,
+    Call, Card, HostEnd, Lab, Netns, Program, Settings, Timeouts,
     scenarios::outages::{self, Pair, ids},
     wait_for,
 };
@@ -169,7 +169,8 @@ fn a_pod_that_is_in_its_own_way_keeps_its_vf_and_costs_the_agent_little() {
 #[test]
 fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
     let grace = 6;
-    let lab = Lab::start(&Settings { grace, ..Settings::default() });
+    let timeouts = Timeouts { grace, ..Timeouts::default() };
+    let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let pair = Pair::attach(&lab);
     lab.service.signal(Signal::SIGSTOP);
     let silent = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use e2e::{Card, Lab, Netns, Settings, scenarios::life, wait_for};
+use e2e::{Card, CardSettings, Lab, Netns, Settings, scenarios::life, wait_for};
 use serde_json::Value;
 
 /// Both PFs serve the pools `spread` and `pack`, the first one alone `default`.
@@ -30,14 +30,16 @@ pool = "pack"
 const VFS: usize = 4;
 
 fn two_pfs() -> Settings {
-    let mut settings = Settings { pfs: 2, service: POOLS.into(), ..Settings::default() };
+    let card = CardSettings { pfs: 2, ..CardSettings::default() };
+    let mut settings = Settings { card, service: POOLS.into(), ..Settings::default() };
     settings.networks.push_str(NETWORKS);
     settings
 }
 
 /// On a BlueField the host's PFs are those of controller 1.
 fn bluefield() -> Settings {
-    Settings { controller: 1, ..Settings::default() }
+    let card = CardSettings { controller: 1, ..CardSettings::default() };
+    Settings { card, ..Settings::default() }
 }
 
 /// The PF whose VF a pod has been given: by the alias of the link in the pod.

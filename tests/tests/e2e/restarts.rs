@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Call, Lab, Netns, Program, Settings, scenarios::figure, wait_for};
+use e2e::{Call, Lab, Netns, Program, Settings, Timeouts, scenarios::figure, wait_for};
 use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -135,7 +135,8 @@ fn status_says_soon_that_an_agent_is_gone() {
 /// As in an upgrade of the host while the DPU boots.
 #[test]
 fn an_agent_that_is_restarted_while_the_dpu_is_away_has_the_grace_of_its_predecessor() {
-    let mut lab = Lab::start(&Settings { grace: 300, ..Settings::default() });
+    let timeouts = Timeouts { grace: 300, ..Timeouts::default() };
+    let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     lab.service.stop();
     lab.status().nothing();
     lab.agent.stop();

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use e2e::{
-    Answer, Call, HostEnd, Keeper, Netns, Operator, Pki, Program, Scene, Settings, eventually,
-    wait_for,
+    Answer, Call, CardSettings, HostEnd, Keeper, Netns, Operator, Pki, Program, Scene, Settings,
+    eventually, wait_for,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -274,7 +274,7 @@ fn plug_dpu(host: &Netns, dpu: &Netns) {
 
 fn write_service_file(folder: &TempDir, pki: &Pki, vfs: usize) {
     let settings = Settings {
-        has_eswitch: false,
+        card: CardSettings { has_eswitch: false, ..CardSettings::default() },
         pool: u32::try_from(MOST_VFS).unwrap(),
         networks: NETWORKS.into(),
         cool_down: 0,
