@@ -1,6 +1,7 @@
 //! Names that are taken.
 
 use host_shim::mover::{INWARD_STEPS, MoveError, VfMove};
+use netlink::Request;
 
 use crate::stage::{OWN_NAME, POD_MAC, Stage, assert_clean, spec};
 
@@ -45,8 +46,8 @@ fn alternative_names_in_the_way_are_taken_off_and_restored() {
     let stage = Stage::new();
     let mut host = stage.host.rtnl();
     let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
-    host.add_alternative_name(index, "eth0").unwrap();
-    host.add_alternative_name(index, "taken").unwrap();
+    host.change(Request::add_alternative_name(index, "eth0")).unwrap();
+    host.change(Request::add_alternative_name(index, "taken")).unwrap();
     stage.pod.ip("link add taken type veth peer name other");
     let before = stage.host.links();
     let spec = spec(&stage);
