@@ -3,6 +3,8 @@
 //! feed. While it is at work on a call, it writes a space each second ahead of its document, which JSON
 //! takes no notice of: an agent that is suspended writes none, and is not waited for.
 
+mod attachment;
+
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::Shutdown,
@@ -162,6 +164,7 @@ pub enum Reply {
     /// The pod has its interface.
     Attached {
         /// The attachment.
+        #[serde(with = "attachment")]
         attachment: Box<v1::Attachment>,
     },
     /// Done; there is nothing to tell.
@@ -405,6 +408,19 @@ mod tests {
         assert_eq!(read.device, Some("0000:03:00.2".into()));
         let written = serde_json::to_value(&read).unwrap();
         assert_eq!(written["pci_address"], "0000:03:00.2");
+    }
+
+    #[test]
+    fn plugin_and_agent_of_the_release_before_call_a_vfs_device_otherwise() {
+        let device = "0000:03:00.2";
+        let vf = Some(v1::Vf { device: device.into(), ..Default::default() });
+        let attachment = Box::new(v1::Attachment { vf, ..Default::default() });
+        let written = serde_json::to_value(Reply::Attached { attachment }).unwrap();
+        assert_eq!(written["attachment"]["vf"]["pciAddress"], device);
+        assert_eq!(written["attachment"]["vf"]["device"], device);
+        let before = br#"{"outcome":"attached","attachment":{"vf":{"pciAddress":"0000:03:00.2"}}}"#;
+        let Reply::Attached { attachment } = decode(before).unwrap() else { panic!("it is one") };
+        assert_eq!(attachment.vf.unwrap().device, device);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 use e2e::{
     Lab, Netns, Settings, run,
     scenarios::{
-        life::{assert_in_order, collect_and_detach, outlive_restarts},
+        life::{assert_in_order, check, collect_and_detach, outlive_restarts},
         outages::{Pair, ids},
     },
     wait_for,
@@ -79,6 +79,21 @@ fn a_host_of_the_release_before_works_with_todays_service() {
 #[test]
 fn a_service_of_the_release_before_works_with_todays_host() {
     assert_works(mixed(SERVICE));
+}
+
+/// While a package is replaced, one of the two is still of the release before.
+#[test]
+fn plugin_and_agent_of_two_releases_tell_the_runtime_which_vf_a_pod_has() {
+    for program in HOST {
+        let lab = mixed(&[program]);
+        let pod = Netns::new("pod");
+        let result = lab.add("blue", &pod, "eth0").result();
+        let device = &lab.operator().get("attachments")[0]["vf"]["device"];
+        assert_eq!(result["interfaces"][0]["pciID"], *device, "{program}: {result}");
+        check(&lab, "blue", &pod, &result).nothing();
+        lab.del("blue", &pod, "eth0").nothing();
+        lab.assert_clean_slate();
+    }
 }
 
 /// What pods and operators have from the release before outlives the upgrade of one side and then of the
