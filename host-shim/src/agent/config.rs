@@ -47,6 +47,9 @@ pub struct Config {
     /// folders' entries are, or have as `ns/net`. See [`Config::netns_folders`].
     #[serde(default)]
     netns_folders: Option<Vec<PathBuf>>,
+    /// What the agents of this host take turns at a pod by: a file that they share.
+    #[serde(default = "default_pod_locks")]
+    pub pod_locks: PathBuf,
     /// The DPU.
     pub dpu: Dpu,
     /// The agent's certificate.
@@ -232,6 +235,10 @@ fn default_state_dir() -> PathBuf {
     "/var/lib/dpu-offload/agent".into()
 }
 
+fn default_pod_locks() -> PathBuf {
+    "/run/dpu-offload/pods.lock".into()
+}
+
 /// Where network namespaces are found on most hosts.
 const NETNS_FOLDERS: [&str; 3] = ["/run/netns", "/run/docker/netns", "/proc"];
 
@@ -300,8 +307,12 @@ impl Config {
 
     fn check_paths(&self) -> Vec<String> {
         let sysfs = &self.vf_source.sysfs;
-        let paths =
-            [("socket", &self.socket), ("state_dir", &self.state_dir), ("vf_source.sysfs", sysfs)];
+        let paths = [
+            ("socket", &self.socket),
+            ("state_dir", &self.state_dir),
+            ("pod_locks", &self.pod_locks),
+            ("vf_source.sysfs", sysfs),
+        ];
         let relative = paths.into_iter().filter(|(_, path)| !path.is_absolute());
         relative.map(|(key, path)| out_of_range(key, path.display(), "an absolute path")).collect()
     }
@@ -417,6 +428,7 @@ mod tests {
         assert_eq!(format!("{:?}", shipped.timeouts), format!("{:?}", default.timeouts));
         assert_eq!(shipped.socket, default.socket);
         assert_eq!(shipped.state_dir, default.state_dir);
+        assert_eq!(shipped.pod_locks, default.pod_locks);
         assert_eq!(shipped.boot_id_file, default.boot_id_file);
         assert_eq!(shipped.certificate_warning, default.certificate_warning);
         assert_eq!(shipped.metrics, default.metrics);

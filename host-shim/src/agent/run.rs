@@ -30,7 +30,10 @@ use super::{
     socket::{ListenError, listen},
     upkeep::Upkeep,
     verbs::Doors,
-    vfs::{BLOCKING_THREADS, Furnishing, Originals, OriginalsError, Records, RecordsError, Vfs},
+    vfs::{
+        BLOCKING_THREADS, Furnishing, Originals, OriginalsError, PodLocks, Records, RecordsError,
+        Vfs,
+    },
 };
 use crate::{
     mover::{ARRIVAL_STEPS, Announcer, INWARD_STEPS, OUTWARD_STEPS},
@@ -270,6 +273,8 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     let netns = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
     let originals = Originals::open(config.state_dir.join("vfs.json"), boot_id.clone())?;
+    let pods = PodLocks::open(&config.pod_locks);
+    let pods = pods.map_err(cannot(format!("open {}", config.pod_locks.display())))?;
     let source = vf_source(&config)?;
     let (config, tasks) = (Arc::new(config), TaskTracker::new());
     let vfs = Arc::new(Vfs::new(Furnishing {
@@ -278,6 +283,7 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
         boot_id: boot_id.clone(),
         records,
         originals,
+        pods,
         announcer,
         carrier_limit: config.timeouts.carrier(),
         netns_folders: config.netns_folders(),

@@ -108,6 +108,16 @@ pub(crate) fn has_rule(rules: &[Rule], wanted: &Rule) -> bool {
     })
 }
 
+/// Whether a rule leads to routes by other interfaces than that of the index: they may be of another agent, which
+/// alone knows what they bring. All interfaces have routes in the main table, so that those tell nothing.
+fn is_followed_by_others(rule: &Rule, routes: &[Route], index: u32) -> bool {
+    routes.iter().any(|route| {
+        route.table == Some(rule.table)
+            && route.destination.is_ipv4() == rule.source.is_ipv4()
+            && route.output != index
+    })
+}
+
 /// IPv6 settings are left out where the pod has no IPv6 addresses, for the kernel may lack IPv6.
 fn set_sysctls(link: &Link, plan: &Plan) -> Result<(), Error> {
     let has_v6 = plan.addresses.iter().any(netlink::IpNetwork::is_ipv6);
@@ -123,14 +133,18 @@ fn set_sysctls(link: &Link, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rules stay behind when an interface leaves; addresses and routes go with it. What another interface of the
-/// pod brings, too, is left.
-pub(super) fn remove_rules(rtnl: &mut Rtnl, plan: &Plan) -> Result<(), Error> {
+/// Rules stay behind when the interface of this index leaves; addresses and routes go with it. What another
+/// interface of the pod brings, too, is left.
+pub(super) fn remove_rules(rtnl: &mut Rtnl, plan: &Plan, index: u32) -> Result<(), Error> {
     if plan.rules.is_empty() {
         return Ok(());
     }
-    let rules = rtnl.rules()?;
-    let is_ours = |rule: &&Rule| has_rule(&rules, rule) && !has_rule(&plan.rules_of_others, rule);
+    let (rules, routes) = (rtnl.rules()?, rtnl.routes()?);
+    let is_ours = |rule: &&Rule| {
+        has_rule(&rules, rule)
+            && !has_rule(&plan.rules_of_others, rule)
+            && !is_followed_by_others(rule, &routes, index)
+    };
     let ours = plan.rules.iter().filter(is_ours);
     let requests: Vec<_> = ours.map(Request::delete_rule).collect();
     rtnl.batch(&requests)

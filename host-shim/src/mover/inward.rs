@@ -163,9 +163,9 @@ impl Step<VfMove> for Configure {
     }
 
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        match &mut vf_move.pod {
-            Some(pod) if vf_move.is_fresh => {
-                Ok(configure::remove_rules(&mut pod.rtnl, &vf_move.plan)?)
+        match (&mut vf_move.pod, &vf_move.arrived) {
+            (Some(pod), Some(link)) if vf_move.is_fresh => {
+                Ok(configure::remove_rules(&mut pod.rtnl, &vf_move.plan, link.index)?)
             }
             _ => Ok(()),
         }

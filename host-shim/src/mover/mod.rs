@@ -15,11 +15,12 @@ mod original;
 mod outward;
 mod plan;
 mod port;
+mod priorities;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use netlink::{CarrierWatch, Link, Netns, NetnsError, Rtnl};
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1::Attachment};
 
 pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
@@ -28,6 +29,7 @@ pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub use plan::{Plan, PlanError, rules_of};
+pub use priorities::meets_others;
 use vf_alloc::Device;
 
 use crate::vf_source::{self, PfPort, VfSource};
@@ -146,6 +148,20 @@ impl Namespace {
     pub fn open(netns: Arc<Netns>) -> Result<Self, netlink::Error> {
         let rtnl = Rtnl::open_in(&netns)?;
         Ok(Self { netns, rtnl })
+    }
+}
+
+impl Namespace {
+    /// Has the routes of an attachment give way to those that the pod has by other interfaces: the same ones cost
+    /// more. The VF is not in the pod yet, and nobody else brings routes with a priority.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn give_way(&mut self, attachment: &mut Attachment) -> Result<(), netlink::Error> {
+        if priorities::has_priorities(attachment) {
+            priorities::give_way(&mut attachment.routes, self.rtnl.routes()?);
+        }
+        Ok(())
     }
 }
 

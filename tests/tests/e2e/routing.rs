@@ -1,6 +1,6 @@
 //! Routes and policy rules of networks, in pods.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, thread};
 
 use e2e::{
     Call, Lab, Netns, Settings,
@@ -98,7 +98,7 @@ fn lab_left_alone(networks: &str) -> Lab {
 }
 
 /// How many rules of the pod lead to the table that the networks of these tests name.
-fn rules_to_table(pod: &Netns) -> usize {
+pub(crate) fn rules_to_table(pod: &Netns) -> usize {
     pod.json("ip", &["rule", "show", "table", "100"]).len()
 }
 
@@ -129,7 +129,111 @@ priority = 1000
     lab.assert_clean_slate();
 }
 
-/// The kernel takes no second route at the same cost, so that the second interface can't be configured.
+/// Two that come and go at the same moment look at what the other has, one after the other.
+#[test]
+fn a_rule_outlives_an_interface_that_goes_as_another_that_brings_it_comes() {
+    let networks = r#"
+[[network]]
+name = "blue"
+[[network.subnets]]
+cidr = "10.8.0.0/24"
+[[network.rules]]
+source = "10.8.0.0/24"
+table = 100
+priority = 1000
+"#;
+    let lab = lab_left_alone(networks);
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    for (goes, comes) in [("eth0", "net1"), ("net1", "eth0")].repeat(4) {
+        thread::scope(|scope| {
+            scope.spawn(|| lab.del("blue", &pod, goes).nothing());
+            let _ = lab.add("blue", &pod, comes).result();
+        });
+        assert_eq!(rules_to_table(&pod), 1, "{goes} went, {comes} came");
+    }
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(rules_to_table(&pod), 0);
+    lab.assert_clean_slate();
+}
+
+/// A network whose routes have a priority.
+const WITH_PRIORITIES: &str = r#"
+[[network]]
+name = "blue"
+[[network.subnets]]
+cidr = "10.8.0.0/24"
+[[network.subnets]]
+cidr = "fd00:10:8::/64"
+[[network.routes]]
+destination = "172.20.0.0/16"
+gateway = "10.8.0.254"
+priority = 50
+[[network.routes]]
+destination = "2001:db8:20::/48"
+gateway = "fd00:10:8::fe"
+priority = 60
+"#;
+
+/// The interfaces by which a pod has a route, in the order in which they serve, and what each costs.
+fn ways_to(pod: &Netns, destination: &str) -> Vec<(String, u64)> {
+    let family = if destination.contains(':') { "-6" } else { "-4" };
+    let mut ways: Vec<_> = pod
+        .json("ip", &[family, "route", "show", destination])
+        .iter()
+        .map(|route| (route["dev"].as_str().unwrap().to_owned(), route["metric"].as_u64().unwrap()))
+        .collect();
+    ways.sort_by_key(|(_, metric)| *metric);
+    ways
+}
+
+/// The kernel takes one route to a destination at a cost.
+#[test]
+fn the_second_interface_of_a_network_with_priorities_serves_when_the_first_is_gone() {
+    let mut lab = lab_left_alone(WITH_PRIORITIES);
+    let pod = Netns::new("pod");
+    let routes = [("172.20.0.0/16", 50), ("2001:db8:20::/48", 60)];
+    let assert_ways = || {
+        for (destination, priority) in routes {
+            let expected = [("eth0".to_owned(), priority), ("net1".to_owned(), priority + 1)];
+            assert_eq!(ways_to(&pod, destination), expected);
+        }
+    };
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let second = lab.add("blue", &pod, "net1").result();
+    assert_ways();
+    let told: BTreeSet<_> = second["routes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|route| route["priority"].as_u64())
+        .collect();
+    assert_eq!(told, BTreeSet::from([Some(51), Some(61)]));
+    assert_eq!(lab.add("blue", &pod, "net1").result(), second);
+    lab.reset_card();
+    lab.wait_until_good();
+    assert_ways();
+    lab.assert_invariants();
+
+    lab.del("blue", &pod, "eth0").nothing();
+    for (destination, priority) in routes {
+        assert_eq!(ways_to(&pod, destination), [("net1".to_owned(), priority + 1)]);
+    }
+    let check = Call::new("CHECK", &with_previous(&lab, &second));
+    lab.execute(&check.of(pod.name(), Some(&pod.path()), "net1")).nothing();
+    lab.del("blue", &pod, "net1").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The configuration of the network `blue` as a runtime passes it after an ADD.
+fn with_previous(lab: &Lab, result: &Value) -> Value {
+    let mut configuration = lab.configuration("blue");
+    configuration["prevResult"] = result.clone();
+    configuration
+}
+
+/// The second interface can't be configured where its route can't cost more than the first one's.
 #[test]
 fn an_add_that_fails_leaves_the_rules_of_the_pods_other_interface() {
     let networks = r#"
@@ -140,7 +244,7 @@ cidr = "10.8.0.0/24"
 [[network.routes]]
 destination = "172.20.0.0/16"
 gateway = "10.8.0.254"
-priority = 50
+priority = 4294967295
 [[network.rules]]
 source = "10.8.0.0/24"
 table = 100
@@ -149,7 +253,7 @@ priority = 1000
     let lab = lab_left_alone(networks);
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
-    lab.add("blue", &pod, "net1").fails(129, &["File exists"]);
+    lab.add("blue", &pod, "net1").fails(129, &["the route 172.20.0.0/16 via", "File exists"]);
     assert_eq!(rules_to_table(&pod), 1);
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();

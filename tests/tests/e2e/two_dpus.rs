@@ -1,10 +1,12 @@
 //! One host with the cards of two DPUs, an agent for each.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use e2e::{Call, Card, DpuPlan, Fleet, Netns, Settings, scenarios::pods::addresses, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+
+use crate::routing::rules_to_table;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -28,8 +30,29 @@ gateway = "fd00:10:{dpu}::1"
     )
 }
 
+/// The same rule in the networks of both DPUs, and a route of each in its table.
+fn network_with_rule(dpu: u8) -> String {
+    let routes = format!(
+        r#"
+[[network.routes]]
+destination = "172.20.0.0/16"
+gateway = "10.{dpu}.0.1"
+table = 100
+[[network.rules]]
+source = "10.0.0.0/8"
+table = 100
+priority = 1000
+"#
+    );
+    network(dpu) + &routes
+}
+
 /// node-1 with a card of dpu-1 and one of dpu-2.
 fn one_host() -> Fleet {
+    one_host_with(network)
+}
+
+fn one_host_with(network: fn(u8) -> String) -> Fleet {
     let plan = |name, dpu| {
         let settings = Settings { networks: network(dpu), ..Settings::default() };
         DpuPlan { name, hosts: vec!["node-1"], settings }
@@ -179,4 +202,33 @@ fn a_pod_that_dies_gives_both_dpus_their_vf_back() {
     }
     fleet.assert_clean_slate();
     assert_eq!(Card::ends_in(&fleet.agents[0].card.host).len(), 8);
+}
+
+#[test]
+fn a_rule_that_the_networks_of_both_dpus_bring_stays_until_the_last_of_their_interfaces_goes() {
+    let fleet = one_host_with(network_with_rule);
+    let [first, second] = &fleet.agents[..] else { panic!("two agents") };
+    let pod = Netns::new("pod");
+    let _ = first.add("blue", &pod, "eth0").result();
+    for round in 0..4 {
+        let _ = second.add("blue", &pod, "net1").result();
+        thread::scope(|scope| {
+            scope.spawn(|| second.del("blue", &pod, "net1").nothing());
+            let _ = first.add("blue", &pod, "net2").result();
+        });
+        assert_eq!(rules_to_table(&pod), 1, "round {round}");
+        first.del("blue", &pod, "net2").nothing();
+        assert_eq!(rules_to_table(&pod), 1, "round {round}");
+        thread::scope(|scope| {
+            scope.spawn(|| first.del("blue", &pod, "eth0").nothing());
+            let _ = second.add("blue", &pod, "net1").result();
+        });
+        assert_eq!(rules_to_table(&pod), 1, "round {round}");
+        let _ = first.add("blue", &pod, "eth0").result();
+        second.del("blue", &pod, "net1").nothing();
+        assert_eq!(rules_to_table(&pod), 1, "round {round}");
+    }
+    first.del("blue", &pod, "eth0").nothing();
+    assert_eq!(rules_to_table(&pod), 0);
+    fleet.assert_clean_slate();
 }

@@ -40,12 +40,16 @@ impl Drafts {
         &self,
         request: AddRequest,
         netns: PodNetns,
-        attachment: v1::Attachment,
+        mut attachment: v1::Attachment,
         rtnl: &mut Rtnl,
     ) -> Result<Record, IntakeFailure> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
-            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like.
-            Some(same) => (same.phase, same.original.clone()),
+            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like, or what its
+            // routes had to give way to.
+            Some(same) => {
+                attachment.routes.clone_from(&same.attachment.routes);
+                (same.phase, same.original.clone())
+            }
             None => {
                 let vf = vf_source::identity_of(attachment.vf.as_ref()).map_err(not_found)?;
                 (Phase::Attaching, self.original_of(&vf, rtnl)?)

@@ -118,8 +118,10 @@ impl Homecoming {
         is_new: bool,
     ) -> Result<Condition, Failure> {
         let (this, moved) = (Arc::clone(self), Arc::clone(record));
+        let pod = self.host.lock_pod(&record.netns, &record.attachment).await?;
         let work = move || {
             this.bring_home_now(&moved)?;
+            drop(pod);
             this.see_at_home(&moved, is_new).map_err(|error| failed(&error))
         };
         let Some(seen) = self.host.move_vf(work).await?? else { return Ok(Condition::Clean) };

@@ -4,16 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use keyed_locks::{Held, KeyedLocks};
 use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl, Rule};
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1::Attachment};
 use vf_alloc::Device;
 
 use super::{
     cards::Cards,
-    records::{Phase, Record, Records},
+    pod_locks::{PodLock, PodLocks},
+    records::{Phase, PodNetns, Record, Records},
     turns::Turns,
 };
 use crate::{
-    mover::{Announcer, MoveSpec, Plan, rules_of},
+    mover::{Announcer, MoveSpec, Plan, meets_others, rules_of},
     vf_source::{self, VfIdentity, VfSource},
 };
 
@@ -24,6 +25,7 @@ pub(in crate::agent) struct Host {
     /// The host's own namespace.
     netns: Arc<Netns>,
     records: Records,
+    pods: PodLocks,
     announcer: Announcer,
     /// How long a carrier is waited for.
     carrier_limit: Duration,
@@ -37,6 +39,7 @@ impl Host {
         source: Arc<dyn VfSource>,
         netns: Netns,
         records: Records,
+        pods: PodLocks,
         announcer: Announcer,
         carrier_limit: Duration,
     ) -> Self {
@@ -44,6 +47,7 @@ impl Host {
             source,
             netns: Arc::new(netns),
             records,
+            pods,
             announcer,
             carrier_limit,
             turns: Turns::default(),
@@ -104,7 +108,24 @@ impl Host {
         self.free_vfs.lock(device).await
     }
 
-    /// The VF of a record and how it is to be on either side.
+    /// Waits until no interface comes into a pod or leaves it with which this attachment's may have something in
+    /// common. `None`: there can be none.
+    ///
+    /// # Errors
+    /// [`Reason::MoveFailed`]: another agent of the host does not come to an end.
+    pub(super) async fn lock_pod(
+        &self,
+        netns: &PodNetns,
+        attachment: &Attachment,
+    ) -> Result<Option<PodLock>, Failure> {
+        match meets_others(attachment) {
+            true => self.pods.lock(netns.id).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The VF of a record and how it is to be on either side. What other interfaces of its pod have is looked up:
+    /// the caller holds the pod's lock.
     pub(super) fn move_of(&self, record: &Record) -> Result<MoveSpec, Failure> {
         let plan = Plan::new(&record.attachment, self.carrier_limit)
             .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;

@@ -104,11 +104,12 @@ impl Intake {
         }
         // Until it is recorded, it might be made anew: that is decided by a look at the records.
         let _not_renewed = self.host.lock_free_vf(&device).await;
+        let pod = self.host.lock_pod(&netns, &attachment).await;
         let (this, caller) = (Arc::clone(self), Arc::clone(caller));
         let work = move || {
             // Somebody else's move may have taken long.
-            match caller.is_waiting() {
-                Ok(()) => this.enter_now(request, netns, attachment),
+            match pod.and_then(|pod| caller.is_waiting().map(|()| pod)) {
+                Ok(_pod) => this.enter_now(request, netns, attachment),
                 Err(failure) if is_new => Err(this.untouched(&attachment, failure)),
                 Err(failure) => Err(not_found(failure)),
             }
@@ -125,7 +126,8 @@ impl Intake {
         IntakeFailure::Unrecorded { failure, found_vf: look().is_some() }
     }
 
-    /// The record is written before the VF is touched. What is only looked at does not wait for it.
+    /// The record is written before the VF is touched. What is only looked at does not wait for it, but for the
+    /// pod's routes, which decide what is recorded of this one's.
     fn enter_now(
         &self,
         request: AddRequest,
@@ -135,11 +137,11 @@ impl Intake {
         let began = Instant::now();
         let host = Namespace::open(Arc::clone(self.host.netns()));
         let mut host = host.map_err(|error| not_found(not_moved(error)))?;
-        let record = self.drafts.draft(request, netns, attachment, &mut host.rtnl)?;
+        let mut record = self.drafts.draft(request, netns, attachment, &mut host.rtnl)?;
+        let pod = self.pod_of(&mut record).map_err(not_taken)?;
         let record = Arc::new(record);
         let written = self.host.records().write(&record);
         let spec = self.host.move_of(&record).map_err(not_taken)?;
-        let pod = open_pod(&record.netns).map_err(not_taken)?;
         written.wait().map_err(not_taken)?;
         Milestone::AttachRecorded.pass();
         // In memory only now: nobody is to rely on a record that a crash would take back.
@@ -152,6 +154,15 @@ impl Intake {
                 Err(IntakeFailure::Unmoved { failure: self.with_owner(failure, &record) })
             }
         }
+    }
+
+    /// The pod of a record, which gives way to what it has already, unless it is the record of a repeat.
+    fn pod_of(&self, record: &mut Record) -> Result<Namespace, Failure> {
+        let mut pod = open_pod(&record.netns)?;
+        if self.host.records().by_id(record.id()).is_none() {
+            pod.give_way(&mut record.attachment).map_err(not_moved)?;
+        }
+        Ok(pod)
     }
 
     /// A name that is taken in the pod may be another attachment's: two containers can share a namespace.
@@ -182,7 +193,12 @@ impl Intake {
         port: impl Future<Output = ()>,
     ) -> Result<Durations, Failure> {
         let (this, moved) = (Arc::clone(self), Arc::clone(record));
-        let arrival = self.host.move_vf(move || this.move_in_again(&moved)).await??;
+        let pod = self.host.lock_pod(&record.netns, &record.attachment).await?;
+        let work = move || {
+            let _pod = pod;
+            this.move_in_again(&moved)
+        };
+        let arrival = self.host.move_vf(work).await??;
         let settled = arrival.settle(port).await;
         settled.map_err(|failed| failure_of_move(record, &failed))
     }

@@ -25,12 +25,13 @@
 //! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
+//! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out |
 //! | `moves` | [`Turns`](turns) | a turn at moving a VF | each move |
 //! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
-//! All are fair: who comes later waits behind who waits already. So nobody may wait for a key with
+//! All are fair but for `pods` between agents: who comes later waits behind who waits already. So nobody may wait for a key with
 //! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
 //!
 //! One who holds a key waits for another in one place: an attach, for the key of whoever is giving its
@@ -47,6 +48,8 @@
 //! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
 //!   the attach keeps it until its record is there.
 //! - *An attach with a change of the number of VFs.* `vfs_stay`.
+//! - *Two interfaces of one pod*, of one agent or of two. `pods`: what the one leaves or takes away depends on what
+//!   the other has. It is waited for within bounds, for the other agent may be suspended.
 //! - *A listing with a move.* Nothing is held. Links are listed before records, so that a VF which leaves meanwhile
 //!   has a record by then and is not taken for a free one.
 //! - *A look with the kernel's own moves*, as when a pod's namespace ends or a card is reset. Nothing can be held
@@ -69,6 +72,7 @@ mod namespaces;
 mod numbers;
 mod originals;
 mod pauses;
+mod pod_locks;
 mod proofs;
 mod records;
 mod renewal;
@@ -87,6 +91,7 @@ pub(super) use intake::TakenIn;
 pub(super) use intake_failure::IntakeFailure;
 pub(super) use location::VfLocation;
 pub(super) use originals::Originals;
+pub(super) use pod_locks::PodLocks;
 pub(super) use records::{Phase, PodNetns, Record, Records};
 pub(super) use room::{Furnishing, Vfs};
 pub(super) use turns::BLOCKING_THREADS;

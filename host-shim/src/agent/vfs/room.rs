@@ -17,6 +17,7 @@ use super::{
     numbers::Numbers,
     originals::Originals,
     pauses::Pauses,
+    pod_locks::PodLocks,
     records::{Record, Records},
     renewal::Renewer,
 };
@@ -52,6 +53,8 @@ pub(in crate::agent) struct Furnishing {
     pub boot_id: String,
     pub records: Records,
     pub originals: Originals,
+    /// What the host's agents take turns at pods by.
+    pub pods: PodLocks,
     pub announcer: Announcer,
     /// How long a carrier is waited for.
     pub carrier_limit: Duration,
@@ -68,8 +71,14 @@ impl Vfs {
     pub(in crate::agent) fn new(with: Furnishing) -> Self {
         let Furnishing { signals, tasks, .. } = with;
         let repairs = Arc::new(Repairs::default());
-        let host =
-            Host::new(with.source, with.netns, with.records, with.announcer, with.carrier_limit);
+        let host = Host::new(
+            with.source,
+            with.netns,
+            with.records,
+            with.pods,
+            with.announcer,
+            with.carrier_limit,
+        );
         let host = Arc::new(host);
         let cleanliness =
             Cleanliness::new(&host, with.originals, with.reachable_netns, Arc::clone(&repairs));
@@ -212,6 +221,7 @@ pub(in crate::agent) mod tests {
             netns: Netns::current().unwrap(),
             boot_id: "boot".into(),
             records: Records::open(folder.path(), "boot").unwrap(),
+            pods: PodLocks::open(&folder.path().join("pods.lock")).unwrap(),
             originals: Originals::open(folder.path().join("vfs.json"), "boot".into()).unwrap(),
             announcer: Announcer::start().unwrap(),
             carrier_limit: Duration::from_millis(200),

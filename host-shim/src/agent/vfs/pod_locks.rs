@@ -1,0 +1,178 @@
+//! The locks of pods' network namespaces, which all agents of a host share: a host has one for each DPU.
+//!
+//! A pod's rules, and what its routes cost, are of no single interface. Whoever changes them looks first at what
+//! the pod's other interfaces have, and two that do so at the same moment would not see each other.
+
+use std::{
+    fs::{DirBuilder, File},
+    io,
+    os::{
+        fd::AsFd,
+        unix::fs::{DirBuilderExt, OpenOptionsExt},
+    },
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use keyed_locks::{Held, KeyedLocks};
+use netlink::NetnsId;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+use offload_proto::{Failure, Reason};
+use tokio::time::{Instant, sleep};
+
+/// How long another agent may be at work on a pod: a hundred times what that takes. One that is suspended amid
+/// that must not stop this one.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked whether it is done.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The locks, by namespace.
+#[derive(Debug)]
+pub(in crate::agent) struct PodLocks {
+    /// Each byte is the lock of the namespace of that inode number, held as the kernel holds it: nothing of it is
+    /// left behind by an agent that dies, or by a pod.
+    file: Arc<File>,
+    /// All that this agent locks in the file is one owner's, whom the kernel never makes wait for itself.
+    in_agent: KeyedLocks<NetnsId>,
+    patience: Duration,
+}
+
+/// A held lock. Dropping it lets the next one in.
+#[derive(Debug)]
+#[must_use = "the lock is held only as long as this is"]
+pub(super) struct PodLock {
+    // Dropped in this order: nobody in this agent is let in before the byte is unlocked.
+    _byte: Byte,
+    _in_agent: Held,
+}
+
+/// A byte of the file that is locked.
+#[derive(Debug)]
+struct Byte {
+    file: Arc<File>,
+    position: libc::off_t,
+}
+
+impl PodLocks {
+    /// Opens the file that the host's agents share, or creates it in a folder of root's.
+    ///
+    /// # Errors
+    /// When it can't be created or opened.
+    pub(in crate::agent) fn open(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        Ok(Self { file: Arc::new(file), in_agent: KeyedLocks::default(), patience: PATIENCE })
+    }
+
+    /// Waits for the lock of a pod's namespace: within this agent behind all who wait for it already, and for
+    /// other agents as long as their work takes.
+    ///
+    /// # Errors
+    /// [`Reason::MoveFailed`]: another agent has it for too long, or the kernel refuses.
+    pub(super) async fn lock(&self, netns: NetnsId) -> Result<PodLock, Failure> {
+        let in_agent = self.in_agent.lock(&netns).await;
+        let position = libc::off_t::try_from(netns.inode).unwrap_or(libc::off_t::MAX - 1);
+        let deadline = Instant::now() + self.patience;
+        while !self.try_byte(position).map_err(|errno| refused(netns, errno.desc()))? {
+            if Instant::now() >= deadline {
+                let why = "another agent of this host has been at work on it for too long";
+                return Err(refused(netns, why));
+            }
+            sleep(LOOK).await;
+        }
+        let byte = Byte { file: Arc::clone(&self.file), position };
+        Ok(PodLock { _byte: byte, _in_agent: in_agent })
+    }
+
+    /// Locks a byte, unless another agent has.
+    fn try_byte(&self, position: libc::off_t) -> Result<bool, Errno> {
+        match set_lock(&self.file, libc::F_WRLCK, position) {
+            Ok(()) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Drop for Byte {
+    fn drop(&mut self) {
+        if let Err(errno) = set_lock(&self.file, libc::F_UNLCK, self.position) {
+            tracing::error!(%errno, "the lock of a pod can't be given back");
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the C library's own small constants")]
+fn set_lock(file: &File, kind: libc::c_int, position: libc::off_t) -> Result<(), Errno> {
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: position,
+        l_len: 1,
+        l_pid: 0,
+    };
+    fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&lock)).map(drop)
+}
+
+fn refused(netns: NetnsId, why: &str) -> Failure {
+    let message = format!("the pod's network namespace {netns} can't be locked: {why}");
+    Failure::new(Reason::MoveFailed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const POD: NetnsId = NetnsId { dev: 4, inode: 0xf000_0007 };
+
+    /// The locks as two agents of a host have them.
+    fn two_agents() -> ([PodLocks; 2], TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/pods.lock");
+        ([(); 2].map(|()| PodLocks::open(&path).unwrap()), folder)
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_worked_at_by_one_agent_at_a_time() {
+        let ([ours, theirs], _folder) = two_agents();
+        let held = ours.lock(POD).await.unwrap();
+        let other = NetnsId { inode: POD.inode + 1, ..POD };
+        let _other = theirs.lock(other).await.unwrap();
+        let mut waiting = Box::pin(theirs.lock(POD));
+        assert!((&mut waiting).now_or_never().is_none(), "two agents have one pod");
+        drop(held);
+        let _held = waiting.await.unwrap();
+        assert!(ours.lock(POD).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_worked_at_by_one_at_a_time_within_an_agent() {
+        let ([ours, theirs], _folder) = two_agents();
+        let held = ours.lock(POD).await.unwrap();
+        let mut waiting = Box::pin(ours.lock(POD));
+        assert!((&mut waiting).now_or_never().is_none(), "two of one agent have one pod");
+        drop(held);
+        let _held = waiting.await.unwrap();
+        assert!(theirs.lock(POD).now_or_never().is_none(), "the other agent has it as well");
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_suspended_amid_its_work_stops_no_other() {
+        let ([ours, mut theirs], _folder) = two_agents();
+        theirs.patience = Duration::ZERO;
+        let _held = ours.lock(POD).await.unwrap();
+        let failure = theirs.lock(POD).await.unwrap_err();
+        assert!(failure.message.ends_with("has been at work on it for too long"), "{failure}");
+    }
+}

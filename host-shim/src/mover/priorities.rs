@@ -1,0 +1,116 @@
+//! What routes cost in a pod that has the same ones by another of its interfaces, as of one network.
+//!
+//! The kernel takes one route to a destination at a cost, in a table. Asked to append another, IPv4 would use it once
+//! the first is gone; IPv6 would join the two and spread flows over both interfaces, whatever address they are from.
+//! So the later interface's route costs more, in both families: it serves when the other is gone.
+
+use ipnetwork::IpNetwork;
+use netlink::Route;
+use offload_proto::v1;
+
+/// The main table, which the kernel is not told of.
+const MAIN: u32 = 254;
+
+/// Whether an attachment brings what another interface of its pod may have or bring, too: rules, or routes at a cost
+/// that is not the interface's own.
+#[must_use]
+pub fn meets_others(attachment: &v1::Attachment) -> bool {
+    !attachment.rules.is_empty() || has_priorities(attachment)
+}
+
+pub(super) fn has_priorities(attachment: &v1::Attachment) -> bool {
+    attachment.routes.iter().any(|route| route.priority != 0)
+}
+
+/// Has each route with a priority cost as much as it is to, or as little more as nothing else in the pod costs,
+/// whose routes are these. One that can't cost more stays as it is, for the kernel to refuse by name.
+pub(super) fn give_way(routes: &mut [v1::Route], in_pod: Vec<Route>) {
+    let mut taken: Vec<_> =
+        in_pod.into_iter().filter_map(|route| Place::of_kernel(&route)).collect();
+    for route in routes {
+        // What is no destination is refused by the plan.
+        let Some(wanted) = Place::wanted_by(route) else { continue };
+        let costs = (wanted.priority..=u32::MAX).map(|priority| Place { priority, ..wanted });
+        let Some(free) = costs.into_iter().find(|place| !taken.contains(place)) else { continue };
+        route.priority = free.priority;
+        taken.push(free);
+    }
+}
+
+/// Where the kernel has room for one route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    table: u32,
+    network: IpNetwork,
+    priority: u32,
+}
+
+impl Place {
+    fn of_kernel(route: &Route) -> Option<Self> {
+        let network = network(route.destination)?;
+        Some(Self { table: route.table.unwrap_or(MAIN), network, priority: route.priority? })
+    }
+
+    /// `None`: the cost is the interface's own.
+    fn wanted_by(route: &v1::Route) -> Option<Self> {
+        let network = network(route.destination.parse().ok()?)?;
+        let table = if route.table == 0 { MAIN } else { route.table };
+        (route.priority != 0).then_some(Self { table, network, priority: route.priority })
+    }
+}
+
+/// The same without host bits, which the kernel leaves out.
+fn network(destination: IpNetwork) -> Option<IpNetwork> {
+    IpNetwork::new(destination.network(), destination.prefix()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(destination: &str, priority: u32, table: u32) -> v1::Route {
+        v1::Route { destination: destination.into(), priority, table, ..Default::default() }
+    }
+
+    fn in_pod(destination: &str, priority: u32, table: Option<u32>) -> Route {
+        let priority = Some(priority);
+        Route { priority, table, ..Route::new(destination.parse().unwrap(), 7) }
+    }
+
+    fn priorities(mut routes: Vec<v1::Route>, in_pod: Vec<Route>) -> Vec<u32> {
+        give_way(&mut routes, in_pod);
+        routes.iter().map(|route| route.priority).collect()
+    }
+
+    #[test]
+    fn a_route_that_nothing_in_the_pod_meets_costs_what_it_is_to() {
+        let routes = vec![wanted("172.20.0.0/16", 50, 0), wanted("::/0", 0, 0)];
+        let others = vec![
+            in_pod("172.20.0.0/16", 50, Some(100)),
+            in_pod("172.20.0.0/17", 50, None),
+            in_pod("172.20.0.0/16", 51, None),
+            in_pod("::/0", 1024, None),
+        ];
+        assert_eq!(priorities(routes, others), [50, 0]);
+    }
+
+    #[test]
+    fn the_same_route_by_another_interface_costs_the_next_that_is_free() {
+        for (destination, table) in [("172.20.1.1/16", 0), ("2001:db8:20::1/48", 100)] {
+            let network = if table == 0 { "172.20.0.0/16" } else { "2001:db8:20::/48" };
+            let has = |priority| in_pod(network, priority, Some(table).filter(|table| *table != 0));
+            let wanted = vec![wanted(destination, 50, table), wanted(destination, 51, table)];
+            assert_eq!(priorities(wanted.clone(), vec![has(50), has(51)]), [52, 53]);
+            assert_eq!(priorities(wanted, vec![has(50)]), [51, 52]);
+        }
+    }
+
+    #[test]
+    fn a_route_that_can_not_cost_more_stays_as_it_is() {
+        let most = || wanted("172.20.0.0/16", u32::MAX, 0);
+        assert_eq!(
+            priorities(vec![most()], vec![in_pod("172.20.0.0/16", u32::MAX, None)]),
+            [u32::MAX]
+        );
+    }
+}
