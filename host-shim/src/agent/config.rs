@@ -51,7 +51,7 @@ pub struct Config {
     #[serde(default = "default_pod_locks")]
     pub pod_locks: PathBuf,
     /// The DPU.
-    pub dpu: Dpu,
+    pub dpu: DpuSettings,
     /// The agent's certificate.
     pub tls: TlsSettings,
     /// The log.
@@ -74,7 +74,7 @@ pub struct Config {
 /// `[dpu]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dpu {
+pub struct DpuSettings {
     /// `host:port`
     pub endpoint: String,
     /// The name that its certificate must have.
@@ -318,7 +318,7 @@ impl Config {
     }
 
     fn check_dpu(&self) -> Option<String> {
-        let Dpu { endpoint, name } = &self.dpu;
+        let DpuSettings { endpoint, name } = &self.dpu;
         let refused = Connector::check(&self.tls.trust_domain, endpoint, name).err()?;
         Some(format!("`dpu`: {refused}"))
     }

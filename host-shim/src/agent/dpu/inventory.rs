@@ -150,7 +150,7 @@ fn functions_of(
 /// The VFs that records hold, by device. The DPU may have given one that is back to another pod by
 /// now, and hear this after that.
 fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = Device> {
-    records.iter().filter(|record| !record.is_returned).map(|record| record.device())
+    records.iter().filter(|record| !record.is_returned).map(|record| record.device().clone())
 }
 
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
@@ -251,7 +251,7 @@ fn live(
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !in_host.contains(&record.device()) && host.is_in_pod(record),
+        in_pod: !in_host.contains(record.device()) && host.is_in_pod(record),
     })
     .collect()
 }

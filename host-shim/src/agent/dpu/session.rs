@@ -228,7 +228,7 @@ impl Session {
         config: &Config,
         hello: &impl AsyncFn() -> Result<Hello, Failure>,
         heard: &impl Fn(FromDpu),
-        renewal: Option<Box<Renewal>>,
+        renewal: Option<Box<NextConnection>>,
     ) -> Ended {
         let limit = config.timeouts.connect();
         let connector = match self.connector(config) {
@@ -250,7 +250,7 @@ impl Session {
             loss = attend(&session, &mut inbox, period, heard) => return Ended::AfterWelcome(loss),
             channel = connector.renewed() => channel,
         };
-        Ended::Renewed(Box::new(Renewal { channel, session, _inbox: inbox }))
+        Ended::Renewed(Box::new(NextConnection { channel, session, _inbox: inbox }))
     }
 
     /// The agent's certificate. `None`: it could not be read yet.
@@ -292,7 +292,7 @@ impl Session {
 /// Opens a session, by a connection that is there already if there is one.
 async fn open(
     connector: &Connector,
-    renewal: Option<Box<Renewal>>,
+    renewal: Option<Box<NextConnection>>,
     hello: &impl AsyncFn() -> Result<Hello, Failure>,
 ) -> Result<(Established, Streaming<DpuMessage>, Duration), Failure> {
     let channel = match &renewal {
@@ -336,12 +336,12 @@ impl Warned {
 enum Ended {
     BeforeWelcome(Failure),
     AfterWelcome(Loss),
-    Renewed(Box<Renewal>),
+    Renewed(Box<NextConnection>),
 }
 
 /// There is another connection to open the next session by. The session that is renewed stays open until
 /// then, so that to the DPU the host is never away.
-struct Renewal {
+struct NextConnection {
     channel: Channel,
     session: Arc<Established>,
     _inbox: Streaming<DpuMessage>,

@@ -14,7 +14,7 @@ use offload_proto::{
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 use vf_alloc::Device;
 
-use super::{keeper::Keeper, vfs_abroad::fetch_vfs_abroad};
+use super::keeper::Keeper;
 use crate::{
     agent::{
         repairs::Obstacles,
@@ -132,7 +132,7 @@ impl Examiner {
 
     /// Repairs what can be repaired, and tells by subject what could not be.
     async fn repair_all(self: &Arc<Self>, held: HashSet<Device>) -> Obstacles {
-        let mut obstacles = fetch_vfs_abroad(self.vfs(), held).await;
+        let mut obstacles = self.vfs().abroad().fetch_all(held).await;
         obstacles.extend(self.vfs().numbers().find_drivers().await);
         // Behind these, for it restores what is at home by now and begins to make the rest anew; and that is
         // waited for, so that the operator is told how it ended.
@@ -184,7 +184,7 @@ impl Examiner {
                 // What somebody is working at is neither one way nor the other.
                 Err(_) => (under_way(&record), None),
             };
-            findings.vfs.insert(record.device(), vf);
+            findings.vfs.insert(record.device().clone(), vf);
             findings.differences.extend(differences);
         }
         let examiner = Arc::clone(self);
@@ -307,7 +307,7 @@ impl Examiner {
         };
         let vf = found_of_record(&record, is_in_pod, findings);
         if record.phase == Phase::Releasing {
-            let differing = self.vfs().cleanliness().known_differences(&record.device()).join("; ");
+            let differing = self.vfs().cleanliness().known_differences(record.device()).join("; ");
             let pending = told::release_pending(&record, &vf, &differing);
             return Some((vf, Some(pending)));
         }

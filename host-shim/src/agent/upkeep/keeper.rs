@@ -83,11 +83,11 @@ impl Keeper {
 
     /// Likewise, without waiting for a VF that is made anew: there may be many, one at a time.
     async fn reconcile_unless_renewed(self: &Arc<Self>, record: &Record) {
-        let (key, device) = (record.key(), record.device());
+        let key = record.key();
         // Whoever makes the VF anew has marked it before it waits for its turn with the key in hand.
         let _key = tokio::select! {
             biased;
-            () = self.vfs().renewer().begun(&device) => return,
+            () = self.vfs().renewer().begun(record.device()) => return,
             key = self.vfs().keys().lock(&key) => key,
         };
         self.reconcile_locked(record.id(), Renewal::Later).await;
@@ -374,7 +374,7 @@ pub(super) mod tests {
         let record = record("a", "c");
         keep(vfs.records(), record.clone());
         let key = vfs.keys().lock(&record.key()).await;
-        let under_way = vfs.renewer().begin(&record.device()).unwrap();
+        let under_way = vfs.renewer().begin(record.device()).unwrap();
         timeout(Duration::from_secs(20), keeper.pass()).await.expect("the pass waits");
         assert!(vfs.renewer().begin(&VF.into()).is_none(), "it is to be finished");
         drop((key, under_way, turn));

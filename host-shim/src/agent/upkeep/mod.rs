@@ -24,7 +24,6 @@ mod examine;
 mod keeper;
 mod provide;
 mod room;
-mod vfs_abroad;
 mod watcher;
 
 pub(super) use room::Upkeep;

@@ -171,7 +171,11 @@ async fn take_in(
     let key = request.key.clone();
     let port = doors.dpu.await_port(&attachment);
     let intake = doors.vfs.intake();
-    match intake.take_in(request, netns, attachment.clone(), caller, port).await {
+    let is_awaited = {
+        let caller = Arc::clone(caller);
+        move || caller.is_waiting()
+    };
+    match intake.take_in(request, netns, attachment.clone(), is_awaited, port).await {
         Ok(taken_in) => Ok(taken_in),
         Err(IntakeFailure::Unmoved { failure }) => Err(failure),
         Err(IntakeFailure::Unrecorded { failure, found_vf }) => {

@@ -94,7 +94,7 @@ fn note_absence(doors: &Doors, record: &Record, failure: &Failure) {
 /// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
 /// before the pause after the last attempt is over.
 async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal) {
-    if !doors.vfs.renewer().is_due(&record.device()) {
+    if !doors.vfs.renewer().is_due(record.device()) {
         return;
     }
     match renewal {
@@ -111,7 +111,7 @@ async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal)
 /// The VF counts as being made anew from now on, though its turn may come much later: passes and
 /// inventories leave it alone meanwhile.
 fn renew_later(doors: &Doors, record: &Record) {
-    let under_way = doors.vfs.renewer().begin(&record.device());
+    let under_way = doors.vfs.renewer().begin(record.device());
     let (doors, id, key) = (doors.clone(), record.id().to_owned(), record.key());
     doors.tasks.clone().spawn(async move {
         release_again(&doors, &id, &key).await;

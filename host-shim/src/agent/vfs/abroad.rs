@@ -1,16 +1,22 @@
 //! VFs in network namespaces that no record names: looked for, and brought home.
 
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use netlink::{Error, Link, Netns, NetnsId, Rtnl};
 use offload_proto::{Failure, Reason};
+use vf_alloc::Device;
 
 use super::{cleanliness::Cleanliness, host::Host, namespaces::namespaces, proofs::Seen};
 use crate::{
-    agent::signals::Signals,
+    agent::{
+        defect::done_or_nothing,
+        repairs::{Obstacles, Repairs},
+        signals::Signals,
+    },
     mover::{MoveError, make_clean, open_netns, take_out},
     protocol::DelRequest,
     vf_source::{self, VfIdentity},
@@ -35,6 +41,7 @@ pub(in crate::agent) struct Abroad {
     /// Where namespaces are looked for.
     folders: Vec<PathBuf>,
     signals: Arc<Signals>,
+    repairs: Arc<Repairs>,
 }
 
 impl Abroad {
@@ -43,9 +50,10 @@ impl Abroad {
         cleanliness: &Arc<Cleanliness>,
         folders: Vec<PathBuf>,
         signals: Arc<Signals>,
+        repairs: Arc<Repairs>,
     ) -> Self {
         let (host, cleanliness) = (Arc::clone(host), Arc::clone(cleanliness));
-        Self { host, cleanliness, folders, signals }
+        Self { host, cleanliness, folders, signals, repairs }
     }
 
     /// Brings the VF that a pod has as its interface home, and tells whether there was one.
@@ -97,12 +105,39 @@ impl Abroad {
         Ok(self.cleanliness.see(&[(vf, link.index)])?)
     }
 
+    /// Brings the VFs home that are in namespaces that no record names, and tells which could not be brought, and
+    /// why. Those that the DPU `held` and nobody here has a record of stay: a pod may run on them.
+    pub(in crate::agent) async fn fetch_all(self: &Arc<Self>, held: HashSet<Device>) -> Obstacles {
+        let this = Arc::clone(self);
+        let done = self.host.look(move || this.fetch_all_now(&held)).await;
+        done_or_nothing(done, "bring home the VFs that no record names")
+    }
+
+    fn fetch_all_now(&self, held: &HashSet<Device>) -> Result<Obstacles, Error> {
+        let mut obstacles = Obstacles::new();
+        for abroad in self.find(&self.host.links()?.links) {
+            let (device, subject) = (&abroad.vf.device, self.host.subject_of(&abroad.vf));
+            if held.contains(device) && self.host.records().by_device(device).is_none() {
+                let why = "an attachment of the DPU holds it: a pod may run on it";
+                obstacles.insert(subject, why.into());
+                continue;
+            }
+            let from = abroad.path.display();
+            match self.fetch(&abroad) {
+                Ok(true) => self.repairs.note(&subject, format!("brought home from {from}")),
+                Ok(false) => tracing::info!(vf = device.as_str(), "it is not in {from} any more"),
+                Err(error) => drop(obstacles.insert(subject, error.to_string())),
+            }
+        }
+        Ok(obstacles)
+    }
+
     /// Brings a VF home, and tells whether it still was where it was seen. What it is to be like at
     /// home is restored by whoever restores VFs there.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub(in crate::agent) fn fetch(&self, abroad: &VfAbroad) -> Result<bool, Error> {
+    fn fetch(&self, abroad: &VfAbroad) -> Result<bool, Error> {
         let mut host = self.host.rtnl()?;
         let Some((mut inside, link)) = self.seen_again(abroad)? else { return Ok(false) };
         let recorded = self.host.records().by_device(&abroad.vf.device);

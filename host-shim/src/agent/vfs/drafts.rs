@@ -1,6 +1,6 @@
 //! What is recorded of an attachment, and so what its VF is to be again.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
@@ -64,6 +64,7 @@ impl Drafts {
             phase,
             device_info_file: request.device_info_file,
             is_returned: false,
+            device: OnceLock::new(),
         })
     }
 

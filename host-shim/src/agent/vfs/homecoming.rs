@@ -126,7 +126,7 @@ impl Homecoming {
         };
         let Some(seen) = self.host.move_vf(work).await?? else { return Ok(Condition::Clean) };
         let mut found = self.cleanliness.prove(vec![seen]).await?;
-        let differences = found.remove(&record.device()).unwrap_or_default();
+        let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
             true => Condition::Clean,
             false => Condition::Different(differences.join("; ")),
@@ -146,7 +146,7 @@ impl Homecoming {
         if record.original.is_handed_over {
             return Ok(None);
         }
-        let missing = || MoveError::Missing(record.device());
+        let missing = || MoveError::Missing(record.device().clone());
         let vf = record.vf().map_err(|_| missing())?;
         let mut host = self.host.rtnl()?;
         let name = Some(record.original.name.as_str());

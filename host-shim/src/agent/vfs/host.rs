@@ -131,7 +131,7 @@ impl Host {
             .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
         Ok(MoveSpec {
             source: Arc::clone(&self.source),
-            device: record.device(),
+            device: record.device().clone(),
             original: record.original.clone(),
             plan: Plan { rules_of_others: self.rules_of_others(record), ..plan },
             announcer: self.announcer.clone(),

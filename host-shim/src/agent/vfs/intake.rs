@@ -19,7 +19,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    agent::{caller::Caller, milestones::Milestone},
+    agent::milestones::Milestone,
     mover::{Arrival, Durations, MoveSpec, Namespace, Namespaces, VfMove, open_netns},
     protocol::AddRequest,
     vf_source::{device_of, identity_of},
@@ -34,7 +34,7 @@ pub(in crate::agent) struct TakenIn {
 }
 
 /// A VF that is in its pod, perhaps without a carrier yet.
-struct Entered {
+struct Arrived {
     record: Arc<Record>,
     recording: Duration,
     arrival: Arrival,
@@ -65,7 +65,9 @@ impl Intake {
     }
 
     /// Records an attachment, moves its VF into the pod and waits for the carrier and for the VF's `port`
-    /// at the DPU. The caller holds the key's lock, and waits for no other from here on.
+    /// at the DPU. Whoever calls holds the key's lock, and waits for no other from here on.
+    ///
+    /// Once it is its turn, `is_awaited` tells whether anybody waits for the attachment still, or else why not.
     ///
     /// # Errors
     /// Why the VF is not in its pod, and what is left to be given back.
@@ -74,11 +76,11 @@ impl Intake {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
-        caller: &Arc<Caller>,
+        is_awaited: impl FnOnce() -> Result<(), Failure> + Send + 'static,
         port: impl Future<Output = ()>,
     ) -> Result<TakenIn, IntakeFailure> {
-        let entered = self.enter(request, netns, attachment, caller).await?;
-        let Entered { record, recording, arrival } = entered;
+        let arrived = self.enter(request, netns, attachment, is_awaited).await?;
+        let Arrived { record, recording, arrival } = arrived;
         match arrival.settle(port).await {
             Ok(durations) => Ok(TakenIn { record, recording, durations }),
             Err(failed) => {
@@ -93,8 +95,8 @@ impl Intake {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
-        caller: &Arc<Caller>,
-    ) -> Result<Entered, IntakeFailure> {
+        is_awaited: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) -> Result<Arrived, IntakeFailure> {
         let is_new = self.host.records().by_id(&attachment.id).is_none();
         let device = device_of(attachment.vf.as_ref());
         // A change of the number of VFs would take the VF away between the look at it and its record.
@@ -105,10 +107,10 @@ impl Intake {
         // Until it is recorded, it might be made anew: that is decided by a look at the records.
         let _not_renewed = self.host.lock_free_vf(&device).await;
         let pod = self.host.lock_pod(&netns, &attachment).await;
-        let (this, caller) = (Arc::clone(self), Arc::clone(caller));
+        let this = Arc::clone(self);
         let work = move || {
             // Somebody else's move may have taken long.
-            match pod.and_then(|pod| caller.is_waiting().map(|()| pod)) {
+            match pod.and_then(|pod| is_awaited().map(|()| pod)) {
                 Ok(_pod) => this.enter_now(request, netns, attachment),
                 Err(failure) if is_new => Err(this.untouched(&attachment, failure)),
                 Err(failure) => Err(not_found(failure)),
@@ -133,7 +135,7 @@ impl Intake {
         request: AddRequest,
         netns: PodNetns,
         attachment: v1::Attachment,
-    ) -> Result<Entered, IntakeFailure> {
+    ) -> Result<Arrived, IntakeFailure> {
         let began = Instant::now();
         let host = Namespace::open(Arc::clone(self.host.netns()));
         let mut host = host.map_err(|error| not_found(not_moved(error)))?;
@@ -146,10 +148,10 @@ impl Intake {
         Milestone::AttachRecorded.pass();
         // In memory only now: nobody is to rely on a record that a crash would take back.
         self.host.records().keep(&record);
-        self.cleanliness.proofs().forget(&record.device());
+        self.cleanliness.proofs().forget(record.device());
         let recording = began.elapsed();
         match move_in_now(&record, spec, Namespaces { host, pod: Some(pod) }) {
-            Ok(arrival) => Ok(Entered { record, recording, arrival }),
+            Ok(arrival) => Ok(Arrived { record, recording, arrival }),
             Err(failure) => {
                 Err(IntakeFailure::Unmoved { failure: self.with_owner(failure, &record) })
             }
@@ -284,12 +286,9 @@ pub(in crate::agent) mod tests {
 
     use super::*;
     use crate::{
-        agent::{
-            caller::tests::caller,
-            vfs::{
-                records::tests::record,
-                tests::{vfs, vfs_of},
-            },
+        agent::vfs::{
+            records::tests::record,
+            tests::{vfs, vfs_of},
         },
         vf_source::{PfFacts, RenewalError, VfIdentity, VfSource},
     };
@@ -360,10 +359,9 @@ pub(in crate::agent) mod tests {
         let (vfs, _folder) = vfs_of(Arc::new(IdleDevices));
         let (request, attachment) = attach_of("ended", &record("old", "holder"));
         let netns = record("new", "ended").netns;
-        let (caller, plugin) = caller(Duration::from_secs(60));
-        drop(plugin);
-        let (caller, port) = (Arc::new(caller), std::future::ready(()));
-        let taken = vfs.intake().take_in(request, netns, attachment, &caller, port).await;
+        let has_ended = || Err(Failure::new(Reason::DeadlineExceeded, "the caller has ended"));
+        let port = std::future::ready(());
+        let taken = vfs.intake().take_in(request, netns, attachment, has_ended, port).await;
         assert!(matches!(taken, Err(IntakeFailure::Unrecorded { found_vf: true, .. })));
     }
 }

@@ -29,7 +29,7 @@ impl Host {
         }
         let name = Some(record.original.name.as_str());
         let mut host = self.rtnl()?;
-        if vf_source::find(self.source(), &mut host, &record.device(), name)?.is_some() {
+        if vf_source::find(self.source(), &mut host, record.device(), name)?.is_some() {
             return Ok((VfLocation::Host, pod.is_some()));
         }
         match pod {
@@ -63,7 +63,7 @@ fn location_in(source: &dyn VfSource, pod: &Netns, record: &Record) -> Result<Vf
         return Ok(VfLocation::Pod);
     }
     let links = Rtnl::open_in(pod)?.links()?;
-    Ok(match vf_source::link_of(source, &links, &record.device()) {
+    Ok(match vf_source::link_of(source, &links, record.device()) {
         Some(link) if link.is_up && link.name == record.key().interface_name => VfLocation::Pod,
         Some(_) => VfLocation::Unfinished,
         None => VfLocation::Nowhere,

@@ -100,7 +100,7 @@ impl Numbers {
         let records = self.host.records().all();
         Ok(records
             .iter()
-            .map(|record| record.device())
+            .map(|record| record.device().clone())
             .chain(used.map(|(vf, _)| vf.device.clone()))
             .chain(elsewhere.map(|vf| vf.identity.device))
             .collect())

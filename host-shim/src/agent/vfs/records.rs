@@ -9,7 +9,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
 use journal::{Cause, Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, Tables};
@@ -97,6 +97,9 @@ pub(in crate::agent) struct Record {
     /// out anew.
     #[serde(skip)]
     pub is_returned: bool,
+    /// The device of the attachment's VF, once somebody has asked for it.
+    #[serde(skip)]
+    pub device: OnceLock<Device>,
 }
 
 impl Record {
@@ -128,8 +131,8 @@ impl Record {
 
     /// The device of the VF it holds.
     #[must_use]
-    pub(in crate::agent) fn device(&self) -> Device {
-        device_of(self.attachment.vf.as_ref())
+    pub(in crate::agent) fn device(&self) -> &Device {
+        self.device.get_or_init(|| device_of(self.attachment.vf.as_ref()))
     }
 }
 
@@ -201,13 +204,13 @@ impl Index {
     fn insert(&mut self, record: &Arc<Record>) {
         self.by_id.insert(record.id().to_owned(), Arc::clone(record));
         self.by_key.insert(record.key(), Arc::clone(record));
-        self.by_device.insert(record.device(), Arc::clone(record));
+        self.by_device.insert(record.device().clone(), Arc::clone(record));
     }
 
     fn remove(&mut self, id: &str) {
         let Some(record) = self.by_id.remove(id) else { return };
         self.by_key.remove(&record.key());
-        self.by_device.remove(&record.device());
+        self.by_device.remove(record.device());
     }
 }
 
@@ -374,6 +377,7 @@ pub(crate) mod tests {
             phase: Phase::Live,
             device_info_file: None,
             is_returned: false,
+            device: OnceLock::new(),
         }
     }
 

@@ -89,7 +89,13 @@ impl Vfs {
         let numbers = Numbers::new(&host, &cleanliness, &renewer, Arc::clone(&repairs));
         let numbers = Arc::new(numbers);
         let free_vfs = FreeVfs::new(&host, &cleanliness, &renewer);
-        let abroad = Abroad::new(&host, &cleanliness, with.netns_folders, Arc::clone(&signals));
+        let abroad = Abroad::new(
+            &host,
+            &cleanliness,
+            with.netns_folders,
+            Arc::clone(&signals),
+            Arc::clone(&repairs),
+        );
         let intake = Intake::new(&host, &cleanliness, &numbers, with.boot_id);
         let homecoming = Homecoming::new(&host, &cleanliness, &renewer, Arc::clone(&signals));
         Self {

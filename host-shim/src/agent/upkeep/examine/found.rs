@@ -62,7 +62,7 @@ pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findi
         netns: record.netns.path.clone(),
         ..ExaminedVf::default()
     };
-    let found = if is_in_pod { None } else { findings.vfs.get(&record.device()).cloned() };
+    let found = if is_in_pod { None } else { findings.vfs.get(record.device()).cloned() };
     let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
     let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
     with_record(vf, record)
