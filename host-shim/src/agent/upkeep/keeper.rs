@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use offload_proto::{Failure, Reason};
+use offload_proto::Failure;
 
 use super::provide::Provider;
 use crate::agent::{
@@ -118,46 +118,26 @@ impl Keeper {
         record: Arc<Record>,
         renewal: Renewal,
     ) -> Result<(), Failure> {
-        // The kernel is asked, and not the records: whatever moved the VF, that is where it is.
-        let looked = {
+        let located = {
             let _one_at_a_time = self.keeping.lock().await;
-            let (host, record) = (Arc::clone(self.vfs().host()), Arc::clone(&record));
-            self.vfs().host().look(move || host.locate(&record)).await?
+            self.vfs().locate(&record).await?
         };
-        let (location, has_pod) =
-            looked.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))?;
-        match (location, has_pod) {
-            (VfLocation::Pod, _) => {
-                self.vfs().pauses().succeeded(record.id());
-                self.vfs().records().note_broken(record.id(), false);
-                Ok(())
-            }
+        match located {
             (VfLocation::Host | VfLocation::Unfinished, true) => self.put_back(&record).await,
             (VfLocation::Host, false) => {
                 tracing::info!(attachment = record.id(), "its pod's namespace has ended");
                 release(&self.doors, record, Duration::ZERO, renewal).await;
                 Ok(())
             }
-            (VfLocation::Nowhere, true) => {
-                self.vfs().records().note_broken(record.id(), true);
-                Ok(())
-            }
-            (VfLocation::Unfinished | VfLocation::Nowhere, false) => Ok(()),
+            (VfLocation::Pod | VfLocation::Nowhere, _) | (VfLocation::Unfinished, false) => Ok(()),
         }
     }
 
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from
     /// getting there.
     async fn put_back(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
-        self.vfs().records().note_broken(record.id(), true);
         let port = self.doors.dpu.await_port(&record.attachment);
-        if let Err(failure) = self.vfs().intake().move_in(record, port).await {
-            self.vfs().pauses().failed(record.id());
-            return Err(failure);
-        }
-        Milestone::PutBack.pass();
-        self.vfs().pauses().succeeded(record.id());
-        self.vfs().records().note_broken(record.id(), false);
+        self.vfs().put_back(record, port).await?;
         self.tell_put_back(record);
         Ok(())
     }

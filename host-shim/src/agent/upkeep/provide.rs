@@ -59,63 +59,33 @@ impl Provider {
     }
 
     /// Gives the PFs as many VFs as the DPU wants, where no VF is in use.
-    pub(super) async fn provide(self: &Arc<Self>) {
-        // Whoever waits for the lock holds up all attaches.
-        if locked(&self.wanted).0.is_empty() || !self.on_a_thread(Self::is_change_due).await {
+    pub(super) async fn provide(&self) {
+        let wanted: Vec<_> =
+            locked(&self.wanted).0.iter().map(|(pf, wish)| (*pf, wish.count)).collect();
+        if wanted.is_empty() {
             return;
         }
-        let _no_attach = self.vfs.numbers().no_attach().await;
-        self.on_a_thread(Self::provide_now).await;
-    }
-
-    async fn on_a_thread(self: &Arc<Self>, work: fn(&Self) -> bool) -> bool {
-        let provider = Arc::clone(self);
-        self.vfs.host().look(move || work(&provider)).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "changing the number of VFs failed");
-            false
-        })
-    }
-
-    /// Whether a PF has another number of VFs than wanted, and nothing is in the way of a change.
-    fn is_change_due(&self) -> bool {
-        self.is_any_due(|pf, count| self.vfs.numbers().is_change_due(pf, count))
-    }
-
-    fn provide_now(&self) -> bool {
-        self.is_any_due(|id, vfs| {
-            if self.vfs.numbers().provide(id, vfs)? {
-                let PfId { controller, pf } = id;
-                tracing::info!(controller, pf, vfs, "the PF has as many VFs now");
-            }
-            Ok(false)
-        })
-    }
-
-    /// Whether the answer to any wish is that a change is due. Any other answer tells what is in the
-    /// way of the wish, which is logged when it is new.
-    fn is_any_due(&self, is_due: impl Fn(PfId, u32) -> Result<bool, ProvideError>) -> bool {
-        let wishes = locked(&self.wanted).0.clone();
-        let mut is_any_due = false;
-        for (pf, wish) in wishes {
-            let error = match is_due(pf, wish.count) {
-                Ok(true) => {
-                    is_any_due = true;
-                    continue;
-                }
-                Ok(false) => None,
-                Err(error) => Some(error),
-            };
-            let obstacle = error.as_ref().map(|error| bootstrap::Chain(error).to_string());
-            if let Some(error) = error
-                && obstacle != wish.obstacle
-            {
-                tell(pf.controller, pf.pf.into(), wish.count, &error);
-            }
-            if let Some(wish) = locked(&self.wanted).0.get_mut(&pf) {
-                wish.obstacle = obstacle;
-            }
+        match self.vfs.numbers().provide(wanted).await {
+            Ok(provided) => provided.into_iter().for_each(|(pf, outcome)| self.note(pf, outcome)),
+            Err(error) => tracing::error!(%error, "changing the number of VFs failed"),
         }
-        is_any_due
+    }
+
+    /// Remembers what is in the way of a wish, and tells it when it is new.
+    fn note(&self, pf: PfId, outcome: Result<bool, ProvideError>) {
+        let mut wanted = locked(&self.wanted);
+        let Some(wish) = wanted.0.get_mut(&pf) else { return };
+        let PfId { controller, pf } = pf;
+        let obstacle = outcome.as_ref().err().map(|error| bootstrap::Chain(error).to_string());
+        match outcome {
+            Ok(true) => {
+                tracing::info!(controller, pf, vfs = wish.count, "the PF has as many VFs now");
+            }
+            Ok(false) => {}
+            Err(_) if obstacle == wish.obstacle => {}
+            Err(error) => tell(controller, pf.into(), wish.count, &error),
+        }
+        wish.obstacle = obstacle;
     }
 }
 

@@ -72,7 +72,7 @@ impl Watcher {
     /// Compares a record with the kernel after what is under way with it, and after its pause.
     async fn look_after_pause(self: Arc<Self>, record: Arc<Record>) {
         drop(self.vfs.keys().lock(&record.key()).await);
-        sleep(self.vfs.pauses().of(record.id())).await;
+        sleep(self.vfs.pause_of(record.id())).await;
         let key = self.vfs.keys().lock(&record.key()).await;
         // Before the look: what changes from here on asks for another.
         locked(&self.looked_for).remove(record.id());

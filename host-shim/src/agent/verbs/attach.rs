@@ -299,7 +299,7 @@ mod tests {
         verbs::tests::doors,
         vfs::{
             record,
-            tests::{attach_of, keep},
+            tests::{attach_of, change_of_numbers, keep},
         },
     };
 
@@ -339,7 +339,7 @@ mod tests {
             async move { take_in(&doors, request, netns, attachment, &caller).await }
         });
         yield_now().await;
-        let change = tokio::spawn(async move { drop(other.numbers().no_attach().await) });
+        let change = tokio::spawn(async move { change_of_numbers(&other).await });
         yield_now().await;
         all_wait.send(()).unwrap();
 

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use offload_proto::{Failure, Reason, v1::Release};
+use offload_proto::v1::Release;
 
 use super::doors::Doors;
 use crate::{
@@ -25,28 +25,15 @@ pub(in crate::agent) enum Renewal {
 
 /// Gives an attachment back, as far as it goes now. Waits up to `patience` for a VF whose pod's
 /// namespace has ended. The caller holds the key's lock.
-///
-/// That it is being given back is on the disk before the DPU or the runtime is told. The VF does
-/// not wait for the disk: should the agent die in between, the VF is put back into its pod, and
-/// whoever wanted it back asks again.
 pub(in crate::agent) async fn release(
     doors: &Doors,
     record: Arc<Record>,
     patience: Duration,
     renewal: Renewal,
 ) {
-    let (record, written) = doors.vfs.homecoming().begin(record);
-    Milestone::ReleaseBegun.pass();
-    let home = doors.vfs.homecoming().bring(&record, patience).await;
-    Milestone::ReleaseMoved.pass();
-    if let Some(written) = written
-        && let Err(failure) = written.done().await
-    {
-        // A full disk must not keep a VF.
-        tracing::error!(attachment = record.id(), "{failure}");
-    }
-    Milestone::ReleaseRecorded.pass();
-    tell_released(doors, &record, &home).await;
+    let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
+    let is_returned = matches!(home, Ok(Condition::Clean));
+    tell_released(doors, &record, is_returned).await;
     if let Ok(Condition::Different(what)) = home {
         renew(doors, record, &what, renewal).await;
     }
@@ -54,20 +41,7 @@ pub(in crate::agent) async fn release(
 
 /// Tells the DPU that an attachment is given back, and whether its VF is home and as it was: then
 /// nothing of it is left here.
-async fn tell_released(doors: &Doors, record: &Record, home: &Result<Condition, Failure>) {
-    let is_returned = matches!(home, Ok(Condition::Clean));
-    match home {
-        Ok(Condition::Clean) => doors.vfs.pauses().succeeded(record.id()),
-        Ok(Condition::Different(what)) => {
-            tracing::info!(attachment = record.id(), "the VF is back, but {what}");
-        }
-        Err(failure) => note_absence(doors, record, failure),
-    }
-    if is_returned {
-        // Before the time of the Detach is taken: of a VF that is said to be back, no later
-        // inventory says that it is in use.
-        doors.vfs.homecoming().note_returned(record);
-    }
+async fn tell_released(doors: &Doors, record: &Record, is_returned: bool) {
     let key = record.attachment.key.clone();
     let detach = detach_request(key, record.id().to_owned(), is_returned);
     match doors.dpu.call_detach(detach).await {
@@ -83,18 +57,10 @@ async fn tell_released(doors: &Doors, record: &Record, home: &Result<Condition, 
     }
 }
 
-/// A VF that is still away is worked at as soon as it shows up, and any other only after a pause.
-fn note_absence(doors: &Doors, record: &Record, failure: &Failure) {
-    if failure.reason != Reason::VfMissing {
-        doors.vfs.pauses().failed(record.id());
-    }
-    tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
-}
-
 /// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
 /// before the pause after the last attempt is over.
 async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal) {
-    if !doors.vfs.renewer().is_due(record.device()) {
+    if !doors.vfs.homecoming().is_renewal_due(&record) {
         return;
     }
     match renewal {
@@ -102,7 +68,7 @@ async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal)
         Renewal::Now => {
             let home = doors.vfs.homecoming().renew(&record, what).await;
             if matches!(home, Ok(Condition::Clean)) {
-                tell_released(doors, &record, &home).await;
+                tell_released(doors, &record, true).await;
             }
         }
     }
@@ -111,7 +77,7 @@ async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal)
 /// The VF counts as being made anew from now on, though its turn may come much later: passes and
 /// inventories leave it alone meanwhile.
 fn renew_later(doors: &Doors, record: &Record) {
-    let under_way = doors.vfs.renewer().begin(record.device());
+    let under_way = doors.vfs.homecoming().announce_renewal(record);
     let (doors, id, key) = (doors.clone(), record.id().to_owned(), record.key());
     doors.tasks.clone().spawn(async move {
         release_again(&doors, &id, &key).await;

@@ -10,9 +10,10 @@ use super::{
     device_info,
     host::Host,
     move_failure::failure_of_move,
+    pauses::Pauses,
     proofs::Seen,
     records::{Phase, Record, Written},
-    renewal::Renewer,
+    renewal::{Renewer, UnderWay},
 };
 use crate::{
     agent::{milestones::Milestone, signals::Signals},
@@ -35,6 +36,7 @@ pub(in crate::agent) struct Homecoming {
     host: Arc<Host>,
     cleanliness: Arc<Cleanliness>,
     renewer: Arc<Renewer>,
+    pauses: Arc<Pauses>,
     signals: Arc<Signals>,
 }
 
@@ -43,15 +45,67 @@ impl Homecoming {
         host: &Arc<Host>,
         cleanliness: &Arc<Cleanliness>,
         renewer: &Arc<Renewer>,
+        pauses: &Arc<Pauses>,
         signals: Arc<Signals>,
     ) -> Self {
-        let (host, cleanliness) = (Arc::clone(host), Arc::clone(cleanliness));
-        Self { host, cleanliness, renewer: Arc::clone(renewer), signals }
+        Self {
+            host: Arc::clone(host),
+            cleanliness: Arc::clone(cleanliness),
+            renewer: Arc::clone(renewer),
+            pauses: Arc::clone(pauses),
+            signals,
+        }
+    }
+
+    /// Records that an attachment is being given back, and gets its VF into the host's namespace, as it was before as
+    /// far as it can be restored. Waits up to `patience` for a VF whose pod's namespace has ended. The caller holds
+    /// the key's lock.
+    ///
+    /// That it is being given back is on the disk before this returns, and so before the DPU or the runtime is told.
+    /// The VF does not wait for the disk: should the agent die in between, the VF is put back into its pod, and
+    /// whoever wanted it back asks again.
+    pub(in crate::agent) async fn bring(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        patience: Duration,
+    ) -> (Arc<Record>, Result<Condition, Failure>) {
+        let (record, written) = self.begin(record);
+        Milestone::ReleaseBegun.pass();
+        let home = self.bring_patiently(&record, patience).await;
+        Milestone::ReleaseMoved.pass();
+        if let Some(written) = written
+            && let Err(failure) = written.done().await
+        {
+            // A full disk must not keep a VF.
+            tracing::error!(attachment = record.id(), "{failure}");
+        }
+        Milestone::ReleaseRecorded.pass();
+        self.note(&record, &home);
+        (record, home)
+    }
+
+    /// Remembers how the way home ended.
+    fn note(&self, record: &Record, home: &Result<Condition, Failure>) {
+        match home {
+            Ok(Condition::Clean) => self.note_returned(record),
+            Ok(Condition::Different(what)) => {
+                tracing::info!(attachment = record.id(), "the VF is back, but {what}");
+            }
+            Err(failure) => self.note_absence(record, failure),
+        }
+    }
+
+    /// A VF that is still away is worked at as soon as it shows up, and any other only after a pause.
+    fn note_absence(&self, record: &Record, failure: &Failure) {
+        if failure.reason != Reason::VfMissing {
+            self.pauses.failed(record.id());
+        }
+        tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
     }
 
     /// Says that an attachment is being given back, and begins to write that to the disk, unless it is
     /// there.
-    pub(in crate::agent) fn begin(&self, record: Arc<Record>) -> (Arc<Record>, Option<Written>) {
+    fn begin(&self, record: Arc<Record>) -> (Arc<Record>, Option<Written>) {
         if record.phase == Phase::Releasing {
             return (record, None);
         }
@@ -61,9 +115,11 @@ impl Homecoming {
         (releasing, Some(written))
     }
 
-    /// Remembers that the VF of a record is home and as it was, until the agent ends: the DPU is told so,
-    /// and inventories do not contradict that.
-    pub(in crate::agent) fn note_returned(&self, record: &Record) {
+    /// Remembers that the VF of a record is home and as it was, until the agent ends. Before the DPU is told so, and
+    /// so before the time of its Detach is taken: of a VF that is said to be back, no later inventory says that it is
+    /// in use.
+    fn note_returned(&self, record: &Record) {
+        self.pauses.succeeded(record.id());
         let returned = Record { is_returned: true, ..record.clone() };
         self.host.records().keep(&Arc::new(returned));
     }
@@ -82,8 +138,8 @@ impl Homecoming {
         );
     }
 
-    /// Gets the VF into the host's namespace, as it was before as far as it can be restored.
-    pub(in crate::agent) async fn bring(
+    /// Gets the VF into the host's namespace.
+    async fn bring_patiently(
         self: &Arc<Self>,
         record: &Arc<Record>,
         patience: Duration,
@@ -159,6 +215,17 @@ impl Homecoming {
         Ok(Some(if is_new { seen.made_just_now() } else { seen }))
     }
 
+    /// Whether the pause after the last attempt to make the VF of a record anew is over.
+    pub(in crate::agent) fn is_renewal_due(&self, record: &Record) -> bool {
+        self.renewer.is_due(record.device())
+    }
+
+    /// Has the VF of a record count as being made anew until the answer is dropped: passes and inventories leave it
+    /// alone. `None`: it counts so already.
+    pub(in crate::agent) fn announce_renewal(&self, record: &Record) -> Option<UnderWay> {
+        self.renewer.begin(record.device())
+    }
+
     /// Makes the VF of a record anew, which is at home, and brings it into order. The caller holds the
     /// key's lock.
     ///
@@ -178,7 +245,11 @@ impl Homecoming {
         }
         let home = self.try_bring_home(record, true).await;
         Milestone::RenewalProven.pass();
-        self.renewer.note_renewed(&vf, matches!(home, Ok(Condition::Clean)), what);
+        let is_clean = matches!(home, Ok(Condition::Clean));
+        self.renewer.note_renewed(&vf, is_clean, what);
+        if is_clean {
+            self.note_returned(record);
+        }
         home
     }
 }

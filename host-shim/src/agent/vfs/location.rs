@@ -21,7 +21,7 @@ impl Host {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub(in crate::agent) fn locate(&self, record: &Record) -> Result<(VfLocation, bool), Error> {
+    pub(super) fn locate(&self, record: &Record) -> Result<(VfLocation, bool), Error> {
         let pod = record.netns.living();
         if record.original.is_handed_over {
             let location = if pod.is_some() { VfLocation::Pod } else { VfLocation::Host };

@@ -109,6 +109,6 @@ pub(super) mod tests {
         intake::tests::attach_of,
         records::tests::keep,
         renewal::tests::{hold_renewals, leave_unfinished, unfinished},
-        room::tests::{turn_at_moving, vfs, vfs_of},
+        room::tests::{change_of_numbers, turn_at_moving, vfs, vfs_of},
     };
 }

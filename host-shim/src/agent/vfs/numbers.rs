@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
+use offload_proto::Failure;
 use tokio::{
     sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::timeout,
@@ -17,6 +18,9 @@ use crate::{
 
 /// How long VFs are waited for that are being made anew: these have no driver meanwhile.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A PF, and whether its number of VFs was changed, or what is in the way.
+pub(in crate::agent) type Provided = (PfId, Result<bool, ProvideError>);
 
 /// Changes the number of VFs, and gives drivers to those that have none.
 #[derive(Debug)]
@@ -54,28 +58,44 @@ impl Numbers {
 
     /// No attach makes a VF its own until the answer is dropped. Whoever waits for this holds up all
     /// attaches, so it is to be wanted only where a change is due.
-    pub(in crate::agent) async fn no_attach(&self) -> RwLockWriteGuard<'_, ()> {
+    pub(super) async fn no_attach(&self) -> RwLockWriteGuard<'_, ()> {
         self.vfs_stay.write().await
     }
 
-    /// Whether a PF has another number of VFs than `count`, and nothing is in the way of a change.
+    /// Gives PFs so many VFs each, where none is in use, and tells of each whether anything was changed, or why it has
+    /// another number of VFs still. No attach is held up where no change is due.
     ///
     /// # Errors
-    /// What is in the way.
-    pub(in crate::agent) fn is_change_due(
+    /// Of kind *internal*.
+    pub(in crate::agent) async fn provide(
+        self: &Arc<Self>,
+        wanted: Vec<(PfId, u32)>,
+    ) -> Result<Vec<Provided>, Failure> {
+        let (due, this) = (wanted.clone(), Arc::clone(self));
+        let due = self.host.look(move || this.for_each(due, Self::is_change_due)).await?;
+        if !due.iter().any(|(_, is_due)| matches!(is_due, Ok(true))) {
+            return Ok(due);
+        }
+        let _no_attach = self.no_attach().await;
+        let this = Arc::clone(self);
+        self.host.look(move || this.for_each(wanted, Self::provide_now)).await
+    }
+
+    fn for_each(
         &self,
-        pf: PfId,
-        count: u32,
-    ) -> Result<bool, ProvideError> {
+        wanted: Vec<(PfId, u32)>,
+        work: impl Fn(&Self, PfId, u32) -> Result<bool, ProvideError>,
+    ) -> Vec<Provided> {
+        wanted.into_iter().map(|(pf, count)| (pf, work(self, pf, count))).collect()
+    }
+
+    /// Whether a PF has another number of VFs than `count`, and nothing is in the way of a change.
+    fn is_change_due(&self, pf: PfId, count: u32) -> Result<bool, ProvideError> {
         self.host.source().is_change_due(pf, count, &self.vfs_in_use()?)
     }
 
-    /// Gives a PF so many VFs, where none is in use, and tells whether anything had to be changed. The
-    /// caller has seen to it that [no attach](Self::no_attach) takes one meanwhile.
-    ///
-    /// # Errors
-    /// Why it has another number of VFs still.
-    pub(in crate::agent) fn provide(&self, pf: PfId, count: u32) -> Result<bool, ProvideError> {
+    /// The caller has seen to it that [no attach](Self::no_attach) takes a VF meanwhile.
+    fn provide_now(&self, pf: PfId, count: u32) -> Result<bool, ProvideError> {
         let source = self.host.source();
         let provided = source.provide(pf, count, &self.vfs_in_use()?);
         if is_changed(&provided) {

@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// How often in a row the VF of an attachment could not be brought where it belongs, by id, or a VF
 /// could not be made as it was, by device.
 #[derive(Debug, Default)]
-pub(in crate::agent) struct Pauses(Mutex<HashMap<String, Failures>>);
+pub(super) struct Pauses(Mutex<HashMap<String, Failures>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Failures {
@@ -26,7 +26,7 @@ struct Failures {
 
 impl Pauses {
     /// How long to wait before the next attempt that an event asks for.
-    pub(in crate::agent) fn of(&self, id: &str) -> Duration {
+    pub(super) fn of(&self, id: &str) -> Duration {
         match locked(&self.0).get(id) {
             None => Duration::ZERO,
             Some(Failures { count, .. }) => {
@@ -36,13 +36,13 @@ impl Pauses {
     }
 
     /// Whether the pause after the last failure is over, or there was none.
-    pub(in crate::agent) fn is_over(&self, id: &str) -> bool {
+    pub(super) fn is_over(&self, id: &str) -> bool {
         let last = locked(&self.0).get(id).map(|failures| failures.last);
         last.is_none_or(|last| last.elapsed() >= self.of(id))
     }
 
     /// An attempt failed.
-    pub(in crate::agent) fn failed(&self, id: &str) {
+    pub(super) fn failed(&self, id: &str) {
         let last = Instant::now();
         let mut failures = locked(&self.0);
         let failures = failures.entry(id.to_owned()).or_insert(Failures { count: 0, last });
@@ -50,7 +50,7 @@ impl Pauses {
     }
 
     /// The VF is where it belongs.
-    pub(in crate::agent) fn succeeded(&self, id: &str) {
+    pub(super) fn succeeded(&self, id: &str) {
         locked(&self.0).remove(id);
     }
 }

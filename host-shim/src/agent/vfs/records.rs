@@ -266,7 +266,7 @@ impl Records {
     }
 
     /// Remembers whether the pod of an attachment has lost its VF.
-    pub(in crate::agent) fn note_broken(&self, id: &str, is_broken: bool) {
+    pub(super) fn note_broken(&self, id: &str, is_broken: bool) {
         let mut broken = locked(&self.broken);
         if is_broken {
             broken.insert(id.to_owned());

@@ -14,6 +14,7 @@ use super::{
     host::Host,
     intake::Intake,
     keys::Keys,
+    location::VfLocation,
     numbers::Numbers,
     originals::Originals,
     pauses::Pauses,
@@ -22,7 +23,7 @@ use super::{
     renewal::Renewer,
 };
 use crate::{
-    agent::{repairs::Repairs, signals::Signals},
+    agent::{milestones::Milestone, repairs::Repairs, signals::Signals},
     mover::{Announcer, inspect},
     vf_source::VfSource,
 };
@@ -40,7 +41,7 @@ pub(in crate::agent) struct Vfs {
     intake: Arc<Intake>,
     homecoming: Arc<Homecoming>,
     /// How long to wait before the VF of an attachment is worked at again, by the attachment's id.
-    pauses: Pauses,
+    pauses: Arc<Pauses>,
     signals: Arc<Signals>,
     repairs: Arc<Repairs>,
 }
@@ -97,7 +98,9 @@ impl Vfs {
             Arc::clone(&repairs),
         );
         let intake = Intake::new(&host, &cleanliness, &numbers, with.boot_id);
-        let homecoming = Homecoming::new(&host, &cleanliness, &renewer, Arc::clone(&signals));
+        let pauses = Arc::new(Pauses::default());
+        let homecoming =
+            Homecoming::new(&host, &cleanliness, &renewer, &pauses, Arc::clone(&signals));
         Self {
             keys: Keys::default(),
             free_vfs: Arc::new(free_vfs),
@@ -108,7 +111,7 @@ impl Vfs {
             cleanliness,
             renewer,
             numbers,
-            pauses: Pauses::default(),
+            pauses,
             signals,
             repairs,
         }
@@ -164,9 +167,55 @@ impl Vfs {
         &self.homecoming
     }
 
-    /// How long to wait before the VF of an attachment is worked at again, by the attachment's id.
-    pub(in crate::agent) fn pauses(&self) -> &Pauses {
-        &self.pauses
+    /// How long to wait before the VF of an attachment is worked at again that an event asks for.
+    pub(in crate::agent) fn pause_of(&self, id: &str) -> Duration {
+        self.pauses.of(id)
+    }
+
+    /// Where the VF of a record is, and whether its pod's namespace is still there. Remembers whether the pod has
+    /// lost it. The kernel is asked, and not the records: whatever moved the VF, that is where it is.
+    ///
+    /// # Errors
+    /// [`Reason::MoveFailed`]: it can't be looked at.
+    pub(in crate::agent) async fn locate(
+        &self,
+        record: &Arc<Record>,
+    ) -> Result<(VfLocation, bool), Failure> {
+        let (host, wanted) = (Arc::clone(&self.host), Arc::clone(record));
+        let located = self.host.look(move || host.locate(&wanted)).await?;
+        let located =
+            located.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))?;
+        match located {
+            (VfLocation::Pod, _) => self.note_in_pod(record),
+            (VfLocation::Nowhere, true) => self.records().note_broken(record.id(), true),
+            _ => {}
+        }
+        Ok(located)
+    }
+
+    /// Gets the VF of a record back into its pod, which has lost it, and waits for the carrier and for the VF's
+    /// `port` at the DPU. The caller holds the key's lock.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub(in crate::agent) async fn put_back(
+        &self,
+        record: &Arc<Record>,
+        port: impl Future<Output = ()>,
+    ) -> Result<(), Failure> {
+        self.records().note_broken(record.id(), true);
+        if let Err(failure) = self.intake.move_in(record, port).await {
+            self.pauses.failed(record.id());
+            return Err(failure);
+        }
+        Milestone::PutBack.pass();
+        self.note_in_pod(record);
+        Ok(())
+    }
+
+    fn note_in_pod(&self, record: &Record) {
+        self.pauses.succeeded(record.id());
+        self.records().note_broken(record.id(), false);
     }
 
     /// What wakes the keepers.
@@ -219,7 +268,12 @@ pub(in crate::agent) mod tests {
         vfs.host.move_vf(|| ()).await
     }
 
-    /// The same with a card of that kind.
+    /// Waits until the number of VFs could be changed.
+    pub(in crate::agent) async fn change_of_numbers(vfs: &Vfs) {
+        drop(vfs.numbers.no_attach().await);
+    }
+
+    /// The VFs of a host with a card of that kind, and the folder of its records.
     pub(in crate::agent) fn vfs_of(source: Arc<dyn VfSource>) -> (Arc<Vfs>, TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let vfs = Vfs::new(Furnishing {
