@@ -73,27 +73,14 @@ impl System {
                 let container = self.container_mut(key);
                 container.sandboxes += 1;
                 container.has_netns = true;
-                self.adds(key);
+                adds(self, key);
             }
-            RuntimeAction::AddsAgain(key) => self.adds(key),
+            RuntimeAction::AddsAgain(key) => adds(self, key),
             RuntimeAction::Deletes(key) | RuntimeAction::CleansUp(key) => {
                 self.container_mut(key).life = Life::Deleting;
                 self.wish(key, Wish::Del);
             }
         }
-    }
-
-    fn adds(&mut self, key: Key) {
-        self.budget_mut(Some(key.host)).adds -= 1;
-        let container = self.container_mut(key);
-        container.confirmed = match container.life {
-            Life::Attached(id) => Some(id),
-            _ => None,
-        };
-        container.life = Life::Adding;
-        container.call += 1;
-        let (sandbox, call) = (container.sandboxes, container.call);
-        self.wish(key, Wish::Add(Netns { key, sandbox }, call));
     }
 
     /// The runtime ends a call of ADD.
@@ -118,6 +105,19 @@ impl System {
         let container = self.container_mut(key);
         (container.life, container.confirmed) = (life, None);
     }
+}
+
+fn adds(system: &mut System, key: Key) {
+    system.budget_mut(Some(key.host)).adds -= 1;
+    let container = system.container_mut(key);
+    container.confirmed = match container.life {
+        Life::Attached(id) => Some(id),
+        _ => None,
+    };
+    container.life = Life::Adding;
+    container.call += 1;
+    let (sandbox, call) = (container.sandboxes, container.call);
+    system.wish(key, Wish::Add(Netns { key, sandbox }, call));
 }
 
 /// Whether a pod keeps its VF, and not by an ADD that is just about to be answered.

@@ -14,19 +14,9 @@ impl System {
     /// and the calls of containers of which none is under way.
     pub fn tidy(&mut self) {
         for key in self.keys().collect::<Vec<_>>() {
-            self.tidy_calls(key);
+            tidy_calls(self, key);
         }
         self.host_ids().for_each(|host| self.tidy_times(host));
-    }
-
-    fn tidy_calls(&mut self, key: Key) {
-        let Host { agent, containers, .. } = self.host(key);
-        let number = usize::from(key.container);
-        let is_served =
-            agent.as_ref().is_some_and(|agent| agent.calls[number] > 0 || agent.is_repeated(key));
-        if !is_served && containers[number].life != Life::Adding {
-            self.container_mut(key).call = 0;
-        }
     }
 
     fn tidy_times(&mut self, host: HostId) {
@@ -99,5 +89,16 @@ impl System {
         overtaken.for_each(|(.., until)| visit(until));
         let told = service.told.iter_mut().filter(|(vf, _)| vf.host == host);
         told.for_each(|(_, (_, at))| visit(at));
+    }
+}
+
+/// Calls of a container of which none is under way.
+fn tidy_calls(system: &mut System, key: Key) {
+    let Host { agent, containers, .. } = system.host(key);
+    let number = usize::from(key.container);
+    let is_served =
+        agent.as_ref().is_some_and(|agent| agent.calls[number] > 0 || agent.is_repeated(key));
+    if !is_served && containers[number].life != Life::Adding {
+        system.container_mut(key).call = 0;
     }
 }
