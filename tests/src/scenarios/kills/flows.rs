@@ -1,0 +1,206 @@
+//! What makes the programs pass all their points.
+
+use serde_json::{Value, json};
+
+use super::residents::{LIMIT, Residents};
+use crate::{
+    Call, Fault, Lab, Netns, Program,
+    process::kill_points,
+    run,
+    scenarios::crowd::{CALLERS, Habit},
+    wait_for,
+};
+/// VFs of residents and of what a flow needs.
+pub(super) const OTHERS: u32 = 4;
+
+/// What makes a program pass some of its points.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// What happens, for people.
+    pub name: &'static str,
+    pub(super) program: &'static str,
+    /// Has it happen, once the function that it is given has been called. A program that it starts in
+    /// the place of the one that it ended, it returns.
+    pub(super) cause: Cause,
+    /// What else goes on. It passes none of the flow's own points.
+    pub(super) crowd: Habit,
+    /// How the names of the flow's own points begin, of all that are passed meanwhile.
+    pub(super) own: &'static [&'static str],
+}
+
+/// Where a flow takes place.
+#[derive(Debug)]
+pub(super) struct Stage<'a> {
+    pub(super) lab: &'a Lab,
+    pub(super) residents: &'a Residents,
+}
+
+const ANY: &[&str] = &[""];
+const OF_RECONCILING: &[&str] = &["repair-", "reconcile-", "port-cleared"];
+
+/// All flows of the service.
+pub const OF_THE_SERVICE: [Flow; 6] = [
+    of_the_service("attach and detach", come_and_go, ANY),
+    of_the_service("reconcile", damage_the_switch, OF_RECONCILING),
+    of_the_service("start", start_the_service, OF_RECONCILING),
+    of_the_service("hello", lose_the_session, &["hello-", "inventory-"]),
+    of_the_service("collect", collect, &["collected"]),
+    of_the_service("release", take_away, &["release-parked"]),
+];
+
+/// All flows of the agent.
+pub const OF_THE_AGENT: [Flow; 7] = [
+    of_the_agent("attach and detach", come_and_go, Habit::ComeAndGo, ANY),
+    of_the_agent("undo", fail_to_attach, Habit::ComeAndGo, &["undo-"]),
+    of_the_agent("put back", fall_out_of_a_pod, Habit::Go, ANY),
+    of_the_agent("restore", end_a_pod, Habit::Come, ANY),
+    of_the_agent("start", start_the_agent, Habit::ComeAndGo, ANY),
+    of_the_agent(
+        "session",
+        lose_the_session,
+        Habit::ComeAndGo,
+        &["session-", "inventory-", "pass-"],
+    ),
+    of_the_agent("make anew", change_an_interface, Habit::ComeAndGo, &["renewal-"]),
+];
+
+pub(super) const SERVICE: &str = "dpu-service";
+const AGENT: &str = "host-shim-agent";
+
+pub(super) type Cause = fn(&Stage<'_>, &mut dyn FnMut()) -> Option<Program>;
+
+const fn of_the_service(name: &'static str, cause: Cause, own: &'static [&'static str]) -> Flow {
+    Flow { name, program: SERVICE, cause, crowd: Habit::ComeAndGo, own }
+}
+
+const fn of_the_agent(
+    name: &'static str,
+    cause: Cause,
+    crowd: Habit,
+    own: &'static [&'static str],
+) -> Flow {
+    Flow { name, program: AGENT, cause, crowd, own }
+}
+
+fn come_and_go(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    arm();
+    let pod = Netns::new("victim");
+    let _ = stage.lab.add("blue", &pod, "eth0");
+    // Twice, since the second finds no record.
+    for _ in 0..2 {
+        let _ = stage.lab.del("blue", &pod, "eth0");
+    }
+    None
+}
+
+fn fail_to_attach(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    arm();
+    let points = kill_points(AGENT);
+    let last = points.iter().filter_map(|point| point.strip_prefix("undo-")).next_back();
+    stage.lab.arm(AGENT, "fail", last.unwrap());
+    let pod = Netns::new("victim");
+    let _ = stage.lab.add("blue", &pod, "eth0");
+    None
+}
+
+/// A representor loses all that was programmed, and one that serves nobody gets into the bridge.
+fn damage_the_switch(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    arm();
+    stage.damage();
+    None
+}
+
+fn start_the_service(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    kill(&stage.lab.service);
+    stage.damage();
+    arm();
+    Some(stage.lab.another_service())
+}
+
+fn lose_the_session(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    arm();
+    stage.lab.proxy().strike(Fault::Cut);
+    None
+}
+
+fn collect(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    let Stage { lab, .. } = stage;
+    let pod = Netns::new("victim");
+    let _ = lab.add("green", &pod, "eth0").result();
+    arm();
+    let mut configuration = lab.configuration("green");
+    configuration["cni.dev/valid-attachments"] = json!([]);
+    let _ = lab.execute(&Call::new("GC", &configuration));
+    None
+}
+
+/// An operator takes a pod's attachment away.
+fn take_away(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    let Stage { lab, .. } = stage;
+    let pod = Netns::new("victim");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let attachments = lab.operator().get("attachments");
+    let of_pod = |attachment: &&Value| attachment["key"]["containerId"] == pod.name();
+    let id = attachments.iter().find(of_pod).unwrap()["id"].as_str().unwrap();
+    arm();
+    let _ = lab.operator().dpuctl(&["release", id, "--reason", "a test", "--yes"]);
+    None
+}
+
+/// The VF of a pod falls back to the host, as when its card is reset.
+fn fall_out_of_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    arm();
+    stage.fall_out();
+    None
+}
+
+fn end_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    let pod = Netns::new("victim");
+    let _ = stage.lab.add("blue", &pod, "eth0").result();
+    arm();
+    drop(pod);
+    None
+}
+
+/// A pod leaves its VF not as it was.
+fn change_an_interface(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    let pod = Netns::new("victim");
+    let _ = stage.lab.add("blue", &pod, "eth0").result();
+    pod.ip(&["link", "set", "eth0", "arp", "off"]);
+    arm();
+    let _ = stage.lab.del("blue", &pod, "eth0");
+    None
+}
+
+fn start_the_agent(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    let pod = Netns::new("victim");
+    let _ = stage.lab.add("blue", &pod, "eth0");
+    kill(&stage.lab.agent);
+    drop(pod);
+    stage.fall_out();
+    arm();
+    Some(stage.lab.another_agent())
+}
+
+fn kill(program: &Program) {
+    program.signal(nix::sys::signal::Signal::SIGKILL);
+    wait_for("a program to die", LIMIT, || program.is_over().then_some(()));
+}
+
+impl Stage<'_> {
+    fn damage(&self) {
+        let dpu = &self.lab.card.dpu;
+        let of_b = &self.residents.representor;
+        dpu.ip(&["link", "set", of_b, "down", "nomaster", "mtu", "1400"]);
+        let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "root"]));
+        let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "clsact"]));
+        let of_no_pool = format!("pf0vf{}", CALLERS + OTHERS);
+        dpu.ip(&["link", "set", &of_no_pool, "master", "br-offload", "up"]);
+    }
+
+    fn fall_out(&self) {
+        let host = self.lab.card.host.path();
+        let home = ["link", "set", "eth0", "netns", host.to_str().unwrap(), "name", "fallen"];
+        self.residents.b.ip(&home);
+    }
+}
