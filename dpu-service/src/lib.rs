@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod arguments;
 pub mod attachments;
 pub mod config;
 pub mod driver;

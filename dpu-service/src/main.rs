@@ -1,44 +1,19 @@
 //! The DPU's program: API, attach and detach, journal, eswitch, fabric, reconciler.
 #![forbid(unsafe_code)]
 
-use std::{
-    fmt::Display,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fmt::Display, path::Path, process::ExitCode};
 
 use anyhow::Context;
 use bootstrap::{Chain, complain, good_configuration, init_logs, misconfigured, print};
 use clap::Parser;
 use dpu_service::{
-    config::{Config, DEFAULT_PATH},
-    milestones::Milestone,
-    programmer::STEPS,
-    service,
+    arguments::Arguments, config::Config, milestones::Milestone, programmer::STEPS, service,
 };
 
 const NAME: &str = "dpu-service";
 
 /// What blocks waits for the kernel's one lock of all links: more threads would only take memory.
 const BLOCKING_THREADS: usize = 8;
-
-/// The DPU's part of dpu-offload: gives pods their network attachments and programs the switch.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
-    config: PathBuf,
-    /// Checks the configuration file and its certificates, and exits.
-    #[arg(long)]
-    check_config: bool,
-    /// Prints the names of the programming steps, in order, and exits.
-    #[arg(long, conflicts_with = "check_config")]
-    list_steps: bool,
-    /// Prints the names of the points at which a test can kill the service, and exits.
-    #[arg(long, conflicts_with_all = ["check_config", "list_steps"])]
-    list_kill_points: bool,
-}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 
 mod alias;
+pub mod arguments;
 mod card;
 mod error;
 mod netdevsim;

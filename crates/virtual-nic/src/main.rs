@@ -1,91 +1,19 @@
 //! `virtual-nic`: plugs a DPU made of software between two network namespaces.
 #![forbid(unsafe_code)]
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::Path, process::ExitCode};
 
 use anyhow::Context;
 use bootstrap::{
     LogSettings, init_logs, notify_ready, notify_stopping, reload_signals, shutdown_signal,
 };
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::Parser;
 use netlink::Netns;
-use virtual_nic::{Card, Kind, Namespaces, Plan, unplug};
-
-/// A DPU made of software, plugged between the network namespace of a host and that of a DPU.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Plug a card in, and be it until SIGTERM or SIGINT. SIGHUP resets it.
-    Plug(PlugArguments),
-    /// Remove what a card that died has left.
-    Unplug(Places),
-}
-
-#[derive(Debug, Args)]
-struct Places {
-    /// The host's namespace: a path, or a name below /run/netns.
-    #[arg(long, value_name = "NAME|PATH")]
-    host_netns: PathBuf,
-    /// The DPU's namespace: a path, or a name below /run/netns.
-    #[arg(long, value_name = "NAME|PATH")]
-    dpu_netns: PathBuf,
-    /// The controller that the DPU knows the host by. Several cards of one host, or of one DPU, differ in
-    /// it: the names of 1's links begin with c1, and its management link is mgmt1.
-    #[arg(long, default_value_t = 0)]
-    controller: u32,
-}
-
-#[derive(Debug, Args)]
-struct PlugArguments {
-    #[command(flatten)]
-    places: Places,
-    /// What the card's links are made of.
-    #[arg(long, default_value = "veth")]
-    kind: KindArgument,
-    /// How many PFs.
-    #[arg(long, default_value_t = 1)]
-    pfs: u16,
-    /// How many VFs for each PF.
-    #[arg(long, default_value_t = 16)]
-    vfs: u16,
-    /// No management link between host (192.168.100.1, of controller 1 192.168.101.1 and so on) and DPU
-    /// (192.168.100.2).
-    #[arg(long)]
-    no_management: bool,
-    /// Give each PF an uplink, `p0` and so on, in the DPU's namespace.
-    #[arg(long, requires = "wire_netns")]
-    uplink: bool,
-    /// Where the far ends of the uplinks are, `wire0` and so on.
-    #[arg(long, requires = "uplink", value_name = "NAME|PATH")]
-    wire_netns: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum KindArgument {
-    /// Pairs of connected links: any kernel has them.
-    Veth,
-    /// The kernel's simulated switchdev card, with devlink ports, one PF, and an uplink `p0` in any
-    /// case. The kernel needs the module netdevsim, and for more than 4 VFs debugfs.
-    Netdevsim,
-}
-
-impl From<KindArgument> for Kind {
-    fn from(kind: KindArgument) -> Self {
-        match kind {
-            KindArgument::Veth => Self::Veth,
-            KindArgument::Netdevsim => Self::Netdevsim,
-        }
-    }
-}
+use virtual_nic::{
+    Card, Namespaces, Plan,
+    arguments::{Arguments, Command, Places, PlugArguments},
+    unplug,
+};
 
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
