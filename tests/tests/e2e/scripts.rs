@@ -74,6 +74,7 @@ fn every_script_explains_itself() {
         "reliability",
         "fuzz",
         "release-before",
+        "package",
     ] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
@@ -99,6 +100,8 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "vm run x",
         "cross x",
         "cross --only host-shim x",
+        "package x",
+        "package --only deb x",
         "arm-dpu fetch x",
         "arm-dpu down /tmp x",
     ] {
