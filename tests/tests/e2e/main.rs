@@ -29,6 +29,7 @@ mod load;
 mod metrics;
 mod operators;
 mod outages;
+mod packages;
 mod pfs;
 mod pods;
 mod releases;

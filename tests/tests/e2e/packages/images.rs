@@ -1,0 +1,109 @@
+//! Images, looked at as their specification says, with foreign tools.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::run;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::making::{Made, fill, package, says, text};
+
+/// An image's layout, unpacked.
+struct Layout {
+    folder: TempDir,
+}
+
+impl Layout {
+    fn of(archive: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        unpack(archive, folder.path());
+        Self { folder }
+    }
+
+    fn json(&self, path: impl AsRef<Path>) -> Value {
+        serde_json::from_slice(&fs::read(self.folder.path().join(path)).unwrap()).unwrap()
+    }
+
+    /// The blob that a descriptor names, once its size and digest are found to be what it says.
+    fn blob(&self, descriptor: &Value) -> PathBuf {
+        let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let path = self.folder.path().join("blobs/sha256").join(digest);
+        assert_eq!(fs::metadata(&path).unwrap().len(), descriptor["size"].as_u64().unwrap());
+        assert_eq!(digest_of(&path), digest);
+        path
+    }
+}
+
+fn unpack(archive: &Path, folder: &Path) {
+    says(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder));
+}
+
+fn digest_of(path: &Path) -> String {
+    says(Command::new("sha256sum").arg(path))[..64].to_owned()
+}
+
+#[test]
+fn an_image_is_for_both_processors_and_its_digests_are_right() {
+    let made = Made::of_stand_ins();
+    for (name, program) in [("agent", "host-shim-agent"), ("service", "dpu-service")] {
+        let layout = Layout::of(&made.file(&format!("dpu-offload-{name}_"), ".oci.tar"));
+        assert_eq!(layout.json("oci-layout")["imageLayoutVersion"], "1.0.0");
+        let index = layout.json("index.json");
+        let all = layout.json(layout.blob(&index["manifests"][0]));
+        let manifests = all["manifests"].as_array().unwrap();
+        let processors: Vec<_> = manifests
+            .iter()
+            .map(|manifest| manifest["platform"]["architecture"].as_str().unwrap())
+            .collect();
+        assert_eq!(processors, ["amd64", "arm64"]);
+        for manifest in manifests {
+            check_image(&layout, manifest, program);
+        }
+    }
+}
+
+fn check_image(layout: &Layout, descriptor: &Value, program: &str) {
+    let manifest = layout.json(layout.blob(descriptor));
+    let config = layout.json(layout.blob(&manifest["config"]));
+    assert_eq!(config["architecture"], descriptor["platform"]["architecture"]);
+    assert_eq!(config["config"]["Entrypoint"][0], format!("/usr/bin/{program}"));
+    let packed = layout.blob(&manifest["layers"][0]);
+    let layer = layout.folder.path().join("layer");
+    fs::write(&layer, says_bytes(Command::new("gzip").arg("-dc").arg(packed))).unwrap();
+    assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", digest_of(&layer)));
+    if descriptor["platform"]["architecture"] == "amd64" {
+        check_that_it_runs(&layer, program);
+    }
+}
+
+fn says_bytes(command: &mut Command) -> Vec<u8> {
+    let output = run(command);
+    assert!(output.status.success(), "{command:?}");
+    output.stdout
+}
+
+/// With nothing around it but the image.
+fn check_that_it_runs(layer: &Path, program: &str) {
+    let root = tempfile::tempdir().unwrap();
+    unpack(layer, root.path());
+    let said = says(
+        Command::new("chroot").arg(root.path()).args([&format!("/usr/bin/{program}"), "it runs"]),
+    );
+    assert_eq!(said, "it runs\n");
+}
+
+#[test]
+fn a_program_that_is_not_static_makes_no_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from");
+    // Debian's own: dynamic, and quick to copy.
+    fill(&from, |path| drop(fs::copy("/bin/true", path).unwrap()));
+    let output = run(package(&folder.path().join("to"), &[from]).args(["--only", "image"]));
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("host-shim-agent is not static"), "{said}");
+    assert!(!folder.path().join("to").exists());
+}

@@ -1,0 +1,345 @@
+//! Packages that are installed, upgraded and removed: in empty trees, and in a copy of this machine.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use e2e::run;
+use tempfile::TempDir;
+
+use super::making::{Made, says, text};
+
+const ALL: [&str; 4] = ["dpu-offload-host", "dpu-offload-dpu", "dpuctl", "dpu-offload-lab"];
+const AGENT_FILE: &str = "etc/dpu-offload/host-shim.toml";
+const LINK: &str = "opt/cni/bin/host-shim";
+
+/// What stands in for systemd: it writes down what it is asked, and says that those units run which `running`
+/// names.
+const SYSTEMD: &str = r#"#!/bin/sh
+echo "${0##*/} $*" >>"$STUBS/calls"
+case "$*" in *is-active*) grep -qx "${*##* }" "$STUBS/running" ;; esac
+"#;
+
+/// A folder with nothing but dpkg's own records. Scripts run with this machine's programs.
+struct Tree {
+    root: TempDir,
+    stubs: TempDir,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self { root: tempfile::tempdir().unwrap(), stubs: tempfile::tempdir().unwrap() };
+        let records = tree.path("var/lib/dpkg");
+        fs::create_dir_all(records.join("info")).unwrap();
+        fs::create_dir_all(records.join("updates")).unwrap();
+        fs::write(records.join("status"), "").unwrap();
+        for name in ["systemctl", "deb-systemd-invoke"] {
+            let stub = tree.stubs.path().join(name);
+            fs::write(&stub, SYSTEMD).unwrap();
+            fs::set_permissions(stub, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        tree
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// The tree has a systemd that runs these units.
+    fn runs(&self, units: &[&str]) {
+        fs::create_dir_all(self.path("run/systemd/system")).unwrap();
+        fs::write(self.stubs.path().join("running"), units.join("\n")).unwrap();
+    }
+
+    /// What systemd was asked to do since the last time that this was looked at.
+    fn calls(&self) -> Vec<String> {
+        let file = self.stubs.path().join("calls");
+        let calls = fs::read_to_string(&file).unwrap_or_default();
+        let _ = fs::remove_file(file);
+        let is_deed = |call: &&str| !call.contains("is-active") && !call.contains("--root");
+        calls.lines().filter(is_deed).map(str::to_owned).collect()
+    }
+
+    fn dpkg(&self, arguments: &[&str]) -> Output {
+        let path = format!("{}:{}", self.stubs.path().display(), env::var("PATH").unwrap());
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg("--root").arg(self.root.path()).env("PATH", path).env("STUBS", self.stubs.path());
+        // Of the packages that ours need there is none in the tree.
+        dpkg.args([
+            "--force-script-chrootless",
+            "--force-depends",
+            "--force-confold",
+            "--log=/dev/null",
+        ]);
+        run(dpkg.args(arguments))
+    }
+
+    fn dpkg_does(&self, arguments: &[&str]) -> String {
+        let output = self.dpkg(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        text(&output)
+    }
+
+    fn installs(&self, debs: &[PathBuf]) -> String {
+        let mut arguments = vec!["--install"];
+        arguments.extend(debs.iter().map(|deb| deb.to_str().unwrap()));
+        self.dpkg_does(&arguments)
+    }
+
+    fn files(&self) -> BTreeSet<String> {
+        let mut find = Command::new("find");
+        find.arg(self.root.path()).args([
+            "-path",
+            "*/var/lib/dpkg",
+            "-prune",
+            "-o",
+            "-printf",
+            "%P\n",
+        ]);
+        says(&mut find).lines().map(str::to_owned).collect()
+    }
+}
+
+fn architecture() -> String {
+    says(Command::new("dpkg").arg("--print-architecture")).trim().to_owned()
+}
+
+fn debs(made: &Made) -> Vec<PathBuf> {
+    ALL.map(|package| made.deb(package, &architecture())).into()
+}
+
+/// The package of a later release, in which the configuration that is shipped differs.
+fn later(deb: &Path, configuration: &str, folder: &Path) -> PathBuf {
+    let (tree, later) = (folder.join("later"), folder.join("later.deb"));
+    says(Command::new("dpkg-deb").arg("-R").arg(deb).arg(&tree));
+    let control = fs::read_to_string(tree.join("DEBIAN/control")).unwrap();
+    let lines = control
+        .lines()
+        .map(|line| if line.starts_with("Version: ") { "Version: 99" } else { line });
+    fs::write(
+        tree.join("DEBIAN/control"),
+        lines.map(|line| format!("{line}\n")).collect::<String>(),
+    )
+    .unwrap();
+    let text = fs::read_to_string(tree.join(configuration)).unwrap();
+    fs::write(tree.join(configuration), format!("{text}# later\n")).unwrap();
+    says(
+        Command::new("dpkg-deb").args(["-Znone", "--root-owner-group", "-b"]).arg(tree).arg(&later),
+    );
+    later
+}
+
+#[test]
+fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    let before = tree.files();
+    tree.installs(&debs(&made));
+    assert_eq!(fs::read_link(tree.path(LINK)).unwrap(), Path::new("/usr/lib/cni/host-shim"));
+    tree.write("var/lib/dpu-offload/agent/records.redb", "");
+    tree.write("var/lib/dpu-offload/agent-dpu-2/records.redb", "");
+    tree.write("var/lib/dpu-offload/service/journal.redb", "");
+    tree.dpkg_does(&[&["--remove"], &ALL[..]].concat());
+    assert!(
+        tree.path("var/lib/dpu-offload/agent/records.redb").exists()
+            && tree.path(AGENT_FILE).exists()
+    );
+    assert!(fs::symlink_metadata(tree.path(LINK)).is_err());
+    tree.dpkg_does(&[&["--purge"], &ALL[..]].concat());
+    let left: Vec<_> = tree.files().difference(&before).cloned().collect();
+    let folders_of_all = ["", "etc", "opt", "usr", "var"];
+    assert!(
+        left.iter().all(|left| folders_of_all.contains(&left.split('/').next().unwrap())),
+        "{left:?}"
+    );
+    assert!(!left.iter().any(|left| left.contains("offload") || left.contains("cni")), "{left:?}");
+}
+
+#[test]
+fn an_upgrade_keeps_what_the_user_has_changed_and_the_plugin_is_there_at_any_moment() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    let folder = tempfile::tempdir().unwrap();
+    let deb = made.deb("dpu-offload-host", &architecture());
+    tree.installs(&[deb.clone()]);
+    tree.write(AGENT_FILE, "# mine\n");
+    let inode = |path: &str| says(Command::new("stat").args(["-c", "%i"]).arg(tree.path(path)));
+    let (plugin, link) = (inode("usr/lib/cni/host-shim"), inode(LINK));
+    tree.installs(&[later(&deb, AGENT_FILE, folder.path())]);
+    assert_eq!(tree.read(AGENT_FILE), "# mine\n");
+    assert!(tree.read(&format!("{AGENT_FILE}.dpkg-dist")).ends_with("# later\n"));
+    // Neither was written into: each is another file that took its name.
+    assert!(inode("usr/lib/cni/host-shim") != plugin && inode(LINK) != link);
+    assert!(
+        tree.path("usr/lib/cni/host-shim").exists()
+            && !tree.path("opt/cni/bin/host-shim.new").exists()
+    );
+}
+
+#[test]
+fn scripts_can_be_run_again_and_again() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.runs(&[]);
+    tree.installs(&debs(&made));
+    let once = tree.files();
+    tree.installs(&debs(&made));
+    assert_eq!(tree.files(), once);
+    assert!(tree.calls().iter().all(|call| call == "systemctl daemon-reload"));
+}
+
+#[test]
+fn a_plugin_that_somebody_else_has_put_there_stays_and_is_told() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.write(LINK, "by hand");
+    let deb = made.deb("dpu-offload-host", &architecture());
+    let said = tree.installs(&[deb]);
+    assert!(
+        said.contains("/opt/cni/bin/host-shim stays") && said.contains("dpkg-reconfigure"),
+        "{said}"
+    );
+    tree.dpkg_does(&["--purge", "dpu-offload-host"]);
+    assert_eq!(tree.read(LINK), "by hand");
+}
+
+#[test]
+fn an_installation_that_fails_half_way_says_what_to_do_and_goes_on_from_there() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.write("opt/cni", "a file where a folder should be");
+    let deb = made.deb("dpu-offload-host", &architecture());
+    let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
+    let said = text(&output);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("can't be made a link to /usr/lib/cni/host-shim"), "{said}");
+    assert!(said.contains("go on with: dpkg --configure dpu-offload-host"), "{said}");
+    fs::remove_file(tree.path("opt/cni")).unwrap();
+    tree.dpkg_does(&["--configure", "dpu-offload-host"]);
+    assert!(fs::symlink_metadata(tree.path(LINK)).is_ok());
+}
+
+/// The agent's program, which accepts or refuses any configuration.
+fn set_agent(tree: &Tree, script: &str) {
+    tree.write("usr/bin/host-shim-agent", &format!("#!/bin/sh\n{script}\n"));
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(tree.path("usr/bin/host-shim-agent"), mode).unwrap();
+}
+
+#[test]
+fn an_upgrade_restarts_the_agents_that_run_and_no_other() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
+    tree.write("etc/dpu-offload/host-shim-dpu-3.toml", "");
+    tree.runs(&["dpu-offload-agent.service", "dpu-offload-agent@dpu-3.service"]);
+    tree.installs(&[made.deb("dpu-offload-host", &architecture())]);
+    let restarted = ["dpu-offload-agent.service", "dpu-offload-agent@dpu-3.service"]
+        .map(|unit| format!("deb-systemd-invoke restart {unit}"));
+    assert_eq!(tree.calls(), [&["systemctl daemon-reload".to_owned()], &restarted[..]].concat());
+}
+
+#[test]
+fn an_agent_whose_successor_refuses_the_configuration_goes_on_and_the_upgrade_says_so() {
+    let (tree, made) = (Tree::new(), Made::of_programs());
+    tree.runs(&["dpu-offload-agent.service"]);
+    let deb = made.deb("dpu-offload-host", &architecture());
+    let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
+    let said = text(&output);
+    // There are no certificates.
+    assert!(!output.status.success() && said.contains("goes on as before the upgrade"), "{said}");
+    assert!(said.contains("/etc/dpu-offload/tls/") && said.contains("dpkg --configure"), "{said}");
+    assert_eq!(tree.calls(), ["systemctl daemon-reload"]);
+    set_agent(&tree, "exit 0");
+    tree.dpkg_does(&["--configure", "dpu-offload-host"]);
+    assert!(
+        tree.calls().contains(&"deb-systemd-invoke restart dpu-offload-agent.service".to_owned())
+    );
+}
+
+#[test]
+fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_have() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.runs(&["dpu-offload-agent.service"]);
+    tree.installs(&[made.deb("dpu-offload-host", &architecture())]);
+    tree.calls();
+    tree.write("etc/cni/net.d/10-dpu-offload.conflist", r#"{"plugins": [{"type": "host-shim"}]}"#);
+    let said = tree.dpkg_does(&["--remove", "dpu-offload-host"]);
+    assert!(said.contains("etc/cni/net.d/10-dpu-offload.conflist, too"), "{said}");
+    let stopped = ["socket", "service"]
+        .map(|kind| format!("deb-systemd-invoke stop dpu-offload-agent.{kind}"));
+    assert_eq!(tree.calls(), [&stopped[..], &["systemctl daemon-reload".to_owned()]].concat());
+}
+
+#[test]
+fn units_start_what_the_packages_bring() {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.installs(&debs(&made));
+    let units = says(
+        Command::new("find").arg(tree.path("usr/lib/systemd/system")).args(["-name", "*.service"]),
+    );
+    assert_eq!(units.lines().count(), 3, "{units}");
+    for unit in units.lines() {
+        let text = fs::read_to_string(unit).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/")).unwrap();
+        assert!(tree.path(line.split(' ').next().unwrap()).exists(), "{unit}: {line}");
+    }
+}
+
+/// Runs a script on a copy of this machine, with namespaces of its own, of which nothing stays.
+const COPY: &str = r#"
+set -e
+mount -t tmpfs tmpfs /run
+mkdir -p /run/copy/root
+for folder in etc opt usr var; do
+    mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/work" "/run/copy/root/$folder"
+    mount -t overlay -o "lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/work" \
+        overlay "/run/copy/root/$folder"
+done
+cd /run/copy/root
+for folder in bin sbin lib lib64; do [ ! -L "/$folder" ] || ln -s "usr/$folder" "$folder"; done
+mkdir dev proc run sys tmp work
+mount --rbind /dev dev
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+cp "$@" work
+exec chroot . /bin/bash -e -c 'cd /work && . ./script'
+"#;
+
+/// The commands that the example for other people's CI runs, after the packages are there.
+fn workflow() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/ci/pods.yml");
+    let workflow = fs::read_to_string(file).unwrap();
+    let steps: Vec<_> = workflow.split("- run: ").skip(1).collect();
+    let [install, attach] = steps[..] else { panic!("{workflow}") };
+    [install, attach.trim_start_matches("|\n")].concat()
+}
+
+#[test]
+fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
+    let made = Made::of_programs();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    let after = "dpuctl --config \"$DPUCTL_CONFIG\" get attachments\ndpu-offload-lab down\n";
+    fs::write(&script, format!("{}\n{after}", workflow())).unwrap();
+    // apt may be no other user here, and has nothing to fetch.
+    let apt = folder.path().join("apt.conf");
+    fs::write(&apt, "APT::Sandbox::User \"root\";\n").unwrap();
+    let mut copy = Command::new("unshare");
+    copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", COPY, "copy"]);
+    let output =
+        run(copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/work/apt.conf"));
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    for expected in ["3 received", "eth0", "the lab is down"] {
+        assert!(said.contains(expected), "{expected:?} is not in:\n{said}");
+    }
+}
