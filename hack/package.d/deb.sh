@@ -75,7 +75,7 @@ stage_dpu_offload_lab() {
 
 # program TREE PROGRAM: with its pages and completions.
 program() {
-    local file of_it=("$WORK/manual/"*/*/{,_}"$2"{,-*}.*)
+    local file of_it=("$WORK/manual/"*/*/{_"$2","$2"{,-*}.*})
     install -D "$BIN/$2" "$1/usr/bin/$2"
     for file in "${of_it[@]}"; do
         [[ -e $file ]] || continue

@@ -101,7 +101,7 @@ fn a_program_that_is_not_static_makes_no_image() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("from");
     // Debian's own: dynamic, and quick to copy.
-    fill(&from, |path| drop(fs::copy("/bin/true", path).unwrap()));
+    fill(&from, |path| assert!(fs::copy("/bin/true", path).unwrap() > 0));
     let output = run(package(&folder.path().join("to"), &[from]).args(["--only", "image"]));
     let said = text(&output);
     assert!(!output.status.success() && said.contains("host-shim-agent is not static"), "{said}");

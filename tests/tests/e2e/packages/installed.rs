@@ -301,7 +301,7 @@ mount -t tmpfs tmpfs /run
 mkdir -p /run/copy/root
 for folder in etc opt usr var; do
     mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/work" "/run/copy/root/$folder"
-    mount -t overlay -o "lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/work" \
+    mount -t overlay -o "userxattr,lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/work" \
         overlay "/run/copy/root/$folder"
 done
 cd /run/copy/root

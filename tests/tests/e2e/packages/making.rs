@@ -151,7 +151,7 @@ pub(super) fn stand_in_folders() -> [PathBuf; 2] {
         let model = shared.join("stand-in");
         build_stand_in(&model);
         for folder in &folders {
-            fill(folder, |path| drop(fs::copy(&model, path).unwrap()));
+            fill(folder, |path| assert!(fs::copy(&model, path).unwrap() > 0));
         }
         for name in PROGRAMS {
             let file = File::options().write(true).open(folders[1].join(name)).unwrap();
