@@ -92,6 +92,7 @@ impl ArmLab {
         Scene {
             host: self.netns(),
             not_pods: vec![self.netns(), &self.dpu.netns],
+            pods: None,
             clean: &self.clean,
             operator: self.operator(),
             keeper: Keeper::Representors(Box::new(|| self.dpu.json("ip -d -j link show"))),

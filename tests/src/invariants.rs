@@ -28,6 +28,9 @@ pub struct Scene<'a> {
     pub host: &'a Netns,
     /// The namespaces that belong to no pod.
     pub not_pods: Vec<&'a Netns>,
+    /// The pods of a runtime: namespaces, by name, and their containers. `None`: each namespace that this
+    /// test made, but for those above, is a pod's, and the container's id is its name.
+    pub pods: Option<Box<dyn Fn() -> BTreeMap<String, String> + 'a>>,
     /// How each VF looks while nobody has it, by PCI address.
     pub clean: &'a BTreeMap<String, HostEnd>,
     /// Who asks the DPU.
@@ -56,9 +59,9 @@ pub(crate) struct Picture {
     vfs: Vec<Value>,
     /// VFs' netdevs in the host's namespace, by PCI address.
     host: BTreeMap<String, HostEnd>,
-    /// VFs' netdevs in pods, by PCI address, with the pod's netns.
+    /// VFs' netdevs in pods, by PCI address, with the pod's container.
     pub(crate) pods: Vec<(String, String, HostEnd)>,
-    /// Global addresses of each pod's interfaces, by netns and interface.
+    /// Global addresses of each pod's interfaces, by container and interface.
     pub(crate) addresses: BTreeMap<(String, String), BTreeSet<String>>,
     /// Representors that are up and in the bridge.
     programmed: BTreeSet<String>,
@@ -80,6 +83,7 @@ impl<'a> Scene<'a> {
         Self {
             host: host.netns(),
             not_pods,
+            pods: None,
             clean: card.clean(),
             operator: host.operator(),
             keeper: Keeper::Representors(Box::new(show)),
@@ -126,8 +130,8 @@ impl Scene<'_> {
             stacked: Vec::new(),
         };
         picture.note_stacked(self.host.name(), &ip(self.host.name(), &["-d", "link", "show"]));
-        for pod in self.pods() {
-            self.look_into(&pod, &mut picture);
+        for (netns, pod) in self.pods() {
+            self.look_into(&netns, &pod, &mut picture);
         }
         match &self.keeper {
             Keeper::Representors(links) => picture.look_at_representors(&links()),
@@ -136,8 +140,11 @@ impl Scene<'_> {
         picture
     }
 
-    /// The network namespaces that this test made for pods.
-    fn pods(&self) -> Vec<String> {
+    /// The network namespaces of pods, and their containers.
+    fn pods(&self) -> BTreeMap<String, String> {
+        if let Some(pods) = &self.pods {
+            return pods();
+        }
         let own = format!("-{}-", std::process::id());
         let output = run(Command::new("ip").args(["netns", "list"]));
         let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -145,11 +152,11 @@ impl Scene<'_> {
         let is_pod = |name: &&str| {
             name.contains(&own) && self.not_pods.iter().all(|netns| netns.name() != *name)
         };
-        names.filter(is_pod).map(str::to_owned).collect()
+        names.filter(is_pod).map(|name| (name.to_owned(), name.to_owned())).collect()
     }
 
-    fn look_into(&self, pod: &str, picture: &mut Picture) {
-        let links = ip(pod, &["-d", "addr", "show"]);
+    fn look_into(&self, netns: &str, pod: &str, picture: &mut Picture) {
+        let links = ip(netns, &["-d", "addr", "show"]);
         picture.note_stacked(pod, &links);
         for link in &links {
             let interface = text(&link["ifname"]);

@@ -32,6 +32,7 @@ mod operator;
 mod pki;
 mod process;
 mod proxy;
+pub mod runtime;
 pub mod scenarios;
 mod settings;
 pub mod soak;

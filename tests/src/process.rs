@@ -119,7 +119,7 @@ impl Program {
         Self::spawn(name, command, folder, environment)
     }
 
-    fn spawn(
+    pub(crate) fn spawn(
         name: &'static str,
         mut command: Command,
         folder: &Path,

@@ -150,6 +150,7 @@ impl Lab {
         let scene = Scene {
             host: &self.host,
             not_pods: vec![&self.host, &self.dpu],
+            pods: None,
             clean: &clean.ends,
             operator: self.operator(),
             keeper: Keeper::Pfs { clean: &clean.ports, now: Box::new(now) },

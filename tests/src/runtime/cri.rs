@@ -1,0 +1,111 @@
+//! A client of Kubernetes' container runtime interface (CRI v1), as small as the kubelet's is large.
+
+use std::{collections::HashMap, path::Path, time::Duration};
+
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tonic::{
+    Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+#[expect(unreachable_pub, clippy::all, reason = "generated")]
+mod api {
+    tonic::include_proto!("runtime.v1");
+}
+
+use api::runtime_service_client::RuntimeServiceClient;
+
+/// How long any call may take, which is how long a kubelet waits.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A connection that is made anew when the runtime has gone.
+#[derive(Debug)]
+pub(super) struct Cri {
+    executor: Runtime,
+    client: RuntimeServiceClient<Channel>,
+}
+
+impl Cri {
+    pub(super) fn new(socket: &Path) -> Self {
+        let executor = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let address = format!("unix://{}", socket.display());
+        let endpoint = Endpoint::from_shared(address).unwrap().timeout(LIMIT);
+        let _entered = executor.enter();
+        let client = RuntimeServiceClient::new(endpoint.connect_lazy());
+        Self { executor, client }
+    }
+
+    fn call<T>(
+        &self,
+        method: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> Result<T, String> {
+        let answer = self.executor.block_on(method(self.client.clone()));
+        answer.map(Response::into_inner).map_err(|status| status.message().to_owned())
+    }
+
+    /// The conditions that are good, `RuntimeReady` and `NetworkReady`.
+    pub(super) fn conditions(&self) -> Result<Vec<String>, String> {
+        let request = api::StatusRequest { verbose: false };
+        let answer = self.call(async |mut client| client.status(request).await)?;
+        let conditions = answer.status.unwrap_or_default().conditions;
+        Ok(conditions.into_iter().filter(|one| one.status).map(|one| one.r#type).collect())
+    }
+
+    pub(super) fn run(
+        &self,
+        name: &str,
+        annotations: HashMap<String, String>,
+        cgroup_parent: String,
+    ) -> Result<String, String> {
+        let metadata = api::PodSandboxMetadata {
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            namespace: "default".into(),
+        };
+        let config = api::PodSandboxConfig {
+            metadata: Some(metadata),
+            annotations,
+            linux: Some(api::LinuxPodSandboxConfig { cgroup_parent }),
+        };
+        let request = api::RunPodSandboxRequest { config: Some(config) };
+        let answer = self.call(async |mut client| client.run_pod_sandbox(request).await)?;
+        Ok(answer.pod_sandbox_id)
+    }
+
+    pub(super) fn stop(&self, id: &str) -> Result<(), String> {
+        let request = api::StopPodSandboxRequest { pod_sandbox_id: id.into() };
+        self.call(async |mut client| client.stop_pod_sandbox(request).await).map(drop)
+    }
+
+    pub(super) fn remove(&self, id: &str) -> Result<(), String> {
+        let request = api::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
+        self.call(async |mut client| client.remove_pod_sandbox(request).await).map(drop)
+    }
+
+    pub(super) fn ids(&self) -> Result<Vec<String>, String> {
+        let request = api::ListPodSandboxRequest {};
+        let answer = self.call(async |mut client| client.list_pod_sandbox(request).await)?;
+        Ok(answer.items.into_iter().map(|item| item.id).collect())
+    }
+
+    /// The path of a pod's network namespace, as containerd tells it to those who ask for all.
+    pub(super) fn netns(&self, id: &str) -> Option<String> {
+        let info: Value = serde_json::from_str(self.pod(id).ok()?.info.get("info")?).ok()?;
+        let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array()?;
+        let netns = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
+        Some(netns["path"].as_str()?.to_owned())
+    }
+
+    /// The addresses that the runtime tells of a pod.
+    pub(super) fn addresses(&self, id: &str) -> Result<Vec<String>, String> {
+        let network = self.pod(id)?.status.unwrap_or_default().network.unwrap_or_default();
+        let others = network.additional_ips.into_iter().map(|one| one.ip);
+        Ok([network.ip].into_iter().chain(others).collect())
+    }
+
+    fn pod(&self, id: &str) -> Result<api::PodSandboxStatusResponse, String> {
+        let request = api::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: true };
+        self.call(async |mut client| client.pod_sandbox_status(request).await)
+    }
+}

@@ -1,0 +1,135 @@
+//! A node with a runtime: the lab, and pods on it.
+
+use std::{collections::BTreeMap, process::Command};
+
+use serde_json::Value;
+
+use super::{Kind, Runtime};
+use crate::{Lab, Netns, Scene, Settings, run};
+
+/// A lab and a runtime on its host.
+#[expect(missing_debug_implementations, reason = "runtimes differ")]
+pub struct Node {
+    /// What runs pods; the first to be dropped.
+    pub runtime: Box<dyn Runtime>,
+    /// Card, service and agent.
+    pub lab: Lab,
+}
+
+/// What `ip` shows of a pod's interface.
+#[derive(Debug)]
+pub struct Inside {
+    /// The alias, which names the VF's PCI address.
+    pub alias: String,
+    /// The global addresses, IPv4 first, without the length of their prefixes.
+    pub addresses: Vec<String>,
+}
+
+impl Node {
+    /// Brings it all up.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn start(kind: Kind, settings: &Settings) -> Self {
+        let lab = Lab::start(settings);
+        Self { runtime: kind.install(&lab), lab }
+    }
+
+    /// Runs a pod of that name, and returns its id.
+    ///
+    /// # Panics
+    /// When the runtime complains.
+    #[must_use]
+    pub fn run(&self, name: &str) -> String {
+        self.runtime.run(name).unwrap_or_else(|complaint| panic!("{name}: {complaint}"))
+    }
+
+    /// Takes a pod away.
+    ///
+    /// # Panics
+    /// When the runtime complains.
+    pub fn remove(&self, id: &str) {
+        self.runtime.remove(id).unwrap_or_else(|complaint| panic!("{id}: {complaint}"));
+    }
+
+    /// Takes away all that the runtime knows of, how far each of them ever came.
+    pub fn remove_all(&self) {
+        for id in self.runtime.ids() {
+            self.remove(&id);
+        }
+    }
+
+    /// What `ip` shows of `eth0` in a pod.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[must_use]
+    pub fn inside(&self, id: &str) -> Inside {
+        let links = self.in_pod(id, &["ip", "-d", "-j", "address", "show", "dev", "eth0"]);
+        let links: Vec<Value> = serde_json::from_str(&links).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let addresses = links[0]["addr_info"].as_array().into_iter().flatten();
+        let global = addresses.filter(|address| address["scope"] == "global");
+        Inside {
+            alias: text(&links[0]["ifalias"]),
+            addresses: global.map(|address| text(&address["local"])).collect(),
+        }
+    }
+
+    /// Asserts that one pod reaches the other's addresses, of which there are those of two families.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_reaches(&self, from: &str, to: &str) {
+        let addresses = self.inside(to).addresses;
+        assert_eq!(addresses.len(), 2, "{addresses:?}");
+        for address in &addresses {
+            self.in_pod(from, &["ping", "-n", "-q", "-c", "2", "-i", "0.02", "-W", "5", address]);
+        }
+    }
+
+    fn in_pod(&self, id: &str, command: &[&str]) -> String {
+        let netns = self.runtime.netns(id).unwrap_or_else(|| panic!("{id} has no netns"));
+        let output = run(Netns::command_in(&netns, command[0]).args(&command[1..]));
+        assert!(output.status.success(), "{command:?} in {netns}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Takes a pod's network namespace away under it.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn delete_netns(&self, id: &str) {
+        let netns = self.runtime.netns(id).unwrap();
+        let output = run(Command::new("ip").args(["netns", "delete", &netns]));
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Asserts the five invariants, giving the background a while to settle.
+    ///
+    /// # Panics
+    /// When one is still broken, naming each breach.
+    pub fn assert_invariants(&self) {
+        self.scene().assert_invariants();
+    }
+
+    /// Asserts that the runtime knows of no pod, that nothing is attached, and the invariants.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn assert_clean_slate(&self) {
+        let left = self.runtime.ids();
+        assert!(left.is_empty(), "{left:?}");
+        self.scene().assert_clean_slate();
+    }
+
+    /// That of the lab, with the runtime's pods in the place of the test's own.
+    fn scene(&self) -> Scene<'_> {
+        let pods = || -> BTreeMap<String, String> {
+            let ids = self.runtime.ids().into_iter();
+            ids.filter_map(|id| Some((self.runtime.netns(&id)?, id))).collect()
+        };
+        Scene { pods: Some(Box::new(pods)), ..self.lab.scene() }
+    }
+}

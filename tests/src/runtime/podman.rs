@@ -1,0 +1,163 @@
+//! podman by CNI in the lab's host namespace, with a store of its own.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{Read, Seek},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
+};
+
+use super::{IMAGE, NETWORK, Runtime, control_group, image, last_of, write_conflist};
+use crate::{Lab, Netns};
+
+/// podman has no daemon: each call is a process.
+#[derive(Debug)]
+pub struct Podman {
+    host: Arc<Netns>,
+    folder: PathBuf,
+    control_group: String,
+    /// The calls that go on. A process is not reaped before it is out of here.
+    calls: Mutex<BTreeSet<Pid>>,
+}
+
+impl Podman {
+    /// Sets it up on the lab's host.
+    ///
+    /// # Panics
+    /// When it can't load the image.
+    #[must_use]
+    pub fn install(lab: &Lab) -> Self {
+        let folder = lab.path().join("podman");
+        fs::create_dir(&folder).unwrap();
+        let conflists = write_conflist(lab);
+        fs::write(folder.join("containers.conf"), configuration(&folder, &conflists)).unwrap();
+        fs::write(folder.join("storage.conf"), storage(&folder)).unwrap();
+        let (host, calls) = (Arc::clone(&lab.card.host), Mutex::default());
+        let podman = Self { host, folder, control_group: control_group(lab), calls };
+        let loaded = podman.says(&["load", "--input", image().to_str().unwrap()]);
+        assert!(loaded.is_ok(), "{loaded:?}");
+        podman
+    }
+
+    /// What podman prints with these arguments.
+    ///
+    /// # Errors
+    /// What it complains of.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn says(&self, arguments: &[&str]) -> Result<String, String> {
+        let (said, complained) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let mut command = self.command(arguments);
+        // Not pipes, which the plugin of a podman that was killed holds open.
+        command.stdout(said.try_clone().unwrap()).stderr(complained.try_clone().unwrap());
+        match self.call(&mut command).success() {
+            true => Ok(text_of(said).trim().to_owned()),
+            false => Err(text_of(complained)),
+        }
+    }
+
+    fn call(&self, command: &mut Command) -> ExitStatus {
+        let mut child = command.spawn().unwrap();
+        let id = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        self.calls().insert(id);
+        waitid(Id::Pid(id), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        self.calls().remove(&id);
+        child.wait().unwrap()
+    }
+
+    fn calls(&self) -> MutexGuard<'_, BTreeSet<Pid>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.host.command("podman");
+        command
+            .env("CONTAINERS_CONF", self.folder.join("containers.conf"))
+            .env("CONTAINERS_STORAGE_CONF", self.folder.join("storage.conf"))
+            .env("PODMAN_IGNORE_CGROUPSV1_WARNING", "1")
+            .arg("--tmpdir")
+            .arg(self.folder.join("tmp"))
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+impl Runtime for Podman {
+    fn run(&self, name: &str) -> Result<String, String> {
+        let group = &self.control_group;
+        self.says(&["run", "--detach", "--name", name, "--cgroup-parent", group, IMAGE])
+    }
+
+    fn stop(&self, id: &str) -> Result<(), String> {
+        self.says(&["stop", "--time", "0", id]).map(drop)
+    }
+
+    fn remove(&self, id: &str) -> Result<(), String> {
+        self.says(&["rm", "--force", "--time", "0", id]).map(drop)
+    }
+
+    fn ids(&self) -> Vec<String> {
+        let ids = self.says(&["ps", "--all", "--no-trunc", "--quiet"]).unwrap();
+        ids.lines().map(str::to_owned).collect()
+    }
+
+    fn netns(&self, id: &str) -> Option<String> {
+        let path = self.says(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", id]).ok()?;
+        (!path.is_empty()).then(|| last_of(Path::new(&path)))
+    }
+
+    fn crash(&self) {
+        for id in &*self.calls() {
+            let _ = kill(*id, Signal::SIGKILL);
+        }
+    }
+
+    fn recover(&self) {}
+}
+
+fn text_of(mut file: File) -> String {
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// By CNI and by runc, which takes any kind of control groups; limits as they are, for more can't be had
+/// everywhere.
+fn configuration(folder: &Path, conflists: &Path) -> String {
+    format!(
+        r#"[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+infra_image = "{IMAGE}"
+static_dir = {static_dir:?}
+volume_path = {volumes:?}
+[network]
+network_backend = "cni"
+network_config_dir = {conflists:?}
+default_network = "{NETWORK}"
+[containers]
+default_ulimits = ["nofile=1024:4096"]
+"#,
+        static_dir = folder.join("static"),
+        volumes = folder.join("volumes"),
+    )
+}
+
+fn storage(folder: &Path) -> String {
+    let (graph, run) = (folder.join("graph"), folder.join("run"));
+    format!("[storage]\ndriver = \"vfs\"\ngraphroot = {graph:?}\nrunroot = {run:?}\n")
+}

@@ -1,0 +1,1 @@
+//! What containerd alone does.
