@@ -9,7 +9,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-#[expect(unreachable_pub, clippy::all, reason = "generated")]
+#[allow(unreachable_pub, unused_qualifications, clippy::all, reason = "generated")]
 mod api {
     tonic::include_proto!("runtime.v1");
 }

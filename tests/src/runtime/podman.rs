@@ -10,6 +10,7 @@ use std::{
 };
 
 use nix::{
+    mount::umount,
     sys::{
         signal::{Signal, kill},
         wait::{Id, WaitPidFlag, waitid},
@@ -49,6 +50,15 @@ impl Podman {
         podman
     }
 
+    /// Runs a container with these options besides.
+    ///
+    /// # Errors
+    /// podman's own words.
+    pub fn run_with(&self, name: &str, options: &[&str]) -> Result<String, String> {
+        let run = ["run", "--detach", "--name", name, "--cgroup-parent", &self.control_group];
+        self.says(&[&run, options, &[IMAGE]].concat())
+    }
+
     /// What podman prints with these arguments.
     ///
     /// # Errors
@@ -76,6 +86,11 @@ impl Podman {
         child.wait().unwrap()
     }
 
+    fn unmount(&self, id: &str) -> Result<(), String> {
+        let memory = self.folder.join("graph/vfs-containers").join(id).join("userdata/shm");
+        umount(&memory).map_err(|error| format!("{}: {error}", memory.display()))
+    }
+
     fn calls(&self) -> MutexGuard<'_, BTreeSet<Pid>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,16 +111,20 @@ impl Podman {
 
 impl Runtime for Podman {
     fn run(&self, name: &str) -> Result<String, String> {
-        let group = &self.control_group;
-        self.says(&["run", "--detach", "--name", name, "--cgroup-parent", group, IMAGE])
+        self.run_with(name, &[])
     }
 
     fn stop(&self, id: &str) -> Result<(), String> {
         self.says(&["stop", "--time", "0", id]).map(drop)
     }
 
+    /// A podman that was killed has forgotten what it mounted for the container, and can't remove that.
     fn remove(&self, id: &str) -> Result<(), String> {
-        self.says(&["rm", "--force", "--time", "0", id]).map(drop)
+        let remove = || self.says(&["rm", "--force", "--time", "0", id]).map(drop);
+        remove().or_else(|complaint| match complaint.contains("resource busy") {
+            true => self.unmount(id).and_then(|()| remove()),
+            false => Err(complaint),
+        })
     }
 
     fn ids(&self) -> Vec<String> {
@@ -114,7 +133,8 @@ impl Runtime for Podman {
     }
 
     fn netns(&self, id: &str) -> Option<String> {
-        let path = self.says(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", id]).ok()?;
+        let path =
+            self.says(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", id]).ok()?;
         (!path.is_empty()).then(|| last_of(Path::new(&path)))
     }
 
@@ -150,7 +170,7 @@ network_backend = "cni"
 network_config_dir = {conflists:?}
 default_network = "{NETWORK}"
 [containers]
-default_ulimits = ["nofile=1024:4096"]
+default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
 "#,
         static_dir = folder.join("static"),
         volumes = folder.join("volumes"),

@@ -1,1 +1,61 @@
-//! What containerd alone does.
+//! What containerd alone does: annotations, limits, its own word for the network.
+
+use e2e::{
+    Lab, Settings,
+    runtime::{Containerd, Runtime},
+};
+
+/// Without a grace the agent's STATUS is bad as soon as the DPU is away.
+fn node() -> (Lab, Containerd) {
+    let lab = Lab::start(&Settings { grace: 0, ..Settings::default() });
+    let containerd = Containerd::install(&lab);
+    (lab, containerd)
+}
+
+/// The rates in byte/s of the queues before the pods.
+fn limits(lab: &Lab) -> Vec<u64> {
+    let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
+    let limited = queues.into_iter().filter(|queue| queue["kind"] == "tbf");
+    limited.map(|queue| queue["options"]["rate"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn the_limit_of_an_annotation_is_in_force_and_one_that_the_card_cant_have_is_refused() {
+    let (lab, containerd) = node();
+    let slow = [("kubernetes.io/ingress-bandwidth", "10M"), ("example.org/other", "x")];
+    let pod = containerd.run_with("slow", &slow).unwrap();
+    assert_eq!(limits(&lab), [1_250_000]);
+    let told = containerd.addresses(&pod);
+    let all = lab.operator().get("attachments")[0]["addresses"].to_string();
+    assert!(told.len() == 2 && told.iter().all(|one| all.contains(one)), "{told:?}, not {all}");
+    let refused = [("kubernetes.io/egress-bandwidth", "20M")];
+    let complaint = containerd.run_with("refused", &refused).unwrap_err();
+    assert!(complaint.contains("an egress rate of 20000000 bit/s"), "{complaint}");
+    containerd.remove(&pod).unwrap();
+    assert!(limits(&lab).is_empty());
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn an_annotation_of_ours_that_nobody_defined_is_refused_by_name() {
+    let (lab, containerd) = node();
+    let complaint = containerd.run_with("pod", &[("dpu-offload.io/vlan", "7")]).unwrap_err();
+    assert!(complaint.contains("annotation dpu-offload.io/vlan"), "{complaint}");
+    lab.assert_clean_slate();
+}
+
+/// STATUS came to containerd with 2.1; before, a node stays ready and each pod is told.
+#[test]
+fn a_node_is_told_that_its_dpu_is_away_by_versions_that_ask() {
+    let (mut lab, containerd) = node();
+    assert!(containerd.has_network());
+    lab.service.stop();
+    let asks = Containerd::version() >= (2, 1);
+    e2e::wait_for("its word for the network", std::time::Duration::from_secs(30), || {
+        (!lab.status().status.success() && containerd.has_network() != asks).then_some(())
+    });
+    assert!(containerd.run("pod").is_err());
+    lab.start_service();
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}

@@ -7,6 +7,7 @@
 )]
 
 mod containerd;
+mod podman;
 mod scenarios;
 
 /// Each scenario is a test on each runtime.
@@ -23,4 +24,11 @@ macro_rules! on_each_runtime {
 
 on_each_runtime![
     two_pods_reach_each_other_in_both_families_and_give_everything_back,
+    twenty_pods_at_once_have_an_address_each,
+    a_pod_too_many_is_refused_in_one_sentence_and_runs_once_there_is_room,
+    a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_removed,
+    pods_outlive_agent_service_and_runtime,
+    a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence,
+    a_pod_that_goes_while_the_dpu_is_away_is_given_back_later,
+    a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back,
 ];

@@ -1,9 +1,26 @@
 //! What holds on every runtime: each function is a test, given the runtime.
 
+use std::{collections::BTreeSet, thread, time::Duration};
+
 use e2e::{
     Settings,
     runtime::{Kind, Node},
+    wait_for,
 };
+use nix::sys::signal::Signal;
+
+/// How long a plugin may take to reach the agent.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs pods of these names, all at once, and returns their ids, or what the runtime complains of.
+fn run_at_once(node: &Node, count: usize) -> Vec<Result<String, String>> {
+    let runtime = &*node.runtime;
+    thread::scope(|scope| {
+        let run = |number| scope.spawn(move || runtime.run(&format!("pod-{number}")));
+        let runs: Vec<_> = (0..count).map(run).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    })
+}
 
 pub(crate) fn two_pods_reach_each_other_in_both_families_and_give_everything_back(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
@@ -12,10 +29,120 @@ pub(crate) fn two_pods_reach_each_other_in_both_families_and_give_everything_bac
         assert!(node.inside(pod).alias.starts_with("virtual-nic "), "{:?}", node.inside(pod));
     }
     node.assert_reaches(&pods[0], &pods[1]);
+    node.assert_reaches(&pods[1], &pods[0]);
     node.assert_invariants();
     for pod in &pods {
         node.runtime.stop(pod).unwrap();
         node.remove(pod);
     }
+    node.assert_clean_slate();
+}
+
+pub(crate) fn twenty_pods_at_once_have_an_address_each(kind: Kind) {
+    let node = Node::start(kind, &Settings::with_vfs(20));
+    let pods: Vec<_> = run_at_once(&node, 20).into_iter().map(Result::unwrap).collect();
+    let addresses: BTreeSet<_> = pods.iter().flat_map(|pod| node.inside(pod).addresses).collect();
+    assert_eq!(addresses.len(), 40, "{addresses:?}");
+    node.assert_reaches(&pods[0], &pods[19]);
+    node.assert_invariants();
+    thread::scope(|scope| {
+        for pod in &pods {
+            let runtime = &*node.runtime;
+            scope.spawn(move || runtime.remove(pod).unwrap());
+        }
+    });
+    node.assert_clean_slate();
+}
+
+pub(crate) fn a_pod_too_many_is_refused_in_one_sentence_and_runs_once_there_is_room(kind: Kind) {
+    let node = Node::start(kind, &Settings::with_vfs(2));
+    let (pods, complaints): (Vec<_>, Vec<_>) =
+        run_at_once(&node, 3).into_iter().partition(Result::is_ok);
+    assert_eq!(pods.len(), 2, "{complaints:?}");
+    let complaint = complaints[0].as_ref().unwrap_err();
+    let sentence = r#"VF pool "default" has no free VF for this host"#;
+    assert_eq!(complaint.matches(sentence).count(), 1, "{complaint}");
+    assert!(complaint.contains("VFS_EXHAUSTED: stop pods that use the pool"), "{complaint}");
+    node.assert_invariants();
+    node.remove_all();
+    let pod = node.run("again");
+    assert_eq!(node.inside(&pod).addresses.len(), 2);
+    node.remove(&pod);
+    node.assert_clean_slate();
+}
+
+pub(crate) fn a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_removed(kind: Kind) {
+    let node = Node::start(kind, &Settings::default());
+    let bystander = node.run("bystander");
+    node.lab.service.signal(Signal::SIGSTOP);
+    thread::scope(|scope| {
+        let run = scope.spawn(|| node.runtime.run("victim"));
+        let socket = node.lab.socket();
+        let is_asked = || (node.lab.agent.connections(&socket) > 0).then_some(());
+        wait_for("the plugin's call", LIMIT, is_asked);
+        node.runtime.crash();
+        node.lab.service.signal(Signal::SIGCONT);
+        let complaint = run.join().unwrap();
+        assert!(complaint.is_err(), "{complaint:?}");
+    });
+    node.runtime.recover();
+    assert_eq!(node.inside(&bystander).addresses.len(), 2);
+    node.remove_all();
+    node.assert_clean_slate();
+}
+
+pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {
+    let mut node = Node::start(kind, &Settings::default());
+    let pods = ["one", "two"].map(|name| node.run(name));
+    node.lab.agent.crash();
+    node.assert_reaches(&pods[0], &pods[1]);
+    node.lab.start_agent();
+    node.lab.service.crash();
+    node.assert_reaches(&pods[1], &pods[0]);
+    node.lab.start_service();
+    node.lab.wait_until_good();
+    node.lab.agent.stop();
+    node.lab.service.stop();
+    node.assert_reaches(&pods[0], &pods[1]);
+    node.runtime.crash();
+    node.lab.start_service();
+    node.lab.start_agent();
+    node.lab.wait_until_good();
+    node.runtime.recover();
+    node.assert_reaches(&pods[0], &pods[1]);
+    node.assert_invariants();
+    node.remove_all();
+    node.assert_clean_slate();
+}
+
+pub(crate) fn a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence(kind: Kind) {
+    let mut node = Node::start(kind, &Settings::default());
+    node.lab.service.stop();
+    let complaint = node.runtime.run("early").unwrap_err();
+    assert!(complaint.contains("cannot connect to the DPU at 192.168.100.2:7443"), "{complaint}");
+    node.remove_all();
+    node.lab.start_service();
+    node.lab.wait_until_good();
+    let pod = node.run("late");
+    node.assert_invariants();
+    node.remove(&pod);
+    node.assert_clean_slate();
+}
+
+pub(crate) fn a_pod_that_goes_while_the_dpu_is_away_is_given_back_later(kind: Kind) {
+    let mut node = Node::start(kind, &Settings::default());
+    let pod = node.run("pod");
+    node.lab.service.crash();
+    node.remove(&pod);
+    node.lab.start_service();
+    node.lab.wait_until_good();
+    node.assert_clean_slate();
+}
+
+pub(crate) fn a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back(kind: Kind) {
+    let node = Node::start(kind, &Settings::default());
+    let pod = node.run("pod");
+    node.delete_netns(&pod);
+    node.remove(&pod);
     node.assert_clean_slate();
 }

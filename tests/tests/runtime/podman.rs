@@ -1,0 +1,22 @@
+//! What podman alone does: a container's own address, and a container that stops and starts.
+
+use e2e::{
+    Lab, Settings,
+    runtime::{Podman, Runtime},
+};
+
+#[test]
+fn a_container_has_the_address_and_mac_that_it_asks_for_and_keeps_them_over_a_restart() {
+    let lab = Lab::start(&Settings::default());
+    let podman = Podman::install(&lab);
+    let wished = ["--ip", "10.1.9.10", "--mac-address", "02:00:00:00:09:10"];
+    let id = podman.run_with("pod", &wished).unwrap();
+    let attachment = || lab.operator().get("attachments").pop().unwrap();
+    for _ in 0..2 {
+        assert_eq!(attachment()["addresses"][0]["address"], "10.1.9.10/16");
+        assert_eq!(attachment()["mac"], "02:00:00:00:09:10");
+        podman.says(&["restart", "--time", "0", &id]).unwrap();
+    }
+    podman.remove(&id).unwrap();
+    lab.assert_clean_slate();
+}
