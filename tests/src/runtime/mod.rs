@@ -53,7 +53,7 @@ pub trait Runtime: Sync {
     /// Kills whatever the runtime is doing with SIGKILL.
     fn crash(&self);
 
-    /// Starts what has to run all the time, after a crash.
+    /// After a crash: starts what has to run all the time, and does what its pages leave to a person.
     fn recover(&self);
 }
 

@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{IMAGE, NETWORK, Runtime, control_group, image, last_of, write_conflist};
-use crate::{Lab, Netns};
+use crate::{Lab, Netns, run};
 
 /// podman has no daemon: each call is a process.
 #[derive(Debug)]
@@ -144,7 +144,18 @@ impl Runtime for Podman {
         }
     }
 
-    fn recover(&self) {}
+    /// A podman that was killed amid a start has made a network namespace that it never heard of again, and
+    /// an ADD into it that succeeded meanwhile has a pod for all that the agent can know: a person deletes
+    /// it. One test at a time has namespaces there.
+    fn recover(&self) {
+        let known: BTreeSet<_> = self.ids().iter().filter_map(|id| self.netns(id)).collect();
+        let all = fs::read_dir("/run/netns").unwrap();
+        let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        for netns in names.filter(|name| name.starts_with("netns-") && !known.contains(name)) {
+            let output = run(Command::new("ip").args(["netns", "delete", &netns]));
+            assert!(output.status.success(), "{output:?}");
+        }
+    }
 }
 
 fn text_of(mut file: File) -> String {
