@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{IMAGE, Runtime, control_group, cri::Cri, image, last_of, write_conflist};
+use super::{IMAGE, Runtime, control_group, cri::Cri, image, last_of, shown, write_conflist};
 use crate::{Lab, Netns, Program, run, wait_for};
 
 /// How long it may take to come up.
@@ -164,15 +164,14 @@ sandbox_image = "{IMAGE}"
 disable_apparmor = true
 disable_hugetlb_controller = true
 restrict_oom_score_adj = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
-conf_dir = {conflists:?}
+{network}
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 pod_annotations = ["*"]
 "#,
+        network = shown("[plugins.\"io.containerd.grpc.v1.cri\".cni]", conflists),
         root = folder.join("root"),
         state = folder.join("state"),
         socket = socket(folder),

@@ -18,11 +18,11 @@ use crate::Lab;
 /// The image that all pods run, which `hack/runtimes` makes.
 const IMAGE: &str = "localhost/pod:1";
 
-/// The name of the network in the CNI configuration.
-const NETWORK: &str = "dpu-offload";
-
 /// The configuration that we ship.
 const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
+
+/// What people are told to write into the runtimes' configurations.
+const PAGE: &str = include_str!("../../../docs/RUNTIMES.md");
 
 /// What runs pods. All of it works on several threads at once.
 pub trait Runtime: Sync {
@@ -87,6 +87,14 @@ fn write_conflist(lab: &Lab) -> PathBuf {
     plugin["capabilities"]["io.kubernetes.cri.pod-annotations"] = json!(true);
     std::fs::write(folder.join("10-dpu-offload.conflist"), conflist.to_string()).unwrap();
     folder
+}
+
+/// The configuration with that section as the page shows it, with another folder of CNI configurations.
+fn shown(section: &str, conflists: &Path) -> String {
+    let blocks = PAGE.split("```").skip(1).step_by(2);
+    let mut of_section = blocks.filter(|block| block.contains(section));
+    let block = of_section.next().unwrap_or_else(|| panic!("docs/RUNTIMES.md lacks {section}"));
+    block.replace("/etc/cni/net.d", conflists.to_str().unwrap())
 }
 
 /// The image's archive.

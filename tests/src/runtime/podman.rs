@@ -18,7 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{IMAGE, NETWORK, Runtime, control_group, image, last_of, write_conflist};
+use super::{IMAGE, Runtime, control_group, image, last_of, shown, write_conflist};
 use crate::{Lab, Netns, run};
 
 /// podman has no daemon: each call is a process.
@@ -176,13 +176,11 @@ runtime = "runc"
 infra_image = "{IMAGE}"
 static_dir = {static_dir:?}
 volume_path = {volumes:?}
-[network]
-network_backend = "cni"
-network_config_dir = {conflists:?}
-default_network = "{NETWORK}"
+{network}
 [containers]
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
 "#,
+        network = shown("[network]", conflists),
         static_dir = folder.join("static"),
         volumes = folder.join("volumes"),
     )
