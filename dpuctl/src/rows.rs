@@ -1,7 +1,10 @@
 //! The tables of `dpuctl get`.
 
 use jiff::Timestamp;
-use offload_proto::v1::{Attachment, NetworkStatus, PoolStatus, SubnetUsage, VfStatus};
+use offload_proto::{
+    form::HOST_PORT_CONTAINER,
+    v1::{Attachment, NetworkStatus, PoolStatus, SubnetUsage, VfStatus},
+};
 
 use crate::{
     table::narrow_or_wide,
@@ -86,7 +89,11 @@ fn short_length(attachments: &[Attachment]) -> usize {
     ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(SHORT_ID)
 }
 
+/// Whom an attachment serves: its pod, or the host itself.
 pub(crate) fn pod_name(attachment: &Attachment) -> String {
+    if attachment.key.as_ref().is_some_and(|key| key.container_id == HOST_PORT_CONTAINER) {
+        return "(host port)".into();
+    }
     match &attachment.pod {
         Some(pod) if !pod.name.is_empty() => format!("{}/{}", or_dash(&pod.namespace), pod.name),
         _ => "-".into(),

@@ -62,6 +62,8 @@ findings! {
         unmended: "recreate the pod";
     /// A pod's interface is not as its attachment wants it.
     PodDiffers = "POD_DIFFERS", FIX, unmended: "recreate the pod";
+    /// A port of the host itself is not in place.
+    HostPortMissing = "HOST_PORT_MISSING", "mend what the message names, or change `[[host_port]]` in the agent's file";
     /// An attachment is being given back, and that is not at its end.
     ReleasePending = "RELEASE_PENDING", "run `dpuctl doctor --fix`; see `dpuctl describe attachment`",
         unmended: "see `dpuctl describe attachment`: it ends once its VF is back on the host";
