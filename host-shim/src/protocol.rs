@@ -20,7 +20,7 @@ use nix::{
     sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr},
     time::ClockId,
 };
-use offload_proto::v1;
+use offload_proto::{form::HOST_PORT_CONTAINER, v1};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Longest document that either side accepts, in bytes.
@@ -339,6 +339,20 @@ pub fn decode<T: DeserializeOwned>(document: &[u8]) -> io::Result<T> {
 fn remaining(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Key {
+    /// The key of the host port of that interface name.
+    #[must_use]
+    pub fn of_host_port(interface_name: &str) -> Self {
+        Self { container_id: HOST_PORT_CONTAINER.into(), interface_name: interface_name.into() }
+    }
+
+    /// Whether it is a host port's.
+    #[must_use]
+    pub fn is_of_host_port(&self) -> bool {
+        self.container_id == HOST_PORT_CONTAINER
+    }
 }
 
 impl std::fmt::Display for Key {

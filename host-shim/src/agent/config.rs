@@ -8,6 +8,7 @@ use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
 
+use super::host_port::{self, HostPort};
 use crate::{
     protocol::DEFAULT_SOCKET,
     vf_source::{PciPf, PciSettings},
@@ -69,6 +70,9 @@ pub struct Config {
     /// Bounds.
     #[serde(default)]
     pub limits: Limits,
+    /// The host's own attachments.
+    #[serde(default)]
+    pub host_port: Vec<HostPort>,
 }
 
 /// `[dpu]`
@@ -247,7 +251,11 @@ fn default_boot_id_file() -> PathBuf {
 }
 
 /// That a value is out of its range.
-fn out_of_range(key: &str, value: impl std::fmt::Display, range: impl std::fmt::Display) -> String {
+pub(super) fn out_of_range(
+    key: &str,
+    value: impl std::fmt::Display,
+    range: impl std::fmt::Display,
+) -> String {
     format!("`{key}` is {value}, but must be {range}")
 }
 
@@ -279,6 +287,7 @@ impl Config {
         problems.extend(self.log.check().err().map(|error| error.to_string()));
         problems.extend(self.check_dpu());
         problems.extend(self.vf_source.check());
+        problems.extend(host_port::problems(&self.host_port));
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

@@ -19,6 +19,7 @@ mod defect;
 mod dpu;
 #[cfg(test)]
 mod fuzz;
+mod host_port;
 mod milestones;
 mod pending;
 mod repairs;

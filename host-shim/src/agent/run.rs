@@ -156,7 +156,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
         .enable_all()
         .build()
         .map_err(cannot("start the agent's threads"))?;
-    runtime.block_on(keep(config))
+    runtime.block_on(keep(config, path))
 }
 
 /// Reads and checks the configuration file.
@@ -193,7 +193,7 @@ fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     names.into_iter().map(|name| format!("{name}\n")).collect()
 }
 
-async fn keep(config: Config) -> Result<(), AgentError> {
+async fn keep(config: Config, path: &Path) -> Result<(), AgentError> {
     raise_file_limit();
     let socket = listen(&config.socket)?;
     let endpoint = Endpoint::listen(&config.metrics);
@@ -208,7 +208,7 @@ async fn keep(config: Config) -> Result<(), AgentError> {
     Milestone::StartReconciled.pass();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
-    let mut keepers = pin!(run_keepers(&agent, monitor));
+    let mut keepers = pin!(run_keepers(&agent, path, monitor));
     let server = Server { doors: agent.doors.clone(), calls: Arc::clone(&agent.calls) };
     tokio::select! {
         never = serve(server, agent.config.limits.connections, &socket) => match never {},
@@ -231,25 +231,31 @@ fn page_of(agent: &Agent) -> impl Fn() -> Ready<Page> + Clone + use<> {
 }
 
 /// All that the agent does unasked, for ever.
-async fn run_keepers(agent: &Agent, monitor: LinkMonitor) -> AgentError {
+async fn run_keepers(agent: &Agent, path: &Path, monitor: LinkMonitor) -> AgentError {
     let (dpu, keeper) = (&agent.doors.dpu, agent.upkeep.keeper());
     tokio::select! {
         error = agent.upkeep.watcher().watch(monitor) => error.into(),
-        error = reconcile_on_hangup(agent) => cannot("wait for signals")(error),
+        error = reconcile_on_hangup(agent, path) => cannot("wait for signals")(error),
         never = dpu.keep_session(|said| agent.upkeep.act_on(said)) => match never {},
         never = keeper.keep_agreement() => match never {},
+        never = agent.upkeep.host_ports().keep() => match never {},
         never = dpu.keep_inventory() => match never {},
         never = feed_watchdog(|| keeper.is_healthy(Instant::now())) => match never {},
     }
 }
 
-/// SIGHUP compares records and kernel at once. Certificates are followed without it.
-async fn reconcile_on_hangup(agent: &Agent) -> io::Error {
+/// SIGHUP reads `[[host_port]]` again, and compares records and kernel at once. Certificates are followed without
+/// it. A file that makes no sense changes nothing.
+async fn reconcile_on_hangup(agent: &Agent, path: &Path) -> io::Error {
     let mut hangups = match reload_signals() {
         Ok(hangups) => hangups,
         Err(error) => return error,
     };
     while hangups.recv().await.is_some() {
+        match load(path) {
+            Ok(config) => agent.upkeep.host_ports().want(config.host_port),
+            Err(error) => tracing::error!("nothing is reloaded: {}", bootstrap::Chain(&error)),
+        }
         agent.doors.vfs.signals().ask_for_pass();
     }
     std::future::pending().await
@@ -293,7 +299,8 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     }));
     let dpu = Arc::new(Dpu::new(Arc::clone(&config), boot_id.clone(), Arc::clone(&vfs)));
     let doors = Doors { vfs, dpu, tasks, timeouts: config.timeouts };
-    let upkeep = Upkeep::new(doors.clone(), boot_id, config.certificate_warning);
+    let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
+    let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports);
     Ok(Agent { config, doors, upkeep, calls: scrape::calls() })
 }
 

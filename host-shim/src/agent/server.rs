@@ -27,7 +27,9 @@ use super::{
 };
 use crate::{
     cni::error::{CniError, code},
-    protocol::{Call, DOCUMENT_LIMIT, Reply, Request, decode},
+    protocol::{
+        AddRequest, Call, CheckRequest, DOCUMENT_LIMIT, DelRequest, Reply, Request, decode,
+    },
 };
 
 /// How long a caller may take to say what it wants.
@@ -156,6 +158,9 @@ async fn answer(doors: &Doors, request: Request, caller: &Arc<Caller>) -> Option
     if let Err(failure) = caller.is_waiting() {
         return tell(caller, failed(failure)).await;
     }
+    if let Err(failure) = refuse_host_port(&request) {
+        return tell(caller, failed(failure)).await;
+    }
     let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
     let answer = match request {
         Request::Add(request) => match verbs::attach(doors, request, caller).await {
@@ -174,6 +179,24 @@ async fn answer(doors: &Doors, request: Request, caller: &Arc<Caller>) -> Option
         },
     };
     tell(caller, answer).await
+}
+
+/// No runtime makes, takes or asks for a host port.
+fn refuse_host_port(request: &Request) -> Result<(), Failure> {
+    let key = match request {
+        Request::Add(AddRequest { key, .. })
+        | Request::Del(DelRequest { key, .. })
+        | Request::Check(CheckRequest { key, .. }) => key,
+        Request::Gc(_) | Request::Status => return Ok(()),
+    };
+    if !key.is_of_host_port() {
+        return Ok(());
+    }
+    let id = &key.container_id;
+    let message = format!(
+        "the container id {id} is that of the host's own ports, which are in the agent's file"
+    );
+    Err(Failure::new(Reason::InvalidRequest, message))
 }
 
 /// What STATUS is told. With a pod that has lost its VF, the runtime is to know that what runs is limited, too.

@@ -11,6 +11,7 @@ pub(super) struct Signals {
     pass: Notify,
     free_vf: Notify,
     inventory: Notify,
+    host_ports: Notify,
 }
 
 impl Default for Signals {
@@ -20,6 +21,7 @@ impl Default for Signals {
             pass: Notify::new(),
             free_vf: Notify::new(),
             inventory: Notify::new(),
+            host_ports: Notify::new(),
         }
     }
 }
@@ -59,6 +61,16 @@ impl Signals {
     /// The DPU is to be told soon what the host has, unless that is as it was.
     pub(super) fn inventory_changed(&self) {
         self.inventory.notify_one();
+    }
+
+    /// Something may be amiss with a host port, or nothing in its way any more.
+    pub(super) fn look_at_host_ports(&self) {
+        self.host_ports.notify_one();
+    }
+
+    /// Waits until host ports are to be looked at.
+    pub(super) async fn host_ports_wanted(&self) {
+        self.host_ports.notified().await;
     }
 
     /// Waits until the inventory may have changed.

@@ -133,6 +133,17 @@ fn set_sysctls(link: &Link, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes off a link what a move to another namespace would end: its addresses, and with them its routes.
+/// Its settings end with the next move, and matter to nobody before.
+pub(super) fn strip(rtnl: &mut Rtnl, link: &Link) -> Result<(), Error> {
+    // Down first: that ends addresses which the kernel itself has given it, and then can't be deleted.
+    rtnl.change_link(link.index, &LinkChange::new().down())?;
+    let addresses = rtnl.addresses(link.index)?.into_iter();
+    let requests: Vec<_> =
+        addresses.map(|address| Request::delete_address(link.index, address)).collect();
+    rtnl.batch(&requests)
+}
+
 /// Rules stay behind when the interface of this index leaves; addresses and routes go with it. What another
 /// interface of the pod brings, too, is left.
 pub(super) fn remove_rules(rtnl: &mut Rtnl, plan: &Plan, index: u32) -> Result<(), Error> {

@@ -38,10 +38,16 @@ impl Step<VfMove> for CheckNames {
 }
 
 fn is_name_taken(vf_move: &mut VfMove) -> Result<bool, MoveError> {
+    let others = other_links(vf_move)?;
+    Ok(names(&others).any(|name| *name == vf_move.plan.name))
+}
+
+/// The pod's links but the VF's own.
+fn other_links(vf_move: &mut VfMove) -> Result<Vec<Link>, MoveError> {
     let mut links = vf_move.pod()?.rtnl.links()?;
     let (source, device) = (&vf_move.source, &vf_move.device);
     links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.device != *device));
-    Ok(names(&links).any(|name| *name == vf_move.plan.name))
+    Ok(links)
 }
 
 fn interface_exists(vf_move: &VfMove) -> MoveError {
@@ -70,11 +76,8 @@ impl Step<VfMove> for Prepare {
         let started = Instant::now();
         vf_move.departing = vf_move.in_host()?;
         let Some(link) = vf_move.departing.clone() else { return Ok(()) };
-        let taken = if link.alternative_names.is_empty() {
-            Vec::new()
-        } else {
-            vf_move.pod()?.rtnl.links()?
-        };
+        let taken =
+            if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
         let clashing = link.alternative_names.iter().filter(|alternative| {
             **alternative == vf_move.plan.name || names(&taken).any(|name| name == *alternative)
         });
@@ -108,7 +111,7 @@ impl Step<VfMove> for MoveIn {
         if let Some(link) = vf_move.departing.take() {
             let netns = Arc::clone(&vf_move.pod()?.netns);
             let change = LinkChange::new().netns(&netns).name(&vf_move.plan.name);
-            vf_move.is_fresh = true;
+            vf_move.is_fresh = !vf_move.is_within_host();
             let moved = vf_move.host.rtnl.change_link(link.index, &change);
             moved.map_err(|error| why_refused(vf_move, error))?;
         }

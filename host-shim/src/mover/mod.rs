@@ -251,6 +251,11 @@ impl VfMove {
         self.source.pf_port(&self.device)
     }
 
+    /// Whether the VF stays in the host's namespace, as a host port: then nothing of it begins anew.
+    fn is_within_host(&self) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.netns.id() == self.host.netns.id())
+    }
+
     /// The VF in the pod. `None`: it is not there.
     fn in_pod(&mut self) -> Result<Option<Link>, MoveError> {
         let Some(pod) = &mut self.pod else { return Ok(None) };

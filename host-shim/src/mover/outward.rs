@@ -60,6 +60,9 @@ impl Step<VfMove> for Restore {
 pub(super) fn take_down(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
     let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
+    if vf_move.is_within_host() {
+        configure::strip(&mut vf_move.host.rtnl, &link)?;
+    }
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
     let mut requests = Vec::new();
     if link.is_up {

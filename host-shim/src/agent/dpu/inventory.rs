@@ -58,7 +58,7 @@ impl Dpu {
             // Between the ADD that began it and the one that goes on with it no call is under way.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
-            (inventory, live, attaching, uses_by_host(&at_home, &present))
+            (inventory, live, attaching, uses_by_host(&at_home, &present, &records))
         };
         let (inventory, live, attaching, uses) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
@@ -95,8 +95,9 @@ impl Dpu {
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
             let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let pfs = functions_of(&vfs, &at_home, &present, &vfs.records().all());
-            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present))
+            let records = vfs.records().all();
+            let pfs = functions_of(&vfs, &at_home, &present, &records);
+            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present, &records))
         };
         let (inventory, uses) = self.vfs.host().look(list).await?;
         let mut sent = locked(&self.sent_inventory);
@@ -207,15 +208,18 @@ fn physical_functions(
     pfs
 }
 
-/// The VFs that the host uses itself, by device, and what for.
+/// The VFs that the host uses itself, by device, and what for. Its host ports are no such.
 fn uses_by_host(
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
+    records: &[Arc<Record>],
 ) -> Vec<(Device, String)> {
-    let used = |(vf, link): &(VfIdentity, &Link)| {
+    let recorded: HashSet<_> = records.iter().map(|record| record.device()).collect();
+    let used = |(vf, link): &&(VfIdentity, &Link)| {
         Some((vf.device.clone(), vf_source::use_by_host(link, links, addresses)?))
     };
-    host_vfs.iter().filter_map(used).collect()
+    let unrecorded = host_vfs.iter().filter(|(vf, _)| !recorded.contains(&vf.device));
+    unrecorded.filter_map(|at_home| used(&at_home)).collect()
 }
 
 fn log_uses(uses: &[(Device, String)]) {
@@ -251,7 +255,8 @@ fn live(
     kept.map(|record| LiveAttachment {
         attachment_id: record.id().to_owned(),
         key: record.attachment.key.clone(),
-        in_pod: !in_host.contains(record.device()) && host.is_in_pod(record),
+        in_pod: (record.key().is_of_host_port() || !in_host.contains(record.device()))
+            && host.is_in_pod(record),
     })
     .collect()
 }

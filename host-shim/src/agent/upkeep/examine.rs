@@ -14,7 +14,7 @@ use offload_proto::{
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 use vf_alloc::Device;
 
-use super::keeper::Keeper;
+use super::{host_ports::HostPorts, keeper::Keeper};
 use crate::{
     agent::{
         repairs::Obstacles,
@@ -39,6 +39,7 @@ const AGENT: &str = "agent";
 pub(super) struct Examiner {
     doors: Doors,
     keeper: Arc<Keeper>,
+    host_ports: Arc<HostPorts>,
     /// When it is told that the certificate expires.
     warning: ExpiryWarning,
     /// The examinations that may be wanted at a time.
@@ -48,10 +49,16 @@ pub(super) struct Examiner {
 }
 
 impl Examiner {
-    pub(super) fn new(doors: Doors, keeper: Arc<Keeper>, warning: ExpiryWarning) -> Self {
+    pub(super) fn new(
+        doors: Doors,
+        keeper: Arc<Keeper>,
+        host_ports: Arc<HostPorts>,
+        warning: ExpiryWarning,
+    ) -> Self {
         Self {
             doors,
             keeper,
+            host_ports,
             warning,
             admissions: Arc::new(Semaphore::new(EXAMINATIONS)),
             examining: tokio::sync::Mutex::default(),
@@ -101,6 +108,7 @@ impl Examiner {
         match self.look_at_all().await {
             Ok(mut findings) => {
                 findings.differences.extend(self.certificate_findings());
+                findings.differences.extend(self.host_ports.differences());
                 findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
                 let vfs = findings.vfs.into_values().collect();
                 let differences = findings.differences;
@@ -139,6 +147,7 @@ impl Examiner {
         obstacles.extend(self.keeper.pass().await);
         obstacles.extend(self.vfs().renewer().await_all().await);
         obstacles.extend(self.repair_pods().await);
+        self.host_ports.compare().await;
         self.doors.dpu.inventory_wanted();
         obstacles
     }
@@ -342,7 +351,8 @@ mod tests {
     fn examiner() -> (Arc<Examiner>, tempfile::TempDir) {
         let (keeper, folder) = keeper();
         let doors = keeper.doors().clone();
-        (Arc::new(Examiner::new(doors, keeper, ExpiryWarning::default())), folder)
+        let host_ports = Arc::new(HostPorts::new(doors.clone(), Vec::new()));
+        (Arc::new(Examiner::new(doors, keeper, host_ports, ExpiryWarning::default())), folder)
     }
 
     fn examine(mend: bool) -> Examine {

@@ -158,6 +158,7 @@ impl Keeper {
             self.pass_wanted().await;
             self.pass().await;
             self.vfs().signals().inventory_changed();
+            self.vfs().signals().look_at_host_ports();
             Milestone::PassEnded.pass();
         }
     }

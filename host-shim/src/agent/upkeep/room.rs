@@ -5,9 +5,12 @@ use std::sync::Arc;
 use mtls::ExpiryWarning;
 use offload_proto::v1::{Release, dpu_message::Message, host_message};
 
-use super::{examine::Examiner, keeper::Keeper, provide::Provider, watcher::Watcher};
+use super::{
+    examine::Examiner, host_ports::HostPorts, keeper::Keeper, provide::Provider, watcher::Watcher,
+};
 use crate::agent::{
     dpu::FromDpu,
+    host_port::HostPort,
     verbs::{Doors, release_on_request},
 };
 
@@ -17,23 +20,39 @@ pub(in crate::agent) struct Upkeep {
     doors: Doors,
     provider: Arc<Provider>,
     keeper: Arc<Keeper>,
+    host_ports: Arc<HostPorts>,
     watcher: Arc<Watcher>,
     examiner: Arc<Examiner>,
 }
 
 impl Upkeep {
-    /// `warning`: when an examination tells that the agent's certificate expires.
-    pub(in crate::agent) fn new(doors: Doors, boot_id: String, warning: ExpiryWarning) -> Self {
+    /// `warning`: when an examination tells that the agent's certificate expires. `host_ports`: what the host
+    /// itself is to be attached by.
+    pub(in crate::agent) fn new(
+        doors: Doors,
+        boot_id: String,
+        warning: ExpiryWarning,
+        host_ports: Vec<HostPort>,
+    ) -> Self {
         let provider = Arc::new(Provider::new(Arc::clone(&doors.vfs)));
         let keeper = Arc::new(Keeper::new(doors.clone(), Arc::clone(&provider), boot_id));
-        let examiner = Arc::new(Examiner::new(doors.clone(), Arc::clone(&keeper), warning));
+        let host_ports = Arc::new(HostPorts::new(doors.clone(), host_ports));
+        let examiner =
+            Examiner::new(doors.clone(), Arc::clone(&keeper), Arc::clone(&host_ports), warning);
+        let examiner = Arc::new(examiner);
         let watcher = Watcher::new(Arc::clone(&doors.vfs), Arc::clone(&keeper), doors.timeouts);
-        Self { doors, provider, keeper, watcher: Arc::new(watcher), examiner }
+        let watcher = Arc::new(watcher);
+        Self { doors, provider, keeper, host_ports, watcher, examiner }
     }
 
     /// What keeps records and kernel in agreement.
     pub(in crate::agent) fn keeper(&self) -> &Arc<Keeper> {
         &self.keeper
+    }
+
+    /// What keeps the host's own ports.
+    pub(in crate::agent) fn host_ports(&self) -> &Arc<HostPorts> {
+        &self.host_ports
     }
 
     /// What tells the keeper of the kernel's changes.
@@ -68,6 +87,7 @@ impl Upkeep {
                     deleted = changed.deleted,
                     "a network changed"
                 );
+                self.doors.vfs.signals().look_at_host_ports();
             }
             Message::WantedVfs(wanted) => self.provider.want(&wanted),
             Message::Examine(request) => {

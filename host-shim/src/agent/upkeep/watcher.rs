@@ -83,8 +83,12 @@ impl Watcher {
     fn vf_gone(&self, link: &Link) {
         let Some(vf) = self.vfs.host().cards().vf_of(link) else { return };
         self.vfs.cleanliness().forget_link(&vf.device, link.index);
-        if self.vfs.records().by_device(&vf.device).is_none() {
-            self.vfs.signals().inventory_changed();
+        match self.vfs.records().by_device(&vf.device) {
+            None => self.vfs.signals().inventory_changed(),
+            Some(record) if record.key().is_of_host_port() => {
+                self.vfs.signals().look_at_host_ports();
+            }
+            Some(_) => {}
         }
     }
 }

@@ -21,11 +21,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::NetnsId;
+use netlink::{IpNetwork, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 
 use super::{
     doors::Doors,
+    place::Place,
     release::{Renewal, release},
 };
 use crate::{
@@ -51,9 +52,33 @@ pub(in crate::agent) async fn attach(
     request: AddRequest,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
+    attach_at(doors, request, &Place::Pod, caller).await
+}
+
+/// Likewise in the host's own namespace, whatever namespace the request names, with routes to these
+/// destinations and no others: those of the network are for pods, and one of them is mostly the default
+/// route, which the host has already.
+///
+/// # Errors
+/// Likewise.
+pub(in crate::agent) async fn attach_to_host(
+    doors: &Doors,
+    request: AddRequest,
+    routes: Vec<IpNetwork>,
+    caller: &Arc<Caller>,
+) -> Result<(), Failure> {
+    attach_at(doors, request, &Place::Host { routes }, caller).await
+}
+
+async fn attach_at(
+    doors: &Doors,
+    request: AddRequest,
+    place: &Place,
+    caller: &Arc<Caller>,
+) -> Result<(), Failure> {
     let key = request.key.clone();
     let _key = doors.vfs.keys().lock_for_add(&key).await;
-    let attached = attach_alone(doors, request, caller).await;
+    let attached = attach_alone(doors, request, place, caller).await;
     if attached.is_err() {
         take_back_unanswered(doors, &key).await;
     }
@@ -63,11 +88,15 @@ pub(in crate::agent) async fn attach(
 async fn attach_alone(
     doors: &Doors,
     request: AddRequest,
+    place: &Place,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
     let (started, key) = (Instant::now(), request.key.clone());
     caller.is_waiting()?;
-    let netns = pod_netns(doors, &request.netns)?;
+    let netns = match place {
+        Place::Pod => pod_netns(doors, &request.netns)?,
+        Place::Host { .. } => doors.vfs.host().own_netns(),
+    };
     make_way(doors, &request, netns.id).await?;
     // That may have waited for a VF to be made anew.
     caller.is_waiting()?;
@@ -78,6 +107,7 @@ async fn attach_alone(
     let pending = doors.dpu.enter_pending(&key);
     let asked = Instant::now();
     let attachment = ask_for(doors, &request, session, caller).await?;
+    let attachment = place.adapt(attachment);
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 

@@ -23,8 +23,9 @@ use crate::{
 pub(in crate::agent) async fn gc(doors: &Doors, request: GcRequest) -> Result<(), Failure> {
     let valid: HashSet<Key> = request.valid.iter().cloned().collect();
     for record in doors.vfs.records().all() {
-        // What an ADD is at work on the runtime can't know of.
+        // What an ADD is at work on the runtime can't know of, and host ports are not its own.
         if record.configuration == request.configuration
+            && !record.key().is_of_host_port()
             && record.phase != Phase::Attaching
             && !valid.contains(&record.key())
         {
@@ -51,7 +52,9 @@ fn kept(doors: &Doors, request: &GcRequest, valid: HashSet<Key>) -> Vec<Key> {
     let records = doors.vfs.records().all().into_iter();
     let others = records
         .filter(|record| {
-            record.configuration != request.configuration || record.phase != Phase::Releasing
+            record.configuration != request.configuration
+                || record.key().is_of_host_port()
+                || record.phase != Phase::Releasing
         })
         .map(|record| record.key());
     let kept: HashSet<Key> = valid.into_iter().chain(others).chain(pending).collect();

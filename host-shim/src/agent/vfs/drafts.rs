@@ -55,6 +55,9 @@ impl Drafts {
                 (Phase::Attaching, self.original_of(&vf, rtnl)?)
             }
         };
+        if original.is_handed_over && request.key.is_of_host_port() {
+            return Err(not_taken(without_interface(&attachment)));
+        }
         Ok(Record {
             attachment,
             configuration: request.configuration,
@@ -136,6 +139,14 @@ fn port_settings(
     let Some(port) = source.pf_port(device) else { return Ok(None) };
     let Some(pf) = port.link(&rtnl.links()?) else { return Ok(None) };
     Ok(rtnl.vf_settings(pf.index)?.remove(&port.vf))
+}
+
+fn without_interface(attachment: &v1::Attachment) -> Failure {
+    let device = vf_source::device_of(attachment.vf.as_ref());
+    let message = format!(
+        "VF {device} is bound to a driver for programs, and a host port needs an interface"
+    );
+    Failure::new(Reason::Unsupported, message)
 }
 
 fn not_there(vf: &VfIdentity) -> Failure {

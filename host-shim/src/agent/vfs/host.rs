@@ -75,6 +75,12 @@ impl Host {
         self.netns.id() == id
     }
 
+    /// The host's own namespace, as a record has it. By the path each thread finds the one that it is in itself,
+    /// whatever another has entered meanwhile.
+    pub(in crate::agent) fn own_netns(&self) -> PodNetns {
+        PodNetns { path: "/proc/thread-self/ns/net".into(), id: self.netns.id() }
+    }
+
     /// The records, for reading: only this room can write one.
     pub(in crate::agent) fn records(&self) -> &Records {
         &self.records

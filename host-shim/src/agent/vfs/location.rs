@@ -3,7 +3,10 @@
 use netlink::{Error, Netns, Rtnl};
 
 use super::{host::Host, records::Record};
-use crate::vf_source::{self, VfSource};
+use crate::{
+    mover::inspect,
+    vf_source::{self, VfSource},
+};
 
 /// Where a record's VF is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,9 @@ impl Host {
             let location = if pod.is_some() { VfLocation::Pod } else { VfLocation::Host };
             return Ok((location, pod.is_some()));
         }
+        if record.key().is_of_host_port() && pod.is_some() {
+            return Ok((self.locate_host_port(record)?, true));
+        }
         let name = Some(record.original.name.as_str());
         let mut host = self.rtnl()?;
         if vf_source::find(self.source(), &mut host, record.device(), name)?.is_some() {
@@ -36,6 +42,17 @@ impl Host {
             Some(pod) => Ok((location_in(self.source(), &pod, record)?, true)),
             None => Ok((VfLocation::Nowhere, false)),
         }
+    }
+
+    /// Likewise of a host port, which is in its place only when it is whole: what a pod does to its interface
+    /// is the pod's business, and nobody asks for a host port again.
+    fn locate_host_port(&self, record: &Record) -> Result<VfLocation, Error> {
+        let location = location_in(self.source(), self.netns(), record)?;
+        let inspected = self.move_of(record).map(|spec| inspect(&spec, self.netns()));
+        Ok(match (location, inspected) {
+            (VfLocation::Pod, Ok(Ok(Some(_)))) => VfLocation::Unfinished,
+            _ => location,
+        })
     }
 
     /// Whether the VF of a record is in its pod, as far as can be seen.

@@ -21,6 +21,7 @@
 //! | --- | --- | --- | --- |
 //! | `examining` | [`upkeep`](super::upkeep) | all VFs are looked at for somebody | doctor |
 //! | `passing` | [`upkeep`](super::upkeep) | all is compared with the kernel | the keeper, doctor |
+//! | `comparing` | [`upkeep`](super::upkeep) | the host's ports are compared with the configuration | the keeper of host ports, doctor |
 //! | `locks` | [`Keys`](keys) | one attachment | each verb of it, the keeper, the DPU's wishes |
 //! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |

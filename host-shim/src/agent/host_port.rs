@@ -1,0 +1,88 @@
+//! `[[host_port]]` of the agent's configuration file.
+
+use std::collections::HashSet;
+
+use netlink::IpNetwork;
+use offload_proto::form::is_interface_name;
+use serde::Deserialize;
+
+use super::config::out_of_range;
+use crate::protocol::Key;
+
+/// An attachment of the host itself, in its own namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostPort {
+    /// The DPU's network that it is on.
+    pub network: String,
+    /// Its interface's name.
+    #[serde(default = "default_name")]
+    pub name: String,
+    /// What is reached by it besides the network's own subnets.
+    #[serde(default)]
+    pub routes: Vec<IpNetwork>,
+}
+
+fn default_name() -> String {
+    "offload0".into()
+}
+
+impl HostPort {
+    /// The key of its attachment.
+    #[must_use]
+    pub(super) fn key(&self) -> Key {
+        Key::of_host_port(&self.name)
+    }
+
+    fn check(&self) -> impl Iterator<Item = String> {
+        let (name, network) = (&self.name, &self.network);
+        let unnamed = network
+            .is_empty()
+            .then(|| out_of_range("host_port.network", "\"\"", "a network's name"));
+        let misnamed = (!is_interface_name(name)).then(|| {
+            let range = "1 to 15 visible ASCII characters without /, : and %";
+            out_of_range("host_port.name", format_args!("{name:?}"), range)
+        });
+        // The kernel refuses one, and with it the whole port.
+        let is_host = |route: &&IpNetwork| route.ip() != route.network();
+        let misrouted = self.routes.iter().filter(is_host).map(|route| {
+            let range = format_args!("a prefix: {}/{}", route.network(), route.prefix());
+            out_of_range("host_port.routes", route, range)
+        });
+        unnamed.into_iter().chain(misnamed).chain(misrouted)
+    }
+}
+
+/// What makes no sense in these: one sentence each, without a final stop.
+pub(super) fn problems(ports: &[HostPort]) -> impl Iterator<Item = String> {
+    let mut seen = HashSet::new();
+    let twice = ports.iter().filter(move |port| !seen.insert(&port.name));
+    let twice =
+        twice.map(|port| format!("`host_port.name` is {:?} twice: name each otherwise", port.name));
+    ports.iter().flat_map(HostPort::check).chain(twice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(network: &str, name: &str) -> HostPort {
+        HostPort { network: network.into(), name: name.into(), routes: Vec::new() }
+    }
+
+    #[test]
+    fn a_host_port_has_a_network_and_a_name_that_no_other_has() {
+        let told = |ports: &[HostPort]| problems(ports).collect::<Vec<_>>().join("\n");
+        assert_eq!(told(&[port("blue", "offload0"), port("blue", "offload1")]), "");
+        assert!(told(&[port("", "offload0")]).contains("host_port.network"));
+        assert!(told(&[port("blue", "a/b")]).contains("host_port.name"));
+        let routes = vec!["10.96.0.0/12".parse().unwrap(), "10.1.2.3/16".parse().unwrap()];
+        let misrouted = told(&[HostPort { routes, ..port("blue", "offload0") }]);
+        assert_eq!(
+            misrouted,
+            "`host_port.routes` is 10.1.2.3/16, but must be a prefix: 10.1.0.0/16"
+        );
+        let twice = told(&[port("blue", "offload0"), port("red", "offload0")]);
+        assert!(twice.contains("\"offload0\" twice"), "{twice}");
+    }
+}

@@ -1,0 +1,234 @@
+//! The host's own ports: attachments in its own namespace, by which it reaches pods.
+//!
+//! A host port is an attachment as a pod's is: the same verbs make it and give it back, and the keeper repairs
+//! it. What is here compares the configuration with the records, and asks for what is missing and gives back
+//! what is wanted no more. Its caller is the agent itself.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use netlink::{Error, Link};
+use offload_proto::{
+    Failure, Finding, Reason,
+    v1::{self, Difference},
+};
+use tokio::{io::AsyncReadExt, net::UnixStream};
+
+use crate::{
+    agent::{
+        caller::Caller,
+        defect::{defect, done_or_nothing, locked},
+        dpu::Standing,
+        host_port::HostPort,
+        verbs::{Doors, Renewal, attach_to_host, for_host, release},
+        vfs::{Phase, Record, Vfs},
+    },
+    protocol::{AddRequest, Bandwidth, END_OF_ANSWER},
+};
+
+/// Keeps the host's own ports as they are configured.
+#[derive(Debug)]
+pub(in crate::agent) struct HostPorts {
+    doors: Doors,
+    wanted: Mutex<Vec<HostPort>>,
+    /// Why some are not in place, by interface name: each reason is told once.
+    obstacles: Mutex<BTreeMap<String, String>>,
+    /// Held while configuration and records are compared: what is taken out of the configuration meanwhile is
+    /// not attached again behind its release.
+    comparing: tokio::sync::Mutex<()>,
+}
+
+impl HostPorts {
+    pub(super) fn new(doors: Doors, wanted: Vec<HostPort>) -> Self {
+        Self {
+            doors,
+            wanted: Mutex::new(wanted),
+            obstacles: Mutex::default(),
+            comparing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// From now on these are wanted and no others.
+    pub(in crate::agent) fn want(&self, ports: Vec<HostPort>) {
+        *locked(&self.wanted) = ports;
+        self.doors.vfs.signals().look_at_host_ports();
+    }
+
+    /// Compares configuration and records whenever somebody asks for it, for ever.
+    pub(in crate::agent) async fn keep(&self) -> Infallible {
+        loop {
+            self.doors.vfs.signals().host_ports_wanted().await;
+            self.compare().await;
+        }
+    }
+
+    /// Gives back what is wanted no more, and attaches what is missing.
+    pub(super) async fn compare(&self) {
+        let _one_at_a_time = self.comparing.lock().await;
+        let wanted = locked(&self.wanted).clone();
+        for record in records(&self.doors.vfs) {
+            if !wanted.iter().any(|port| is_of(&record, port)) {
+                self.release(&record).await;
+            }
+        }
+        locked(&self.obstacles).retain(|name, _| wanted.iter().any(|port| port.name == *name));
+        for port in &wanted {
+            let outcome = self.provide(port).await;
+            self.note(port, outcome.err());
+        }
+        self.fetch_strays().await;
+    }
+
+    async fn release(&self, record: &Record) {
+        let _key = self.doors.vfs.keys().lock(&record.key()).await;
+        let Some(record) = self.doors.vfs.records().by_id(record.id()) else { return };
+        // One that is being given back already is the keeper's, with its pauses.
+        if record.phase != Phase::Releasing {
+            tracing::info!(attachment = record.id(), "the host port is wanted no more");
+            release(&self.doors, record, self.doors.timeouts.vf_return(), Renewal::Later).await;
+        }
+    }
+
+    async fn provide(&self, port: &HostPort) -> Result<(), Failure> {
+        let record = self.doors.vfs.records().by_key(&port.key());
+        if record.as_ref().is_some_and(|record| is_as_wanted(record, port)) {
+            return Ok(());
+        }
+        // An ADD would wait for a session that may be long in coming; each new one asks for a comparison.
+        if let Standing::Down { failure, .. } = self.doors.dpu.session().standing() {
+            return Err(failure);
+        }
+        if record.is_none() {
+            self.refuse_taken_name(&port.name).await?;
+        }
+        self.attach(port).await
+    }
+
+    /// Before the DPU gives an attachment that could not be used.
+    async fn refuse_taken_name(&self, name: &str) -> Result<(), Failure> {
+        let vfs = Arc::clone(&self.doors.vfs);
+        let present = self.doors.vfs.host().listed(move || vfs.host().links()).await?;
+        let has_name = |link: &&Link| {
+            link.name == name || link.alternative_names.iter().any(|other| other == name)
+        };
+        match present.links.iter().find(has_name) {
+            None => Ok(()),
+            Some(_) => {
+                let message =
+                    format!("the host has an interface {name} already, which is somebody else's");
+                Err(Failure::new(Reason::InterfaceExists, message))
+            }
+        }
+    }
+
+    /// An ADD whose caller is the agent itself. It hears the answer, so that this one is counted as heard.
+    async fn attach(&self, port: &HostPort) -> Result<(), Failure> {
+        let (mut ours, theirs) = UnixStream::pair().map_err(|error| defect(&error))?;
+        let timeouts = self.doors.timeouts;
+        let deadline = Instant::now() + timeouts.attach() + timeouts.vf_return();
+        let caller = Caller::new(theirs, deadline).map_err(|error| defect(&error))?;
+        // It ends with the answer, or with a caller that gets none.
+        let hear = async move {
+            let mut heard = [0; 1];
+            while matches!(ours.read(&mut heard).await, Ok(1)) && heard != [END_OF_ANSWER] {}
+        };
+        let attach = async move {
+            let (request, routes) = (request_for(port), port.routes.clone());
+            attach_to_host(&self.doors, request, routes, &Arc::new(caller)).await
+        };
+        let (attached, ()) = tokio::join!(attach, hear);
+        attached
+    }
+
+    /// Tells what became of a host port, if that is news.
+    fn note(&self, port: &HostPort, failure: Option<Failure>) {
+        let HostPort { name, network, .. } = port;
+        let why = failure.map(|failure| failure.to_string());
+        let mut obstacles = locked(&self.obstacles);
+        if obstacles.get(name) == why.as_ref() {
+            return;
+        }
+        match why {
+            Some(why) => {
+                tracing::warn!(name, network, "the host port is not in place: {why}");
+                obstacles.insert(name.clone(), why);
+            }
+            None => {
+                tracing::info!(name, network, "the host port is in place");
+                obstacles.remove(name);
+            }
+        }
+    }
+
+    /// The host ports that are not in place, and why.
+    pub(super) fn differences(&self) -> Vec<Difference> {
+        let obstacles = locked(&self.obstacles);
+        let told = |(name, why): (&String, &String)| Finding::HostPortMissing.of(name, why);
+        obstacles.iter().map(told).collect()
+    }
+
+    /// Brings the VFs of host ports home that somebody moved to another namespace: no pod lives by that one's
+    /// leave. The keeper does the rest when they arrive.
+    async fn fetch_strays(&self) {
+        let vfs = Arc::clone(&self.doors.vfs);
+        let done = self.doors.vfs.host().look(move || fetch_strays_now(&vfs)).await;
+        done_or_nothing(done, "bring home the VFs of host ports");
+    }
+}
+
+fn fetch_strays_now(vfs: &Vfs) -> Result<(), Error> {
+    let present = vfs.host().links()?.links;
+    let is_stray = |record: &Arc<Record>| {
+        record.phase == Phase::Live && !vfs.host().cards().is_among(&record.device(), &present)
+    };
+    let strays: Vec<_> = records(vfs).into_iter().filter(is_stray).collect();
+    if strays.is_empty() {
+        return Ok(());
+    }
+    for abroad in vfs.abroad().find(&present) {
+        let owner = strays.iter().find(|record| record.device() == abroad.vf.device);
+        if let Some(record) = owner
+            && vfs.abroad().fetch(&abroad)?
+        {
+            let from = abroad.path.display();
+            vfs.repairs().note(record.id(), format!("the host port was brought home from {from}"));
+        }
+    }
+    Ok(())
+}
+
+/// The records of host ports.
+fn records(vfs: &Vfs) -> Vec<Arc<Record>> {
+    let all = vfs.records().all().into_iter();
+    all.filter(|record| record.key().is_of_host_port()).collect()
+}
+
+/// Whether a record is of a host port, if perhaps with other routes.
+fn is_of(record: &Record, port: &HostPort) -> bool {
+    record.key() == port.key() && record.attachment.network == port.network
+}
+
+fn is_as_wanted(record: &Record, port: &HostPort) -> bool {
+    let wanted = for_host(record.attachment.clone(), &port.routes);
+    record.phase == Phase::Live && is_of(record, port) && record.attachment.routes == wanted.routes
+}
+
+fn request_for(port: &HostPort) -> AddRequest {
+    AddRequest {
+        key: port.key(),
+        netns: String::new(),
+        // It is of no CNI configuration, and so of nobody's GC.
+        configuration: String::new(),
+        network: port.network.clone(),
+        pod: v1::Pod::default(),
+        device: None,
+        mac: None,
+        addresses: Vec::new(),
+        bandwidth: Bandwidth::default(),
+        device_info_file: None,
+    }
+}
