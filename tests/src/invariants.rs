@@ -73,6 +73,9 @@ pub(crate) struct Picture {
     pub(crate) stacked: Vec<String>,
 }
 
+/// The container id of attachments of the host itself.
+const HOST_PORT: &str = "host-port";
+
 /// Kinds of links that are stacked on others, as `ip -d link` calls them.
 const STACKED: [&str; 6] = ["macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec"];
 
@@ -133,6 +136,9 @@ impl Scene<'_> {
         for (netns, pod) in self.pods() {
             self.look_into(&netns, &pod, &mut picture);
         }
+        if picture.host_ports().next().is_some() {
+            self.take_host_ports(&mut picture);
+        }
         match &self.keeper {
             Keeper::Representors(links) => picture.look_at_representors(&links()),
             Keeper::Pfs { now, .. } => picture.ports = now(),
@@ -160,13 +166,25 @@ impl Scene<'_> {
         picture.note_stacked(pod, &links);
         for link in &links {
             let interface = text(&link["ifname"]);
-            let addresses = link["addr_info"].as_array().into_iter().flatten();
-            let global = addresses.filter(|address| address["scope"] == "global");
-            let shown = global.map(|a| format!("{}/{}", text(&a["local"]), a["prefixlen"]));
-            picture.addresses.insert((pod.to_owned(), interface), shown.collect());
+            picture.addresses.insert((pod.to_owned(), interface), global_addresses(link));
         }
         let ends = links.iter().filter_map(crate::card::host_end);
         picture.pods.extend(ends.map(|(pci, end)| (pci, pod.to_owned(), end)));
+    }
+
+    /// What the host has for itself is where its attachment wants it, as in a pod.
+    fn take_host_ports(&self, picture: &mut Picture) {
+        let links = ip(self.host.name(), &["-d", "addr", "show"]);
+        let ports: BTreeSet<_> = picture.host_ports().map(|a| text(&a["vf"]["device"])).collect();
+        for link in &links {
+            let Some((pci, end)) = crate::card::host_end(link) else { continue };
+            if ports.contains(&pci) {
+                let at = HOST_PORT.to_owned();
+                picture.addresses.insert((at.clone(), end.name.clone()), global_addresses(link));
+                picture.host.remove(&pci);
+                picture.pods.push((pci, at, end));
+            }
+        }
     }
 
     pub(crate) fn breaches(&self, picture: &Picture) -> Vec<Breach> {
@@ -228,7 +246,19 @@ impl Scene<'_> {
     }
 }
 
+/// The global addresses of a link, as `ip` shows it.
+fn global_addresses(link: &Value) -> BTreeSet<String> {
+    let addresses = link["addr_info"].as_array().into_iter().flatten();
+    let global = addresses.filter(|address| address["scope"] == "global");
+    global.map(|a| format!("{}/{}", text(&a["local"]), a["prefixlen"])).collect()
+}
+
 impl Picture {
+    /// The attachments of the host itself.
+    fn host_ports(&self) -> impl Iterator<Item = &Value> {
+        self.attachments.iter().filter(|a| a["key"]["containerId"] == HOST_PORT)
+    }
+
     fn note_stacked(&mut self, netns: &str, links: &[Value]) {
         let is_stacked = |link: &&Value| {
             link["linkinfo"]["info_kind"].as_str().is_some_and(|kind| STACKED.contains(&kind))

@@ -20,6 +20,7 @@ mod faults;
 mod first_packet;
 mod floods;
 mod greed;
+mod host_port;
 mod hosts;
 mod identity;
 mod ipv6_only;
