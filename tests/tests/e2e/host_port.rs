@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Call, Lab, Netns, Program, Settings, scenarios::pods::addresses, wait_for};
+use e2e::{Call, Lab, Netns, Program, Settings, Timeouts, scenarios::pods::addresses, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -19,7 +19,9 @@ const ON_BLUE: &str = "[[host_port]]\nnetwork = \"blue\"\n";
 
 /// An agent with these sections, which looks often.
 fn settings_with(sections: &str) -> Settings {
-    Settings { timeouts: format!("reconcile_s = 1\n{sections}"), ..Settings::default() }
+    let others = format!("reconcile_s = 1\n{sections}");
+    let timeouts = Timeouts { others, ..Timeouts::default() };
+    Settings { timeouts, ..Settings::default() }
 }
 
 fn start_with(sections: &str) -> Lab {

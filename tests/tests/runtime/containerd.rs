@@ -1,13 +1,14 @@
 //! What containerd alone does: annotations, limits, its own word for the network.
 
 use e2e::{
-    Lab, Settings,
+    Lab, Settings, Timeouts,
     runtime::{Containerd, Runtime},
 };
 
 /// Without a grace the agent's STATUS is bad as soon as the DPU is away.
 fn node() -> (Lab, Containerd) {
-    let lab = Lab::start(&Settings { grace: 0, ..Settings::default() });
+    let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
+    let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let containerd = Containerd::install(&lab);
     (lab, containerd)
 }

@@ -183,14 +183,14 @@ impl HostPorts {
 fn fetch_strays_now(vfs: &Vfs) -> Result<(), Error> {
     let present = vfs.host().links()?.links;
     let is_stray = |record: &Arc<Record>| {
-        record.phase == Phase::Live && !vfs.host().cards().is_among(&record.device(), &present)
+        record.phase == Phase::Live && !vfs.host().cards().is_among(record.device(), &present)
     };
     let strays: Vec<_> = records(vfs).into_iter().filter(is_stray).collect();
     if strays.is_empty() {
         return Ok(());
     }
     for abroad in vfs.abroad().find(&present) {
-        let owner = strays.iter().find(|record| record.device() == abroad.vf.device);
+        let owner = strays.iter().find(|record| *record.device() == abroad.vf.device);
         if let Some(record) = owner
             && vfs.abroad().fetch(&abroad)?
         {

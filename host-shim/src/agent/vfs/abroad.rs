@@ -137,7 +137,7 @@ impl Abroad {
     ///
     /// # Errors
     /// The kernel's refusal.
-    fn fetch(&self, abroad: &VfAbroad) -> Result<bool, Error> {
+    pub(in crate::agent) fn fetch(&self, abroad: &VfAbroad) -> Result<bool, Error> {
         let mut host = self.host.rtnl()?;
         let Some((mut inside, link)) = self.seen_again(abroad)? else { return Ok(false) };
         let recorded = self.host.records().by_device(&abroad.vf.device);
