@@ -75,6 +75,7 @@ fn every_script_explains_itself() {
         "fuzz",
         "release-before",
         "package",
+        "runtimes",
     ] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
@@ -94,6 +95,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "soak --ops 1 x",
         "soak --without hostile x",
         "reliability --write x",
+        "runtimes prepare x",
         "certs /tmp/a b",
         "lab down x",
         "lab restart agent x",

@@ -27,6 +27,7 @@ on_each_runtime![
     twenty_pods_at_once_have_an_address_each,
     a_pod_too_many_is_refused_in_one_sentence_and_runs_once_there_is_room,
     a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_removed,
+    a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_pod_is_removed,
     pods_outlive_agent_service_and_runtime,
     a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence,
     a_pod_that_goes_while_the_dpu_is_away_is_given_back_later,

@@ -1,6 +1,10 @@
 //! What holds on every runtime: each function is a test, given the runtime.
 
-use std::{collections::BTreeSet, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
 
 use e2e::{
     Settings,
@@ -12,7 +16,10 @@ use nix::sys::signal::Signal;
 /// How long a plugin may take to reach the agent.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs pods of these names, all at once, and returns their ids, or what the runtime complains of.
+/// At how many moments of a pod's start its runtime is killed.
+const KILLS: u32 = 6;
+
+/// Runs so many pods, all at once, and returns their ids, or what the runtime complains of.
 fn run_at_once(node: &Node, count: usize) -> Vec<Result<String, String>> {
     let runtime = &*node.runtime;
     thread::scope(|scope| {
@@ -89,6 +96,25 @@ pub(crate) fn a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_remove
     assert_eq!(node.inside(&bystander).addresses.len(), 2);
     node.remove_all();
     node.assert_clean_slate();
+}
+
+pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_pod_is_removed(
+    kind: Kind,
+) {
+    let node = Node::start(kind, &Settings::default());
+    let began = Instant::now();
+    node.remove(&node.run("first"));
+    let length = began.elapsed();
+    for moment in 0..KILLS {
+        thread::scope(|scope| {
+            scope.spawn(|| node.runtime.run(&format!("victim-{moment}")));
+            thread::park_timeout(length * moment / KILLS);
+            node.runtime.crash();
+        });
+        node.runtime.recover();
+        node.remove_all();
+        node.assert_clean_slate();
+    }
 }
 
 pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {
