@@ -49,6 +49,13 @@ pub(crate) struct Object<'a> {
     pub(crate) payload: &'a [u8],
 }
 
+impl Object<'_> {
+    /// Whether it came in a message of that kind.
+    pub(crate) const fn is(&self, kind: u16) -> bool {
+        self.kind == kind
+    }
+}
+
 /// An object as routing describes it.
 ///
 /// # Errors

@@ -27,17 +27,28 @@ pub(crate) struct GenericMessage {
 
 impl Outgoing for GenericMessage {
     fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) {
-        const PORT: [u8; 4] = [0; 4];
-        let length = NETLINK_HEADER_LEN + self.payload.len();
-        // No command of ours comes near the four gigabytes at which this would be wrong.
-        datagram.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
-        datagram.extend(self.family.to_ne_bytes());
-        datagram.extend(flags.to_ne_bytes());
-        datagram.extend(sequence.to_ne_bytes());
-        datagram.extend(PORT);
-        datagram.extend(&self.payload);
-        datagram.resize(datagram.len().next_multiple_of(4), 0);
+        append_message(datagram, self.family, flags, sequence, &self.payload);
     }
+}
+
+/// Appends a message of that kind, header and all, to a datagram.
+pub(crate) fn append_message(
+    datagram: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    payload: &[u8],
+) {
+    const PORT: [u8; 4] = [0; 4];
+    let length = NETLINK_HEADER_LEN + payload.len();
+    // No message of ours comes near the four gigabytes at which this would be wrong.
+    datagram.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
+    datagram.extend(kind.to_ne_bytes());
+    datagram.extend(flags.to_ne_bytes());
+    datagram.extend(sequence.to_ne_bytes());
+    datagram.extend(PORT);
+    datagram.extend(payload);
+    datagram.resize(datagram.len().next_multiple_of(4), 0);
 }
 
 /// An object as a family describes it: the command, and the attributes after it.

@@ -11,7 +11,7 @@
 //! says *why* a request was refused, without which an operator is left with "Invalid argument".
 //! It is also what lets several requests travel in one send. None of these crates' types is in this
 //! crate's API, for they break with every release. The same transport carries what is said to cards
-//! about themselves ([`Devlink`]).
+//! about themselves ([`Devlink`]), and to the packet filter ([`nftables`]).
 //!
 //! A socket stays in the network namespace in which it was opened, so a program works in several
 //! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it for as
@@ -35,6 +35,7 @@ mod link_change;
 mod mac;
 mod monitor;
 mod netns;
+pub mod nftables;
 mod portrait;
 mod request;
 mod route;

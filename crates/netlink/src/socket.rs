@@ -7,7 +7,10 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::{
     errno::Errno,
     sys::{
-        socket::{setsockopt, sockopt::ReceiveTimeout},
+        socket::{
+            setsockopt,
+            sockopt::{ReceiveTimeout, SndBuf, SndBufForce},
+        },
         time::{TimeVal, TimeValLike},
     },
 };
@@ -30,6 +33,9 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// Requests in one send. Each acknowledgement waits in the socket's buffer until all have been
 /// carried out, so there must be room for all.
 const REQUESTS_PER_SEND: usize = 64;
+
+/// A datagram up to this length passes the room that every kernel gives a socket.
+const USUAL_SEND_ROOM: usize = 64 * 1024;
 
 /// A listing that keeps changing while it is made is given up after so many attempts.
 const DUMP_ATTEMPTS: u32 = 16;
@@ -136,6 +142,45 @@ impl KernelSocket {
             }
         }
         Ok(first_refusal)
+    }
+
+    /// Sends a transaction, the beginning and the end included, and waits until it was carried out.
+    ///
+    /// The kernel answers each refused message, and the last before the end because it is asked to. A
+    /// transaction that it refuses as a whole it answers by the number of its beginning.
+    ///
+    /// # Errors
+    /// The first refusal. Nothing has changed.
+    pub(crate) fn transact(&mut self, messages: &[impl Outgoing]) -> Result<(), RefusalCause> {
+        let (base, last) = (self.sequence.wrapping_add(1), messages.len().saturating_sub(2));
+        let mut datagram = Vec::new();
+        for (position, message) in messages.iter().enumerate() {
+            self.sequence = self.sequence.wrapping_add(1);
+            let flags = if position == last { NLM_F_REQUEST | NLM_F_ACK } else { NLM_F_REQUEST };
+            message.append_to(&mut datagram, flags, self.sequence);
+        }
+        self.make_room_for(datagram.len());
+        self.socket.send(&datagram, 0)?;
+        loop {
+            self.receive()?;
+            for (position, refusal) in answers(&self.buffer, base, messages.len()) {
+                match refusal {
+                    Some(cause) => return Err(cause),
+                    None if position == last => return Ok(()),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// A datagram can't be sent in parts. Best effort: a kernel that gives no more room refuses what is
+    /// too long.
+    fn make_room_for(&self, length: usize) {
+        if length > USUAL_SEND_ROOM {
+            let room = 2 * length;
+            let forced = setsockopt(&self.socket, SndBufForce, &room);
+            let _ = forced.or_else(|_| setsockopt(&self.socket, SndBuf, &room));
+        }
     }
 
     /// Asks for one object, and reads it. What can't be read is told with what is wrong.

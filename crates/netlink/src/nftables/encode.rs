@@ -1,0 +1,265 @@
+//! How a table is said to the kernel.
+
+use std::ffi::{CStr, CString};
+
+use netlink_bindings::{
+    nftables::{
+        Nfgenmsg, OpBatchBeginDo, OpBatchEndDo, OpDeltableDo, OpNewchainDo, OpNewruleDo,
+        OpNewsetDo, OpNewsetelemDo, OpNewtableDo, PushExprAttrs, PushExprListAttrs,
+    },
+    traits::Pusher,
+};
+
+use super::table::{Chain, Hook, Key, Rule, Set, Table, Term};
+use crate::{generic::append_message, socket::Outgoing};
+
+/// The length of what every message of netfilter begins with.
+pub(super) const HEADER_LEN: usize = 4;
+
+const NFPROTO_INET: u8 = 1;
+const SUBSYSTEM: u16 = 10;
+
+// The messages; see enum nfnl_batch_msgs and enum nf_tables_msg_types.
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const NEW_TABLE: u16 = SUBSYSTEM << 8;
+pub(super) const GET_TABLE: u16 = NEW_TABLE + 1;
+const DELETE_TABLE: u16 = NEW_TABLE + 2;
+const NEW_CHAIN: u16 = NEW_TABLE + 3;
+pub(super) const GET_CHAIN: u16 = NEW_TABLE + 4;
+const NEW_RULE: u16 = NEW_TABLE + 6;
+pub(super) const GET_RULE: u16 = NEW_TABLE + 7;
+const NEW_SET: u16 = NEW_TABLE + 9;
+const NEW_ELEMENTS: u16 = NEW_TABLE + 12;
+pub(super) const GET_ELEMENTS: u16 = NEW_TABLE + 13;
+pub(super) const NEW_GENERATION: u16 = NEW_TABLE + 15;
+pub(super) const GET_GENERATION: u16 = NEW_TABLE + 16;
+
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+
+/// Elements in one message: a list is an attribute, and those are no longer than 64 KiB.
+const ELEMENTS_PER_MESSAGE: usize = 512;
+
+/// `nft`'s number for a link's name, by which it shows a set; of a pair, one after the other.
+const TYPE_IFNAME: u32 = 41;
+const TYPE_BITS: u32 = 6;
+
+// Registers of 16 bytes; the first is the verdict's.
+const VERDICT: u32 = 0;
+const FIRST: u32 = 1;
+const SECOND: u32 = 2;
+
+const META_INCOMING_NAME: u32 = 6;
+const META_OUTGOING_NAME: u32 = 7;
+const META_PROTOCOL: u32 = 16;
+const CONNECTION_STATE: u32 = 0;
+const ESTABLISHED_OR_RELATED: u32 = 1 << 1 | 1 << 2;
+
+const EQUAL: u32 = 0;
+const NOT_EQUAL: u32 = 1;
+
+const DROP: u32 = 0;
+const ACCEPT: u32 = 1;
+
+/// One message to nftables.
+pub(super) struct Message {
+    kind: u16,
+    flags: u16,
+    payload: Vec<u8>,
+}
+
+impl Message {
+    /// A question.
+    pub(super) fn query(kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
+        Self::new(kind, 0, fill)
+    }
+
+    fn new(kind: u16, flags: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut payload = Vec::new();
+        fill(&mut payload);
+        Self { kind, flags, payload }
+    }
+}
+
+impl Outgoing for Message {
+    fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) {
+        append_message(datagram, self.kind, flags | self.flags, sequence, &self.payload);
+    }
+}
+
+/// What a message about the family `inet` begins with.
+pub(super) fn header() -> Nfgenmsg {
+    Nfgenmsg { nfgen_family: NFPROTO_INET, ..Nfgenmsg::new() }
+}
+
+/// What a transaction of nftables begins and ends with.
+fn batch_header() -> Nfgenmsg {
+    let mut header = Nfgenmsg::new();
+    header.set_res_id(SUBSYSTEM);
+    header
+}
+
+/// The transaction that puts a table in the place of the one of its name.
+pub(super) fn replacement(table: &Table) -> Vec<Message> {
+    let mut messages = vec![new_table(&table.name)];
+    for set in &table.sets {
+        messages.push(new_set(table, set));
+        let some = set.elements.chunks(ELEMENTS_PER_MESSAGE);
+        messages.extend(some.map(|elements| new_elements(table, set, elements)));
+    }
+    for chain in &table.chains {
+        messages.push(new_chain(table, chain));
+        messages.extend(chain.rules.iter().map(|rule| new_rule(table, chain, rule)));
+    }
+    transaction(&table.name, messages)
+}
+
+/// The transaction that deletes a table.
+pub(super) fn removal(table: &CString) -> Vec<Message> {
+    transaction(table, Vec::new())
+}
+
+/// A table is made before it is deleted, because the kernel refuses to delete what is not there.
+fn transaction(table: &CString, messages: Vec<Message>) -> Vec<Message> {
+    let begin = Message::new(BATCH_BEGIN, 0, |payload| {
+        drop(OpBatchBeginDo::encode_request(payload, &batch_header()));
+    });
+    let delete = Message::new(DELETE_TABLE, 0, |payload| {
+        drop(OpDeltableDo::encode_request(payload, &header()).push_name(table));
+    });
+    let end = Message::new(BATCH_END, 0, |payload| {
+        drop(OpBatchEndDo::encode_request(payload, &batch_header()));
+    });
+    [begin, new_table(table), delete].into_iter().chain(messages).chain([end]).collect()
+}
+
+fn new_table(table: &CString) -> Message {
+    Message::new(NEW_TABLE, NLM_F_CREATE, |payload| {
+        drop(OpNewtableDo::encode_request(payload, &header()).push_name(table));
+    })
+}
+
+fn new_set(table: &Table, set: &Set) -> Message {
+    let kind = match set.key {
+        Key::Link => TYPE_IFNAME,
+        Key::Pair => TYPE_IFNAME << TYPE_BITS | TYPE_IFNAME,
+    };
+    Message::new(NEW_SET, NLM_F_CREATE, |payload| {
+        let request = OpNewsetDo::encode_request(payload, &header())
+            .push_table(&table.name)
+            .push_name(set.name)
+            .push_key_type(kind)
+            .push_key_len(set.key.length());
+        // The kernel wants it, though the sets of a table are found by name.
+        drop(request.push_id(1));
+    })
+}
+
+fn new_elements(table: &Table, set: &Set, elements: &[Vec<u8>]) -> Message {
+    Message::new(NEW_ELEMENTS, NLM_F_CREATE, |payload| {
+        let request = OpNewsetelemDo::encode_request(payload, &header())
+            .push_table(&table.name)
+            .push_set(set.name);
+        let mut list = request.nested_elements();
+        for element in elements {
+            let key = list.nested_elem().nested_key().push_value(element);
+            list = key.end_nested().end_nested();
+        }
+    })
+}
+
+fn new_chain(table: &Table, chain: &Chain) -> Message {
+    let (kind, number, priority) = match chain.hook {
+        Hook::Input => (c"filter", 1, 0),
+        Hook::Forward => (c"filter", 2, 0),
+        Hook::SourceTranslation => (c"nat", 4, 100),
+    };
+    Message::new(NEW_CHAIN, NLM_F_CREATE, |payload| {
+        let request = OpNewchainDo::encode_request(payload, &header())
+            .push_table(&table.name)
+            .push_name(chain.name);
+        let hook = request.nested_hook().push_num(number).push_priority(priority);
+        drop(hook.end_nested().push_policy(ACCEPT).push_type(kind));
+    })
+}
+
+fn new_rule(table: &Table, chain: &Chain, rule: &Rule) -> Message {
+    Message::new(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, |payload| {
+        let request = OpNewruleDo::encode_request(payload, &header())
+            .push_table(&table.name)
+            .push_chain(chain.name);
+        rule.iter().fold(request.nested_expressions(), push_term);
+    })
+}
+
+fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprListAttrs<P> {
+    match *term {
+        Term::From(set) => {
+            let list = load_meta(list, META_INCOMING_NAME, FIRST);
+            look_up(list, set)
+        }
+        Term::To(set) => {
+            let list = load_meta(list, META_OUTGOING_NAME, FIRST);
+            look_up(list, set)
+        }
+        Term::Between(set) => {
+            let list = load_meta(list, META_INCOMING_NAME, FIRST);
+            let list = load_meta(list, META_OUTGOING_NAME, SECOND);
+            look_up(list, set)
+        }
+        Term::OfKnownConnection => of_known_connection(list),
+        Term::Protocol(number) => {
+            let list = load_meta(list, META_PROTOCOL, FIRST);
+            compare(list, EQUAL, &[number])
+        }
+        Term::Accept => verdict(list, ACCEPT),
+        Term::Drop => verdict(list, DROP),
+        Term::Masquerade => finish(list.nested_elem().push_name(c"masq")),
+    }
+}
+
+fn finish<P: Pusher>(expression: PushExprAttrs<PushExprListAttrs<P>>) -> PushExprListAttrs<P> {
+    expression.end_nested()
+}
+
+fn load_meta<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    key: u32,
+    register: u32,
+) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_meta().push_key(key).push_dreg(register);
+    data.end_nested().end_nested()
+}
+
+/// The description that the codec is made from has two attributes of a lookup the wrong way round:
+/// what it takes for the set's number is the kernel's `NFTA_LOOKUP_SREG`, the register.
+fn look_up<P: Pusher>(list: PushExprListAttrs<P>, set: &CStr) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_lookup().push_set(set).push_set_id(FIRST);
+    data.end_nested().end_nested()
+}
+
+fn compare<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    operation: u32,
+    value: &[u8],
+) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_cmp().push_sreg(FIRST).push_op(operation);
+    data.nested_data().push_value(value).end_nested().end_nested().end_nested()
+}
+
+fn of_known_connection<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
+    let none = 0_u32.to_ne_bytes();
+    let state = list.nested_elem().nested_data_ct().push_key(CONNECTION_STATE).push_dreg(FIRST);
+    let list = state.end_nested().end_nested();
+    let bits = list.nested_elem().nested_data_bitwise();
+    let bits = bits.push_sreg(FIRST).push_dreg(FIRST).push_len(4);
+    let mask = bits.nested_mask().push_value(&ESTABLISHED_OR_RELATED.to_ne_bytes());
+    let xor = mask.end_nested().nested_xor().push_value(&none);
+    compare(xor.end_nested().end_nested().end_nested(), NOT_EQUAL, &none)
+}
+
+fn verdict<P: Pusher>(list: PushExprListAttrs<P>, code: u32) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_immediate().push_dreg(VERDICT).nested_data();
+    data.nested_verdict().push_code(code).end_nested().end_nested().end_nested().end_nested()
+}
