@@ -28,12 +28,13 @@ pub use allocation::{Allocation, MacPrefix};
 pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
 pub(crate) use networks::is_label;
-pub use networks::{check_network, check_networks};
+pub use networks::{check_network, check_networks, check_reaches};
 pub use problems::Problems;
 
 use crate::{
     attachments::{Configuration, Settings},
     drivers::{EswitchSettings, FabricSettings},
+    gateway::GatewaySettings,
     model::{HostName, Network},
 };
 
@@ -68,6 +69,9 @@ pub struct Config {
     /// What joins representors and uplinks.
     #[serde(default)]
     pub fabric: FabricSettings,
+    /// Where networks lead whose gateway is this DPU.
+    #[serde(default)]
+    pub gateway: GatewaySettings,
     /// How VFs, addresses and MAC addresses are handed out.
     #[serde(default)]
     pub allocation: Allocation,
@@ -148,6 +152,7 @@ impl Config {
             quarantine_after: self.allocation.quarantine_after,
             attachments: self.limits.attachments,
             networks: self.limits.networks,
+            gateway: self.gateway.clone(),
             ..Settings::default()
         }
     }
@@ -231,7 +236,8 @@ mod tests {
     }
 
     fn every_key() -> BTreeSet<String> {
-        let sections = ["tls", "log", "metrics", "eswitch", "fabric", "allocation", "limits"];
+        let sections =
+            ["tls", "log", "metrics", "eswitch", "fabric", "gateway", "allocation", "limits"];
         let mut all: BTreeSet<_> = keys("").into_iter().collect();
         for section in sections {
             assert!(all.remove(section), "{section}");
@@ -259,6 +265,7 @@ mod tests {
             ("eswitch.devices = ['pci/1']", "eswitch.devices"),
             ("eswitch.mode = 'switchdev'", "eswitch.mode"),
             ("fabric.uplinks = ['u']", "fabric.uplinks"),
+            ("gateway.uplinks = ['u']", "gateway.uplinks"),
             ("allocation.mac_prefix = '06'", "allocation.mac_prefix"),
             ("limits.watchers = 1", "limits.watchers"),
         ];
@@ -322,6 +329,7 @@ mod tests {
         assert_eq!(config.metrics, defaults.metrics);
         assert_eq!(config.eswitch, defaults.eswitch);
         assert_eq!(config.fabric, defaults.fabric);
+        assert_eq!(config.gateway, defaults.gateway);
         assert_eq!(config.allocation, defaults.allocation);
         assert_eq!(config.limits, defaults.limits);
     }

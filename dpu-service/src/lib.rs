@@ -11,6 +11,7 @@ mod error;
 pub mod eswitch;
 pub mod events;
 pub mod fabric;
+pub mod gateway;
 pub mod host;
 mod links;
 pub mod milestones;

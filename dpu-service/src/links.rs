@@ -27,7 +27,7 @@ async fn watch(engine: &Engine) -> Result<(), Refused> {
     engine.kernel_changed();
     loop {
         let event = monitor.next().await.map_err(unwatchable)?;
-        if engine.programmer().concerns(&event) {
+        if engine.programmer().concerns(&event) || engine.gateways().concerns(&event) {
             engine.kernel_changed();
         }
     }

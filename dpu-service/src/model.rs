@@ -201,6 +201,43 @@ pub struct Network {
     /// Whether it serves requests that name no network.
     #[serde(default)]
     pub default: bool,
+    /// Who answers its gateways' addresses.
+    #[serde(default, skip_serializing_if = "GatewayMode::is_router")]
+    pub gateway_mode: GatewayMode,
+    /// The networks whose pods its pods may open connections to, by the gateway.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub reaches: BTreeSet<String>,
+    /// Whether its pods reach the outside with the DPU's address for their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nat: bool,
+}
+
+/// Who answers the addresses of a network's gateways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GatewayMode {
+    /// Somebody else's router.
+    #[default]
+    Router,
+    /// This DPU.
+    Dpu,
+}
+
+impl GatewayMode {
+    /// Its name, as in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Router => "router",
+            Self::Dpu => "dpu",
+        }
+    }
+
+    /// By reference, as serde asks. What says nothing is left out of the journal, so that a service of
+    /// the release before can open it.
+    fn is_router(&self) -> bool {
+        *self == Self::Router
+    }
 }
 
 impl Network {
@@ -209,7 +246,8 @@ impl Network {
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
         SubnetSpec {
             cidr: subnet.cidr,
-            gateway: subnet.gateway,
+            // A link-local one is no address of the subnet.
+            gateway: subnet.gateway.filter(|gateway| subnet.cidr.contains(*gateway)),
             ranges: subnet.ranges.iter().map(|range| (range.start, range.end)).collect(),
             exclude: subnet.exclude.iter().copied().chain(self.next_hops(subnet)).collect(),
         }

@@ -23,7 +23,7 @@ use crate::{
     driver::Capability,
     drivers,
     error::ServiceError,
-    links,
+    gateway, links,
     programmer::Programmer,
     reconcile,
     records::{OpenError, Records},
@@ -78,6 +78,8 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let mut serving = tokio::spawn(serving);
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone()));
+    tokio::spawn(gateway::follow(engine.clone()));
+    tokio::spawn(gateway::watch_for_others(engine.clone()));
     if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, Network, NetworkStatus, Route,
-    StepStatus, Subnet, SubnetUsage,
+    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus, Network,
+    NetworkStatus, Route, StepStatus, Subnet, SubnetUsage,
 };
 
 use crate::{
@@ -139,10 +139,26 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Spoofing", if network.allow_mac_spoofing { "allowed" } else { "refused" });
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());
+    gateway(&mut text, &network, status.gateway.as_ref());
     text.list("Routes", &network.routes.iter().map(route).collect::<Vec<_>>());
     resolver(&mut text, &network);
     text.block("Subnets", &subnet_table(&network.subnets, &status.subnets));
     text.finish()
+}
+
+/// Who is the gateway, and where it leads; of the DPU, too, how it stands.
+fn gateway(text: &mut Description, network: &Network, status: Option<&GatewayStatus>) {
+    text.field("Gateway", or(&network.gateway_mode, "router"));
+    let Some(status) = status else { return };
+    text.field("Gateway link", &status.link);
+    text.field("Answers", &status.addresses.join(", "));
+    text.field("Reaches", &network.reaches.join(", "));
+    text.field("NAT", yes_or_no(network.nat));
+    text.list("Gateway problems", &status.problems);
+}
+
+fn or<'a>(text: &'a str, usual: &'a str) -> &'a str {
+    if text.is_empty() { usual } else { text }
 }
 
 fn resolver(text: &mut Description, network: &Network) {

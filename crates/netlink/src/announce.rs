@@ -16,12 +16,12 @@ use nix::{
 
 use crate::{Error, MacAddress};
 
-const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const BROADCAST: MacAddress = MacAddress([0xff; 6]);
+pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const BROADCAST: MacAddress = MacAddress([0xff; 6]);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: MacAddress = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
-const ICMPV6: u8 = 58;
+pub(crate) const ICMPV6: u8 = 58;
 
 /// Announces that the addresses are reached at `mac`, once each, by the interface of this index in
 /// the calling thread's namespace: a gratuitous ARP request for IPv4, an unsolicited neighbour
@@ -77,18 +77,22 @@ fn neighbour_advertisement(mac: MacAddress, address: Ipv6Addr) -> Vec<u8> {
     message.extend(mac.0);
     let checksum = icmpv6_checksum(address, ALL_NODES, &message);
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    ipv6_packet(address, ALL_NODES, &message)
+}
 
+/// The packet of a message to neighbours, which is no longer than 255 bytes.
+pub(crate) fn ipv6_packet(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     const HOP_LIMIT: u8 = 255;
-    const LENGTH: u8 = 32;
-    let mut packet = vec![0x60, 0, 0, 0, 0, LENGTH, ICMPV6, HOP_LIMIT];
-    packet.extend(address.octets());
-    packet.extend(ALL_NODES.octets());
+    let length = u8::try_from(message.len()).unwrap_or(u8::MAX);
+    let mut packet = vec![0x60, 0, 0, 0, 0, length, ICMPV6, HOP_LIMIT];
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
     packet.extend(message);
     packet
 }
 
 /// The internet checksum over the pseudo header and the message, whose own field is zero.
-fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
+pub(crate) fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u64 {
         bytes
             .chunks(2)
@@ -106,7 +110,7 @@ fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u
 }
 
 #[expect(unsafe_code, reason = "there is no safe constructor of a packet socket's address")]
-fn frame_address(
+pub(crate) fn frame_address(
     interface: u32,
     ethertype: u16,
     destination: MacAddress,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    fs::File,
+    fs::{self, File},
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -43,6 +43,17 @@ pub fn set_sysctl(family: Family, interface: &str, key: &str, value: &str) -> Re
     let path = path(family, interface, key)?;
     set(&path, value)
         .map_err(|error| Error::io(format!("write {value} to {}", path.display()), &error))
+}
+
+/// `net.<family>.conf.<interface>.<key>` of the calling thread's namespace.
+///
+/// # Errors
+/// When there is no such interface or key.
+pub fn sysctl(family: Family, interface: &str, key: &str) -> Result<String, Error> {
+    let path = path(family, interface, key)?;
+    let text = fs::read_to_string(&path)
+        .map_err(|error| Error::io(format!("read {}", path.display()), &error))?;
+    Ok(text.trim_end().to_owned())
 }
 
 fn set(path: &Path, value: &str) -> io::Result<()> {

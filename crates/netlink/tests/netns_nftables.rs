@@ -39,7 +39,9 @@ fn table(inner: impl IntoIterator<Item = LinkName>) -> Table {
     ];
     let input = vec![vec![Term::From(c"inner"), Term::Protocol(58), Term::Accept]];
     let leaving = vec![vec![Term::From(c"inner"), Term::To(c"outer"), Term::Masquerade]];
+    let untracked = vec![vec![Term::From(c"outer"), Term::Untracked]];
     let chains = vec![
+        Chain { name: c"untracked", hook: Hook::BeforeTracking, rules: untracked },
         Chain { name: c"input", hook: Hook::Input, rules: input },
         Chain { name: c"forward", hook: Hook::Forward, rules: forward },
         Chain { name: c"leaving", hook: Hook::SourceTranslation, rules: leaving },
@@ -60,11 +62,14 @@ fn a_table_is_shown_by_nft_as_it_was_meant() {
     for expected in [
         "table inet test-table",
         "type ifname\n",
+        "elements = { \"p0\" }",
         "type ifname . ifname",
         "\"gw-net-0\" . \"gw-net-0\"",
         "type filter hook input priority filter; policy accept;",
         "type filter hook forward priority filter; policy accept;",
         "type nat hook postrouting priority srcnat; policy accept;",
+        "type filter hook prerouting priority raw; policy accept;",
+        "iifname @outer notrack",
         "ct state established,related accept",
         "iifname @inner oifname @outer accept",
         "iifname . oifname @pairs accept",

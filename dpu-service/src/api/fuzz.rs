@@ -63,6 +63,7 @@ fn api_network() {
             network: Arc::new(network.clone()),
             origin: Origin::Api,
             attachments: 0,
+            gateway: None,
             subnets: Vec::new(),
         };
         let shown = show::network_status(&view).network;

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     events::{EventKind, Events},
+    gateway::Gateways,
     model::{AttachmentKey, AttachmentView, Record},
     programmer::{Leftover, Programmer},
     records::{Changes, OpenError, Records},
@@ -47,6 +48,7 @@ pub struct Engine {
     pub(super) network_changes: tokio::sync::Mutex<()>,
     flows: TaskTracker,
     pub(super) reconciler: ReconcilerState,
+    gateways: Gateways,
 }
 
 impl Engine {
@@ -61,6 +63,7 @@ impl Engine {
         settings: Settings,
     ) -> Result<Arc<Self>, OpenError> {
         let patience = settings.representor_wait;
+        let gateways = Gateways::new(programmer.clone(), settings.gateway.clone());
         let mut registry = Registry::restore(records.load()?, configuration, settings)?;
         if programmer.has_representors() {
             // Where the kernel can't be asked yet, the reconciler's first good look tells.
@@ -78,6 +81,7 @@ impl Engine {
             network_changes: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
             reconciler: ReconcilerState::default(),
+            gateways,
         }))
     }
 
@@ -85,6 +89,11 @@ impl Engine {
     #[must_use]
     pub const fn events(&self) -> &Arc<Events> {
         &self.events
+    }
+
+    /// The networks whose gateway this DPU is.
+    pub(crate) const fn gateways(&self) -> &Gateways {
+        &self.gateways
     }
 
     /// The drivers.

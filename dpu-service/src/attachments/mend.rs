@@ -13,6 +13,7 @@ use vf_alloc::FunctionId;
 use super::{
     detach::give_back,
     engine::{Engine, now},
+    networks::look_after_gateways,
     ports::Survey,
     registry::Entry,
 };
@@ -80,6 +81,7 @@ async fn compare(engine: &Engine, depth: Depth) {
             clear_if_unused(engine, *vf, depth).await;
         }
     }
+    look_after_gateways(engine, depth == Depth::Thorough).await;
     finish_returned(engine).await;
     forget_rested(engine);
     Milestone::ReconcileEnded.pass();

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use offload_proto::Failure;
+use offload_proto::{Failure, Reason};
 
 use super::{
     engine::{Engine, now},
@@ -49,7 +49,18 @@ impl Networks<'_> {
         let users = registry.entries().users();
         let used = |name: &str| users.get(name).copied().unwrap_or_default();
         let networks = registry.networks().iter();
-        networks.map(|entry| entry.view(used(&entry.network().name), now())).collect()
+        let views = networks.map(|entry| entry.view(used(&entry.network().name), now()));
+        views.map(|view| with_gateway(self.0, view)).collect()
+    }
+
+    /// Makes this DPU the gateway of those networks that want it, and no longer of others.
+    pub(crate) async fn look_after_gateways(self, is_thorough: bool) {
+        let look_after = async move |engine: Arc<Engine>| {
+            look_after_gateways(&engine, is_thorough).await;
+            Ok(())
+        };
+        // It can fail only by a panic, which was told of.
+        let _ = self.0.to_the_end(look_after).await;
     }
 
     /// Creates a network or replaces it; with `dry_run`, only says what that would do. Its form is
@@ -82,6 +93,7 @@ async fn apply(
     dry_run: bool,
 ) -> Result<(NetworkView, Applied), Failure> {
     let _changes = engine.network_changes.lock().await;
+    check_gateway(engine, &network)?;
     let outcome = engine.registry().change_networks().check(&network)?;
     if dry_run {
         return Ok((preview(network), outcome));
@@ -98,6 +110,7 @@ async fn apply(
         };
         engine.events.record(EventKind::NetworkApplied, &name, message);
         tell(engine, &name, false);
+        look_after_gateways(engine, false).await;
     }
     Ok((view(engine, &name)?, outcome))
 }
@@ -118,7 +131,27 @@ async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failur
     engine.events.record(EventKind::NetworkDeleted, &name, "deleted");
     tell(engine, &name, true);
     resume(engine);
+    look_after_gateways(engine, false).await;
     Ok(())
+}
+
+fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
+    let has_fabric = engine.programmer().has_representors();
+    match engine.gateways().problem_of(network, has_fabric) {
+        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+        None => Ok(()),
+    }
+}
+
+/// Makes this DPU the gateway of those networks that want it, and no longer of others.
+pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
+    let networks = || {
+        let registry = engine.registry();
+        registry.networks().iter().map(|entry| Arc::clone(entry.network())).collect()
+    };
+    for mended in engine.gateways().reconcile(networks, is_thorough).await {
+        engine.events.record(EventKind::Repaired, "gateways", mended);
+    }
 }
 
 /// Deletes a network of the API that is not in force. The configuration file may have one of its
@@ -143,6 +176,7 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
         tell(engine, &network.name, network.deleted);
     }
     resume(engine);
+    look_after_gateways(engine, false).await;
     Ok(())
 }
 
@@ -175,7 +209,11 @@ fn tell(engine: &Engine, network: &str, deleted: bool) {
 fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {
     let registry = engine.registry();
     let entry = registry.networks().find(Some(name))?;
-    Ok(entry.view(registry.entries().users_of(name), now()))
+    Ok(with_gateway(engine, entry.view(registry.entries().users_of(name), now())))
+}
+
+fn with_gateway(engine: &Engine, view: NetworkView) -> NetworkView {
+    NetworkView { gateway: engine.gateways().view(&view.network.name), ..view }
 }
 
 fn preview(network: Network) -> NetworkView {
@@ -184,5 +222,6 @@ fn preview(network: Network) -> NetworkView {
         origin: Origin::Api,
         attachments: 0,
         subnets: Vec::new(),
+        gateway: None,
     }
 }

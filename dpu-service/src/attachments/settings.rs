@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use vf_alloc::{PfId, PoolSpec};
 
-use crate::model::{HostName, Network};
+use crate::{
+    gateway::GatewaySettings,
+    model::{HostName, Network},
+};
 
 /// What can change while the service runs.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +35,8 @@ pub struct Settings {
     pub attachments: usize,
     /// How many networks there may be, of file and API together.
     pub networks: usize,
+    /// Where networks lead whose gateway is this DPU.
+    pub gateway: GatewaySettings,
     /// How long an attach waits for a representor that the card has not made yet.
     pub representor_wait: Duration,
     /// How long a representor may be missing, as while its card is reset, until that is told.
@@ -46,6 +51,7 @@ impl Default for Settings {
             quarantine_after: 3,
             attachments: 4096,
             networks: 1024,
+            gateway: GatewaySettings::default(),
             representor_wait: Duration::from_secs(2),
             missing_told_after: Duration::from_secs(5),
         }

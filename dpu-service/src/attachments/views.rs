@@ -7,6 +7,7 @@ use vf_alloc::{Device, FunctionId};
 
 use crate::{
     events::Event,
+    gateway::GatewayView,
     model::{AttachmentId, AttachmentView, HostName, Network},
 };
 
@@ -73,6 +74,8 @@ pub struct NetworkView {
     pub attachments: usize,
     /// Its subnets, in order.
     pub subnets: Vec<SubnetUsage>,
+    /// This DPU as its gateway. `None`: it is not, or not yet.
+    pub gateway: Option<GatewayView>,
 }
 
 /// How a subnet's addresses are used.

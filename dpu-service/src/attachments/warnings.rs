@@ -23,7 +23,8 @@ impl Operators<'_> {
             format!("network {name}, made through the API, is not in force: {why}")
         });
         let unserved = self.0.programmer().problems();
-        suspended.chain(unclaimed(&registry)).chain(unserved).collect()
+        let gateways = self.0.gateways().problems();
+        suspended.chain(unclaimed(&registry)).chain(unserved).chain(gateways).collect()
     }
 
     /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.

@@ -10,10 +10,14 @@ use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
     Config, Host,
-    networks::{check_network, check_networks, is_label},
+    networks::{check_network, check_networks, check_reaches, is_label},
     problems::Problems,
 };
-use crate::{drivers, twice::twice};
+use crate::{
+    drivers::{self, FabricDriver},
+    model::Network,
+    twice::twice,
+};
 
 impl Config {
     /// Checks what the file's form alone does not tell.
@@ -27,10 +31,13 @@ impl Config {
         problems.extend(self.limits.check("limits"));
         problems.extend(self.allocation.check("allocation"));
         problems.extend(drivers::check(&self.eswitch, &self.fabric));
+        problems.extend(self.gateway.check(&self.fabric));
         problems.extend(self.check_hosts());
         problems.extend(self.check_pools());
         problems.extend(self.networks.iter().flat_map(check_network));
         problems.extend(check_networks(&self.networks));
+        problems.extend(check_reaches(&self.networks));
+        problems.extend(self.check_gateways());
         problems.extend(self.check_pools_of_networks());
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
     }
@@ -127,6 +134,12 @@ impl Config {
             }
         }
         problems.into_iter().map(|problem| format!("pool {:?}: {problem}", pool.name)).collect()
+    }
+
+    fn check_gateways(&self) -> Vec<String> {
+        let has_fabric = self.fabric.driver != FabricDriver::None;
+        let check = |network: &Network| self.gateway.check_network(network, has_fabric);
+        self.networks.iter().filter_map(check).collect()
     }
 
     fn check_pools_of_networks(&self) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! What makes sense in a network: the same rules for the configuration file and for the API.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
 };
@@ -10,7 +11,7 @@ use ipnetwork::IpNetwork;
 
 use super::bandwidth::{LimitsOf, check_bandwidth};
 use crate::{
-    model::{AddressRange, AttachmentId, Dns, Network, PolicyRule, Route, Subnet},
+    model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route, Subnet},
     twice::twice,
 };
 
@@ -28,6 +29,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.subnets.iter().flat_map(check_subnet));
     problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
     problems.extend(network.rules.iter().flat_map(check_rule));
+    problems.extend(check_way_out(network));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
     // A pool has most of these rules, too.
@@ -95,6 +97,7 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         ("trunk VLANs", network.trunk.len()),
         ("routes", network.routes.len()),
         ("rules", network.rules.len()),
+        ("networks that it reaches", network.reaches.len()),
         ("dns.nameservers", network.dns.nameservers.len()),
         ("dns.search", network.dns.search.len()),
         ("dns.options", network.dns.options.len()),
@@ -143,6 +146,9 @@ fn is_ordinary(prefix: IpNetwork) -> bool {
 }
 
 fn check_gateway(subnet: &Subnet, gateway: IpAddr) -> Option<String> {
+    if is_first_hop(subnet, gateway) {
+        return None;
+    }
     if !subnet.cidr.contains(gateway) {
         return Some(format!(
             "gateway {gateway} is outside: use an address of the subnet, or leave it out"
@@ -151,6 +157,53 @@ fn check_gateway(subnet: &Subnet, gateway: IpAddr) -> Option<String> {
     let is_unusable = has_broadcast(subnet.cidr)
         && (gateway == subnet.cidr.network() || gateway == subnet.cidr.broadcast());
     is_unusable.then(|| format!("gateway {gateway} is the network's or the broadcast address"))
+}
+
+/// Whether the gateway is a link-local address, as routers of IPv6 have it.
+fn is_first_hop(subnet: &Subnet, gateway: IpAddr) -> bool {
+    let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    is_link_local && subnet.cidr.is_ipv6()
+}
+
+/// Checks who is the gateway, and where it leads.
+fn check_way_out(network: &Network) -> Vec<String> {
+    let mut problems = Vec::new();
+    if network.gateway_mode == GatewayMode::Router {
+        let alone = [("nat", network.nat), ("reaches", !network.reaches.is_empty())];
+        let alone = alone.into_iter().filter(|(_, is_set)| *is_set);
+        problems.extend(alone.map(|(key, _)| {
+            format!("{key} is for networks whose gateway is this DPU: set gateway_mode = \"dpu\"")
+        }));
+    } else if network.subnets.iter().all(|subnet| subnet.gateway.is_none()) {
+        problems.push("gateway_mode = \"dpu\" needs a subnet that has a gateway".into());
+    }
+    if network.reaches.contains(&network.name) {
+        problems
+            .push("reaches holds the network itself, whose pods reach each other anyway".into());
+    }
+    problems
+}
+
+/// Checks that networks reach such as there are, by this DPU. Returns one sentence for each problem.
+#[must_use]
+pub fn check_reaches<'a>(networks: impl IntoIterator<Item = &'a Network> + Clone) -> Vec<String> {
+    let modes: BTreeMap<&str, GatewayMode> = networks
+        .clone()
+        .into_iter()
+        .map(|network| (network.name.as_str(), network.gateway_mode))
+        .collect();
+    let check = |name: &str, reached: &String| {
+        let why = match modes.get(reached.as_str()) {
+            Some(GatewayMode::Dpu) => return None,
+            Some(GatewayMode::Router) => "whose gateway_mode is not \"dpu\"",
+            None => "which there is not: make it first",
+        };
+        Some(format!("network {name:?}: reaches holds {reached:?}, {why}"))
+    };
+    let all = networks.into_iter();
+    all.flat_map(|network| network.reaches.iter().map(|reached| (network.name.as_str(), reached)))
+        .filter_map(|(name, reached)| check(name, reached))
+        .collect()
 }
 
 fn has_broadcast(prefix: IpNetwork) -> bool {
@@ -326,6 +379,35 @@ mod tests {
         let file = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/16' }]\n\
                     rules = [{ source = '10.1.0.0/16', table = 1 }]";
         assert_eq!(network(file), kept);
+    }
+
+    #[test]
+    fn a_gateway_leads_somewhere_only_where_it_is_this_dpu() {
+        let subnet = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
+        let dpu = |rest: &str| format!("name = \"a\"\ngateway_mode = \"dpu\"\n{rest}\n{subnet}");
+        assert_eq!(check_network(&network(&dpu("nat = true\nreaches = [\"b\"]"))), [""; 0]);
+        assert_problem(&dpu("reaches = [\"a\"]"), "reaches holds the network itself");
+        let none = "name = \"a\"\ngateway_mode = \"dpu\"";
+        assert_problem(none, "gateway_mode = \"dpu\" needs a subnet that has a gateway");
+        assert_problem("name = \"a\"\nnat = true", "nat is for networks whose gateway is this DPU");
+        assert_problem("name = \"a\"\nreaches = [\"b\"]", "reaches is for networks whose gateway");
+        let first_hop = "subnets = [{ cidr = \"fd00:1::/64\", gateway = \"fe80::1\" }]";
+        assert_eq!(check_network(&network(&format!("name = \"a\"\n{first_hop}"))), [""; 0]);
+    }
+
+    #[test]
+    fn networks_reach_such_as_there_are_by_this_dpu() {
+        let one = |name: &str, rest: &str| network(&format!("name = {name:?}\n{rest}"));
+        let dpu = "gateway_mode = \"dpu\"";
+        let blue = one("blue", &format!("{dpu}\nreaches = [\"green\", \"red\", \"none\"]"));
+        let told = check_reaches([&blue, &one("green", dpu), &one("red", "")]);
+        assert_eq!(
+            told,
+            [
+                "network \"blue\": reaches holds \"none\", which there is not: make it first",
+                "network \"blue\": reaches holds \"red\", whose gateway_mode is not \"dpu\"",
+            ]
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod abilities;
 mod filter;
+mod gateways;
 mod link;
 mod settings;
 mod sockets;
@@ -21,16 +22,17 @@ mod vlans;
 
 use std::collections::BTreeMap;
 
-use netlink::{Error, Link, LinkChange, LinkEvent, Rtnl};
+use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, Rtnl};
 
 pub use abilities::BridgeAbilities;
+use gateways::Gateways;
 use link::{ALIAS, BridgeLink};
 pub use settings::BridgeSettings;
 use sockets::Sockets;
 use uplinks::Uplinks;
 use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
 
-use super::{Fabric, Membership};
+use super::{Fabric, GatewayLinks, GatewayPort, Membership};
 use crate::{
     driver::{
         Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
@@ -104,13 +106,12 @@ impl BridgeFabric {
         rtnl: &mut Rtnl,
         bridge: u32,
         port: u32,
-        settings: &PortSettings,
+        wanted: &[BridgeVlan],
     ) -> Result<(), Error> {
         let vlans = rtnl.bridge_vlans(bridge)?;
         let has = vlans.get(&port).map_or(&[][..], Vec::as_slice);
-        let wanted = port_vlans(settings);
-        let mut requests = stations::forget(rtnl, port, &Vec::from_iter(surplus(has, &wanted)))?;
-        requests.extend(port_changes(port, has, &wanted));
+        let mut requests = stations::forget(rtnl, port, &Vec::from_iter(surplus(has, wanted)))?;
+        requests.extend(port_changes(port, has, wanted));
         rtnl.batch(&requests)
     }
 
@@ -131,7 +132,7 @@ impl BridgeFabric {
         if !self.filters_vlans() {
             return Ok(());
         }
-        Self::set_vlans(rtnl, bridge, port, settings)?;
+        Self::set_vlans(rtnl, bridge, port, &port_vlans(settings))?;
         self.sync_uplinks(rtnl, bridge)
     }
 
@@ -227,7 +228,7 @@ impl Fabric for BridgeFabric {
             LinkEvent::Changed(link) => &link.name,
             LinkEvent::Gone { name, .. } => name,
         };
-        *name == self.bridge.name() || self.uplinks.has(name)
+        *name == self.bridge.name() || self.uplinks.has(name) || gateways::is_name(name)
     }
 
     /// Does all that can be done, then tells the first thing that could not.
@@ -240,6 +241,29 @@ impl Fabric for BridgeFabric {
                 synced
                     .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error)),
             )
+        })
+    }
+
+    /// With br_netfilter, which others may have loaded for theirs.
+    fn bridged_as(&self) -> Option<String> {
+        Some(self.bridge.name().to_owned())
+    }
+
+    fn set_gateways(&self, ports: &[GatewayPort]) -> Result<GatewayLinks, Refused> {
+        self.sockets.with(|rtnl| {
+            let refused = |error| self.bridge.refused("look at the gateways' links of", error);
+            let bridge = self.bridge.find(rtnl)?.index;
+            let links = rtnl.links().map_err(refused)?;
+            let vlans = match self.filters_vlans() {
+                true => Some(rtnl.bridge_vlans(bridge).map_err(refused)?),
+                false => None,
+            };
+            let gateways = Gateways { bridge, links: &links, vlans: vlans.as_ref() };
+            let (ensured, has_changed) = gateways.set(rtnl, ports)?;
+            if has_changed {
+                self.sync_uplinks(rtnl, bridge).map_err(refused)?;
+            }
+            Ok(ensured)
         })
     }
 

@@ -1,12 +1,14 @@
 //! What joins representors and uplinks: the driver's contract.
 
 pub mod bridge;
+mod gateway;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
+pub use gateway::{GatewayLink, GatewayPort};
 use netlink::LinkEvent;
 
 use crate::{
@@ -46,6 +48,9 @@ impl fmt::Display for Membership {
     }
 }
 
+/// The links of gateways, each as it is or why it could not be made.
+pub type GatewayLinks = Vec<Result<GatewayLink, Refused>>;
+
 /// A driver of a fabric. The rules of [`crate::eswitch::Eswitch`] hold here too: methods block, are
 /// idempotent, and take a representor that vanished for cleared.
 ///
@@ -74,6 +79,29 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When the kernel refuses.
     fn prepare(&self) -> Result<(), Refused>;
+
+    /// Gives this DPU a link of its own in each of these networks, made unless it is there, and takes
+    /// those away that it was given in others. Changes nothing that is as it should be. The results are
+    /// in the order of `ports`.
+    ///
+    /// Never called twice at once; other calls overlap.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked, or a link can't be taken away. What one port can't be given is
+    /// told in its place.
+    fn set_gateways(&self, ports: &[GatewayPort]) -> Result<GatewayLinks, Refused> {
+        let refuse = |port: &GatewayPort| {
+            let (name, network) = (self.name(), &port.network);
+            Err(Refused::because(format!("fabric {name} has no gateway for network {network}")))
+        };
+        Ok(ports.iter().map(refuse).collect())
+    }
+
+    /// As coming in by which link the kernel's packet filter sees packets that pass between ports, where
+    /// it may see them at all. Does not ask the kernel.
+    fn bridged_as(&self) -> Option<String> {
+        None
+    }
 
     /// Joins the representor, in its VLAN.
     ///

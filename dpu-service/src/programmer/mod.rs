@@ -13,7 +13,7 @@ use vf_alloc::FunctionId;
 use crate::{
     driver::{Capability, Fault, Refused, Unsupported},
     eswitch::{Card, Eswitch, Representor},
-    fabric::{Fabric, Membership},
+    fabric::{Fabric, GatewayLinks, GatewayPort, Membership},
     model::{Bandwidth, PortSettings},
 };
 
@@ -190,6 +190,23 @@ impl Programmer {
         };
         eswitch.check(settings)?;
         fabric.check(settings)
+    }
+
+    /// The links of gateways: see [`Fabric::set_gateways`].
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub fn set_gateways(&self, ports: &[GatewayPort]) -> Result<GatewayLinks, Refused> {
+        match &self.drivers {
+            Some(Drivers { fabric, .. }) => fabric.set_gateways(ports),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// As what the packet filter sees packets between ports: see [`Fabric::bridged_as`].
+    #[must_use]
+    pub fn bridged_as(&self) -> Option<String> {
+        self.drivers.as_ref().and_then(|drivers| drivers.fabric.bridged_as())
     }
 
     /// Makes what all ports share. Does all that can be done, then tells the first thing that could

@@ -19,6 +19,7 @@ mod documents;
 mod faults;
 mod first_packet;
 mod floods;
+mod gateway;
 mod greed;
 mod host_port;
 mod hosts;

@@ -45,6 +45,12 @@ const ELEMENTS_PER_MESSAGE: usize = 512;
 const TYPE_IFNAME: u32 = 41;
 const TYPE_BITS: u32 = 6;
 
+/// By which `nft` shows a name as it is, and not from its end: a type, a length, `BYTEORDER_HOST_ENDIAN`.
+const HOST_ENDIAN: [u8; 6] = {
+    let [a, b, c, d] = 1_u32.to_ne_bytes();
+    [0, 4, a, b, c, d]
+};
+
 // Registers of 16 bytes; the first is the verdict's.
 const VERDICT: u32 = 0;
 const FIRST: u32 = 1;
@@ -151,8 +157,9 @@ fn new_set(table: &Table, set: &Set) -> Message {
             .push_name(set.name)
             .push_key_type(kind)
             .push_key_len(set.key.length());
-        // The kernel wants it, though the sets of a table are found by name.
-        drop(request.push_id(1));
+        // The kernel wants a number, though the sets of a table are found by name.
+        let request = request.push_id(1);
+        drop(if set.key == Key::Link { request.push_userdata(&HOST_ENDIAN) } else { request });
     })
 }
 
@@ -171,6 +178,7 @@ fn new_elements(table: &Table, set: &Set, elements: &[Vec<u8>]) -> Message {
 
 fn new_chain(table: &Table, chain: &Chain) -> Message {
     let (kind, number, priority) = match chain.hook {
+        Hook::BeforeTracking => (c"filter", 0, -300),
         Hook::Input => (c"filter", 1, 0),
         Hook::Forward => (c"filter", 2, 0),
         Hook::SourceTranslation => (c"nat", 4, 100),
@@ -213,6 +221,7 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
             let list = load_meta(list, META_PROTOCOL, FIRST);
             compare(list, EQUAL, &[number])
         }
+        Term::Untracked => finish(list.nested_elem().push_name(c"notrack")),
         Term::Accept => verdict(list, ACCEPT),
         Term::Drop => verdict(list, DROP),
         Term::Masquerade => finish(list.nested_elem().push_name(c"masq")),

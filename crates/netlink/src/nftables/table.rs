@@ -93,6 +93,8 @@ pub struct Chain {
 /// Where the kernel calls a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
+    /// For all packets that come in, before it is looked up to which connection they belong.
+    BeforeTracking,
     /// For packets to the namespace's own addresses, as a filter.
     Input,
     /// For packets from link to link, as a filter.
@@ -117,6 +119,8 @@ pub enum Term {
     OfKnownConnection,
     /// It is of that protocol above IP.
     Protocol(u8),
+    /// It is not looked up to which connection it belongs.
+    Untracked,
     /// It passes this chain.
     Accept,
     /// It is thrown away.

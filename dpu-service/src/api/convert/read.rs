@@ -22,8 +22,8 @@ use crate::{
     config::{LimitsOf, check_bandwidth, check_network, is_label},
     host::{Asked, HostTime, SessionId},
     model::{
-        AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, HostName, Network,
-        PolicyRule, Route, Subnet, WantedAddress,
+        AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, GatewayMode,
+        HostName, Network, PolicyRule, Route, Subnet, WantedAddress,
     },
 };
 
@@ -292,6 +292,9 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         allow_mac_spoofing: network.allow_mac_spoofing,
         default: network.default,
+        gateway_mode: gateway_mode(&network.gateway_mode)?,
+        reaches: network.reaches.into_iter().collect(),
+        nat: network.nat,
     };
     let problems = check_network(&read);
     if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }
@@ -305,6 +308,16 @@ fn told(problems: Vec<String>) -> String {
     match more {
         0 => first.join("; "),
         more => format!("{}; and {more} more", first.join("; ")),
+    }
+}
+
+fn gateway_mode(text: &str) -> Result<GatewayMode, Failure> {
+    match text {
+        "" | "router" => Ok(GatewayMode::Router),
+        "dpu" => Ok(GatewayMode::Dpu),
+        other => {
+            Err(invalid(format!("gateway_mode {} must be \"router\" or \"dpu\"", shortened(other))))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     driver::Capability,
     eswitch::Card,
     events::Event,
+    gateway::GatewayView,
     host::ExaminedVf,
     model::{
         AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, Lease, Network, PolicyRule,
@@ -163,6 +164,15 @@ pub(crate) fn network_status(view: &NetworkView) -> v1::NetworkStatus {
         origin: origin.into(),
         attachments: count(view.attachments),
         subnets: view.subnets.iter().map(usage).collect(),
+        gateway: view.gateway.as_ref().map(gateway),
+    }
+}
+
+fn gateway(view: &GatewayView) -> v1::GatewayStatus {
+    v1::GatewayStatus {
+        link: view.link.clone(),
+        addresses: view.addresses.iter().map(ToString::to_string).collect(),
+        problems: view.problems.clone(),
     }
 }
 
@@ -193,6 +203,9 @@ fn network(network: &Network) -> v1::Network {
         allow_mac_spoofing: network.allow_mac_spoofing,
         default: network.default,
         trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
+        gateway_mode: network.gateway_mode.name().into(),
+        reaches: network.reaches.iter().cloned().collect(),
+        nat: network.nat,
     }
 }
 

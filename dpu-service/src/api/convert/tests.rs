@@ -207,6 +207,9 @@ fn a_network_reads_back_as_shown() {
         routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 }]
         rules = [{ source = "10.1.0.0/16", table = 7 }]
         dns = { nameservers = ["10.1.0.1"], search = ["svc"], options = ["ndots:2"] }
+        gateway_mode = "dpu"
+        reaches = ["green", "red"]
+        nat = true
         "#,
     )
     .unwrap();
@@ -214,6 +217,7 @@ fn a_network_reads_back_as_shown() {
         network: Arc::new(network.clone()),
         origin: Origin::Api,
         attachments: 0,
+        gateway: None,
         subnets: Vec::new(),
     };
     assert_eq!(read::network(show::network_status(&view).network).unwrap(), network);
@@ -226,8 +230,10 @@ fn a_network_gets_the_files_defaults_and_rules() {
     assert_eq!(read::network(Some(small.clone())).unwrap(), expected);
     let wide = v1::Network { vlan: 70_000, mtu: 1, ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "vlan");
-    let wide = v1::Network { trunk: vec![70_000], ..small };
+    let wide = v1::Network { trunk: vec![70_000], ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
+    let of_nobody = v1::Network { gateway_mode: "host".into(), ..small };
+    assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
 }
 
 #[test]

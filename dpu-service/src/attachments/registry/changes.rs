@@ -11,7 +11,7 @@ use crate::{
         settings::Configuration,
         views::{Applied, Origin},
     },
-    config::check_networks,
+    config::{check_networks, check_reaches},
     model::{HostName, Network, Record},
     records::OpenError,
 };
@@ -69,6 +69,7 @@ impl NetworkChanges<'_> {
             None => Applied::Created,
         };
         self.check_beside_others(network)?;
+        self.check_reaches(network)?;
         let limit = self.0.settings.networks;
         if outcome == Applied::Created && networks.len() >= limit {
             return Err(Failure::new(
@@ -102,6 +103,11 @@ impl NetworkChanges<'_> {
         }
         if users > 0 && !force {
             return Err(in_use(name, users));
+        }
+        let reached_by =
+            self.0.networks.iter().find(|other| other.network().reaches.contains(name));
+        if let Some(other) = reached_by.filter(|_| !force) {
+            return Err(reached(name, other.network()));
         }
         self.0.networks.set_closing(name, true);
         Ok(())
@@ -178,7 +184,9 @@ impl NetworkChanges<'_> {
         for network in &made {
             check_pool_of(network, pool_names())?;
         }
-        check_together(&networks.iter().chain(made).collect::<Vec<_>>())?;
+        let all: Vec<_> = networks.iter().chain(made).collect();
+        check_together(&all)?;
+        first_problem(check_reaches(all))?;
         self.check_hosts(hosts)
     }
 
@@ -249,6 +257,15 @@ impl NetworkChanges<'_> {
         check_together(&others.chain([network]).collect::<Vec<_>>())
     }
 
+    /// Whether networks reach such as there are, with `network` among them. One that is in force
+    /// already stays so at a start, whatever has become of those that it reaches: it just does not
+    /// reach them.
+    fn check_reaches(&self, network: &Network) -> Result<(), Failure> {
+        let all = self.0.networks.iter().map(|entry| &**entry.network());
+        let others = all.filter(|other| other.name != network.name);
+        first_problem(check_reaches(others.chain([network]).collect::<Vec<_>>()))
+    }
+
     /// Puts a network of the API into force or, where it can't be, aside. Returns why it can't.
     fn put_or_suspend(&mut self, network: Network) -> Option<String> {
         let why = self.put_made(&network).err()?.message;
@@ -289,7 +306,11 @@ fn check_pool_of<'a>(
 
 /// Whether these networks can be in force together.
 fn check_together(networks: &[&Network]) -> Result<(), Failure> {
-    match check_networks(networks.iter().copied()).into_iter().next() {
+    first_problem(check_networks(networks.iter().copied()))
+}
+
+fn first_problem(problems: Vec<String>) -> Result<(), Failure> {
+    match problems.into_iter().next() {
         Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
         None => Ok(()),
     }
@@ -307,6 +328,12 @@ fn fixed(network: &Network) -> Failure {
         Reason::NetworkFixed,
         format!("network {} comes from the configuration file", network.name),
     )
+}
+
+fn reached(name: &str, by: &Network) -> Failure {
+    let by = &by.name;
+    let message = format!("network {name} is in `reaches` of network {by}: take it out first");
+    Failure::new(Reason::NetworkInUse, message)
 }
 
 fn in_use(name: &str, users: usize) -> Failure {

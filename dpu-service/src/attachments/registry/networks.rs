@@ -198,6 +198,7 @@ impl PooledNetwork {
             origin: self.origin,
             attachments,
             subnets: self.pools.iter().map(usage).collect(),
+            gateway: None,
         }
     }
 }

@@ -22,9 +22,17 @@ const fn tagged(vlan: u16) -> BridgeVlan {
     BridgeVlan { id: vlan, pvid: false, untagged: false }
 }
 
+/// The one VLAN of a port that is in no other.
+pub(super) const fn access_vlan(vlan: Option<u16>) -> BridgeVlan {
+    match vlan {
+        Some(vlan) => access(vlan),
+        None => access(UNTAGGED),
+    }
+}
+
 /// The VLANs of a pod's port.
 pub(super) fn port_vlans(settings: &PortSettings) -> Vec<BridgeVlan> {
-    let own = access(settings.vlan.unwrap_or(UNTAGGED));
+    let own = access_vlan(settings.vlan);
     std::iter::once(own).chain(settings.trunk.iter().copied().map(tagged)).collect()
 }
 

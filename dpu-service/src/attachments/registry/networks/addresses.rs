@@ -72,7 +72,7 @@ impl PooledNetworks {
         let pool = pool.ok_or_else(|| gone(network))?;
         let address =
             pool.request(id, address, now).map_err(|error| address_failure(network, &error))?;
-        Ok(lease(pool.spec(), address))
+        Ok(lease(network, pool.spec().cidr, address))
     }
 
     fn allocate(
@@ -86,7 +86,7 @@ impl PooledNetworks {
         let mut refusals = Vec::new();
         for pool in entry.pools.iter_mut().filter(|pool| of_family(&pool.spec().cidr)) {
             match pool.allocate(id, now) {
-                Ok(address) => return Ok(lease(pool.spec(), address)),
+                Ok(address) => return Ok(lease(network, pool.spec().cidr, address)),
                 Err(error @ AllocateError::Exhausted { .. }) => refusals.push(error.to_string()),
             }
         }
@@ -229,11 +229,11 @@ fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Fa
     )))
 }
 
-fn lease(subnet: &ipam::SubnetSpec, address: IpAddr) -> Lease {
-    let prefix = subnet.cidr.prefix();
+fn lease(network: &Network, subnet: IpNetwork, address: IpAddr) -> Lease {
     // A prefix length that the subnet has is one that its addresses can have.
-    let address = IpNetwork::new(address, prefix).unwrap_or_else(|_| address.into());
-    Lease { address, gateway: subnet.gateway }
+    let address = IpNetwork::new(address, subnet.prefix()).unwrap_or_else(|_| address.into());
+    let subnet = network.subnets.iter().find(|own| own.cidr == subnet);
+    Lease { address, gateway: subnet.and_then(|subnet| subnet.gateway) }
 }
 
 fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Failure {

@@ -1,0 +1,242 @@
+//! The links of gateways: veth pairs, of which one end is a port of the bridge, in the network's VLAN,
+//! and the other the DPU's own. So the bridge treats the gateway as it treats a pod, be it that it keeps
+//! VLANs apart or not, and the uplinks follow.
+//!
+//! A pair is known by the aliases of its ends, which name the network; one without, of which the making
+//! broke off, by its name. Its MAC address follows from the network's name, so that pods know the
+//! gateway again that was made anew.
+
+use std::collections::BTreeMap;
+
+use netlink::{BridgeVlan, Error, Family, Link, LinkChange, MacAddress, Rtnl, VethEnd, set_sysctl};
+
+use super::vlans::access_vlan;
+use crate::{
+    driver::Refused,
+    eswitch::gone_is_done,
+    fabric::{GatewayLink, GatewayLinks, GatewayPort},
+};
+
+/// What the aliases begin with.
+const OWN_ALIAS: &str = "dpu-offload gateway of ";
+const PORT_ALIAS: &str = "dpu-offload port to the gateway of ";
+
+/// What the names begin with.
+const OWN_PREFIX: &str = "gw-";
+const PORT_PREFIX: &str = "gp-";
+
+/// The longest rest of a name.
+const ROOM: usize = 12;
+
+/// Whether a link of that name is, or may be, an end of such a pair.
+pub(super) fn is_name(name: &str) -> bool {
+    name.starts_with(OWN_PREFIX) || name.starts_with(PORT_PREFIX)
+}
+
+/// The bridge, with all links as one look found them.
+pub(super) struct Gateways<'a> {
+    pub(super) bridge: u32,
+    pub(super) links: &'a [Link],
+    /// The VLANs of its ports. `None`: it keeps none apart.
+    pub(super) vlans: Option<&'a BTreeMap<u32, Vec<BridgeVlan>>>,
+}
+
+impl Gateways<'_> {
+    /// Gives these networks their pairs, and others none. The second of the two says whether anything
+    /// had to be changed.
+    pub(super) fn set(
+        &self,
+        rtnl: &mut Rtnl,
+        ports: &[GatewayPort],
+    ) -> Result<(GatewayLinks, bool), Refused> {
+        let mut has_changed = self.remove_others(rtnl, ports)? > 0;
+        let mut ensure = |port| {
+            let (link, is_changed) = self.ensure(rtnl, port)?;
+            has_changed |= is_changed;
+            Ok(link)
+        };
+        let links = ports.iter().map(&mut ensure).collect();
+        Ok((links, has_changed))
+    }
+
+    /// Deletes the pairs of networks that are not among `ports`, and returns how many there were.
+    fn remove_others(&self, rtnl: &mut Rtnl, ports: &[GatewayPort]) -> Result<usize, Refused> {
+        let is_wanted = |link: &Link| ports.iter().any(|port| own_name(&port.network) == link.name);
+        let surplus: Vec<_> =
+            self.links.iter().filter(|link| is_own_end(link) && !is_wanted(link)).collect();
+        for link in &surplus {
+            let deleted = gone_is_done(rtnl.delete_link(link.index));
+            deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
+        }
+        Ok(surplus.len())
+    }
+
+    /// Makes the pair of a network, or what is missing of it. The second of the two says whether
+    /// something was.
+    fn ensure(&self, rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(GatewayLink, bool), Refused> {
+        let name = own_name(&port.network);
+        let refused = |error| {
+            Refused::new(format!("make the gateway's link {name} of {}", port.network), error)
+        };
+        self.check_vlan(port)?;
+        let ends = self.ends(port)?;
+        if let Some((own, other)) = ends
+            && self.is_whole(port, own, other)
+        {
+            return Ok((link_of(port, own.index), false));
+        }
+        let (own, other) = match ends {
+            Some((own, other)) => (own.index, other.index),
+            None => make(rtnl, port).map_err(refused)?,
+        };
+        self.set_up(rtnl, port, own, other).map_err(refused)?;
+        Ok((link_of(port, own), true))
+    }
+
+    fn check_vlan(&self, port: &GatewayPort) -> Result<(), Refused> {
+        match port.vlan {
+            Some(vlan) if self.vlans.is_none() => Err(Refused::because(format!(
+                "network {} has VLAN {vlan}, and the bridge can't keep VLANs apart here",
+                port.network
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Both ends of the pair that there is.
+    fn ends(&self, port: &GatewayPort) -> Result<Option<(&Link, &Link)>, Refused> {
+        let name = own_name(&port.network);
+        let Some(own) = self.links.iter().find(|link| link.name == name) else { return Ok(None) };
+        let other = self.links.iter().find(|link| Some(link.index) == own.peer);
+        let is_ours = own.alias.as_ref().is_none_or(|alias| *alias == own_alias(&port.network));
+        match other.filter(|_| is_ours && own.kind.as_deref() == Some("veth")) {
+            Some(other) => Ok(Some((own, other))),
+            None => Err(Refused::because(format!(
+                "network {} needs the name {name} for its gateway's link, which another link has: \
+                 rename or delete it",
+                port.network
+            ))),
+        }
+    }
+
+    fn is_whole(&self, port: &GatewayPort, own: &Link, other: &Link) -> bool {
+        let is_good = |link: &Link, alias: String| {
+            link.is_up && link.mtu == port.mtu && link.alias.as_ref() == Some(&alias)
+        };
+        let has_vlans = self.vlans.is_none_or(|vlans| {
+            vlans.get(&other.index).map(Vec::as_slice) == Some(&[access_vlan(port.vlan)][..])
+        });
+        is_good(own, own_alias(&port.network))
+            && is_good(other, port_alias(&port.network))
+            && own.mac == Some(mac_of(&port.network))
+            && other.master == Some(self.bridge)
+            && has_vlans
+    }
+
+    /// Up comes last: until the port is in its own VLAN and no other, nothing passes.
+    fn set_up(
+        &self,
+        rtnl: &mut Rtnl,
+        port: &GatewayPort,
+        own: u32,
+        other: u32,
+    ) -> Result<(), Error> {
+        let (own_alias, port_alias) = (own_alias(&port.network), port_alias(&port.network));
+        let change = LinkChange::new().alias(&own_alias).mac(mac_of(&port.network)).mtu(port.mtu);
+        rtnl.change_link(own, &change)?;
+        rtnl.change_link(other, &LinkChange::new().alias(&port_alias).mtu(port.mtu))?;
+        rtnl.set_master(other, Some(self.bridge))?;
+        if self.vlans.is_some() {
+            super::BridgeFabric::set_vlans(rtnl, self.bridge, other, &[access_vlan(port.vlan)])?;
+        }
+        keep_port_silent(&port_name(&port.network));
+        rtnl.change_link(other, &LinkChange::new().up())?;
+        rtnl.change_link(own, &LinkChange::new().up())
+    }
+}
+
+fn make(rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(u32, u32), Error> {
+    let (own, other) = (own_name(&port.network), port_name(&port.network));
+    let own_end = VethEnd::new(own.as_str()).mac(mac_of(&port.network)).mtu(port.mtu);
+    rtnl.add_veth(&own_end, &VethEnd::new(other.as_str()).mtu(port.mtu))?;
+    let mut index_of = |name: &str| Ok(rtnl.link_by_name(name)?.unwrap_or_default().index);
+    Ok((index_of(&own)?, index_of(&other)?))
+}
+
+/// The bridge's end has nothing to say in the network.
+fn keep_port_silent(name: &str) {
+    if let Err(error) = set_sysctl(Family::V6, name, "disable_ipv6", "1") {
+        tracing::debug!(link = name, %error, "a port of the bridge has an IPv6 address of its own");
+    }
+}
+
+fn link_of(port: &GatewayPort, index: u32) -> GatewayLink {
+    let network = port.network.clone();
+    GatewayLink { index, name: own_name(&network), mac: mac_of(&network), network }
+}
+
+fn is_own_end(link: &Link) -> bool {
+    let is_ours = match &link.alias {
+        Some(alias) => alias.starts_with(OWN_ALIAS),
+        None => link.name.starts_with(OWN_PREFIX),
+    };
+    is_ours && link.kind.as_deref() == Some("veth")
+}
+
+fn own_alias(network: &str) -> String {
+    format!("{OWN_ALIAS}{network}")
+}
+
+fn port_alias(network: &str) -> String {
+    format!("{PORT_ALIAS}{network}")
+}
+
+fn own_name(network: &str) -> String {
+    format!("{OWN_PREFIX}{}", short(network))
+}
+
+fn port_name(network: &str) -> String {
+    format!("{PORT_PREFIX}{}", short(network))
+}
+
+/// The name itself where there is room for it.
+fn short(network: &str) -> String {
+    match network.len() {
+        0..=ROOM => network.to_owned(),
+        _ => format!("{:012x}", hash(network) >> 16),
+    }
+}
+
+/// Locally administered, and apart from those of pods, which begin with `allocation.mac_prefix`.
+fn mac_of(network: &str) -> MacAddress {
+    let [a, b, c, d, e, ..] = hash(network).to_be_bytes();
+    MacAddress([0x0e, a, b, c, d, e])
+}
+
+/// FNV-1a, which is the same in every release.
+fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_links_name_is_the_networks_where_there_is_room_and_always_fits() {
+        assert_eq!(own_name("blue"), "gw-blue");
+        assert_eq!(own_name("twelve-bytes"), "gw-twelve-bytes");
+        let long = ["a-network-of-a-long-name", "a-network-of-a-long-nama"].map(own_name);
+        assert!(long.iter().all(|name| name.len() == 15), "{long:?}");
+        assert_ne!(long[0], long[1]);
+        assert!(is_name(&long[0]) && is_name(&port_name("blue")) && !is_name("p0"));
+    }
+
+    #[test]
+    fn a_gateways_mac_address_stays_over_restarts_and_releases() {
+        assert_eq!(mac_of("blue").to_string(), "0e:c5:cc:d2:9b:c2");
+        assert_ne!(mac_of("green"), mac_of("blue"));
+        assert!(mac_of("green").is_unicast());
+    }
+}

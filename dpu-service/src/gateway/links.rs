@@ -1,0 +1,215 @@
+//! A gateway's addresses, routes and settings on the link that the fabric gave it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use bootstrap::Chain;
+use ipnetwork::IpNetwork;
+use netlink::{AddAddress, Error, Family, Route, Rtnl, set_sysctl, sysctl};
+
+use super::plan::{self, Plan};
+use crate::{driver::Refused, fabric::GatewayLink, model::Network};
+
+/// What the kernel does with packets on a gateway's link: it forwards them; it answers for the link's
+/// own addresses only, as another network may be in the same VLAN; it takes from there only what it would
+/// send there; and it takes no advice from routers.
+const SETTINGS: [(Family, &str, &str); 8] = [
+    (Family::V4, "forwarding", "1"),
+    (Family::V4, "arp_ignore", "1"),
+    (Family::V4, "arp_announce", "2"),
+    (Family::V4, "rp_filter", "1"),
+    (Family::V4, "send_redirects", "0"),
+    (Family::V6, "disable_ipv6", "0"),
+    (Family::V6, "accept_ra", "0"),
+    (Family::V6, "forwarding", "1"),
+];
+
+/// Has the kernel forward IPv6 by a link, whatever it does by others. Kernels before 6.17 don't know it.
+const FORCE_FORWARDING: &str = "force_forwarding";
+
+/// The links of all gateways.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    socket: Option<Rtnl>,
+    /// Those that have their settings, by index: of one that was made anew it is another.
+    set_up: BTreeSet<u32>,
+}
+
+/// How a pass over the links went.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// What concerns all, one sentence each.
+    pub(super) problems: Vec<String>,
+    /// What concerns one network.
+    pub(super) problems_of: Vec<(String, String)>,
+    /// What was put right that had been in place before.
+    pub(super) mended: Vec<String>,
+}
+
+impl Links {
+    /// Gives each link its addresses, routes and settings, and the uplinks theirs.
+    pub(super) fn settle(
+        &mut self,
+        plan: &Plan,
+        links: &[GatewayLink],
+        uplinks: &[String],
+        is_thorough: bool,
+    ) -> Result<Settled, Refused> {
+        let has = addresses_by_link(open(&mut self.socket)?)?;
+        self.set_up.retain(|index| links.iter().any(|link| link.index == *index));
+        let mut settled = Settled::default();
+        for network in plan.networks() {
+            let Some(link) = links.iter().find(|link| link.network == network.name) else {
+                continue;
+            };
+            let has = has.get(&link.index).map_or(&[][..], Vec::as_slice);
+            if let Err(refused) = self.settle_one(network, link, has, is_thorough, &mut settled) {
+                let told = format!("network {}: {}", network.name, Chain(&refused));
+                settled.problems_of.push((network.name.clone(), told));
+            }
+        }
+        let has_v6 = plan.networks().any(|network| has_ipv6(network));
+        settled.problems = uplinks.iter().filter_map(|uplink| problem_of_uplink(uplink)).collect();
+        settled.problems.extend(has_v6.then(|| problem_of_ipv6(links)).flatten());
+        Ok(settled)
+    }
+
+    fn settle_one(
+        &mut self,
+        network: &Network,
+        link: &GatewayLink,
+        has: &[IpNetwork],
+        is_thorough: bool,
+        settled: &mut Settled,
+    ) -> Result<(), Refused> {
+        let is_new = !self.set_up.contains(&link.index);
+        if is_new || is_thorough {
+            let refused = |error| Refused::new(format!("set up {}", link.name), error);
+            set_all(&link.name).map_err(refused)?;
+        }
+        let has_changed = settle_addresses(open(&mut self.socket)?, network, link, has)?;
+        self.set_up.insert(link.index);
+        if has_changed && !is_new {
+            let told = format!("network {}: its gateway's addresses were put back", network.name);
+            settled.mended.push(told);
+        }
+        Ok(())
+    }
+
+    /// Has the uplinks forward as the kernel has all links do: there is no gateway any more.
+    pub(super) fn forget(&mut self, uplinks: &[String]) {
+        self.set_up.clear();
+        for uplink in uplinks {
+            let usual = sysctl(Family::V4, "all", "forwarding");
+            let restored =
+                usual.and_then(|usual| set_sysctl(Family::V4, uplink, "forwarding", &usual));
+            let unforced = set_sysctl(Family::V6, uplink, FORCE_FORWARDING, "0");
+            for error in [restored.err(), unforced.err()].into_iter().flatten() {
+                tracing::debug!(uplink, %error, "an uplink may go on forwarding");
+            }
+        }
+    }
+}
+
+fn open(socket: &mut Option<Rtnl>) -> Result<&mut Rtnl, Refused> {
+    if let Some(open) = socket {
+        return Ok(open);
+    }
+    let opened = Rtnl::open().map_err(|error| Refused::new("ask the kernel", error))?;
+    Ok(socket.insert(opened))
+}
+
+fn addresses_by_link(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, Vec<IpNetwork>>, Refused> {
+    let all = rtnl.all_addresses();
+    let all = all.map_err(|error| Refused::new("ask the kernel for addresses", error))?;
+    let mut by_link: BTreeMap<u32, Vec<IpNetwork>> = BTreeMap::new();
+    for (index, address) in all {
+        by_link.entry(index).or_default().push(address);
+    }
+    Ok(by_link)
+}
+
+/// Says whether an address was missing.
+fn settle_addresses(
+    rtnl: &mut Rtnl,
+    network: &Network,
+    link: &GatewayLink,
+    has: &[IpNetwork],
+) -> Result<bool, Refused> {
+    let refused = |error| Refused::new(format!("give {} its addresses", link.name), error);
+    let wanted = plan::addresses(network);
+    let missing: Vec<_> = wanted.iter().filter(|address| !has.contains(address)).collect();
+    let surplus =
+        has.iter().filter(|address| !wanted.contains(address) && !is_kernels(address.ip()));
+    for address in surplus {
+        rtnl.delete_address(link.index, *address).map_err(refused)?;
+    }
+    for address in &missing {
+        added(rtnl.add_address(link.index, AddAddress::new(**address))).map_err(refused)?;
+    }
+    for destination in plan::routes(network) {
+        added(rtnl.add_route(&Route::new(destination, link.index))).map_err(refused)?;
+    }
+    Ok(!missing.is_empty())
+}
+
+fn set_all(link: &str) -> Result<(), Error> {
+    for (family, key, value) in SETTINGS {
+        set_sysctl(family, link, key, value)?;
+    }
+    force_ipv6(link)
+}
+
+fn force_ipv6(link: &str) -> Result<(), Error> {
+    match set_sysctl(Family::V6, link, FORCE_FORWARDING, "1") {
+        Err(error) if error.is_not_found() => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn added(outcome: Result<(), Error>) -> Result<(), Error> {
+    match outcome {
+        Err(error) if error.is_exists() => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Whether the kernel itself makes such an address of the link's MAC address, in whose middle it puts
+/// two bytes.
+fn is_kernels(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V6(v6) => v6.is_unicast_link_local() && v6.octets()[11..13] == [0xff, 0xfe],
+        IpAddr::V4(_) => false,
+    }
+}
+
+fn has_ipv6(network: &Network) -> bool {
+    network.subnets.iter().any(|subnet| subnet.cidr.is_ipv6() && subnet.gateway.is_some())
+}
+
+/// What comes back by an uplink is forwarded by the uplink's own setting. Of IPv6 it is left a host, which
+/// takes its routes from routers, as far as the kernel can tell the two apart.
+fn problem_of_uplink(uplink: &str) -> Option<String> {
+    let forwards =
+        set_sysctl(Family::V4, uplink, "forwarding", "1").and_then(|()| force_ipv6(uplink));
+    let why = match forwards {
+        Ok(()) => return None,
+        Err(error) if error.is_not_found() => "there is no such link".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Some(format!("gateway.uplinks holds {uplink}, by which this DPU can't forward: {why}"))
+}
+
+fn problem_of_ipv6(links: &[GatewayLink]) -> Option<String> {
+    let link = links.first()?;
+    let is_forced = sysctl(Family::V6, &link.name, FORCE_FORWARDING).is_ok_and(|set| set == "1");
+    let is_global = sysctl(Family::V6, "all", "forwarding").is_ok_and(|set| set == "1");
+    (!is_forced && !is_global).then(|| {
+        "gateways answer, but do not forward IPv6: this kernel forwards it only where \
+         net.ipv6.conf.all.forwarding is 1; set that, and accept_ra to 2 on links of this DPU that take \
+         their routes from routers"
+            .to_owned()
+    })
+}

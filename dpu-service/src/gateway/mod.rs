@@ -1,0 +1,298 @@
+//! This DPU as the gateway of networks that say `gateway_mode = "dpu"`.
+//!
+//! [`Gateways`] is the one door: a pass makes the kernel agree with the networks there are, and the
+//! rest of the room is what it does so with.
+//!
+//! | files | what they are |
+//! | --- | --- |
+//! | `plan` | what follows from the networks: links, addresses, the table of nftables; pure |
+//! | `links` | a gateway's addresses, routes and settings on the link that the fabric gave it |
+//! | `table` | the one table of nftables that is ours, and whether a stranger has changed it |
+//! | `watch` | the notice of every change of nftables |
+//! | `others` | whether somebody else answers a gateway's address |
+//! | `settings` | the section of the configuration |
+//!
+//! Who may race, and what orders them: passes, which the reconciler makes, every change of networks and
+//! every change of nftables by anybody. A pass is made under one lock, which it takes before it asks
+//! for the networks: so the last pass has the latest of them. Whoever changes networks holds their lock
+//! meanwhile; the registry is asked within a pass, and never the other way round. What is shown has a
+//! lock of its own, never held across an await nor while another is taken. Attach and detach take
+//! neither.
+//!
+//! All of it stays when the service stops: pods go on. Nothing is recorded: what is there is known by
+//! the names and aliases of the links, and by the name of the table.
+
+mod links;
+mod others;
+mod plan;
+mod settings;
+mod table;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bootstrap::Chain;
+use ipnetwork::IpNetwork;
+use netlink::{LinkEvent, MacAddress, Probe};
+use tokio::{sync::Notify, task::spawn_blocking};
+
+pub(crate) use others::watch_for_others;
+pub(crate) use settings::GatewaySettings;
+pub(crate) use watch::follow;
+
+use crate::{driver::Refused, fabric::GatewayLink, model::Network, programmer::Programmer};
+use links::{Links, Settled};
+use others::Asked;
+use plan::Plan;
+use table::OurTable;
+
+/// This DPU as the gateway of a network, as operators see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatewayView {
+    /// The name of its link. Empty: it could not be made.
+    pub link: String,
+    /// The addresses that it answers.
+    pub addresses: Vec<IpNetwork>,
+    /// What is not as it should be, one sentence each.
+    pub problems: Vec<String>,
+}
+
+/// What a pass has put right that nobody had asked for, one sentence each.
+pub(crate) type Mended = Vec<String>;
+
+/// The gateways of this DPU.
+#[derive(Debug)]
+pub(crate) struct Gateways {
+    settings: GatewaySettings,
+    /// Held for a pass.
+    work: Arc<tokio::sync::Mutex<Work>>,
+    shown: Mutex<Shown>,
+    /// There are gateways that were not there before.
+    news: Notify,
+}
+
+/// What passes work with, and what the latest of them left.
+#[derive(Debug)]
+struct Work {
+    programmer: Programmer,
+    uplinks: Vec<String>,
+    links: Links,
+    table: OurTable,
+    /// There was no gateway at the latest pass, and nothing is left of any.
+    is_clear: bool,
+}
+
+/// How the latest pass found all.
+#[derive(Debug, Default)]
+struct Shown {
+    gateways: BTreeMap<String, GatewayView>,
+    /// What concerns all of them.
+    problems: Vec<String>,
+    /// The addresses that they answer, each with its network.
+    answered: Vec<(String, Probe)>,
+    asked: Asked,
+}
+
+impl Shown {
+    fn due(&mut self) -> Vec<Probe> {
+        self.asked.due(&self.answered)
+    }
+
+    /// Returns what was put right.
+    fn take_over(&mut self, settled: Settled) -> Mended {
+        self.problems.extend(settled.problems);
+        for (network, problem) in settled.problems_of {
+            self.gateways.entry(network).or_default().problems.push(problem);
+        }
+        settled.mended
+    }
+
+    fn all_problems(&self) -> Vec<String> {
+        let of_gateways = self.gateways.values().flat_map(|gateway| &gateway.problems).cloned();
+        let others = self.answered.iter();
+        let others = others.filter_map(|(network, probe)| self.asked.problem_of(network, probe));
+        self.problems.iter().cloned().chain(of_gateways).chain(others).collect()
+    }
+}
+
+impl Gateways {
+    pub(crate) fn new(programmer: Programmer, settings: GatewaySettings) -> Self {
+        let work = Work {
+            programmer,
+            uplinks: settings.uplinks.clone(),
+            links: Links::default(),
+            table: OurTable::default(),
+            is_clear: false,
+        };
+        Self { settings, work: Arc::new(work.into()), shown: Mutex::default(), news: Notify::new() }
+    }
+
+    /// Why this DPU can't be the gateway of the network as it wants, one sentence.
+    pub(crate) fn problem_of(&self, network: &Network, has_fabric: bool) -> Option<String> {
+        self.settings.check_network(network, has_fabric)
+    }
+
+    /// Whether an event is about an uplink, which has to forward whenever it comes.
+    pub(crate) fn concerns(&self, event: &LinkEvent) -> bool {
+        match event {
+            LinkEvent::Changed(link) => self.settings.uplinks.contains(&link.name),
+            LinkEvent::Gone { name, .. } => self.settings.uplinks.contains(name),
+            LinkEvent::Missed => false,
+        }
+    }
+
+    /// Makes the kernel agree with these networks, which are asked for when it begins.
+    pub(crate) async fn reconcile(
+        &self,
+        networks: impl FnOnce() -> Vec<Arc<Network>>,
+        is_thorough: bool,
+    ) -> Mended {
+        let mut work = Arc::clone(&self.work).lock_owned().await;
+        let plan = Plan::of(networks());
+        if plan.is_empty() && work.is_clear {
+            return Mended::new();
+        }
+        let pass = spawn_blocking(move || work.pass(&plan, is_thorough)).await;
+        let (shown, mended) = pass.unwrap_or_else(|error| {
+            std::panic::resume_unwind(error.into_panic());
+        });
+        self.show(shown);
+        mended
+    }
+
+    /// The gateway of a network. `None`: it is somebody else's, or not there yet.
+    pub(crate) fn view(&self, network: &str) -> Option<GatewayView> {
+        let shown = self.shown();
+        let mut view = shown.gateways.get(network).cloned()?;
+        let own = shown.answered.iter().filter(|(of, _)| of == network);
+        view.problems.extend(own.filter_map(|(_, probe)| shown.asked.problem_of(network, probe)));
+        Some(view)
+    }
+
+    /// What is not as it should be, one sentence each.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.shown().all_problems()
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there are gateways that were not there before.
+    async fn are_new(&self) {
+        self.news.notified().await;
+    }
+
+    fn show(&self, next: Shown) {
+        let has_news = self.change(|shown| {
+            let asked = std::mem::take(&mut shown.asked);
+            let has_news = next.answered.iter().any(|one| !shown.answered.contains(one));
+            *shown = Shown { asked, ..next };
+            has_news
+        });
+        if has_news {
+            self.news.notify_one();
+        }
+    }
+
+    fn note_others(&self, asked: &[Probe], found: &[(Probe, MacAddress)]) {
+        self.change(|shown| shown.asked.note(asked, found));
+    }
+
+    /// Problems that are new by it are told, once.
+    fn change<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
+        let mut shown = self.shown();
+        let before = shown.all_problems();
+        let outcome = change(&mut shown);
+        for problem in shown.all_problems().iter().filter(|problem| !before.contains(problem)) {
+            tracing::error!("{problem}");
+        }
+        outcome
+    }
+}
+
+impl Work {
+    fn pass(&mut self, plan: &Plan, is_thorough: bool) -> (Shown, Mended) {
+        if plan.is_empty() {
+            return self.clear();
+        }
+        self.is_clear = false;
+        let mut shown = Shown::default();
+        let mut mended = Mended::new();
+        let made = self.make_links(plan, &mut shown);
+        match self.links.settle(plan, &made, &self.uplinks, is_thorough) {
+            Ok(settled) => mended.extend(shown.take_over(settled)),
+            Err(refused) => {
+                shown.problems.push(told("give the gateways their addresses", &refused));
+            }
+        }
+        let bridged = self.programmer.bridged_as();
+        match self.table.put(plan.table(&made, &self.uplinks, bridged.as_deref())) {
+            Ok(is_mended) => {
+                mended.extend(is_mended.then(|| "the table of nftables was put back".to_owned()));
+            }
+            Err(refused) => shown.problems.push(told("set the rules of the gateways", &refused)),
+        }
+        (shown, mended)
+    }
+
+    /// The links that could be made; what could not is shown.
+    fn make_links(&self, plan: &Plan, shown: &mut Shown) -> Vec<GatewayLink> {
+        let links = match self.programmer.set_gateways(&plan.ports()) {
+            Ok(links) => links,
+            Err(refused) => {
+                shown.problems.push(told("make the gateways' links", &refused));
+                return Vec::new();
+            }
+        };
+        let mut made = Vec::new();
+        for (network, link) in plan.networks().zip(links) {
+            let view = shown.gateways.entry(network.name.clone()).or_default();
+            match link {
+                Ok(link) => {
+                    view.link.clone_from(&link.name);
+                    view.addresses = plan::addresses(network);
+                    let answered = view.addresses.iter().map(|address| Probe {
+                        link: link.index,
+                        mac: link.mac,
+                        address: address.ip(),
+                    });
+                    shown.answered.extend(answered.map(|probe| (network.name.clone(), probe)));
+                    made.push(link);
+                }
+                Err(refused) => view.problems.push(Chain(&refused).to_string()),
+            }
+        }
+        made
+    }
+
+    /// Takes all away that an earlier pass, or an earlier life of the service, has left.
+    fn clear(&mut self) -> (Shown, Mended) {
+        let links = self.programmer.set_gateways(&[]);
+        let table = self.table.remove();
+        let mut shown = Shown::default();
+        match (links, table) {
+            (Ok(_), Ok(was_there)) => {
+                if was_there {
+                    self.links.forget(&self.uplinks);
+                }
+                self.is_clear = true;
+            }
+            // Who may not ask has never made anything, and there may be no nftables at all.
+            (Ok(_), Err(refused)) => {
+                tracing::debug!(reason = %Chain(&refused), "nftables can't be asked");
+            }
+            (Err(refused), _) => {
+                shown.problems.push(told("take the gateways' links away", &refused));
+            }
+        }
+        (shown, Mended::new())
+    }
+}
+
+fn told(doing: &str, refused: &Refused) -> String {
+    format!("this DPU can't {doing}: {}", Chain(refused))
+}

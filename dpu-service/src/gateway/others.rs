@@ -1,0 +1,116 @@
+//! Whether somebody else answers a gateway's address: then pods reach now the one, now the other. It is
+//! told, and nothing more: who is right, the DPU can't know.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+
+use bootstrap::Chain;
+use netlink::{MacAddress, Probe, who_else_has};
+use tokio::{
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::Gateways;
+use crate::attachments::Engine;
+
+/// How long answers are waited for.
+const PATIENCE: Duration = Duration::from_millis(600);
+
+/// How often those are asked for again that somebody else has answered.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Asks for the addresses of each gateway that is new, and again for those that somebody else answers.
+/// Ends never.
+pub(crate) async fn watch_for_others(engine: Arc<Engine>) {
+    let mut again = interval(AGAIN);
+    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = again.tick() => {}
+            () = engine.gateways().are_new() => {}
+        }
+        engine.gateways().look_for_others().await;
+    }
+}
+
+/// What has been asked for, each with those who answered.
+#[derive(Debug, Default)]
+pub(super) struct Asked(BTreeMap<(u32, IpAddr), Vec<MacAddress>>);
+
+impl Asked {
+    /// Of these addresses those to be asked for now. The others are forgotten.
+    pub(super) fn due(&mut self, all: &[(String, Probe)]) -> Vec<Probe> {
+        let probes: Vec<_> = all.iter().map(|(_, probe)| *probe).collect();
+        self.0.retain(|key, _| probes.iter().any(|probe| key_of(probe) == *key));
+        let is_due = |probe: &Probe| self.0.get(&key_of(probe)).is_none_or(|who| !who.is_empty());
+        probes.into_iter().filter(is_due).collect()
+    }
+
+    pub(super) fn note(&mut self, asked: &[Probe], found: &[(Probe, MacAddress)]) {
+        for probe in asked {
+            let who = found.iter().filter(|(of, _)| of == probe).map(|(_, mac)| *mac);
+            self.0.insert(key_of(probe), who.collect());
+        }
+    }
+
+    /// One sentence for each address that somebody else answers.
+    pub(super) fn problem_of(&self, network: &str, probe: &Probe) -> Option<String> {
+        let who = self.0.get(&key_of(probe)).filter(|who| !who.is_empty())?;
+        let who: Vec<_> = who.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "network {network}: {} answers its gateway's address {}, which this DPU answers, too: take \
+             the address from the one, or set gateway_mode = \"router\"",
+            who.join(", "),
+            probe.address
+        ))
+    }
+}
+
+fn key_of(probe: &Probe) -> (u32, IpAddr) {
+    (probe.link, probe.address)
+}
+
+impl Gateways {
+    async fn look_for_others(&self) {
+        let due = self.shown().due();
+        if due.is_empty() {
+            return;
+        }
+        let asked = due.clone();
+        let found = spawn_blocking(move || who_else_has(&asked, PATIENCE)).await;
+        match found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
+            Ok(found) => self.note_others(&due, &found),
+            Err(error) => {
+                tracing::warn!(reason = %Chain(&error), "nobody can be asked for gateways' addresses");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(link: u32) -> Probe {
+        Probe { link, mac: MacAddress([2; 6]), address: [10, 0, 0, 1].into() }
+    }
+
+    #[test]
+    fn an_address_is_asked_for_once_and_again_only_while_somebody_else_answers() {
+        let all = [("blue".to_owned(), probe(1)), ("green".to_owned(), probe(2))];
+        let mut asked = Asked::default();
+        assert_eq!(asked.due(&all), [probe(1), probe(2)]);
+        asked.note(&[probe(1), probe(2)], &[(probe(2), MacAddress([4; 6]))]);
+        assert_eq!(asked.due(&all), [probe(2)]);
+        assert_eq!(asked.problem_of("blue", &probe(1)), None);
+        let told = asked.problem_of("green", &probe(2)).unwrap();
+        assert!(
+            told.contains("04:04:04:04:04:04 answers its gateway's address 10.0.0.1"),
+            "{told}"
+        );
+        asked.note(&[probe(2)], &[]);
+        assert!(asked.due(&all).is_empty());
+        assert!(asked.due(&all[..1]).is_empty());
+        assert_eq!(asked.due(&all), [probe(2)], "it was away, and so is new");
+    }
+}

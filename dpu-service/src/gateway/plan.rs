@@ -1,0 +1,187 @@
+//! What follows from the networks: pure, and made anew whenever it is asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ipnetwork::IpNetwork;
+use netlink::nftables::{Chain, Hook, LinkName, Set, Table, Term};
+
+use crate::{
+    fabric::{GatewayLink, GatewayPort},
+    model::{GatewayMode, Network, Subnet},
+};
+
+/// The one table of nftables that is ours.
+pub(super) const TABLE: &str = "dpu-offload";
+
+/// The prefix length of link-local addresses.
+const LINK_LOCAL_PREFIX: u8 = 64;
+
+// Protocols that the gateway answers itself.
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// The networks whose gateway is this DPU, in the order of their names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan(Vec<Arc<Network>>);
+
+impl Plan {
+    pub(super) fn of(networks: impl IntoIterator<Item = Arc<Network>>) -> Self {
+        let is_ours = |network: &Arc<Network>| network.gateway_mode == GatewayMode::Dpu;
+        Self(networks.into_iter().filter(is_ours).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
+        self.0.iter()
+    }
+
+    /// What it wants of the fabric.
+    pub(super) fn ports(&self) -> Vec<GatewayPort> {
+        let port = |network: &Arc<Network>| GatewayPort {
+            network: network.name.clone(),
+            vlan: network.vlan,
+            mtu: network.mtu,
+        };
+        self.0.iter().map(port).collect()
+    }
+
+    /// The table, with those of the links that there are. Packets that pass between the fabric's ports
+    /// are seen as `bridged`, if they are seen.
+    pub(super) fn table(
+        &self,
+        links: &[GatewayLink],
+        uplinks: &[String],
+        bridged: Option<&str>,
+    ) -> Table {
+        let names: BTreeMap<&str, LinkName> =
+            links.iter().map(|link| (link.network.as_str(), LinkName::new(&link.name))).collect();
+        let translated = self.0.iter().filter(|network| network.nat);
+        // One that is an uplink has packets of its own, whose connections are to be known.
+        let bridged = bridged.filter(|link| !uplinks.iter().any(|uplink| uplink == link));
+        let sets = vec![
+            Set::of_links(c"bridged", bridged.map(LinkName::new)),
+            Set::of_links(c"gateways", names.values().copied()),
+            Set::of_links(c"uplinks", uplinks.iter().map(|uplink| LinkName::new(uplink))),
+            Set::of_links(
+                c"translated",
+                translated.filter_map(|network| names.get(network.name.as_str()).copied()),
+            ),
+            Set::of_pairs(c"reaches", self.pairs(&names)),
+        ];
+        Table::new(TABLE, sets, chains())
+    }
+
+    /// Each network with itself, for a gateway leads from subnet to subnet, and with those that it names.
+    fn pairs(&self, names: &BTreeMap<&str, LinkName>) -> BTreeSet<(LinkName, LinkName)> {
+        let pairs_of = |network: &Arc<Network>| {
+            let targets =
+                network.reaches.iter().chain([&network.name]).cloned().collect::<Vec<_>>();
+            let from = names.get(network.name.as_str()).copied();
+            let to = targets.into_iter().filter_map(|target| names.get(target.as_str()).copied());
+            let pairs: Vec<_> = to.filter_map(|to| Some((from?, to))).collect();
+            pairs
+        };
+        self.0.iter().flat_map(pairs_of).collect()
+    }
+}
+
+/// What concerns no gateway passes all of them as if they were not there.
+fn chains() -> Vec<Chain> {
+    let known = || vec![Term::OfKnownConnection, Term::Accept];
+    let own = |protocol| vec![Term::From(c"gateways"), Term::Protocol(protocol), Term::Accept];
+    // Pods meet their gateway, and nothing else of this DPU.
+    let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(c"gateways"), Term::Drop]];
+    let forward = vec![
+        known(),
+        vec![Term::From(c"gateways"), Term::To(c"uplinks"), Term::Accept],
+        vec![Term::From(c"uplinks"), Term::To(c"gateways"), Term::Accept],
+        vec![Term::Between(c"reaches"), Term::Accept],
+        vec![Term::From(c"gateways"), Term::Drop],
+        vec![Term::To(c"gateways"), Term::Drop],
+    ];
+    let leaving = vec![vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]];
+    // The bridge may show the packet filter what passes it, pods' packets to the gateway among them. Were
+    // their connections tracked there, before the gateway, it would be too late to translate them here.
+    let bridged = vec![vec![Term::From(c"bridged"), Term::Untracked]];
+    vec![
+        Chain { name: c"bridged", hook: Hook::BeforeTracking, rules: bridged },
+        Chain { name: c"input", hook: Hook::Input, rules: input },
+        Chain { name: c"forward", hook: Hook::Forward, rules: forward },
+        Chain { name: c"leaving", hook: Hook::SourceTranslation, rules: leaving },
+    ]
+}
+
+/// The addresses that the gateway of a network answers, with the prefixes that they have on its link.
+pub(super) fn addresses(network: &Network) -> Vec<IpNetwork> {
+    let address = |subnet: &Subnet| {
+        let gateway = subnet.gateway?;
+        let length = if is_link_local(gateway) { LINK_LOCAL_PREFIX } else { subnet.cidr.prefix() };
+        IpNetwork::new(gateway, length).ok()
+    };
+    let addresses: BTreeSet<_> = network.subnets.iter().filter_map(address).collect();
+    addresses.into_iter().collect()
+}
+
+/// The subnets that no address of the gateway leads to, as it is link-local.
+pub(super) fn routes(network: &Network) -> impl Iterator<Item = IpNetwork> {
+    let subnets = network.subnets.iter();
+    subnets.filter(|subnet| subnet.gateway.is_some_and(is_link_local)).map(|subnet| subnet.cidr)
+}
+
+/// Whether it is an address that routers of IPv6 have on each link.
+pub(super) const fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(name: &str, rest: &str) -> Arc<Network> {
+        let text = format!("name = {name:?}\ngateway_mode = 'dpu'\n{rest}");
+        Arc::new(toml::from_str(&text).unwrap())
+    }
+
+    fn link(network: &str) -> GatewayLink {
+        let (name, mac) = (format!("gw-{network}"), netlink::MacAddress([2; 6]));
+        GatewayLink { network: network.into(), index: 7, name, mac }
+    }
+
+    #[test]
+    fn only_networks_whose_gateway_is_this_dpu_get_a_link() {
+        let other = Arc::new(toml::from_str("name = 'red'").unwrap());
+        let plan = Plan::of([network("blue", "vlan = 7\nmtu = 1400"), other]);
+        let port = GatewayPort { network: "blue".into(), vlan: Some(7), mtu: 1400 };
+        assert_eq!(plan.ports(), [port]);
+    }
+
+    #[test]
+    fn networks_reach_themselves_and_those_that_they_name_if_there_is_a_link() {
+        let blue = network("blue", "reaches = ['green', 'gone']");
+        let plan = Plan::of([blue, network("green", ""), network("none", "")]);
+        let links = [link("blue"), link("green")];
+        let names = |text| LinkName::new(text);
+        let by_name = links.iter().map(|link| (link.network.as_str(), names(&link.name)));
+        let (blue, green) = (names("gw-blue"), names("gw-green"));
+        let expected = [(blue, blue), (blue, green), (green, green)];
+        assert_eq!(plan.pairs(&by_name.collect()), expected.into());
+    }
+
+    #[test]
+    fn a_link_local_gateway_has_a_prefix_and_a_route_of_its_own() {
+        let subnets = "subnets = [{ cidr = '10.1.0.0/16', gateway = '10.1.0.1' },
+                       { cidr = 'fd00:1::/64', gateway = 'fe80::1' }, { cidr = '10.2.0.0/16' }]";
+        let blue = network("blue", subnets);
+        let texts: Vec<_> = addresses(&blue).iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["10.1.0.1/16", "fe80::1/64"]);
+        let routes: Vec<_> = routes(&blue).map(|route| route.to_string()).collect();
+        assert_eq!(routes, ["fd00:1::/64"]);
+    }
+}

@@ -1,0 +1,89 @@
+//! Where networks lead whose gateway is this DPU: the section of the configuration, and what makes sense
+//! with it.
+
+use offload_proto::form::is_interface_name;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    drivers::FabricSettings,
+    model::{GatewayMode, Network},
+    twice::twice,
+};
+
+/// The section.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewaySettings {
+    /// The DPU's own links that lead outside, with addresses and routes that somebody else gave them.
+    pub uplinks: Vec<String>,
+}
+
+impl GatewaySettings {
+    /// What makes no sense in the section, one sentence each.
+    pub(crate) fn check(&self, fabric: &FabricSettings) -> Vec<String> {
+        let check = |name: &String| {
+            let why = if !is_interface_name(name) {
+                "which can't name an interface: use 1 to 15 visible characters without / : and %"
+            } else if fabric.uplinks.contains(name) {
+                "which fabric.uplinks makes a port of the bridge: ports have no addresses; name a link \
+                 that has"
+            } else {
+                return None;
+            };
+            Some(format!("gateway.uplinks holds {name:?}, {why}"))
+        };
+        let mut problems: Vec<_> = self.uplinks.iter().filter_map(check).collect();
+        let names = self.uplinks.iter().map(String::as_str);
+        problems.extend(twice(names).map(|name| format!("gateway.uplinks holds {name:?} twice")));
+        problems
+    }
+
+    /// Why this DPU can't be the gateway of the network as it wants, one sentence.
+    pub(crate) fn check_network(&self, network: &Network, has_fabric: bool) -> Option<String> {
+        if network.gateway_mode == GatewayMode::Router {
+            return None;
+        }
+        let why = if !has_fabric {
+            "gateway_mode = \"dpu\" needs a fabric, and fabric.driver is \"none\""
+        } else if network.nat && self.uplinks.is_empty() {
+            "nat = true needs an uplink: name the DPU's links that lead outside in gateway.uplinks"
+        } else {
+            return None;
+        };
+        Some(format!("network {:?}: {why}", network.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(uplinks: &[&str]) -> GatewaySettings {
+        GatewaySettings { uplinks: uplinks.iter().map(ToString::to_string).collect() }
+    }
+
+    #[test]
+    fn uplinks_are_links_with_addresses_of_their_own() {
+        let fabric = FabricSettings { uplinks: vec!["p0".into()], ..FabricSettings::default() };
+        assert_eq!(settings(&["p1", "p2"]).check(&fabric), [""; 0]);
+        let told = settings(&["p0", "a/b", "p1", "p1"]).check(&fabric);
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("\"p0\", which fabric.uplinks makes a port"), "{told:?}");
+        assert!(told[1].contains("\"a/b\", which can't name an interface"), "{told:?}");
+        assert!(told[2].contains("holds \"p1\" twice"), "{told:?}");
+    }
+
+    #[test]
+    fn translation_needs_an_uplink_and_a_gateway_a_fabric() {
+        let network = |nat: bool| {
+            let text = format!("name = 'blue'\ngateway_mode = 'dpu'\nnat = {nat}");
+            toml::from_str::<Network>(&text).unwrap()
+        };
+        assert_eq!(settings(&[]).check_network(&network(false), true), None);
+        assert_eq!(settings(&["p1"]).check_network(&network(true), true), None);
+        let told = settings(&[]).check_network(&network(true), true).unwrap();
+        assert!(told.contains("network \"blue\": nat = true needs an uplink"), "{told}");
+        let told = settings(&[]).check_network(&network(false), false).unwrap();
+        assert!(told.contains("needs a fabric"), "{told}");
+    }
+}

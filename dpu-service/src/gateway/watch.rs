@@ -1,0 +1,41 @@
+//! Watches nftables: whoever flushes it takes our table with it.
+
+use std::{sync::Arc, time::Duration};
+
+use bootstrap::Chain;
+use netlink::{Netns, nftables::NftablesMonitor};
+use tokio::time::{sleep, timeout};
+
+use crate::{attachments::Engine, driver::Refused};
+
+/// How long to wait before watching again after the watch failed.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Changes are looked into when there were none for so long, or after [`GATHER`]: others may make them
+/// by the dozen.
+const CALM: Duration = Duration::from_millis(50);
+const GATHER: Duration = Duration::from_millis(500);
+
+/// Has the gateways looked at whenever nftables has changed. Ends never.
+pub(crate) async fn follow(engine: Arc<Engine>) {
+    loop {
+        if let Err(error) = watch(&engine).await {
+            tracing::warn!(reason = %Chain(&error), "nftables is looked at every minute only");
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
+    let netns = Netns::current();
+    let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
+    let unwatchable = |error| Refused::new("watch nftables", error);
+    let mut monitor = NftablesMonitor::open(&netns).map_err(unwatchable)?;
+    loop {
+        monitor.next().await.map_err(unwatchable)?;
+        let calm =
+            async { while timeout(CALM, monitor.next()).await.is_ok_and(|told| told.is_ok()) {} };
+        let _ = timeout(GATHER, calm).await;
+        engine.networks().look_after_gateways(false).await;
+    }
+}

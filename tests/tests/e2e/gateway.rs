@@ -1,0 +1,321 @@
+//! The DPU as the gateway of networks: what its pods reach, what they don't, and that it stays so.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
+
+use e2e::{Lab, Netns, Settings, run, scenarios::pods::addresses, wait_for};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// `blue` reaches `green` and the outside with its own addresses, `nated` with the DPU's, `green` only
+/// the outside. `routed` has a link-local first hop.
+const NETWORKS: &str = r#"
+[gateway]
+uplinks = ["out"]
+
+[[network]]
+name = "blue"
+default = true
+gateway_mode = "dpu"
+reaches = ["green"]
+subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1" }, { cidr = "fd00:10:1::/64", gateway = "fd00:10:1::1" }]
+
+[[network]]
+name = "green"
+gateway_mode = "dpu"
+subnets = [{ cidr = "10.2.0.0/24", gateway = "10.2.0.1" }, { cidr = "fd00:10:2::/64", gateway = "fd00:10:2::1" }]
+
+[[network]]
+name = "nated"
+gateway_mode = "dpu"
+nat = true
+subnets = [{ cidr = "10.3.0.0/24", gateway = "10.3.0.1" }, { cidr = "fd00:10:3::/64", gateway = "fe80::1" }]
+"#;
+
+const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+const DPU_OUTSIDE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+fn settings() -> Settings {
+    Settings { networks: NETWORKS.into(), ..Settings::default() }
+}
+
+/// A lab whose DPU has the link `out`, with a host behind it that has routes to the subnets of `blue`.
+fn lab() -> (Lab, Netns) {
+    let lab = Lab::start(&settings());
+    let outside = Netns::new("outside");
+    let dpu = &lab.card.dpu;
+    dpu.ip(&[
+        "link",
+        "add",
+        "out",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "eth0",
+        "netns",
+        outside.name(),
+    ]);
+    for (netns, link, addresses) in [(&**dpu, "out", DPU_OUTSIDE), (&outside, "eth0", OUTSIDE)] {
+        netns.ip(&["addr", "add", &format!("{}/24", addresses[0]), "dev", link]);
+        netns.ip(&["addr", "add", &format!("{}/64", addresses[1]), "dev", link, "nodad"]);
+        netns.ip(&["link", "set", link, "up"]);
+    }
+    for (subnet, by) in [("10.1.0.0/16", DPU_OUTSIDE[0]), ("fd00:10:1::/64", DPU_OUTSIDE[1])] {
+        outside.ip(&["route", "add", subnet, "via", by]);
+    }
+    wait_for("gateways without problems", LIMIT, || {
+        let problems = problems(&lab);
+        problems.is_empty().then_some(())
+    });
+    (lab, outside)
+}
+
+fn problems(lab: &Lab) -> Vec<Value> {
+    let said = lab.operator().says(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_str(&said).unwrap();
+    status["problems"].as_array().unwrap().clone()
+}
+
+/// A new pod of that network, with its addresses of both families.
+fn pod(lab: &Lab, network: &str) -> (Netns, [String; 2]) {
+    let pod = Netns::new("pod");
+    let given = addresses(&lab.add(network, &pod, "eth0").result());
+    (pod, given.try_into().unwrap())
+}
+
+fn nft(netns: &Netns, arguments: &[&str]) -> String {
+    let output = run(netns.command("nft").args(arguments));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "nft {arguments:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The names of the tables of nftables, of whomever.
+fn tables(netns: &Netns) -> Vec<String> {
+    let listed: Value = serde_json::from_str(&nft(netns, &["-j", "list", "tables"])).unwrap();
+    let all = listed["nftables"].as_array().unwrap().iter();
+    all.filter_map(|object| Some(object["table"]["name"].as_str()?.to_owned())).collect()
+}
+
+/// The links that gateways have, or had, on the DPU.
+fn gateway_links(lab: &Lab) -> Vec<String> {
+    let links = lab.card.dpu.json("ip", &["link", "show"]);
+    let names = links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
+    names.filter(|name| name.starts_with("gw-") || name.starts_with("gp-")).collect()
+}
+
+#[track_caller]
+fn assert_reaches(pod: &Netns, addresses: &[&str]) {
+    for address in addresses {
+        assert!(pod.pings(address), "{} does not reach {address}", pod.name());
+    }
+}
+
+#[track_caller]
+fn assert_out_of_reach(pod: &Netns, addresses: &[&str]) {
+    for address in addresses {
+        let ping = ["-n", "-q", "-c", "1", "-W", "1", address];
+        let output = run(pod.command("ping").args(ping));
+        assert!(!output.status.success(), "{} reaches {address}", pod.name());
+    }
+}
+
+/// From which address a pod connects to the outside, as it is seen there.
+fn seen_outside(outside: &Netns, pod: &Netns, address: &str) -> String {
+    let enter = |netns: &Netns| netlink::Netns::open(&netns.path()).unwrap();
+    let listen = || TcpListener::bind((address, 0)).unwrap();
+    let listener = enter(outside).run(listen).unwrap();
+    let target = listener.local_addr().unwrap();
+    let connect = || TcpStream::connect_timeout(&target, LIMIT).unwrap();
+    let _connection = enter(pod).run(connect).unwrap();
+    listener.accept().unwrap().1.ip().to_string()
+}
+
+#[test]
+fn pods_reach_their_gateway_the_outside_and_what_their_network_names() {
+    let (lab, outside) = lab();
+    let (blue, of_blue) = pod(&lab, "blue");
+    let (green, of_green) = pod(&lab, "green");
+    let (nated, _) = pod(&lab, "nated");
+    assert_reaches(&blue, &["10.1.0.1", "fd00:10:1::1"]);
+    assert_reaches(&green, &["10.2.0.1", "fd00:10:2::1"]);
+    assert_reaches(&nated, &["10.3.0.1", "fe80::1%eth0"]);
+
+    assert_reaches(&blue, &OUTSIDE);
+    assert_reaches(&nated, &OUTSIDE);
+    for (family, address) in OUTSIDE.iter().enumerate() {
+        assert_eq!(seen_outside(&outside, &blue, address), of_blue[family]);
+        assert_eq!(seen_outside(&outside, &nated, address), DPU_OUTSIDE[family]);
+    }
+    assert_reaches(&outside, &[&of_blue[0], &of_blue[1]]);
+
+    assert_reaches(&blue, &[&of_green[0], &of_green[1]]);
+    assert_out_of_reach(&green, &[&of_blue[0], &of_blue[1]]);
+    assert_out_of_reach(&nated, &[&of_blue[0], &of_green[1]]);
+    lab.assert_invariants();
+
+    let shown = lab.operator().says(&["describe", "network", "blue"]);
+    for line in ["dpu", "gw-blue", "10.1.0.1/16, fd00:10:1::1/64", "Reaches:       green"] {
+        assert!(shown.contains(line), "{line} is not in\n{shown}");
+    }
+}
+
+/// The DPU's API listens on all addresses, and its management link is a way to the host.
+#[test]
+fn pods_do_not_reach_the_dpus_programs_nor_where_no_uplink_leads() {
+    let (lab, _outside) = lab();
+    let (pod, _) = pod(&lab, "nated");
+    for address in ["10.3.0.1", DPU_OUTSIDE[0], "192.168.100.2"] {
+        let call = format!("exec 3<>/dev/tcp/{address}/7443");
+        let tried = run(pod.command("timeout").args(["1", "bash", "-c", &call]));
+        assert!(!tried.status.success(), "{address}");
+    }
+    assert_out_of_reach(&pod, &["192.168.100.1"]);
+}
+
+#[test]
+fn what_strangers_do_to_rules_links_and_addresses_is_put_right_and_their_own_stays() {
+    let (lab, _outside) = lab();
+    let (pod, _) = pod(&lab, "nated");
+    let dpu = &lab.card.dpu;
+    let is_whole = || {
+        let shown = run(dpu.command("nft").args(["list", "table", "inet", "dpu-offload"]));
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        ["masquerade", "\"gw-blue\" . \"gw-green\"", "iifname @gateways drop"]
+            .iter()
+            .all(|part| shown.contains(part))
+            .then_some(())
+    };
+    let put_right = |what: &str| {
+        wait_for(what, LIMIT, || {
+            is_whole().filter(|()| OUTSIDE.iter().all(|address| pod.pings(address)))
+        });
+    };
+    nft(dpu, &["flush", "ruleset"]);
+    put_right("the table after a flush");
+    nft(dpu, &["add", "table", "inet", "kept"]);
+    let kept = nft(dpu, &["list", "table", "inet", "kept"]);
+    nft(dpu, &["flush", "chain", "inet", "dpu-offload", "leaving"]);
+    put_right("a chain that was emptied");
+    dpu.ip(&["link", "delete", "gw-nated"]);
+    put_right("a link that was deleted");
+    dpu.ip(&["link", "set", "gw-nated", "down"]);
+    put_right("a link that was switched off");
+    dpu.ip(&["link", "set", "gp-nated", "nomaster"]);
+    put_right("a port that was taken out of the bridge");
+    assert_eq!(nft(dpu, &["list", "table", "inet", "kept"]), kept);
+    assert_eq!(tables(dpu), ["kept", "dpu-offload"]);
+}
+
+#[test]
+fn gateways_outlive_the_service_its_death_and_a_reset_of_the_card() {
+    let (mut lab, _outside) = lab();
+    let (pod, _) = pod(&lab, "nated");
+    lab.service.crash();
+    assert_reaches(&pod, &OUTSIDE);
+    nft(&lab.card.dpu, &["delete", "table", "inet", "dpu-offload"]);
+    lab.card.dpu.ip(&["addr", "flush", "dev", "gw-nated"]);
+    lab.start_service();
+    lab.wait_until_good();
+    assert_reaches(&pod, &OUTSIDE);
+    lab.reset_card();
+    wait_for("the pod's way out", LIMIT, || pod.pings(OUTSIDE[0]).then_some(()));
+    assert_reaches(&pod, &OUTSIDE);
+    lab.assert_invariants();
+}
+
+fn apply(lab: &Lab, text: &str) -> String {
+    let file = lab.path().join("network.yaml");
+    fs::write(&file, text).unwrap();
+    lab.operator().says(&["apply", "-f", file.to_str().unwrap()])
+}
+
+#[test]
+fn networks_that_come_change_and_go_take_their_gateway_with_them_and_leave_nothing() {
+    let networks = "[gateway]\nuplinks = [\"lo\"]\n[[network]]\nname = \"blue\"\n";
+    let lab = Lab::start(&Settings { networks: networks.into(), ..Settings::default() });
+    let dpu = &lab.card.dpu;
+    assert_eq!((gateway_links(&lab), tables(dpu)), (Vec::new(), Vec::new()));
+    let red = |rest: &str| {
+        format!("name: red\n{rest}subnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n")
+    };
+    let _ = apply(&lab, &red("gateway_mode: dpu\nnat: true\n"));
+    let pod = Netns::new("pod");
+    let _ = lab.add("red", &pod, "eth0").result();
+    assert_reaches(&pod, &["10.8.0.1"]);
+    assert_eq!(tables(dpu), ["dpu-offload"]);
+
+    let shown = lab.operator().get("networks");
+    let shown = shown.iter().find(|network| network["network"]["name"] == "red").unwrap();
+    assert_eq!(shown["gateway"]["link"], "gw-red");
+    assert!(apply(&lab, &shown["network"].to_string()).contains("unchanged"));
+
+    let _ = apply(&lab, &red(""));
+    assert_eq!((gateway_links(&lab), tables(dpu)), (Vec::new(), Vec::new()));
+    assert_out_of_reach(&pod, &["10.8.0.1"]);
+    let _ = apply(&lab, &red("gateway_mode: dpu\n"));
+    assert_reaches(&pod, &["10.8.0.1"]);
+    lab.del("red", &pod, "eth0").nothing();
+    let _ = lab.operator().says(&["delete", "network", "red"]);
+    assert_eq!((gateway_links(&lab), tables(dpu)), (Vec::new(), Vec::new()));
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn what_a_gateway_cannot_do_is_refused_by_name() {
+    let lab = Lab::start(&Settings::default());
+    let refused = |text: &str| {
+        let file = lab.path().join("network.yaml");
+        fs::write(&file, text).unwrap();
+        lab.operator().is_refused(&["apply", "-f", file.to_str().unwrap()])
+    };
+    let subnets = "subnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
+    let red = |rest: &str| format!("name: red\n{rest}\n{subnets}");
+    for (rest, expected) in [
+        ("gateway_mode: dpu\nnat: true", "nat = true needs an uplink"),
+        ("gateway_mode: dpu\nreaches: [nowhere]", "reaches holds \"nowhere\", which there is not"),
+        ("gateway_mode: dpu\nreaches: [blue]", "\"blue\", whose gateway_mode is not \"dpu\""),
+        ("gateway_mode: host", "gateway_mode \"host\" must be \"router\" or \"dpu\""),
+        ("nat: true", "nat is for networks whose gateway is this DPU"),
+    ] {
+        let told = refused(&red(rest));
+        assert!(told.contains(expected), "{told}");
+    }
+    let _ = apply(&lab, &red("gateway_mode: dpu"));
+    let rose = "name: rose\ngateway_mode: dpu\nreaches: [red]\n\
+                subnets:\n- cidr: 10.9.0.0/24\n  gateway: 10.9.0.1\n";
+    let _ = apply(&lab, rose);
+    let told = lab.operator().is_refused(&["delete", "network", "red"]);
+    assert!(told.contains("NETWORK_IN_USE") && told.contains("rose"), "{told}");
+    assert!(refused(&red("")).contains("\"red\", whose gateway_mode"));
+}
+
+#[test]
+fn a_gateways_address_that_somebody_else_answers_is_told_by_name() {
+    let lab = Lab::start(&Settings::default());
+    let other = Netns::new("other");
+    let _ = lab.add("wire", &other, "eth0").result();
+    for address in ["10.8.0.1/24", "fd00:10:8::1/64"] {
+        other.ip(&["addr", "add", address, "dev", "eth0", "nodad"]);
+    }
+    let subnets = "- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n\
+                   - cidr: fd00:10:8::/64\n  gateway: fd00:10:8::1\n";
+    let _ = apply(&lab, &format!("name: red\ngateway_mode: dpu\nsubnets:\n{subnets}"));
+    for address in ["10.8.0.1", "fd00:10:8::1"] {
+        wait_for("the telling of the other", LIMIT, || {
+            let expected = format!("answers its gateway's address {address}");
+            let is_it = |problem: &Value| {
+                let told = problem.as_str().unwrap();
+                told.contains("network red: ") && told.contains(&expected)
+            };
+            problems(&lab).iter().any(is_it).then_some(())
+        });
+    }
+    let shown = lab.operator().says(&["describe", "network", "red"]);
+    assert!(shown.contains("Gateway problems:"), "{shown}");
+}
