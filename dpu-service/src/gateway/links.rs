@@ -7,7 +7,7 @@ use std::{
 
 use bootstrap::Chain;
 use ipnetwork::IpNetwork;
-use netlink::{AddAddress, Error, Family, Route, Rtnl, set_sysctl, sysctl};
+use netlink::{AddAddress, Error, Family, Request, Route, Rtnl, set_sysctl, sysctl};
 
 use super::plan::{self, Plan};
 use crate::{driver::Refused, fabric::GatewayLink, model::Network};
@@ -144,13 +144,15 @@ fn settle_addresses(
     let surplus =
         has.iter().filter(|address| !wanted.contains(address) && !is_kernels(address.ip()));
     for address in surplus {
-        rtnl.delete_address(link.index, *address).map_err(refused)?;
+        rtnl.change(Request::delete_address(link.index, *address)).map_err(refused)?;
     }
     for address in &missing {
-        added(rtnl.add_address(link.index, AddAddress::new(**address))).map_err(refused)?;
+        added(rtnl.change(Request::add_address(link.index, AddAddress::new(**address))))
+            .map_err(refused)?;
     }
     for destination in plan::routes(network) {
-        added(rtnl.add_route(&Route::new(destination, link.index))).map_err(refused)?;
+        added(rtnl.change(Request::add_route(&Route::new(destination, link.index))))
+            .map_err(refused)?;
     }
     Ok(!missing.is_empty())
 }

@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use netlink::{BridgeVlan, Error, Family, Link, LinkChange, MacAddress, Rtnl, VethEnd, set_sysctl};
+use netlink::{
+    BridgeVlan, Error, Family, Link, LinkChange, MacAddress, Request, Rtnl, VethEnd, set_sysctl,
+};
 
 use super::vlans::access_vlan;
 use crate::{
@@ -65,7 +67,7 @@ impl Gateways<'_> {
         let surplus: Vec<_> =
             self.links.iter().filter(|link| is_own_end(link) && !is_wanted(link)).collect();
         for link in &surplus {
-            let deleted = gone_is_done(rtnl.delete_link(link.index));
+            let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
             deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
         }
         Ok(surplus.len())
@@ -145,7 +147,7 @@ impl Gateways<'_> {
         let change = LinkChange::new().alias(&own_alias).mac(mac_of(&port.network)).mtu(port.mtu);
         rtnl.change_link(own, &change)?;
         rtnl.change_link(other, &LinkChange::new().alias(&port_alias).mtu(port.mtu))?;
-        rtnl.set_master(other, Some(self.bridge))?;
+        rtnl.change_link(other, &LinkChange::new().master(Some(self.bridge)))?;
         if self.vlans.is_some() {
             super::BridgeFabric::set_vlans(rtnl, self.bridge, other, &[access_vlan(port.vlan)])?;
         }
@@ -158,7 +160,7 @@ impl Gateways<'_> {
 fn make(rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(u32, u32), Error> {
     let (own, other) = (own_name(&port.network), port_name(&port.network));
     let own_end = VethEnd::new(own.as_str()).mac(mac_of(&port.network)).mtu(port.mtu);
-    rtnl.add_veth(&own_end, &VethEnd::new(other.as_str()).mtu(port.mtu))?;
+    rtnl.change(Request::add_veth(&own_end, &VethEnd::new(other.as_str()).mtu(port.mtu)))?;
     let mut index_of = |name: &str| Ok(rtnl.link_by_name(name)?.unwrap_or_default().index);
     Ok((index_of(&own)?, index_of(&other)?))
 }
