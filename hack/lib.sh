@@ -78,6 +78,10 @@ add_static_plugin() {
     fi
 }
 
+# is_static PROGRAM: whether it needs no library. All of readelf's output is read: if it died of a closed pipe,
+# the pipeline would fail as it does without a match.
+is_static() { ! readelf --program-headers --dynamic "$1" | grep -E 'INTERP|NEEDED' >/dev/null; }
+
 # need COMMAND=PACKAGE...: installs the missing commands as root with apt-get, else says which.
 need() {
     local pair missing=() packages=()

@@ -162,8 +162,21 @@ fn programs_that_cannot_be_packed_are_refused_by_name_and_nothing_is_made() {
         if !program.is_empty() {
             making::fill(&from, |path| fs::write(path, program).unwrap());
         }
-        let output = run(&mut package(&to, &[from.clone()]));
-        assert!(!output.status.success() && text(&output).contains(expected), "{}", text(&output));
-        assert!(!to.exists());
+        let output = run(&mut package(&to, std::slice::from_ref(&from)));
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(expected), "{said}");
+        assert!(said.lines().count() == 1 && !to.exists(), "{said}");
     }
+}
+
+#[test]
+fn what_contradicts_itself_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (to, [amd64, _]) = (folder.path().join("to"), stand_in_folders());
+    let twice = [amd64.clone(), amd64.clone()];
+    let output = run(&mut package(&to, &twice));
+    assert!(text(&output).contains("are both for amd64"), "{}", text(&output));
+    let output = run(package(&to, &[amd64]).arg("aarch64"));
+    assert!(text(&output).contains("either the folders or the processors"), "{}", text(&output));
+    assert!(!to.exists());
 }

@@ -173,7 +173,7 @@ fn an_upgrade_keeps_what_the_user_has_changed_and_the_plugin_is_there_at_any_mom
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     let folder = tempfile::tempdir().unwrap();
     let deb = made.deb("dpu-offload-host", &architecture());
-    tree.installs(&[deb.clone()]);
+    tree.installs(std::slice::from_ref(&deb));
     tree.write(AGENT_FILE, "# mine\n");
     let inode = |path: &str| says(Command::new("stat").args(["-c", "%i"]).arg(tree.path(path)));
     let (plugin, link) = (inode("usr/lib/cni/host-shim"), inode(LINK));
