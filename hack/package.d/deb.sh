@@ -175,7 +175,7 @@ libraries() {
     local program dynamic=()
     while read -r program; do
         is_static "$program" || dynamic+=("$program")
-    done < <(find "$1/usr" -type f -size +64k | sort)
+    done < <(find "$1/usr" -type f -perm /111 -size +64k | sort)
     ((${#dynamic[@]})) || return 0
     mkdir -p "$WORK/sources/debian"
     printf 'Source: dpu-offload\n\nPackage: dpu-offload\nArchitecture: any\n' >"$WORK/sources/debian/control"
