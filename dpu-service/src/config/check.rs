@@ -385,6 +385,20 @@ mod tests {
     }
 
     #[test]
+    fn gateways_lead_where_there_is_something() {
+        let subnet = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
+        let dpu = |rest: &str| format!("{GOOD}\ngateway_mode = \"dpu\"\n{rest}\n{subnet}");
+        assert_problem(&dpu("nat = true"), "network \"blue\": nat = true needs an uplink");
+        assert_problem(&dpu("reaches = [\"red\"]"), "reaches holds \"red\", which there is not");
+        let uplinks = "[gateway]\nuplinks = [\"p1\"]";
+        assert_eq!(problems_of(&format!("{uplinks}\n{}", dpu("nat = true"))), [""; 0]);
+        let both = "[fabric]\nuplinks = [\"p0\"]\n[gateway]\nuplinks = [\"p0\"]";
+        assert_problem(both, "\"p0\", which fabric.uplinks makes a port of the bridge");
+        let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
+        assert_problem(&format!("{without}\n{}", dpu("")), "gateway_mode = \"dpu\" needs a fabric");
+    }
+
+    #[test]
     fn networks_are_checked() {
         assert_problem(&format!("{GOOD}\nvlan = 0"), "network \"blue\": vlan 0");
         let twice = format!("{GOOD}\n[[network]]\nname = \"blue\"");
