@@ -1,8 +1,11 @@
 //! What containerd alone does: annotations, limits, its own word for the network.
 
+use std::{fs, time::Duration};
+
 use e2e::{
     Lab, Settings, Timeouts,
     runtime::{Containerd, Runtime},
+    wait_for,
 };
 
 /// Without a grace the agent's STATUS is bad as soon as the DPU is away.
@@ -52,11 +55,35 @@ fn a_node_is_told_that_its_dpu_is_away_by_versions_that_ask() {
     assert!(containerd.has_network());
     lab.service.stop();
     let asks = Containerd::version() >= (2, 1);
-    e2e::wait_for("its word for the network", std::time::Duration::from_secs(30), || {
+    wait_for("its word for the network", Duration::from_secs(30), || {
         (!lab.status().status.success() && containerd.has_network() != asks).then_some(())
     });
     assert!(containerd.run("pod").is_err());
     lab.start_service();
     lab.wait_until_good();
     lab.assert_clean_slate();
+}
+
+#[test]
+fn of_several_configurations_the_first_by_name_is_taken() {
+    let (lab, containerd) = node();
+    let folder = lab.path().join("net.d");
+    let shipped = fs::read_to_string(folder.join("10-dpu-offload.conflist")).unwrap();
+    let of_green = shipped.replace(r#""network":"""#, r#""network":"green""#);
+    assert_ne!(of_green, shipped);
+    fs::write(folder.join("20-green.conflist"), &of_green).unwrap();
+    assert_eq!(network_of_a_pod(&lab, &containerd), "blue");
+    fs::write(folder.join("05-green.conflist"), &of_green).unwrap();
+    // It is told by inotify that there is another, which it reads in its own time.
+    wait_for("a pod on green", Duration::from_secs(60), || {
+        (network_of_a_pod(&lab, &containerd) == "green").then_some(())
+    });
+    lab.assert_clean_slate();
+}
+
+fn network_of_a_pod(lab: &Lab, containerd: &Containerd) -> String {
+    let pod = containerd.run("pod").unwrap();
+    let network = lab.operator().get("attachments")[0]["network"].as_str().unwrap().to_owned();
+    containerd.remove(&pod).unwrap();
+    network
 }
