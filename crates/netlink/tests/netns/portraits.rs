@@ -1,15 +1,8 @@
 //! Portraits of links that programs, `ip`, `ethtool` and sysfs change.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use netlink::{LinkChange, NetSysfs, Netns, Painter, Portrait, Request, VethEnd};
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 /// A namespace with the veth end `one`, whose other end is elsewhere.
 fn with_pair() -> (TestNetns, TestNetns) {

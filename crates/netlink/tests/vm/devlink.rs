@@ -1,24 +1,15 @@
 //! Cards through devlink, against netdevsim, looked at with `devlink`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-#[path = "support/netdevsim.rs"]
-mod netdevsim;
-mod support;
 
 use std::time::Duration;
 
-use netdevsim::Netdevsim;
 use netlink::{
     Devlink, DevlinkDevice, DevlinkEvent, DevlinkMonitor, DevlinkPort, EswitchMode, Flavour,
     MacAddress, PortState, RateChange, RateSubject,
 };
 use serde_json::{Value, json};
-use support::TestNetns;
+
+use crate::netdevsim::Netdevsim;
+use crate::support::TestNetns;
 
 /// A namespace with a card of two VFs, and the interface to it.
 struct Lab {

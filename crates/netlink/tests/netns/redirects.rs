@@ -1,16 +1,9 @@
 //! Redirections, seen by `tc` and by what gets through.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use netlink::{Hook, Redirect, Request, VethEnd};
 use serde_json::Value;
-use support::{TestNetns, eventually};
+
+use crate::support::{TestNetns, eventually};
 
 /// Of the two pods.
 const ADDRESSES: [&str; 2] = ["192.0.2.1/24", "192.0.2.2/24"];

@@ -1,12 +1,4 @@
 //! Announcements, as the neighbour receives them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use std::{
     net::IpAddr,
@@ -21,7 +13,8 @@ use nix::sys::{
     },
     time::{TimeVal, TimeValLike},
 };
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 /// A socket that receives all frames of the namespace.
 fn capture(netns: &TestNetns) -> OwnedFd {
@@ -54,7 +47,7 @@ fn neighbours_learn_the_new_mac() {
     pod.rtnl().change_link(wire, &away).unwrap();
     pod.run("ip link set dev net1 up");
     neighbour.run("ip addr add 192.0.2.1/24 dev wire");
-    support::eventually("there is a carrier", || {
+    crate::support::eventually("there is a carrier", || {
         neighbour.rtnl().link_by_name("wire").unwrap().unwrap().is_running
     });
     for address in ["192.0.2.7", "2001:db8::7"] {
@@ -81,7 +74,7 @@ fn neighbours_learn_the_new_mac() {
 
     // The kernel checks the checksum, and believes.
     let known = || neighbour.run("ip neigh show dev wire");
-    support::eventually("the neighbour knows the new MAC address", || {
+    crate::support::eventually("the neighbour knows the new MAC address", || {
         known().matches("02:00:00:00:00:07").count() == 2
     });
 }

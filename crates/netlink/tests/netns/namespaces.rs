@@ -1,12 +1,4 @@
 //! What is taken for a network namespace and what is not, and work inside one.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use std::{
     fs,
@@ -17,7 +9,8 @@ use std::{
 
 use netlink::{Family, Netns, NetnsError, set_sysctl};
 use nix::{sys::stat::Mode, unistd::mkfifo};
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 fn refusal(path: &Path) -> NetnsError {
     Netns::open(path).unwrap_err()

@@ -1,17 +1,10 @@
 //! Events of links, and the wait for a carrier.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use std::time::{Duration, Instant};
 
 use netlink::{CarrierWatch, LinkChange, LinkEvent, LinkMonitor, Request, VethEnd};
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 /// The first event for which `wanted` gives something, within ten seconds.
 async fn first<T>(monitor: &mut LinkMonitor, wanted: impl Fn(LinkEvent) -> Option<T>) -> T {

@@ -1,12 +1,5 @@
 //! What a PF makes of its VFs, on QEMU's igb cards in the virtual machine of hack/vm, looked at
 //! with `ip`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use netlink::{

@@ -1,16 +1,9 @@
 //! Bridges, ports and forwarding tables, looked at with `bridge`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use netlink::{Bridge, BridgePort, BridgeVlan, LinkChange, MacAddress, Request, Rtnl, VethEnd};
 use serde_json::json;
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 const PORT: u32 = 51;
 

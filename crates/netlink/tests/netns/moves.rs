@@ -1,17 +1,10 @@
 //! What a move between namespaces keeps and loses, and where a failed one leaves the link.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use netlink::{Link, LinkChange, Request, Rtnl, VethEnd};
 use nix::errno::Errno;
 use serde_json::json;
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 /// A host with the link `vf`, and a pod.
 struct Scene {
@@ -139,6 +132,6 @@ fn the_peer_is_seen_across_namespaces_until_they_end() {
     assert_eq!((peer.name.as_str(), peer.index), ("net1", 50));
 
     drop(scene.pod);
-    support::eventually("the pair dies", || representor(&mut scene.rtnl).is_none());
+    crate::support::eventually("the pair dies", || representor(&mut scene.rtnl).is_none());
     assert_eq!(scene.rtnl.peer_of(&seen).unwrap(), None);
 }

@@ -1,17 +1,8 @@
 //! XDP programs, attached with `ip`, read and taken off.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
-#[path = "support/xdp.rs"]
-mod xdp;
 
 use netlink::{LinkChange, Request, VethEnd, XdpMode};
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 const MODES: [(XdpMode, &str); 2] = [(XdpMode::Generic, "xdpgeneric"), (XdpMode::Driver, "xdpdrv")];
 
@@ -23,12 +14,12 @@ fn with_pair() -> TestNetns {
 
 #[test]
 fn a_program_is_read_and_detached_in_its_mode() {
-    if !xdp::may_be_attached() {
+    if !crate::xdp::may_be_attached() {
         return;
     }
     let netns = with_pair();
     let mut rtnl = netns.rtnl();
-    let (_folder, program) = xdp::dropping_program();
+    let (_folder, program) = crate::xdp::dropping_program();
     for (mode, word) in MODES {
         netns.run(&format!("ip link set one {word} object {} section xdp", program.display()));
         let link = rtnl.link_by_name("one").unwrap().unwrap();

@@ -1,18 +1,11 @@
 //! Addresses, routes, rules and limits, looked at with `ip` and `tc`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use netlink::{
     AddAddress, IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, Rtnl, Rule, VethEnd,
 };
 use serde_json::{Value, json};
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 const VF: u32 = 50;
 

@@ -1,20 +1,12 @@
 //! Tables of nftables, looked at with `nft`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests fail by panicking, and print figures"
-)]
-
-mod support;
 
 use std::time::{Duration, Instant};
 
 use netlink::nftables::{
     Chain, Hook, LinkName, Nftables, NftablesEvent, NftablesMonitor, Set, Table, Term,
 };
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 const TABLE: &str = "test-table";
 

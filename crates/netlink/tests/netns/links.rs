@@ -1,17 +1,10 @@
 //! Links: made, changed, moved and deleted, and looked at with `ip`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod support;
 
 use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use nix::errno::Errno;
 use serde_json::json;
-use support::TestNetns;
+
+use crate::support::TestNetns;
 
 fn mac(text: &str) -> MacAddress {
     text.parse().unwrap()
