@@ -252,8 +252,12 @@ impl Fabric for BridgeFabric {
     fn set_gateways(&self, ports: &[GatewayPort]) -> Result<GatewayLinks, Refused> {
         self.sockets.with(|rtnl| {
             let refused = |error| self.bridge.refused("look at the gateways' links of", error);
-            let bridge = self.bridge.find(rtnl)?.index;
             let links = rtnl.links().map_err(refused)?;
+            let bridge = match self.bridge.find(rtnl) {
+                // What nobody wants any more is taken away all the same.
+                Err(_) if ports.is_empty() => return gateways::remove_all(rtnl, &links),
+                found => found?.index,
+            };
             let vlans = match self.filters_vlans() {
                 true => Some(rtnl.bridge_vlans(bridge).map_err(refused)?),
                 false => None,

@@ -249,6 +249,11 @@ fn networks_that_come_change_and_go_take_their_gateway_with_them_and_leave_nothi
     let _ = lab.add("red", &pod, "eth0").result();
     assert_reaches(&pod, &["10.8.0.1"]);
     assert_eq!(tables(dpu), ["dpu-offload"]);
+    let forwards = || {
+        let shown = run(dpu.command("cat").arg("/proc/sys/net/ipv4/conf/lo/forwarding"));
+        String::from_utf8(shown.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(forwards(), "1");
 
     let shown = lab.operator().get("networks");
     let shown = shown.iter().find(|network| network["network"]["name"] == "red").unwrap();
@@ -257,6 +262,7 @@ fn networks_that_come_change_and_go_take_their_gateway_with_them_and_leave_nothi
 
     let _ = apply(&lab, &red(""));
     assert_eq!((gateway_links(&lab), tables(dpu)), (Vec::new(), Vec::new()));
+    assert_eq!(forwards(), "0");
     assert_out_of_reach(&pod, &["10.8.0.1"]);
     let _ = apply(&lab, &red("gateway_mode: dpu\n"));
     assert_reaches(&pod, &["10.8.0.1"]);

@@ -35,6 +35,23 @@ pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(OWN_PREFIX) || name.starts_with(PORT_PREFIX)
 }
 
+/// Deletes all pairs.
+pub(super) fn remove_all(rtnl: &mut Rtnl, links: &[Link]) -> Result<GatewayLinks, Refused> {
+    remove_others(rtnl, links, &[]).map(|_| GatewayLinks::new())
+}
+
+/// Deletes the pairs of networks that are not among `ports`, and returns how many there were.
+fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Result<usize, Refused> {
+    let is_wanted = |link: &Link| ports.iter().any(|port| own_name(&port.network) == link.name);
+    let surplus: Vec<_> =
+        links.iter().filter(|link| is_own_end(link) && !is_wanted(link)).collect();
+    for link in &surplus {
+        let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
+        deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
+    }
+    Ok(surplus.len())
+}
+
 /// The bridge, with all links as one look found them.
 pub(super) struct Gateways<'a> {
     pub(super) bridge: u32,
@@ -51,7 +68,7 @@ impl Gateways<'_> {
         rtnl: &mut Rtnl,
         ports: &[GatewayPort],
     ) -> Result<(GatewayLinks, bool), Refused> {
-        let mut has_changed = self.remove_others(rtnl, ports)? > 0;
+        let mut has_changed = remove_others(rtnl, self.links, ports)? > 0;
         let mut ensure = |port| {
             let (link, is_changed) = self.ensure(rtnl, port)?;
             has_changed |= is_changed;
@@ -59,18 +76,6 @@ impl Gateways<'_> {
         };
         let links = ports.iter().map(&mut ensure).collect();
         Ok((links, has_changed))
-    }
-
-    /// Deletes the pairs of networks that are not among `ports`, and returns how many there were.
-    fn remove_others(&self, rtnl: &mut Rtnl, ports: &[GatewayPort]) -> Result<usize, Refused> {
-        let is_wanted = |link: &Link| ports.iter().any(|port| own_name(&port.network) == link.name);
-        let surplus: Vec<_> =
-            self.links.iter().filter(|link| is_own_end(link) && !is_wanted(link)).collect();
-        for link in &surplus {
-            let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
-            deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
-        }
-        Ok(surplus.len())
     }
 
     /// Makes the pair of a network, or what is missing of it. The second of the two says whether
