@@ -200,6 +200,7 @@ write_agent_config() {
     cat >"$1/host-shim.toml" <<TOML
 socket = "$1/agent.sock"
 state_dir = "$1/state/agent"
+pod_locks = "$1/pods.lock"
 
 [dpu]
 endpoint = "192.168.100.2:7443"

@@ -14,7 +14,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    mover::Original,
+    mover::{Original, meets_others},
     protocol::AddRequest,
     vf_source::{self, VfIdentity, VfSource},
 };
@@ -44,10 +44,12 @@ impl Drafts {
         rtnl: &mut Rtnl,
     ) -> Result<Record, IntakeFailure> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
-            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like, or what its
-            // routes had to give way to.
+            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like, or what
+            // routes with a priority had to give way to.
             Some(same) => {
-                attachment.routes.clone_from(&same.attachment.routes);
+                if meets_others(&same.attachment) {
+                    attachment.routes.clone_from(&same.attachment.routes);
+                }
                 (same.phase, same.original.clone())
             }
             None => {
