@@ -249,6 +249,10 @@ impl Fabric for BridgeFabric {
         Some(self.bridge.name().to_owned())
     }
 
+    fn gateway_name(&self, network: &str) -> String {
+        gateways::own_name(network)
+    }
+
     fn set_gateways(&self, ports: &[GatewayPort]) -> Result<GatewayLinks, Refused> {
         self.sockets.with(|rtnl| {
             let refused = |error| self.bridge.refused("look at the gateways' links of", error);

@@ -97,6 +97,11 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
         Ok(ports.iter().map(refuse).collect())
     }
 
+    /// The name that the link of a network's gateway has, or will have. Does not ask the kernel.
+    fn gateway_name(&self, network: &str) -> String {
+        network.to_owned()
+    }
+
     /// As coming in by which link the kernel's packet filter sees packets that pass between ports, where
     /// it may see them at all. Does not ask the kernel.
     fn bridged_as(&self) -> Option<String> {

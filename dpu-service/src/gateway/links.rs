@@ -58,14 +58,19 @@ impl Links {
         is_thorough: bool,
     ) -> Result<Settled, Refused> {
         let has = addresses_by_link(open(&mut self.socket)?)?;
+        let is_gateways = |index: &u32| links.iter().any(|link| link.index == *index);
+        let others = has.iter().filter(|(index, _)| !is_gateways(index)).flat_map(|(_, held)| held);
+        let others: Vec<_> = others.copied().collect();
         self.set_up.retain(|index| links.iter().any(|link| link.index == *index));
         let mut settled = Settled::default();
         for network in plan.networks() {
             let Some(link) = links.iter().find(|link| link.network == network.name) else {
                 continue;
             };
-            let has = has.get(&link.index).map_or(&[][..], Vec::as_slice);
-            if let Err(refused) = self.settle_one(network, link, has, is_thorough, &mut settled) {
+            let own = has.get(&link.index).map_or(&[][..], Vec::as_slice);
+            let outcome = check_others(network, &others)
+                .and_then(|()| self.settle_one(network, link, own, is_thorough, &mut settled));
+            if let Err(refused) = outcome {
                 let told = format!("network {}: {}", network.name, Chain(&refused));
                 settled.problems_of.push((network.name.clone(), told));
             }
@@ -113,6 +118,12 @@ impl Links {
     }
 }
 
+/// Whether this DPU forwards packets without gateways, too.
+pub(super) fn is_router() -> bool {
+    let forwards = |family| sysctl(family, "all", "forwarding").is_ok_and(|set| set == "1");
+    forwards(Family::V4) || forwards(Family::V6)
+}
+
 fn open(socket: &mut Option<Rtnl>) -> Result<&mut Rtnl, Refused> {
     if let Some(open) = socket {
         return Ok(open);
@@ -129,6 +140,22 @@ fn addresses_by_link(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, Vec<IpNetwork>>, R
         by_link.entry(index).or_default().push(address);
     }
     Ok(by_link)
+}
+
+/// A gateway in a subnet that the DPU is in by another link would take what the DPU says there, to its hosts and
+/// operators, into the pods' network.
+fn check_others(network: &Network, others: &[IpNetwork]) -> Result<(), Refused> {
+    let subnets = network.subnets.iter().map(|subnet| subnet.cidr);
+    let clash = subnets.flat_map(|subnet| others.iter().map(move |other| (subnet, *other)));
+    let meet = |(subnet, other): &(IpNetwork, IpNetwork)| {
+        subnet.contains(other.ip()) || other.contains(subnet.ip())
+    };
+    match clash.into_iter().find(meet) {
+        None => Ok(()),
+        Some((subnet, other)) => Err(Refused::because(format!(
+            "its subnet {subnet} is where this DPU has {other} by another link: take another subnet"
+        ))),
+    }
 }
 
 /// Says whether an address was missing.

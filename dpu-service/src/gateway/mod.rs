@@ -222,6 +222,18 @@ impl Work {
         self.is_clear = false;
         let mut shown = Shown::default();
         let mut mended = Mended::new();
+        // The rules come first: a link that they don't know is open to all.
+        match self.put_table(plan) {
+            Ok(is_mended) => {
+                mended.extend(is_mended.then(|| "the table of nftables was put back".to_owned()));
+            }
+            Err(refused) => {
+                shown
+                    .problems
+                    .push(told("set the rules of the gateways, and so has none", &refused));
+                return (self.close(shown), mended);
+            }
+        }
         let made = self.make_links(plan, &mut shown);
         match self.links.settle(plan, &made, &self.uplinks, is_thorough) {
             Ok(settled) => mended.extend(shown.take_over(settled)),
@@ -229,14 +241,22 @@ impl Work {
                 shown.problems.push(told("give the gateways their addresses", &refused));
             }
         }
-        let bridged = self.programmer.bridged_as();
-        match self.table.put(plan.table(&made, &self.uplinks, bridged.as_deref())) {
-            Ok(is_mended) => {
-                mended.extend(is_mended.then(|| "the table of nftables was put back".to_owned()));
-            }
-            Err(refused) => shown.problems.push(told("set the rules of the gateways", &refused)),
-        }
         (shown, mended)
+    }
+
+    fn put_table(&mut self, plan: &Plan) -> Result<bool, Refused> {
+        let name_of = |network: &str| self.programmer.gateway_name(network);
+        let bridged = self.programmer.bridged_as();
+        let table = plan.table(name_of, &self.uplinks, bridged.as_deref(), links::is_router());
+        self.table.put(table)
+    }
+
+    /// Without rules pods have no way out rather than one into the DPU.
+    fn close(&self, mut shown: Shown) -> Shown {
+        if let Err(refused) = self.programmer.set_gateways(&[]) {
+            shown.problems.push(told("take the gateways' links away", &refused));
+        }
+        shown
     }
 
     /// The links that could be made; what could not is shown.

@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use netlink::nftables::{Chain, Hook, LinkName, Set, Table, Term};
 
 use crate::{
-    fabric::{GatewayLink, GatewayPort},
+    fabric::GatewayPort,
     model::{GatewayMode, Network, Subnet},
 };
 
@@ -52,16 +52,22 @@ impl Plan {
         self.0.iter().map(port).collect()
     }
 
-    /// The table, with those of the links that there are. Packets that pass between the fabric's ports
-    /// are seen as `bridged`, if they are seen.
+    /// The table. It has the name of each gateway's link, be the link there or not: one that it did not know
+    /// would be open to all. Packets that pass between the fabric's ports are seen as `bridged`, if they are
+    /// seen. A DPU that is a router besides forwards by its uplinks what it did before.
     pub(super) fn table(
         &self,
-        links: &[GatewayLink],
+        name_of: impl Fn(&str) -> Option<String>,
         uplinks: &[String],
         bridged: Option<&str>,
+        is_router: bool,
     ) -> Table {
-        let names: BTreeMap<&str, LinkName> =
-            links.iter().map(|link| (link.network.as_str(), LinkName::new(&link.name))).collect();
+        let name = |network: &Arc<Network>| Some(LinkName::new(&name_of(&network.name)?));
+        let names: BTreeMap<&str, LinkName> = self
+            .0
+            .iter()
+            .filter_map(|network| Some((network.name.as_str(), name(network)?)))
+            .collect();
         let translated = self.0.iter().filter(|network| network.nat);
         // One that is an uplink has packets of its own, whose connections are to be known.
         let bridged = bridged.filter(|link| !uplinks.iter().any(|uplink| uplink == link));
@@ -75,7 +81,7 @@ impl Plan {
             ),
             Set::of_pairs(c"reaches", self.pairs(&names)),
         ];
-        Table::new(TABLE, sets, chains())
+        Table::new(TABLE, sets, chains(is_router))
     }
 
     /// Each network with itself, for a gateway leads from subnet to subnet, and with those that it names.
@@ -93,12 +99,12 @@ impl Plan {
 }
 
 /// What concerns no gateway passes all of them as if they were not there.
-fn chains() -> Vec<Chain> {
+fn chains(is_router: bool) -> Vec<Chain> {
     let known = || vec![Term::OfKnownConnection, Term::Accept];
     let own = |protocol| vec![Term::From(c"gateways"), Term::Protocol(protocol), Term::Accept];
     // Pods meet their gateway, and nothing else of this DPU.
     let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(c"gateways"), Term::Drop]];
-    let forward = vec![
+    let mut forward = vec![
         known(),
         vec![Term::From(c"gateways"), Term::To(c"uplinks"), Term::Accept],
         vec![Term::From(c"uplinks"), Term::To(c"gateways"), Term::Accept],
@@ -106,12 +112,21 @@ fn chains() -> Vec<Chain> {
         vec![Term::From(c"gateways"), Term::Drop],
         vec![Term::To(c"gateways"), Term::Drop],
     ];
+    // Uplinks forward for the gateways' sake, and the kernel asks the incoming link alone: all the DPU's other
+    // links were open to whoever is outside.
+    if !is_router {
+        forward.push(vec![Term::From(c"uplinks"), Term::Drop]);
+    }
     let leaving = vec![vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]];
     // The bridge may show the packet filter what passes it, pods' packets to the gateway among them. Were
     // their connections tracked there, before the gateway, it would be too late to translate them here.
-    let bridged = vec![vec![Term::From(c"bridged"), Term::Untracked]];
+    // A pod may write any source, and two networks may share a VLAN.
+    let arriving = vec![
+        vec![Term::From(c"bridged"), Term::Untracked],
+        vec![Term::From(c"gateways"), Term::FromElsewhere, Term::Drop],
+    ];
     vec![
-        Chain { name: c"bridged", hook: Hook::BeforeTracking, rules: bridged },
+        Chain { name: c"arriving", hook: Hook::BeforeTracking, rules: arriving },
         Chain { name: c"input", hook: Hook::Input, rules: input },
         Chain { name: c"forward", hook: Hook::Forward, rules: forward },
         Chain { name: c"leaving", hook: Hook::SourceTranslation, rules: leaving },
@@ -149,11 +164,6 @@ mod tests {
         Arc::new(toml::from_str(&text).unwrap())
     }
 
-    fn link(network: &str) -> GatewayLink {
-        let (name, mac) = (format!("gw-{network}"), netlink::MacAddress([2; 6]));
-        GatewayLink { network: network.into(), index: 7, name, mac }
-    }
-
     #[test]
     fn only_networks_whose_gateway_is_this_dpu_get_a_link() {
         let other = Arc::new(toml::from_str("name = 'red'").unwrap());
@@ -166,12 +176,20 @@ mod tests {
     fn networks_reach_themselves_and_those_that_they_name_if_there_is_a_link() {
         let blue = network("blue", "reaches = ['green', 'gone']");
         let plan = Plan::of([blue, network("green", ""), network("none", "")]);
-        let links = [link("blue"), link("green")];
-        let names = |text| LinkName::new(text);
-        let by_name = links.iter().map(|link| (link.network.as_str(), names(&link.name)));
-        let (blue, green) = (names("gw-blue"), names("gw-green"));
+        let (blue, green) = (LinkName::new("gw-blue"), LinkName::new("gw-green"));
         let expected = [(blue, blue), (blue, green), (green, green)];
-        assert_eq!(plan.pairs(&by_name.collect()), expected.into());
+        assert_eq!(plan.pairs(&[("blue", blue), ("green", green)].into()), expected.into());
+    }
+
+    #[test]
+    fn the_rules_know_links_that_are_not_there_and_uplinks_lead_to_no_other_link() {
+        let plan = Plan::of([network("blue", "nat = true")]);
+        let name_of = |network: &str| Some(format!("gw-{network}"));
+        let table = |is_router| plan.table(name_of, &["out".into()], None, is_router);
+        assert_ne!(table(false), plan.table(|_| None, &["out".into()], None, false));
+        let rest = vec![Term::From(c"uplinks"), Term::Drop];
+        assert!(chains(false).iter().any(|chain| chain.rules.contains(&rest)));
+        assert_ne!(table(false), table(true));
     }
 
     #[test]

@@ -203,6 +203,12 @@ impl Programmer {
         }
     }
 
+    /// The name of the link of a network's gateway: see [`Fabric::gateway_name`]. `None`: there is no fabric.
+    #[must_use]
+    pub fn gateway_name(&self, network: &str) -> Option<String> {
+        self.drivers.as_ref().map(|drivers| drivers.fabric.gateway_name(network))
+    }
+
     /// As what the packet filter sees packets between ports: see [`Fabric::bridged_as`].
     #[must_use]
     pub fn bridged_as(&self) -> Option<String> {

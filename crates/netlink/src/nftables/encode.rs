@@ -56,6 +56,11 @@ const VERDICT: u32 = 0;
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 
+// What a look into the routes is made for, and what of it is wanted; see enum nft_fib_result.
+const FIB_SOURCE: u32 = 1;
+const FIB_INCOMING: u32 = 8;
+const FIB_LINK: u32 = 1;
+
 const META_INCOMING_NAME: u32 = 6;
 const META_OUTGOING_NAME: u32 = 7;
 const META_PROTOCOL: u32 = 16;
@@ -217,6 +222,7 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
             look_up(list, set)
         }
         Term::OfKnownConnection => of_known_connection(list),
+        Term::FromElsewhere => from_elsewhere(list),
         Term::Protocol(number) => {
             let list = load_meta(list, META_PROTOCOL, FIRST);
             compare(list, EQUAL, &[number])
@@ -266,6 +272,13 @@ fn of_known_connection<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAtt
     let mask = bits.nested_mask().push_value(&ESTABLISHED_OR_RELATED.to_ne_bytes());
     let xor = mask.end_nested().nested_xor().push_value(&none);
     compare(xor.end_nested().end_nested().end_nested(), NOT_EQUAL, &none)
+}
+
+/// As `fib saddr . iif oif missing` of `nft`.
+fn from_elsewhere<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_fib();
+    let data = data.push_dreg(FIRST).push_result(FIB_LINK).push_flags(FIB_SOURCE | FIB_INCOMING);
+    compare(data.end_nested().end_nested(), EQUAL, &0_u32.to_ne_bytes())
 }
 
 fn verdict<P: Pusher>(list: PushExprListAttrs<P>, code: u32) -> PushExprListAttrs<P> {

@@ -117,6 +117,8 @@ pub enum Term {
     Between(&'static CStr),
     /// It belongs to a connection that was let pass, or is an error about one.
     OfKnownConnection,
+    /// Packets to where it is from do not go out by the link that it came in by. Not after routing.
+    FromElsewhere,
     /// It is of that protocol above IP.
     Protocol(u8),
     /// It is not looked up to which connection it belongs.

@@ -198,7 +198,7 @@ fn port_alias(network: &str) -> String {
     format!("{PORT_ALIAS}{network}")
 }
 
-fn own_name(network: &str) -> String {
+pub(super) fn own_name(network: &str) -> String {
     format!("{OWN_PREFIX}{}", short(network))
 }
 
