@@ -48,6 +48,12 @@ pub(super) struct Settled {
     pub(super) mended: Vec<String>,
 }
 
+/// The addresses that a gateway's link has, and those of the DPU's links that are no gateway's.
+struct Held<'a> {
+    own: &'a [IpNetwork],
+    others: &'a [IpNetwork],
+}
+
 impl Links {
     /// Gives each link its addresses, routes and settings, and the uplinks theirs.
     pub(super) fn settle(
@@ -68,9 +74,8 @@ impl Links {
                 continue;
             };
             let own = has.get(&link.index).map_or(&[][..], Vec::as_slice);
-            let outcome = check_others(network, &others)
-                .and_then(|()| self.settle_one(network, link, own, is_thorough, &mut settled));
-            if let Err(refused) = outcome {
+            let held = Held { own, others: &others };
+            if let Err(refused) = self.settle_one(network, link, &held, is_thorough, &mut settled) {
                 let told = format!("network {}: {}", network.name, Chain(&refused));
                 settled.problems_of.push((network.name.clone(), told));
             }
@@ -85,7 +90,7 @@ impl Links {
         &mut self,
         network: &Network,
         link: &GatewayLink,
-        has: &[IpNetwork],
+        held: &Held<'_>,
         is_thorough: bool,
         settled: &mut Settled,
     ) -> Result<(), Refused> {
@@ -94,7 +99,9 @@ impl Links {
             let refused = |error| Refused::new(format!("set up {}", link.name), error);
             set_all(&link.name).map_err(refused)?;
         }
-        let has_changed = settle_addresses(open(&mut self.socket)?, network, link, has)?;
+        // Not before that: a link with the kernel's own settings answers for all addresses of the DPU.
+        check_others(network, held.others)?;
+        let has_changed = settle_addresses(open(&mut self.socket)?, network, link, held.own)?;
         self.set_up.insert(link.index);
         if has_changed && !is_new {
             let told = format!("network {}: its gateway's addresses were put back", network.name);

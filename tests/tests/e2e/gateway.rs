@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::{IpAddr, TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -324,4 +324,89 @@ fn a_gateways_address_that_somebody_else_answers_is_told_by_name() {
     }
     let shown = lab.operator().says(&["describe", "network", "red"]);
     assert!(shown.contains("Gateway problems:"), "{shown}");
+}
+
+/// That the DPU's programs can't be connected to from a pod, by the address of the gateway or the DPU's others.
+#[track_caller]
+fn assert_programs_out_of_reach(pod: &Netns, gateway: &str) {
+    let inside = netlink::Netns::open(&pod.path()).unwrap();
+    for address in [gateway, "192.168.100.2"] {
+        let target = (address.parse::<IpAddr>().unwrap(), 7443).into();
+        let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1));
+        assert!(inside.run(connect).unwrap().is_err(), "{} connects to {target}", pod.name());
+    }
+}
+
+#[test]
+fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
+    let (lab, _outside) = lab();
+    let (nated, _) = pod(&lab, "nated");
+    assert_programs_out_of_reach(&nated, "10.3.0.1");
+    let dpu = &lab.card.dpu;
+    // Somebody takes the link over: it is ours no more, and stays where it is.
+    dpu.ip(&["link", "set", "gw-nated", "alias", "mine"]);
+    wait_for("the problem", LIMIT, || (!problems(&lab).is_empty()).then_some(()));
+    assert_programs_out_of_reach(&nated, "10.3.0.1");
+}
+
+#[test]
+fn what_comes_in_by_an_uplink_reaches_no_link_of_the_dpu_but_gateways() {
+    let (lab, outside) = lab();
+    let (blue, [of_blue, _]) = pod(&lab, "blue");
+    assert_reaches(&blue, &[OUTSIDE[0]]);
+    assert_reaches(&outside, &[&of_blue]);
+    outside.ip(&["route", "add", "192.168.100.0/24", "via", DPU_OUTSIDE[0]]);
+    let host = &lab.card.host;
+    host.ip(&["route", "add", "192.0.2.0/24", "via", "192.168.100.2"]);
+    let received = || {
+        let links = host.json("ip", &["-s", "link", "show", "mgmt0"]);
+        links[0]["stats64"]["rx"]["bytes"].as_u64().unwrap()
+    };
+    let before = received();
+    // 50 of 1400 bytes: more than all else that is said there meanwhile.
+    let flood = ["-n", "-q", "-f", "-c", "50", "-s", "1400", "-W", "1", "192.168.100.1"];
+    let output = run(outside.command("ping").args(flood));
+    assert!(!output.status.success(), "{output:?}");
+    assert!(received() - before < 50 * 1400, "packets from outside have passed");
+}
+
+#[test]
+fn a_pod_with_the_source_of_another_network_leaves_by_no_gateway() {
+    let (lab, _outside) = lab();
+    let (nated, _) = pod(&lab, "nated");
+    let (green, [_, of_green]) = pod(&lab, "green");
+    // By the link of another network's gateway, which is in the same VLAN.
+    let links = lab.card.dpu.json("ip", &["link", "show", "gw-blue"]);
+    let mac = links[0]["address"].as_str().unwrap();
+    nated.ip(&[
+        "-6",
+        "neigh",
+        "replace",
+        "fe80::b1",
+        "lladdr",
+        mac,
+        "dev",
+        "eth0",
+        "nud",
+        "permanent",
+    ]);
+    nated.ip(&["-6", "route", "replace", "fd00:10:2::/64", "via", "fe80::b1", "dev", "eth0"]);
+    assert_out_of_reach(&nated, &[&of_green]);
+    assert_reaches(&green, &["fd00:10:2::1"]);
+}
+
+#[test]
+fn a_subnet_in_which_the_dpu_is_by_another_link_gets_no_gateway() {
+    let (lab, _outside) = lab();
+    let rose = "name: rose\ngateway_mode: dpu\nsubnets:\n- cidr: 192.168.100.0/30\n  gateway: 192.168.100.1\n";
+    apply(&lab, rose);
+    wait_for("the problem", LIMIT, || {
+        let told =
+            problems(&lab).iter().any(|problem| problem.to_string().contains("192.168.100.2/30"));
+        told.then_some(())
+    });
+    let links = lab.card.dpu.json("ip", &["addr", "show", "gw-rose"]);
+    assert!(!links[0].to_string().contains("192.168.100.1"), "{links:?}");
+    let (blue, _) = pod(&lab, "blue");
+    assert_reaches(&blue, &["10.1.0.1"]);
 }
