@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, Rtnl};
 
 pub use abilities::BridgeAbilities;
-use gateways::Gateways;
+use gateways::GatewayPairs;
 use link::{ALIAS, BridgeLink};
 pub use settings::BridgeSettings;
 use sockets::Sockets;
@@ -266,7 +266,7 @@ impl Fabric for BridgeFabric {
                 true => Some(rtnl.bridge_vlans(bridge).map_err(refused)?),
                 false => None,
             };
-            let gateways = Gateways { bridge, links: &links, vlans: vlans.as_ref() };
+            let gateways = GatewayPairs { bridge, links: &links, vlans: vlans.as_ref() };
             let (ensured, has_changed) = gateways.set(rtnl, ports)?;
             if has_changed {
                 self.sync_uplinks(rtnl, bridge).map_err(refused)?;

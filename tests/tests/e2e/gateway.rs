@@ -229,6 +229,22 @@ fn gateways_outlive_the_service_its_death_and_a_reset_of_the_card() {
     lab.assert_invariants();
 }
 
+#[test]
+fn a_strangers_link_that_is_called_like_a_gateways_outlives_a_start() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.card.dpu.ip(&["link", "add", "gw-lan", "type", "veth", "peer", "name", "lan0"]);
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    assert_eq!(gateway_links(&lab), ["gw-lan"]);
+    let subnet = "subnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
+    let _ = apply(&lab, &format!("name: lan\ngateway_mode: dpu\n{subnet}"));
+    let told = problems(&lab);
+    assert!(told.iter().any(|told| told.as_str().unwrap().contains("gw-lan")), "{told:?}");
+    let _ = lab.operator().says(&["delete", "network", "lan"]);
+    assert_eq!(gateway_links(&lab), ["gw-lan"]);
+}
+
 fn apply(lab: &Lab, text: &str) -> String {
     let file = lab.path().join("network.yaml");
     fs::write(&file, text).unwrap();

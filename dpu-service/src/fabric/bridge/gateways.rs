@@ -3,7 +3,7 @@
 //! VLANs apart or not, and the uplinks follow.
 //!
 //! A pair is known by the aliases of its ends, which name the network; one without, of which the making
-//! broke off, by its name. Its MAC address follows from the network's name, so that pods know the
+//! broke off, by the names of both ends: the kernel takes no alias as it makes a link. Its MAC address follows from the network's name, so that pods know the
 //! gateway again that was made anew.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(super) fn remove_all(rtnl: &mut Rtnl, links: &[Link]) -> Result<GatewayLinks
 fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Result<usize, Refused> {
     let is_wanted = |link: &Link| ports.iter().any(|port| own_name(&port.network) == link.name);
     let surplus: Vec<_> =
-        links.iter().filter(|link| is_own_end(link) && !is_wanted(link)).collect();
+        links.iter().filter(|link| is_own_end(link, links) && !is_wanted(link)).collect();
     for link in &surplus {
         let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
         deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
@@ -53,14 +53,14 @@ fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Resu
 }
 
 /// The bridge, with all links as one look found them.
-pub(super) struct Gateways<'a> {
+pub(super) struct GatewayPairs<'a> {
     pub(super) bridge: u32,
     pub(super) links: &'a [Link],
     /// The VLANs of its ports. `None`: it keeps none apart.
     pub(super) vlans: Option<&'a BTreeMap<u32, Vec<BridgeVlan>>>,
 }
 
-impl Gateways<'_> {
+impl GatewayPairs<'_> {
     /// Gives these networks their pairs, and others none. The second of the two says whether anything
     /// had to be changed.
     pub(super) fn set(
@@ -115,8 +115,8 @@ impl Gateways<'_> {
         let name = own_name(&port.network);
         let Some(own) = self.links.iter().find(|link| link.name == name) else { return Ok(None) };
         let other = self.links.iter().find(|link| Some(link.index) == own.peer);
-        let is_ours = own.alias.as_ref().is_none_or(|alias| *alias == own_alias(&port.network));
-        match other.filter(|_| is_ours && own.kind.as_deref() == Some("veth")) {
+        let is_networks = own.alias.as_ref().is_none_or(|alias| *alias == own_alias(&port.network));
+        match other.filter(|_| is_networks && is_own_end(own, self.links)) {
             Some(other) => Ok(Some((own, other))),
             None => Err(Refused::because(format!(
                 "network {} needs the name {name} for its gateway's link, which another link has: \
@@ -182,12 +182,23 @@ fn link_of(port: &GatewayPort, index: u32) -> GatewayLink {
     GatewayLink { index, name: own_name(&network), mac: mac_of(&network), network }
 }
 
-fn is_own_end(link: &Link) -> bool {
+/// Strangers may have links whose names begin likewise.
+fn is_own_end(link: &Link, links: &[Link]) -> bool {
     let is_ours = match &link.alias {
         Some(alias) => alias.starts_with(OWN_ALIAS),
-        None => link.name.starts_with(OWN_PREFIX),
+        None => is_begun(link, links),
     };
     is_ours && link.kind.as_deref() == Some("veth")
+}
+
+/// Whether it is of a pair of which the making broke off before the aliases.
+fn is_begun(link: &Link, links: &[Link]) -> bool {
+    let other = links.iter().find(|other| Some(other.index) == link.peer);
+    let rests = link
+        .name
+        .strip_prefix(OWN_PREFIX)
+        .zip(other.and_then(|other| other.name.strip_prefix(PORT_PREFIX)));
+    rests.is_some_and(|(own, port)| own == port)
 }
 
 fn own_alias(network: &str) -> String {
@@ -238,6 +249,25 @@ mod tests {
         assert!(long.iter().all(|name| name.len() == 15), "{long:?}");
         assert_ne!(long[0], long[1]);
         assert!(is_name(&long[0]) && is_name(&port_name("blue")) && !is_name("p0"));
+    }
+
+    fn veth(index: u32, name: &str, alias: Option<&str>) -> Link {
+        let mut link = Link::default();
+        (link.index, link.name, link.peer) = (index, name.into(), Some(index ^ 1));
+        (link.kind, link.alias) = (Some("veth".into()), alias.map(Into::into));
+        link
+    }
+
+    #[test]
+    fn a_strangers_link_is_not_ours_for_its_name_alone() {
+        let is_ours = |own: &str, alias, other: &str| {
+            let links = [veth(2, own, alias), veth(3, other, None)];
+            is_own_end(&links[0], &links)
+        };
+        assert!(!is_ours("gw-lan", None, "lan0"));
+        assert!(!is_ours("gw-lan", Some("of somebody else"), "gp-lan"));
+        assert!(is_ours("gw-lan", None, "gp-lan"));
+        assert!(is_ours("renamed", Some("dpu-offload gateway of lan"), "lan0"));
     }
 
     #[test]
