@@ -36,7 +36,7 @@ impl Config {
         problems.extend(self.check_pools());
         problems.extend(self.networks.iter().flat_map(check_network));
         problems.extend(check_networks(&self.networks));
-        problems.extend(check_reaches(&self.networks));
+        problems.extend(check_reaches(&self.networks, |_, _| true));
         problems.extend(self.check_gateways());
         problems.extend(self.check_pools_of_networks());
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }

@@ -184,9 +184,13 @@ fn check_way_out(network: &Network) -> Vec<String> {
     problems
 }
 
-/// Checks that networks reach such as there are, by this DPU. Returns one sentence for each problem.
+/// Checks that networks reach such as there are, by this DPU, as far as `concerns` says of a network and
+/// the name of one that it reaches. Returns one sentence for each problem.
 #[must_use]
-pub fn check_reaches<'a>(networks: impl IntoIterator<Item = &'a Network> + Clone) -> Vec<String> {
+pub fn check_reaches<'a>(
+    networks: impl IntoIterator<Item = &'a Network> + Clone,
+    concerns: impl Fn(&Network, &str) -> bool,
+) -> Vec<String> {
     let modes: BTreeMap<&str, GatewayMode> = networks
         .clone()
         .into_iter()
@@ -201,8 +205,9 @@ pub fn check_reaches<'a>(networks: impl IntoIterator<Item = &'a Network> + Clone
         Some(format!("network {name:?}: reaches holds {reached:?}, {why}"))
     };
     let all = networks.into_iter();
-    all.flat_map(|network| network.reaches.iter().map(|reached| (network.name.as_str(), reached)))
-        .filter_map(|(name, reached)| check(name, reached))
+    all.flat_map(|network| network.reaches.iter().map(move |reached| (network, reached)))
+        .filter(|(network, reached)| concerns(network, reached))
+        .filter_map(|(network, reached)| check(&network.name, reached))
         .collect()
 }
 
@@ -400,7 +405,7 @@ mod tests {
         let one = |name: &str, rest: &str| network(&format!("name = {name:?}\n{rest}"));
         let dpu = "gateway_mode = \"dpu\"";
         let blue = one("blue", &format!("{dpu}\nreaches = [\"green\", \"red\", \"none\"]"));
-        let told = check_reaches([&blue, &one("green", dpu), &one("red", "")]);
+        let told = check_reaches([&blue, &one("green", dpu), &one("red", "")], |_, _| true);
         assert_eq!(
             told,
             [

@@ -94,6 +94,29 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     delete_for_good(&world).await;
 }
 
+#[tokio::test]
+async fn a_network_that_is_gone_by_force_keeps_no_other_from_being_changed() {
+    let world = World::new().await;
+    let one = |name: &str, number: u8, rest: &str| -> Network {
+        let subnet = format!("cidr = '10.{number}.0.0/24', gateway = '10.{number}.0.1'");
+        let text =
+            format!("name = '{name}'\ngateway_mode = 'dpu'\n{rest}\nsubnets = [{{ {subnet} }}]");
+        toml::from_str(&text).unwrap()
+    };
+    for network in [one("ruby", 21, ""), one("rose", 22, "reaches = ['ruby']")] {
+        apply(&world, network).await.unwrap();
+    }
+    world.engine.networks().delete("ruby".into(), true).await.unwrap();
+    assert_eq!(apply(&world, one("green", 23, "")).await, Ok(Applied::Created));
+    let changed = one("rose", 22, "mtu = 1400\nreaches = ['ruby']");
+    assert_eq!(apply(&world, changed).await, Err(Reason::InvalidRequest));
+    assert_eq!(apply(&world, one("ruby", 21, "")).await, Ok(Applied::Created));
+    assert_eq!(
+        apply(&world, one("rose", 22, "mtu = 1400\nreaches = ['ruby']")).await,
+        Ok(Applied::Changed)
+    );
+}
+
 async fn delete_for_good(world: &World) {
     world.engine.networks().delete("blue".into(), false).await.unwrap();
     world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;

@@ -186,7 +186,8 @@ impl NetworkChanges<'_> {
         }
         let all: Vec<_> = networks.iter().chain(made).collect();
         check_together(&all)?;
-        first_problem(check_reaches(all))?;
+        let is_of_file = |network: &Network| networks.iter().any(|of| of.name == network.name);
+        first_problem(check_reaches(all, |network, _| is_of_file(network)))?;
         self.check_hosts(hosts)
     }
 
@@ -257,13 +258,15 @@ impl NetworkChanges<'_> {
         check_together(&others.chain([network]).collect::<Vec<_>>())
     }
 
-    /// Whether networks reach such as there are, with `network` among them. One that is in force
-    /// already stays so at a start, whatever has become of those that it reaches: it just does not
-    /// reach them.
+    /// Whether `network` reaches such as there are, and can be reached by those that name it. Others that
+    /// are in force already stay so, whatever has become of those that they reach, as by a forced
+    /// deletion: they just do not reach them.
     fn check_reaches(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
         let others = all.filter(|other| other.name != network.name);
-        first_problem(check_reaches(others.chain([network]).collect::<Vec<_>>()))
+        let concerns =
+            |of: &Network, reached: &str| of.name == network.name || reached == network.name;
+        first_problem(check_reaches(others.chain([network]).collect::<Vec<_>>(), concerns))
     }
 
     /// Puts a network of the API into force or, where it can't be, aside. Returns why it can't.
