@@ -25,3 +25,28 @@ pub struct GatewayLink {
     /// The link's Ethernet address, by which pods know the gateway.
     pub mac: MacAddress,
 }
+
+/// The Ethernet address of a network's gateway. It follows from the network's name, so that pods know
+/// the gateway again that was made anew. Locally administered; no attachment gets it.
+pub(crate) fn mac_of(network: &str) -> MacAddress {
+    let [a, b, c, d, e, ..] = hash(network).to_be_bytes();
+    MacAddress([0x0e, a, b, c, d, e])
+}
+
+/// FNV-1a, which is the same in every release.
+pub(super) fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateways_mac_address_stays_over_restarts_and_releases() {
+        assert_eq!(mac_of("blue").to_string(), "0e:c5:cc:d2:9b:c2");
+        assert_ne!(mac_of("green"), mac_of("blue"));
+        assert!(mac_of("green").is_unicast());
+    }
+}

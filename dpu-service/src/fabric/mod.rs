@@ -8,6 +8,7 @@ use std::{
     fmt,
 };
 
+pub(crate) use gateway::mac_of;
 pub use gateway::{GatewayLink, GatewayPort};
 use netlink::LinkEvent;
 

@@ -117,6 +117,16 @@ async fn a_network_that_is_gone_by_force_keeps_no_other_from_being_changed() {
     );
 }
 
+#[tokio::test]
+async fn a_gateways_mac_address_is_given_to_no_pod() {
+    let world = World::new().await;
+    apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
+    let asking = AttachSpec { mac: Some("0e:c5:cc:d2:9b:c2".parse().unwrap()), ..spec("pod") };
+    let failure = world.attach(asking).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::MacInUse);
+    assert!(failure.message.contains("for the gateway of network blue"), "{failure}");
+}
+
 async fn delete_for_good(world: &World) {
     world.engine.networks().delete("blue".into(), false).await.unwrap();
     world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;

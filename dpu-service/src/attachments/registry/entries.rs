@@ -10,7 +10,7 @@ use std::{
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
-use super::Entry;
+use super::{Entry, networks::PooledNetworks};
 use crate::{
     attachments::unknown,
     model::{AttachmentId, AttachmentKey, HostName, Record},
@@ -126,17 +126,27 @@ impl Entries {
         Some(entry)
     }
 
-    /// The MAC address asked for, or a free one of the prefix.
+    /// The MAC address asked for, or a free one of the prefix. Never a gateway's: whoever had it would
+    /// get what is meant for the gateway.
     pub(super) fn choose_mac(
         &self,
         wanted: Option<MacAddress>,
         prefix: &[u8],
+        networks: &PooledNetworks,
     ) -> Result<MacAddress, Failure> {
-        let Some(mac) = wanted else { return self.new_mac(prefix) };
+        let Some(mac) = wanted else { return self.new_mac(prefix, networks) };
         if !mac.is_unicast() {
             return Err(Failure::new(
                 Reason::InvalidRequest,
                 format!("{mac} is not the address of one interface: it is multicast or zero"),
+            ));
+        }
+        if let Some(network) = networks.with_gateway_mac(mac) {
+            return Err(Failure::new(
+                Reason::MacInUse,
+                format!(
+                    "MAC address {mac} is kept for the gateway of network {network}: ask for another"
+                ),
             ));
         }
         match self.by_mac(mac) {
@@ -149,7 +159,7 @@ impl Entries {
     }
 
     /// The first free one from a random one on.
-    fn new_mac(&self, prefix: &[u8]) -> Result<MacAddress, Failure> {
+    fn new_mac(&self, prefix: &[u8], networks: &PooledNetworks) -> Result<MacAddress, Failure> {
         let start: u64 = rand::random();
         let mac = |number: u64| {
             let [_, _, bytes @ ..] = number.to_be_bytes();
@@ -158,10 +168,13 @@ impl Entries {
             bytes[..length].copy_from_slice(&prefix[..length]);
             MacAddress(bytes)
         };
+        let is_free = |mac: &MacAddress| {
+            self.by_mac(*mac).is_none() && networks.with_gateway_mac(*mac).is_none()
+        };
         // Among one more than are held there is a free one, unless the prefix leaves fewer.
-        (0..=self.len() as u64)
+        (0..=(self.len() + networks.len()) as u64)
             .map(|offset| mac(start.wrapping_add(offset)))
-            .find(|mac| self.by_mac(*mac).is_none())
+            .find(is_free)
             .ok_or_else(|| {
                 Failure::new(Reason::Overloaded, "all MAC addresses of the prefix are held")
             })

@@ -5,6 +5,7 @@ mod addresses;
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use ipam::{Pool, ResizeError, RestoreError};
+use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
 pub(super) use addresses::distinct_addresses;
@@ -12,6 +13,7 @@ pub(super) use addresses::distinct_addresses;
 use super::Entry;
 use crate::{
     attachments::views::{NetworkView, Origin, SubnetUsage},
+    fabric::mac_of,
     model::{AttachmentId, Network, Subnet},
     records::Cooling,
 };
@@ -76,6 +78,11 @@ impl PooledNetworks {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PooledNetwork> {
         self.by_name.values()
+    }
+
+    /// The network whose gateway has that MAC address, or would have it were this DPU its gateway.
+    pub(super) fn with_gateway_mac(&self, mac: MacAddress) -> Option<&str> {
+        self.by_name.keys().map(String::as_str).find(|name| mac_of(name) == mac)
     }
 
     /// Those of the file, or of the API.

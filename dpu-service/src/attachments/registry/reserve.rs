@@ -25,7 +25,8 @@ impl Registry {
         check_room(self.entries.len(), self.settings.attachments)?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let addresses = distinct_addresses(spec, &network)?;
-        let mac = self.entries.choose_mac(spec.mac, &self.settings.mac_prefix)?;
+        let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
+        let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);

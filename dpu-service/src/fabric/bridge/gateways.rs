@@ -3,20 +3,17 @@
 //! VLANs apart or not, and the uplinks follow.
 //!
 //! A pair is known by the aliases of its ends, which name the network; one without, of which the making
-//! broke off, by the names of both ends: the kernel takes no alias as it makes a link. Its MAC address follows from the network's name, so that pods know the
-//! gateway again that was made anew.
+//! broke off, by the names of both ends: the kernel takes no alias as it makes a link.
 
 use std::collections::BTreeMap;
 
-use netlink::{
-    BridgeVlan, Error, Family, Link, LinkChange, MacAddress, Request, Rtnl, VethEnd, set_sysctl,
-};
+use netlink::{BridgeVlan, Error, Family, Link, LinkChange, Request, Rtnl, VethEnd, set_sysctl};
 
 use super::vlans::access_vlan;
 use crate::{
     driver::Refused,
     eswitch::gone_is_done,
-    fabric::{GatewayLink, GatewayLinks, GatewayPort},
+    fabric::{GatewayLink, GatewayLinks, GatewayPort, gateway},
 };
 
 /// What the aliases begin with.
@@ -135,7 +132,7 @@ impl GatewayPairs<'_> {
         });
         is_good(own, own_alias(&port.network))
             && is_good(other, port_alias(&port.network))
-            && own.mac == Some(mac_of(&port.network))
+            && own.mac == Some(gateway::mac_of(&port.network))
             && other.master == Some(self.bridge)
             && has_vlans
     }
@@ -149,7 +146,8 @@ impl GatewayPairs<'_> {
         other: u32,
     ) -> Result<(), Error> {
         let (own_alias, port_alias) = (own_alias(&port.network), port_alias(&port.network));
-        let change = LinkChange::new().alias(&own_alias).mac(mac_of(&port.network)).mtu(port.mtu);
+        let change =
+            LinkChange::new().alias(&own_alias).mac(gateway::mac_of(&port.network)).mtu(port.mtu);
         rtnl.change_link(own, &change)?;
         rtnl.change_link(other, &LinkChange::new().alias(&port_alias).mtu(port.mtu))?;
         rtnl.change_link(other, &LinkChange::new().master(Some(self.bridge)))?;
@@ -164,7 +162,7 @@ impl GatewayPairs<'_> {
 
 fn make(rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(u32, u32), Error> {
     let (own, other) = (own_name(&port.network), port_name(&port.network));
-    let own_end = VethEnd::new(own.as_str()).mac(mac_of(&port.network)).mtu(port.mtu);
+    let own_end = VethEnd::new(own.as_str()).mac(gateway::mac_of(&port.network)).mtu(port.mtu);
     rtnl.change(Request::add_veth(&own_end, &VethEnd::new(other.as_str()).mtu(port.mtu)))?;
     let mut index_of = |name: &str| Ok(rtnl.link_by_name(name)?.unwrap_or_default().index);
     Ok((index_of(&own)?, index_of(&other)?))
@@ -179,7 +177,7 @@ fn keep_port_silent(name: &str) {
 
 fn link_of(port: &GatewayPort, index: u32) -> GatewayLink {
     let network = port.network.clone();
-    GatewayLink { index, name: own_name(&network), mac: mac_of(&network), network }
+    GatewayLink { index, name: own_name(&network), mac: gateway::mac_of(&network), network }
 }
 
 /// Strangers may have links whose names begin likewise.
@@ -221,20 +219,8 @@ fn port_name(network: &str) -> String {
 fn short(network: &str) -> String {
     match network.len() {
         0..=ROOM => network.to_owned(),
-        _ => format!("{:012x}", hash(network) >> 16),
+        _ => format!("{:012x}", gateway::hash(network) >> 16),
     }
-}
-
-/// Locally administered, and apart from those of pods, which begin with `allocation.mac_prefix`.
-fn mac_of(network: &str) -> MacAddress {
-    let [a, b, c, d, e, ..] = hash(network).to_be_bytes();
-    MacAddress([0x0e, a, b, c, d, e])
-}
-
-/// FNV-1a, which is the same in every release.
-fn hash(text: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 #[cfg(test)]
@@ -268,12 +254,5 @@ mod tests {
         assert!(!is_ours("gw-lan", Some("of somebody else"), "gp-lan"));
         assert!(is_ours("gw-lan", None, "gp-lan"));
         assert!(is_ours("renamed", Some("dpu-offload gateway of lan"), "lan0"));
-    }
-
-    #[test]
-    fn a_gateways_mac_address_stays_over_restarts_and_releases() {
-        assert_eq!(mac_of("blue").to_string(), "0e:c5:cc:d2:9b:c2");
-        assert_ne!(mac_of("green"), mac_of("blue"));
-        assert!(mac_of("green").is_unicast());
     }
 }
