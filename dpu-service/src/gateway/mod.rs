@@ -292,24 +292,31 @@ impl Work {
     /// Takes all away that an earlier pass, or an earlier life of the service, has left.
     fn clear(&mut self) -> (Shown, Mended) {
         let links = self.programmer.set_gateways(&[]);
-        let table = self.table.remove();
-        let mut shown = Shown::default();
-        match (links, table) {
-            (Ok(_), Ok(was_there)) => {
-                if was_there {
-                    self.links.forget(&self.uplinks);
-                }
-                self.is_clear = true;
+        let links = links.map_err(|refused| told("take the gateways' links away", &refused));
+        // As long as there are links there have to be rules.
+        let cleared = links.and_then(|_| {
+            let rules = self.clear_table();
+            rules.map_err(|refused| told("take the gateways' rules away", &refused))
+        });
+        self.is_clear = cleared == Ok(true);
+        (Shown { problems: cleared.err().into_iter().collect(), ..Shown::default() }, Mended::new())
+    }
+
+    /// Says whether it is known that there is no table any more.
+    fn clear_table(&mut self) -> Result<bool, Refused> {
+        match self.table.is_there() {
+            Ok(true) => {
+                self.table.remove()?;
+                self.links.forget(&self.uplinks);
+                Ok(true)
             }
+            Ok(false) => Ok(true),
             // Who may not ask has never made anything, and there may be no nftables at all.
-            (Ok(_), Err(refused)) => {
+            Err(refused) => {
                 tracing::debug!(reason = %Chain(&refused), "nftables can't be asked");
-            }
-            (Err(refused), _) => {
-                shown.problems.push(told("take the gateways' links away", &refused));
+                Ok(false)
             }
         }
-        (shown, Mended::new())
     }
 }
 

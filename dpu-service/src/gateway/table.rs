@@ -39,16 +39,17 @@ impl OurTable {
         Ok(is_same)
     }
 
-    /// Takes the table away. Says whether there was one.
-    pub(super) fn remove(&mut self) -> Result<bool, Refused> {
-        let refused = |error| Refused::new("take the rules away", error);
+    /// Whether there is one, be it of an earlier life of the service.
+    pub(super) fn is_there(&mut self) -> Result<bool, Refused> {
+        let there = open(&mut self.socket)?.has(TABLE);
+        there.map_err(|error| Refused::new("ask nftables", error))
+    }
+
+    /// Takes the table away, which is there.
+    pub(super) fn remove(&mut self) -> Result<(), Refused> {
         self.in_force = None;
-        let socket = open(&mut self.socket)?;
-        let was_there = socket.has(TABLE).map_err(refused)?;
-        if was_there {
-            socket.delete(TABLE).map_err(refused)?;
-        }
-        Ok(was_there)
+        let deleted = open(&mut self.socket)?.delete(TABLE);
+        deleted.map_err(|error| Refused::new("delete the table", error))
     }
 }
 
