@@ -181,6 +181,11 @@ impl Gateways {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there is, or should be, any.
+    fn are_any(&self) -> bool {
+        !self.shown().gateways.is_empty()
+    }
+
     /// Waits until there are gateways that were not there before.
     async fn are_new(&self) {
         self.news.notified().await;

@@ -18,9 +18,14 @@ const GATHER: Duration = Duration::from_millis(500);
 
 /// Has the gateways looked at whenever nftables has changed. Ends never.
 pub(crate) async fn follow(engine: Arc<Engine>) {
+    let mut told = None;
     loop {
         if let Err(error) = watch(&engine).await {
-            tracing::warn!(reason = %Chain(&error), "nftables is looked at every minute only");
+            let reason = Chain(&error).to_string();
+            if engine.gateways().are_any() && told.as_ref() != Some(&reason) {
+                tracing::warn!(reason, "nftables is looked at every minute only");
+                told = Some(reason);
+            }
         }
         sleep(PAUSE).await;
     }
@@ -31,6 +36,8 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
     let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
     let unwatchable = |error| Refused::new("watch nftables", error);
     let mut monitor = NftablesMonitor::open(&netns).map_err(unwatchable)?;
+    // Whatever was changed before is told by nobody.
+    engine.networks().look_after_gateways(false).await;
     loop {
         monitor.next().await.map_err(unwatchable)?;
         let calm =
