@@ -25,7 +25,7 @@ use crate::{
         dpu::Standing,
         host_port::HostPort,
         verbs::{Doors, Renewal, attach_to_host, for_host, release},
-        vfs::{Phase, Record, Vfs},
+        vfs::{Phase, Record, VfAbroad, Vfs},
     },
     protocol::{AddRequest, Bandwidth, END_OF_ANSWER},
 };
@@ -80,7 +80,7 @@ impl HostPorts {
             let outcome = self.provide(port).await;
             self.note(port, outcome.err());
         }
-        self.fetch_strays().await;
+        self.fetch_from_abroad().await;
     }
 
     async fn release(&self, record: &Record) {
@@ -173,30 +173,44 @@ impl HostPorts {
 
     /// Brings the VFs of host ports home that somebody moved to another namespace: no pod lives by that one's
     /// leave. The keeper does the rest when they arrive.
-    async fn fetch_strays(&self) {
+    async fn fetch_from_abroad(&self) {
         let vfs = Arc::clone(&self.doors.vfs);
-        let done = self.doors.vfs.host().look(move || fetch_strays_now(&vfs)).await;
-        done_or_nothing(done, "bring home the VFs of host ports");
+        let look = self.doors.vfs.host().look(move || ports_abroad(&vfs)).await;
+        for (record, abroad) in done_or_nothing(look, "look for the VFs of host ports") {
+            let _key = self.doors.vfs.keys().lock(&record.key()).await;
+            let now = self.doors.vfs.records().by_id(record.id());
+            // Its release, for which the key was waited, brings it home itself.
+            if now.is_some_and(|now| now.phase == Phase::Live) {
+                let vfs = Arc::clone(&self.doors.vfs);
+                let fetch = move || fetch(&vfs, &record, &abroad);
+                let done = self.doors.vfs.host().look(fetch).await;
+                done_or_nothing(done, "bring home the VF of a host port");
+            }
+        }
     }
 }
 
-fn fetch_strays_now(vfs: &Vfs) -> Result<(), Error> {
+fn ports_abroad(vfs: &Vfs) -> Result<Vec<(Arc<Record>, VfAbroad)>, Error> {
     let present = vfs.host().links()?.links;
-    let is_stray = |record: &Arc<Record>| {
+    let is_away = |record: &Arc<Record>| {
         record.phase == Phase::Live && !vfs.host().cards().is_among(record.device(), &present)
     };
-    let strays: Vec<_> = records(vfs).into_iter().filter(is_stray).collect();
-    if strays.is_empty() {
-        return Ok(());
+    let away: Vec<_> = records(vfs).into_iter().filter(is_away).collect();
+    if away.is_empty() {
+        return Ok(Vec::new());
     }
-    for abroad in vfs.abroad().find(&present) {
-        let owner = strays.iter().find(|record| *record.device() == abroad.vf.device);
-        if let Some(record) = owner
-            && vfs.abroad().fetch(&abroad)?
-        {
-            let from = abroad.path.display();
-            vfs.repairs().note(record.id(), format!("the host port was brought home from {from}"));
-        }
+    let abroad = vfs.abroad().find(&present).into_iter();
+    let owned = abroad.filter_map(|abroad| {
+        let owner = away.iter().find(|record| *record.device() == abroad.vf.device)?;
+        Some((Arc::clone(owner), abroad))
+    });
+    Ok(owned.collect())
+}
+
+fn fetch(vfs: &Vfs, record: &Record, abroad: &VfAbroad) -> Result<(), Error> {
+    if vfs.abroad().fetch(abroad)? {
+        let from = abroad.path.display();
+        vfs.repairs().note(record.id(), format!("the host port was brought home from {from}"));
     }
     Ok(())
 }
