@@ -168,12 +168,15 @@ fn pods_reach_their_gateway_the_outside_and_what_their_network_names() {
 /// The DPU's API listens on all addresses, and its management link is a way to the host.
 #[test]
 fn pods_do_not_reach_the_dpus_programs_nor_where_no_uplink_leads() {
-    let (lab, _outside) = lab();
+    let (lab, outside) = lab();
     let (pod, _) = pod(&lab, "nated");
-    for address in ["10.3.0.1", DPU_OUTSIDE[0], "192.168.100.2"] {
+    let connects = |netns: &Netns, address: &str| {
         let call = format!("exec 3<>/dev/tcp/{address}/7443");
-        let tried = run(pod.command("timeout").args(["1", "bash", "-c", &call]));
-        assert!(!tried.status.success(), "{address}");
+        run(netns.command("timeout").args(["1", "bash", "-c", &call])).status.success()
+    };
+    assert!(connects(&outside, DPU_OUTSIDE[0]), "the API does not answer at all");
+    for address in ["10.3.0.1", "10.1.0.1", DPU_OUTSIDE[0], DPU_OUTSIDE[1], "192.168.100.2"] {
+        assert!(!connects(&pod, address), "{address}");
     }
     assert_out_of_reach(&pod, &["192.168.100.1"]);
 }
