@@ -78,7 +78,7 @@ pub(crate) struct Gateways {
 #[derive(Debug)]
 struct Work {
     programmer: Programmer,
-    uplinks: Vec<String>,
+    settings: GatewaySettings,
     links: Links,
     table: OurTable,
     /// There was no gateway at the latest pass, and nothing is left of any.
@@ -122,7 +122,7 @@ impl Gateways {
     pub(crate) fn new(programmer: Programmer, settings: GatewaySettings) -> Self {
         let work = Work {
             programmer,
-            uplinks: settings.uplinks.clone(),
+            settings: settings.clone(),
             links: Links::default(),
             table: OurTable::default(),
             is_clear: false,
@@ -227,6 +227,7 @@ impl Work {
         self.is_clear = false;
         let mut shown = Shown::default();
         let mut mended = Mended::new();
+        self.check(plan, &mut shown);
         // The rules come first: a link that they don't know is open to all.
         match self.put_table(plan) {
             Ok(is_mended) => {
@@ -240,7 +241,7 @@ impl Work {
             }
         }
         let made = self.make_links(plan, &mut shown);
-        match self.links.settle(plan, &made, &self.uplinks, is_thorough) {
+        match self.links.settle(plan, &made, &self.settings.uplinks, is_thorough) {
             Ok(settled) => mended.extend(shown.take_over(settled)),
             Err(refused) => {
                 shown.problems.push(told("give the gateways their addresses", &refused));
@@ -249,10 +250,21 @@ impl Work {
         (shown, mended)
     }
 
+    /// Networks that were made under another configuration may want what this one has not.
+    fn check(&self, plan: &Plan, shown: &mut Shown) {
+        let has_fabric = self.programmer.has_representors();
+        for network in plan.networks() {
+            let problem = self.settings.check_network(network, has_fabric);
+            let view = shown.gateways.entry(network.name.clone()).or_default();
+            view.problems.extend(problem);
+        }
+    }
+
     fn put_table(&mut self, plan: &Plan) -> Result<bool, Refused> {
         let name_of = |network: &str| self.programmer.gateway_name(network);
         let bridged = self.programmer.bridged_as();
-        let table = plan.table(name_of, &self.uplinks, bridged.as_deref(), links::is_router());
+        let table =
+            plan.table(name_of, &self.settings.uplinks, bridged.as_deref(), links::is_router());
         self.table.put(table)
     }
 
@@ -312,7 +324,7 @@ impl Work {
         match self.table.is_there() {
             Ok(true) => {
                 self.table.remove()?;
-                self.links.forget(&self.uplinks);
+                self.links.forget(&self.settings.uplinks);
                 Ok(true)
             }
             Ok(false) => Ok(true),
