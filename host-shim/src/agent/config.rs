@@ -8,7 +8,10 @@ use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
 
-use super::host_port::{self, HostPort};
+use super::{
+    host_port::{self, HostPort},
+    out_of_range::out_of_range,
+};
 use crate::{
     protocol::DEFAULT_SOCKET,
     vf_source::{PciPf, PciSettings},
@@ -248,15 +251,6 @@ const NETNS_FOLDERS: [&str; 3] = ["/run/netns", "/run/docker/netns", "/proc"];
 
 fn default_boot_id_file() -> PathBuf {
     "/proc/sys/kernel/random/boot_id".into()
-}
-
-/// That a value is out of its range.
-pub(super) fn out_of_range(
-    key: &str,
-    value: impl std::fmt::Display,
-    range: impl std::fmt::Display,
-) -> String {
-    format!("`{key}` is {value}, but must be {range}")
 }
 
 impl Config {

@@ -6,7 +6,7 @@ use netlink::IpNetwork;
 use offload_proto::form::is_interface_name;
 use serde::Deserialize;
 
-use super::config::out_of_range;
+use super::out_of_range::out_of_range;
 use crate::protocol::Key;
 
 /// An attachment of the host itself, in its own namespace.

@@ -21,6 +21,7 @@ mod dpu;
 mod fuzz;
 mod host_port;
 mod milestones;
+mod out_of_range;
 mod pending;
 mod repairs;
 mod run;
