@@ -1,0 +1,314 @@
+//! The plugin's call: to whom, for how long, and what it makes of silence.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::Shutdown,
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
+
+use super::{Call, DOCUMENT_LIMIT, END_OF_ANSWER, Reply, SILENCE, decode};
+
+/// The agent has given no sign of life for [`SILENCE`].
+#[derive(Debug, thiserror::Error)]
+#[error("says nothing, as one that is suspended")]
+pub struct Silent;
+
+/// How long the plugin waits for an agent that is being replaced: that is how long it is away, but for
+/// one that systemd can't hold the socket for and that takes long to start.
+const COMEBACK: Duration = Duration::from_secs(5);
+/// An agent that had a call for so long was none that fails to start: what ended it is another restart.
+const AT_WORK: Duration = Duration::from_secs(1);
+/// How long the last look at the connection takes, when the time is over.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// How often it looks whether the agent is back.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent
+/// gives signs of life. A call that met an agent on its way out is made again: whoever repeats a request
+/// gets what the first one got.
+///
+/// # Errors
+/// Whatever connecting, sending, receiving or decoding fails with; [`Silent`] within one of kind
+/// [`io::ErrorKind::TimedOut`].
+pub fn call(socket: &Path, mut call: Call) -> io::Result<Reply> {
+    let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
+    let mut gives_up = None;
+    loop {
+        let asked = Instant::now();
+        let error = match ask(socket, &call, deadline) {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        let now = Instant::now();
+        gives_up = gives_up.filter(|_| now - asked < AT_WORK);
+        let gives_up = *gives_up.get_or_insert_with(|| deadline.min(now + COMEBACK));
+        if !is_of_a_restart(&error) || now + LOOK >= gives_up {
+            return Err(error);
+        }
+        thread::park_timeout(LOOK);
+        call.deadline_ms = u64::try_from(remaining(deadline)?.as_millis()).unwrap_or(u64::MAX);
+    }
+}
+
+/// Whether an agent that is being replaced causes it: there is no socket, nobody listens, or who did
+/// went away without a word.
+fn is_of_a_restart(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
+fn ask(socket: &Path, call: &Call, deadline: Instant) -> io::Result<Reply> {
+    let stream = connect(socket, deadline)?;
+    let mut line = Line { stream, deadline, heard: Instant::now() };
+    line.write_all(&serde_json::to_vec(call)?)?;
+    line.stream.shutdown(Shutdown::Write)?;
+    let mut answer = Vec::new();
+    BufReader::new(line.take(DOCUMENT_LIMIT)).read_until(END_OF_ANSWER, &mut answer)?;
+    decode(&answer)
+}
+
+/// Connects, though it may have to wait for a place in the agent's queue.
+fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let unix = AddressFamily::Unix;
+    let socket = socket::socket(unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_write_timeout(Some(remaining(deadline)?))?;
+    socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
+}
+
+/// A connection to an agent that has until the deadline, however little it takes or says at a time, and
+/// has to say something now and then.
+struct Line {
+    stream: UnixStream,
+    deadline: Instant,
+    heard: Instant,
+}
+
+impl Read for Line {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let silent_at = self.heard + SILENCE;
+        let end = self.deadline.min(silent_at);
+        // What came while this process itself was suspended is heard, however late that is.
+        let left = remaining(end).unwrap_or(SHORTEST_LOOK);
+        self.stream.set_read_timeout(Some(left))?;
+        match self.stream.read(buffer) {
+            Err(error) if is_timeout(&error) && end == silent_at => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, Silent))
+            }
+            read => {
+                self.heard = Instant::now();
+                read
+            }
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(remaining(self.deadline)?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn remaining(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::net::UnixListener, sync::mpsc};
+
+    use nix::sys::socket::Backlog;
+
+    use super::*;
+    use crate::protocol::Request;
+
+    fn status() -> Call {
+        within(5000)
+    }
+
+    fn within(deadline_ms: u64) -> Call {
+        Call { deadline_ms, gives_up_at_ns: None, request: Request::Status }
+    }
+
+    /// Answers one call with `answer`, and returns what it was asked.
+    fn agent(socket: &Path, answer: &'static [u8]) -> thread::JoinHandle<Vec<u8>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            stream.read_to_end(&mut asked).unwrap();
+            stream.write_all(answer).unwrap();
+            asked
+        })
+    }
+
+    #[test]
+    fn a_call_is_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let agent = agent(&socket, br#"   {"outcome":"done"}"#);
+        assert!(matches!(call(&socket, status()).unwrap(), Reply::Done));
+        assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
+    }
+
+    #[test]
+    fn an_answer_that_came_while_the_caller_was_suspended_is_heard() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let long_ago = Instant::now().checked_sub(SILENCE * 2).unwrap();
+        let mut line = Line { stream: ours, deadline: long_ago, heard: long_ago };
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(line.read(&mut [0; 8]).unwrap(), 1);
+        assert!(is_timeout(&line.read(&mut [0; 8]).unwrap_err()));
+    }
+
+    #[test]
+    fn an_agent_that_says_nonsense_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let agent = agent(&socket, br#"{"outcome":"do"#);
+        assert_eq!(call(&socket, status()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        agent.join().unwrap();
+    }
+
+    /// Accepts nobody, or one caller whom it says nothing, and is gone; and then another one answers,
+    /// which finds its predecessor's socket, or nothing, as `leaves_its_socket` says.
+    fn replaced(accepts: bool, leaves_its_socket: bool) -> io::Result<Reply> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let first = UnixListener::bind(&socket).unwrap();
+        let there = socket.clone();
+        let replacement = thread::spawn(move || {
+            let (mut stream, _) = first.accept().unwrap();
+            let mut asked = Vec::new();
+            if accepts {
+                stream.read_to_end(&mut asked).unwrap();
+            }
+            if !leaves_its_socket {
+                fs::remove_file(&there).unwrap();
+            }
+            drop((first, stream));
+            let _ = fs::remove_file(&there);
+            agent(&there, br#"{"outcome":"done"}"#).join().unwrap()
+        });
+        let reply = call(&socket, status());
+        let asked: Call = decode(&replacement.join().unwrap())?;
+        assert!(asked.deadline_ms < status().deadline_ms, "it is the same deadline");
+        reply
+    }
+
+    #[test]
+    fn an_agent_that_is_replaced_amid_a_call_is_asked_again() {
+        for (accepts, leaves_its_socket) in
+            [(true, false), (true, true), (false, false), (false, true)]
+        {
+            let reply = replaced(accepts, leaves_its_socket);
+            assert!(matches!(reply, Ok(Reply::Done)), "{accepts} {leaves_its_socket} {reply:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_waits_for_an_agent_that_is_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| call(&socket, status()));
+            // Nothing tells that it waits; sooner or later makes no difference to it.
+            let agent = agent(&socket, br#"{"outcome":"done"}"#);
+            assert!(matches!(waiting.join().unwrap(), Ok(Reply::Done)));
+            agent.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn an_agent_that_never_answers_meets_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let error = call(&socket, within(20)).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn an_agent_that_is_suspended_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let begun = Instant::now();
+        let error = call(&socket, within(600_000)).unwrap_err();
+        assert_eq!(error.to_string(), Silent.to_string());
+        assert!(begun.elapsed() < 2 * SILENCE, "{:?}", begun.elapsed());
+    }
+
+    /// How long an agent that drips would take to say what it says.
+    const DRIPS: u32 = 500;
+
+    const DRIP: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn an_agent_that_drips_its_answer_meets_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let agent = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (_caller, hung_up) = mpsc::channel::<()>();
+            for _ in 0..DRIPS {
+                if stream.write_all(b" ").is_err() {
+                    return;
+                }
+                let _ = hung_up.recv_timeout(DRIP);
+            }
+        });
+        let begun = Instant::now();
+        let error = call(&socket, within(200)).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+        assert!(begun.elapsed() < DRIPS * DRIP, "{:?}", begun.elapsed());
+        agent.join().unwrap();
+    }
+
+    #[test]
+    fn an_agent_whose_queue_is_full_meets_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _first = UnixStream::connect(&socket).unwrap();
+        let error = call(&socket, within(50)).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn an_agent_that_does_not_come_back_is_told_as_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("none");
+        let begun = Instant::now();
+        let error = call(&socket, within(60_000)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        drop(UnixListener::bind(&socket).unwrap());
+        let deserted = call(&socket, within(200)).unwrap_err();
+        assert_eq!(deserted.kind(), io::ErrorKind::ConnectionRefused, "not the deadline");
+    }
+}
