@@ -10,6 +10,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     mount::umount,
     sys::{
         signal::{Signal, kill},
@@ -88,7 +89,10 @@ impl Podman {
 
     fn unmount(&self, id: &str) -> Result<(), String> {
         let memory = self.folder.join("graph/vfs-containers").join(id).join("userdata/shm");
-        umount(&memory).map_err(|error| format!("{}: {error}", memory.display()))
+        match umount(&memory) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(format!("{}: {error}", memory.display())),
+        }
     }
 
     fn calls(&self) -> MutexGuard<'_, BTreeSet<Pid>> {
@@ -118,9 +122,10 @@ impl Runtime for Podman {
         self.says(&["stop", "--time", "0", id]).map(drop)
     }
 
-    /// A podman that was killed has forgotten what it mounted for the container, and can't remove that.
+    /// A podman that was killed has forgotten what it mounted for the container: the next one complains that
+    /// it can't remove that, and at times has removed all of it nevertheless.
     fn remove(&self, id: &str) -> Result<(), String> {
-        let remove = || self.says(&["rm", "--force", "--time", "0", id]).map(drop);
+        let remove = || self.says(&["rm", "--force", "--ignore", "--time", "0", id]).map(drop);
         remove().or_else(|complaint| match complaint.contains("resource busy") {
             true => self.unmount(id).and_then(|()| remove()),
             false => Err(complaint),
