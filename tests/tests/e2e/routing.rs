@@ -1,6 +1,11 @@
 //! Routes and policy rules of networks, in pods.
 
-use std::{collections::BTreeSet, fs, thread};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    thread,
+};
 
 use e2e::{
     Call, Lab, Netns, Settings,
@@ -8,6 +13,10 @@ use e2e::{
         pods::addresses,
         routing::{self, assert_routed, settings_with_routes},
     },
+};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
 };
 use serde_json::{Value, json};
 
@@ -102,10 +111,8 @@ pub(crate) fn rules_to_table(pod: &Netns) -> usize {
     pod.json("ip", &["rule", "show", "table", "100"]).len()
 }
 
-/// Rules are the pod's, and not an interface's.
-#[test]
-fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
-    let networks = r#"
+/// A network with a rule.
+const WITH_A_RULE: &str = r#"
 [[network]]
 name = "blue"
 [[network.subnets]]
@@ -115,7 +122,11 @@ source = "10.8.0.0/24"
 table = 100
 priority = 1000
 "#;
-    let lab = lab_left_alone(networks);
+
+/// Rules are the pod's, and not an interface's.
+#[test]
+fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
+    let lab = lab_left_alone(WITH_A_RULE);
     let pod = Netns::new("pod");
     for interface in ["eth0", "net1"] {
         let _ = lab.add("blue", &pod, interface).result();
@@ -132,17 +143,7 @@ priority = 1000
 /// Two that come and go at the same moment look at what the other has, one after the other.
 #[test]
 fn a_rule_outlives_an_interface_that_goes_as_another_that_brings_it_comes() {
-    let networks = r#"
-[[network]]
-name = "blue"
-[[network.subnets]]
-cidr = "10.8.0.0/24"
-[[network.rules]]
-source = "10.8.0.0/24"
-table = 100
-priority = 1000
-"#;
-    let lab = lab_left_alone(networks);
+    let lab = lab_left_alone(WITH_A_RULE);
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     for (goes, comes) in [("eth0", "net1"), ("net1", "eth0")].repeat(4) {
@@ -153,6 +154,37 @@ priority = 1000
         assert_eq!(rules_to_table(&pod), 1, "{goes} went, {comes} came");
     }
     lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(rules_to_table(&pod), 0);
+    lab.assert_clean_slate();
+}
+
+/// As another agent of this host does that works at a pod.
+fn work_at(pod: &Netns) -> File {
+    let locks = File::options().write(true).open("/run/dpu-offload/pods.lock").unwrap();
+    let position = fs::metadata(pod.path()).unwrap().ino();
+    let byte = libc::flock {
+        l_type: libc::F_WRLCK.try_into().unwrap(),
+        l_whence: libc::SEEK_SET.try_into().unwrap(),
+        l_start: position.try_into().unwrap(),
+        l_len: 1,
+        l_pid: 0,
+    };
+    fcntl(&locks, FcntlArg::F_OFD_SETLK(&byte)).unwrap();
+    locks
+}
+
+#[test]
+fn a_pod_at_whose_rules_another_agent_works_too_long_is_left_as_it_is() {
+    let lab = lab_left_alone(WITH_A_RULE);
+    let pod = Netns::new("pod");
+    let at_work = work_at(&pod);
+    lab.add("blue", &pod, "eth0").fails(129, &["another agent of this host"]);
+    assert_eq!(rules_to_table(&pod), 0);
+    lab.assert_clean_slate();
+    drop(at_work);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    assert_eq!(rules_to_table(&pod), 1);
     lab.del("blue", &pod, "eth0").nothing();
     assert_eq!(rules_to_table(&pod), 0);
     lab.assert_clean_slate();
