@@ -26,12 +26,12 @@ pub(super) fn has_priorities(attachment: &v1::Attachment) -> bool {
 /// whose routes are these. One that can't cost more stays as it is, for the kernel to refuse by name.
 pub(super) fn give_way(routes: &mut [v1::Route], in_pod: Vec<Route>) {
     let mut taken: Vec<_> =
-        in_pod.into_iter().filter_map(|route| Place::of_kernel(&route)).collect();
+        in_pod.into_iter().filter_map(|route| RouteSlot::of_kernel(&route)).collect();
     for route in routes {
         // What is no destination is refused by the plan.
-        let Some(wanted) = Place::wanted_by(route) else { continue };
-        let costs = (wanted.priority..=u32::MAX).map(|priority| Place { priority, ..wanted });
-        let Some(free) = costs.into_iter().find(|place| !taken.contains(place)) else { continue };
+        let Some(wanted) = RouteSlot::wanted_by(route) else { continue };
+        let costs = (wanted.priority..=u32::MAX).map(|priority| RouteSlot { priority, ..wanted });
+        let Some(free) = costs.into_iter().find(|slot| !taken.contains(slot)) else { continue };
         route.priority = free.priority;
         taken.push(free);
     }
@@ -39,13 +39,13 @@ pub(super) fn give_way(routes: &mut [v1::Route], in_pod: Vec<Route>) {
 
 /// Where the kernel has room for one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RouteSlot {
     table: u32,
     network: IpNetwork,
     priority: u32,
 }
 
-impl Place {
+impl RouteSlot {
     fn of_kernel(route: &Route) -> Option<Self> {
         let network = network(route.destination)?;
         Some(Self { table: route.table.unwrap_or(MAIN), network, priority: route.priority? })
