@@ -25,8 +25,8 @@ use netlink::{IpNetwork, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 
 use super::{
+    destination::Destination,
     doors::Doors,
-    place::Place,
     release::{Renewal, release},
 };
 use crate::{
@@ -52,7 +52,7 @@ pub(in crate::agent) async fn attach(
     request: AddRequest,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    attach_at(doors, request, &Place::Pod, caller).await
+    attach_at(doors, request, &Destination::Pod, caller).await
 }
 
 /// Likewise in the host's own namespace, whatever namespace the request names, with routes to these
@@ -67,18 +67,18 @@ pub(in crate::agent) async fn attach_to_host(
     routes: Vec<IpNetwork>,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    attach_at(doors, request, &Place::Host { routes }, caller).await
+    attach_at(doors, request, &Destination::Host { routes }, caller).await
 }
 
 async fn attach_at(
     doors: &Doors,
     request: AddRequest,
-    place: &Place,
+    destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
     let key = request.key.clone();
     let _key = doors.vfs.keys().lock_for_add(&key).await;
-    let attached = attach_alone(doors, request, place, caller).await;
+    let attached = attach_alone(doors, request, destination, caller).await;
     if attached.is_err() {
         take_back_unanswered(doors, &key).await;
     }
@@ -88,14 +88,14 @@ async fn attach_at(
 async fn attach_alone(
     doors: &Doors,
     request: AddRequest,
-    place: &Place,
+    destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
     let (started, key) = (Instant::now(), request.key.clone());
     caller.is_waiting()?;
-    let netns = match place {
-        Place::Pod => pod_netns(doors, &request.netns)?,
-        Place::Host { .. } => doors.vfs.host().own_netns(),
+    let netns = match destination {
+        Destination::Pod => pod_netns(doors, &request.netns)?,
+        Destination::Host { .. } => doors.vfs.host().own_netns(),
     };
     make_way(doors, &request, netns.id).await?;
     // That may have waited for a VF to be made anew.
@@ -107,7 +107,7 @@ async fn attach_alone(
     let pending = doors.dpu.enter_pending(&key);
     let asked = Instant::now();
     let attachment = ask_for(doors, &request, session, caller).await?;
-    let attachment = place.adapt(attachment);
+    let attachment = destination.adapt(attachment);
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 

@@ -6,14 +6,14 @@ use netlink::IpNetwork;
 use offload_proto::v1;
 
 /// Where an interface is wanted.
-pub(super) enum Place {
+pub(super) enum Destination {
     /// In a pod's namespace.
     Pod,
     /// In the host's own, with routes to these destinations.
     Host { routes: Vec<IpNetwork> },
 }
 
-impl Place {
+impl Destination {
     /// The DPU's attachment as it is there.
     pub(super) fn adapt(&self, attachment: v1::Attachment) -> v1::Attachment {
         match self {

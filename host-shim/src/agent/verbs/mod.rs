@@ -10,19 +10,19 @@
 
 mod attach;
 mod check;
+mod destination;
 mod detach;
 mod doors;
 mod gc;
-mod place;
 mod release;
 mod status;
 
 pub(super) use attach::{attach, attach_to_host, take_back_unanswered};
 pub(super) use check::check;
+pub(super) use destination::for_host;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;
 pub(super) use gc::gc;
-pub(super) use place::for_host;
 pub(super) use release::{Renewal, release, release_on_request};
 pub(super) use status::trouble;
 

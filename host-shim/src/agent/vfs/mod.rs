@@ -10,7 +10,8 @@
 //! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
 //! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
 //! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
-//! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod |
+//! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod, with a [file](device_info) that tells the pod which device it has |
+//! | [`PodLocks`](pod_locks) | has one lock for each pod, for all agents of the host |
 //! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
 //!
 //! # Locks
