@@ -301,18 +301,18 @@ mount -t tmpfs tmpfs /run
 mkdir -p /run/copy/root
 mount -t tmpfs tmpfs /run/copy/root
 for folder in etc opt usr var; do
-    mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/work" "/run/copy/root/$folder"
-    mount -t overlay -o "userxattr,lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/work" \
+    mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/scratch" "/run/copy/root/$folder"
+    mount -t overlay -o "userxattr,lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/scratch" \
         overlay "/run/copy/root/$folder"
 done
 cd /run/copy/root
 for folder in bin sbin lib lib64; do [ ! -L "/$folder" ] || ln -s "usr/$folder" "$folder"; done
-mkdir dev proc run sys tmp work
+mkdir dev proc run sys tmp made
 mount --rbind /dev dev
 mount -t proc proc proc
 mount -t sysfs sysfs sys
-cp "$@" work
-exec chroot . /bin/bash -e -c 'cd /work && . ./script'
+cp "$@" made
+exec chroot . /bin/bash -e -c 'cd /made && . ./script'
 "#;
 
 /// The commands that the example for other people's CI runs, after the packages are there.
@@ -336,7 +336,7 @@ fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
     fs::write(&apt, "APT::Sandbox::User \"root\";\n").unwrap();
     let mut copy = Command::new("unshare");
     copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", COPY, "copy"]);
-    copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/work/apt.conf");
+    copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/made/apt.conf");
     // The lab is to find the programs that were installed.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = text(&output);
