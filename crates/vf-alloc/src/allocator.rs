@@ -7,7 +7,7 @@ use crate::{
     Settings, SpecError, Usage, VfFacts, VfState, VfView,
     pool::Pool,
     pools::Pools,
-    slot::{Slot, Stage},
+    slot::{Slot, SlotNumber, Stage},
     vfs::Vfs,
 };
 
@@ -47,7 +47,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let mut pools = Pools::new(pools)?;
         // In the order in which they became free, so that the new lists have them in that order, too.
         let mut in_order: Vec<_> = self.vfs.all().collect();
-        in_order.sort_by_key(|slot| self.pools.listed(slot.vf()));
+        in_order.sort_by_key(|slot| self.pools.listed(slot.number()));
         for slot in in_order {
             pools.place(slot);
         }
@@ -93,12 +93,11 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
         let pool = self.pools.named(request.pool);
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
-        let vf = match request.pinned {
+        let chosen = match request.pinned {
             Some(device) => self.choose_pinned(request, pool, device)?,
             None => self.choose(request, pool)?,
         };
-        self.hold(vf, key, Stage::Reserved);
-        Ok(vf)
+        Ok(self.hold(chosen, key, Stage::Reserved))
     }
 
     /// Notes that the pod has `key`'s VF: it works, and its count of failures starts again.
@@ -169,7 +168,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             RestoredState::Held => Stage::Reserved,
             RestoredState::Releasing => Stage::Releasing,
         };
-        self.hold(vf, key, stage);
+        let slot = self.vfs.slot(vf).number();
+        self.hold(slot, key, stage);
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.pools.specs()
     }
 
-    fn choose(&self, request: &Request<'_>, pool: &Pool) -> Result<FunctionId, ReserveError> {
+    fn choose(&self, request: &Request<'_>, pool: &Pool) -> Result<SlotNumber, ReserveError> {
         pool.choose(request.host).ok_or_else(|| ReserveError::Exhausted {
             pool: request.pool.into(),
             usage: self.count(&pool.spec, |slot| slot.is_of(request.host)),
@@ -236,7 +236,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         request: &Request<'_>,
         pool: &Pool,
         device: &Device,
-    ) -> Result<FunctionId, ReserveError> {
+    ) -> Result<SlotNumber, ReserveError> {
         let found = self.vfs.of_device(request.host, device);
         let device = || device.clone();
         let slot = found.ok_or_else(|| ReserveError::PinnedUnknown { device: device() })?;
@@ -248,7 +248,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         if !slot.is_free() {
             return Err(ReserveError::PinnedNotFree { device: device(), vf, state: slot.state() });
         }
-        Ok(vf)
+        Ok(slot.number())
     }
 
     fn count(&self, pool: &PoolSpec, counts: impl Fn(&Slot<K>) -> bool) -> Usage {
@@ -259,9 +259,10 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         usage
     }
 
-    fn hold(&mut self, vf: FunctionId, key: K, stage: Stage) {
-        let slot = self.vfs.hold(vf, key, stage);
+    fn hold(&mut self, slot: SlotNumber, key: K, stage: Stage) -> FunctionId {
+        let slot = self.vfs.hold(slot, key, stage);
         self.pools.settle(slot);
+        slot.vf()
     }
 
     /// Ends `key`'s hold, and changes what is known of its VF.

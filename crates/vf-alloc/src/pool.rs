@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{FunctionId, HostId, PfId, Policy, PoolSpec};
+use crate::{HostId, PfId, Policy, PoolSpec, slot::SlotNumber};
 
 /// A pool: its specification and its free VFs.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Lane {
     host: HostId,
     pf: PfId,
     free: usize,
-    queue: VecDeque<(FunctionId, Stamp)>,
+    queue: VecDeque<(SlotNumber, Stamp)>,
 }
 
 impl Pool {
@@ -41,32 +41,32 @@ impl Pool {
     }
 
     /// Lists a VF as free in `lane`.
-    pub(crate) fn list(&mut self, lane: usize, vf: FunctionId, stamp: Stamp) {
+    pub(crate) fn list(&mut self, lane: usize, slot: SlotNumber, stamp: Stamp) {
         let lane = &mut self.lanes[lane];
         lane.free += 1;
-        lane.queue.push_back((vf, stamp));
+        lane.queue.push_back((slot, stamp));
     }
 
     /// Notes that one of the VFs listed in `lane` is no longer free. `is_current` must say so already.
-    pub(crate) fn unlist(&mut self, lane: usize, is_current: impl Fn(FunctionId, Stamp) -> bool) {
+    pub(crate) fn unlist(&mut self, lane: usize, is_current: impl Fn(SlotNumber, Stamp) -> bool) {
         let lane = &mut self.lanes[lane];
         lane.free -= 1;
-        while lane.queue.front().is_some_and(|&(vf, stamp)| !is_current(vf, stamp)) {
+        while lane.queue.front().is_some_and(|&(slot, stamp)| !is_current(slot, stamp)) {
             lane.queue.pop_front();
         }
         if lane.queue.len() > 2 * lane.free + 16 {
-            lane.queue.retain(|&(vf, stamp)| is_current(vf, stamp));
+            lane.queue.retain(|&(slot, stamp)| is_current(slot, stamp));
         }
     }
 
     /// The free VF that the policy prefers for `host`. The front of a queue is always current.
-    pub(crate) fn choose(&self, host: HostId) -> Option<FunctionId> {
+    pub(crate) fn choose(&self, host: HostId) -> Option<SlotNumber> {
         let lanes = self.lanes.iter().filter(|lane| lane.host == host && lane.free > 0);
         let lane = match self.spec.policy {
             // `min_by_key` finds the first of several equals, `max_by_key` the last.
             Policy::Spread => lanes.min_by_key(|lane| std::cmp::Reverse(lane.free)),
             Policy::Pack => lanes.min_by_key(|lane| lane.free),
         }?;
-        lane.queue.front().map(|&(vf, _)| vf)
+        lane.queue.front().map(|&(slot, _)| slot)
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use ahash::RandomState;
 
 use crate::{
-    FunctionId, PoolSpec, SpecError,
+    PoolSpec, SpecError,
     pool::{Pool, Stamp},
-    slot::Slot,
+    slot::{Slot, SlotNumber},
     spec,
 };
 
@@ -15,12 +15,13 @@ use crate::{
 pub(crate) struct Pools {
     pools: Vec<Pool>,
     numbers: HashMap<String, usize, RandomState>,
-    places: HashMap<FunctionId, Place, RandomState>,
+    /// By the slots' numbers.
+    places: Vec<Place>,
     last_stamp: Stamp,
 }
 
 /// Where a VF is listed while it is free.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Place {
     /// Set while it is listed.
     listed: Option<Stamp>,
@@ -39,7 +40,7 @@ impl Pools {
         Ok(Self {
             numbers: specs.iter().enumerate().map(name).collect(),
             pools: specs.into_iter().map(Pool::new).collect(),
-            places: HashMap::default(),
+            places: Vec::new(),
             last_stamp: 0,
         })
     }
@@ -53,46 +54,49 @@ impl Pools {
     }
 
     /// When a VF was listed as free. `None`: it is not.
-    pub(crate) fn listed(&self, vf: FunctionId) -> Option<Stamp> {
-        self.places.get(&vf)?.listed
+    pub(crate) fn listed(&self, slot: SlotNumber) -> Option<Stamp> {
+        self.places.get(slot.0)?.listed
     }
 
     /// Gives a VF its place, by what its host says of it now. One that is free is listed there as the
     /// last.
     pub(crate) fn place<K>(&mut self, slot: &Slot<K>) {
         let Some(host) = slot.facts().map(|facts| facts.host) else { return };
-        let vf = slot.vf();
-        self.unlist(vf);
+        let number = slot.number();
+        self.unlist(number);
         let has_it = self.pools.iter_mut().enumerate().filter(|(_, pool)| slot.is_in(&pool.spec));
-        let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, vf.pf))).collect();
-        self.places.insert(vf, Place { listed: None, lanes });
+        let pf = slot.vf().pf;
+        let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, pf))).collect();
+        self.places.resize_with(self.places.len().max(number.0 + 1), Place::default);
+        self.places[number.0] = Place { listed: None, lanes };
         self.settle(slot);
     }
 
     /// Makes the lists agree with whether a VF is free. To be called after each change of it.
     pub(crate) fn settle<K>(&mut self, slot: &Slot<K>) {
-        match (slot.is_free(), self.listed(slot.vf()).is_some()) {
-            (true, false) => self.list(slot.vf()),
-            (false, true) => self.unlist(slot.vf()),
+        match (slot.is_free(), self.listed(slot.number()).is_some()) {
+            (true, false) => self.list(slot.number()),
+            (false, true) => self.unlist(slot.number()),
             _ => {}
         }
     }
 
-    fn list(&mut self, vf: FunctionId) {
-        let Some(place) = self.places.get_mut(&vf) else { return };
+    fn list(&mut self, slot: SlotNumber) {
+        let Some(place) = self.places.get_mut(slot.0) else { return };
         self.last_stamp += 1;
         place.listed = Some(self.last_stamp);
         for &(pool, lane) in &place.lanes {
-            self.pools[pool].list(lane, vf, self.last_stamp);
+            self.pools[pool].list(lane, slot, self.last_stamp);
         }
     }
 
-    fn unlist(&mut self, vf: FunctionId) {
-        let was_listed = self.places.get_mut(&vf).and_then(|place| place.listed.take()).is_some();
-        let Some(place) = self.places.get(&vf).filter(|_| was_listed) else { return };
-        for &(pool, lane) in &place.lanes {
-            let is_current =
-                |vf, stamp| self.places.get(&vf).is_some_and(|place| place.listed == Some(stamp));
+    fn unlist(&mut self, slot: SlotNumber) {
+        let was_listed = self.places.get_mut(slot.0).and_then(|place| place.listed.take());
+        if was_listed.is_none() {
+            return;
+        }
+        for &(pool, lane) in &self.places[slot.0].lanes {
+            let is_current = |slot: SlotNumber, stamp| self.places[slot.0].listed == Some(stamp);
             self.pools[pool].unlist(lane, is_current);
         }
     }

@@ -2,8 +2,13 @@
 
 use crate::{ClearError, FunctionId, HostId, PoolSpec, VfFacts, VfState, VfView};
 
+/// The place of a slot among all: what looks VFs up at each reservation goes by it, and need not search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotNumber(pub(crate) usize);
+
 #[derive(Debug)]
 pub(crate) struct Slot<K> {
+    number: SlotNumber,
     vf: FunctionId,
     facts: Option<VfFacts>,
     hold: Option<Hold<K>>,
@@ -29,8 +34,9 @@ pub(crate) enum Stage {
 }
 
 impl<K> Slot<K> {
-    pub(crate) fn new(vf: FunctionId, has_port: bool) -> Self {
+    pub(crate) fn new(number: SlotNumber, vf: FunctionId, has_port: bool) -> Self {
         Self {
+            number,
             vf,
             facts: None,
             hold: None,
@@ -39,6 +45,10 @@ impl<K> Slot<K> {
             quarantine: None,
             failures: 0,
         }
+    }
+
+    pub(crate) const fn number(&self) -> SlotNumber {
+        self.number
     }
 
     pub(crate) const fn vf(&self) -> FunctionId {
