@@ -3,6 +3,15 @@
 
 codename() { (. /etc/os-release && say "${VERSION_CODENAME:-}"); }
 
+# lock_cache FOLDER [VARIABLE]: makes it, or says which variable names another, and waits until nobody else fills it.
+lock_cache() {
+    mkdir -p "$1" || die "the cache $1 can't be made${2:+: name a folder by $2}"
+    exec {CACHE_LOCK}>"$1/lock"
+    flock -n "$CACHE_LOCK" || { warn "waiting for another who fills $1" && flock "$CACHE_LOCK"; }
+}
+
+unlock_cache() { exec {CACHE_LOCK}>&-; }
+
 # own_sources: the machine's own Debian sources, and their backports beside them.
 own_sources() {
     local suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -15,11 +15,9 @@ fetch() {
     can_make_taps || exit 1
     is_fetched && return
     need dpkg-deb=dpkg apt-get=apt depmod=kmod modprobe=kmod readelf=binutils flock=util-linux || exit 1
-    mkdir -p "$CACHE"
-    exec 9>"$CACHE/lock"
-    flock 9
+    lock_cache "$CACHE"
     is_fetched || fetch_all
-    exec 9>&-
+    unlock_cache
 }
 
 is_fetched() { [[ $(cat "$CACHE/recipe" 2>/dev/null) == "$(recipe)" ]]; }

@@ -15,11 +15,9 @@ prepare() {
     no_more "$@"
     [[ ! -e $TREE ]] || return 0
     need apt-get=apt dpkg-deb=dpkg flock=util-linux jq=jq || exit 1
-    mkdir -p "$CACHE" || die "$CACHE can't be made: name a folder by OFFLOAD_RUNTIMES_DIR"
-    exec {lock}>"$CACHE/lock"
-    flock "$lock"
+    lock_cache "$CACHE" OFFLOAD_RUNTIMES_DIR
     [[ -e $TREE ]] || build_tree
-    exec {lock}>&-
+    unlock_cache
 }
 
 # The tree gets its name once it is complete.

@@ -21,11 +21,9 @@ prepare() {
     [[ -e $TREE ]] && return
     [[ $(uname -m) == x86_64 ]] || die "an x86-64 machine is needed, this is $(uname -m)"
     need apt-get=apt dpkg-deb=dpkg flock=util-linux make=make cc=build-essential xz=xz-utils || exit 1
-    mkdir -p "$CACHE" || die "$CACHE can't be made: name a folder by OFFLOAD_VM_DIR"
-    exec {lock}>"$CACHE/lock"
-    flock -n "$lock" || { warn "waiting for another hack/vm prepare" && flock "$lock"; }
+    lock_cache "$CACHE" OFFLOAD_VM_DIR
     [[ -e $TREE ]] || build_tree
-    exec {lock}>&-
+    unlock_cache
 }
 
 # The tree gets its name once it is complete.
