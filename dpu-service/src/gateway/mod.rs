@@ -91,6 +91,8 @@ struct Shown {
     gateways: BTreeMap<String, GatewayView>,
     /// What concerns all of them.
     problems: Vec<String>,
+    /// The rules could not be set, so that there is no gateway.
+    is_closed: bool,
     /// The addresses that they answer, each with its network.
     answered: Vec<(String, Probe)>,
     asked: Asked,
@@ -186,6 +188,11 @@ impl Gateways {
         !self.shown().gateways.is_empty()
     }
 
+    /// Whether there are none, because their rules could not be set.
+    fn are_closed(&self) -> bool {
+        self.shown().is_closed
+    }
+
     /// Waits until there are gateways that were not there before.
     async fn are_new(&self) {
         self.news.notified().await;
@@ -270,6 +277,7 @@ impl Work {
 
     /// Without rules pods have no way out rather than one into the DPU.
     fn close(&self, mut shown: Shown) -> Shown {
+        shown.is_closed = true;
         if let Err(refused) = self.programmer.set_gateways(&[]) {
             shown.problems.push(told("take the gateways' links away", &refused));
         }

@@ -16,6 +16,10 @@ const PAUSE: Duration = Duration::from_secs(5);
 const CALM: Duration = Duration::from_millis(50);
 const GATHER: Duration = Duration::from_millis(500);
 
+/// While the rules can't be set, that is tried so often: of a table that a process owned the kernel does
+/// not tell when it goes with its process.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// Has the gateways looked at whenever nftables has changed. Ends never.
 pub(crate) async fn follow(engine: Arc<Engine>) {
     let mut told = None;
@@ -39,10 +43,19 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
     // Whatever was changed before is told by nobody.
     engine.networks().look_after_gateways(false).await;
     loop {
-        monitor.next().await.map_err(unwatchable)?;
+        next_change(&mut monitor, engine.gateways().are_closed()).await.map_err(unwatchable)?;
         let calm =
             async { while timeout(CALM, monitor.next()).await.is_ok_and(|told| told.is_ok()) {} };
         let _ = timeout(GATHER, calm).await;
         engine.networks().look_after_gateways(false).await;
     }
+}
+
+/// Waits for a change, or for the time to try again.
+async fn next_change(
+    monitor: &mut NftablesMonitor,
+    tries_again: bool,
+) -> Result<(), netlink::Error> {
+    let patience = if tries_again { RETRY } else { Duration::MAX };
+    timeout(patience, monitor.next()).await.map_or(Ok(()), |told| told.map(drop))
 }

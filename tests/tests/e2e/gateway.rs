@@ -2,7 +2,9 @@
 
 use std::{
     fs,
+    io::Write,
     net::{IpAddr, TcpListener, TcpStream},
+    process::{Child, Stdio},
     time::Duration,
 };
 
@@ -366,6 +368,41 @@ fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
     dpu.ip(&["link", "set", "gw-nated", "alias", "mine"]);
     wait_for("the problem", LIMIT, || (!problems(&lab).is_empty()).then_some(()));
     assert_programs_out_of_reach(&nated, "10.3.0.1");
+}
+
+/// A process that owns the table of our name as long as it runs.
+fn owner_of_our_table(netns: &Netns) -> Child {
+    let mut owner = netns.command("nft").arg("-i").stdin(Stdio::piped()).spawn().unwrap();
+    let command = b"table inet dpu-offload { flags owner; }\n";
+    owner.stdin.as_mut().unwrap().write_all(command).unwrap();
+    wait_for("the owner's table", LIMIT, || (tables(netns) == ["dpu-offload"]).then_some(()));
+    owner
+}
+
+#[test]
+fn without_its_rules_there_is_no_gateway_until_they_can_be_set() {
+    let (mut lab, _outside) = lab();
+    let (pod, _) = pod(&lab, "nated");
+    lab.service.stop();
+    nft(&lab.card.dpu, &["delete", "table", "inet", "dpu-offload"]);
+    let mut owner = owner_of_our_table(&lab.card.dpu);
+    lab.start_service();
+    lab.wait_until_good();
+    wait_for("no gateway", LIMIT, || gateway_links(&lab).is_empty().then_some(()));
+    assert_out_of_reach(&pod, &OUTSIDE);
+    assert_programs_out_of_reach(&pod, "10.3.0.1");
+    let told = problems(&lab);
+    let sentence = "can't set the rules of the gateways, and so has none";
+    assert!(told.iter().any(|told| told.as_str().unwrap().contains(sentence)), "{told:?}");
+    lab.assert_invariants();
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    wait_for("the gateways", LIMIT, || problems(&lab).is_empty().then_some(()));
+    for address in OUTSIDE {
+        wait_for("the pod's way out", LIMIT, || pod.pings(address).then_some(()));
+    }
+    assert_programs_out_of_reach(&pod, "10.3.0.1");
 }
 
 #[test]
