@@ -94,6 +94,7 @@ async fn apply(
 ) -> Result<(NetworkView, Applied), Failure> {
     let _changes = engine.network_changes.lock().await;
     check_gateway(engine, &network)?;
+    check_mtu(engine, &network)?;
     let outcome = engine.registry().change_networks().check(&network)?;
     if dry_run {
         return Ok((preview(network), outcome));
@@ -141,6 +142,23 @@ fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
         Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
         None => Ok(()),
     }
+}
+
+fn check_mtu(engine: &Engine, network: &Network) -> Result<(), Failure> {
+    match too_large_for_uplinks(engine, network) {
+        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+        None => Ok(()),
+    }
+}
+
+/// That the network has larger packets than leave this DPU, one sentence.
+pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Option<String> {
+    let carried = engine.programmer().uplink_mtu().filter(|carried| *carried < network.mtu)?;
+    Some(format!(
+        "network {} has an mtu of {}, and an uplink of this DPU carries {carried} at most: give the \
+         network that, or the uplink more by `ip link set UPLINK mtu {}`",
+        network.name, network.mtu, network.mtu
+    ))
 }
 
 /// Makes this DPU the gateway of those networks that want it, and no longer of others.

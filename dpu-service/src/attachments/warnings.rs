@@ -3,6 +3,7 @@
 use vf_alloc::{FunctionId, PoolSpec, VfState};
 
 use super::{
+    networks::too_large_for_uplinks,
     operators::Operators,
     registry::{Entry, Registry},
 };
@@ -22,9 +23,12 @@ impl Operators<'_> {
         let suspended = registry.networks().suspended().map(|(name, why)| {
             format!("network {name}, made through the API, is not in force: {why}")
         });
+        let networks = registry.networks().iter();
+        let too_large = networks.filter_map(|entry| too_large_for_uplinks(self.0, entry.network()));
         let unserved = self.0.programmer().problems();
         let gateways = self.0.gateways().problems();
-        suspended.chain(unclaimed(&registry)).chain(unserved).chain(gateways).collect()
+        let of_networks = suspended.chain(too_large);
+        of_networks.chain(unclaimed(&registry)).chain(unserved).chain(gateways).collect()
     }
 
     /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.

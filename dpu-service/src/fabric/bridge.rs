@@ -245,6 +245,10 @@ impl Fabric for BridgeFabric {
     }
 
     /// With br_netfilter, which others may have loaded for theirs.
+    fn uplink_mtu(&self) -> Option<u32> {
+        self.uplinks.mtu()
+    }
+
     fn bridged_as(&self) -> Option<String> {
         Some(self.bridge.name().to_owned())
     }

@@ -81,6 +81,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses.
     fn prepare(&self) -> Result<(), Refused>;
 
+    /// The largest packet that all uplinks carry, in bytes, as the latest [`Self::prepare`] found them. Does not
+    /// ask the kernel. `None`: there is none.
+    fn uplink_mtu(&self) -> Option<u32> {
+        None
+    }
+
     /// Gives this DPU a link of its own in each of these networks, made unless it is there, and takes
     /// those away that it was given in others. Changes nothing that is as it should be. The results are
     /// in the order of `ports`.

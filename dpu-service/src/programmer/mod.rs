@@ -209,6 +209,12 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.fabric.gateway_name(network))
     }
 
+    /// What leaves this DPU at most: see [`Fabric::uplink_mtu`].
+    #[must_use]
+    pub(crate) fn uplink_mtu(&self) -> Option<u32> {
+        self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu())
+    }
+
     /// As what the packet filter sees packets between ports: see [`Fabric::bridged_as`].
     #[must_use]
     pub fn bridged_as(&self) -> Option<String> {

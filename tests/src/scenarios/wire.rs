@@ -151,6 +151,35 @@ pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
     fleet.assert_clean_slate();
 }
 
+/// What does not fit through an uplink is nothing that a network promises.
+///
+/// # Panics
+/// When it is not so.
+pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told(
+    settings: &Settings,
+) {
+    let fleet = two_dpus(settings);
+    let (operator, dpu) = (fleet.operator(0), &fleet.dpus[0].netns);
+    let file = operator.configuration.with_file_name("jumbo.json");
+    fs::write(&file, r#"{"name": "jumbo", "mtu": 9000}"#).unwrap();
+    let apply = ["apply", "-f", file.to_str().unwrap()];
+    let refused = operator.is_refused(&apply);
+    let sentence = "network jumbo has an mtu of 9000, and an uplink of this DPU carries 1500";
+    assert!(refused.contains(sentence), "{refused}");
+
+    let resize = |mtu| dpu.ip(&["link", "set", UPLINK, "mtu", mtu]);
+    let is_told = || {
+        let status = operator.says(&["status", "-o", "json"]);
+        status.contains("network blue has an mtu of 1500, and an uplink of this DPU carries 1400")
+    };
+    assert!(!is_told());
+    resize("1400");
+    wait_for("it to be told", LIMIT, || is_told().then_some(()));
+    resize("9000");
+    wait_for("it to be told no more", LIMIT, || (!is_told()).then_some(()));
+    let _ = operator.says(&apply);
+}
+
 /// On a kernel whose bridges keep VLANs apart, the wire carries those that pods are in, tagged; on
 /// another, an interface in a VLAN is refused by name. Tells which of them it was.
 ///

@@ -17,3 +17,10 @@ fn a_vlan_goes_over_the_wire_or_is_refused() {
     // Either is a promise; the kernel of the virtual machine does the former in any case.
     let _ = wire::a_vlan_goes_over_the_wire_or_is_refused(&Settings::default());
 }
+
+#[test]
+fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told() {
+    wire::a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told(
+        &Settings::default(),
+    );
+}

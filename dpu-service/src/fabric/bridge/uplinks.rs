@@ -1,6 +1,6 @@
 //! The uplinks: netdevs that lead outside, and carry each VLAN that a pod is in.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netlink::{Error, LinkChange, Rtnl};
 
@@ -14,11 +14,13 @@ pub(super) struct Uplinks {
     /// Held from the look at what all ports are in to the change that follows from it: of two ports
     /// that join or leave at once, the one that looks later sees the other.
     following: Mutex<()>,
+    /// The smallest MTU of those that could be joined.
+    mtu: Mutex<Option<u32>>,
 }
 
 impl Uplinks {
     pub(super) fn new(names: &[String]) -> Self {
-        Self { names: names.to_vec(), following: Mutex::default() }
+        Self { names: names.to_vec(), following: Mutex::default(), mtu: Mutex::default() }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -28,7 +30,17 @@ impl Uplinks {
     /// Joins all that can be, then tells the first that could not.
     pub(super) fn join(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Refused> {
         let joined: Vec<_> = self.names.iter().map(|name| join(rtnl, bridge, name)).collect();
-        joined.into_iter().collect()
+        *self.lock_mtu() = joined.iter().filter_map(|mtu| mtu.as_ref().ok()).min().copied();
+        joined.into_iter().try_for_each(|joined| joined.map(drop))
+    }
+
+    /// The largest packet that all of them carry. `None`: none could be joined yet.
+    pub(super) fn mtu(&self) -> Option<u32> {
+        *self.lock_mtu()
+    }
+
+    fn lock_mtu(&self) -> MutexGuard<'_, Option<u32>> {
+        self.mtu.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives the uplinks the VLANs that pods are in, and no other.
@@ -47,7 +59,8 @@ impl Uplinks {
     }
 }
 
-fn join(rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<(), Refused> {
+/// Joins an uplink, and returns its MTU.
+fn join(rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<u32, Refused> {
     let refused = |error| Refused::new(format!("join uplink {name}"), error);
     let missing = || Refused::because(format!("there is no uplink {name}"));
     let uplink = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
@@ -62,8 +75,8 @@ fn join(rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<(), Refused> {
             .change_link(uplink.index, &LinkChange::new().master(Some(bridge)))
             .map_err(refused)?,
     }
-    if uplink.is_up {
-        return Ok(());
+    if !uplink.is_up {
+        rtnl.change_link(uplink.index, &LinkChange::new().up()).map_err(refused)?;
     }
-    rtnl.change_link(uplink.index, &LinkChange::new().up()).map_err(refused)
+    Ok(uplink.mtu)
 }
