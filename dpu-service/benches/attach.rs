@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 #![allow(dead_code, unreachable_pub, reason = "modules of the tests, of which it uses its part")]
 
-#[path = "../tests/engine/fake_kernel.rs"]
+#[path = "../tests/engine/fake_kernel/mod.rs"]
 mod fake_kernel;
 #[path = "../tests/engine/world.rs"]
 mod world;

@@ -1,5 +1,7 @@
 //! A card and a kernel in memory, which can be made to refuse.
 
+mod drivers;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -9,14 +11,16 @@ use std::{
 };
 
 use dpu_service::{
-    driver::{Capability, Fault, Reading, Refused, Unsupported},
-    eswitch::{Eswitch, Representor},
-    fabric::{Fabric, Membership},
+    driver::{Fault, Refused},
+    eswitch::Representor,
+    fabric::Membership,
     model::{Bandwidth, PortSettings},
     programmer::Programmer,
 };
 use netlink::MacAddress;
 use vf_alloc::FunctionId;
+
+use drivers::{FakeEswitch, FakeFabric};
 
 /// The methods that do a step, in the steps' order.
 pub(crate) const DOING: [&str; 7] = [
@@ -184,7 +188,8 @@ impl FakeKernel {
         if self.lock().without_representors {
             return Programmer::without_representors();
         }
-        Programmer::new(Arc::new(self.clone()), Arc::new(self.clone()))
+        let (eswitch, fabric) = (FakeEswitch(self.clone()), FakeFabric(self.clone()));
+        Programmer::new(Arc::new(eswitch), Arc::new(fabric))
     }
 
     pub(crate) fn port(&self, vf: FunctionId) -> Port {
@@ -246,154 +251,5 @@ impl FakeKernel {
         let state = self.lock();
         let found = state.ports.values().find(|found| found.representor.index == port.index);
         found.map(find).ok_or_else(|| Refused::because(format!("{} is gone", port.name)))
-    }
-}
-
-fn reading(in_place: bool) -> Reading {
-    if in_place { Reading::in_place("as wanted") } else { Reading::missing("otherwise") }
-}
-
-impl Eswitch for FakeKernel {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn capabilities(&self) -> Vec<Capability> {
-        Vec::new()
-    }
-
-    fn check(&self, _: &PortSettings) -> Result<(), Unsupported> {
-        Ok(())
-    }
-
-    fn representors(&self) -> Result<Vec<Representor>, Refused> {
-        Ok(self.lock().ports.values().map(Port::look).collect())
-    }
-
-    fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
-        Ok(self.lock().ports.get(&vf).map(Port::look))
-    }
-
-    fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
-        self.call("set_port_mac", port, |port| port.mac = Some(mac))
-    }
-
-    fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused> {
-        self.call("clear_port_mac", port, |port| port.mac = None)
-    }
-
-    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Reading, Refused> {
-        self.find(port, |port| reading(port.mac == Some(mac)))
-    }
-
-    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
-        self.call("set_rate", port, |port| port.rate = *bandwidth)
-    }
-
-    fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
-        self.call("clear_rate", port, |port| port.rate = Bandwidth::default())
-    }
-
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
-        self.find(port, |port| reading(port.rate == *bandwidth))
-    }
-
-    fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
-        self.call("set_mtu", port, |port| port.representor.mtu = mtu)
-    }
-
-    fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {
-        self.call("set_up", port, |port| port.representor.up = up)
-    }
-}
-
-impl Fabric for FakeKernel {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn capabilities(&self) -> Vec<Capability> {
-        Vec::new()
-    }
-
-    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        match settings.vlan {
-            Some(vlan) if self.lock().without_vlan => Err(Unsupported {
-                setting: format!("VLAN {vlan}"),
-                why: "the kernel has no VLAN filtering".into(),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn prepare(&self) -> Result<(), Refused> {
-        let mut state = self.lock();
-        match state.refusals.get_mut("prepare").filter(|times| **times > 0) {
-            Some(times) => {
-                *times -= 1;
-                Err(Refused::new("make bridge br-offload", "Operation not permitted"))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
-        let membership = Membership::of(settings);
-        self.call("join", port, |port| port.membership = Some(membership))
-    }
-
-    fn leave(&self, port: &Representor) -> Result<(), Refused> {
-        self.call("leave", port, |port| {
-            port.membership = None;
-            port.anti_spoofing = None;
-        })
-    }
-
-    fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
-        self.find(port, |port| port.membership.clone())
-    }
-
-    fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
-        let member = |port: &Port| Some((port.representor.index, port.membership.clone()?));
-        Ok(self.lock().ports.values().filter_map(member).collect())
-    }
-
-    fn forwards(&self, index: u32) -> Result<bool, Refused> {
-        let state = self.lock();
-        let port = state.ports.values().find(|port| port.representor.index == index);
-        Ok(port.is_some_and(|port| port.representor.up && !port.is_waiting_for_vf))
-    }
-
-    fn set_frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<(), Refused> {
-        self.call("set_frame_filter", port, |port| port.is_filtered = true)
-    }
-
-    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused> {
-        self.call("clear_frame_filter", port, |port| port.is_filtered = false)
-    }
-
-    fn frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<Reading, Refused> {
-        self.find(port, |port| reading(port.is_filtered))
-    }
-
-    fn set_anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<(), Refused> {
-        self.call("set_anti_spoofing", port, |port| port.anti_spoofing = Some(settings.mac))
-    }
-
-    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
-        self.call("clear_anti_spoofing", port, |port| port.anti_spoofing = None)
-    }
-
-    fn anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<Reading, Refused> {
-        let wanted = settings.anti_spoofing.then_some(settings.mac);
-        self.find(port, |port| reading(port.anti_spoofing == wanted))
     }
 }

@@ -1,0 +1,171 @@
+//! The drivers of the card and the kernel in memory.
+
+use std::collections::BTreeMap;
+
+use dpu_service::{
+    driver::{Capability, Reading, Refused, Unsupported},
+    eswitch::{Eswitch, Representor},
+    fabric::{Fabric, Membership},
+    model::{Bandwidth, PortSettings},
+};
+use netlink::MacAddress;
+use vf_alloc::FunctionId;
+
+use super::{FakeKernel, Port};
+
+/// The card.
+#[derive(Debug)]
+pub(super) struct FakeEswitch(pub(super) FakeKernel);
+
+/// What joins its representors.
+#[derive(Debug)]
+pub(super) struct FakeFabric(pub(super) FakeKernel);
+
+fn reading(in_place: bool) -> Reading {
+    if in_place { Reading::in_place("as wanted") } else { Reading::missing("otherwise") }
+}
+
+impl Eswitch for FakeEswitch {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Vec<Capability> {
+        Vec::new()
+    }
+
+    fn check(&self, _: &PortSettings) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    fn representors(&self) -> Result<Vec<Representor>, Refused> {
+        Ok(self.0.lock().ports.values().map(Port::look).collect())
+    }
+
+    fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
+        Ok(self.0.lock().ports.get(&vf).map(Port::look))
+    }
+
+    fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
+        self.0.call("set_port_mac", port, |port| port.mac = Some(mac))
+    }
+
+    fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("clear_port_mac", port, |port| port.mac = None)
+    }
+
+    fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Reading, Refused> {
+        self.0.find(port, |port| reading(port.mac == Some(mac)))
+    }
+
+    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
+        self.0.call("set_rate", port, |port| port.rate = *bandwidth)
+    }
+
+    fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("clear_rate", port, |port| port.rate = Bandwidth::default())
+    }
+
+    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
+        self.0.find(port, |port| reading(port.rate == *bandwidth))
+    }
+
+    fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
+        self.0.call("set_mtu", port, |port| port.representor.mtu = mtu)
+    }
+
+    fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {
+        self.0.call("set_up", port, |port| port.representor.up = up)
+    }
+}
+
+impl Fabric for FakeFabric {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Vec<Capability> {
+        Vec::new()
+    }
+
+    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        match settings.vlan {
+            Some(vlan) if self.0.lock().without_vlan => Err(Unsupported {
+                setting: format!("VLAN {vlan}"),
+                why: "the kernel has no VLAN filtering".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Refused> {
+        let mut state = self.0.lock();
+        match state.refusals.get_mut("prepare").filter(|times| **times > 0) {
+            Some(times) => {
+                *times -= 1;
+                Err(Refused::new("make bridge br-offload", "Operation not permitted"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        let membership = Membership::of(settings);
+        self.0.call("join", port, |port| port.membership = Some(membership))
+    }
+
+    fn leave(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("leave", port, |port| {
+            port.membership = None;
+            port.anti_spoofing = None;
+        })
+    }
+
+    fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
+        self.0.find(port, |port| port.membership.clone())
+    }
+
+    fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
+        let member = |port: &Port| Some((port.representor.index, port.membership.clone()?));
+        Ok(self.0.lock().ports.values().filter_map(member).collect())
+    }
+
+    fn forwards(&self, index: u32) -> Result<bool, Refused> {
+        let state = self.0.lock();
+        let port = state.ports.values().find(|port| port.representor.index == index);
+        Ok(port.is_some_and(|port| port.representor.up && !port.is_waiting_for_vf))
+    }
+
+    fn set_frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<(), Refused> {
+        self.0.call("set_frame_filter", port, |port| port.is_filtered = true)
+    }
+
+    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("clear_frame_filter", port, |port| port.is_filtered = false)
+    }
+
+    fn frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<Reading, Refused> {
+        self.0.find(port, |port| reading(port.is_filtered))
+    }
+
+    fn set_anti_spoofing(
+        &self,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<(), Refused> {
+        self.0.call("set_anti_spoofing", port, |port| port.anti_spoofing = Some(settings.mac))
+    }
+
+    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("clear_anti_spoofing", port, |port| port.anti_spoofing = None)
+    }
+
+    fn anti_spoofing(
+        &self,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<Reading, Refused> {
+        let wanted = settings.anti_spoofing.then_some(settings.mac);
+        self.0.find(port, |port| reading(port.anti_spoofing == wanted))
+    }
+}
