@@ -40,6 +40,9 @@ make_deb() {
 stage_dpu_offload_host() {
     program "$1" host-shim-agent
     install -D "$BIN/host-shim" "$1/usr/lib/cni/host-shim"
+    # By this name networks of podman ask for it.
+    install -d "$1/usr/lib/netavark"
+    ln -s ../cni/host-shim "$1/usr/lib/netavark/dpu-offload"
     configuration "$1" host-shim.toml
     units "$1" dpu-offload-agent.service dpu-offload-agent.socket dpu-offload-agent@.service dpu-offload-agent@.socket
     example "$1" dpu-offload-host 10-dpu-offload.conflist

@@ -1,4 +1,4 @@
-//! `host-shim`: the CNI plugin. A runtime starts it for every call, so it is a program of its own:
+//! `host-shim`: the CNI plugin, and netavark's. A runtime starts it for every call, so it is a program of its own:
 //! the agent's code would double its memory and its time to start.
 
 use std::{
@@ -7,20 +7,27 @@ use std::{
     process::ExitCode,
 };
 
-use host_shim::cni::plugin;
+use host_shim::{cni::plugin, netavark};
 
 /// `EX_USAGE` of sysexits.h
 const USAGE: u8 = 64;
 
 const HELP: &str = "\
 Usage: host-shim             the CNI plugin: CNI_COMMAND and a configuration on stdin
+       host-shim info|create|setup NETNS|teardown NETNS
+                             the netavark plugin: what netavark says on stdin
        host-shim --version
 The agent behind it is the program host-shim-agent.
 ";
 
 fn main() -> ExitCode {
-    let argument = env::args_os().nth(1);
-    match argument.as_ref().map(|argument| argument.to_string_lossy()).as_deref() {
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    let argument = arguments.first().map(AsRef::as_ref);
+    if let Some(verb) = argument.and_then(netavark::Verb::parse) {
+        return netavark::run(verb, arguments.get(1).map(AsRef::as_ref));
+    }
+    match argument {
         None => plugin::run(),
         Some("--version" | "-V") => {
             tell(&mut io::stdout(), concat!("host-shim ", env!("CARGO_PKG_VERSION"), "\n"))

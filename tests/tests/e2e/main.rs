@@ -29,6 +29,7 @@ mod kills;
 mod kubelet;
 mod load;
 mod metrics;
+mod netavark;
 mod operators;
 mod outages;
 mod packages;

@@ -149,6 +149,8 @@ fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept
     let before = tree.files();
     tree.installs(&debs(&made));
     assert_eq!(fs::read_link(tree.path(LINK)).unwrap(), Path::new("/usr/lib/cni/host-shim"));
+    let of_podman = tree.path("usr/lib/netavark/dpu-offload");
+    assert_eq!(fs::canonicalize(of_podman).unwrap(), tree.path("usr/lib/cni/host-shim"));
     tree.write("var/lib/dpu-offload/agent/records.redb", "");
     tree.write("var/lib/dpu-offload/agent-dpu-2/records.redb", "");
     tree.write("var/lib/dpu-offload/service/journal.redb", "");

@@ -1,0 +1,156 @@
+//! The plugin as netavark calls it, for podman since that has no CNI any more.
+
+use std::{
+    io::Write,
+    process::{Output, Stdio},
+};
+
+use e2e::{Lab, Netns, Settings, program};
+use serde_json::{Value, json};
+
+/// The network of podman's that means `green` of the DPU's.
+fn network(lab: &Lab) -> Value {
+    json!({
+        "name": "pods",
+        "id": "2f259bab93aa",
+        "driver": "dpu-offload",
+        "subnets": [],
+        "ipv6_enabled": false,
+        "internal": false,
+        "dns_enabled": true,
+        "ipam_options": { "driver": "host-local" },
+        "options": { "network": "green", "agent_socket": lab.socket() },
+    })
+}
+
+/// What is said of a container whose id is the name of its namespace.
+fn container(lab: &Lab, pod: &Netns) -> Value {
+    json!({
+        "container_id": pod.name(),
+        "container_name": "web",
+        "port_mappings": null,
+        "network": network(lab),
+        "network_options": {
+            "aliases": [pod.name()],
+            "interface_name": "eth0",
+            "static_ips": null,
+            "static_mac": null,
+        },
+    })
+}
+
+fn execute(lab: &Lab, arguments: &[&str], document: &Value) -> Output {
+    let mut command = lab.card.host.command(program("host-shim"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(document.to_string().as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> Value {
+    match &output.stdout[..] {
+        [] => Value::Null,
+        text => serde_json::from_slice(text).unwrap(),
+    }
+}
+
+/// What the plugin answers to a verb that succeeds.
+#[track_caller]
+fn answer(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> Value {
+    let output = execute(lab, &[verb, pod.path().to_str().unwrap()], document);
+    assert!(output.status.success(), "{output:?}");
+    stdout(&output)
+}
+
+/// The sentence with which it fails.
+#[track_caller]
+fn complaint(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> String {
+    let output = execute(lab, &[verb, pod.path().to_str().unwrap()], document);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    stdout(&output)["error"].as_str().unwrap().to_owned()
+}
+
+/// The MAC address and the addresses of `eth0` in a namespace, as `ip` shows them.
+fn inside(pod: &Netns) -> Value {
+    let link = pod.json("ip", &["address", "show", "dev", "eth0"]).remove(0);
+    let held = link["addr_info"].as_array().unwrap().iter();
+    let held = held.filter(|held| held["scope"] == "global");
+    let held = held.map(|held| {
+        let (address, prefix) = (held["local"].as_str().unwrap(), &held["prefixlen"]);
+        format!("{address}/{prefix}")
+    });
+    json!([link["address"], held.collect::<Vec<_>>()])
+}
+
+#[test]
+fn netavark_has_containers_with_an_interface_that_they_give_back() {
+    let lab = Lab::start(&Settings::default());
+    let version = stdout(&execute(&lab, &["info"], &Value::Null));
+    assert_eq!(version["api_version"], "1.0.0");
+    let kept = stdout(&execute(&lab, &["create"], &network(&lab)));
+    assert_eq!((&kept["name"], &kept["dns_enabled"]), (&json!("pods"), &json!(false)));
+
+    let pods = ["a", "b"].map(Netns::new);
+    let mut reached = Vec::new();
+    for pod in &pods {
+        let status = answer(&lab, "setup", pod, &container(&lab, pod));
+        let told = &status["interfaces"]["eth0"];
+        let subnets = told["subnets"].as_array().unwrap();
+        let addresses: Vec<_> = subnets.iter().map(|subnet| subnet["ipnet"].clone()).collect();
+        assert_eq!(json!([told["mac_address"], addresses]), inside(pod));
+        let first = addresses[0].as_str().unwrap();
+        reached.push(first.split('/').next().unwrap().to_owned());
+    }
+    assert!(pods[0].pings(&reached[1]) && pods[1].pings(&reached[0]));
+    lab.assert_invariants();
+
+    let (first, second) = (container(&lab, &pods[0]), container(&lab, &pods[1]));
+    for _ in 0..2 {
+        assert_eq!(answer(&lab, "teardown", &pods[0], &first), Value::Null);
+    }
+    let [_, gone] = pods;
+    lab.card.host.ip(&["netns", "delete", gone.name()]);
+    assert_eq!(answer(&lab, "teardown", &gone, &second), Value::Null);
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn what_a_container_of_podman_asks_for_it_has_or_is_told_by_name() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let mut wishes = container(&lab, &pod);
+    wishes["network_options"]["static_ips"] = json!(["10.2.0.99"]);
+    wishes["network_options"]["static_mac"] = json!("02:00:00:00:00:99");
+    let _ = answer(&lab, "setup", &pod, &wishes);
+    let has = inside(&pod);
+    assert_eq!(has[0], "02:00:00:00:00:99");
+    assert!(has[1].to_string().contains("10.2.0.99/"), "{has}");
+    let _ = answer(&lab, "teardown", &pod, &wishes);
+
+    let mut unknown = container(&lab, &pod);
+    unknown["network"]["options"]["vlan"] = json!("7");
+    assert!(complaint(&lab, "setup", &pod, &unknown).contains("\"vlan\" with the value \"7\""));
+    let mut mapped = container(&lab, &pod);
+    mapped["port_mappings"] = json!([{ "container_port": 80, "host_port": 8080, "protocol": "tcp", "range": 1, "host_ip": "" }]);
+    assert!(complaint(&lab, "setup", &pod, &mapped).contains("8080"));
+    let mut missing = container(&lab, &pod);
+    missing["network"]["options"]["network"] = json!("mauve");
+    assert!(complaint(&lab, "setup", &pod, &missing).contains("mauve"));
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_container_that_podman_removes_while_the_agent_is_away_is_given_back_once_it_is_there() {
+    let mut lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let document = container(&lab, &pod);
+    let _ = answer(&lab, "setup", &pod, &document);
+    lab.agent.stop();
+    let told = complaint(&lab, "teardown", &pod, &document);
+    assert!(told.contains("the agent on") && told.contains("AGENT_UNREACHABLE"), "{told}");
+    // podman goes on, and takes the namespace away.
+    drop(pod);
+    lab.start_agent();
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}
