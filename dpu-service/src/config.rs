@@ -11,7 +11,7 @@ mod problems;
 mod section;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
@@ -35,7 +35,7 @@ use crate::{
     attachments::{Configuration, Settings},
     drivers::{EswitchSettings, FabricSettings},
     gateway::GatewaySettings,
-    model::{HostName, Network},
+    model::{HostName, HostRights, Network},
 };
 
 /// Where the file is unless `--config` says otherwise.
@@ -102,6 +102,23 @@ pub struct Host {
     /// they are.
     #[serde(default, deserialize_with = "vfs_of_pfs")]
     pub vfs: BTreeMap<PfId, u32>,
+    /// The networks that it may use, by name. Empty: all.
+    #[serde(default)]
+    pub networks: BTreeSet<String>,
+    /// Whether it may ask for MAC addresses that do not begin with `allocation.mac_prefix`.
+    #[serde(default = "yes")]
+    pub any_mac: bool,
+}
+
+impl Host {
+    fn rights(&self) -> (HostName, HostRights) {
+        let rights = HostRights { networks: self.networks.clone(), any_mac: self.any_mac };
+        (HostName(self.name.as_str().into()), rights)
+    }
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// Why a configuration file can't be used.
@@ -138,6 +155,7 @@ impl Config {
         let host = |host: &Host| (HostName(host.name.as_str().into()), host.pfs.clone());
         Configuration {
             hosts: self.hosts.iter().map(host).collect(),
+            rights: self.hosts.iter().map(Host::rights).collect(),
             vfs: self.hosts.iter().flat_map(|host| host.vfs.clone()).collect(),
             pools: self.pools.clone(),
             networks: self.networks.clone(),
@@ -214,8 +232,6 @@ fn vfs_of_pfs<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<PfId, u32>
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn parse(text: &str) -> Result<Config, String> {

@@ -3,6 +3,7 @@
 
 mod former_owner;
 mod request;
+mod rights;
 
 use std::{
     collections::BTreeSet,
@@ -21,6 +22,7 @@ use vf_alloc::{Device, FunctionId};
 
 pub(crate) use former_owner::FormerOwner;
 pub use request::{AttachSpec, WantedAddress};
+pub use rights::HostRights;
 
 /// A host, by the name in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -210,6 +212,9 @@ pub struct Network {
     /// Whether its pods reach the outside with the DPU's address for their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nat: bool,
+    /// The Kubernetes namespaces whose pods may use it. Empty: all.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub namespaces: BTreeSet<String>,
 }
 
 /// Who answers the addresses of a network's gateways.

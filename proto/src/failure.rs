@@ -82,6 +82,10 @@ reasons! {
     AttachmentDiffers = "ATTACHMENT_DIFFERS", AlreadyExists, 110, "detach it first";
     /// The certificate's host is not one that this DPU serves.
     HostUnknown = "HOST_UNKNOWN", PermissionDenied, 111, "add the host to the service's configuration";
+    /// The host, or the pod's namespace, may not use the network.
+    NetworkNotAllowed = "NETWORK_NOT_ALLOWED", PermissionDenied, 141, "ask for another network, or have an operator allow it: `networks` of the [[host]], or the network's `namespaces`";
+    /// The host's pods may not choose that MAC address.
+    MacNotAllowed = "MAC_NOT_ALLOWED", PermissionDenied, 142, "ask for a MAC address with the DPU's prefix, leave it out, or have an operator set `any_mac` of the [[host]]";
     /// The certificate's role does not allow the call.
     NotAuthorised = "NOT_AUTHORISED", PermissionDenied, 112, "use a certificate of the role that the call needs";
     /// The call belongs to a session that is over, or the host has none.

@@ -6,7 +6,7 @@ use vf_alloc::{PfId, PoolSpec};
 
 use crate::{
     gateway::GatewaySettings,
-    model::{HostName, Network},
+    model::{HostName, HostRights, Network},
 };
 
 /// What can change while the service runs.
@@ -14,6 +14,8 @@ use crate::{
 pub struct Configuration {
     /// The hosts that are served, each with its PFs.
     pub hosts: Vec<(HostName, Vec<PfId>)>,
+    /// What hosts may ask for, as far as that is limited.
+    pub rights: BTreeMap<HostName, HostRights>,
     /// How many VFs PFs shall have. The hosts leave the other PFs as they are.
     pub vfs: BTreeMap<PfId, u32>,
     /// The pools of VFs.

@@ -75,6 +75,7 @@ impl Config {
         );
         problems.extend(self.check_pf_owners());
         problems.extend(self.hosts.iter().flat_map(check_vfs));
+        problems.extend(self.hosts.iter().flat_map(check_networks_of));
         problems
     }
 
@@ -171,6 +172,14 @@ fn check_vfs(host: &Host) -> Vec<String> {
         }
     }
     problems.into_iter().map(|problem| format!("host {:?}: {problem}", host.name)).collect()
+}
+
+/// Only the form: a network that the host may use can be made later.
+fn check_networks_of(host: &Host) -> impl Iterator<Item = String> {
+    let wrong = host.networks.iter().filter(|network| !is_label(network));
+    wrong.map(|network| {
+        format!("host {:?}: networks holds {network:?}, which can't name a network", host.name)
+    })
 }
 
 /// Whether only one of two sockets can listen. One on all IPv6 addresses takes all of IPv4, too.
@@ -340,6 +349,7 @@ mod tests {
             ),
             (host("a", "'p0'") + &host("a", "'p1'"), "two hosts are named \"a\""),
             (host("a", "'p0'") + "vfs = { p1 = 4 }", "vfs names p1, which is not in its pfs"),
+            (host("a", "'p0'") + "networks = ['B_1']", "networks holds \"B_1\", which can't name"),
             (
                 host("a", "'p0'") + "vfs = { p0 = 4097 }",
                 "wants 4097 VFs of p0: it must be 0 to 4096",

@@ -30,6 +30,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
     problems.extend(network.rules.iter().flat_map(check_rule));
     problems.extend(check_way_out(network));
+    problems.extend(check_namespaces(network));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
     // A pool has most of these rules, too.
@@ -98,6 +99,7 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         ("routes", network.routes.len()),
         ("rules", network.rules.len()),
         ("networks that it reaches", network.reaches.len()),
+        ("namespaces", network.namespaces.len()),
         ("dns.nameservers", network.dns.nameservers.len()),
         ("dns.search", network.dns.search.len()),
         ("dns.options", network.dns.options.len()),
@@ -182,6 +184,16 @@ fn check_way_out(network: &Network) -> Vec<String> {
             .push("reaches holds the network itself, whose pods reach each other anyway".into());
     }
     problems
+}
+
+fn check_namespaces(network: &Network) -> impl Iterator<Item = String> {
+    let wrong = network.namespaces.iter().filter(|namespace| !is_label(namespace));
+    wrong.map(|namespace| {
+        format!(
+            "namespaces holds {namespace:?}, which can't name one: write 1 to 63 characters of a-z, \
+             0-9 and -"
+        )
+    })
 }
 
 /// Checks that networks reach such as there are, by this DPU, as far as `concerns` says of a network and

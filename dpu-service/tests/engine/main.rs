@@ -11,6 +11,7 @@ mod networks;
 mod overtaken;
 mod random;
 mod records;
+mod rights;
 mod together;
 mod upkeep;
 mod warnings;

@@ -1,10 +1,6 @@
 //! An engine with a journal and a card in memory, and one host that speaks.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use dpu_service::{
     attachments::{AttachmentFilter, Configuration, Detach, Engine, Settings},
@@ -95,9 +91,9 @@ pub(crate) fn configuration() -> Configuration {
             (host(), vec![PfId::local(0)]),
             (HostName("node-2".into()), vec![PfId::local(1)]),
         ],
-        vfs: BTreeMap::new(),
         pools: vec![pool("default", "p0")],
         networks: vec![red()],
+        ..Configuration::default()
     }
 }
 

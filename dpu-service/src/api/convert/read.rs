@@ -295,6 +295,7 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         gateway_mode: gateway_mode(&network.gateway_mode)?,
         reaches: network.reaches.into_iter().collect(),
         nat: network.nat,
+        namespaces: network.namespaces.into_iter().collect(),
     };
     let problems = check_network(&read);
     if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }

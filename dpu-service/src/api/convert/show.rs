@@ -206,6 +206,7 @@ fn network(network: &Network) -> v1::Network {
         gateway_mode: network.gateway_mode.name().into(),
         reaches: network.reaches.iter().cloned().collect(),
         nat: network.nat,
+        namespaces: network.namespaces.iter().cloned().collect(),
     }
 }
 

@@ -210,6 +210,7 @@ fn a_network_reads_back_as_shown() {
         gateway_mode = "dpu"
         reaches = ["green", "red"]
         nat = true
+        namespaces = ["prod", "team-a"]
         "#,
     )
     .unwrap();

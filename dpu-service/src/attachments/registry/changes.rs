@@ -142,13 +142,14 @@ impl NetworkChanges<'_> {
     pub(crate) fn load(&mut self, configuration: Configuration) -> Result<Vec<Changed>, Failure> {
         let gone = self.configured_but_not_in(&configuration.networks);
         self.check_configuration(&configuration, &gone)?;
-        let Configuration { hosts, vfs: wanted_vfs, pools, networks } = configuration;
+        let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
         // The last that may refuse, and then it has changed nothing either.
         self.0
             .vfs
             .replace_pools(pools)
             .map_err(|error| Failure::new(Reason::InvalidRequest, error.to_string()))?;
         self.replace_hosts(hosts, wanted_vfs);
+        self.0.hosts.set_rights(rights);
         gone.iter().for_each(|name| self.0.networks.remove(name));
         let mut changed: Vec<_> =
             gone.into_iter().map(|name| Changed { name, deleted: true }).collect();

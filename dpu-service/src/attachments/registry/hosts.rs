@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use offload_proto::{Failure, Reason};
 use vf_alloc::{HostId, PfId};
 
-use crate::model::HostName;
+use crate::model::{HostName, HostRights};
 
 /// Who is served, with which PFs, and how many VFs these shall have.
 #[derive(Debug, Default)]
 pub(crate) struct ServedHosts {
     pfs: BTreeMap<HostName, BTreeSet<PfId>>,
     wanted_vfs: BTreeMap<PfId, u32>,
+    rights: BTreeMap<HostName, HostRights>,
     /// Numbers for the allocator. A host that is served no more keeps its number.
     numbers: HashMap<HostName, HostId>,
 }
@@ -35,6 +36,15 @@ impl ServedHosts {
         self.numbers.extend(new.into_iter().map(|(host, next)| (host, number(next))));
         self.pfs = hosts.into_iter().map(|(host, pfs)| (host, pfs.into_iter().collect())).collect();
         self.wanted_vfs = wanted_vfs;
+    }
+
+    pub(super) fn set_rights(&mut self, rights: BTreeMap<HostName, HostRights>) {
+        self.rights = rights;
+    }
+
+    /// What the host may ask for.
+    pub(super) fn rights(&self, host: &HostName) -> HostRights {
+        self.rights.get(host).cloned().unwrap_or_default()
     }
 
     /// All of them, by name.

@@ -63,7 +63,7 @@ impl Registry {
         configuration: Configuration,
         settings: Settings,
     ) -> Result<Self, OpenError> {
-        let Configuration { hosts, vfs: wanted_vfs, pools, networks } = configuration;
+        let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
         entries::check_unshared(&loaded.attachments)?;
         let allocation = vf_alloc::Settings { quarantine_after: settings.quarantine_after };
         let mut registry = Self {
@@ -77,6 +77,7 @@ impl Registry {
             draining: None,
             settings,
         };
+        registry.hosts.set_rights(rights);
         for record in loaded.attachments {
             registry.restore_attachment(record)?;
         }

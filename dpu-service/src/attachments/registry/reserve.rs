@@ -24,8 +24,9 @@ impl Registry {
     ) -> Result<Arc<Record>, Failure> {
         check_room(self.entries.len(), self.settings.attachments)?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
-        let addresses = distinct_addresses(spec, &network)?;
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
+        self.hosts.rights(&spec.key.host).check(spec, &network, prefix)?;
+        let addresses = distinct_addresses(spec, &network)?;
         let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;

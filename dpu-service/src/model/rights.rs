@@ -1,0 +1,81 @@
+//! Who may use which network.
+
+use std::collections::BTreeSet;
+
+use netlink::MacAddress;
+use offload_proto::{Failure, Reason, form::HOST_PORT_CONTAINER};
+
+use super::{AttachSpec, Network};
+
+/// What a host may ask for, as the configuration says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRights {
+    /// The networks that it may use, by name. Empty: all.
+    pub networks: BTreeSet<String>,
+    /// Whether it may ask for MAC addresses that do not begin with the DPU's prefix.
+    pub any_mac: bool,
+}
+
+impl Default for HostRights {
+    fn default() -> Self {
+        Self { networks: BTreeSet::new(), any_mac: true }
+    }
+}
+
+impl HostRights {
+    /// Whether the host may have what it asks for on this network, where MAC addresses begin with
+    /// `prefix`.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkNotAllowed`] or [`Reason::MacNotAllowed`].
+    pub(crate) fn check(
+        &self,
+        spec: &AttachSpec,
+        network: &Network,
+        prefix: &[u8],
+    ) -> Result<(), Failure> {
+        self.check_network(spec, network)?;
+        check_namespace(spec, network)?;
+        spec.mac.map_or(Ok(()), |mac| self.check_mac(spec, mac, prefix))
+    }
+
+    fn check_network(&self, spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
+        if self.networks.is_empty() || self.networks.contains(&network.name) {
+            return Ok(());
+        }
+        let (host, name) = (&spec.key.host, &network.name);
+        let message = format!("host {host} may not use network {name}");
+        Err(Failure::new(Reason::NetworkNotAllowed, message))
+    }
+
+    fn check_mac(&self, spec: &AttachSpec, mac: MacAddress, prefix: &[u8]) -> Result<(), Failure> {
+        if self.any_mac || mac.0.starts_with(prefix) {
+            return Ok(());
+        }
+        let (host, bytes) = (&spec.key.host, prefix.iter().map(|byte| format!("{byte:02x}")));
+        let prefix = bytes.collect::<Vec<_>>().join(":");
+        let message = format!(
+            "MAC address {mac} does not begin with {prefix}, and host {host} may choose no other"
+        );
+        Err(Failure::new(Reason::MacNotAllowed, message))
+    }
+}
+
+/// A port of the host itself serves no pod, and so has no namespace.
+fn check_namespace(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
+    let namespace = spec.pod.namespace.as_str();
+    if network.namespaces.is_empty()
+        || network.namespaces.contains(namespace)
+        || &*spec.key.container_id == HOST_PORT_CONTAINER
+    {
+        return Ok(());
+    }
+    let name = &network.name;
+    let message = match namespace {
+        "" => format!(
+            "network {name} is for pods of certain namespaces, and the request names no namespace"
+        ),
+        namespace => format!("pods of namespace {namespace:?} may not use network {name}"),
+    };
+    Err(Failure::new(Reason::NetworkNotAllowed, message))
+}

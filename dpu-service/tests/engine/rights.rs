@@ -1,0 +1,121 @@
+//! Who may use which network, and which MAC addresses.
+
+use dpu_service::{
+    attachments::Configuration,
+    model::{AttachSpec, HostRights, Network},
+};
+use offload_proto::{Reason, form::HOST_PORT_CONTAINER};
+
+use crate::world::{World, configuration, host, network, settings, spec};
+
+/// `green` is for pods of `prod` and of `stage`.
+fn green() -> Network {
+    network("name = 'green'\nnamespaces = ['prod', 'stage']")
+}
+
+fn with_green() -> Configuration {
+    let mut configuration = configuration();
+    configuration.networks.push(green());
+    configuration
+}
+
+fn limited(networks: &[&str], any_mac: bool) -> Configuration {
+    let networks = networks.iter().map(|name| (*name).to_owned()).collect();
+    let rights = [(host(), HostRights { networks, any_mac })].into();
+    Configuration { rights, ..with_green() }
+}
+
+fn on_green(container: &str, namespace: &str) -> AttachSpec {
+    let mut spec = AttachSpec { network: Some("green".into()), ..spec(container) };
+    spec.pod.namespace = namespace.into();
+    spec
+}
+
+fn with_mac(container: &str, mac: &str) -> AttachSpec {
+    AttachSpec { mac: Some(mac.parse().unwrap()), ..spec(container) }
+}
+
+async fn load(world: &World, configuration: Configuration) {
+    world.engine.load_configuration(configuration).await.unwrap();
+}
+
+#[track_caller]
+fn assert_told(refused: &offload_proto::Failure, reason: Reason, words: &[&str]) {
+    assert_eq!(refused.reason, reason, "{refused}");
+    assert!(words.iter().all(|word| refused.message.contains(word)), "{refused}");
+}
+
+#[tokio::test]
+async fn a_network_serves_pods_of_its_namespaces_and_host_ports_alone() {
+    let world = World::with(with_green(), settings(), 4).await;
+    world.attach(on_green("prod", "prod")).await.unwrap();
+    world.attach(on_green(HOST_PORT_CONTAINER, "")).await.unwrap();
+    let other = world.attach(on_green("dev", "dev")).await.unwrap_err();
+    assert_told(&other, Reason::NetworkNotAllowed, &["\"dev\"", "network green"]);
+    let longer = world.attach(on_green("longer", "prod-2")).await.unwrap_err();
+    assert_told(&longer, Reason::NetworkNotAllowed, &["\"prod-2\""]);
+    let nobodys = world.attach(on_green("nobody", "")).await.unwrap_err();
+    assert_told(&nobodys, Reason::NetworkNotAllowed, &["network green", "names no namespace"]);
+    // Who names none gets the default one, which is for all.
+    world.attach(spec("any")).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn a_host_gets_the_networks_that_it_may_use_and_no_others() {
+    let world = World::with(limited(&["red"], true), settings(), 4).await;
+    world.attach(spec("on-default")).await.unwrap();
+    let refused = world.attach(on_green("prod", "prod")).await.unwrap_err();
+    let host = host().to_string();
+    assert_told(&refused, Reason::NetworkNotAllowed, &[&*host, "network green"]);
+    load(&world, limited(&["green"], true)).await;
+    world.attach(on_green("prod", "prod")).await.unwrap();
+    let refused = world.attach(spec("on-default-2")).await.unwrap_err();
+    assert_told(&refused, Reason::NetworkNotAllowed, &["network red"]);
+    world.check();
+}
+
+#[tokio::test]
+async fn what_runs_keeps_what_it_may_not_have_any_more() {
+    let mut world = World::with(with_green(), settings(), 4).await;
+    let running = world.attach(on_green("prod", "prod")).await.unwrap();
+    let mut closed = limited(&["red"], false);
+    closed.networks[1].namespaces = ["stage".to_owned()].into();
+    load(&world, closed).await;
+    assert_eq!(world.attach(on_green("prod", "prod")).await.unwrap().record, running.record);
+    world.restart().await;
+    world.check();
+    world.detach("prod").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn a_host_that_may_not_choose_keeps_to_the_prefix() {
+    let world = World::with(limited(&[], false), settings(), 4).await;
+    let refused = world.attach(with_mac("pod", "06:5e:00:00:00:01")).await.unwrap_err();
+    assert_told(&refused, Reason::MacNotAllowed, &["06:5e:00:00:00:01", "begin with 02,"]);
+    world.attach(with_mac("pod", "02:5e:00:00:00:01")).await.unwrap();
+    load(&world, limited(&[], true)).await;
+    world.attach(with_mac("other", "06:5e:00:00:00:01")).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn nobody_gets_the_address_of_a_router() {
+    let mut configuration = configuration();
+    configuration.networks.push(network(
+        "name = 'blue'\n[[subnets]]\ncidr = '10.2.0.0/24'\ngateway = '10.2.0.1'\n\
+         [[routes]]\ndestination = '10.9.0.0/16'\ngateway = '10.2.0.7'\n",
+    ));
+    let world = World::with(configuration, settings(), 4).await;
+    for address in ["10.2.0.1", "10.2.0.7"] {
+        let asking = AttachSpec {
+            network: Some("blue".into()),
+            addresses: vec![address.parse().unwrap()],
+            ..spec("pod")
+        };
+        let refused = world.attach(asking).await.unwrap_err();
+        assert_told(&refused, Reason::AddressNotAllowed, &[address]);
+    }
+    world.check();
+}
