@@ -139,7 +139,7 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Spoofing", if network.allow_mac_spoofing { "allowed" } else { "refused" });
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());
-    text.field("Namespaces", &network.namespaces.join(", "));
+    text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
     gateway(&mut text, &network, status.gateway.as_ref());
     text.list("Routes", &network.routes.iter().map(route).collect::<Vec<_>>());
     resolver(&mut text, &network);

@@ -1,6 +1,7 @@
 //! The CNI plugin: a process that a runtime starts for each call. It checks, asks the agent, and
 //! prints the answer; it must be quick to start and small.
 
+mod annotations;
 pub mod config;
 pub mod environment;
 pub mod error;

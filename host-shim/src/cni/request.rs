@@ -146,7 +146,7 @@ fn add(
         key: key(environment),
         netns: environment.netns.clone(),
         configuration: configuration.name.clone(),
-        network: configuration.network(),
+        network: wishes.network.unwrap_or_else(|| configuration.network()),
         pod: wishes.pod,
         device: wishes.device,
         mac: wishes.mac,

@@ -1,5 +1,6 @@
-//! What a pod asks for besides its network: gathered from the configuration, `CNI_ARGS`,
-//! `args.cni` and `runtimeConfig`, of which a later one wins over an earlier one.
+//! What a pod asks for: gathered from the configuration, `CNI_ARGS`, `args.cni` and `runtimeConfig`, of
+//! which a later one wins over an earlier one, and from the pod's annotations, which win over all but
+//! `runtimeConfig`, and must not contradict that.
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
@@ -8,10 +9,11 @@ use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 use vf_alloc::Device;
 
 use super::{
+    annotations::{self, Annotation, Wish},
     config::Configuration,
     environment::{Environment, quoted, shown},
     error::{CniError, code},
@@ -21,14 +23,13 @@ use super::{
 };
 use crate::protocol::Bandwidth;
 
-/// Pod annotations of ours begin so.
-const ANNOTATION_PREFIX: &str = "dpu-offload.io/";
-
 /// What a pod asks for. All of it is checked for form; the DPU decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Whom the attachment serves.
     pub pod: Pod,
+    /// Another network than the configuration's.
+    pub network: Option<String>,
     /// The VF that somebody else chose.
     pub device: Option<Device>,
     /// A MAC address.
@@ -84,7 +85,7 @@ const CAPABILITIES: [&str; 9] = [
     "CNIDeviceInfoFile",
     "dns",
     "portMappings",
-    "io.kubernetes.cri.pod-annotations",
+    annotations::CAPABILITY,
     "cgroupPath",
 ];
 
@@ -110,9 +111,11 @@ impl Wishes {
         wishes.take_environment(environment)?;
         wishes.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
         wishes.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
-        for (key, value) in named(configuration.runtime_config.clone(), &CAPABILITIES) {
-            wishes.take_capability(&key, &value)?;
+        let by_runtime = named(configuration.runtime_config.clone(), &CAPABILITIES);
+        for (key, value) in &by_runtime {
+            wishes.take_capability(&format!("runtimeConfig.{key}"), key, value)?;
         }
+        wishes.take_annotations(&by_runtime)?;
         Ok(wishes)
     }
 
@@ -140,24 +143,44 @@ impl Wishes {
         self.take_addresses("CNI_ARGS IP", addresses.as_deref()).map_err(of_environment)
     }
 
-    fn take_capability(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
+    /// `name` is what messages call it.
+    fn take_capability(&mut self, name: &str, key: &str, value: &Value) -> Result<(), CniError> {
         if is_zero(value) {
             return Ok(());
         }
-        let name = format!("runtimeConfig.{key}");
         match key {
-            "mac" => self.take_mac(&name, Some(&decode::<String>(&name, value)?)),
-            "ips" => self.take_addresses(&name, Some(&decode::<Vec<String>>(&name, value)?)),
-            "deviceID" => self.take_named_device(&name, Some(&decode::<String>(&name, value)?)),
-            "bandwidth" => decode(&name, value).map(|limits| self.take_bandwidth(&limits)),
-            "CNIDeviceInfoFile" => self.take_device_info_file(&name, value),
-            "dns" => decode(&name, value).map(|dns| self.take_dns(dns)),
-            "portMappings" => refuse_port_mappings(&name, value),
-            "io.kubernetes.cri.pod-annotations" => refuse_our_annotations(value),
-            // The cgroup says where the pod's processes live; it asks for nothing.
-            "cgroupPath" => Ok(()),
-            _ => Err(unsupported(&name, value)),
+            "mac" => self.take_mac(name, Some(&decode::<String>(name, value)?)),
+            "ips" => self.take_addresses(name, Some(&decode::<Vec<String>>(name, value)?)),
+            "deviceID" => self.take_named_device(name, Some(&decode::<String>(name, value)?)),
+            "bandwidth" => decode(name, value).map(|limits| self.take_bandwidth(&limits)),
+            "CNIDeviceInfoFile" => self.take_device_info_file(name, value),
+            "dns" => decode(name, value).map(|dns| self.take_dns(dns)),
+            "portMappings" => refuse_port_mappings(name, value),
+            // Taken once all others are known. The cgroup asks for nothing: it says where the pod's
+            // processes live.
+            annotations::CAPABILITY | "cgroupPath" => Ok(()),
+            _ => Err(unsupported(name, value)),
         }
+    }
+
+    fn take_annotations(&mut self, by_runtime: &Map<String, Value>) -> Result<(), CniError> {
+        let Some(value) = by_runtime.get(annotations::CAPABILITY).filter(|value| !value.is_null())
+        else {
+            return Ok(());
+        };
+        for Annotation { title, wish } in annotations::read(value)? {
+            match wish {
+                Wish::Network(name) => {
+                    annotations::check_network(&title, &name)?;
+                    self.network = Some(name);
+                }
+                Wish::Capability(key, value) => {
+                    self.take_capability(&title, key, &value)?;
+                    check_agreement(&title, key, &value, by_runtime)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take_mac(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
@@ -237,14 +260,22 @@ fn refuse_port_mappings(key: &str, value: &Value) -> Result<(), CniError> {
     ))
 }
 
-/// Annotations are the pod's, for whom it may concern; only ours ask something of us, and none is
-/// defined yet.
-fn refuse_our_annotations(value: &Value) -> Result<(), CniError> {
-    let annotations = value.as_object().into_iter().flatten();
-    let mut ours = annotations.filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
-    match ours.next() {
-        None => Ok(()),
-        Some((key, value)) => Err(unsupported(&format!("annotation {key}"), value)),
+/// Whether an annotation asks for what the runtime asks for, if that asks for any of it.
+fn check_agreement(
+    title: &str,
+    key: &str,
+    value: &Value,
+    by_runtime: &Map<String, Value>,
+) -> Result<(), CniError> {
+    let wishes_of = |value| {
+        let mut wishes = Wishes::default();
+        wishes.take_capability(title, key, value).map(|()| wishes)
+    };
+    match by_runtime.get(key).filter(|value| !is_zero(value)) {
+        Some(other) if wishes_of(value)? != wishes_of(other)? => {
+            Err(annotations::contradiction(title, key, other))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -466,12 +497,61 @@ mod tests {
         }
     }
 
+    fn of_annotations(ours: &Value, mut fields: Value) -> Result<Wishes, CniError> {
+        let named =
+            |(name, value): (&String, &Value)| (format!("dpu-offload.io/{name}"), value.clone());
+        let all: Value = ours.as_object().unwrap().iter().map(named).collect();
+        fields["runtimeConfig"]["io.kubernetes.cri.pod-annotations"] = all;
+        gather("MAC=02:00:00:00:00:02", &fields)
+    }
+
     #[test]
-    fn an_annotation_of_ours_that_nobody_defined_is_refused() {
-        let annotations = json!({"dpu-offload.io/vlan": "7"});
-        let error = of_runtime("io.kubernetes.cri.pod-annotations", &annotations).unwrap_err();
-        assert_eq!(error.code, code::UNSUPPORTED_FIELD);
-        assert!(error.message.contains("dpu-offload.io/vlan"));
+    fn annotations_win_over_all_but_the_runtimes_own_word() {
+        let asked = json!({
+            "network": "red", "mac": "02:00:00:00:00:05", "ips": "10.1.0.5,fd00::5",
+            "bandwidth": "{\"ingressRate\": 8000}",
+        });
+        let fields = json!({"network": "blue", "ips": ["10.1.0.1"]});
+        let wishes = of_annotations(&asked, fields).unwrap();
+        assert_eq!(wishes.network.as_deref(), Some("red"));
+        assert_eq!(wishes.mac, Some(MacAddress([2, 0, 0, 0, 0, 5])));
+        assert_eq!(wishes.addresses, ["10.1.0.5", "fd00::5"]);
+        assert_eq!(wishes.bandwidth.ingress_rate, 8000);
+        assert_eq!(of_annotations(&json!({}), json!({})).unwrap().network, None);
+    }
+
+    #[test]
+    fn an_annotation_may_repeat_the_runtimes_word_and_not_contradict_it() {
+        let mac = |text: &str| json!({"runtimeConfig": {"mac": text}});
+        let asked = json!({"mac": "02:00:00:00:00:0a"});
+        assert!(of_annotations(&asked, mac("02:00:00:00:00:0A")).is_ok());
+        let error = of_annotations(&asked, mac("02:00:00:00:00:06")).unwrap_err();
+        assert_eq!(error.code, code::INVALID_CONFIGURATION);
+        let told =
+            "annotation dpu-offload.io/mac contradicts runtimeConfig.mac \"02:00:00:00:00:06\"";
+        assert!(error.message.starts_with(told), "{error:?}");
+        let limits = json!({"runtimeConfig": {"bandwidth": {"IngressRate": 9000}}});
+        let asked = json!({"bandwidth": "{\"ingressRate\": 8000}"});
+        let error = of_annotations(&asked, limits).unwrap_err();
+        assert!(error.message.contains("contradicts runtimeConfig.bandwidth"), "{error:?}");
+    }
+
+    #[test]
+    fn annotations_that_cant_be_honoured_are_refused_by_name() {
+        for (name, value, expected) in [
+            ("vlan", "7", code::UNSUPPORTED_FIELD),
+            ("bandwidth", "{\"latency\": 5}", code::UNSUPPORTED_FIELD),
+            ("network", "", code::INVALID_CONFIGURATION),
+            ("network", "Blue_1", code::INVALID_CONFIGURATION),
+            ("mac", "03:00:00:00:00:01", code::INVALID_CONFIGURATION),
+            ("ips", "10.1.0.5,,fd00::5", code::INVALID_CONFIGURATION),
+            ("bandwidth", "{\"ingressRate\": \"10M\"}", code::INVALID_CONFIGURATION),
+        ] {
+            let error = of_annotations(&json!({name: value}), json!({})).unwrap_err();
+            assert_eq!(error.code, expected, "{error:?}");
+            let title = format!("annotation dpu-offload.io/{name}");
+            assert!(error.message.starts_with(&title), "{error:?}");
+        }
     }
 
     #[test]

@@ -81,10 +81,7 @@ fn write_conflist(lab: &Lab) -> PathBuf {
     let folder = lab.path().join("net.d");
     std::fs::create_dir(&folder).unwrap();
     let mut conflist: serde_json::Value = serde_json::from_str(CONFLIST).unwrap();
-    let plugin = &mut conflist["plugins"][0];
-    plugin["agentSocket"] = json!(lab.socket());
-    // The one that we don't ship: it makes annotations known to the plugin.
-    plugin["capabilities"]["io.kubernetes.cri.pod-annotations"] = json!(true);
+    conflist["plugins"][0]["agentSocket"] = json!(lab.socket());
     std::fs::write(folder.join("10-dpu-offload.conflist"), conflist.to_string()).unwrap();
     folder
 }

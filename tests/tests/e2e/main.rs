@@ -38,6 +38,7 @@ mod pods;
 mod releases;
 mod renewals;
 mod restarts;
+mod rights;
 mod routing;
 mod runtimes;
 mod scripts;

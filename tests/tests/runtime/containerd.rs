@@ -7,6 +7,7 @@ use e2e::{
     runtime::{Containerd, Runtime},
     wait_for,
 };
+use serde_json::json;
 
 /// Without a grace the agent's STATUS is bad as soon as the DPU is away.
 fn node() -> (Lab, Containerd) {
@@ -41,10 +42,58 @@ fn the_limit_of_an_annotation_is_in_force_and_one_that_the_card_cant_have_is_ref
 }
 
 #[test]
-fn an_annotation_of_ours_that_nobody_defined_is_refused_by_name() {
+fn an_annotation_of_ours_that_cant_be_honoured_is_refused_by_name() {
     let (lab, containerd) = node();
-    let complaint = containerd.run_with("pod", &[("dpu-offload.io/vlan", "7")]).unwrap_err();
-    assert!(complaint.contains("annotation dpu-offload.io/vlan"), "{complaint}");
+    for (annotation, value, why) in [
+        ("dpu-offload.io/vlan", "7", "annotation dpu-offload.io/vlan"),
+        ("dpu-offload.io/mac", "5", "annotation dpu-offload.io/mac"),
+        ("dpu-offload.io/network", "nowhere", "there is no network \"nowhere\""),
+    ] {
+        let complaint = containerd.run_with("pod", &[(annotation, value)]).unwrap_err();
+        assert!(complaint.contains(why), "{complaint}");
+    }
+    let twice = [
+        ("kubernetes.io/ingress-bandwidth", "10M"),
+        ("dpu-offload.io/bandwidth", "{\"ingressRate\": 8000000}"),
+    ];
+    let complaint = containerd.run_with("pod", &twice).unwrap_err();
+    assert!(complaint.contains("contradicts runtimeConfig.bandwidth"), "{complaint}");
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_pod_has_what_its_annotations_ask_for() {
+    let (lab, containerd) = node();
+    let asked = [
+        ("dpu-offload.io/network", "green"),
+        ("dpu-offload.io/mac", "02:11:22:33:44:55"),
+        ("dpu-offload.io/ips", "10.2.0.77,fd00:10:2::77"),
+        ("dpu-offload.io/bandwidth", "{\"ingressRate\": 8000000}"),
+        ("example.org/mac", "x"),
+    ];
+    let pod = containerd.run_with("pod", &asked).unwrap();
+    assert_eq!(containerd.addresses(&pod), ["10.2.0.77", "fd00:10:2::77"]);
+    let attachment = &lab.operator().get("attachments")[0];
+    assert_eq!((&attachment["network"], &attachment["mac"]), (&json!("green"), &json!(asked[1].1)));
+    assert_eq!(limits(&lab), [1_000_000]);
+    containerd.remove(&pod).unwrap();
+    lab.assert_clean_slate();
+}
+
+/// containerd's pods are of namespace `default`.
+#[test]
+fn pods_get_networks_that_are_for_their_namespace() {
+    let networks = "[[network]]\nname = \"own\"\nnamespaces = [\"default\"]\n\
+                    [[network.subnets]]\ncidr = \"10.8.0.0/24\"\n\
+                    [[network]]\nname = \"others\"\nnamespaces = [\"prod\"]\n\
+                    [[network.subnets]]\ncidr = \"10.9.0.0/24\"\n";
+    let lab = Lab::start(&Settings { networks: networks.into(), ..Settings::default() });
+    let containerd = Containerd::install(&lab);
+    let on = |network| containerd.run_with("pod", &[("dpu-offload.io/network", network)]);
+    let complaint = on("others").unwrap_err();
+    assert!(complaint.contains("\"default\" may not use network others"), "{complaint}");
+    let pod = on("own").unwrap();
+    containerd.remove(&pod).unwrap();
     lab.assert_clean_slate();
 }
 
