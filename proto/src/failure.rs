@@ -132,6 +132,10 @@ reasons! {
     CheckFailed = "CHECK_FAILED", FailedPrecondition, 132, "run `dpuctl doctor --fix`, or recreate the pod";
     /// The VF is quarantined state or unknown to the DPU in the way the operator asked.
     VfNotQuarantined = "VF_NOT_QUARANTINED", FailedPrecondition, 133, "only a quarantined VF can be cleared; see `dpuctl get vfs`";
+    /// The pool gives VFs only to requests that name one.
+    PoolPinnedOnly = "POOL_PINNED_ONLY", FailedPrecondition, 140, "have the pod ask for the resource of that pool, or use a network of another pool";
+    /// The kubelet does not tell which VF it gave the pod.
+    KubeletFailed = "KUBELET_FAILED", Unavailable, CNI_TRY_AGAIN, "see that the kubelet runs, and that `device_plugin.pod_resources` in the agent's configuration is its socket";
     /// A defect of ours.
     Internal = "INTERNAL", Internal, 199, "report it with the log of the program named";
 }

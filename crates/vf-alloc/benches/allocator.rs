@@ -16,7 +16,7 @@ const PFS: u16 = 4;
 
 fn pool(name: &str, policy: Policy) -> PoolSpec {
     let select = (0..PFS).flat_map(|pf| parse_selectors(&format!("p{pf}")).unwrap()).collect();
-    PoolSpec { name: name.into(), select, policy }
+    PoolSpec { name: name.into(), select, policy, pinned_only: false }
 }
 
 fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {

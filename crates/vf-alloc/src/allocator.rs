@@ -225,6 +225,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     fn choose(&self, request: &Request<'_>, pool: &Pool) -> Result<SlotNumber, ReserveError> {
+        if pool.spec.pinned_only {
+            return Err(ReserveError::PinnedOnly { pool: request.pool.into() });
+        }
         pool.choose(request.host).ok_or_else(|| ReserveError::Exhausted {
             pool: request.pool.into(),
             usage: self.count(&pool.spec, |slot| slot.is_of(request.host)),

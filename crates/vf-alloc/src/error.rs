@@ -19,6 +19,12 @@ pub enum ReserveError {
         /// The pool's VFs on this host.
         usage: Usage,
     },
+    /// The pool gives VFs only to requests that name one.
+    #[error("VF pool {pool:?} gives VFs only to requests that name one")]
+    PinnedOnly {
+        /// The pool.
+        pool: String,
+    },
     /// The host has offered no VF of that device.
     #[error("this host offers no VF at PCI address {device}")]
     PinnedUnknown {

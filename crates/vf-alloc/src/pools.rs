@@ -64,7 +64,10 @@ impl Pools {
         let Some(host) = slot.facts().map(|facts| facts.host) else { return };
         let number = slot.number();
         self.unlist(number);
+        // A VF that somebody else hands out is in no lane, not even of another pool that it is in.
+        let is_handed_out = self.specs().any(|spec| spec.pinned_only && slot.is_in(spec));
         let has_it = self.pools.iter_mut().enumerate().filter(|(_, pool)| slot.is_in(&pool.spec));
+        let has_it = has_it.filter(|_| !is_handed_out);
         let pf = slot.vf().pf;
         let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, pf))).collect();
         self.places.resize_with(self.places.len().max(number.0 + 1), Place::default);

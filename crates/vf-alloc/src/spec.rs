@@ -32,11 +32,15 @@ pub struct PoolSpec {
     /// The order across PFs.
     #[serde(default)]
     pub policy: Policy,
+    /// Its VFs are only given to requests that name one: somebody else hands them out.
+    #[serde(default)]
+    pub pinned_only: bool,
 }
 
 impl PoolSpec {
     /// Whether VF `vf` is in the pool, as far as `facts` tell what it is.
-    pub(crate) fn selects(&self, vf: FunctionId, facts: Option<&VfFacts>) -> bool {
+    #[must_use]
+    pub fn selects(&self, vf: FunctionId, facts: Option<&VfFacts>) -> bool {
         let ids = facts.map(|facts| (facts.vendor_id, facts.device_id));
         self.select.iter().any(|selector| selector.selects(vf, ids))
     }

@@ -15,7 +15,7 @@ fn functions(pf: u16, first: u16, last: u16) -> Selector {
 
 fn pool(name: &str, select: &str) -> PoolSpec {
     let select = parse_selectors(select).unwrap();
-    PoolSpec { name: name.into(), select, policy: Policy::Spread }
+    PoolSpec { name: name.into(), select, policy: Policy::Spread, pinned_only: false }
 }
 
 fn device(vf: FunctionId) -> Device {
@@ -288,4 +288,22 @@ fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
     allocator.withdraw(FunctionId::local(0, 0), "the host holds it");
     allocator.set_ports(ports(&[0, 1]));
     assert_eq!(allocator.usage("default").unwrap().free, 1, "both must hold");
+}
+
+/// One that is in another pool, too, would be given away behind the back of whoever hands it out.
+#[test]
+fn a_vf_that_somebody_else_hands_out_is_only_given_to_who_names_it() {
+    let handed_out = PoolSpec { pinned_only: true, ..pool("kubelet", "p0#0-1") };
+    let pools = vec![handed_out, pool("default", "p0#1-2")];
+    let mut allocator = Allocator::new(pools, Settings::default()).unwrap();
+    for vf in 0..3 {
+        allocator.offer(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
+    }
+    let of_kubelet = |pinned| Request { pool: "kubelet", ..request(pinned) };
+    let refused = allocator.reserve(&of_kubelet(None), 1).unwrap_err();
+    assert_eq!(refused, ReserveError::PinnedOnly { pool: "kubelet".into() });
+    assert_eq!(allocator.reserve(&request(None), 2), Ok(FunctionId::local(0, 2)));
+    assert!(matches!(allocator.reserve(&request(None), 3), Err(ReserveError::Exhausted { .. })));
+    let named = device(FunctionId::local(0, 1));
+    assert_eq!(allocator.reserve(&of_kubelet(Some(&named)), 4), Ok(FunctionId::local(0, 1)));
 }

@@ -112,6 +112,7 @@ pub(crate) fn pools(second_set: bool) -> Vec<PoolSpec> {
         name: name.into(),
         select: select.iter().flat_map(|text| parse_selectors(text).unwrap()).collect(),
         policy,
+        pinned_only: false,
     };
     let (low, all): (&[&str], &[&str]) = if second_set {
         (&["p0#0-4", "p1#0-4"], &["p0"])

@@ -102,6 +102,7 @@ fn vf_failure(error: &ReserveError) -> Failure {
     let reason = match error {
         ReserveError::PoolUnknown { .. } => Reason::InvalidRequest,
         ReserveError::Exhausted { .. } => Reason::VfsExhausted,
+        ReserveError::PinnedOnly { .. } => Reason::PoolPinnedOnly,
         ReserveError::PinnedUnknown { .. } => Reason::VfUnknown,
         ReserveError::PinnedNotFree { .. } | ReserveError::PinnedNotInPool { .. } => {
             Reason::VfNotFree
