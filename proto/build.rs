@@ -7,6 +7,8 @@ use prost::Message;
 const FILES: [&str; 3] =
     ["offload/v1/types.proto", "offload/v1/workload_network.proto", "offload/v1/operator.proto"];
 
+const KUBELET: [&str; 2] = ["kubelet/deviceplugin.proto", "kubelet/podresources.proto"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=offload");
     let descriptors = protox::compile(FILES, ["."])?;
@@ -14,7 +16,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("offload.v1.descriptors"), &encoded)?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
+    kubelet()?;
     serialisation(&encoded)
+}
+
+/// The kubelet's own interfaces, which are not part of ours: nothing reflects or serialises them.
+fn kubelet() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=kubelet");
+    let descriptors = protox::compile(KUBELET, ["."])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
 }
 
 /// Protobuf's JSON form, with zeros and empty lists: a program that reads it looks for `vf: 0`, too.

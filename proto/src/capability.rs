@@ -8,8 +8,11 @@ pub const EXAMINE: &str = "examine";
 /// it has the PF keep the pod to what the network says, or refuses.
 pub const KEEPS_PORT: &str = "keeps-port";
 
+/// An agent that is told `VfPools`.
+pub const VF_POOLS: &str = "vf-pools";
+
 /// What this build can do.
-pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT];
+pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, VF_POOLS];
 
 /// Most capabilities of a peer that are read.
 const MOST: usize = 256;

@@ -9,6 +9,7 @@ pub mod capability;
 pub mod failure;
 pub mod finding;
 pub mod form;
+pub mod kubelet;
 mod room;
 
 pub use failure::{Failure, Reason};

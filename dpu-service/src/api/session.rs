@@ -8,22 +8,26 @@ use std::{
 use futures::stream::{BoxStream, StreamExt};
 use jiff::Timestamp;
 use mtls::Peer;
-use offload_proto::{Failure, Reason, v1, v1::dpu_message, v1::host_message};
+use offload_proto::{Failure, Reason, capability, v1, v1::dpu_message, v1::host_message};
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, interval, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{Shared, convert::read, convert::show};
-use crate::{host::Hello, model::HostName, sessions};
+use crate::{attachments::HostPool, host::Hello, model::HostName, sessions};
 
 /// How many messages may wait for the host's connection to take them.
 const MESSAGES_WAITING: usize = 16;
 
 /// A session without a heartbeat for so many intervals is dropped.
 const MISSED_HEARTBEATS: u32 = 3;
+
+/// How often it is looked whether the host's pools are as it was told. Much changes them, and nobody waits for
+/// it: the kubelet counts by what it hears a second later.
+const POOLS_PERIOD: Duration = Duration::from_secs(1);
 
 type Outgoing = mpsc::Sender<Result<v1::DpuMessage, Status>>;
 
@@ -58,7 +62,8 @@ async fn run(
     let capabilities = hello.capabilities.clone();
     let session = shared.engine.hosts().hello(host.clone(), hello).await?;
     let id = session.id;
-    let mut conversation = Conversation { shared, host, incoming, outgoing, session };
+    let mut conversation =
+        Conversation { shared, host, incoming, outgoing, session, told_pools: None };
     let result = conversation.hold(protocol, capabilities).await;
     shared.engine.hosts().goodbye(host, id, expired(peer.certificate_end));
     result
@@ -107,6 +112,8 @@ struct Conversation<'a> {
     incoming: Streaming<v1::HostMessage>,
     outgoing: &'a Outgoing,
     session: sessions::Session,
+    /// The pools as the host was told them. `None`: it was not.
+    told_pools: Option<Vec<HostPool>>,
 }
 
 impl Conversation<'_> {
@@ -114,6 +121,8 @@ impl Conversation<'_> {
     async fn hold(&mut self, protocol: u32, capabilities: Vec<&'static str>) -> Result<(), Status> {
         self.send(self.welcome(protocol, &capabilities)).await?;
         let mut silent_at = Instant::now() + self.patience();
+        let wants_pools = capabilities.contains(&capability::VF_POOLS);
+        let mut pools_due = interval(POOLS_PERIOD);
         loop {
             tokio::select! {
                 received = timeout_at(silent_at, self.incoming.message()) => {
@@ -127,12 +136,23 @@ impl Conversation<'_> {
                     let command = command.ok_or_else(|| self.superseded())?;
                     self.send(show::command(command)).await?;
                 }
+                _ = pools_due.tick(), if wants_pools => self.tell_pools().await?,
                 () = self.shared.stopping.cancelled() => {
                     self.say_the_rest().await?;
                     return Err(stopping());
                 }
             }
         }
+    }
+
+    /// Tells the host its pools, unless it knows them.
+    async fn tell_pools(&mut self) -> Result<(), Status> {
+        let pools = self.shared.engine.hosts().pools(self.host);
+        if self.told_pools.as_ref() != Some(&pools) {
+            self.send(dpu_message::Message::VfPools(show::vf_pools(&pools))).await?;
+            self.told_pools = Some(pools);
+        }
+        Ok(())
     }
 
     /// The last commands tell the host why its session ends.

@@ -8,7 +8,7 @@
 //! | `engine` | the state and the locks that all share |
 //! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the rooms below, each read from the top down |
 //! | `hosts`, `networks`, `operators` | doors for what these ask of the engine: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
-//! | `examine`, `listing`, `views`, `warnings` | what callers see; nothing is changed |
+//! | `examine`, `listing`, `pooled`, `views`, `warnings` | what callers see; nothing is changed |
 //! | `settings`, `overtaken`, `reconciler_state` | what flows are told, and what they keep in mind for one another |
 //! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
 //!
@@ -54,6 +54,7 @@ mod mend;
 mod networks;
 mod operators;
 mod overtaken;
+mod pooled;
 mod ports;
 mod reconciler_state;
 mod registry;
@@ -73,6 +74,7 @@ pub use hosts::Hosts;
 pub use mend::Depth;
 pub use networks::Networks;
 pub use operators::Operators;
+pub use pooled::{HostPool, PooledVf};
 pub use settings::{Configuration, Settings};
 pub use views::{
     Applied, AttachmentDetail, AttachmentFilter, NetworkView, Origin, PoolView, SubnetUsage, VfView,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use sriov::PciAddress;
 
 use super::{
+    device_plugin::{self, DevicePluginSettings},
     host_port::{self, HostPort},
     out_of_range::out_of_range,
 };
@@ -76,6 +77,9 @@ pub struct Config {
     /// The host's own attachments.
     #[serde(default)]
     pub host_port: Vec<HostPort>,
+    /// The kubelet that hands out VFs. `None`: no kubelet does.
+    #[serde(default)]
+    pub device_plugin: Option<DevicePluginSettings>,
 }
 
 /// `[dpu]`
@@ -282,6 +286,7 @@ impl Config {
         problems.extend(self.check_dpu());
         problems.extend(self.vf_source.check());
         problems.extend(host_port::problems(&self.host_port));
+        problems.extend(device_plugin::problems(self.device_plugin.as_ref()));
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
@@ -476,7 +481,8 @@ mod tests {
         let seconds = |verb| patience(verb).as_secs();
         let waits = LONGEST_DETACH_S + LONGEST_RECONNECT_MS / 1000;
         let take_back = LONGEST_CARRIER_MS / 1000 + waits;
-        assert!(LONGEST_RECONNECT_MS / 1000 + LONGEST_ATTACH_S + take_back < seconds(Verb::Add));
+        let before = device_plugin::LONGEST_ANSWER_MS / 1000 + LONGEST_RECONNECT_MS / 1000;
+        assert!(before + LONGEST_ATTACH_S + take_back < seconds(Verb::Add));
         assert!(LONGEST_VF_RETURN_S + waits < seconds(Verb::Del));
         assert!(waits < seconds(Verb::Check));
         assert!(waits < seconds(Verb::Gc));

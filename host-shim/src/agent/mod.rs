@@ -9,13 +9,15 @@
 //! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //!
-//! Above them `run` builds the rooms and runs them, and `server` answers the plugin. Beside them lie the words that
+//! Beside them `device_plugin` has the kubelet hand out VFs, if it is to: it hears what the DPU says of pools, and completes
+//! what the plugin asks for. Above them `run` builds the rooms and runs them, and `server` answers the plugin. Beside them lie the words that
 //! all use: `config`, `milestones`, `signals` (how a room wakes one above it without knowing it), `repairs`.
 
 mod caller;
 mod clock;
 mod config;
 mod defect;
+mod device_plugin;
 mod dpu;
 #[cfg(test)]
 mod fuzz;
@@ -34,6 +36,7 @@ mod verbs;
 mod vfs;
 
 pub use config::Config;
+pub use device_plugin::DevicePluginSettings;
 pub use run::{AgentError, Arguments, run};
 pub use socket::ListenError;
 pub use vfs::{OriginalsError, RecordsError};

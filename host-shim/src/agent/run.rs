@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     config::{Config, VfSourceKind},
+    device_plugin::DevicePlugin,
     dpu::{Dpu, credentials_and_connector},
     milestones::Milestone,
     scrape,
@@ -209,7 +210,11 @@ async fn keep(config: Config, path: &Path) -> Result<(), AgentError> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
     let mut keepers = pin!(run_keepers(&agent, path, monitor));
-    let server = Server { doors: agent.doors.clone(), calls: Arc::clone(&agent.calls) };
+    let server = Server {
+        doors: agent.doors.clone(),
+        device_plugin: Arc::clone(&agent.device_plugin),
+        calls: Arc::clone(&agent.calls),
+    };
     tokio::select! {
         never = serve(server, agent.config.limits.connections, &socket) => match never {},
         signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
@@ -240,6 +245,7 @@ async fn run_keepers(agent: &Agent, path: &Path, monitor: LinkMonitor) -> AgentE
         never = keeper.keep_agreement() => match never {},
         never = agent.upkeep.host_ports().keep() => match never {},
         never = dpu.keep_inventory() => match never {},
+        never = agent.device_plugin.keep() => match never {},
         never = feed_watchdog(|| keeper.is_healthy(Instant::now())) => match never {},
     }
 }
@@ -266,6 +272,7 @@ struct Agent {
     config: Arc<Config>,
     doors: Doors,
     upkeep: Upkeep,
+    device_plugin: Arc<DevicePlugin>,
     /// The calls that were answered.
     calls: Arc<Calls>,
 }
@@ -300,8 +307,10 @@ fn begin(config: Config) -> Result<Agent, AgentError> {
     let dpu = Arc::new(Dpu::new(Arc::clone(&config), boot_id.clone(), Arc::clone(&vfs)));
     let doors = Doors { vfs, dpu, tasks, timeouts: config.timeouts };
     let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
-    let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports);
-    Ok(Agent { config, doors, upkeep, calls: scrape::calls() })
+    let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
+    let told = Arc::clone(&device_plugin);
+    let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
+    Ok(Agent { config, doors, upkeep, device_plugin, calls: scrape::calls() })
 }
 
 fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {

@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     caller::Caller,
     defect::defect,
+    device_plugin::DevicePlugin,
     scrape,
     socket::Socket,
     verbs::{self, Doors},
@@ -47,6 +48,8 @@ const OPEN_FOR_EACH: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub doors: Doors,
+    /// The kubelet that hands out VFs, if one does.
+    pub device_plugin: Arc<DevicePlugin>,
     /// The calls that were answered.
     pub calls: Arc<Calls>,
 }
@@ -93,11 +96,11 @@ async fn converse(
     let caller = Arc::new(Caller::new(stream, deadline)?);
     let (verb, begun) = (scrape::verb(&call.request), Instant::now());
     // A task of its own: a caller that ends does not stop the work in the middle.
-    let (doors, asker) = (server.doors.clone(), Arc::clone(&caller));
+    let (answering, asker) = (server.clone(), Arc::clone(&caller));
     let mut work = server.doors.tasks.spawn(async move {
         let _permit = permit;
         let _turn = turns.acquire().await;
-        answer(&doors, call.request, &asker).await
+        answer(&answering, call.request, &asker).await
     });
     let refusal = tokio::select! {
         biased;
@@ -154,7 +157,8 @@ impl From<Reply> for Answer {
 
 /// Does what is asked for, and answers. A call that nobody waits for any more is not begun: its caller
 /// may have made another since. Returns why it was refused.
-async fn answer(doors: &Doors, request: Request, caller: &Arc<Caller>) -> Option<Reason> {
+async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Option<Reason> {
+    let doors = &server.doors;
     if let Err(failure) = caller.is_waiting() {
         return tell(caller, failed(failure)).await;
     }
@@ -163,7 +167,7 @@ async fn answer(doors: &Doors, request: Request, caller: &Arc<Caller>) -> Option
     }
     let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
     let answer = match request {
-        Request::Add(request) => match verbs::attach(doors, request, caller).await {
+        Request::Add(request) => match attach(server, request, caller).await {
             Ok(()) => return None,
             Err(failure) => failed(failure),
         },
@@ -179,6 +183,12 @@ async fn answer(doors: &Doors, request: Request, caller: &Arc<Caller>) -> Option
         },
     };
     tell(caller, answer).await
+}
+
+/// Attaches the VF that the kubelet has chosen, if one does.
+async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
+    let request = server.device_plugin.complete(request, caller.deadline()).await?;
+    verbs::attach(&server.doors, request, caller).await
 }
 
 /// No runtime makes, takes or asks for a host port.
@@ -233,7 +243,14 @@ mod tests {
 
     fn server() -> (Server, tempfile::TempDir) {
         let (doors, folder) = doors();
-        (Server { doors, calls: scrape::calls() }, folder)
+        (
+            Server {
+                doors,
+                device_plugin: Arc::new(DevicePlugin::new(None)),
+                calls: scrape::calls(),
+            },
+            folder,
+        )
     }
 
     #[tokio::test]
@@ -276,7 +293,7 @@ mod tests {
         assert!(details.starts_with("DEADLINE_EXCEEDED"), "{details}");
         assert_eq!(permits.available_permits(), 0, "the work goes on");
         conversation.await.unwrap().unwrap();
-        let Server { doors, calls } = server;
+        let Server { doors, calls, .. } = server;
         let page = scrape::page(&config(), &doors.vfs, &doors.dpu, &calls).text().unwrap();
         let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
         assert!(page.contains(counted), "as the caller was told: {page}");

@@ -7,7 +7,10 @@ use offload_proto::v1;
 use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
 use crate::{
-    attachments::{Applied, AttachmentDetail, NetworkView, Origin, PoolView, SubnetUsage, VfView},
+    attachments::{
+        Applied, AttachmentDetail, HostPool, NetworkView, Origin, PoolView, PooledVf, SubnetUsage,
+        VfView,
+    },
     driver::Capability,
     eswitch::Card,
     events::Event,
@@ -245,6 +248,7 @@ pub(crate) fn pool(view: &PoolView) -> v1::PoolStatus {
         in_use: count(view.usage.in_use),
         quarantined: count(view.usage.quarantined),
         absent: count(view.usage.absent),
+        pinned_only: view.spec.pinned_only,
     }
 }
 
@@ -303,6 +307,19 @@ pub(crate) fn host(view: &HostView) -> v1::HostStatus {
         since: view.since.map(|since| since.to_string()).unwrap_or_default(),
         absence: view.absence.clone().unwrap_or_default(),
     }
+}
+
+pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
+    let vf = |vf: &PooledVf| v1::PooledVf {
+        device: vf.device.to_string(),
+        problem: vf.problem.clone().unwrap_or_default(),
+    };
+    let pool = |pool: &HostPool| v1::VfPool {
+        name: pool.name.clone(),
+        pinned_only: pool.pinned_only,
+        vfs: pool.vfs.iter().map(vf).collect(),
+    };
+    v1::VfPools { pools: pools.iter().map(pool).collect() }
 }
 
 pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {

@@ -9,6 +9,7 @@ use super::{
     examine::Examiner, host_ports::HostPorts, keeper::Keeper, provide::Provider, watcher::Watcher,
 };
 use crate::agent::{
+    device_plugin::DevicePlugin,
     dpu::FromDpu,
     host_port::HostPort,
     verbs::{Doors, release_on_request},
@@ -23,16 +24,18 @@ pub(in crate::agent) struct Upkeep {
     host_ports: Arc<HostPorts>,
     watcher: Arc<Watcher>,
     examiner: Arc<Examiner>,
+    device_plugin: Arc<DevicePlugin>,
 }
 
 impl Upkeep {
     /// `warning`: when an examination tells that the agent's certificate expires. `host_ports`: what the host
-    /// itself is to be attached by.
+    /// itself is to be attached by. `device_plugin`: what is told of the DPU's pools.
     pub(in crate::agent) fn new(
         doors: Doors,
         boot_id: String,
         warning: ExpiryWarning,
         host_ports: Vec<HostPort>,
+        device_plugin: Arc<DevicePlugin>,
     ) -> Self {
         let provider = Arc::new(Provider::new(Arc::clone(&doors.vfs)));
         let keeper = Arc::new(Keeper::new(doors.clone(), Arc::clone(&provider), boot_id));
@@ -42,7 +45,7 @@ impl Upkeep {
         let examiner = Arc::new(examiner);
         let watcher = Watcher::new(Arc::clone(&doors.vfs), Arc::clone(&keeper), doors.timeouts);
         let watcher = Arc::new(watcher);
-        Self { doors, provider, keeper, host_ports, watcher, examiner }
+        Self { doors, provider, keeper, host_ports, watcher, examiner, device_plugin }
     }
 
     /// What keeps records and kernel in agreement.
@@ -90,6 +93,7 @@ impl Upkeep {
                 self.doors.vfs.signals().look_at_host_ports();
             }
             Message::WantedVfs(wanted) => self.provider.want(&wanted),
+            Message::VfPools(pools) => self.device_plugin.learn(pools),
             Message::Examine(request) => {
                 if let Err(busy) = self.examiner.begin(request) {
                     self.doors.dpu.session().send(host_message::Message::Examination(busy));

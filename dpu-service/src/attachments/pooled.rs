@@ -1,0 +1,62 @@
+//! Which of a host's VFs are in which pool, for who hands them out on the host.
+
+use vf_alloc::{Device, HostId, PoolSpec, VfState};
+
+use super::{hosts::Hosts, registry::Registry};
+use crate::model::{AttachmentId, HostName};
+
+/// A pool, as far as it has VFs of one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPool {
+    /// Its name.
+    pub name: String,
+    /// Whether its VFs are only given to requests that name one.
+    pub pinned_only: bool,
+    /// Its VFs of that host.
+    pub vfs: Vec<PooledVf>,
+}
+
+/// A VF of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PooledVf {
+    /// What its host knows it by.
+    pub device: Device,
+    /// Why it will not be given out, be it held now or not.
+    pub problem: Option<String>,
+}
+
+impl Hosts<'_> {
+    /// The pools that have VFs of the host, in the configuration's order.
+    #[must_use]
+    pub fn pools(self, host: &HostName) -> Vec<HostPool> {
+        let registry = self.0.registry();
+        let Ok(number) = registry.hosts().number(host) else { return Vec::new() };
+        let pools = registry.vfs().pools().map(|spec| host_pool(&registry, number, spec));
+        pools.filter(|pool| !pool.vfs.is_empty()).collect()
+    }
+}
+
+fn host_pool(registry: &Registry, host: HostId, spec: &PoolSpec) -> HostPool {
+    let is_of_host = |known: &vf_alloc::VfView<'_, AttachmentId>| {
+        known.facts.is_some_and(|facts| facts.host == host && spec.selects(known.vf, Some(facts)))
+    };
+    let vfs = registry.vfs().vfs().filter(is_of_host).map(|known| PooledVf {
+        problem: problem(&known),
+        device: known.facts.map(|facts| facts.device.clone()).unwrap_or_default(),
+    });
+    HostPool { name: spec.name.clone(), pinned_only: spec.pinned_only, vfs: vfs.collect() }
+}
+
+/// One that an attachment holds is no problem, for that ends.
+fn problem(known: &vf_alloc::VfView<'_, AttachmentId>) -> Option<String> {
+    if let Some(reason) = known.quarantine {
+        return Some(format!("quarantined: {reason}"));
+    }
+    if !known.has_port {
+        return Some("it has no representor on the DPU".into());
+    }
+    match &known.state {
+        VfState::Absent { reason } => Some(reason.clone()),
+        _ => None,
+    }
+}

@@ -1,0 +1,106 @@
+//! The kubelet's device plugin: what `[device_plugin]` of the configuration asks for.
+//!
+//! The DPU says which of this host's VFs are in which pool, and which pools are only given out by name. Of these the
+//! kubelet is told, one resource for each ([`offer`]); and an ADD of a pod is given the VF that the kubelet has chosen
+//! for it, which the kubelet's other socket tells ([`pod_resources`]).
+//!
+//! # Who races
+//!
+//! Nothing of this room is locked, and nothing of it is recorded: what the DPU said last is one value that is
+//! replaced as a whole, and everybody looks at it for himself.
+//!
+//! - *The kubelet's choice with the end of the VF's last pod.* The kubelet takes a device for free once its pod's
+//!   containers have ended, which may be before the DEL. The ADD is then refused for a VF that is not free, and the
+//!   kubelet tries again; the DPU alone decides.
+//! - *The kubelet's restart.* It empties its folder, our socket with it, and makes its own anew. Either is seen in the
+//!   next look, a second later at most, and the resource offered again from the start.
+//! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and tried again: to
+//!   refuse the choice would end the pod for good.
+
+mod files;
+mod offer;
+mod plugin;
+mod pod_resources;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, convert::Infallible, future::pending, time::Instant};
+
+use offload_proto::{
+    Failure,
+    v1::{VfPool, VfPools},
+};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use settings::DevicePluginSettings;
+#[cfg(test)]
+pub(super) use settings::LONGEST_ANSWER_MS;
+pub(super) use settings::problems;
+
+use crate::protocol::AddRequest;
+use offer::Offer;
+
+/// What the kubelet hands out.
+#[derive(Debug)]
+pub(super) struct DevicePlugin {
+    /// `None`: no kubelet hands out anything.
+    settings: Option<DevicePluginSettings>,
+    /// The pools that are only given out by name, as the DPU told last.
+    pools: watch::Sender<Vec<VfPool>>,
+}
+
+impl DevicePlugin {
+    /// One that has heard of no pool yet.
+    pub(super) fn new(settings: Option<DevicePluginSettings>) -> Self {
+        Self { settings, pools: watch::Sender::new(Vec::new()) }
+    }
+
+    /// The DPU says what pools there are.
+    pub(super) fn learn(&self, told: VfPools) {
+        let handed_out = told.pools.into_iter().filter(|pool| pool.pinned_only);
+        self.pools.send_replace(handed_out.collect());
+    }
+
+    /// Keeps a resource of each pool on offer, for ever.
+    pub(super) async fn keep(&self) -> Infallible {
+        let Some(settings) = &self.settings else { return pending().await };
+        let mut pools = self.pools.subscribe();
+        let mut offers: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
+        loop {
+            let names: Vec<_> =
+                pools.borrow_and_update().iter().map(|it| it.name.clone()).collect();
+            offers.retain(|name, _| names.contains(name));
+            for name in names {
+                offers.entry(name.clone()).or_insert_with(|| {
+                    let offer = Offer::new(settings.clone(), name, self.pools.subscribe());
+                    AbortOnDropHandle::new(tokio::spawn(offer.keep()))
+                });
+            }
+            if pools.changed().await.is_err() {
+                return pending().await;
+            }
+        }
+    }
+
+    /// The request with the VF that the kubelet has chosen for its pod, if it names none and there is one.
+    ///
+    /// # Errors
+    /// When the kubelet does not tell, or tells nonsense.
+    pub(super) async fn complete(
+        &self,
+        request: AddRequest,
+        deadline: Instant,
+    ) -> Result<AddRequest, Failure> {
+        let Some(settings) = &self.settings else { return Ok(request) };
+        let is_of_pod = !request.pod.namespace.is_empty() && !request.pod.name.is_empty();
+        let resources: Vec<_> =
+            self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect();
+        if request.device.is_some() || !is_of_pod || resources.is_empty() {
+            return Ok(request);
+        }
+        let device = pod_resources::device_of(settings, &request.pod, &resources, deadline).await?;
+        Ok(AddRequest { device, ..request })
+    }
+}

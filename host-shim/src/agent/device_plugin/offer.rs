@@ -1,0 +1,174 @@
+//! One pool's resource, kept on offer to the kubelet: a socket of ours in its folder, and a word to its own.
+
+use std::{fs, io, path::PathBuf, time::Duration};
+
+use offload_proto::{
+    kubelet::deviceplugin::{
+        DevicePluginOptions, RegisterRequest, device_plugin_server::DevicePluginServer,
+        registration_client::RegistrationClient,
+    },
+    v1::VfPool,
+};
+use tokio::{
+    net::UnixListener,
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Endpoint, Server};
+
+use super::{
+    files::{FileIdentity, identity},
+    plugin::Plugin,
+    settings::DevicePluginSettings,
+};
+
+/// The version of the kubelet's interface that is spoken.
+const VERSION: &str = "v1beta1";
+/// How often it is looked whether the kubelet has begun anew.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A pool's resource.
+pub(super) struct Offer {
+    settings: DevicePluginSettings,
+    pool: String,
+    pools: watch::Receiver<Vec<VfPool>>,
+}
+
+/// The two sockets as they were when the resource was offered.
+struct Offered {
+    own: Option<FileIdentity>,
+    kubelet: Option<FileIdentity>,
+}
+
+impl Offer {
+    pub(super) fn new(
+        settings: DevicePluginSettings,
+        pool: String,
+        pools: watch::Receiver<Vec<VfPool>>,
+    ) -> Self {
+        Self { settings, pool, pools }
+    }
+
+    /// Keeps it on offer, for ever. What hinders that is told once, and waited for.
+    pub(super) async fn keep(self) {
+        let mut told = None;
+        loop {
+            let hindrance = match self.listen() {
+                Ok(listener) => self.hold(listener, &mut told).await.err(),
+                Err(hindrance) => Some(hindrance),
+            };
+            if let Some(hindrance) = hindrance {
+                self.tell(&mut told, hindrance);
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    fn tell(&self, told: &mut Option<String>, hindrance: String) {
+        if told.as_ref() != Some(&hindrance) {
+            tracing::warn!(resource = self.resource(), "not offered to the kubelet: {hindrance}");
+            *told = Some(hindrance);
+        }
+    }
+
+    fn resource(&self) -> String {
+        self.settings.resource(&self.pool)
+    }
+
+    fn own_path(&self) -> PathBuf {
+        self.settings.folder.join(self.settings.socket(&self.pool))
+    }
+
+    fn kubelet_path(&self) -> PathBuf {
+        self.settings.folder.join("kubelet.sock")
+    }
+
+    /// Listens for the kubelet, once its folder and socket are there.
+    fn listen(&self) -> Result<UnixListener, String> {
+        let folder = &self.settings.folder;
+        if !folder.is_dir() {
+            return Err(format!(
+                "there is no folder {}: start the kubelet, or correct `device_plugin.folder`",
+                folder.display()
+            ));
+        }
+        let kubelet = self.kubelet_path();
+        if identity(&kubelet).is_none() {
+            return Err(format!("the kubelet does not listen at {} yet", kubelet.display()));
+        }
+        let own = self.own_path();
+        let cannot = |error: io::Error| format!("can't listen at {}: {error}", own.display());
+        match fs::remove_file(&own) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
+            _ => {}
+        }
+        UnixListener::bind(&own).map_err(cannot)
+    }
+
+    /// Offers the resource and serves it until the kubelet begins anew.
+    async fn hold(&self, listener: UnixListener, told: &mut Option<String>) -> Result<(), String> {
+        let offered = self.look();
+        let plugin = Plugin::new(self.resource(), self.pool.clone(), self.pools.clone());
+        // The kubelet calls back while it is being spoken to.
+        let server = Server::builder()
+            .add_service(DevicePluginServer::new(plugin))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        let company = async {
+            self.register().await?;
+            tracing::info!(resource = self.resource(), "offered to the kubelet");
+            *told = None;
+            self.until_anew(&offered).await;
+            Ok(())
+        };
+        tokio::select! {
+            ended = server => Err(format!(
+                "its socket is no longer served: {}",
+                ended.err().map_or_else(|| "it ended".into(), |error| error.to_string())
+            )),
+            held = company => held,
+        }
+    }
+
+    fn look(&self) -> Offered {
+        Offered { own: identity(&self.own_path()), kubelet: identity(&self.kubelet_path()) }
+    }
+
+    /// Until either socket is not the one that it was: the kubelet empties its folder when it starts.
+    async fn until_anew(&self, offered: &Offered) {
+        loop {
+            sleep(LOOK).await;
+            let now = self.look();
+            if now.own != offered.own || now.kubelet != offered.kubelet {
+                return;
+            }
+        }
+    }
+
+    async fn register(&self) -> Result<(), String> {
+        let path = self.kubelet_path();
+        let unheard = |why: String| format!("the kubelet at {} {why}", path.display());
+        let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
+            .map_err(|error| unheard(format!("can't be called: {error}")))?;
+        let request = RegisterRequest {
+            version: VERSION.into(),
+            endpoint: self.settings.socket(&self.pool),
+            resource_name: self.resource(),
+            options: Some(DevicePluginOptions::default()),
+        };
+        let call = async {
+            let channel = endpoint.connect().await.map_err(|error| {
+                unheard(format!("can't be reached: {}", bootstrap::Chain(&error)))
+            })?;
+            let answer = RegistrationClient::new(channel).register(request).await;
+            answer.map_err(|refusal| {
+                unheard(format!("refuses version {VERSION} of it: {}", refusal.message()))
+            })
+        };
+        let answer = timeout(self.settings.answer(), call).await;
+        answer.map_err(|_| {
+            unheard(format!("did not answer within {} ms", self.settings.answer_ms))
+        })??;
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! What the kubelet asks of a resource.
+
+use std::{collections::HashMap, pin::Pin};
+
+use offload_proto::{
+    kubelet::deviceplugin::{
+        AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
+        Device, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
+        PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+        device_plugin_server,
+    },
+    v1::VfPool,
+};
+use tokio::sync::watch;
+use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
+use tonic::{Request, Response, Status};
+
+/// What kubelets call health.
+const HEALTHY: &str = "Healthy";
+const UNHEALTHY: &str = "Unhealthy";
+
+/// One pool's resource, as the kubelet sees it.
+pub(super) struct Plugin {
+    resource: String,
+    pool: String,
+    pools: watch::Receiver<Vec<VfPool>>,
+}
+
+impl Plugin {
+    pub(super) fn new(resource: String, pool: String, pools: watch::Receiver<Vec<VfPool>>) -> Self {
+        Self { resource, pool, pools }
+    }
+
+    fn has(&self, device: &str) -> bool {
+        let pools = self.pools.borrow();
+        let pool = pools.iter().find(|pool| pool.name == self.pool);
+        pool.is_some_and(|pool| pool.vfs.iter().any(|vf| vf.device == device))
+    }
+
+    fn allocate_one(
+        &self,
+        chosen: &ContainerAllocateRequest,
+    ) -> Result<ContainerAllocateResponse, Status> {
+        if let Some(unknown) = chosen.devices_i_ds.iter().find(|device| !self.has(device)) {
+            let message = format!("{} has no device {unknown}", self.resource);
+            return Err(Status::invalid_argument(message));
+        }
+        let envs = HashMap::from([(variable(&self.resource), chosen.devices_i_ds.join(","))]);
+        Ok(ContainerAllocateResponse { envs })
+    }
+}
+
+/// The variable that tells a container its devices, as other device plugins of network cards name it.
+fn variable(resource: &str) -> String {
+    let in_capitals = |letter: char| match letter.is_ascii_alphanumeric() {
+        true => letter.to_ascii_uppercase(),
+        false => '_',
+    };
+    format!("PCIDEVICE_{}", resource.chars().map(in_capitals).collect::<String>())
+}
+
+fn devices(pool: &VfPool) -> ListAndWatchResponse {
+    let devices = pool.vfs.iter().map(|vf| Device {
+        id: vf.device.clone(),
+        health: if vf.problem.is_empty() { HEALTHY } else { UNHEALTHY }.into(),
+    });
+    ListAndWatchResponse { devices: devices.collect() }
+}
+
+#[tonic::async_trait]
+impl device_plugin_server::DevicePlugin for Plugin {
+    async fn get_device_plugin_options(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(DevicePluginOptions::default()))
+    }
+
+    type ListAndWatchStream =
+        Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
+
+    async fn list_and_watch(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let name = self.pool.clone();
+        let pool = move |pools: Vec<VfPool>| pools.into_iter().find(|pool| pool.name == name);
+        // A pool that is no more ends it, and with it the kubelet's hope.
+        let lists = WatchStream::new(self.pools.clone()).map(pool).take_while(Option::is_some);
+        let lists = lists.map(|pool| Ok(devices(&pool.unwrap_or_default())));
+        Ok(Response::new(Box::pin(lists)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        _request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        Err(Status::unimplemented("no VF of a pool is preferred to another"))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        let containers = request.into_inner().container_requests;
+        let answers = containers.iter().map(|chosen| self.allocate_one(chosen));
+        let container_responses = answers.collect::<Result<_, _>>()?;
+        Ok(Response::new(AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _request: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        Err(Status::unimplemented("nothing is to be done before a container starts"))
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_told_its_devices_by_the_resources_name() {
+        assert_eq!(variable("dpu-offload.io/gold-1"), "PCIDEVICE_DPU_OFFLOAD_IO_GOLD_1");
+    }
+}

@@ -1,0 +1,126 @@
+//! Which VF the kubelet has chosen for a pod. A runtime does not tell.
+
+use std::time::Instant;
+
+use offload_proto::{
+    Failure, Reason, form,
+    kubelet::podresources::{
+        GetPodResourcesRequest, ListPodResourcesRequest, PodResources,
+        pod_resources_lister_client::PodResourcesListerClient,
+    },
+    v1::Pod,
+};
+use tokio::time::timeout_at;
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+use vf_alloc::Device;
+
+use super::settings::DevicePluginSettings;
+
+/// Longest answer that is read: more than all pods of any node take.
+const LONGEST: usize = 4 * 1024 * 1024;
+
+/// The one device of these resources that the pod has. `None`: it has none.
+///
+/// # Errors
+/// [`Reason::KubeletFailed`] when the kubelet does not tell in time, or nonsense; [`Reason::InvalidRequest`] when the
+/// pod has several.
+pub(super) async fn device_of(
+    settings: &DevicePluginSettings,
+    pod: &Pod,
+    resources: &[String],
+    deadline: Instant,
+) -> Result<Option<Device>, Failure> {
+    let until = deadline.min(Instant::now() + settings.answer());
+    let answer = match timeout_at(until.into(), ask(settings, pod)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(format!("did not answer within {} ms", settings.answer_ms)),
+    };
+    let chosen = answer.and_then(|found| chosen(found, resources));
+    let devices = chosen.map_err(|why| {
+        let (Pod { namespace, name, .. }, socket) = (pod, settings.pod_resources.display());
+        let message = format!(
+            "which VF the kubelet chose for pod {namespace}/{name} is not known: at {socket} it {why}"
+        );
+        Failure::new(Reason::KubeletFailed, message)
+    })?;
+    match <[Device; 1]>::try_from(devices) {
+        Ok([device]) => Ok(Some(device)),
+        Err(devices) if devices.is_empty() => Ok(None),
+        Err(devices) => Err(several(pod, &devices)),
+    }
+}
+
+fn several(pod: &Pod, devices: &[Device]) -> Failure {
+    let devices: Vec<_> = devices.iter().map(Device::as_str).collect();
+    let message = format!(
+        "the kubelet gave pod {}/{} several VFs ({}), of which this interface can't tell its own: have the pod ask for \
+         one, or name them with deviceID, as Multus does",
+        pod.namespace,
+        pod.name,
+        devices.join(", ")
+    );
+    Failure::new(Reason::InvalidRequest, message)
+}
+
+/// What the kubelet has given the pod. `None`: it does not list the pod.
+async fn ask(settings: &DevicePluginSettings, pod: &Pod) -> Result<Option<PodResources>, String> {
+    let address = format!("unix://{}", settings.pod_resources.display());
+    let endpoint =
+        Endpoint::from_shared(address).map_err(|error| format!("can't be called: {error}"))?;
+    let channel = endpoint.connect().await;
+    let channel =
+        channel.map_err(|error| format!("can't be reached: {}", bootstrap::Chain(&error)))?;
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST);
+    // Older kubelets have no such call, or have it switched off; and what one says of a pod that it does not know is
+    // no better than its list.
+    match get(&mut client, pod).await {
+        Ok(found) => found,
+        Err(_) => list(&mut client, pod).await,
+    }
+}
+
+async fn get(
+    client: &mut PodResourcesListerClient<Channel>,
+    pod: &Pod,
+) -> Result<Result<Option<PodResources>, String>, Status> {
+    let request =
+        GetPodResourcesRequest { pod_name: pod.name.clone(), pod_namespace: pod.namespace.clone() };
+    let answer = client.get(request).await?.into_inner();
+    let found = answer.pod_resources.ok_or_else(|| Status::unknown("an empty answer"))?;
+    if is_of(pod, &found) {
+        return Ok(Ok(Some(found)));
+    }
+    Ok(Err(format!("speaks of pod {}/{} instead", found.namespace, found.name)))
+}
+
+async fn list(
+    client: &mut PodResourcesListerClient<Channel>,
+    pod: &Pod,
+) -> Result<Option<PodResources>, String> {
+    let answer = client.list(ListPodResourcesRequest {}).await;
+    let answer = answer.map_err(|refusal| format!("refused: {}", refusal.message()))?;
+    Ok(answer.into_inner().pod_resources.into_iter().find(|found| is_of(pod, found)))
+}
+
+fn is_of(pod: &Pod, found: &PodResources) -> bool {
+    (&found.namespace, &found.name) == (&pod.namespace, &pod.name)
+}
+
+/// The devices of these resources.
+fn chosen(found: Option<PodResources>, resources: &[String]) -> Result<Vec<Device>, String> {
+    let containers = found.into_iter().flat_map(|pod| pod.containers);
+    let given = containers.flat_map(|container| container.devices);
+    let ours = given.filter(|given| resources.contains(&given.resource_name));
+    let mut devices = Vec::new();
+    for id in ours.flat_map(|given| given.device_ids) {
+        let device = form::device(&id);
+        devices.push(Device::from(device.ok_or_else(|| format!("names {id:?}, which is no VF"))?));
+    }
+    // Kubelets list a device once for each NUMA node.
+    devices.sort();
+    devices.dedup();
+    Ok(devices)
+}

@@ -1,0 +1,115 @@
+//! `[device_plugin]` of the agent's configuration file.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+
+use crate::agent::out_of_range::out_of_range;
+
+/// Longest wait for the kubelet's word, in milliseconds: an ADD has to end before the plugin gives up.
+pub(in crate::agent) const LONGEST_ANSWER_MS: u64 = 3000;
+
+/// The kubelet that hands out VFs.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DevicePluginSettings {
+    /// What resources' names begin with, before a slash and the pool's name.
+    pub prefix: String,
+    /// The kubelet's folder for device plugins.
+    pub folder: PathBuf,
+    /// The kubelet's socket that tells which devices pods have.
+    pub pod_resources: PathBuf,
+    /// How long the kubelet has to answer, in milliseconds.
+    pub answer_ms: u64,
+}
+
+impl Default for DevicePluginSettings {
+    fn default() -> Self {
+        Self {
+            prefix: "dpu-offload.io".into(),
+            folder: "/var/lib/kubelet/device-plugins".into(),
+            pod_resources: "/var/lib/kubelet/pod-resources/kubelet.sock".into(),
+            answer_ms: 2000,
+        }
+    }
+}
+
+impl DevicePluginSettings {
+    /// The name of a pool's resource.
+    pub(super) fn resource(&self, pool: &str) -> String {
+        format!("{}/{pool}", self.prefix)
+    }
+
+    /// The name of the socket in the kubelet's folder by which a pool's resource is offered.
+    pub(super) fn socket(&self, pool: &str) -> String {
+        format!("{}_{pool}.sock", self.prefix)
+    }
+
+    /// How long the kubelet has to answer.
+    pub(super) const fn answer(&self) -> Duration {
+        Duration::from_millis(self.answer_ms)
+    }
+}
+
+/// What makes no sense in it: one sentence each, without a final stop.
+pub(in crate::agent) fn problems(
+    settings: Option<&DevicePluginSettings>,
+) -> impl Iterator<Item = String> {
+    settings.into_iter().flat_map(|settings| {
+        let paths = [
+            ("device_plugin.folder", &settings.folder),
+            ("device_plugin.pod_resources", &settings.pod_resources),
+        ];
+        let relative = paths.into_iter().filter(|(_, path)| !path.is_absolute());
+        let relative =
+            relative.map(|(key, path)| out_of_range(key, path.display(), "an absolute path"));
+        let prefix = &settings.prefix;
+        let misnamed = (!is_domain(prefix)).then(|| {
+            let value = format_args!("{prefix:?}");
+            out_of_range("device_plugin.prefix", value, "a domain such as \"dpu-offload.io\"")
+        });
+        let is_long = !(1..=LONGEST_ANSWER_MS).contains(&settings.answer_ms);
+        let long = is_long.then(|| {
+            let range = format_args!("1 to {LONGEST_ANSWER_MS}");
+            out_of_range("device_plugin.answer_ms", settings.answer_ms, range)
+        });
+        relative.chain(misnamed).chain(long).collect::<Vec<_>>()
+    })
+}
+
+/// Whether the kubelet takes it for the domain of a resource. Those of Kubernetes itself it refuses.
+fn is_domain(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_inner =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !label.is_empty()
+            && label.bytes().all(is_inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= 63 && text.contains('.') && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kubelet_would_refuse_is_refused() {
+        let told = |change: fn(&mut DevicePluginSettings)| {
+            let mut settings = DevicePluginSettings::default();
+            change(&mut settings);
+            problems(Some(&settings)).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(told(|_| ()), "");
+        assert!(
+            told(|it| it.prefix = "VFs".into()).starts_with("`device_plugin.prefix` is \"VFs\"")
+        );
+        assert!(told(|it| it.prefix = "a..io".into()).contains("device_plugin.prefix"));
+        assert!(told(|it| it.folder = "plugins".into()).contains("device_plugin.folder"));
+        assert!(told(|it| it.pod_resources = "p".into()).contains("device_plugin.pod_resources"));
+        let long = told(|it| it.answer_ms = 3001);
+        assert_eq!(long, "`device_plugin.answer_ms` is 3001, but must be 1 to 3000");
+        assert_eq!(problems(None).count(), 0);
+    }
+}

@@ -1,0 +1,31 @@
+//! The kubelet's interfaces, as far as they are used. No part of `offload.v1`.
+
+/// Device plugins, v1beta1: generated from `kubelet/deviceplugin.proto`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    missing_debug_implementations,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated code"
+)]
+pub mod deviceplugin {
+    tonic::include_proto!("v1beta1");
+}
+
+/// Which devices pods have, v1: generated from `kubelet/podresources.proto`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    missing_debug_implementations,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated code"
+)]
+pub mod podresources {
+    tonic::include_proto!("v1");
+}
