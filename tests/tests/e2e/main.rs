@@ -13,6 +13,7 @@ mod clean;
 mod configuration;
 mod contract;
 mod cuts;
+mod device_plugin;
 mod disks;
 mod doctor;
 mod documents;
