@@ -14,10 +14,11 @@ use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
 use tonic::transport::{Endpoint, Server};
 
 use super::{
+    authority::with_good_authority,
     files::{FileIdentity, identity},
     plugin::Plugin,
     settings::DevicePluginSettings,
@@ -110,10 +111,12 @@ impl Offer {
     async fn hold(&self, listener: UnixListener, told: &mut Option<String>) -> Result<(), String> {
         let offered = self.look();
         let plugin = Plugin::new(self.resource(), self.pool.clone(), self.pools.clone());
+        let connections = UnixListenerStream::new(listener);
+        let connections = connections.map(|accepted| accepted.map(with_good_authority));
         // The kubelet calls back while it is being spoken to.
         let server = Server::builder()
             .add_service(DevicePluginServer::new(plugin))
-            .serve_with_incoming(UnixListenerStream::new(listener));
+            .serve_with_incoming(connections);
         let company = async {
             self.register().await?;
             tracing::info!(resource = self.resource(), "offered to the kubelet");
