@@ -9,6 +9,7 @@ mod fake_kernel;
 mod hello;
 mod networks;
 mod overtaken;
+mod pooled;
 mod random;
 mod records;
 mod rights;

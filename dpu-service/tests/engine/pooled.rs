@@ -1,0 +1,94 @@
+//! What a host is told of its pools, and the pools that somebody else hands out.
+
+use dpu_service::{
+    attachments::{Configuration, Depth, HostPool},
+    host::VfCondition,
+    model::{AttachSpec, HostName},
+};
+use offload_proto::Reason;
+use vf_alloc::{FunctionId, PoolSpec};
+
+use crate::world::{World, configuration, host, inventory, pool, settings, spec};
+
+/// All four VFs, of which the kubelet hands out the last two.
+fn with_kubelets_pool() -> Configuration {
+    let kubelets = PoolSpec { pinned_only: true, ..pool("kubelet", "p0#2-3") };
+    Configuration { pools: vec![pool("default", "p0"), kubelets], ..configuration() }
+}
+
+async fn world() -> World {
+    World::with(with_kubelets_pool(), settings(), 4).await
+}
+
+/// The problems of a pool's VFs, in their order.
+fn problems(world: &World, pool: &str) -> Vec<String> {
+    let pools = world.engine.hosts().pools(&host());
+    let pool = pools.into_iter().find(|found| found.name == pool).unwrap();
+    pool.vfs.into_iter().map(|vf| vf.problem.unwrap_or_default()).collect()
+}
+
+#[tokio::test]
+async fn a_host_is_told_its_own_vfs_of_each_pool() {
+    let world = world().await;
+    let told = |pool: &HostPool| (pool.name.clone(), pool.pinned_only, pool.vfs.len());
+    let pools: Vec<_> = world.engine.hosts().pools(&host()).iter().map(told).collect();
+    assert_eq!(pools, [("default".to_owned(), false, 4), ("kubelet".to_owned(), true, 2)]);
+    assert_eq!(world.engine.hosts().pools(&HostName("node-2".into())), []);
+    assert_eq!(world.engine.hosts().pools(&HostName("stranger".into())), []);
+}
+
+#[tokio::test]
+async fn a_vf_in_its_pod_is_well_and_one_that_can_not_be_had_is_not() {
+    let world = world().await;
+    world.attached("pod").await;
+    assert_eq!(problems(&world, "default"), ["", "", "", ""]);
+
+    let mut seen = inventory(&world.kernel, &[]);
+    seen.pfs[0].vfs[2].condition = VfCondition::Missing;
+    seen.pfs[0].vfs[3].condition = VfCondition::InUse;
+    world.say_inventory(&seen).await;
+    let told = ["the host can't find it", "the host's agent holds it"];
+    assert_eq!(problems(&world, "kubelet"), told);
+    world.say_inventory(&inventory(&world.kernel, &[])).await;
+    assert_eq!(problems(&world, "kubelet"), ["", ""]);
+
+    world.kernel.take_away(FunctionId::local(0, 2));
+    world.engine.reconcile(Depth::Thorough).await;
+    assert_eq!(problems(&world, "kubelet"), ["it has no representor on the DPU", ""]);
+}
+
+#[tokio::test]
+async fn a_quarantined_vf_is_told_with_the_reason() {
+    let world = World::with(configuration(), settings(), 1).await;
+    for _ in 0..3 {
+        world.kernel.refuse("join", 1);
+        world.refused(spec("pod")).await;
+    }
+    let [problem] = &problems(&world, "default")[..] else { panic!("one VF") };
+    assert!(problem.starts_with("quarantined: 3 attaches in a row failed"), "{problem}");
+}
+
+/// The two that are the default pool's alone are given out unasked, and no more.
+#[tokio::test]
+async fn vfs_that_somebody_else_hands_out_are_given_to_who_names_them() {
+    let world = world().await;
+    let handed_out = world.engine.hosts().pools(&host())[1].vfs[0].device.clone();
+    world.attached("a").await;
+    world.attached("b").await;
+    assert_eq!(world.refused(spec("c")).await, Reason::VfsExhausted);
+    let named = AttachSpec { device: Some(handed_out.clone()), ..spec("c") };
+    assert_eq!(world.attach(named).await.unwrap().record.device, handed_out);
+    world.check();
+}
+
+#[tokio::test]
+async fn a_network_of_a_pool_that_somebody_else_hands_out_refuses_who_names_none() {
+    let handed_out = PoolSpec { pinned_only: true, ..pool("default", "p0") };
+    let configuration = Configuration { pools: vec![handed_out], ..configuration() };
+    let world = World::with(configuration, settings(), 1).await;
+    assert_eq!(world.refused(spec("pod")).await, Reason::PoolPinnedOnly);
+    assert_eq!(problems(&world, "default"), [""], "that is not the VF's fault");
+    let device = world.engine.hosts().pools(&host())[0].vfs[0].device.clone();
+    world.attach(AttachSpec { device: Some(device), ..spec("pod") }).await.unwrap();
+    world.check();
+}
