@@ -153,11 +153,16 @@ pub(crate) fn pool_table(pools: &[PoolStatus], wide: bool) -> String {
             pool.in_use.to_string(),
             pool.quarantined.to_string(),
             pool.absent.to_string(),
-            pool.policy.clone(),
+            policy(pool),
             pool.select.join(","),
         ]
     };
     narrow_or_wide(&headings, 6, wide, pools.iter().map(row))
+}
+
+/// Where each VF is given to who names it, there is no order.
+fn policy(pool: &PoolStatus) -> String {
+    if pool.pinned_only { "by name".into() } else { pool.policy.clone() }
 }
 
 #[cfg(test)]

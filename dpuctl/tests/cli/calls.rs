@@ -22,7 +22,7 @@ async fn lists_look_like_kubectl_s() {
         "\
 NAME      FREE   IN USE   QUARANTINED   ABSENT   POLICY
 default   60     4        0             0        spread
-gold      60     4        0             0        spread
+gold      60     4        0             0        by name
 "
     );
     assert_eq!(

@@ -283,6 +283,7 @@ impl Operator for Canned {
             policy: "spread".into(),
             free: 60,
             in_use: 4,
+            pinned_only: name == "gold",
             ..PoolStatus::default()
         };
         Ok(Response::new(ListPoolsResponse { pools: vec![pool("default"), pool("gold")] }))

@@ -309,10 +309,13 @@ pub(crate) fn host(view: &HostView) -> v1::HostStatus {
     }
 }
 
+/// As much of a reason as a host is told with each VF: ten thousand VFs fit into a message so.
+const PROBLEM: usize = 80;
+
 pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
     let vf = |vf: &PooledVf| v1::PooledVf {
         device: vf.device.to_string(),
-        problem: vf.problem.clone().unwrap_or_default(),
+        problem: vf.problem.iter().flat_map(|problem| problem.chars().take(PROBLEM)).collect(),
     };
     let pool = |pool: &HostPool| v1::VfPool {
         name: pool.name.clone(),

@@ -86,7 +86,7 @@ impl Offer {
     }
 
     /// Listens for the kubelet, once its folder and socket are there.
-    fn listen(&self) -> Result<UnixListener, String> {
+    pub(super) fn listen(&self) -> Result<UnixListener, String> {
         let folder = &self.settings.folder;
         if !folder.is_dir() {
             return Err(format!(
@@ -148,7 +148,7 @@ impl Offer {
         }
     }
 
-    async fn register(&self) -> Result<(), String> {
+    pub(super) async fn register(&self) -> Result<(), String> {
         let path = self.kubelet_path();
         let unheard = |why: String| format!("the kubelet at {} {why}", path.display());
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))

@@ -1,5 +1,8 @@
 //! The room beside a kubelet that is made of its two sockets only: a real one takes a cluster.
 
+mod pods;
+mod raw;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -7,30 +10,16 @@ use std::{
 };
 
 use offload_proto::{
-    Reason,
-    kubelet::{
-        deviceplugin::{
-            AllocateRequest, ContainerAllocateRequest, Device, Empty, ListAndWatchResponse,
-            RegisterRequest,
-            device_plugin_client::DevicePluginClient,
-            registration_server::{Registration, RegistrationServer},
-        },
-        podresources::{
-            ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
-            ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
-            pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
-        },
+    kubelet::deviceplugin::{
+        AllocateRequest, ContainerAllocateRequest, Device, Empty, ListAndWatchResponse,
+        RegisterRequest,
+        device_plugin_client::DevicePluginClient,
+        registration_server::{Registration, RegistrationServer},
     },
     v1::{Pod, PooledVf},
 };
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{UnixListener, UnixStream},
-    sync::mpsc,
-    task::yield_now,
-    time::timeout,
-};
+use tokio::{net::UnixListener, sync::mpsc, task::yield_now, time::timeout};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{
@@ -240,198 +229,23 @@ async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
     kubelet(&stage.plugins(), "v1beta1").registered().await;
 }
 
-/// The kubelet's other socket.
-#[derive(Default)]
-struct Pods {
-    /// Whether it has `Get`, or is older.
-    has_get: bool,
-    hangs: bool,
-    pods: Vec<PodResources>,
-}
-
-#[tonic::async_trait]
-impl PodResourcesLister for Pods {
-    async fn list(
-        &self,
-        _request: Request<ListPodResourcesRequest>,
-    ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        assert!(!self.has_get, "it would have been asked for the one");
-        if self.hangs {
-            pending::<()>().await;
-        }
-        Ok(Response::new(ListPodResourcesResponse { pod_resources: self.pods.clone() }))
-    }
-
-    async fn get(
-        &self,
-        _request: Request<GetPodResourcesRequest>,
-    ) -> Result<Response<GetPodResourcesResponse>, Status> {
-        if !self.has_get {
-            return Err(Status::unimplemented("unknown method Get"));
-        }
-        Ok(Response::new(GetPodResourcesResponse { pod_resources: self.pods.first().cloned() }))
-    }
-}
-
-fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
-    let device_ids = devices.iter().map(ToString::to_string).collect();
-    let devices = vec![ContainerDevices { resource_name: resource.into(), device_ids }];
-    let container = ContainerResources { name: "web".into(), devices };
-    PodResources { name: name.into(), namespace: "shop".into(), containers: vec![container] }
-}
-
-fn serve(stage: &Stage, pods: Pods) -> AbortOnDropHandle<()> {
-    let path = stage.folder.path().join("pods.sock");
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(path).unwrap();
-    let server = Server::builder()
-        .add_service(PodResourcesListerServer::new(pods))
-        .serve_with_incoming(UnixListenerStream::new(listener));
-    AbortOnDropHandle::new(tokio::spawn(async move { server.await.unwrap() }))
-}
-
-const GOLD: &str = "dpu-offload.io/gold";
-
 #[tokio::test]
-async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
+async fn what_hinders_an_offer_is_said_in_a_sentence() {
     let stage = Stage::new();
-    let cart = pod("cart-0", GOLD, &["D000:00:00.1"]);
-    let chosen = Some("d000:00:00.1".to_owned());
-    let one = Pods { has_get: true, pods: vec![cart.clone()], ..Pods::default() };
-    let server = serve(&stage, one);
-    assert_eq!(stage.complete().await, Ok(chosen.clone()));
-    drop(server);
-    let other = pod("cart-1", GOLD, &["d000:00:00.2"]);
-    let _server = serve(&stage, Pods { pods: vec![other, cart], ..Pods::default() });
-    assert_eq!(stage.complete().await, Ok(chosen));
-}
-
-#[tokio::test]
-async fn a_pod_without_our_resource_gets_no_vf_named() {
-    let stage = Stage::new();
-    let cart = pod("cart-0", "example.com/card", &["card-1"]);
-    let server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
-    assert_eq!(stage.complete().await, Ok(None));
-    drop(server);
-    let _server = serve(&stage, Pods::default());
-    assert_eq!(stage.complete().await, Ok(None));
-}
-
-#[tokio::test]
-async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
-    let stage = Stage::new();
-    let failure = stage.complete().await.unwrap_err();
-    assert_eq!(failure.reason, Reason::KubeletFailed);
-    assert!(failure.message.contains("pod shop/cart-0") && failure.message.contains("pods.sock"));
-    let tried = [
-        (Pods { hangs: true, ..Pods::default() }, "did not answer within 1000 ms"),
-        (
-            Pods { has_get: true, pods: vec![pod("other", GOLD, &[])], ..Pods::default() },
-            "speaks of pod shop/other instead",
-        ),
-        (
-            Pods { pods: vec![pod("cart-0", GOLD, &["vf3"])], ..Pods::default() },
-            "names \"vf3\", which is no VF",
-        ),
-    ];
-    for (pods, words) in tried {
-        let _server = serve(&stage, pods);
-        let failure = timeout(LIMIT, stage.complete()).await.unwrap().unwrap_err();
-        assert_eq!(failure.reason, Reason::KubeletFailed);
-        assert!(failure.message.ends_with(words), "{failure}");
-    }
-}
-
-#[tokio::test]
-async fn a_pod_with_several_vfs_is_asked_to_name_them() {
-    let stage = Stage::new();
-    let cart = pod("cart-0", GOLD, &["d000:00:00.1", "d000:00:00.2"]);
-    let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
-    let failure = stage.complete().await.unwrap_err();
-    assert_eq!(failure.reason, Reason::InvalidRequest);
-    assert!(failure.message.contains("several VFs (d000:00:00.1, d000:00:00.2)"), "{failure}");
-}
-
-/// Nobody listens where the kubelet would be asked.
-#[tokio::test]
-async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
-    let stage = Stage::new();
-    let deadline = Instant::now() + LIMIT;
-    let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };
-    let completed = stage.room.complete(named.clone(), deadline).await.unwrap();
-    assert_eq!(completed.device, named.device);
-    let bare = AddRequest { pod: Pod::default(), ..request() };
-    assert_eq!(stage.room.complete(bare, deadline).await.unwrap().device, None);
-    stage.room.learn(VfPools::default());
-    assert_eq!(stage.complete().await, Ok(None));
-    let without = DevicePlugin::new(None);
-    without.learn(VfPools { pools: vec![pool("gold", &[])] });
-    assert_eq!(without.complete(request(), deadline).await.unwrap().device, None);
-}
-
-/// A frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(payload.len()).unwrap();
-    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
-}
-
-/// The types of the frames on a stream until it ends.
-async fn frames_of(stream: u8, connection: &mut UnixStream) -> Vec<u8> {
-    let mut kinds = Vec::new();
-    loop {
-        let mut head = [0; 9];
-        connection.read_exact(&mut head).await.unwrap();
-        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
-        connection.read_exact(&mut payload).await.unwrap();
-        if head[8] == stream {
-            kinds.push(head[3]);
-            if head[3] == RESET || head[4] & END_STREAM != 0 {
-                return kinds;
-            }
-        }
-    }
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// Kubelet 1.20 is such a one; later calls name by number what the first one said.
-#[tokio::test]
-async fn a_kubelet_that_calls_our_socket_by_its_path_is_answered() {
-    let stage = Stage::new().with_folder();
-    let registered = kubelet(&stage.plugins(), "v1beta1").registered().await;
-    let path = stage.plugins().join(&registered.endpoint);
-    let mut connection = UnixStream::connect(path).await.unwrap();
-    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    let first = [
-        b"\x83\x86\x44".as_slice(),
-        &text("/v1beta1.DevicePlugin/GetDevicePluginOptions"),
-        b"\x41",
-        &text("/var/lib/kubelet/device-plugins/dpu-offload.io_gold.sock"),
-        b"\x5f",
-        &text("application/grpc"),
-        b"\x40",
-        &text("te"),
-        &text("trailers"),
-    ]
-    .concat();
-    let empty = [0; 5];
-    let begun = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(SETTINGS, 0, 0, &[]),
-        frame(HEADERS, END_HEADERS, 1, &first),
-        frame(DATA, END_STREAM, 1, &empty),
-    ];
-    connection.write_all(&begun.concat()).await.unwrap();
-    let answer = timeout(LIMIT, frames_of(1, &mut connection)).await.unwrap();
-    assert_eq!(answer, [HEADERS, DATA, HEADERS]);
-    let again = b"\x83\x86\xc1\xc0\xbf\xbe";
-    let more = [frame(HEADERS, END_HEADERS, 3, again), frame(DATA, END_STREAM, 3, &empty)];
-    connection.write_all(&more.concat()).await.unwrap();
-    let answer = timeout(LIMIT, frames_of(3, &mut connection)).await.unwrap();
-    assert_eq!(answer, [HEADERS, DATA, HEADERS]);
+    let offer =
+        Offer::new(settings(stage.folder.path()), "gold".into(), stage.room.pools.subscribe());
+    let folder = stage.plugins();
+    let told = offer.listen().unwrap_err();
+    assert!(told.starts_with(&format!("there is no folder {}: start", folder.display())), "{told}");
+    let stage = stage.with_folder();
+    assert!(offer.listen().unwrap_err().ends_with("kubelet.sock yet"));
+    let other = kubelet(&stage.plugins(), "v2");
+    let told = offer.register().await.unwrap_err();
+    assert!(told.ends_with("refuses version v1beta1 of it: supported version is v2"), "{told}");
+    drop(other);
+    std::fs::remove_file(stage.plugins().join("kubelet.sock")).unwrap();
+    // A kubelet that is suspended.
+    let _silent = UnixListener::bind(stage.plugins().join("kubelet.sock")).unwrap();
+    let told = timeout(LIMIT, offer.register()).await.unwrap().unwrap_err();
+    assert!(told.ends_with("did not answer within 1000 ms"), "{told}");
 }

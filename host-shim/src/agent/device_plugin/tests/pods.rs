@@ -1,0 +1,145 @@
+//! What the kubelet tells of pods.
+
+use offload_proto::{
+    Reason,
+    kubelet::podresources::{
+        ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+        ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+    },
+};
+
+use super::*;
+
+/// The kubelet's other socket.
+#[derive(Default)]
+struct Pods {
+    /// Whether it has `Get`, or is older.
+    has_get: bool,
+    hangs: bool,
+    pods: Vec<PodResources>,
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Pods {
+    async fn list(
+        &self,
+        _request: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        assert!(!self.has_get, "it would have been asked for the one");
+        if self.hangs {
+            pending::<()>().await;
+        }
+        Ok(Response::new(ListPodResourcesResponse { pod_resources: self.pods.clone() }))
+    }
+
+    async fn get(
+        &self,
+        _request: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
+        if !self.has_get {
+            return Err(Status::unimplemented("unknown method Get"));
+        }
+        Ok(Response::new(GetPodResourcesResponse { pod_resources: self.pods.first().cloned() }))
+    }
+}
+
+fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
+    let device_ids = devices.iter().map(ToString::to_string).collect();
+    let devices = vec![ContainerDevices { resource_name: resource.into(), device_ids }];
+    let container = ContainerResources { name: "web".into(), devices };
+    PodResources { name: name.into(), namespace: "shop".into(), containers: vec![container] }
+}
+
+fn serve(stage: &Stage, pods: Pods) -> AbortOnDropHandle<()> {
+    let path = stage.folder.path().join("pods.sock");
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(path).unwrap();
+    let server = Server::builder()
+        .add_service(PodResourcesListerServer::new(pods))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    AbortOnDropHandle::new(tokio::spawn(async move { server.await.unwrap() }))
+}
+
+const GOLD: &str = "dpu-offload.io/gold";
+
+#[tokio::test]
+async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
+    let stage = Stage::new();
+    let cart = pod("cart-0", GOLD, &["D000:00:00.1"]);
+    let chosen = Some("d000:00:00.1".to_owned());
+    let one = Pods { has_get: true, pods: vec![cart.clone()], ..Pods::default() };
+    let server = serve(&stage, one);
+    assert_eq!(stage.complete().await, Ok(chosen.clone()));
+    drop(server);
+    let other = pod("cart-1", GOLD, &["d000:00:00.2"]);
+    let _server = serve(&stage, Pods { pods: vec![other, cart], ..Pods::default() });
+    assert_eq!(stage.complete().await, Ok(chosen));
+}
+
+#[tokio::test]
+async fn a_pod_without_our_resource_gets_no_vf_named() {
+    let stage = Stage::new();
+    let cart = pod("cart-0", "example.com/card", &["card-1"]);
+    let server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
+    assert_eq!(stage.complete().await, Ok(None));
+    drop(server);
+    let _server = serve(&stage, Pods::default());
+    assert_eq!(stage.complete().await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
+    let stage = Stage::new();
+    let failure = stage.complete().await.unwrap_err();
+    assert_eq!(failure.reason, Reason::KubeletFailed);
+    assert!(failure.message.contains("pod shop/cart-0") && failure.message.contains("pods.sock"));
+    let tried = [
+        (Pods { hangs: true, ..Pods::default() }, "did not answer within 1000 ms"),
+        (
+            Pods { has_get: true, pods: vec![pod("other", GOLD, &[])], ..Pods::default() },
+            "speaks of pod shop/other instead",
+        ),
+        (
+            Pods { pods: vec![pod("cart-0", GOLD, &[&"v".repeat(5 << 20)])], ..Pods::default() },
+            "the limit is: 4194304 bytes",
+        ),
+        (
+            Pods { pods: vec![pod("cart-0", GOLD, &["vf3"])], ..Pods::default() },
+            "names \"vf3\", which is no VF",
+        ),
+    ];
+    for (pods, words) in tried {
+        let _server = serve(&stage, pods);
+        let failure = timeout(LIMIT, stage.complete()).await.unwrap().unwrap_err();
+        assert_eq!(failure.reason, Reason::KubeletFailed);
+        assert!(failure.message.ends_with(words), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_with_several_vfs_is_asked_to_name_them() {
+    let stage = Stage::new();
+    let cart = pod("cart-0", GOLD, &["d000:00:00.1", "d000:00:00.2"]);
+    let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
+    let failure = stage.complete().await.unwrap_err();
+    assert_eq!(failure.reason, Reason::InvalidRequest);
+    assert!(failure.message.contains("several VFs (d000:00:00.1, d000:00:00.2)"), "{failure}");
+}
+
+/// Nobody listens where the kubelet would be asked.
+#[tokio::test]
+async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
+    let stage = Stage::new();
+    let deadline = Instant::now() + LIMIT;
+    let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };
+    let completed = stage.room.complete(named.clone(), deadline).await.unwrap();
+    assert_eq!(completed.device, named.device);
+    let bare = AddRequest { pod: Pod::default(), ..request() };
+    assert_eq!(stage.room.complete(bare, deadline).await.unwrap().device, None);
+    stage.room.learn(VfPools::default());
+    assert_eq!(stage.complete().await, Ok(None));
+    let without = DevicePlugin::new(None);
+    without.learn(VfPools { pools: vec![pool("gold", &[])] });
+    assert_eq!(without.complete(request(), deadline).await.unwrap().device, None);
+}
