@@ -358,6 +358,16 @@ mod tests {
     }
 
     #[test]
+    fn namespaces_are_named_exactly() {
+        let named = "name = \"a\"\nnamespaces = [\"prod\", \"team-a\"]";
+        assert_eq!(check_network(&network(named)), [""; 0]);
+        for wrong in ["team-*", "", "Prod"] {
+            let text = format!("name = \"a\"\nnamespaces = [{wrong:?}]");
+            assert_problem(&text, &format!("namespaces holds {wrong:?}, which can't name one"));
+        }
+    }
+
+    #[test]
     fn a_full_network_is_fine() {
         let text = r#"
             name = "blue-1"
