@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::{
-    Fault, Lab, Netns, Settings, Timeouts,
+    Call, Fault, Lab, Netns, Settings, Timeouts,
     scenarios::{
         cuts::{Wish, the_network_fails_after_each_record},
         outages::{Pair, ids},
@@ -111,6 +111,32 @@ fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
         let _ = lab.add("blue", &pod, "eth0").result();
     });
     of_host("del", "down");
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The DPU holds the VF of an ADD whose caller has ended until an inventory says that it is at home.
+#[test]
+fn an_interface_can_be_had_at_once_after_a_del_that_followed_an_add_whose_caller_was_killed() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let lab = Lab::start(&Settings {
+        proxied: true,
+        service: "[limits]\nheartbeat_ms = 60000".into(),
+        ..Settings::with_vfs(2)
+    });
+    let pod = Netns::new("pod");
+    lab.proxy().strike(Fault::HoldDown);
+    let add = Call::new("ADD", &lab.configuration("blue"));
+    let add = add.of(pod.name(), Some(&pod.path()), "eth0");
+    let mut dying = add.begin(&lab.card.host);
+    wait_for("the attachment", LIMIT, || (ids(&lab).len() == 1).then_some(()));
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    wait_for("the release", LIMIT, || (lab.attachments_in("RELEASING") == 1).then_some(()));
+    lab.proxy().heal();
+    lab.del("blue", &pod, "eth0").nothing();
+    let _ = lab.add("blue", &pod, "eth0").result();
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();

@@ -23,6 +23,7 @@ use std::{
 
 use netlink::{IpNetwork, NetnsId};
 use offload_proto::{Failure, Reason, v1};
+use tokio::time::sleep;
 
 use super::{
     destination::Destination,
@@ -40,6 +41,9 @@ use crate::{
     protocol::{AddRequest, Key, Reply},
     vf_source::device_of,
 };
+
+/// How often the DPU is asked again that gives an earlier attachment of the key back.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Serves an ADD, and answers it. Repeating it gives the same attachment.
 ///
@@ -106,7 +110,7 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let pending = doors.dpu.enter_pending(&key);
     let asked = Instant::now();
-    let attachment = ask_for(doors, &request, session, caller).await?;
+    let attachment = ask_patiently(doors, &request, session, caller).await?;
     let attachment = destination.adapt(attachment);
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
@@ -165,6 +169,27 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
     let message =
         format!("an earlier attachment of {} is still being given back: {why}", left.key());
     Failure::new(Reason::Releasing, message)
+}
+
+/// Asks the DPU for an attachment, and again while it gives back what an earlier ADD of the key has left:
+/// of what no answer told there is no record here to wait for, and the DPU holds it until the inventory that
+/// was asked for then says that its VF is at home.
+async fn ask_patiently(
+    doors: &Doors,
+    request: &AddRequest,
+    session: Arc<Established>,
+    caller: &Caller,
+) -> Result<v1::Attachment, Failure> {
+    let patience = Instant::now() + doors.timeouts.vf_return();
+    loop {
+        match ask_for(doors, request, Arc::clone(&session), caller).await {
+            Err(failure) if failure.reason == Reason::Releasing && Instant::now() < patience => {
+                sleep(AGAIN).await;
+                caller.is_waiting()?;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// Asks the DPU for an attachment, and no longer than somebody waits for it.
