@@ -21,7 +21,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
 pub use monitor::{NftablesEvent, NftablesMonitor};
-pub use table::{Chain, Hook, LinkName, Rule, Set, Table, Term};
+pub use table::{Chain, Hook, LinkName, ProtocolPort, Rule, Set, Table, Term};
 
 use crate::{
     Error,

@@ -10,8 +10,8 @@ use netlink_bindings::{
     traits::Pusher,
 };
 
-use super::table::{Chain, Hook, Key, Rule, Set, Table, Term};
-use crate::{generic::append_message, socket::Outgoing};
+use super::table::{Chain, Element, Hook, Part, Rule, Set, Table, Term};
+use crate::{Family, generic::append_message, socket::Outgoing};
 
 /// The length of what every message of netfilter begins with.
 pub(super) const HEADER_LEN: usize = 4;
@@ -41,9 +41,11 @@ const NLM_F_APPEND: u16 = 0x800;
 /// Elements in one message: a list is an attribute, and those are no longer than 64 KiB.
 const ELEMENTS_PER_MESSAGE: usize = 512;
 
-/// `nft`'s number for a link's name, by which it shows a set; of a pair, one after the other.
-const TYPE_IFNAME: u32 = 41;
+/// Of `nft`'s numbers of types, by which it shows a set; of several parts, one after the other.
 const TYPE_BITS: u32 = 6;
+
+/// `NFT_SET_MAP`
+const IS_MAP: u32 = 8;
 
 /// By which `nft` shows a name as it is, and not from its end: a type, a length, `BYTEORDER_HOST_ENDIAN`.
 const HOST_ENDIAN: [u8; 6] = {
@@ -56,16 +58,33 @@ const VERDICT: u32 = 0;
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 
+/// The same room in registers of four bytes, which parts of keys and values are put into one after the other.
+const FIRST_WORD: u32 = 8;
+
 // What a look into the routes is made for, and what of it is wanted; see enum nft_fib_result.
 const FIB_SOURCE: u32 = 1;
+const FIB_DESTINATION: u32 = 2;
 const FIB_INCOMING: u32 = 8;
 const FIB_LINK: u32 = 1;
+const FIB_KIND: u32 = 3;
+
+/// `RTN_LOCAL`
+const OWN_ADDRESS: u32 = 2;
 
 const META_INCOMING_NAME: u32 = 6;
 const META_OUTGOING_NAME: u32 = 7;
+const META_FAMILY: u32 = 15;
 const META_PROTOCOL: u32 = 16;
 const CONNECTION_STATE: u32 = 0;
 const ESTABLISHED_OR_RELATED: u32 = 1 << 1 | 1 << 2;
+const CONNECTION_STATUS: u32 = 2;
+const DESTINATION_TRANSLATED: u32 = 1 << 5;
+
+const NETWORK_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
+
+/// `NFT_NAT_DNAT`
+const TRANSLATE_DESTINATION: u32 = 1;
 
 const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
@@ -152,31 +171,54 @@ fn new_table(table: &CString) -> Message {
 }
 
 fn new_set(table: &Table, set: &Set) -> Message {
-    let kind = match set.key {
-        Key::Link => TYPE_IFNAME,
-        Key::Pair => TYPE_IFNAME << TYPE_BITS | TYPE_IFNAME,
-    };
     Message::new(NEW_SET, NLM_F_CREATE, |payload| {
         let request = OpNewsetDo::encode_request(payload, &header())
             .push_table(&table.name)
             .push_name(set.name)
-            .push_key_type(kind)
-            .push_key_len(set.key.length());
+            .push_key_type(number_of(set.key))
+            .push_key_len(length_of(set.key));
         // The kernel wants a number, though the sets of a table are found by name.
         let request = request.push_id(1);
-        drop(if set.key == Key::Link { request.push_userdata(&HOST_ENDIAN) } else { request });
+        let request = match set.value {
+            [] => request,
+            value => request
+                .push_flags(IS_MAP)
+                .push_data_type(number_of(value))
+                .push_data_len(length_of(value)),
+        };
+        drop(if set.key == [Part::Link] { request.push_userdata(&HOST_ENDIAN) } else { request });
     })
 }
 
-fn new_elements(table: &Table, set: &Set, elements: &[Vec<u8>]) -> Message {
+/// `nft`'s number for what is made of these parts.
+fn number_of(parts: &[Part]) -> u32 {
+    let number = |part: &Part| match part {
+        Part::Ipv4 => 7,
+        Part::Ipv6 => 8,
+        Part::Protocol => 12,
+        Part::Port => 13,
+        Part::Link => 41,
+    };
+    parts.iter().fold(0, |before, part| before << TYPE_BITS | number(part))
+}
+
+fn length_of(parts: &[Part]) -> u32 {
+    parts.iter().map(|part| part.length()).sum()
+}
+
+fn new_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
     Message::new(NEW_ELEMENTS, NLM_F_CREATE, |payload| {
         let request = OpNewsetelemDo::encode_request(payload, &header())
             .push_table(&table.name)
             .push_set(set.name);
         let mut list = request.nested_elements();
-        for element in elements {
-            let key = list.nested_elem().nested_key().push_value(element);
-            list = key.end_nested().end_nested();
+        for Element { key, value } in elements {
+            let element = list.nested_elem().nested_key().push_value(key).end_nested();
+            let element = match set.value {
+                [] => element,
+                _ => element.nested_data().push_value(value).end_nested(),
+            };
+            list = element.end_nested();
         }
     })
 }
@@ -184,6 +226,7 @@ fn new_elements(table: &Table, set: &Set, elements: &[Vec<u8>]) -> Message {
 fn new_chain(table: &Table, chain: &Chain) -> Message {
     let (kind, number, priority) = match chain.hook {
         Hook::BeforeTracking => (c"filter", 0, -300),
+        Hook::DestinationTranslation => (c"nat", 0, -100),
         Hook::Input => (c"filter", 1, 0),
         Hook::Forward => (c"filter", 2, 0),
         Hook::SourceTranslation => (c"nat", 4, 100),
@@ -227,6 +270,14 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
             let list = load_meta(list, META_PROTOCOL, FIRST);
             compare(list, EQUAL, &[number])
         }
+        Term::ToOwnAddress => to_own_address(list),
+        Term::ToPort(family, set) => look_up(load_port_at(list, family), set),
+        Term::Redirected => redirected(list),
+        Term::RedirectByPort(family, map) => {
+            let list = load_port(of_family(list, family), FIRST_WORD);
+            redirect(list, family, map)
+        }
+        Term::RedirectByPortAt(family, map) => redirect(load_port_at(list, family), family, map),
         Term::Untracked => finish(list.nested_elem().push_name(c"notrack")),
         Term::Accept => verdict(list, ACCEPT),
         Term::Drop => verdict(list, DROP),
@@ -264,14 +315,98 @@ fn compare<P: Pusher>(
 }
 
 fn of_known_connection<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
+    has_bits_of(list, CONNECTION_STATE, ESTABLISHED_OR_RELATED)
+}
+
+fn redirected<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
+    has_bits_of(list, CONNECTION_STATUS, DESTINATION_TRANSLATED)
+}
+
+/// What is known of its connection by that key has at least one of these bits.
+fn has_bits_of<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    key: u32,
+    wanted: u32,
+) -> PushExprListAttrs<P> {
     let none = 0_u32.to_ne_bytes();
-    let state = list.nested_elem().nested_data_ct().push_key(CONNECTION_STATE).push_dreg(FIRST);
+    let state = list.nested_elem().nested_data_ct().push_key(key).push_dreg(FIRST);
     let list = state.end_nested().end_nested();
     let bits = list.nested_elem().nested_data_bitwise();
     let bits = bits.push_sreg(FIRST).push_dreg(FIRST).push_len(4);
-    let mask = bits.nested_mask().push_value(&ESTABLISHED_OR_RELATED.to_ne_bytes());
+    let mask = bits.nested_mask().push_value(&wanted.to_ne_bytes());
     let xor = mask.end_nested().nested_xor().push_value(&none);
     compare(xor.end_nested().end_nested().end_nested(), NOT_EQUAL, &none)
+}
+
+/// As `fib daddr type local` of `nft`.
+fn to_own_address<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_fib();
+    let data = data.push_dreg(FIRST).push_result(FIB_KIND).push_flags(FIB_DESTINATION);
+    compare(data.end_nested().end_nested(), EQUAL, &OWN_ADDRESS.to_ne_bytes())
+}
+
+fn of_family<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
+    let number = [number_of_family(family)];
+    compare(load_meta(list, META_FAMILY, FIRST), EQUAL, &number)
+}
+
+const fn number_of_family(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    }
+}
+
+/// How many words an address has.
+const fn words_of_address(family: Family) -> u32 {
+    match family {
+        Family::V4 => 1,
+        Family::V6 => 4,
+    }
+}
+
+/// The address that a packet is for, its protocol and its port.
+fn load_port_at<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
+    let offset = match family {
+        Family::V4 => 16,
+        Family::V6 => 24,
+    };
+    let words = words_of_address(family);
+    let list = of_family(list, family);
+    let list = load_payload(list, NETWORK_HEADER, (offset, words * 4), FIRST_WORD);
+    load_port(list, FIRST_WORD + words)
+}
+
+/// The protocol of a packet and the port that it is for.
+fn load_port<P: Pusher>(list: PushExprListAttrs<P>, register: u32) -> PushExprListAttrs<P> {
+    let list = load_meta(list, META_PROTOCOL, register);
+    load_payload(list, TRANSPORT_HEADER, (2, 2), register + 1)
+}
+
+fn load_payload<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    base: u32,
+    (offset, length): (u32, u32),
+    register: u32,
+) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_payload();
+    let data = data.push_dreg(register).push_base(base).push_offset(offset).push_len(length);
+    data.end_nested().end_nested()
+}
+
+/// Looks up what was loaded, in a map, and translates to what it finds. As in [`look_up`], the codec has the
+/// numbers of two attributes wrong: `NFTA_LOOKUP_DREG` is what it takes for the register that is read.
+fn redirect<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    family: Family,
+    map: &CStr,
+) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_lookup().push_set(map).push_set_id(FIRST);
+    let list = data.push_sreg(FIRST).end_nested().end_nested();
+    let data = list.nested_elem().nested_data_nat().push_type(TRANSLATE_DESTINATION);
+    let data = data.push_family(number_of_family(family).into()).push_reg_addr_min(FIRST);
+    let data = data.push_reg_proto_min(FIRST_WORD + words_of_address(family));
+    data.end_nested().end_nested()
 }
 
 /// As `fib saddr . iif oif missing` of `nft`.

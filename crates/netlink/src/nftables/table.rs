@@ -1,8 +1,12 @@
 //! What a table is made of.
 
-use std::ffi::{CStr, CString};
+use std::{
+    ffi::{CStr, CString},
+    net::{IpAddr, SocketAddr},
+};
 
 use super::name;
+use crate::Family;
 
 /// The room that the kernel has for the name of a link.
 const LINK_NAME_LEN: usize = 16;
@@ -38,35 +42,65 @@ impl Table {
     }
 }
 
-/// A named set of links, or of pairs of links.
+/// A named set, or a map from what would be in one to something else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     pub(super) name: &'static CStr,
-    pub(super) key: Key,
-    pub(super) elements: Vec<Vec<u8>>,
+    pub(super) key: &'static [Part],
+    /// Empty: it is no map.
+    pub(super) value: &'static [Part],
+    pub(super) elements: Vec<Element>,
 }
 
-/// What a set holds.
+/// A key and, in a map, its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Element {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+}
+
+/// What keys and values are made of, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum Part {
     Link,
-    Pair,
+    Ipv4,
+    Ipv6,
+    Protocol,
+    Port,
 }
 
-impl Key {
+impl Part {
+    /// With what fills it up to words of four bytes.
     pub(super) const fn length(self) -> u32 {
         match self {
-            Self::Link => 16,
-            Self::Pair => 32,
+            Self::Link | Self::Ipv6 => 16,
+            Self::Ipv4 | Self::Protocol | Self::Port => 4,
         }
     }
 }
 
+/// A port of a protocol above IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProtocolPort {
+    /// The protocol's number.
+    pub protocol: u8,
+    /// The port.
+    pub port: u16,
+}
+
+impl ProtocolPort {
+    fn bytes(self) -> Vec<u8> {
+        [[self.protocol, 0, 0, 0], port_word(self.port)].concat()
+    }
+}
+
+const PROTOCOL_PORT: &[Part] = &[Part::Protocol, Part::Port];
+
 impl Set {
     /// A set of links.
     pub fn of_links(name: &'static CStr, links: impl IntoIterator<Item = LinkName>) -> Self {
-        let elements = links.into_iter().map(|link| link.0.to_vec()).collect();
-        Self { name, key: Key::Link, elements }
+        let keys = links.into_iter().map(|link| link.0.to_vec());
+        Self::of_keys(name, &[Part::Link], keys)
     }
 
     /// A set of pairs: the link that a packet comes in by, and the one that it goes out by.
@@ -74,9 +108,88 @@ impl Set {
         name: &'static CStr,
         pairs: impl IntoIterator<Item = (LinkName, LinkName)>,
     ) -> Self {
-        let elements = pairs.into_iter().map(|(from, to)| [from.0, to.0].concat()).collect();
-        Self { name, key: Key::Pair, elements }
+        let keys = pairs.into_iter().map(|(from, to)| [from.0, to.0].concat());
+        Self::of_keys(name, &[Part::Link, Part::Link], keys)
     }
+
+    /// A set of ports at addresses, which are all of that family.
+    pub fn of_ports(
+        name: &'static CStr,
+        family: Family,
+        ports: impl IntoIterator<Item = (IpAddr, ProtocolPort)>,
+    ) -> Self {
+        let keys = ports.into_iter().map(|(address, port)| port_at(address, port));
+        Self::of_keys(name, ports_at(family), keys)
+    }
+
+    /// A map from ports, whatever the address, to where packets to them shall go. All addresses are of that
+    /// family, and no port is there twice.
+    pub fn from_ports(
+        name: &'static CStr,
+        family: Family,
+        targets: impl IntoIterator<Item = (ProtocolPort, SocketAddr)>,
+    ) -> Self {
+        let elements = targets
+            .into_iter()
+            .map(|(port, target)| Element { key: port.bytes(), value: target_bytes(target) });
+        Self { name, key: PROTOCOL_PORT, value: target(family), elements: elements.collect() }
+    }
+
+    /// Likewise from ports at addresses.
+    pub fn from_ports_at(
+        name: &'static CStr,
+        family: Family,
+        targets: impl IntoIterator<Item = ((IpAddr, ProtocolPort), SocketAddr)>,
+    ) -> Self {
+        let elements = targets.into_iter().map(|((address, port), target)| Element {
+            key: port_at(address, port),
+            value: target_bytes(target),
+        });
+        Self { name, key: ports_at(family), value: target(family), elements: elements.collect() }
+    }
+
+    fn of_keys(
+        name: &'static CStr,
+        key: &'static [Part],
+        keys: impl Iterator<Item = Vec<u8>>,
+    ) -> Self {
+        let elements = keys.map(|key| Element { key, value: Vec::new() }).collect();
+        Self { name, key, value: &[], elements }
+    }
+}
+
+const fn ports_at(family: Family) -> &'static [Part] {
+    match family {
+        Family::V4 => &[Part::Ipv4, Part::Protocol, Part::Port],
+        Family::V6 => &[Part::Ipv6, Part::Protocol, Part::Port],
+    }
+}
+
+const fn target(family: Family) -> &'static [Part] {
+    match family {
+        Family::V4 => &[Part::Ipv4, Part::Port],
+        Family::V6 => &[Part::Ipv6, Part::Port],
+    }
+}
+
+fn port_at(address: IpAddr, port: ProtocolPort) -> Vec<u8> {
+    [address_bytes(address), port.bytes()].concat()
+}
+
+fn target_bytes(target: SocketAddr) -> Vec<u8> {
+    [address_bytes(target.ip()), port_word(target.port()).to_vec()].concat()
+}
+
+fn address_bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+const fn port_word(port: u16) -> [u8; 4] {
+    let [high, low] = port.to_be_bytes();
+    [high, low, 0, 0]
 }
 
 /// A chain of rules that the kernel calls; a packet that comes to its end is accepted.
@@ -95,6 +208,8 @@ pub struct Chain {
 pub enum Hook {
     /// For all packets that come in, before it is looked up to which connection they belong.
     BeforeTracking,
+    /// For the first packet of each connection that comes in, to translate where it goes.
+    DestinationTranslation,
     /// For packets to the namespace's own addresses, as a filter.
     Input,
     /// For packets from link to link, as a filter.
@@ -121,8 +236,18 @@ pub enum Term {
     FromElsewhere,
     /// It is of that protocol above IP.
     Protocol(u8),
+    /// It is for an address of this namespace.
+    ToOwnAddress,
+    /// It is of that family, and for a port at an address of that set.
+    ToPort(Family, &'static CStr),
+    /// Where its connection goes was translated, by whomever.
+    Redirected,
     /// It is not looked up to which connection it belongs.
     Untracked,
+    /// It is of that family, and goes where that map has it go by its port. One that is not in it goes on.
+    RedirectByPort(Family, &'static CStr),
+    /// Likewise by the address that it is for and its port.
+    RedirectByPortAt(Family, &'static CStr),
     /// It passes this chain.
     Accept,
     /// It is thrown away.

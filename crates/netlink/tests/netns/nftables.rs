@@ -1,9 +1,17 @@
 //! Tables of nftables, looked at with `nft`.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    time::{Duration, Instant},
+};
 
-use netlink::nftables::{
-    Chain, Hook, LinkName, Nftables, NftablesEvent, NftablesMonitor, Set, Table, Term,
+use netlink::{
+    Family,
+    nftables::{
+        Chain, Hook, LinkName, Nftables, NftablesEvent, NftablesMonitor, ProtocolPort, Set, Table,
+        Term,
+    },
 };
 
 use crate::support::TestNetns;
@@ -71,6 +79,68 @@ fn a_table_is_shown_by_nft_as_it_was_meant() {
     ] {
         assert!(shown.contains(expected), "{expected} is not in\n{shown}");
     }
+}
+
+/// A table that redirects TCP to these ports of both families, whatever the address and at one each.
+fn redirecting(ports: &Range<u16>) -> Table {
+    let families = [
+        (Family::V4, c"to-ports-v4", c"at-v4", c"targets-v4", "10.1.0.2", "192.0.2.1"),
+        (Family::V6, c"to-ports-v6", c"at-v6", c"targets-v6", "fd00::2", "2001:db8::1"),
+    ];
+    let of = |port| ProtocolPort { protocol: 6, port };
+    let mut sets = Vec::new();
+    let (mut arriving, mut leaving) = (Vec::new(), Vec::new());
+    for (family, by_port, at, targets, target, own) in families {
+        let (target, own): (IpAddr, IpAddr) = (target.parse().unwrap(), own.parse().unwrap());
+        let mapped = || ports.clone().map(|port| (of(port), SocketAddr::new(target, 80)));
+        sets.push(Set::from_ports(by_port, family, mapped()));
+        let mapped_at = mapped().map(|(port, target)| ((own, port), target));
+        sets.push(Set::from_ports_at(at, family, mapped_at));
+        sets.push(Set::of_ports(targets, family, [(target, of(80))]));
+        arriving.push(vec![Term::ToOwnAddress, Term::RedirectByPortAt(family, at)]);
+        arriving.push(vec![Term::ToOwnAddress, Term::RedirectByPort(family, by_port)]);
+        leaving.push(vec![Term::Redirected, Term::ToPort(family, targets), Term::Masquerade]);
+    }
+    let chains = vec![
+        Chain { name: c"redirect", hook: Hook::DestinationTranslation, rules: arriving },
+        Chain { name: c"leaving", hook: Hook::SourceTranslation, rules: leaving },
+    ];
+    Table::new(TABLE, sets, chains)
+}
+
+#[test]
+fn redirections_are_shown_by_nft_as_they_were_meant() {
+    let netns = TestNetns::new();
+    nftables(&netns).replace(&redirecting(&(8080..8081))).unwrap();
+    let shown = netns.run("nft list ruleset");
+    for expected in [
+        "type inet_proto . inet_service : ipv4_addr . inet_service",
+        "type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service",
+        "type ipv6_addr . inet_proto . inet_service\n",
+        "elements = { tcp . 8080 : 10.1.0.2 . 80 }",
+        "elements = { 2001:db8::1 . tcp . 8080 : fd00::2 . 80 }",
+        "elements = { 10.1.0.2 . tcp . 80 }",
+        "type nat hook prerouting priority dstnat; policy accept;",
+        "fib daddr type local meta nfproto ipv4 dnat ip to meta l4proto . th dport map @to-ports-v4",
+        "fib daddr type local dnat ip6 to ip6 daddr . meta l4proto . th dport map @at-v6",
+        "ct status dnat ip daddr . meta l4proto . th dport @targets-v4 masquerade",
+    ] {
+        assert!(shown.contains(expected), "{expected} is not in\n{shown}");
+    }
+}
+
+#[test]
+fn a_thousand_redirections_are_replaced_and_read_back_whole() {
+    let netns = TestNetns::new();
+    let mut nftables = nftables(&netns);
+    let table = redirecting(&(30_000..31_000));
+    nftables.replace(&table).unwrap();
+    let before = nftables.contents(&table).unwrap();
+    assert!(before.is_some());
+    netns.run("nft add table inet other");
+    assert_eq!(nftables.contents(&table).unwrap(), before);
+    netns.run("nft delete element inet test-table to-ports-v6 { tcp . 30500 }");
+    assert_ne!(nftables.contents(&table).unwrap(), before);
 }
 
 #[test]
