@@ -171,6 +171,7 @@ impl Config {
             attachments: self.limits.attachments,
             networks: self.limits.networks,
             gateway: self.gateway.clone(),
+            own_ports: [self.listen].into_iter().chain(self.metrics.listen).collect(),
             ..Settings::default()
         }
     }

@@ -2,6 +2,7 @@
 //! `api::convert` turns them into the protocol's messages.
 
 mod former_owner;
+mod port_mapping;
 mod request;
 mod rights;
 
@@ -21,6 +22,8 @@ use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
 
 pub(crate) use former_owner::FormerOwner;
+pub(crate) use port_mapping::share_an_address;
+pub use port_mapping::{PortMapping, Protocol};
 pub use request::{AttachSpec, WantedAddress};
 pub use rights::HostRights;
 
@@ -316,6 +319,9 @@ pub struct Record {
     pub leases: Vec<Lease>,
     /// Rate limits in force: the network's, or tighter ones that were asked for.
     pub bandwidth: Bandwidth,
+    /// The DPU's ports that lead to it, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")] // as journals of before have it
+    pub port_mappings: Vec<PortMapping>,
     /// The network as it was at the attach.
     pub network: Arc<Network>,
     /// The host kernel's boot id at the attach.

@@ -342,6 +342,21 @@ mod tests {
         assert_eq!(loaded.cooling, [rest]);
         assert_eq!(loaded.networks, std::slice::from_ref(&network));
         assert_eq!(*loaded.attachments[0].network, network);
+        assert!(loaded.attachments[0].port_mappings.is_empty());
+    }
+
+    #[test]
+    fn an_attachment_without_mapped_ports_is_written_as_the_release_before_did() {
+        let network: Network = toml::from_str("name = 'blue'").unwrap();
+        let row = attachment(&serde_json::to_value(network).unwrap());
+        let mut record: Record = serde_json::from_value(row).unwrap();
+        assert!(serde_json::to_value(&record).unwrap().get("port_mappings").is_none());
+        let mapping = serde_json::json!({
+            "host_port": 8080, "protocol": "tcp", "host_ip": null, "container_port": 80,
+        });
+        record.port_mappings = vec![serde_json::from_value(mapping).unwrap()];
+        let written = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&written).unwrap(), record);
     }
 
     fn attachment(network: &Value) -> Value {

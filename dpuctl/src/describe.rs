@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use offload_proto::v1::{
     AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus, Network,
-    NetworkStatus, Route, StepStatus, Subnet, SubnetUsage,
+    NetworkStatus, PortMapping, Route, StepStatus, Subnet, SubnetUsage,
 };
 
 use crate::{
@@ -60,6 +60,10 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
         |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
     text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
     text.list("Routes", &attachment.routes.iter().map(route).collect::<Vec<_>>());
+    if !attachment.port_mappings.is_empty() {
+        let mapped: Vec<_> = attachment.port_mappings.iter().map(port_mapping).collect();
+        text.list("Mapped ports", &mapped);
+    }
     text.block("Steps", &step_table(&detail.steps));
     text.block("Events", &event_lines(&detail.events));
     text.finish()
@@ -69,6 +73,12 @@ fn bandwidth(text: &mut Description, bandwidth: Option<&Bandwidth>) {
     let bandwidth = bandwidth.copied().unwrap_or_default();
     text.field("To the pod", &rate(bandwidth.ingress_rate));
     text.field("From the pod", &rate(bandwidth.egress_rate));
+}
+
+fn port_mapping(mapping: &PortMapping) -> String {
+    let PortMapping { host_port, container_port, protocol, host_ip } = mapping;
+    let address = if host_ip.is_empty() { "all addresses" } else { host_ip };
+    format!("{host_port}/{protocol} of {address} to {container_port}")
 }
 
 fn route(route: &Route) -> String {

@@ -95,6 +95,9 @@ pub struct AddRequest {
     /// Rate limits asked for.
     #[serde(default)]
     pub bandwidth: Bandwidth,
+    /// Ports of the DPU that shall lead to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<v1::PortMapping>,
     /// Where to write the device-info file.
     #[serde(default)]
     pub device_info_file: Option<String>,

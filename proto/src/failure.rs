@@ -76,6 +76,8 @@ reasons! {
     VfUnknown = "VF_UNKNOWN", NotFound, 107, "ask for one of those that `dpuctl get vfs` lists";
     /// The requested VF is not free.
     VfNotFree = "VF_NOT_FREE", FailedPrecondition, 108, "see `dpuctl get vfs` for who holds it";
+    /// A port of the DPU that was asked for is taken.
+    PortInUse = "PORT_IN_USE", AlreadyExists, 135, "ask for another port, or stop its holder";
     /// Something asked for, or required by the network, that kernel, card or this version can't do.
     Unsupported = "UNSUPPORTED", FailedPrecondition, 109, "leave it out, or see `dpuctl describe dpu` for what the DPU can do";
     /// The key names an attachment that differs from the request.

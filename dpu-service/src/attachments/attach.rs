@@ -11,6 +11,7 @@ use offload_proto::{Failure, Reason, capability};
 
 use super::{
     engine::{Engine, now},
+    networks::map_ports,
     registry::{Entry, Registry, tighter},
     releasing, stale,
 };
@@ -129,18 +130,43 @@ async fn establish(engine: &Engine, record: &Arc<Record>) -> Result<(), Failure>
         engine.registry().forget(record.id, None, now());
         return Err(failure);
     }
-    match tokio::join!(write(engine, record), engine.ports.program(record)) {
-        (Ok(()), Ok(index)) => {
-            note_programmed(engine, record, index);
-            Ok(())
-        }
-        (Ok(()), Err(error)) => Err(abandon(engine, record, &error).await),
+    let (written, programmed, mapped) =
+        tokio::join!(write(engine, record), engine.ports.program(record), map(engine, record));
+    let established = match (written, programmed) {
+        (Ok(()), Ok(index)) => match mapped {
+            Ok(()) => {
+                note_programmed(engine, record, index);
+                return Ok(());
+            }
+            Err(failure) => {
+                engine.unprogram(record.vf).await;
+                Err(abandon(engine, record, failure, false).await)
+            }
+        },
+        (Ok(()), Err(error)) => Err(abandon_unprogrammed(engine, record, &error).await),
         (Err(failure), _) => {
             // Unprogrammed first: once it is forgotten, another attach may get the VF.
             engine.unprogram(record.vf).await;
             engine.registry().forget(record.id, None, now());
             Err(failure)
         }
+    };
+    unmap(engine, record).await;
+    established
+}
+
+/// Has the DPU's ports lead to its pod, if it has any.
+async fn map(engine: &Engine, record: &Record) -> Result<(), Failure> {
+    match record.port_mappings.is_empty() {
+        true => Ok(()),
+        false => map_ports(engine).await,
+    }
+}
+
+/// Once it is no longer held. What fails here the next pass over the gateways mends.
+pub(super) async fn unmap(engine: &Engine, record: &Record) {
+    if let Err(failure) = map(engine, record).await {
+        tracing::warn!(id = %record.id, %failure, "its mapped ports are closed later");
     }
 }
 
@@ -179,16 +205,29 @@ fn note_programmed(engine: &Engine, record: &Record, index: u32) {
 }
 
 /// Takes an attachment back that could not be programmed; nobody has used it yet.
-async fn abandon(engine: &Engine, record: &Arc<Record>, error: &ProgramError) -> Failure {
-    let failure = failure_of(error);
+async fn abandon_unprogrammed(
+    engine: &Engine,
+    record: &Arc<Record>,
+    error: &ProgramError,
+) -> Failure {
     if let Some(leftover) = programmer::leftover_of(error) {
         engine.note_leftover(&leftover);
     }
+    abandon(engine, record, failure_of(error), error.fault() == Fault::Port).await
+}
+
+/// Likewise, of which nothing is programmed any more.
+async fn abandon(
+    engine: &Engine,
+    record: &Arc<Record>,
+    failure: Failure,
+    is_ports_fault: bool,
+) -> Failure {
     // Marked first: a record that can't be deleted must not be programmed again.
     engine.registry().release(record.id, true);
     match engine.records.commit(Changes::default().delete_attachment(record.id)).await {
         Ok(()) => {
-            let against_vf = (error.fault() == Fault::Port).then_some(&*failure.message);
+            let against_vf = is_ports_fault.then_some(&*failure.message);
             engine.registry().forget(record.id, against_vf, now());
         }
         // It stays as releasing; the reconciler goes on trying.
@@ -235,6 +274,9 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     }
     if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
         return differs("other rate limits".into());
+    }
+    if spec.port_mappings != record.port_mappings {
+        return differs("other mapped ports".into());
     }
     let is_held = |address: &WantedAddress| {
         record.leases.iter().map(|lease| lease.address).any(|held| {

@@ -11,6 +11,7 @@ use offload_proto::Failure;
 use vf_alloc::FunctionId;
 
 use super::{
+    attach::unmap,
     engine::{Engine, now},
     registry::Entry,
     stale, unknown,
@@ -137,6 +138,7 @@ pub(super) async fn give_back(
     }
     let (view, returned) = mark_releasing(engine, record.id, vf_returned)?;
     Milestone::ReleaseBegun.pass();
+    unmap(engine, record).await;
     if returned {
         free(engine, record).await?;
     } else {

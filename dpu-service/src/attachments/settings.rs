@@ -1,6 +1,6 @@
 //! What the engine is told by the configuration file.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use vf_alloc::{PfId, PoolSpec};
 
@@ -39,6 +39,8 @@ pub struct Settings {
     pub networks: usize,
     /// Where networks lead whose gateway is this DPU.
     pub gateway: GatewaySettings,
+    /// Where the service listens itself, by TCP.
+    pub own_ports: Vec<SocketAddr>,
     /// How long an attach waits for a representor that the card has not made yet.
     pub representor_wait: Duration,
     /// How long a representor may be missing, as while its card is reset, until that is told.
@@ -54,6 +56,7 @@ impl Default for Settings {
             attachments: 4096,
             networks: 1024,
             gateway: GatewaySettings::default(),
+            own_ports: Vec::new(),
             representor_wait: Duration::from_secs(2),
             missing_told_after: Duration::from_secs(5),
         }

@@ -10,6 +10,7 @@
 //! | `table` | the one table of nftables that is ours, and whether a stranger has changed it |
 //! | `watch` | the notice of every change of nftables |
 //! | `others` | whether somebody else answers a gateway's address |
+//! | `redirections` | the maps and rules that have mapped ports lead to pods; pure |
 //! | `settings` | the section of the configuration |
 //!
 //! Who may race, and what orders them: passes, which the reconciler makes, every change of networks and
@@ -17,7 +18,8 @@
 //! for the networks: so the last pass has the latest of them. Whoever changes networks holds their lock
 //! meanwhile; the registry is asked within a pass, and never the other way round. What is shown has a
 //! lock of its own, never held across an await nor while another is taken. Attach and detach take
-//! neither.
+//! neither, but those of an attachment with mapped ports: they have the rules put into force under the first,
+//! with a key held, and ask the registry within.
 //!
 //! All of it stays when the service stops: pods go on. Nothing is recorded: what is there is known by
 //! the names and aliases of the links, and by the name of the table.
@@ -25,6 +27,7 @@
 mod links;
 mod others;
 mod plan;
+mod redirections;
 mod settings;
 mod table;
 mod watch;
@@ -40,6 +43,7 @@ use netlink::{LinkEvent, MacAddress, Probe};
 use tokio::{sync::Notify, task::spawn_blocking};
 
 pub(crate) use others::watch_for_others;
+pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
 pub(crate) use watch::follow;
 
@@ -58,6 +62,15 @@ pub struct GatewayView {
     pub addresses: Vec<IpNetwork>,
     /// What is not as it should be, one sentence each.
     pub problems: Vec<String>,
+}
+
+/// What passes have to see to.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// All networks.
+    pub(crate) networks: Vec<Arc<Network>>,
+    /// where mapped ports lead.
+    pub(crate) redirections: Vec<Redirection>,
 }
 
 /// What a pass has put right that nobody had asked for, one sentence each.
@@ -146,14 +159,14 @@ impl Gateways {
         }
     }
 
-    /// Makes the kernel agree with these networks, which are asked for when it begins.
+    /// Makes the kernel agree with what is wanted, which is asked for when it begins.
     pub(crate) async fn reconcile(
         &self,
-        networks: impl FnOnce() -> Vec<Arc<Network>>,
+        wanted: impl FnOnce() -> Wanted,
         is_thorough: bool,
     ) -> Mended {
         let mut work = Arc::clone(&self.work).lock_owned().await;
-        let plan = Plan::of(networks());
+        let plan = Plan::of(wanted());
         if plan.is_empty() && work.is_clear {
             return Mended::new();
         }
@@ -163,6 +176,19 @@ impl Gateways {
         });
         self.show(shown);
         mended
+    }
+
+    /// Puts the rules into force that are wanted when it begins, for an attachment that comes or goes. Links
+    /// are left to passes: there are none without rules.
+    pub(crate) async fn redirect(&self, wanted: impl FnOnce() -> Wanted) -> Result<(), Refused> {
+        let mut work = Arc::clone(&self.work).lock_owned().await;
+        let plan = Plan::of(wanted());
+        if plan.is_empty() {
+            return Ok(());
+        }
+        work.is_clear = false;
+        let put = spawn_blocking(move || work.put_table(&plan).map(drop)).await;
+        put.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 
     /// The gateway of a network. `None`: it is somebody else's, or not there yet.

@@ -9,6 +9,10 @@ use std::{
 use ipnetwork::IpNetwork;
 use netlink::nftables::{Chain, Hook, LinkName, Set, Table, Term};
 
+use super::{
+    Wanted,
+    redirections::{self, Redirection},
+};
 use crate::{
     fabric::GatewayPort,
     model::{GatewayMode, Network, Subnet},
@@ -24,22 +28,31 @@ const LINK_LOCAL_PREFIX: u8 = 64;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The networks whose gateway is this DPU, in the order of their names.
+/// What follows for this DPU as a gateway.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan(Vec<Arc<Network>>);
+pub(super) struct Plan {
+    /// The networks whose gateway it is, in the order of their names.
+    networks: Vec<Arc<Network>>,
+    /// where mapped ports lead: into these networks only.
+    redirections: Vec<Redirection>,
+}
 
 impl Plan {
-    pub(super) fn of(networks: impl IntoIterator<Item = Arc<Network>>) -> Self {
-        let is_ours = |network: &Arc<Network>| network.gateway_mode == GatewayMode::Dpu;
-        Self(networks.into_iter().filter(is_ours).collect())
+    pub(super) fn of(wanted: Wanted) -> Self {
+        let Wanted { mut networks, mut redirections } = wanted;
+        networks.retain(|network| network.gateway_mode == GatewayMode::Dpu);
+        // An attachment may be of before its network got another gateway.
+        let names: BTreeSet<_> = networks.iter().map(|network| network.name.as_str()).collect();
+        redirections.retain(|redirection| names.contains(redirection.network.as_str()));
+        Self { networks, redirections }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.networks.is_empty()
     }
 
     pub(super) fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
-        self.0.iter()
+        self.networks.iter()
     }
 
     /// What it wants of the fabric.
@@ -49,7 +62,7 @@ impl Plan {
             vlan: network.vlan,
             mtu: network.mtu,
         };
-        self.0.iter().map(port).collect()
+        self.networks.iter().map(port).collect()
     }
 
     /// The table. It has the name of each gateway's link, be the link there or not: one that it did not know
@@ -64,23 +77,27 @@ impl Plan {
     ) -> Table {
         let name = |network: &Arc<Network>| Some(LinkName::new(&name_of(&network.name)?));
         let names: BTreeMap<&str, LinkName> = self
-            .0
+            .networks
             .iter()
             .filter_map(|network| Some((network.name.as_str(), name(network)?)))
             .collect();
-        let translated = self.0.iter().filter(|network| network.nat);
+        let translated = self.networks.iter().filter(|network| network.nat);
         // One that is an uplink has packets of its own, whose connections are to be known.
         let bridged = bridged.filter(|link| !uplinks.iter().any(|uplink| uplink == link));
-        let sets = vec![
+        let uplinks: Vec<_> = uplinks.iter().map(|uplink| LinkName::new(uplink)).collect();
+        let mut sets = vec![
             Set::of_links(c"bridged", bridged.map(LinkName::new)),
             Set::of_links(c"gateways", names.values().copied()),
-            Set::of_links(c"uplinks", uplinks.iter().map(|uplink| LinkName::new(uplink))),
+            Set::of_links(c"uplinks", uplinks.iter().copied()),
             Set::of_links(
                 c"translated",
                 translated.filter_map(|network| names.get(network.name.as_str()).copied()),
             ),
             Set::of_pairs(c"reaches", self.pairs(&names)),
+            Set::of_links(redirections::ENTRANCES, names.values().copied().chain(uplinks)),
+            Set::of_pairs(redirections::HAIRPINS, names.values().map(|name| (*name, *name))),
         ];
+        sets.extend(redirections::sets(&self.redirections));
         Table::new(TABLE, sets, chains(is_router))
     }
 
@@ -94,7 +111,7 @@ impl Plan {
             let pairs: Vec<_> = to.filter_map(|to| Some((from?, to))).collect();
             pairs
         };
-        self.0.iter().flat_map(pairs_of).collect()
+        self.networks.iter().flat_map(pairs_of).collect()
     }
 }
 
@@ -104,20 +121,22 @@ fn chains(is_router: bool) -> Vec<Chain> {
     let own = |protocol| vec![Term::From(c"gateways"), Term::Protocol(protocol), Term::Accept];
     // Pods meet their gateway, and nothing else of this DPU.
     let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(c"gateways"), Term::Drop]];
-    let mut forward = vec![
-        known(),
+    let mut forward = vec![known()];
+    forward.extend(redirections::forwarding());
+    forward.extend([
         vec![Term::From(c"gateways"), Term::To(c"uplinks"), Term::Accept],
         vec![Term::From(c"uplinks"), Term::To(c"gateways"), Term::Accept],
         vec![Term::Between(c"reaches"), Term::Accept],
         vec![Term::From(c"gateways"), Term::Drop],
         vec![Term::To(c"gateways"), Term::Drop],
-    ];
+    ]);
     // Uplinks forward for the gateways' sake, and the kernel asks the incoming link alone: all the DPU's other
     // links were open to whoever is outside.
     if !is_router {
         forward.push(vec![Term::From(c"uplinks"), Term::Drop]);
     }
-    let leaving = vec![vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]];
+    let mut leaving = redirections::returning();
+    leaving.push(vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]);
     // The bridge may show the packet filter what passes it, pods' packets to the gateway among them. Were
     // their connections tracked there, before the gateway, it would be too late to translate them here.
     // A pod may write any source, and two networks may share a VLAN.
@@ -127,6 +146,11 @@ fn chains(is_router: bool) -> Vec<Chain> {
     ];
     vec![
         Chain { name: c"arriving", hook: Hook::BeforeTracking, rules: arriving },
+        Chain {
+            name: c"redirecting",
+            hook: Hook::DestinationTranslation,
+            rules: redirections::redirecting(),
+        },
         Chain { name: c"input", hook: Hook::Input, rules: input },
         Chain { name: c"forward", hook: Hook::Forward, rules: forward },
         Chain { name: c"leaving", hook: Hook::SourceTranslation, rules: leaving },
@@ -164,10 +188,15 @@ mod tests {
         Arc::new(toml::from_str(&text).unwrap())
     }
 
+    fn plan(networks: impl IntoIterator<Item = Arc<Network>>) -> Plan {
+        let networks = networks.into_iter().collect();
+        Plan::of(Wanted { networks, ..Wanted::default() })
+    }
+
     #[test]
     fn only_networks_whose_gateway_is_this_dpu_get_a_link() {
         let other = Arc::new(toml::from_str("name = 'red'").unwrap());
-        let plan = Plan::of([network("blue", "vlan = 7\nmtu = 1400"), other]);
+        let plan = plan([network("blue", "vlan = 7\nmtu = 1400"), other]);
         let port = GatewayPort { network: "blue".into(), vlan: Some(7), mtu: 1400 };
         assert_eq!(plan.ports(), [port]);
     }
@@ -175,7 +204,7 @@ mod tests {
     #[test]
     fn networks_reach_themselves_and_those_that_they_name_if_there_is_a_link() {
         let blue = network("blue", "reaches = ['green', 'gone']");
-        let plan = Plan::of([blue, network("green", ""), network("none", "")]);
+        let plan = plan([blue, network("green", ""), network("none", "")]);
         let (blue, green) = (LinkName::new("gw-blue"), LinkName::new("gw-green"));
         let expected = [(blue, blue), (blue, green), (green, green)];
         assert_eq!(plan.pairs(&[("blue", blue), ("green", green)].into()), expected.into());
@@ -183,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_rules_know_links_that_are_not_there_and_uplinks_lead_to_no_other_link() {
-        let plan = Plan::of([network("blue", "nat = true")]);
+        let plan = plan([network("blue", "nat = true")]);
         let name_of = |network: &str| Some(format!("gw-{network}"));
         let table = |is_router| plan.table(name_of, &["out".into()], None, is_router);
         assert_ne!(table(false), plan.table(|_| None, &["out".into()], None, false));

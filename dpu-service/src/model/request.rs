@@ -7,7 +7,7 @@ use netlink::MacAddress;
 use offload_proto::v1::Pod;
 use vf_alloc::Device;
 
-use super::{AttachmentKey, Bandwidth};
+use super::{AttachmentKey, Bandwidth, PortMapping};
 
 /// What a host asks for, read and checked for form, not yet against networks and pools.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct AttachSpec {
     pub addresses: Vec<WantedAddress>,
     /// Rate limits asked for.
     pub bandwidth: Bandwidth,
+    /// The DPU's ports that shall lead to it, in order, of which no two are the same.
+    pub port_mappings: Vec<PortMapping>,
 }
 
 /// An address that a pod asks for.

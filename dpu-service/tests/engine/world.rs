@@ -54,6 +54,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         mac: None,
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
+        port_mappings: Vec::new(),
     }
 }
 

@@ -47,6 +47,8 @@ const MAC_SPOOFING: Setting = Setting::new("allowMacSpoofing", "allow_mac_spoofi
 const LIMITS: Instead = Instead::Capability("bandwidth", Setting::named("bandwidth"));
 const CHOSEN: Instead =
     Instead::Words("the DPU chooses the VF, unless `deviceID` names one by its PCI address");
+const MAPPED_BY_RUNTIME: &str =
+    "the runtime passes them where the plugin has the capability `\"portMappings\": true`";
 const MADE_BY_DPU: Instead = Instead::Words("the DPU makes the port");
 
 /// The keys, and what does the same here.
@@ -71,7 +73,7 @@ const KEYS: [(&str, Instead); 29] = [
     ("mirrors", Instead::Words("there are no mirrors")),
     ("mtu", Instead::Setting(Setting::named("mtu"))),
     ("ofport_request", MADE_BY_DPU),
-    ("portMappings", Instead::Words("nothing forwards host ports")),
+    ("portMappings", Instead::Words(MAPPED_BY_RUNTIME)),
     ("spoofchk", Instead::Spoofing("on", MAC_SPOOFING)),
     ("trunk", Instead::Setting(Setting::named("trunk"))),
     ("trust", Instead::Spoofing("off", MAC_SPOOFING)),
@@ -193,7 +195,7 @@ mod tests {
             (json!({"ingressRate": 8000}), "`\"bandwidth\": true`"),
             (json!({"EgressBurst": 8000}), "`bandwidth` of network \"blue\""),
             (json!({"dns": {"nameservers": ["10.0.0.10"]}}), "`\"dns\": true`"),
-            (json!({"portMappings": [{"hostPort": 80}]}), "nothing forwards host ports"),
+            (json!({"portMappings": [{"hostPort": 80}]}), "`\"portMappings\": true`"),
             (json!({"CNIDeviceInfoFile": "/run/a"}), "`runtimeConfig`"),
         ] {
             let error = first_of(&fields).unwrap().refusal("blue");

@@ -8,6 +8,7 @@ pub mod error;
 pub mod foreign;
 pub mod go_json;
 pub mod plugin;
+mod port_mappings;
 #[cfg(test)]
 mod recorded;
 pub mod request;

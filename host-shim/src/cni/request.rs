@@ -152,6 +152,7 @@ fn add(
         mac: wishes.mac,
         addresses: wishes.addresses,
         bandwidth: wishes.bandwidth,
+        port_mappings: wishes.port_mappings,
         device_info_file: wishes.device_info_file,
     };
     Ok((request, base))

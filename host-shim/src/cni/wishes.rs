@@ -4,11 +4,11 @@
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::{form, v1::Pod};
-use serde::{
-    Deserialize,
-    de::{DeserializeOwned, IgnoredAny},
+use offload_proto::{
+    form,
+    v1::{Pod, PortMapping},
 };
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use vf_alloc::Device;
 
@@ -19,6 +19,7 @@ use super::{
     error::{CniError, code},
     foreign::unsupported,
     go_json::{self, GoJsonError, is_zero, named},
+    port_mappings::port_mappings,
     result::Dns,
 };
 use crate::protocol::Bandwidth;
@@ -38,6 +39,8 @@ pub struct Wishes {
     pub addresses: Vec<String>,
     /// Rate limits.
     pub bandwidth: Bandwidth,
+    /// Ports of the DPU that shall lead to the pod.
+    pub port_mappings: Vec<PortMapping>,
     /// Where to write the device-info file.
     pub device_info_file: Option<String>,
     /// Resolver settings instead of the network's.
@@ -61,19 +64,6 @@ struct DnsCapability {
     servers: Vec<String>,
     searches: Vec<String>,
     options: Vec<String>,
-}
-
-/// An entry of the `portMappings` capability.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-struct PortMapping {
-    host_port: u32,
-    #[serde(rename = "containerPort")]
-    _container_port: IgnoredAny,
-    #[serde(rename = "protocol")]
-    _protocol: IgnoredAny,
-    #[serde(rename = "hostIP")]
-    _host_ip: IgnoredAny,
 }
 
 /// What `runtimeConfig` can hold and means something to the plugin.
@@ -155,7 +145,7 @@ impl Wishes {
             "bandwidth" => decode(name, value).map(|limits| self.take_bandwidth(&limits)),
             "CNIDeviceInfoFile" => self.take_device_info_file(name, value),
             "dns" => decode(name, value).map(|dns| self.take_dns(dns)),
-            "portMappings" => refuse_port_mappings(name, value),
+            "portMappings" => self.take_port_mappings(name, value),
             // Taken once all others are known. The cgroup asks for nothing: it says where the pod's
             // processes live.
             annotations::CAPABILITY | "cgroupPath" => Ok(()),
@@ -231,6 +221,11 @@ impl Wishes {
         };
     }
 
+    fn take_port_mappings(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
+        self.port_mappings = port_mappings(key, &decode::<Vec<_>>(key, value)?)?;
+        Ok(())
+    }
+
     fn take_dns(&mut self, dns: DnsCapability) {
         let dns = Dns {
             nameservers: dns.servers,
@@ -245,19 +240,6 @@ impl Wishes {
 fn pod(environment: &Environment) -> Pod {
     let arg = |key| environment.arg(key).unwrap_or_default().to_owned();
     Pod { namespace: arg("K8S_POD_NAMESPACE"), name: arg("K8S_POD_NAME"), uid: arg("K8S_POD_UID") }
-}
-
-/// A host port asks for address translation. A container port alone asks for nothing.
-fn refuse_port_mappings(key: &str, value: &Value) -> Result<(), CniError> {
-    let mappings: Vec<PortMapping> = decode(key, value)?;
-    let maps_a_port = mappings.iter().any(|mapping| mapping.host_port != 0);
-    if !maps_a_port {
-        return Ok(());
-    }
-    Err(unsupported(key, value).with_details(
-        "UNSUPPORTED: nothing forwards host ports: leave them out, or drop the capability \
-         portMappings from the configuration and the pod starts without them",
-    ))
 }
 
 /// Whether an annotation asks for what the runtime asks for, if that asks for any of it.
@@ -310,7 +292,7 @@ fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> 
     })
 }
 
-fn invalid(message: String) -> CniError {
+pub(super) fn invalid(message: String) -> CniError {
     CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
@@ -407,7 +389,8 @@ mod tests {
         assert_eq!((dns.nameservers, dns.search), (vec!["10.96.0.10".into()], vec![]));
         let ports =
             json!([{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": ""}]);
-        assert_eq!(of_runtime("portMappings", &ports).unwrap_err().code, code::UNSUPPORTED_FIELD);
+        let ports = of_runtime("portMappings", &ports).unwrap().port_mappings;
+        assert_eq!((ports[0].host_port, ports[0].container_port), (8080, 80));
         let mac = of_runtime("MAC", &json!("02:00:00:00:00:01")).unwrap().mac;
         assert_eq!(mac, Some(MacAddress([2, 0, 0, 0, 0, 1])));
     }
@@ -463,7 +446,6 @@ mod tests {
     #[test]
     fn what_cant_be_honoured_is_refused_with_key_and_value() {
         for (key, value, shown) in [
-            ("portMappings", json!([{"hostPort": 80, "containerPort": 80}]), "80"),
             ("infinibandGUID", json!("c2:11"), "c2:11"),
             ("ipRanges", json!([[{"subnet": "10.1.2.0/24"}]]), "10.1.2.0/24"),
             ("aliases", json!(["db"]), "db"),
@@ -477,16 +459,9 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_host_ports_is_told_that_there_are_none() {
-        let error = of_runtime("portMappings", &json!([{"hostPort": 80}])).unwrap_err();
-        assert!(error.details.contains("nothing forwards host ports"), "{error:?}");
-    }
-
-    #[test]
     fn what_asks_for_nothing_is_no_request() {
         for (key, value) in [
             ("portMappings", json!([])),
-            ("portMappings", json!([{"hostPort": 0, "containerPort": 80}])),
             ("aliases", json!([])),
             ("infinibandGUID", json!("")),
             ("ipRanges", json!(null)),
@@ -563,6 +538,8 @@ mod tests {
             ("ips", json!(["10.0.0.256"])),
             ("ips", json!("10.0.0.1")),
             ("bandwidth", json!({"ingressRate": -1})),
+            ("portMappings", json!([{"hostPort": 0, "containerPort": 80}])),
+            ("portMappings", json!([{"hostPort": "80", "containerPort": 80}])),
             ("CNIDeviceInfoFile", json!("relative")),
             ("CNIDeviceInfoFile", json!("/a/../../etc/passwd")),
         ] {

@@ -244,14 +244,13 @@ fn what_can_not_be_honoured_is_refused_by_name() {
         refusals.add_with(&configuration)
     };
     let guid = json!("00:00:00:00:00:00:00:01");
-    let unsupported = [
-        ("portMappings", json!([{ "hostPort": 80, "containerPort": 80, "protocol": "tcp" }])),
-        ("infinibandGUID", guid),
-        ("ipRanges", json!([[{ "subnet": "10.1.0.0/16" }]])),
-    ];
+    let unsupported =
+        [("infinibandGUID", guid), ("ipRanges", json!([[{ "subnet": "10.1.0.0/16" }]]))];
     for (key, value) in unsupported {
         refusals.refused(&ask(key, value), 2, &[key]);
     }
+    let port = json!([{ "hostPort": 80, "containerPort": 80, "protocol": "tcp" }]);
+    refusals.refused(&ask("portMappings", port), 109, &["80/tcp", "gateway_mode = \"dpu\""]);
     refusals.refused(
         &ask("bandwidth", json!({"ingressRate": 1})),
         100,

@@ -38,15 +38,15 @@ nat = true
 subnets = [{ cidr = "10.3.0.0/24", gateway = "10.3.0.1" }, { cidr = "fd00:10:3::/64", gateway = "fe80::1" }]
 "#;
 
-const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
-const DPU_OUTSIDE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+pub(crate) const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+pub(crate) const DPU_OUTSIDE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 fn settings() -> Settings {
     Settings { networks: NETWORKS.into(), ..Settings::default() }
 }
 
 /// A lab whose DPU has the link `out`, with a host behind it that has routes to the subnets of `blue`.
-fn lab() -> (Lab, Netns) {
+pub(crate) fn lab() -> (Lab, Netns) {
     let lab = Lab::start(&settings());
     let outside = Netns::new("outside");
     let dpu = &lab.card.dpu;
@@ -84,13 +84,13 @@ fn problems(lab: &Lab) -> Vec<Value> {
 }
 
 /// A new pod of that network, with its addresses of both families.
-fn pod(lab: &Lab, network: &str) -> (Netns, [String; 2]) {
+pub(crate) fn pod(lab: &Lab, network: &str) -> (Netns, [String; 2]) {
     let pod = Netns::new("pod");
     let given = addresses(&lab.add(network, &pod, "eth0").result());
     (pod, given.try_into().unwrap())
 }
 
-fn nft(netns: &Netns, arguments: &[&str]) -> String {
+pub(crate) fn nft(netns: &Netns, arguments: &[&str]) -> String {
     let output = run(netns.command("nft").args(arguments));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "nft {arguments:?}: {error}");

@@ -36,6 +36,7 @@ mod outages;
 mod packages;
 mod pfs;
 mod pods;
+mod port_mappings;
 mod releases;
 mod renewals;
 mod restarts;

@@ -90,7 +90,7 @@ fn what_a_pod_of_containerd_asks_for_and_cant_have_is_refused_by_name() {
     let lab = lab();
     let pod = Netns::new("pod");
     let ports = replay("containerd-2.1.9-add-with-host-port", &lab, &pod);
-    ports.fails(2, &["portMappings", "8080"]);
+    ports.fails(109, &["8080/tcp", "gateway_mode = \"dpu\""]);
     for name in ["containerd-2.1.9-add-with-limits", "containerd-1.6.20-add"] {
         replay(name, &lab, &pod).fails(109, &["an egress rate of 20000000 bit/s"]);
     }
@@ -126,7 +126,7 @@ fn a_container_of_podman_gets_its_address_and_mac() {
     let lab = lab();
     let container = Netns::new("container");
     let ports = replay("podman-4.3.1-add-with-host-port", &lab, &container);
-    ports.fails(2, &["portMappings", "8080"]);
+    ports.fails(109, &["8080/tcp", "gateway_mode = \"dpu\""]);
     let plain = replay("podman-4.3.1-add", &lab, &container).result();
     Recorded::read("podman-4.3.1-del").execute(&lab, &container, Some(&plain)).nothing();
     let one = replay("podman-4.3.1-add-with-address-and-mac", &lab, &container).result();

@@ -2,6 +2,7 @@
 
 mod examination;
 mod hello;
+mod port_mappings;
 
 use std::{net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
@@ -165,6 +166,7 @@ pub(crate) fn attach(
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
+        port_mappings: port_mappings::port_mappings(request.port_mappings)?,
     };
     Ok((spec, asked))
 }

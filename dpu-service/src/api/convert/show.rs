@@ -18,7 +18,7 @@ use crate::{
     host::ExaminedVf,
     model::{
         AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, Lease, Network, PolicyRule,
-        Record, Route, Subnet,
+        PortMapping, Record, Route, Subnet,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},
@@ -48,6 +48,16 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         allow_mac_spoofing: network.allow_mac_spoofing,
         host_keeps_port: false,
         port_follows_vf: false,
+        port_mappings: record.port_mappings.iter().map(port_mapping).collect(),
+    }
+}
+
+fn port_mapping(mapping: &PortMapping) -> v1::PortMapping {
+    v1::PortMapping {
+        host_port: mapping.host_port.into(),
+        container_port: mapping.container_port.into(),
+        protocol: mapping.protocol.name().into(),
+        host_ip: text(mapping.host_ip),
     }
 }
 

@@ -18,6 +18,7 @@ mod entries;
 mod entry;
 mod hosts;
 mod inventory;
+mod mapped_ports;
 mod networks;
 mod reserve;
 mod stage;
@@ -31,6 +32,7 @@ pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
 pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, Heard};
+pub(crate) use mapped_ports::redirections;
 pub(crate) use networks::PooledNetworks;
 pub(crate) use reserve::tighter;
 

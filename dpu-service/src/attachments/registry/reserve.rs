@@ -7,7 +7,7 @@ use offload_proto::{Failure, Reason};
 use uuid::Uuid;
 use vf_alloc::{FunctionId, Request, ReserveError, VfFacts};
 
-use super::{Entry, Registry, networks::distinct_addresses};
+use super::{Entry, Registry, mapped_ports::check_mapped_ports, networks::distinct_addresses};
 use crate::{
     host::Asked,
     model::{AttachSpec, AttachmentId, Bandwidth, Network, Phase, Record},
@@ -26,6 +26,7 @@ impl Registry {
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
         self.hosts.rights(&spec.key.host).check(spec, &network, prefix)?;
+        check_mapped_ports(spec, &network, self)?;
         let addresses = distinct_addresses(spec, &network)?;
         let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
@@ -44,6 +45,7 @@ impl Registry {
             mac,
             leases,
             bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
+            port_mappings: spec.port_mappings.clone(),
             network,
             boot_id,
             created_at: Timestamp::now().as_millisecond(),

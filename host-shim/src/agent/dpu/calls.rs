@@ -43,7 +43,7 @@ impl Dpu {
             let message = timed(attach_request(request, &session.id), deadline);
             let mut client = session.client();
             let status = match session.bounded(deadline, client.attach(message)).await {
-                Ok(answer) => return complete(answer.attachment),
+                Ok(answer) => return self.honoured(request, answer.attachment).await,
                 Err(status) => status,
             };
             let failure = failure_of(&status);
@@ -60,6 +60,20 @@ impl Dpu {
                 }
             };
         }
+    }
+
+    /// The attachment, unless the DPU is of a version that passes over some of what was asked for.
+    async fn honoured(
+        &self,
+        request: &AddRequest,
+        answer: Option<Attachment>,
+    ) -> Result<Attachment, Failure> {
+        let attachment = complete(answer)?;
+        let checked = check_mapped(request, &attachment);
+        if checked.is_err() {
+            self.disown(&request.key).await;
+        }
+        checked.map(|()| attachment)
     }
 
     /// Takes back what a call whose answer never came may have left: at once, or else later. Where its
@@ -240,7 +254,16 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
             egress_burst: bandwidth.egress_burst,
         }),
         as_of_ns: nanoseconds_since_boot(),
+        port_mappings: request.port_mappings.clone(),
     }
+}
+
+fn check_mapped(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
+    if attachment.port_mappings.len() == request.port_mappings.len() {
+        return Ok(());
+    }
+    let why = "portMappings: the DPU's service is of a version that maps no ports: upgrade it";
+    Err(Failure::new(Reason::Unsupported, why))
 }
 
 /// An attachment with all that the agent relies on.

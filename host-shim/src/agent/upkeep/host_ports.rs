@@ -243,6 +243,7 @@ fn request_for(port: &HostPort) -> AddRequest {
         mac: None,
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
+        port_mappings: Vec::new(),
         device_info_file: None,
     }
 }

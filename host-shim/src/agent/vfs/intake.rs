@@ -309,6 +309,7 @@ pub(in crate::agent) mod tests {
             mac: None,
             addresses: Vec::new(),
             bandwidth: crate::protocol::Bandwidth::default(),
+            port_mappings: Vec::new(),
             device_info_file: None,
         };
         (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })

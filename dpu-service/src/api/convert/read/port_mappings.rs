@@ -1,0 +1,94 @@
+//! Ports of this DPU that a pod asks for.
+
+use std::net::IpAddr;
+
+use offload_proto::{Failure, v1};
+
+use super::{IP_ADDRESS, invalid, optional, parse};
+use crate::model::{PortMapping, Protocol};
+
+/// Most ports that one pod can ask for.
+const MOST: usize = 256;
+
+/// In order, so that two lists of the same are equal.
+pub(super) fn port_mappings(asked: Vec<v1::PortMapping>) -> Result<Vec<PortMapping>, Failure> {
+    if asked.len() > MOST {
+        let count = asked.len();
+        return Err(invalid(format!("{count} mapped ports are asked for; {MOST} are the most")));
+    }
+    let mut mappings = asked.into_iter().map(port_mapping).collect::<Result<Vec<_>, _>>()?;
+    mappings.sort_unstable();
+    for (number, one) in mappings.iter().enumerate() {
+        if let Some(other) = mappings[..number].iter().find(|other| other.collides_with(one)) {
+            return Err(invalid(match other == one {
+                true => format!("mapped port {one} is asked for twice"),
+                false => format!("mapped ports {other} and {one} are asked for at once"),
+            }));
+        }
+    }
+    Ok(mappings)
+}
+
+fn port_mapping(asked: v1::PortMapping) -> Result<PortMapping, Failure> {
+    Ok(PortMapping {
+        host_port: port("host_port", asked.host_port)?,
+        protocol: parse::<Protocol>("protocol", &asked.protocol, "tcp, udp or sctp")?,
+        host_ip: optional(asked.host_ip, |text| host_ip(&text))?,
+        container_port: port("container_port", asked.container_port)?,
+    })
+}
+
+fn port(what: &str, number: u32) -> Result<u16, Failure> {
+    let refused = || invalid(format!("{what} {number} must be 1 to 65535"));
+    u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(refused)
+}
+
+/// What is for the DPU's own loopback never comes to it from elsewhere.
+fn host_ip(text: &str) -> Result<IpAddr, Failure> {
+    let address: IpAddr = parse("host_ip", text, IP_ADDRESS)?;
+    let address = address.to_canonical();
+    match address.is_loopback() || address.is_multicast() {
+        true => Err(invalid(format!(
+            "host_ip {address} can't be reached from elsewhere: name an address of the DPU, or none"
+        ))),
+        false => Ok(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(host_port: u32, protocol: &str, host_ip: &str) -> v1::PortMapping {
+        let (protocol, host_ip) = (protocol.into(), host_ip.into());
+        v1::PortMapping { host_port, container_port: 80, protocol, host_ip }
+    }
+
+    #[test]
+    fn host_ports_are_read_in_an_order_of_their_own() {
+        let (low, high) = (asked(80, "tcp", ""), asked(81, "udp", "::ffff:192.0.2.1"));
+        let read = port_mappings(vec![high.clone(), low.clone()]).unwrap();
+        assert_eq!(read, port_mappings(vec![low, high]).unwrap());
+        let names: Vec<_> = read.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["80/tcp", "81/udp of 192.0.2.1"]);
+    }
+
+    #[test]
+    fn host_ports_that_cant_be_are_refused_by_value() {
+        let twice = vec![asked(80, "tcp", ""); 2];
+        let overlapping = vec![asked(80, "tcp", "192.0.2.1"), asked(80, "tcp", "")];
+        for (asked, words) in [
+            (vec![asked(0, "tcp", "")], "host_port 0 must be 1 to 65535"),
+            (vec![asked(65536, "tcp", "")], "host_port 65536"),
+            (vec![asked(80, "icmp", "")], "protocol \"icmp\" is not tcp, udp or sctp"),
+            (vec![asked(80, "tcp", "eth0")], "host_ip \"eth0\" is not an IP address"),
+            (vec![asked(80, "tcp", "127.0.0.1")], "host_ip 127.0.0.1 can't be reached"),
+            (twice, "mapped port 80/tcp is asked for twice"),
+            (overlapping, "80/tcp and 80/tcp of 192.0.2.1 are asked for at once"),
+            (vec![asked(80, "tcp", ""); 257], "257 mapped ports"),
+        ] {
+            let failure = port_mappings(asked).unwrap_err();
+            assert!(failure.message.contains(words), "{failure:?} does not tell {words:?}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Ports of this DPU that lead to pods: who may have them, and where each of them leads.
+
+use std::net::{IpAddr, SocketAddr};
+
+use offload_proto::{Failure, Reason};
+
+use super::{Entries, Registry};
+use crate::{
+    gateway::Redirection,
+    model::{AttachSpec, GatewayMode, Network, PortMapping, Protocol, Record, share_an_address},
+};
+
+/// The most that there may be, of all attachments together.
+const MOST: usize = 4096;
+
+/// Whether the attachment can have the mapped ports that it asks for.
+pub(super) fn check_mapped_ports(
+    spec: &AttachSpec,
+    network: &Network,
+    registry: &Registry,
+) -> Result<(), Failure> {
+    let Some(first) = spec.port_mappings.first() else { return Ok(()) };
+    check_network(first, network)?;
+    let held = registry.entries().iter().map(|entry| entry.record().port_mappings.len());
+    if held.sum::<usize>() + spec.port_mappings.len() > MOST {
+        let why = format!("this DPU has {MOST} mapped ports at most, and too few of them are left");
+        return Err(Failure::new(Reason::Overloaded, why));
+    }
+    let own = &registry.settings().own_ports;
+    for mapping in &spec.port_mappings {
+        check_family(mapping, network)?;
+        check_own(mapping, own)?;
+        check_free(mapping, registry.entries())?;
+    }
+    Ok(())
+}
+
+fn check_network(mapping: &PortMapping, network: &Network) -> Result<(), Failure> {
+    if network.gateway_mode == GatewayMode::Dpu {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::Unsupported,
+        format!(
+            "mapped port {mapping} is asked for in network {}, whose gateway is not this DPU: set \
+             gateway_mode = \"dpu\" in the network, or leave the port out",
+            network.name
+        ),
+    ))
+}
+
+fn check_family(mapping: &PortMapping, network: &Network) -> Result<(), Failure> {
+    let mut subnets = network.subnets.iter();
+    if subnets.any(|subnet| mapping.is_of_family_of(subnet.cidr.ip())) {
+        return Ok(());
+    }
+    let why = format!("mapped port {mapping} has no address of its family in {}", network.name);
+    Err(Failure::new(Reason::Unsupported, why))
+}
+
+/// The service's own ports stay its own, on the addresses that it listens on.
+fn check_own(mapping: &PortMapping, own: &[SocketAddr]) -> Result<(), Failure> {
+    let is_taken = |own: &&SocketAddr| {
+        (own.port(), Protocol::Tcp) == (mapping.host_port, mapping.protocol)
+            && !own.ip().is_loopback()
+            && share_an_address(mapping.host_ip, listens_on(own.ip()))
+    };
+    match own.iter().find(is_taken) {
+        None => Ok(()),
+        Some(own) => {
+            let why =
+                format!("mapped port {mapping} is this DPU's own: its service listens on {own}");
+            Err(Failure::new(Reason::PortInUse, why))
+        }
+    }
+}
+
+/// Who listens on all addresses of IPv6 mostly gets what comes by IPv4, too.
+fn listens_on(address: IpAddr) -> Option<IpAddr> {
+    (address != IpAddr::from([0_u16; 8])).then_some(address)
+}
+
+fn check_free(mapping: &PortMapping, entries: &Entries) -> Result<(), Failure> {
+    let holder = entries.iter().find_map(|entry| {
+        let mut held = entry.record().port_mappings.iter();
+        Some((entry, held.find(|held| held.collides_with(mapping))?))
+    });
+    match holder {
+        None => Ok(()),
+        Some((entry, held)) => {
+            let Record { id, key, .. } = &**entry.record();
+            let why = format!("mapped port {mapping} is taken: attachment {id} ({key}) has {held}");
+            Err(Failure::new(Reason::PortInUse, why))
+        }
+    }
+}
+
+/// Where the mapped ports of all that is held lead.
+pub(crate) fn redirections(entries: &Entries) -> Vec<Redirection> {
+    let held = entries.iter().filter(|entry| entry.is_held());
+    held.flat_map(|entry| redirections_of(entry.record())).collect()
+}
+
+/// Each port leads to the pod's first address of its family.
+fn redirections_of(record: &Record) -> Vec<Redirection> {
+    let first = |is_v4| {
+        let addresses = record.leases.iter().map(|lease| lease.address.ip());
+        addresses.into_iter().find(|address: &IpAddr| address.is_ipv4() == is_v4)
+    };
+    let targets = [first(true), first(false)];
+    let of_mapping = |mapping: &PortMapping| {
+        let mapping = *mapping;
+        targets.into_iter().flatten().filter(move |target| mapping.is_of_family_of(*target)).map(
+            move |target| Redirection {
+                network: record.network.name.clone(),
+                mapping,
+                target: SocketAddr::new(target, mapping.container_port),
+            },
+        )
+    };
+    record.port_mappings.iter().flat_map(of_mapping).collect()
+}

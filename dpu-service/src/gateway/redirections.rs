@@ -1,0 +1,147 @@
+//! The maps and rules by which ports of this DPU lead to pods: pure.
+//!
+//! Redirected is what comes by an uplink or from a gateway's network and is for one of the DPU's own
+//! addresses: whoever could name another address would take what others send there. Nothing that the DPU
+//! says itself is redirected.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::CStr,
+    net::{IpAddr, SocketAddr},
+};
+
+use netlink::{
+    Family,
+    nftables::{ProtocolPort, Rule, Set, Term},
+};
+
+use crate::model::PortMapping;
+
+/// Where a mapped port leads for one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirection {
+    /// The pod's network.
+    pub(crate) network: String,
+    /// The mapped port.
+    pub(crate) mapping: PortMapping,
+    /// The pod's address, and its port.
+    pub(crate) target: SocketAddr,
+}
+
+impl Redirection {
+    fn family(&self) -> Family {
+        if self.target.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    fn port(&self) -> ProtocolPort {
+        let PortMapping { protocol, host_port, .. } = self.mapping;
+        ProtocolPort { protocol: protocol.number(), port: host_port }
+    }
+
+    fn destination(&self) -> (IpAddr, ProtocolPort) {
+        let protocol = self.mapping.protocol.number();
+        (self.target.ip(), ProtocolPort { protocol, port: self.target.port() })
+    }
+}
+
+/// The names of what one family has.
+struct Names {
+    family: Family,
+    /// Ports of all addresses.
+    anywhere: &'static CStr,
+    /// Ports of one address each.
+    at: &'static CStr,
+    /// The pods' ports.
+    targets: &'static CStr,
+}
+
+const FAMILIES: [Names; 2] = [
+    Names { family: Family::V4, anywhere: c"ports-v4", at: c"ports-at-v4", targets: c"targets-v4" },
+    Names { family: Family::V6, anywhere: c"ports-v6", at: c"ports-at-v6", targets: c"targets-v6" },
+];
+
+/// The links by which packets come that may be redirected.
+pub(super) const ENTRANCES: &CStr = c"entrances";
+
+/// Each gateway's link, as the one by which a packet comes and goes.
+pub(super) const HAIRPINS: &CStr = c"hairpins";
+
+/// What the rules look things up in. No two of the redirections collide.
+pub(super) fn sets(redirections: &[Redirection]) -> Vec<Set> {
+    FAMILIES.iter().flat_map(|names| sets_of(names, redirections)).collect()
+}
+
+fn sets_of(names: &Names, redirections: &[Redirection]) -> [Set; 3] {
+    let own = || redirections.iter().filter(|one| one.family() == names.family);
+    let at = |one: &Redirection| Some(((one.mapping.one_address()?, one.port()), one.target));
+    let anywhere = own().filter(|one| one.mapping.one_address().is_none());
+    // Maps without order would make each table another one.
+    let anywhere: BTreeMap<_, _> = anywhere.map(|one| (one.port(), one.target)).collect();
+    let at: BTreeMap<_, _> = own().filter_map(at).collect();
+    let targets: BTreeSet<_> = own().map(Redirection::destination).collect();
+    [
+        Set::from_ports(names.anywhere, names.family, anywhere),
+        Set::from_ports_at(names.at, names.family, at),
+        Set::of_ports(names.targets, names.family, targets),
+    ]
+}
+
+/// For what comes in.
+pub(super) fn redirecting() -> Vec<Rule> {
+    let rule = |term| vec![Term::From(ENTRANCES), Term::ToOwnAddress, term];
+    let rules = |names: &Names| {
+        [
+            rule(Term::RedirectByPortAt(names.family, names.at)),
+            rule(Term::RedirectByPort(names.family, names.anywhere)),
+        ]
+    };
+    FAMILIES.iter().flat_map(rules).collect()
+}
+
+/// For what is forwarded: whoever may come in reaches the ports that were redirected to, be it another
+/// network's pod.
+pub(super) fn forwarding() -> Vec<Rule> {
+    let rule = |names: &Names| {
+        let target = Term::ToPort(names.family, names.targets);
+        vec![Term::From(ENTRANCES), Term::Redirected, target, Term::Accept]
+    };
+    FAMILIES.iter().map(rule).collect()
+}
+
+/// For what leaves by the link that it came by: the pod would answer its neighbour, or itself, without the
+/// DPU, which alone knows whom the other had asked.
+pub(super) fn returning() -> Vec<Rule> {
+    let rule = |names: &Names| {
+        let target = Term::ToPort(names.family, names.targets);
+        vec![Term::Between(HAIRPINS), Term::Redirected, target, Term::Masquerade]
+    };
+    FAMILIES.iter().map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Protocol;
+
+    fn redirection(host_port: u16, host_ip: Option<&str>, target: &str) -> Redirection {
+        let host_ip = host_ip.map(|ip| ip.parse().unwrap());
+        let protocol = Protocol::Tcp;
+        let mapping = PortMapping { host_port, protocol, host_ip, container_port: 80 };
+        Redirection { network: "blue".into(), mapping, target: target.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_order_of_attachments_does_not_make_another_table() {
+        let one = redirection(80, None, "10.1.0.2:80");
+        let other = redirection(81, Some("192.0.2.1"), "10.1.0.3:80");
+        assert_eq!(sets(&[one.clone(), other.clone()]), sets(&[other, one]));
+    }
+
+    #[test]
+    fn a_port_of_all_addresses_of_a_family_is_one_of_no_address() {
+        let any = redirection(80, Some("0.0.0.0"), "10.1.0.2:80");
+        assert_eq!(sets(&[any]), sets(&[redirection(80, None, "10.1.0.2:80")]));
+        let v6 = redirection(80, None, "[fd00::2]:80");
+        assert_ne!(sets(&[v6]), sets(&[redirection(80, None, "10.1.0.2:80")]));
+    }
+}

@@ -1,0 +1,133 @@
+//! Ports of this DPU that lead to pods.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A protocol above IP that has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    /// Its number in packets.
+    #[must_use]
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let all = [Self::Tcp, Self::Udp, Self::Sctp];
+        all.into_iter().find(|protocol| protocol.name().eq_ignore_ascii_case(text)).ok_or(())
+    }
+}
+
+/// A port of this DPU that leads to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PortMapping {
+    /// The port of the DPU. Not 0.
+    pub host_port: u16,
+    /// The protocol of both.
+    pub protocol: Protocol,
+    /// The address of the DPU; an unspecified one stands for all of its family. `None`: all of both.
+    pub host_ip: Option<IpAddr>,
+    /// The port of the pod. Not 0.
+    pub container_port: u16,
+}
+
+impl PortMapping {
+    /// Whether a packet could be for both.
+    #[must_use]
+    pub(crate) fn collides_with(&self, other: &Self) -> bool {
+        (self.host_port, self.protocol) == (other.host_port, other.protocol)
+            && share_an_address(self.host_ip, other.host_ip)
+    }
+
+    /// Whether it is of addresses of that one's family.
+    #[must_use]
+    pub(crate) fn is_of_family_of(&self, address: IpAddr) -> bool {
+        self.host_ip.is_none_or(|ip| ip.is_ipv4() == address.is_ipv4())
+    }
+
+    /// The one address that it is of. `None`: all, at least of a family.
+    #[must_use]
+    pub(crate) fn one_address(&self) -> Option<IpAddr> {
+        self.host_ip.filter(|ip| !ip.is_unspecified())
+    }
+}
+
+/// As people call it: by the DPU's side.
+impl fmt::Display for PortMapping {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.host_port, self.protocol.name())?;
+        self.host_ip.map_or(Ok(()), |ip| write!(out, " of {ip}"))
+    }
+}
+
+/// Whether two choices of addresses have one in common. `None`: all addresses.
+pub(crate) fn share_an_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return true };
+    one.is_ipv4() == other.is_ipv4()
+        && (one == other || one.is_unspecified() || other.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(host_port: u16, protocol: Protocol, host_ip: &str) -> PortMapping {
+        let host_ip = (!host_ip.is_empty()).then(|| host_ip.parse().unwrap());
+        PortMapping { host_port, protocol, host_ip, container_port: 80 }
+    }
+
+    #[test]
+    fn a_wildcard_collides_with_each_address_of_its_families() {
+        let tcp = |ip| mapping(80, Protocol::Tcp, ip);
+        for (one, other, collide) in [
+            ("", "", true),
+            ("", "192.0.2.1", true),
+            ("", "::", true),
+            ("0.0.0.0", "192.0.2.1", true),
+            ("::", "2001:db8::1", true),
+            ("0.0.0.0", "::", false),
+            ("0.0.0.0", "2001:db8::1", false),
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+        ] {
+            assert_eq!(tcp(one).collides_with(&tcp(other)), collide, "{one} and {other}");
+            assert_eq!(tcp(other).collides_with(&tcp(one)), collide, "{other} and {one}");
+        }
+    }
+
+    #[test]
+    fn other_ports_and_other_protocols_do_not_collide() {
+        let tcp = mapping(80, Protocol::Tcp, "");
+        assert!(!tcp.collides_with(&mapping(81, Protocol::Tcp, "")));
+        assert!(!tcp.collides_with(&mapping(80, Protocol::Udp, "")));
+    }
+}

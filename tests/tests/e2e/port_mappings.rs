@@ -1,0 +1,173 @@
+//! Ports of the DPU that lead to pods: from outside, from other pods and from the pod itself.
+
+use std::{
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    time::Duration,
+};
+
+use e2e::{Answer, Call, Lab, Netns, wait_for};
+use serde_json::{Value, json};
+
+use crate::gateway::{DPU_OUTSIDE, OUTSIDE, lab, nft, pod};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Long enough for a neighbour that has to be asked for a second time.
+const SHORTLY: Duration = Duration::from_secs(4);
+
+fn mapping(host_port: u16, protocol: &str) -> Value {
+    json!({"hostPort": host_port, "containerPort": 80, "protocol": protocol})
+}
+
+fn call(lab: &Lab, verb: &str, network: &str, pod: &Netns, mappings: &Value) -> Answer {
+    let mut configuration = lab.configuration(network);
+    configuration["runtimeConfig"] = json!({ "portMappings": mappings });
+    lab.execute(&Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0"))
+}
+
+/// A new pod with these ports of the DPU.
+fn mapped_pod(lab: &Lab, network: &str, mappings: &Value) -> Netns {
+    let pod = Netns::new("mapped");
+    let _ = call(lab, "ADD", network, &pod, mappings).result();
+    pod
+}
+
+fn within<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
+    netlink::Netns::open(&netns.path()).unwrap().run(work).unwrap()
+}
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    (address.parse::<IpAddr>().unwrap(), port).into()
+}
+
+/// As whom the server's port 80 sees the client that connects to `target`. `None`: it does not get there.
+fn seen_by_tcp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
+    let listener = within(server, || TcpListener::bind("[::]:80").unwrap());
+    let connection = within(client, || TcpStream::connect_timeout(&target, SHORTLY));
+    let _connection = connection.ok()?;
+    Some(listener.accept().unwrap().1.ip().to_canonical())
+}
+
+/// Likewise, and the client gets an answer.
+fn seen_by_udp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
+    let socket = |netns, address: &str| {
+        let socket = within(netns, || UdpSocket::bind(address).unwrap());
+        socket.set_read_timeout(Some(SHORTLY)).unwrap();
+        socket
+    };
+    let server = socket(server, "[::]:80");
+    let client = socket(client, if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" });
+    client.connect(target).unwrap();
+    client.send(b"question").unwrap();
+    let mut buffer = [0; 16];
+    let (_, seen) = server.recv_from(&mut buffer).ok()?;
+    server.send_to(b"answer", seen).unwrap();
+    client.recv(&mut buffer).ok()?;
+    Some(seen.ip().to_canonical())
+}
+
+/// By all protocols and families that are mapped.
+#[track_caller]
+fn assert_seen_as(client: &Netns, server: &Netns, expected: [&str; 2]) {
+    for (own, expected) in DPU_OUTSIDE.iter().zip(expected) {
+        let expected: Option<IpAddr> = Some(expected.parse().unwrap());
+        assert_eq!(seen_by_tcp(client, server, at(own, 8080)), expected, "TCP to {own}");
+        assert_eq!(seen_by_udp(client, server, at(own, 8080)), expected, "UDP to {own}");
+    }
+}
+
+#[test]
+fn mapped_ports_lead_to_the_pod_from_outside_from_pods_and_from_itself_until_it_goes() {
+    let (lab, outside) = lab();
+    let both = json!([mapping(8080, "TCP"), mapping(8080, "udp")]);
+    let server = mapped_pod(&lab, "blue", &both);
+    assert_seen_as(&outside, &server, OUTSIDE);
+    let gateway = ["10.1.0.1", "fd00:10:1::1"];
+    assert_seen_as(&server, &server, gateway);
+    let (neighbour, _) = pod(&lab, "blue");
+    assert_seen_as(&neighbour, &server, gateway);
+    // Its network does not reach that of the server otherwise.
+    let (green, [v4, v6]) = pod(&lab, "green");
+    assert_seen_as(&green, &server, [&v4, &v6]);
+    assert_eq!(seen_by_tcp(&outside, &server, at(DPU_OUTSIDE[0], 8081)), None);
+    lab.assert_invariants();
+
+    call(&lab, "DEL", "blue", &server, &both).nothing();
+    let table = nft(&lab.card.dpu, &["list", "table", "inet", "dpu-offload"]);
+    assert!(!table.contains("8080"), "{table}");
+    let _again = mapped_pod(&lab, "blue", &both);
+}
+
+#[test]
+fn a_mapped_port_of_one_address_is_none_of_another() {
+    let (lab, outside) = lab();
+    let one = json!([{
+        "hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": DPU_OUTSIDE[0],
+    }]);
+    let server = mapped_pod(&lab, "nated", &one);
+    let seen = |target: &str| seen_by_tcp(&outside, &server, at(target, 8080));
+    assert_eq!(seen(DPU_OUTSIDE[0]), Some(OUTSIDE[0].parse().unwrap()));
+    assert_eq!(seen(DPU_OUTSIDE[1]), None);
+    // Nobody gets what is for somebody else, whatever he asks for.
+    let stranger = json!([{
+        "hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": OUTSIDE[0],
+    }]);
+    let thief = mapped_pod(&lab, "blue", &stranger);
+    assert_eq!(seen_by_tcp(&server, &thief, at(OUTSIDE[0], 8081)), None);
+}
+
+#[test]
+fn sctp_is_mapped_as_the_others_are() {
+    let (lab, _outside) = lab();
+    let _server = mapped_pod(&lab, "blue", &json!([mapping(9000, "SCTP")]));
+    let shown = nft(&lab.card.dpu, &["list", "map", "inet", "dpu-offload", "ports-v4"]);
+    assert!(shown.contains("sctp . 9000 : 10.1.0."), "{shown}");
+    let shown = nft(&lab.card.dpu, &["list", "map", "inet", "dpu-offload", "ports-v6"]);
+    assert!(shown.contains("sctp . 9000 : fd00:10:1::"), "{shown}");
+}
+
+#[test]
+fn a_mapped_port_that_cant_be_had_is_refused_by_name() {
+    let (lab, _outside) = lab();
+    let holder = mapped_pod(&lab, "blue", &json!([mapping(8080, "tcp")]));
+    let other = Netns::new("other");
+    let refused = |network: &str, mappings: &Value, code, words: &[&str]| {
+        call(&lab, "ADD", network, &other, mappings).fails(code, words);
+    };
+    let taken = ["PORT_IN_USE", "8080/tcp", holder.name()];
+    refused("blue", &json!([mapping(8080, "tcp")]), 135, &taken);
+    let mut particular = mapping(8080, "tcp");
+    particular["hostIP"] = json!(DPU_OUTSIDE[0]);
+    refused("green", &json!([particular]), 135, &taken);
+    refused("blue", &json!([mapping(7443, "tcp")]), 135, &["7443", "this DPU's own"]);
+    refused("blue", &json!([mapping(0, "tcp")]), 7, &["hostPort 0"]);
+    refused("blue", &json!([mapping(1, "icmp")]), 7, &["icmp"]);
+    refused("blue", &json!([mapping(1, "tcp"), mapping(1, "TCP")]), 7, &["1/tcp twice"]);
+    let differing = call(&lab, "ADD", "blue", &holder, &json!([mapping(8081, "tcp")]));
+    differing.fails(110, &["other mapped ports"]);
+
+    call(&lab, "DEL", "blue", &holder, &json!([])).nothing();
+    let _ = call(&lab, "ADD", "blue", &other, &json!([mapping(8080, "tcp")])).result();
+    lab.assert_invariants();
+}
+
+#[test]
+fn mapped_ports_outlive_the_service_and_strangers() {
+    let (mut lab, outside) = lab();
+    let server = mapped_pod(&lab, "blue", &json!([mapping(8080, "tcp")]));
+    let target = at(DPU_OUTSIDE[0], 8080);
+    let is_mapped = || seen_by_tcp(&outside, &server, target).map(drop);
+    lab.service.crash();
+    assert_eq!(is_mapped(), Some(()));
+    nft(&lab.card.dpu, &["delete", "table", "inet", "dpu-offload"]);
+    lab.start_service();
+    lab.wait_until_good();
+    assert_eq!(is_mapped(), Some(()));
+    nft(&lab.card.dpu, &["flush", "ruleset"]);
+    wait_for("the mapped port after a flush", LIMIT, is_mapped);
+    nft(&lab.card.dpu, &["flush", "map", "inet", "dpu-offload", "ports-v4"]);
+    wait_for("the mapped port after its map was emptied", LIMIT, is_mapped);
+    lab.assert_invariants();
+    let other = Netns::new("other");
+    let taken = call(&lab, "ADD", "blue", &other, &json!([mapping(8080, "tcp")]));
+    taken.fails(135, &[server.name()]);
+}
