@@ -132,27 +132,25 @@ async fn establish(engine: &Engine, record: &Arc<Record>) -> Result<(), Failure>
     }
     let (written, programmed, mapped) =
         tokio::join!(write(engine, record), engine.ports.program(record), map(engine, record));
-    let established = match (written, programmed) {
-        (Ok(()), Ok(index)) => match mapped {
-            Ok(()) => {
-                note_programmed(engine, record, index);
-                return Ok(());
-            }
-            Err(failure) => {
-                engine.unprogram(record.vf).await;
-                Err(abandon(engine, record, failure, false).await)
-            }
-        },
-        (Ok(()), Err(error)) => Err(abandon_unprogrammed(engine, record, &error).await),
-        (Err(failure), _) => {
+    let failure = match (written, programmed, mapped) {
+        (Ok(()), Ok(index), Ok(())) => {
+            note_programmed(engine, record, index);
+            return Ok(());
+        }
+        (Ok(()), Ok(_), Err(failure)) => {
+            engine.unprogram(record.vf).await;
+            abandon(engine, record, failure, false).await
+        }
+        (Ok(()), Err(error), _) => abandon_unprogrammed(engine, record, &error).await,
+        (Err(failure), ..) => {
             // Unprogrammed first: once it is forgotten, another attach may get the VF.
             engine.unprogram(record.vf).await;
             engine.registry().forget(record.id, None, now());
-            Err(failure)
+            failure
         }
     };
     unmap(engine, record).await;
-    established
+    Err(failure)
 }
 
 /// Has the DPU's ports lead to its pod, if it has any.

@@ -138,14 +138,16 @@ pub(super) async fn give_back(
     }
     let (view, returned) = mark_releasing(engine, record.id, vf_returned)?;
     Milestone::ReleaseBegun.pass();
-    unmap(engine, record).await;
-    if returned {
-        free(engine, record).await?;
-    } else {
+    let release = async {
+        if returned {
+            return free(engine, record).await;
+        }
         let changes = Changes::default().put_attachment(&view.record);
-        unprogram_and_write(engine, record.vf, changes, Milestone::ReleaseParked).await?;
-    }
-    Ok(view)
+        unprogram_and_write(engine, record.vf, changes, Milestone::ReleaseParked).await
+    };
+    // Whoever gets its ports meanwhile puts them into force after this: rules are made of all that is held.
+    let ((), released) = tokio::join!(unmap(engine, record), release);
+    released.map(|()| view)
 }
 
 /// The attachment as it is then, and whether its VF is back and clean.

@@ -17,7 +17,7 @@ use super::{
     request::{Document, Prepared, ResultBase, prepare},
     version::{self, Version},
 };
-use crate::protocol::{self, Call, Reply, Silent};
+use crate::protocol::{self, Call, Reply, Request, Silent};
 
 /// What to do where the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
@@ -99,15 +99,29 @@ fn answer_prepared(
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, patience, request, base } = prepared;
+    let mapped = mapped_ports(&request);
     let reply = protocol::call(&socket, Call::new(patience, request))
         .map_err(|error| unreachable_agent(verb, &socket, &error))?;
     match reply {
+        Reply::Attached { attachment } if attachment.port_mappings.len() != mapped => {
+            Err(Failure::new(Reason::Unsupported, UNMAPPED).into())
+        }
         Reply::Attached { attachment } => {
             let ResultBase { previous, sandbox, dns } = base;
             Ok(Some(previous.with_attachment(&attachment, &sandbox, dns).render(version)))
         }
         Reply::Done => Ok(None),
         Reply::Failed { code, message, details } => Err(CniError { code, message, details }),
+    }
+}
+
+/// What an agent of before would leave out in silence. The runtime's DEL takes the rest back.
+const UNMAPPED: &str = "portMappings: the agent is of a version that maps no ports: upgrade it";
+
+fn mapped_ports(request: &Request) -> usize {
+    match request {
+        Request::Add(add) => add.port_mappings.len(),
+        _ => 0,
     }
 }
 

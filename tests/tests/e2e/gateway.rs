@@ -41,13 +41,18 @@ subnets = [{ cidr = "10.3.0.0/24", gateway = "10.3.0.1" }, { cidr = "fd00:10:3::
 pub(crate) const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 pub(crate) const DPU_OUTSIDE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings { networks: NETWORKS.into(), ..Settings::default() }
 }
 
 /// A lab whose DPU has the link `out`, with a host behind it that has routes to the subnets of `blue`.
 pub(crate) fn lab() -> (Lab, Netns) {
-    let lab = Lab::start(&settings());
+    lab_of(&settings())
+}
+
+/// Likewise, with other settings beside the networks.
+pub(crate) fn lab_of(settings: &Settings) -> (Lab, Netns) {
+    let lab = Lab::start(settings);
     let outside = Netns::new("outside");
     let dpu = &lab.card.dpu;
     dpu.ip(&[

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Answer, Call, Lab, Netns, wait_for};
+use e2e::{Answer, Call, Lab, Netns, Settings, Timeouts, wait_for};
 use serde_json::{Value, json};
 
-use crate::gateway::{DPU_OUTSIDE, OUTSIDE, lab, nft, pod};
+use crate::gateway::{DPU_OUTSIDE, OUTSIDE, lab, lab_of, nft, pod, settings};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Long enough for a neighbour that has to be asked for a second time.
@@ -95,6 +95,25 @@ fn mapped_ports_lead_to_the_pod_from_outside_from_pods_and_from_itself_until_it_
     let table = nft(&lab.card.dpu, &["list", "table", "inet", "dpu-offload"]);
     assert!(!table.contains("8080"), "{table}");
     let _again = mapped_pod(&lab, "blue", &both);
+}
+
+#[test]
+fn a_mapped_port_is_reached_from_the_host_by_its_host_port() {
+    let others = "reconcile_s = 1\n[[host_port]]\nnetwork = \"blue\"\n".to_owned();
+    let timeouts = Timeouts { others, ..Timeouts::default() };
+    let (lab, _outside) = lab_of(&Settings { timeouts, ..settings() });
+    let host = &lab.card.host;
+    wait_for("the host port", LIMIT, || host.pings("10.1.0.1").then_some(()));
+    for (network, seen) in [("blue", Some("10.1.0.1")), ("green", None)] {
+        let mappings = json!([mapping(8080, "tcp"), mapping(8080, "udp")]);
+        let server = mapped_pod(&lab, network, &mappings);
+        let target = at("10.1.0.1", 8080);
+        for found in [seen_by_tcp(host, &server, target), seen_by_udp(host, &server, target)] {
+            let found = found.expect("the pod is reached");
+            assert!(seen.is_none_or(|seen| found.to_string() == seen), "{found}");
+        }
+        call(&lab, "DEL", network, &server, &mappings).nothing();
+    }
 }
 
 #[test]

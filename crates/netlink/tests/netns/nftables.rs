@@ -130,12 +130,18 @@ fn redirections_are_shown_by_nft_as_they_were_meant() {
 }
 
 #[test]
-fn a_thousand_redirections_are_replaced_and_read_back_whole() {
+fn a_thousand_redirections_are_replaced_in_milliseconds_and_read_back_whole() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     let table = redirecting(&(30_000..31_000));
-    nftables.replace(&table).unwrap();
+    let least = least_time(&mut nftables, &table);
+    println!(
+        "a table of 4000 redirections, 1000 each by port and by address in two families, is replaced in {least:?}"
+    );
+    assert!(least < Duration::from_millis(500), "{least:?}");
+    let start = Instant::now();
     let before = nftables.contents(&table).unwrap();
+    println!("it is read in {:?}", start.elapsed());
     assert!(before.is_some());
     netns.run("nft add table inet other");
     assert_eq!(nftables.contents(&table).unwrap(), before);
@@ -213,6 +219,15 @@ async fn each_transaction_is_told_of() {
     assert_eq!(told.await.unwrap().unwrap(), NftablesEvent::Changed);
 }
 
+fn least_time(nftables: &mut Nftables, table: &Table) -> Duration {
+    let replaced = || {
+        let start = Instant::now();
+        nftables.replace(table).unwrap();
+        start.elapsed()
+    };
+    std::iter::repeat_with(replaced).take(10).min().unwrap()
+}
+
 /// As many as a DPU may have networks; a pod waits for none of it.
 #[test]
 fn a_table_of_a_thousand_links_is_replaced_in_milliseconds() {
@@ -220,12 +235,7 @@ fn a_table_of_a_thousand_links_is_replaced_in_milliseconds() {
     let mut nftables = nftables(&netns);
     let table = table(links(1000));
     nftables.replace(&table).unwrap();
-    let least = (0..10).map(|_| {
-        let start = Instant::now();
-        nftables.replace(&table).unwrap();
-        start.elapsed()
-    });
-    let least = least.min().unwrap();
+    let least = least_time(&mut nftables, &table);
     println!("a table of 1000 links and 1000 pairs is replaced in {least:?}");
     assert!(least < Duration::from_millis(500), "{least:?}");
 }
