@@ -150,6 +150,7 @@ fn request() -> AddRequest {
         mac: None,
         addresses: Vec::new(),
         bandwidth: Default::default(),
+        port_mappings: Vec::new(),
         device_info_file: None,
     }
 }
