@@ -69,7 +69,7 @@ impl ContainerCall {
     pub(super) fn configuration(&self, verb: Verb) -> Result<Value, Refusal> {
         let options = match verb {
             Verb::Add => self.checked_options()?,
-            _ => self.network.options().unwrap_or_default(),
+            _ => self.network.options_for_teardown(),
         };
         let runtime_config = match verb {
             Verb::Add => self.runtime_config()?,
@@ -232,10 +232,14 @@ mod tests {
     #[test]
     fn a_teardown_succeeds_whatever_became_of_the_network() {
         let call = call(&json!({
-            "/network/options": { "mtu": "1" },
+            "/network/options": { "mtu": "1", "agent_socket": "/run/other.sock" },
             "/port_mappings": [{ "container_port": 65535, "host_port": 80, "range": 9 }],
         }));
         assert!(call.configuration(Verb::Add).is_err());
-        assert_eq!(call.configuration(Verb::Del).unwrap()["runtimeConfig"], json!({}));
+        let del = call.configuration(Verb::Del).unwrap();
+        assert_eq!(
+            (&del["agentSocket"], &del["runtimeConfig"]),
+            (&json!("/run/other.sock"), &json!({}))
+        );
     }
 }

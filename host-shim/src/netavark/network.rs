@@ -44,6 +44,12 @@ impl Network {
         Ok(read)
     }
 
+    /// Likewise of a network that may have become anything: whom to ask is all that counts.
+    pub(super) fn options_for_teardown(&self) -> Options {
+        let agent_socket = self.options.iter().flatten().find(|(key, _)| *key == "agent_socket");
+        Options { network: None, agent_socket: agent_socket.map(|(_, path)| path.clone()) }
+    }
+
     /// What the DPU decides, and podman's user can't.
     fn check(&self) -> Result<(), Refusal> {
         let has_any =
