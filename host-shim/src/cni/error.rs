@@ -70,6 +70,11 @@ impl CniError {
     }
 }
 
+/// What is asked for is malformed.
+pub(super) fn invalid(message: String) -> CniError {
+    CniError::new(code::INVALID_CONFIGURATION, message)
+}
+
 /// What `details` says of a reason.
 #[must_use]
 pub fn details(reason: Reason) -> String {

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use offload_proto::v1::PortMapping;
 use serde::Deserialize;
 
-use super::{environment::quoted, error::CniError, wishes::invalid};
+use super::{
+    environment::quoted,
+    error::{CniError, invalid},
+};
 
 /// An entry, as CNI's conventions have it.
 #[derive(Default, Deserialize)]

@@ -16,7 +16,7 @@ use super::{
     annotations::{self, Annotation, Wish},
     config::Configuration,
     environment::{Environment, quoted, shown},
-    error::{CniError, code},
+    error::{CniError, code, invalid},
     foreign::unsupported,
     go_json::{self, GoJsonError, is_zero, named},
     port_mappings::port_mappings,
@@ -290,10 +290,6 @@ fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> 
             invalid(format!("{key} {} is malformed: {malformed}", shown(value)))
         }
     })
-}
-
-pub(super) fn invalid(message: String) -> CniError {
-    CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
 #[cfg(test)]
