@@ -11,7 +11,7 @@ use offload_proto::{Failure, Reason, capability};
 
 use super::{
     engine::{Engine, now},
-    networks::map_ports,
+    gateways::{map, unmap},
     registry::{Entry, Registry, tighter},
     releasing, stale,
 };
@@ -151,21 +151,6 @@ async fn establish(engine: &Engine, record: &Arc<Record>) -> Result<(), Failure>
     };
     unmap(engine, record).await;
     Err(failure)
-}
-
-/// Has the DPU's ports lead to its pod, if it has any.
-async fn map(engine: &Engine, record: &Record) -> Result<(), Failure> {
-    match record.port_mappings.is_empty() {
-        true => Ok(()),
-        false => map_ports(engine).await,
-    }
-}
-
-/// Once it is no longer held. What fails here the next pass over the gateways mends.
-pub(super) async fn unmap(engine: &Engine, record: &Record) {
-    if let Err(failure) = map(engine, record).await {
-        tracing::warn!(id = %record.id, %failure, "its mapped ports are closed later");
-    }
 }
 
 /// Writes the record to the journal.

@@ -11,8 +11,8 @@ use offload_proto::Failure;
 use vf_alloc::FunctionId;
 
 use super::{
-    attach::unmap,
     engine::{Engine, now},
+    gateways::unmap,
     registry::Entry,
     stale, unknown,
 };

@@ -13,7 +13,7 @@ use vf_alloc::FunctionId;
 use super::{
     detach::give_back,
     engine::{Engine, now},
-    networks::look_after_gateways,
+    gateways::look_after_gateways,
     ports::Survey,
     registry::Entry,
 };

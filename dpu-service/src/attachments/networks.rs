@@ -8,19 +8,16 @@
 
 use std::sync::Arc;
 
-use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
 
 use super::{
     engine::{Engine, now},
-    registry::redirections,
+    gateways::look_after_gateways,
     settings::Configuration,
     views::{Applied, NetworkView, Origin},
     welcome::tell_all_wanted_vfs,
 };
-use crate::{
-    events::EventKind, gateway::Wanted, model::Network, records::Changes, sessions::HostCommand,
-};
+use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
@@ -163,29 +160,6 @@ pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Optio
          network that, or the uplink more by `ip link set UPLINK mtu {}`",
         network.name, network.mtu, network.mtu
     ))
-}
-
-/// Makes this DPU the gateway of those networks that want it, and no longer of others.
-pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
-    let wanted = || wanted_of_gateways(engine);
-    for mended in engine.gateways().reconcile(wanted, is_thorough).await {
-        engine.events.record(EventKind::Repaired, "gateways", mended);
-    }
-}
-
-/// Has mapped ports lead where attachments want them, and nowhere else.
-pub(super) async fn map_ports(engine: &Engine) -> Result<(), Failure> {
-    let mapped = engine.gateways().redirect(|| wanted_of_gateways(engine)).await;
-    mapped.map_err(|refused| {
-        let why = format!("the mapped ports can't be mapped: {}", Chain(&refused));
-        Failure::new(Reason::ProgrammingFailed, why)
-    })
-}
-
-fn wanted_of_gateways(engine: &Engine) -> Wanted {
-    let registry = engine.registry();
-    let networks = registry.networks().iter().map(|entry| Arc::clone(entry.network())).collect();
-    Wanted { networks, redirections: redirections(registry.entries()) }
 }
 
 /// Deletes a network of the API that is not in force. The configuration file may have one of its
