@@ -125,10 +125,10 @@ impl Links {
     }
 }
 
-/// Whether this DPU forwards packets without gateways, too.
-pub(super) fn is_router() -> bool {
+/// The families in which this DPU forwards no packets but for its gateways.
+pub(super) fn unrouted_families() -> Vec<Family> {
     let forwards = |family| sysctl(family, "all", "forwarding").is_ok_and(|set| set == "1");
-    forwards(Family::V4) || forwards(Family::V6)
+    [Family::V4, Family::V6].into_iter().filter(|family| !forwards(*family)).collect()
 }
 
 fn open(socket: &mut Option<Rtnl>) -> Result<&mut Rtnl, Refused> {

@@ -296,8 +296,12 @@ impl Work {
     fn put_table(&mut self, plan: &Plan) -> Result<bool, Refused> {
         let name_of = |network: &str| self.programmer.gateway_name(network);
         let bridged = self.programmer.bridged_as();
-        let table =
-            plan.table(name_of, &self.settings.uplinks, bridged.as_deref(), links::is_router());
+        let table = plan.table(
+            name_of,
+            &self.settings.uplinks,
+            bridged.as_deref(),
+            &links::unrouted_families(),
+        );
         self.table.put(table)
     }
 

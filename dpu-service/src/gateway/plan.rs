@@ -7,7 +7,10 @@ use std::{
 };
 
 use ipnetwork::IpNetwork;
-use netlink::nftables::{Chain, Hook, LinkName, Set, Table, Term};
+use netlink::{
+    Family,
+    nftables::{Chain, Hook, LinkName, Set, Table, Term},
+};
 
 use super::{
     Wanted,
@@ -73,7 +76,7 @@ impl Plan {
         name_of: impl Fn(&str) -> Option<String>,
         uplinks: &[String],
         bridged: Option<&str>,
-        is_router: bool,
+        unrouted: &[Family],
     ) -> Table {
         let name = |network: &Arc<Network>| Some(LinkName::new(&name_of(&network.name)?));
         let names: BTreeMap<&str, LinkName> = self
@@ -98,7 +101,7 @@ impl Plan {
             Set::of_pairs(redirections::HAIRPINS, names.values().map(|name| (*name, *name))),
         ];
         sets.extend(redirections::sets(&self.redirections));
-        Table::new(TABLE, sets, chains(is_router))
+        Table::new(TABLE, sets, chains(unrouted))
     }
 
     /// Each network with itself, for a gateway leads from subnet to subnet, and with those that it names.
@@ -116,7 +119,7 @@ impl Plan {
 }
 
 /// What concerns no gateway passes all of them as if they were not there.
-fn chains(is_router: bool) -> Vec<Chain> {
+fn chains(unrouted: &[Family]) -> Vec<Chain> {
     let known = || vec![Term::OfKnownConnection, Term::Accept];
     let own = |protocol| vec![Term::From(c"gateways"), Term::Protocol(protocol), Term::Accept];
     // Pods meet their gateway, and nothing else of this DPU.
@@ -132,9 +135,9 @@ fn chains(is_router: bool) -> Vec<Chain> {
     ]);
     // Uplinks forward for the gateways' sake, and the kernel asks the incoming link alone: all the DPU's other
     // links were open to whoever is outside.
-    if !is_router {
-        forward.push(vec![Term::From(c"uplinks"), Term::Drop]);
-    }
+    let closed =
+        |family: &Family| vec![Term::From(c"uplinks"), Term::OfFamily(*family), Term::Drop];
+    forward.extend(unrouted.iter().map(closed));
     let mut leaving = redirections::returning();
     leaving.push(vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]);
     // The bridge may show the packet filter what passes it, pods' packets to the gateway among them. Were
@@ -214,11 +217,14 @@ mod tests {
     fn the_rules_know_links_that_are_not_there_and_uplinks_lead_to_no_other_link() {
         let plan = plan([network("blue", "nat = true")]);
         let name_of = |network: &str| Some(format!("gw-{network}"));
-        let table = |is_router| plan.table(name_of, &["out".into()], None, is_router);
-        assert_ne!(table(false), plan.table(|_| None, &["out".into()], None, false));
-        let rest = vec![Term::From(c"uplinks"), Term::Drop];
-        assert!(chains(false).iter().any(|chain| chain.rules.contains(&rest)));
-        assert_ne!(table(false), table(true));
+        let table = |unrouted| plan.table(name_of, &["out".into()], None, unrouted);
+        assert_ne!(table(&[]), plan.table(|_| None, &["out".into()], None, &[]));
+        let rest = |family| vec![Term::From(c"uplinks"), Term::OfFamily(family), Term::Drop];
+        let is_closed = |unrouted, family| {
+            chains(unrouted).iter().any(|chain| chain.rules.contains(&rest(family)))
+        };
+        assert!(is_closed(&[Family::V4], Family::V4) && !is_closed(&[Family::V4], Family::V6));
+        assert_ne!(table(&[]), table(&[Family::V6]));
     }
 
     #[test]

@@ -266,6 +266,7 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
         }
         Term::OfKnownConnection => of_known_connection(list),
         Term::FromElsewhere => from_elsewhere(list),
+        Term::OfFamily(family) => of_family(list, family),
         Term::Protocol(number) => {
             let list = load_meta(list, META_PROTOCOL, FIRST);
             compare(list, EQUAL, &[number])

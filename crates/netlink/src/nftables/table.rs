@@ -234,6 +234,8 @@ pub enum Term {
     OfKnownConnection,
     /// Packets to where it is from do not go out by the link that it came in by. Not after routing.
     FromElsewhere,
+    /// It is of that family.
+    OfFamily(Family),
     /// It is of that protocol above IP.
     Protocol(u8),
     /// It is for an address of this namespace.
