@@ -403,7 +403,7 @@ mod tests {
         let uplinks = "[gateway]\nuplinks = [\"p1\"]";
         assert_eq!(problems_of(&format!("{uplinks}\n{}", dpu("nat = true"))), [""; 0]);
         let both = "[fabric]\nuplinks = [\"p0\"]\n[gateway]\nuplinks = [\"p0\"]";
-        assert_problem(both, "\"p0\", which fabric.uplinks makes a port of the bridge");
+        assert_problem(both, "\"p0\", which is one of fabric.uplinks");
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
         assert_problem(&format!("{without}\n{}", dpu("")), "gateway_mode = \"dpu\" needs a fabric");
     }

@@ -249,7 +249,7 @@ impl Fabric for BridgeFabric {
         self.uplinks.mtu()
     }
 
-    fn bridged_as(&self) -> Option<String> {
+    fn ports_seen_as(&self) -> Option<String> {
         Some(self.bridge.name().to_owned())
     }
 

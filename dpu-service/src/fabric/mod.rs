@@ -111,7 +111,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
 
     /// As coming in by which link the kernel's packet filter sees packets that pass between ports, where
     /// it may see them at all. Does not ask the kernel.
-    fn bridged_as(&self) -> Option<String> {
+    fn ports_seen_as(&self) -> Option<String> {
         None
     }
 

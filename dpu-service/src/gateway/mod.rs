@@ -295,11 +295,11 @@ impl Work {
 
     fn put_table(&mut self, plan: &Plan) -> Result<bool, Refused> {
         let name_of = |network: &str| self.programmer.gateway_name(network);
-        let bridged = self.programmer.bridged_as();
+        let ports = self.programmer.ports_seen_as();
         let table = plan.table(
             name_of,
             &self.settings.uplinks,
-            bridged.as_deref(),
+            ports.as_deref(),
             &links::unrouted_families(),
         );
         self.table.put(table)

@@ -69,13 +69,13 @@ impl Plan {
     }
 
     /// The table. It has the name of each gateway's link, be the link there or not: one that it did not know
-    /// would be open to all. Packets that pass between the fabric's ports are seen as `bridged`, if they are
+    /// would be open to all. Packets that pass between the fabric's ports are seen as `ports`, if they are
     /// seen. A DPU that is a router besides forwards by its uplinks what it did before.
     pub(super) fn table(
         &self,
         name_of: impl Fn(&str) -> Option<String>,
         uplinks: &[String],
-        bridged: Option<&str>,
+        ports: Option<&str>,
         unrouted: &[Family],
     ) -> Table {
         let name = |network: &Arc<Network>| Some(LinkName::new(&name_of(&network.name)?));
@@ -86,10 +86,10 @@ impl Plan {
             .collect();
         let translated = self.networks.iter().filter(|network| network.nat);
         // One that is an uplink has packets of its own, whose connections are to be known.
-        let bridged = bridged.filter(|link| !uplinks.iter().any(|uplink| uplink == link));
+        let ports = ports.filter(|link| !uplinks.iter().any(|uplink| uplink == link));
         let uplinks: Vec<_> = uplinks.iter().map(|uplink| LinkName::new(uplink)).collect();
         let mut sets = vec![
-            Set::of_links(c"bridged", bridged.map(LinkName::new)),
+            Set::of_links(c"ports", ports.map(LinkName::new)),
             Set::of_links(c"gateways", names.values().copied()),
             Set::of_links(c"uplinks", uplinks.iter().copied()),
             Set::of_links(
@@ -140,11 +140,11 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
     forward.extend(unrouted.iter().map(closed));
     let mut leaving = redirections::returning();
     leaving.push(vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]);
-    // The bridge may show the packet filter what passes it, pods' packets to the gateway among them. Were
+    // The fabric may show the packet filter what passes it, pods' packets to the gateway among them. Were
     // their connections tracked there, before the gateway, it would be too late to translate them here.
     // A pod may write any source, and two networks may share a VLAN.
     let arriving = vec![
-        vec![Term::From(c"bridged"), Term::Untracked],
+        vec![Term::From(c"ports"), Term::Untracked],
         vec![Term::From(c"gateways"), Term::FromElsewhere, Term::Drop],
     ];
     vec![

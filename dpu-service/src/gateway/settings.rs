@@ -25,7 +25,7 @@ impl GatewaySettings {
             let why = if !is_interface_name(name) {
                 "which can't name an interface: use 1 to 15 visible characters without / : and %"
             } else if fabric.uplinks.contains(name) {
-                "which fabric.uplinks makes a port of the bridge: ports have no addresses; name a link \
+                "which is one of fabric.uplinks: those have no addresses; name a link \
                  that has"
             } else {
                 return None;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(settings(&["p1", "p2"]).check(&fabric), [""; 0]);
         let told = settings(&["p0", "a/b", "p1", "p1"]).check(&fabric);
         assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].contains("\"p0\", which fabric.uplinks makes a port"), "{told:?}");
+        assert!(told[0].contains("\"p0\", which is one of fabric.uplinks"), "{told:?}");
         assert!(told[1].contains("\"a/b\", which can't name an interface"), "{told:?}");
         assert!(told[2].contains("holds \"p1\" twice"), "{told:?}");
     }

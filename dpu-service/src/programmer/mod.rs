@@ -215,10 +215,10 @@ impl Programmer {
         self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu())
     }
 
-    /// As what the packet filter sees packets between ports: see [`Fabric::bridged_as`].
+    /// As what the packet filter sees packets between ports: see [`Fabric::ports_seen_as`].
     #[must_use]
-    pub fn bridged_as(&self) -> Option<String> {
-        self.drivers.as_ref().and_then(|drivers| drivers.fabric.bridged_as())
+    pub fn ports_seen_as(&self) -> Option<String> {
+        self.drivers.as_ref().and_then(|drivers| drivers.fabric.ports_seen_as())
     }
 
     /// Makes what all ports share. Does all that can be done, then tells the first thing that could

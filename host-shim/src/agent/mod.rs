@@ -9,9 +9,13 @@
 //! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //!
-//! Beside them `device_plugin` has the kubelet hand out VFs, if it is to: it hears what the DPU says of pools, and completes
-//! what the plugin asks for. Above them `run` builds the rooms and runs them, and `server` answers the plugin. Beside them lie the words that
-//! all use: `config`, `milestones`, `signals` (how a room wakes one above it without knowing it), `repairs`.
+//! Above them `run` builds the rooms and runs them, `server` answers the plugin on its `socket`, `scrape` answers who
+//! asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is to: it hears what the DPU says of pools,
+//! and completes what the plugin asks for.
+//!
+//! Below them lie the words that all use: `config`, with `host_port` and `out_of_range`; `caller`, who waits for the
+//! answer to a call (the plugin, or `upkeep` for a host port); `pending`, `clock`, `defect`, `milestones`, `repairs`, and
+//! `signals`, by which a room wakes one above it without knowing it.
 
 mod caller;
 mod clock;

@@ -44,7 +44,7 @@ impl PooledNetworks {
     ) -> Result<Vec<Lease>, Failure> {
         let mut leases = Vec::new();
         for &address in asked {
-            if self.rest_of(address, now).is_some_and(|rest| rest.is_of(spec)) {
+            if rest_of(&self.rests, address, now).is_some_and(|rest| rest.is_of(spec)) {
                 self.pools_with(address).for_each(|pool| pool.end_rest(address));
             }
             leases.push(self.request(network, id, address, now)?);
@@ -145,14 +145,8 @@ impl PooledNetworks {
 
     /// An address that nobody holds goes on resting.
     fn let_rest_on(&mut self, address: IpAddr, now: u64) {
-        let Some(until) = self.rest_of(address, now).map(|rest| rest.until) else { return };
+        let Some(until) = rest_of(&self.rests, address, now).map(|rest| rest.until) else { return };
         self.pools_with(address).for_each(|pool| pool.rest(address, until));
-    }
-
-    /// The rest of `address` that ends last, if it is not over.
-    fn rest_of(&self, address: IpAddr, now: u64) -> Option<&Cooling> {
-        let rests = self.rests.iter().filter(|rest| rest.address == address && rest.until > now);
-        rests.max_by_key(|rest| rest.until)
     }
 
     /// Whether the rest of any address is over.
@@ -178,6 +172,12 @@ impl PooledNetworks {
         self.rests = kept;
         over
     }
+}
+
+/// The rest of `address` that ends last, if it is not over.
+fn rest_of(rests: &[Cooling], address: IpAddr, now: u64) -> Option<&Cooling> {
+    let rests = rests.iter().filter(|rest| rest.address == address && rest.until > now);
+    rests.max_by_key(|rest| rest.until)
 }
 
 fn addresses(record: &Record) -> impl Iterator<Item = IpAddr> {
