@@ -1,7 +1,5 @@
 //! The kubelet's interfaces, as far as they are used. No part of `offload.v1`.
-
-/// Device plugins, v1beta1: generated from `kubelet/deviceplugin.proto`.
-#[allow(
+#![allow(
     missing_docs,
     unreachable_pub,
     unused_qualifications,
@@ -11,21 +9,13 @@
     clippy::restriction,
     reason = "generated code"
 )]
+
+/// Device plugins, v1beta1: generated from `kubelet/deviceplugin.proto`.
 pub mod deviceplugin {
     tonic::include_proto!("v1beta1");
 }
 
 /// Which devices pods have, v1: generated from `kubelet/podresources.proto`.
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unused_qualifications,
-    missing_debug_implementations,
-    clippy::all,
-    clippy::pedantic,
-    clippy::restriction,
-    reason = "generated code"
-)]
 pub mod podresources {
     tonic::include_proto!("v1");
 }
