@@ -24,7 +24,7 @@ use super::{
     device_plugin::DevicePlugin,
     scrape,
     socket::Socket,
-    verbs::{self, Doors},
+    verbs::{self, Destination, Doors},
 };
 use crate::{
     cni::error::{CniError, code},
@@ -188,7 +188,7 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
 /// Attaches the VF that the kubelet has chosen, if one does.
 async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
     let request = server.device_plugin.complete(request, caller.deadline()).await?;
-    verbs::attach(&server.doors, request, caller).await
+    verbs::attach(&server.doors, request, &Destination::Pod, caller).await
 }
 
 /// No runtime makes, takes or asks for a host port.

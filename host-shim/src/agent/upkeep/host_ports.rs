@@ -24,7 +24,7 @@ use crate::{
         defect::{defect, done_or_nothing, locked},
         dpu::Standing,
         host_port::HostPort,
-        verbs::{Doors, Renewal, attach_to_host, for_host, release},
+        verbs::{self, Destination, Doors, Renewal, release},
         vfs::{Phase, Record, VfAbroad, Vfs},
     },
     protocol::{AddRequest, Bandwidth, END_OF_ANSWER},
@@ -137,8 +137,8 @@ impl HostPorts {
             while matches!(ours.read(&mut heard).await, Ok(1)) && heard != [END_OF_ANSWER] {}
         };
         let attach = async move {
-            let (request, routes) = (request_for(port), port.routes.clone());
-            attach_to_host(&self.doors, request, routes, &Arc::new(caller)).await
+            let (request, caller) = (request_for(port), Arc::new(caller));
+            verbs::attach(&self.doors, request, &destination_of(port), &caller).await
         };
         let (attached, ()) = tokio::join!(attach, hear);
         attached
@@ -227,8 +227,12 @@ fn is_of(record: &Record, port: &HostPort) -> bool {
 }
 
 fn is_as_wanted(record: &Record, port: &HostPort) -> bool {
-    let wanted = for_host(record.attachment.clone(), &port.routes);
+    let wanted = destination_of(port).adapt(record.attachment.clone());
     record.phase == Phase::Live && is_of(record, port) && record.attachment.routes == wanted.routes
+}
+
+fn destination_of(port: &HostPort) -> Destination {
+    Destination::Host { routes: port.routes.clone() }
 }
 
 fn request_for(port: &HostPort) -> AddRequest {

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{IpNetwork, NetnsId};
+use netlink::NetnsId;
 use offload_proto::{Failure, Reason, v1};
 use tokio::time::sleep;
 
@@ -45,36 +45,14 @@ use crate::{
 /// How often the DPU is asked again that gives an earlier attachment of the key back.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Serves an ADD, and answers it. Repeating it gives the same attachment.
+/// Serves an ADD, and answers it. Repeating it gives the same attachment. To the host's own
+/// namespace it goes whatever namespace the request names.
 ///
 /// # Errors
 /// Why the pod has no interface. Then nothing of it is left: neither here nor on the DPU,
 /// except that a DPU which can't be reached any more is told later. If the caller has gone and
 /// another waits with the same ADD, the rest is left to that.
 pub(in crate::agent) async fn attach(
-    doors: &Doors,
-    request: AddRequest,
-    caller: &Arc<Caller>,
-) -> Result<(), Failure> {
-    attach_at(doors, request, &Destination::Pod, caller).await
-}
-
-/// Likewise in the host's own namespace, whatever namespace the request names, with routes to these
-/// destinations and no others: those of the network are for pods, and one of them is mostly the default
-/// route, which the host has already.
-///
-/// # Errors
-/// Likewise.
-pub(in crate::agent) async fn attach_to_host(
-    doors: &Doors,
-    request: AddRequest,
-    routes: Vec<IpNetwork>,
-    caller: &Arc<Caller>,
-) -> Result<(), Failure> {
-    attach_at(doors, request, &Destination::Host { routes }, caller).await
-}
-
-async fn attach_at(
     doors: &Doors,
     request: AddRequest,
     destination: &Destination,

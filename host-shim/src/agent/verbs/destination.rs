@@ -6,28 +6,26 @@ use netlink::IpNetwork;
 use offload_proto::v1;
 
 /// Where an interface is wanted.
-pub(super) enum Destination {
+pub(in crate::agent) enum Destination {
     /// In a pod's namespace.
     Pod,
-    /// In the host's own, with routes to these destinations.
+    /// In the host's own, with routes to these destinations and no others: those of the network are for pods,
+    /// and one of them is mostly the default route, which the host has already.
     Host { routes: Vec<IpNetwork> },
 }
 
 impl Destination {
     /// The DPU's attachment as it is there.
-    pub(super) fn adapt(&self, attachment: v1::Attachment) -> v1::Attachment {
+    pub(in crate::agent) fn adapt(&self, attachment: v1::Attachment) -> v1::Attachment {
         match self {
             Self::Pod => attachment,
-            Self::Host { routes } => for_host(attachment, routes),
+            Self::Host { routes } => with_own_routes(attachment, routes),
         }
     }
 }
 
-/// An attachment as it is in the host's namespace: with the host's own routes, rules and resolver.
-pub(in crate::agent) fn for_host(
-    attachment: v1::Attachment,
-    destinations: &[IpNetwork],
-) -> v1::Attachment {
+/// An attachment as it is in the host's namespace: the host has its own rules and resolver, too.
+fn with_own_routes(attachment: v1::Attachment, destinations: &[IpNetwork]) -> v1::Attachment {
     let routes = destinations.iter().map(|to| v1::Route {
         destination: to.to_string(),
         gateway: gateway_for(&attachment, to).unwrap_or_default(),
@@ -61,7 +59,8 @@ mod tests {
             ..v1::Attachment::default()
         };
         let destinations = ["198.51.100.0/24", "2001:db8::/32"].map(|to| to.parse().unwrap());
-        let routes = for_host(attachment, &destinations).routes.into_iter();
+        let routes =
+            Destination::Host { routes: destinations.into() }.adapt(attachment).routes.into_iter();
         let routes: Vec<_> = routes.map(|route| (route.destination, route.gateway)).collect();
         let wanted = [("198.51.100.0/24", "10.0.0.1"), ("2001:db8::/32", "")];
         assert_eq!(routes, wanted.map(|(to, by)| (to.to_owned(), by.to_owned())));

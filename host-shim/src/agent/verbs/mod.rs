@@ -17,9 +17,9 @@ mod gc;
 mod release;
 mod status;
 
-pub(super) use attach::{attach, attach_to_host, take_back_unanswered};
+pub(super) use attach::{attach, take_back_unanswered};
 pub(super) use check::check;
-pub(super) use destination::for_host;
+pub(super) use destination::Destination;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;
 pub(super) use gc::gc;
