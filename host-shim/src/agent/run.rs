@@ -244,7 +244,7 @@ async fn run_keepers(agent: &Agent, path: &Path, monitor: LinkMonitor) -> AgentE
         never = dpu.keep_session(|said| agent.upkeep.act_on(said)) => match never {},
         never = keeper.keep_agreement() => match never {},
         never = agent.upkeep.host_ports().keep() => match never {},
-        never = dpu.keep_inventory() => match never {},
+        never = dpu.reports().keep_inventory() => match never {},
         never = agent.device_plugin.keep() => match never {},
         never = feed_watchdog(|| keeper.is_healthy(Instant::now())) => match never {},
     }

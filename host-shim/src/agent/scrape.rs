@@ -60,7 +60,7 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
     let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
     page.gauges("agent_records", "Records of attachments, by phase", series);
-    let spooled = releasing + dpu.undelivered_keys().len() as u64;
+    let spooled = releasing + dpu.calls().undelivered_keys().len() as u64;
     let help = "Releases that the DPU has not confirmed yet";
     page.gauge("agent_spooled_releases", help, spooled);
     let help = "Attachments whose pods have lost their VF";
@@ -70,7 +70,7 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
 fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
     let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
-    for vf in dpu.told_pfs().iter().flat_map(|pf| &pf.vfs) {
+    for vf in dpu.reports().told_pfs().iter().flat_map(|pf| &pf.vfs) {
         let is_held = vfs.records().by_device(&vf.device.as_str().into()).is_some();
         let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };
         *numbers.entry(state).or_default() += 1;
@@ -106,8 +106,8 @@ mod tests {
     async fn vfs_are_counted_while_the_dpu_is_to_be_told_of_them_again() {
         let (doors, _folder) = doors();
         let vf = VirtualFunction { condition: VfCondition::Clean.into(), ..Default::default() };
-        doors.dpu.know(vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }]);
-        doors.dpu.inventory_wanted();
+        doors.dpu.reports().know(vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }]);
+        doors.dpu.reports().inventory_wanted();
         let page = page(&config(), &doors.vfs, &doors.dpu, &calls()).text().unwrap();
         assert!(page.contains(r#"agent_vfs{state="clean"} 1"#), "{page}");
     }

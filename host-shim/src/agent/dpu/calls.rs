@@ -8,8 +8,8 @@ use std::{
 use offload_proto::{
     Failure, Reason,
     v1::{
-        AttachRequest, Attachment, AttachmentKey, Bandwidth, CheckRequest, CollectRequest,
-        DetachRequest, StatusRequest,
+        AttachRequest, Attachment, AttachmentKey, AwaitPortRequest, Bandwidth, CheckRequest,
+        CollectRequest, DetachRequest, StatusRequest,
     },
 };
 use tonic::{Request, Status};
@@ -17,28 +17,52 @@ use tonic::{Request, Status};
 use super::{
     established::Established,
     failure::{failure_of, is_answer},
-    room::Dpu,
+    reports::Reports,
+    session::Session,
+    undelivered::Undelivered,
 };
 use crate::{
-    agent::clock::nanoseconds_since_boot,
+    agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
     protocol::{AddRequest, GcRequest, Key},
     vf_source::identity_of,
 };
 
-impl Dpu {
+/// How long the DPU's answer may be on its way besides.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+/// Calls to the DPU, and what is to be given back of those whose answers never came.
+#[derive(Debug)]
+pub(in crate::agent) struct Calls {
+    timeouts: Timeouts,
+    vfs: Arc<Vfs>,
+    session: Arc<Session>,
+    reports: Arc<Reports>,
+    undelivered: Undelivered,
+}
+
+impl Calls {
+    pub(super) fn new(
+        timeouts: Timeouts,
+        vfs: Arc<Vfs>,
+        session: Arc<Session>,
+        reports: Arc<Reports>,
+    ) -> Self {
+        Self { timeouts, vfs, session, reports, undelivered: Undelivered::default() }
+    }
+
     /// Asks for an attachment until `deadline`, on another session when the first breaks in between.
     ///
     /// # Errors
     /// The DPU's refusal, or why it can't be reached; then nothing of the attachment is left, or
     /// the next session's hello takes it back.
-    pub(in crate::agent) async fn call_attach(
+    pub(in crate::agent) async fn attach(
         &self,
         request: &AddRequest,
         mut session: Arc<Established>,
         deadline: Instant,
     ) -> Result<Attachment, Failure> {
-        let deadline = deadline.min(Instant::now() + self.config.timeouts.attach());
-        let patience = self.config.timeouts.reconnect();
+        let deadline = deadline.min(Instant::now() + self.timeouts.attach());
+        let patience = self.timeouts.reconnect();
         loop {
             let message = timed(attach_request(request, &session.id), deadline);
             let mut client = session.client();
@@ -83,30 +107,23 @@ impl Dpu {
             return;
         }
         let request = disowning(key);
-        let limit = self.config.timeouts.reconnect();
-        if let Err(failure) = self.call_detach_within(limit, request.clone()).await {
+        let limit = self.timeouts.reconnect();
+        if let Err(failure) = self.detach_within(limit, request.clone()).await {
             self.detach_later(request, &failure);
         }
-        self.inventory_wanted();
+        self.reports.inventory_wanted();
     }
 
     /// Gives an attachment back.
     ///
     /// # Errors
     /// The DPU's refusal, or why it can't be reached.
-    pub(in crate::agent) async fn call_detach(
-        &self,
-        request: DetachRequest,
-    ) -> Result<(), Failure> {
-        self.call_detach_within(self.config.timeouts.detach(), request).await
+    pub(in crate::agent) async fn detach(&self, request: DetachRequest) -> Result<(), Failure> {
+        self.detach_within(self.timeouts.detach(), request).await
     }
 
-    async fn call_detach_within(
-        &self,
-        limit: Duration,
-        request: DetachRequest,
-    ) -> Result<(), Failure> {
-        let session = self.session.current(self.config.timeouts.reconnect()).await?;
+    async fn detach_within(&self, limit: Duration, request: DetachRequest) -> Result<(), Failure> {
+        let session = self.session.current(self.timeouts.reconnect()).await?;
         let deadline = Instant::now() + limit;
         match session.detach(request, deadline).await {
             Ok(()) => Ok(()),
@@ -121,9 +138,9 @@ impl Dpu {
     ///
     /// # Errors
     /// What differs, or why the DPU can't be reached.
-    pub(in crate::agent) async fn call_check(&self, key: &Key, id: &str) -> Result<(), Failure> {
-        let session = self.session.current(self.config.timeouts.reconnect()).await?;
-        let deadline = Instant::now() + self.config.timeouts.detach();
+    pub(in crate::agent) async fn check(&self, key: &Key, id: &str) -> Result<(), Failure> {
+        let session = self.session.current(self.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.timeouts.detach();
         let request = CheckRequest { key: Some(key.clone().into()), attachment_id: id.to_owned() };
         let checked =
             session.bounded(deadline, session.client().check(timed(request, deadline))).await;
@@ -134,13 +151,13 @@ impl Dpu {
     ///
     /// # Errors
     /// The DPU's refusal, or why it can't be reached.
-    pub(in crate::agent) async fn call_collect(
+    pub(in crate::agent) async fn collect(
         &self,
         request: &GcRequest,
         valid: Vec<Key>,
     ) -> Result<Vec<Attachment>, Failure> {
-        let session = self.session.current(self.config.timeouts.reconnect()).await?;
-        let deadline = Instant::now() + self.config.timeouts.detach();
+        let session = self.session.current(self.timeouts.reconnect()).await?;
+        let deadline = Instant::now() + self.timeouts.detach();
         let request = CollectRequest {
             network: request.network.clone(),
             valid: valid.into_iter().map(Into::into).collect(),
@@ -154,7 +171,7 @@ impl Dpu {
     ///
     /// # Errors
     /// Why the DPU can't be asked.
-    pub(in crate::agent) async fn call_status(
+    pub(in crate::agent) async fn status(
         &self,
         session: &Arc<Established>,
         deadline: Instant,
@@ -166,7 +183,40 @@ impl Dpu {
     }
 }
 
-impl Dpu {
+impl Calls {
+    /// Waits for the port of an attachment whose VF is up, and no longer than for a carrier: before it
+    /// forwards, the pod's first frames would be lost. Where the DPU has said that the port does not
+    /// follow the VF, there is nothing to wait for. A port that does not forward is the fabric's matter,
+    /// like a carrier that does not come.
+    pub(in crate::agent) async fn await_port(&self, attachment: &Attachment) {
+        if !attachment.port_follows_vf {
+            return;
+        }
+        let limit = self.timeouts.carrier();
+        match self.ask_for_port(&attachment.id, limit).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(attachment = attachment.id, "its port does not forward yet");
+            }
+            Err(failure) => {
+                let attachment = &attachment.id;
+                tracing::warn!(attachment, %failure, "whether its port forwards is not known");
+            }
+        }
+    }
+
+    async fn ask_for_port(&self, id: &str, limit: Duration) -> Result<bool, Failure> {
+        let session = self.session.current(Duration::ZERO).await?;
+        let deadline = Instant::now() + limit + ON_ITS_WAY;
+        let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let request = AwaitPortRequest { attachment_id: id.to_owned(), limit_ms };
+        let call = session.client();
+        let answer = { call }.await_port(timed(request, deadline)).await;
+        answer.map(|answer| answer.into_inner().forwards).map_err(|status| failure_of(&status))
+    }
+}
+
+impl Calls {
     /// Makes a call later that has failed now, unless the DPU can't even make sense of it: of such an
     /// attachment it has nothing.
     pub(in crate::agent) fn detach_later(&self, request: DetachRequest, failure: &Failure) {
@@ -180,20 +230,25 @@ impl Dpu {
     }
 
     /// Gives back what could not be given back before, as far as the DPU answers.
-    pub(in crate::agent) async fn deliver_detaches(self: &Arc<Self>) {
+    pub(in crate::agent) async fn deliver_detaches(&self) {
         for key in self.undelivered.keys() {
             let _key = self.vfs.keys().lock(&key).await;
             let Some(request) = self.undelivered.get(&key) else { continue };
             // The same attach was tried again, and has a record now.
             if self.vfs.records().by_key(&key).is_none() {
-                if let Err(failure) = self.call_detach(request).await {
+                if let Err(failure) = self.detach(request).await {
                     tracing::info!(%key, "still not given back: {failure}");
                     return;
                 }
-                self.inventory_wanted();
+                self.reports.inventory_wanted();
             }
             self.undelivered.forget(&key);
         }
+    }
+
+    /// The keys of what the DPU is still to be told.
+    pub(in crate::agent) fn undelivered_keys(&self) -> Vec<Key> {
+        self.undelivered.keys()
     }
 
     /// Leaves what the DPU may have of a key to an ADD that waits for the key's lock, and goes on with it.
@@ -281,7 +336,6 @@ fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
 mod tests {
     use super::*;
     use crate::agent::{
-        defect::locked,
         dpu::tests::dpu,
         vfs::{record, tests::keep},
     };
@@ -290,10 +344,9 @@ mod tests {
     async fn who_gives_a_call_up_does_not_claim_that_the_vf_is_home() {
         let (dpu, _folder) = dpu();
         let key = record("a", "c").key();
-        dpu.disown(&key).await;
-        assert!(!dpu.undelivered.get(&key).unwrap().vf_returned);
-        let is_wanted_again = locked(&dpu.sent_inventory).is_wanted_again;
-        assert!(is_wanted_again, "the inventory is told again");
+        dpu.calls().disown(&key).await;
+        assert!(!dpu.calls().undelivered.get(&key).unwrap().vf_returned);
+        assert!(dpu.reports().is_wanted_again(), "the inventory is told again");
     }
 
     #[tokio::test]
@@ -301,8 +354,8 @@ mod tests {
         let (dpu, _folder) = dpu();
         let key = record("a", "c").attachment.key;
         let failure = Failure::new(Reason::InvalidRequest, "the container's id is too long");
-        dpu.detach_later(detach_request(key, String::new(), false), &failure);
-        assert!(dpu.undelivered.keys().is_empty());
+        dpu.calls().detach_later(detach_request(key, String::new(), false), &failure);
+        assert!(dpu.calls().undelivered.keys().is_empty());
     }
 
     #[tokio::test]
@@ -312,12 +365,12 @@ mod tests {
             key: record("a", container).attachment.key,
             ..Default::default()
         };
-        dpu.undelivered.note(undelivered("alone"));
-        dpu.deliver_detaches().await;
-        assert_eq!(dpu.undelivered.keys().len(), 1);
-        keep(dpu.vfs.records(), record("a", "alone"));
-        dpu.deliver_detaches().await;
-        assert!(dpu.undelivered.keys().is_empty());
+        dpu.calls().undelivered.note(undelivered("alone"));
+        dpu.calls().deliver_detaches().await;
+        assert_eq!(dpu.calls().undelivered.keys().len(), 1);
+        keep(dpu.calls().vfs.records(), record("a", "alone"));
+        dpu.calls().deliver_detaches().await;
+        assert!(dpu.calls().undelivered.keys().is_empty());
     }
 
     #[test]

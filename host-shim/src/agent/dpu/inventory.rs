@@ -1,143 +1,22 @@
-//! What the host tells its DPU that it has.
+//! What the host has: its VFs, and which attachments it keeps.
 
 use std::{
     collections::{BTreeMap, HashSet},
-    convert::Infallible,
     sync::Arc,
-    time::Duration,
 };
 
 use netlink::Link;
-use offload_proto::{
-    Failure, capability,
-    v1::{
-        Hello, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
-        host_message,
-    },
-};
+use offload_proto::v1::{LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction};
 use sriov::Handover;
-use tokio::time::timeout;
 use vf_alloc::{Device, PfId};
 
-use super::{room::Dpu, session::protocol_versions};
 use crate::{
-    agent::{
-        defect::locked,
-        milestones::Milestone,
-        vfs::{Cards, Host, HostLinks, Phase, Record, Vfs},
-    },
-    protocol::Key,
+    agent::vfs::{Cards, Host, HostLinks, Phase, Record, Vfs},
     vf_source::{self, VfIdentity, Whereabouts},
 };
 
-/// Links change in swarms, and with every attach: the inventory is listed when none did for so long,
-/// for that is in the way of the next attach.
-const CALM: Duration = Duration::from_millis(100);
-/// How long changes are gathered at most.
-const GATHER: Duration = Duration::from_secs(1);
-
-impl Dpu {
-    /// The first message of a session. What is under way is listed before what is recorded, so that
-    /// an attach in between is in one of the lists at least.
-    ///
-    /// # Errors
-    /// When the host's links can't be listed.
-    pub(in crate::agent) async fn hello(self: &Arc<Self>) -> Result<Hello, Failure> {
-        // What is in its pod by now is listed as such. Cleared before the listing: what comes into its pod after
-        // it is told once this session has begun.
-        locked(&self.untold).clear();
-        let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
-        let (as_of_ns, present) = self.proven_links().await?;
-        let vfs = Arc::clone(&self.vfs);
-        let list = move || {
-            let records = vfs.records().all();
-            let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let pfs = functions_of(&vfs, &at_home, &present, &records);
-            let inventory = Inventory { pfs, as_of_ns };
-            let live = live(vfs.host(), &at_home, &records);
-            // Between the ADD that began it and the one that goes on with it no call is under way.
-            let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
-            let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
-            (inventory, live, attaching, uses_by_host(&at_home, &present, &records))
-        };
-        let (inventory, live, attaching, uses) = self.vfs.host().look(list).await?;
-        pending.extend(attaching);
-        log_uses(&uses);
-        locked(&self.sent_inventory).pfs.clone_from(&inventory.pfs);
-        Ok(Hello {
-            protocol: Some(protocol_versions()),
-            agent_version: env!("CARGO_PKG_VERSION").into(),
-            boot_id: self.boot_id.clone(),
-            capabilities: capability::ALL.iter().map(ToString::to_string).collect(),
-            inventory: Some(inventory),
-            live,
-            pending: pending.into_iter().map(Into::into).collect(),
-            renewed_session_id: String::new(),
-        })
-    }
-
-    /// Sends the inventory, unless the DPU has it.
-    ///
-    /// # Errors
-    /// When the host's links can't be listed.
-    async fn send_inventory(self: &Arc<Self>) -> Result<(), Failure> {
-        // Taken before the listing and put back if nothing was sent: who wants it meanwhile wants a later one.
-        let is_wanted_again = locked(&self.sent_inventory).begin();
-        let has_it = self.tell_inventory(is_wanted_again).await;
-        locked(&self.sent_inventory).is_wanted_again |=
-            is_wanted_again && !matches!(has_it, Ok(true));
-        has_it.map(drop)
-    }
-
-    /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
-    async fn tell_inventory(self: &Arc<Self>, is_wanted_again: bool) -> Result<bool, Failure> {
-        let (as_of_ns, present) = self.proven_links().await?;
-        let vfs = Arc::clone(&self.vfs);
-        let list = move || {
-            let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let records = vfs.records().all();
-            let pfs = functions_of(&vfs, &at_home, &present, &records);
-            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present, &records))
-        };
-        let (inventory, uses) = self.vfs.host().look(list).await?;
-        let mut sent = locked(&self.sent_inventory);
-        if sent.pfs == inventory.pfs && !is_wanted_again {
-            return Ok(true);
-        }
-        if !self.session.send(host_message::Message::Inventory(inventory.clone())) {
-            return Ok(false);
-        }
-        Milestone::InventorySent.pass();
-        log_uses(&uses);
-        sent.pfs = inventory.pfs;
-        Ok(true)
-    }
-
-    async fn proven_links(&self) -> Result<(u64, HostLinks), Failure> {
-        let proven = self.vfs.cleanliness().proven_links().await?;
-        if proven.is_any_refuted {
-            // The next pass begins to make it anew.
-            self.vfs.signals().ask_for_pass();
-        }
-        Ok((proven.as_of_ns, proven.present))
-    }
-
-    /// Sends the inventory whenever it changed, for ever.
-    pub(in crate::agent) async fn keep_inventory(self: &Arc<Self>) -> Infallible {
-        let signals = self.vfs.signals();
-        loop {
-            signals.changed_inventory().await;
-            let calm = async { while timeout(CALM, signals.changed_inventory()).await.is_ok() {} };
-            let _ = timeout(GATHER, calm).await;
-            if let Err(failure) = self.send_inventory().await {
-                tracing::warn!("the VFs can't be listed: {failure}");
-            }
-        }
-    }
-}
-
 /// All VFs, by PF.
-fn functions_of(
+pub(super) fn functions_of(
     vfs: &Vfs,
     at_home: &[(VfIdentity, &Link)],
     present: &HostLinks,
@@ -209,7 +88,7 @@ fn physical_functions(
 }
 
 /// The VFs that the host uses itself, by device, and what for. Its host ports are no such.
-fn uses_by_host(
+pub(super) fn uses_by_host(
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
     records: &[Arc<Record>],
@@ -222,7 +101,7 @@ fn uses_by_host(
     unrecorded.filter_map(|at_home| used(&at_home)).collect()
 }
 
-fn log_uses(uses: &[(Device, String)]) {
+pub(super) fn log_uses(uses: &[(Device, String)]) {
     for (vf, used) in uses {
         tracing::info!(vf = vf.as_str(), "not offered, for the host uses it itself: {used}");
     }
@@ -245,7 +124,7 @@ fn physical_function(
 }
 
 /// The attachments that are being kept, and whether their VFs are in their pods.
-fn live(
+pub(super) fn live(
     host: &Host,
     present: &[(VfIdentity, &Link)],
     records: &[Arc<Record>],
@@ -266,10 +145,7 @@ mod tests {
     use offload_proto::v1;
 
     use super::*;
-    use crate::{
-        agent::{dpu::tests::dpu, vfs::record},
-        vf_source::VirtualCard,
-    };
+    use crate::{agent::vfs::record, vf_source::VirtualCard};
 
     fn link(name: &str, alias: &str) -> Link {
         let mut link = Link::default();
@@ -316,15 +192,6 @@ mod tests {
             ]
         );
         assert_eq!(pfs[1].device, "d001:00:00.0");
-    }
-
-    #[tokio::test]
-    async fn an_inventory_that_nobody_hears_is_wanted_still() {
-        let (dpu, _folder) = dpu();
-        dpu.inventory_wanted();
-        dpu.send_inventory().await.unwrap();
-        let is_wanted_again = locked(&dpu.sent_inventory).is_wanted_again;
-        assert!(is_wanted_again, "there is no session yet");
     }
 
     #[test]

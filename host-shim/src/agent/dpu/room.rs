@@ -1,77 +1,36 @@
 //! One DPU, and what it is still to be told.
 
-use std::{
-    collections::HashSet,
-    convert::Infallible,
-    mem,
-    sync::{Arc, Mutex},
-};
-
-use offload_proto::v1::{self, PhysicalFunction, host_message};
+use std::{convert::Infallible, sync::Arc};
 
 use super::{
+    calls::Calls,
+    reports::Reports,
     session::{FromDpu, Session},
-    undelivered::Undelivered,
     welcomed::Welcomed,
 };
-use crate::{
-    agent::{
-        config::Config,
-        defect::locked,
-        pending::{Entered, Pending},
-        vfs::{Record, Vfs},
-    },
-    protocol::Key,
-};
+use crate::agent::{config::Config, signals::Signals, vfs::Vfs};
 
 /// The DPU that this host's VFs belong to.
 #[derive(Debug)]
 pub(in crate::agent) struct Dpu {
-    pub(super) config: Arc<Config>,
-    pub(super) boot_id: String,
-    pub(super) vfs: Arc<Vfs>,
-    pub(super) session: Session,
+    config: Arc<Config>,
+    signals: Arc<Signals>,
     /// That the DPU has welcomed this host since its boot.
     welcomed: Welcomed,
-    /// The keys of attaches that the DPU was asked for and nobody was answered.
-    pub(super) pending: Pending,
-    /// What calls whose answers never came may have left on the DPU.
-    pub(super) undelivered: Undelivered,
-    /// The attachments that came into their pods while nobody could be told, by id.
-    pub(super) untold: Mutex<HashSet<String>>,
-    pub(super) sent_inventory: Mutex<SentInventory>,
-}
-
-/// What the DPU was told last.
-#[derive(Debug, Default)]
-pub(super) struct SentInventory {
-    pub pfs: Vec<PhysicalFunction>,
-    /// It is to be told once more, even if nothing changed.
-    pub is_wanted_again: bool,
-}
-
-impl SentInventory {
-    /// Whether it is wanted again. Whoever wants it from here on wants one that is listed later.
-    pub(super) fn begin(&mut self) -> bool {
-        mem::take(&mut self.is_wanted_again)
-    }
+    session: Arc<Session>,
+    reports: Arc<Reports>,
+    calls: Calls,
 }
 
 impl Dpu {
     /// Nobody has spoken with it yet.
     pub(in crate::agent) fn new(config: Arc<Config>, boot_id: String, vfs: Arc<Vfs>) -> Self {
         let welcomed = Welcomed::new(&config.state_dir, &boot_id);
-        Self {
-            config,
-            boot_id,
-            vfs,
-            session: Session::new(welcomed.is_noted()),
-            welcomed,
-            pending: Pending::default(),
-            undelivered: Undelivered::default(),
-            untold: Mutex::default(),
-            sent_inventory: Mutex::default(),
-        }
+        let session = Arc::new(Session::new(welcomed.is_noted()));
+        let signals = Arc::clone(vfs.signals());
+        let reports = Arc::new(Reports::new(Arc::clone(&vfs), boot_id, Arc::clone(&session)));
+        let calls = Calls::new(config.timeouts, vfs, Arc::clone(&session), Arc::clone(&reports));
+        Self { config, signals, welcomed, session, reports, calls }
     }
 
     /// How it stands with the DPU.
@@ -79,12 +38,19 @@ impl Dpu {
         &self.session
     }
 
+    /// What the DPU is told unasked.
+    pub(in crate::agent) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// What the DPU is asked.
+    pub(in crate::agent) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
     /// Keeps a session, for ever. `heard` is told what the DPU says, once what waits for it is delivered.
-    pub(in crate::agent) async fn keep_session(
-        self: &Arc<Self>,
-        heard: impl Fn(FromDpu),
-    ) -> Infallible {
-        let hello = async || self.hello().await;
+    pub(in crate::agent) async fn keep_session(&self, heard: impl Fn(FromDpu)) -> Infallible {
+        let hello = async || self.reports.hello().await;
         let heard = |said: FromDpu| {
             if matches!(said, FromDpu::Welcome) {
                 self.session_began();
@@ -95,53 +61,10 @@ impl Dpu {
     }
 
     /// What waits for the DPU is delivered, as far as that needs no answer.
-    pub(super) fn session_began(&self) {
+    fn session_began(&self) {
         self.welcomed.note();
-        self.tell_untold();
-        self.vfs.signals().inventory_changed();
-    }
-
-    /// Says that the DPU is asked for an attachment and nobody was answered, until the answer is dropped:
-    /// every hello lists it, so that the DPU does not take it for one that this host has forgotten.
-    pub(in crate::agent) fn enter_pending(&self, key: &Key) -> Entered {
-        self.pending.enter(key)
-    }
-
-    /// The keys of attaches that the DPU was asked for and nobody was answered.
-    pub(in crate::agent) fn pending_keys(&self) -> Vec<Key> {
-        self.pending.keys()
-    }
-
-    /// The keys of calls of Detach that the DPU is still to be told.
-    pub(in crate::agent) fn undelivered_keys(&self) -> Vec<Key> {
-        self.undelivered.keys()
-    }
-
-    /// What the DPU was told last that the host has.
-    pub(in crate::agent) fn told_pfs(&self) -> Vec<PhysicalFunction> {
-        locked(&self.sent_inventory).pfs.clone()
-    }
-
-    /// Sends the inventory soon, even as it was: the DPU waits for it to learn of a VF.
-    pub(in crate::agent) fn inventory_wanted(&self) {
-        locked(&self.sent_inventory).is_wanted_again = true;
-        self.vfs.signals().inventory_changed();
-    }
-
-    /// Tells the DPU that the pod has its VF.
-    pub(in crate::agent) fn tell_attached(&self, record: &Record) {
-        let attached = v1::Attached { attachment_id: record.id().to_owned() };
-        if !self.session.send(host_message::Message::Attached(attached)) {
-            locked(&self.untold).insert(record.id().to_owned());
-        }
-    }
-
-    /// Tells the DPU what it could not be told before its present session.
-    fn tell_untold(&self) {
-        let untold = mem::take(&mut *locked(&self.untold));
-        for record in untold.iter().filter_map(|id| self.vfs.records().by_id(id)) {
-            self.tell_attached(&record);
-        }
+        self.reports.tell_untold();
+        self.signals.inventory_changed();
     }
 }
 
@@ -150,10 +73,7 @@ pub(in crate::agent) mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::agent::vfs::{
-        record,
-        tests::{keep, vfs},
-    };
+    use crate::agent::vfs::tests::vfs;
 
     const CONFIGURATION: &str = "
         netns_folders = []
@@ -168,18 +88,6 @@ pub(in crate::agent) mod tests {
         reconnect_ms = 0
     ";
 
-    impl Dpu {
-        /// How many attachments it could not be told of yet.
-        pub(in crate::agent) fn untold(&self) -> usize {
-            locked(&self.untold).len()
-        }
-
-        /// Has it know of these PFs.
-        pub(in crate::agent) fn know(&self, pfs: Vec<PhysicalFunction>) {
-            locked(&self.sent_inventory).pfs = pfs;
-        }
-    }
-
     /// A configuration of a DPU that nobody can reach.
     pub(in crate::agent) fn config() -> Arc<Config> {
         Arc::new(bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap())
@@ -189,16 +97,5 @@ pub(in crate::agent) mod tests {
     pub(in crate::agent) fn dpu() -> (Arc<Dpu>, TempDir) {
         let (vfs, folder) = vfs();
         (Arc::new(Dpu::new(config(), "boot".into(), vfs)), folder)
-    }
-
-    #[tokio::test]
-    async fn what_nobody_hears_is_remembered() {
-        let (dpu, _folder) = dpu();
-        let record = record("a", "c");
-        keep(dpu.vfs.records(), record.clone());
-        dpu.tell_attached(&record);
-        assert!(locked(&dpu.untold).contains("a"));
-        dpu.tell_untold();
-        assert!(locked(&dpu.untold).contains("a"), "there is no session yet");
     }
 }

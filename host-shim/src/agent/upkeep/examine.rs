@@ -148,7 +148,7 @@ impl Examiner {
         obstacles.extend(self.vfs().renewer().await_all().await);
         obstacles.extend(self.repair_pods().await);
         self.host_ports.compare().await;
-        self.doors.dpu.inventory_wanted();
+        self.doors.dpu.reports().inventory_wanted();
         obstacles
     }
 
@@ -162,7 +162,7 @@ impl Examiner {
                 continue;
             }
             let Ok(Some(what)) = self.difference_of(&record).await else { continue };
-            let port = self.doors.dpu.await_port(&record.attachment);
+            let port = self.doors.dpu.calls().await_port(&record.attachment);
             match self.vfs().intake().move_in(&record, port).await {
                 Ok(_) => self.vfs().repairs().note(record.id(), what),
                 Err(failure) => drop(obstacles.insert(record.id().to_owned(), failure.message)),

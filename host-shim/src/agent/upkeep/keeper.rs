@@ -136,7 +136,7 @@ impl Keeper {
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from
     /// getting there.
     async fn put_back(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
-        let port = self.doors.dpu.await_port(&record.attachment);
+        let port = self.doors.dpu.calls().await_port(&record.attachment);
         self.vfs().put_back(record, port).await?;
         self.tell_put_back(record);
         Ok(())
@@ -147,7 +147,7 @@ impl Keeper {
     fn tell_put_back(&self, record: &Record) {
         if record.netns.living().is_some() {
             self.vfs().repairs().note(record.id(), "its VF is in its pod again".into());
-            self.doors.dpu.tell_attached(record);
+            self.doors.dpu.reports().tell_attached(record);
         }
     }
 
@@ -186,7 +186,7 @@ impl Keeper {
         self.reconcile_all().await;
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
-        self.doors.dpu.deliver_detaches().await;
+        self.doors.dpu.calls().deliver_detaches().await;
         *locked(&self.last_pass) = Instant::now();
         obstacles
     }
@@ -341,9 +341,9 @@ pub(super) mod tests {
             ..record("a", "c")
         };
         keeper.tell_put_back(&record(own.inode + 1));
-        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.untold()), (0, 0));
+        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.reports().untold()), (0, 0));
         keeper.tell_put_back(&record(own.inode));
-        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.untold()), (1, 1));
+        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.reports().untold()), (1, 1));
     }
 
     #[tokio::test]

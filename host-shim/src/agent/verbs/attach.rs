@@ -6,7 +6,7 @@
 //!
 //! The order of what becomes known, and to whom:
 //!
-//! 1. that the DPU is asked, to every hello from here on ([`Dpu::enter_pending`](super::super::dpu::Dpu));
+//! 1. that the DPU is asked, to every hello from here on ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
 //! 2. the attachment, to the DPU: it journals it, and answers;
 //! 3. the record in phase *attaching*, to the disk: before the VF is touched;
 //! 4. the VF, to the pod;
@@ -86,7 +86,7 @@ async fn attach_alone(
     // From now on until it is recorded that the pod keeps it, a hello lists it as under way. Not
     // before there is a session to ask: the DPU would wait for an ADD that it is never asked for.
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
-    let pending = doors.dpu.enter_pending(&key);
+    let pending = doors.dpu.reports().enter_pending(&key);
     let asked = Instant::now();
     let attachment = ask_patiently(doors, &request, session, caller).await?;
     let attachment = destination.adapt(attachment);
@@ -181,12 +181,12 @@ async fn ask_for(
         // An answer that is there counts, also if its caller ended at that moment: what the DPU has made
         // is known then, and given back as such.
         biased;
-        answer = doors.dpu.call_attach(request, session, caller.deadline()) => return answer,
+        answer = doors.dpu.calls().attach(request, session, caller.deadline()) => return answer,
         failure = caller.hangup() => failure,
     };
     match doors.vfs.keys().is_add_waiting(&request.key) {
-        true => doors.dpu.leave_to_repeat(disowning(&request.key)),
-        false => doors.dpu.disown(&request.key).await,
+        true => doors.dpu.calls().leave_to_repeat(disowning(&request.key)),
+        false => doors.dpu.calls().disown(&request.key).await,
     }
     Err(failure)
 }
@@ -202,7 +202,7 @@ async fn take_in(
 ) -> Result<TakenIn, Failure> {
     settle_earlier_holder(doors, &attachment).await;
     let key = request.key.clone();
-    let port = doors.dpu.await_port(&attachment);
+    let port = doors.dpu.calls().await_port(&attachment);
     let intake = doors.vfs.intake();
     let is_awaited = {
         let caller = Arc::clone(caller);
@@ -253,12 +253,12 @@ async fn give_back_unused(
     }
     let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
     if is_repeated {
-        return doors.dpu.leave_to_repeat(request);
+        return doors.dpu.calls().leave_to_repeat(request);
     }
-    if let Err(failure) = doors.dpu.call_detach(request.clone()).await {
-        doors.dpu.detach_later(request, &failure);
+    if let Err(failure) = doors.dpu.calls().detach(request.clone()).await {
+        doors.dpu.calls().detach_later(request, &failure);
     }
-    doors.dpu.inventory_wanted();
+    doors.dpu.reports().inventory_wanted();
 }
 
 /// Records that the pod keeps its VF, and answers.
@@ -273,7 +273,7 @@ async fn confirm(doors: &Doors, record: &Arc<Record>, caller: &Caller) -> Result
         doors.vfs.intake().keep(record).await?;
         Milestone::AttachKept.pass();
     }
-    doors.dpu.tell_attached(record);
+    doors.dpu.reports().tell_attached(record);
     let attachment = Box::new(record.attachment.clone());
     let answered = match caller.answer(&Reply::Attached { attachment }).await {
         // The kernel takes an answer for a caller that is just being killed. One that was answered by an
@@ -381,6 +381,6 @@ mod tests {
         timeout(limit, change).await.expect("the change waits for ever").unwrap();
         let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
         assert_eq!(taken.err().unwrap().reason, Reason::VfNotFree);
-        assert_eq!(doors.dpu.undelivered_keys(), [record("new", "waiting").key()]);
+        assert_eq!(doors.dpu.calls().undelivered_keys(), [record("new", "waiting").key()]);
     }
 }

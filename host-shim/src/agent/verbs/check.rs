@@ -20,7 +20,7 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
     })?;
     compare_promise(&request, &record)?;
     inspect(doors, &record).await?;
-    doors.dpu.call_check(&request.key, record.id()).await
+    doors.dpu.calls().check(&request.key, record.id()).await
 }
 
 async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {

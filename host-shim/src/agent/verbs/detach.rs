@@ -30,9 +30,9 @@ async fn detach_unrecorded(doors: &Doors, request: &DelRequest) {
     });
     Milestone::DetachUnrecorded.pass();
     let detach = detach_request(Some(request.key.clone().into()), String::new(), fetched);
-    match doors.dpu.call_detach(detach.clone()).await {
-        Ok(()) => doors.dpu.inventory_wanted(),
-        Err(failure) => doors.dpu.detach_later(detach, &failure),
+    match doors.dpu.calls().detach(detach.clone()).await {
+        Ok(()) => doors.dpu.reports().inventory_wanted(),
+        Err(failure) => doors.dpu.calls().detach_later(detach, &failure),
     }
 }
 
@@ -46,6 +46,6 @@ mod tests {
         let (doors, _folder) = doors();
         let key = record("a", "c").key();
         detach(&doors, DelRequest { key: key.clone(), netns: String::new() }).await;
-        assert_eq!(doors.dpu.undelivered_keys(), [key]);
+        assert_eq!(doors.dpu.calls().undelivered_keys(), [key]);
     }
 }

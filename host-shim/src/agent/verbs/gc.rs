@@ -33,7 +33,7 @@ pub(in crate::agent) async fn gc(doors: &Doors, request: GcRequest) -> Result<()
         }
     }
     let kept = kept(doors, &request, valid);
-    let released = match doors.dpu.call_collect(&request, kept).await {
+    let released = match doors.dpu.calls().collect(&request, kept).await {
         // The DPU has no such network, hence no attachments of it.
         Err(failure) if failure.reason == Reason::NetworkUnknown => return Ok(()),
         released => released?,
@@ -48,7 +48,7 @@ pub(in crate::agent) async fn gc(doors: &Doors, request: GcRequest) -> Result<()
 /// which may be of the same network, and those that were made since or are under way. What is
 /// under way is listed before what is recorded, so that an attach in between is in one of both.
 fn kept(doors: &Doors, request: &GcRequest, valid: HashSet<Key>) -> Vec<Key> {
-    let pending = doors.dpu.pending_keys();
+    let pending = doors.dpu.reports().pending_keys();
     let records = doors.vfs.records().all().into_iter();
     let others = records
         .filter(|record| {
@@ -75,10 +75,10 @@ async fn finish_released(doors: &Doors, attachment: v1::Attachment) {
         return release_stale(doors, &record).await;
     }
     let detach = detach_request(attachment.key, attachment.id, false);
-    if let Err(failure) = doors.dpu.call_detach(detach).await {
+    if let Err(failure) = doors.dpu.calls().detach(detach).await {
         tracing::info!("a collected attachment is settled later: {failure}");
     }
-    doors.dpu.inventory_wanted();
+    doors.dpu.reports().inventory_wanted();
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
         let releasing = Record { phase: Phase::Releasing, ..record("b", "stale") };
         keep(doors.vfs.records(), record("a", "recorded"));
         keep(doors.vfs.records(), releasing);
-        let _pending = doors.dpu.enter_pending(&record("c", "under-way").key());
+        let _pending = doors.dpu.reports().enter_pending(&record("c", "under-way").key());
         let request =
             GcRequest { configuration: "blue".into(), network: "blue".into(), valid: Vec::new() };
         let mut kept = kept(&doors, &request, HashSet::new());

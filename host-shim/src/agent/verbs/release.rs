@@ -44,7 +44,7 @@ pub(in crate::agent) async fn release(
 async fn tell_released(doors: &Doors, record: &Record, is_returned: bool) {
     let key = record.attachment.key.clone();
     let detach = detach_request(key, record.id().to_owned(), is_returned);
-    match doors.dpu.call_detach(detach).await {
+    match doors.dpu.calls().detach(detach).await {
         Ok(()) if is_returned => {
             Milestone::ReleaseTold.pass();
             doors.vfs.homecoming().forget(record);
@@ -120,8 +120,8 @@ pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release)
 
 async fn answer_unknown(doors: &Doors, wanted: Release) {
     let detach = detach_request(wanted.key, wanted.attachment_id, false);
-    if let Err(failure) = doors.dpu.call_detach(detach).await {
+    if let Err(failure) = doors.dpu.calls().detach(detach).await {
         tracing::info!("a release of the DPU is settled later: {failure}");
     }
-    doors.dpu.inventory_wanted();
+    doors.dpu.reports().inventory_wanted();
 }

@@ -21,7 +21,7 @@ pub(in crate::agent) async fn trouble(doors: &Doors) -> Option<Failure> {
             return (!was_up || since.elapsed() >= grace).then_some(failure);
         }
     };
-    match doors.dpu.call_status(&session, Instant::now() + PATIENCE).await {
+    match doors.dpu.calls().status(&session, Instant::now() + PATIENCE).await {
         Ok(problems) if problems.is_empty() => None,
         Ok(problems) => Some(Failure::new(Reason::Draining, problems.join("; "))),
         // The session itself finds out whether the DPU is gone, and since when.
