@@ -12,6 +12,9 @@ use std::{
 use super::{IMAGE, Runtime, control_group, cri::Cri, image, last_of, shown, write_conflist};
 use crate::{Lab, Netns, Program, run, wait_for};
 
+/// What people are told to write into its configuration.
+const PAGE: &str = include_str!("../../../docs/runtimes/containerd.md");
+
 /// How long it may take to come up.
 const START: Duration = Duration::from_secs(60);
 
@@ -171,7 +174,7 @@ snapshotter = "native"
 runtime_type = "io.containerd.runc.v2"
 pod_annotations = ["*"]
 "#,
-        network = shown("[plugins.\"io.containerd.grpc.v1.cri\".cni]", conflists),
+        network = shown(PAGE, "[plugins.\"io.containerd.grpc.v1.cri\".cni]", conflists),
         root = folder.join("root"),
         state = folder.join("state"),
         socket = socket(folder),

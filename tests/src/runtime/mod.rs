@@ -21,9 +21,6 @@ const IMAGE: &str = "localhost/pod:1";
 /// The configuration that we ship.
 const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
 
-/// What people are told to write into the runtimes' configurations.
-const PAGE: &str = include_str!("../../../docs/RUNTIMES.md");
-
 /// What runs pods. All of it works on several threads at once.
 pub trait Runtime: Sync {
     /// Runs a pod of that name and returns its id, or what the runtime complains of.
@@ -86,11 +83,12 @@ fn write_conflist(lab: &Lab) -> PathBuf {
     folder
 }
 
-/// The configuration with that section as the page shows it, with another folder of CNI configurations.
-fn shown(section: &str, conflists: &Path) -> String {
-    let blocks = PAGE.split("```").skip(1).step_by(2);
+/// The configuration with that section as a runtime's page shows it, with another folder of CNI
+/// configurations.
+fn shown(page: &str, section: &str, conflists: &Path) -> String {
+    let blocks = page.split("```").skip(1).step_by(2);
     let mut of_section = blocks.filter(|block| block.contains(section));
-    let block = of_section.next().unwrap_or_else(|| panic!("docs/RUNTIMES.md lacks {section}"));
+    let block = of_section.next().unwrap_or_else(|| panic!("no block of the page has {section}"));
     block.replace("/etc/cni/net.d", conflists.to_str().unwrap())
 }
 

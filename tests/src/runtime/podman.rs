@@ -22,6 +22,9 @@ use nix::{
 use super::{IMAGE, Runtime, control_group, image, last_of, shown, write_conflist};
 use crate::{Lab, Netns, run};
 
+/// What people are told to write into its configuration.
+const PAGE: &str = include_str!("../../../docs/runtimes/podman-4.md");
+
 /// podman has no daemon: each call is a process.
 #[derive(Debug)]
 pub struct Podman {
@@ -185,7 +188,7 @@ volume_path = {volumes:?}
 [containers]
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
 "#,
-        network = shown("[network]", conflists),
+        network = shown(PAGE, "[network]", conflists),
         static_dir = folder.join("static"),
         volumes = folder.join("volumes"),
     )

@@ -21,7 +21,8 @@ fn read(path: &str) -> String {
 
 /// The user documents, README included.
 fn documents() -> Vec<PathBuf> {
-    let folder = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/runtimes"].map(|name| fs::read_dir(root().join(name)).unwrap());
+    let folder = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
     let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name));
     let is_document = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "md");
     folder.filter(is_document).chain(top).collect()
