@@ -7,6 +7,7 @@ pub mod agent;
 pub mod cni;
 #[cfg(test)]
 mod fuzz;
+pub mod install;
 pub mod mover;
 pub mod netavark;
 pub mod protocol;

@@ -1,16 +1,34 @@
 //! Files that are replaced at once and whole.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{self, Write},
-    path::Path,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
 };
 
 /// Puts a file with this content in the place of the one at `path`, if any, and waits for the disk.
 /// Whatever happens meanwhile, the file has either its old content or the new one.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
+    put(path, content, None)
+}
+
+/// Does it likewise, with a file of that mode.
+pub(crate) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    put(path, content, Some(mode))
+}
+
+/// Where the new content is before it takes the file's place. Whoever is killed meanwhile leaves it.
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+fn put(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
+    let new = unfinished(path);
     let mut file = File::create(&new)?;
+    if let Some(mode) = mode {
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&new, path)?;

@@ -37,6 +37,7 @@ use super::{
     },
 };
 use crate::{
+    install::Task,
     mover::{ARRIVAL_STEPS, Announcer, INWARD_STEPS, OUTWARD_STEPS},
     vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
@@ -46,8 +47,11 @@ const LAST_WORK: Duration = Duration::from_secs(20);
 
 /// The agent: keeps the connection to the DPU and moves VFs in and out of pods.
 #[derive(Debug, clap::Parser)]
-#[command(name = "host-shim-agent", version)]
+#[command(name = "host-shim-agent", version, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    /// What is wanted of the program instead of the agent.
+    #[command(subcommand)]
+    pub task: Option<Task>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
     config: PathBuf,

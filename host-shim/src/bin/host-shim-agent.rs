@@ -2,16 +2,38 @@
 
 use std::process::ExitCode;
 
-use bootstrap::{Chain, complain, misconfigured};
+use bootstrap::{Chain, complain, misconfigured, print};
 use clap::Parser;
-use host_shim::agent;
+use host_shim::{
+    agent,
+    install::{self, Task},
+};
 
 const NAME: &str = "host-shim-agent";
 
 fn main() -> ExitCode {
-    match agent::run(&agent::Arguments::parse()) {
+    let arguments = agent::Arguments::parse();
+    if let Some(task) = &arguments.task {
+        return perform(task);
+    }
+    match agent::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_of_configuration() => misconfigured(NAME, &Chain(&error)),
+        Err(error) => {
+            complain(NAME, &Chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Installs or uninstalls the plugin.
+fn perform(task: &Task) -> ExitCode {
+    match install::run(task) {
+        Ok(told) => {
+            // Nobody is left to be told if the stream is closed.
+            let _ = print(&told);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             complain(NAME, &Chain(&error));
             ExitCode::FAILURE

@@ -33,6 +33,8 @@ pub struct Configuration {
     pub network: Option<String>,
     /// The agent's socket.
     pub agent_socket: Option<String>,
+    /// For how long calls look for an agent that is away.
+    pub agent_return_seconds: Option<u64>,
     /// A VF that the kubelet's device plugin chose, as Multus passes it.
     #[serde(rename = "deviceID")]
     pub device_id: Option<String>,

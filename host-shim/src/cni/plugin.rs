@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::FileTypeExt,
     path::Path,
     process::ExitCode,
+    time::Duration,
 };
 
 use offload_proto::{Failure, Reason};
@@ -17,7 +18,7 @@ use super::{
     request::{Document, Prepared, ResultBase, prepare},
     version::{self, Version},
 };
-use crate::protocol::{self, Call, Reply, Request, Silent};
+use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent};
 
 /// What to do where the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
@@ -98,10 +99,14 @@ fn answer_prepared(
     version: Version,
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
-    let Prepared { socket, patience, request, base } = prepared;
+    let Prepared { socket, patience, comeback, request, base } = prepared;
     let mapped = mapped_ports(&request);
-    let reply = protocol::call(&socket, Call::new(patience, request))
-        .map_err(|error| unreachable_agent(verb, &socket, &error))?;
+    let call = Call::new(patience, request);
+    let reply = match protocol::call_within(&socket, call, comeback.unwrap_or(COMEBACK)) {
+        Ok(reply) => reply,
+        Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => Reply::Done,
+        Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
+    };
     match reply {
         Reply::Attached { attachment } if attachment.port_mappings.len() != mapped => {
             Err(Failure::new(Reason::Unsupported, UNMAPPED).into())
@@ -113,6 +118,15 @@ fn answer_prepared(
         Reply::Done => Ok(None),
         Reply::Failed { code, message, details } => Err(CniError { code, message, details }),
     }
+}
+
+/// Whether the agent left less than `comeback` ago, in good order, so that ADDs wait for the next one. STATUS can't
+/// wait as long as they do, and one that failed would make the node NotReady. An agent takes its socket away as the
+/// last thing it does, and a folder tells when something in it came or went.
+fn comes_back(socket: &Path, error: &io::Error, comeback: Option<Duration>) -> bool {
+    let (Some(comeback), Some(folder)) = (comeback, socket.parent()) else { return false };
+    let changed = || fs::metadata(folder).ok()?.modified().ok()?.elapsed().ok();
+    error.kind() == io::ErrorKind::NotFound && changed().is_some_and(|ago| ago < comeback)
 }
 
 /// What an agent of before would leave out in silence. The runtime's DEL takes the rest back.
@@ -190,6 +204,19 @@ mod tests {
             let advice = "AGENT_UNREACHABLE: start the agent with `systemctl start ";
             assert!(error.details.starts_with(advice), "{error:?}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_left_just_now_and_may_stay_away_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent.sock");
+        let missing = || UnixStream::connect(&socket).unwrap_err();
+        let minute = Some(Duration::from_secs(60));
+        assert!(comes_back(&socket, &missing(), minute));
+        assert!(!comes_back(&socket, &missing(), Some(Duration::ZERO)), "it left longer ago");
+        assert!(!comes_back(&socket, &missing(), None), "unless it is told, it does not");
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(!comes_back(&socket, &missing(), minute), "it was killed");
     }
 
     #[test]

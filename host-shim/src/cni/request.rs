@@ -26,6 +26,8 @@ pub struct Prepared {
     pub socket: PathBuf,
     /// How long the agent may take.
     pub patience: Duration,
+    /// How long it may be away, if the configuration says so.
+    pub comeback: Option<Duration>,
     /// What the agent is asked.
     pub request: Request,
     /// What the answer to an ADD is made of besides the attachment.
@@ -75,6 +77,7 @@ pub fn prepare(
     check_verb_allowed(verb, document.version)?;
     let configuration = document.configuration;
     let socket = PathBuf::from(configuration.agent_socket.as_deref().unwrap_or(DEFAULT_SOCKET));
+    let comeback = configuration.agent_return_seconds.map(Duration::from_secs);
     let mut base = ResultBase::default();
     let request = match verb {
         Verb::Add => {
@@ -90,7 +93,7 @@ pub fn prepare(
         Verb::Gc => Request::Gc(gc(configuration)?),
         Verb::Status | Verb::Version => Request::Status,
     };
-    Ok(Prepared { socket, patience: patience(verb), request, base })
+    Ok(Prepared { socket, patience: patience(verb), comeback, request, base })
 }
 
 /// How long the agent may take: less than the shortest limit of a runtime that is known.

@@ -18,9 +18,9 @@ use super::{Call, DOCUMENT_LIMIT, END_OF_ANSWER, Reply, SILENCE, decode};
 #[error("says nothing, as one that is suspended")]
 pub struct Silent;
 
-/// How long the plugin waits for an agent that is being replaced: that is how long it is away, but for
-/// one that systemd can't hold the socket for and that takes long to start.
-const COMEBACK: Duration = Duration::from_secs(5);
+/// How long the plugin waits for an agent that is being replaced, unless it is told otherwise: that is how long
+/// it is away, but for one that systemd can't hold the socket for and that takes long to start.
+pub const COMEBACK: Duration = Duration::from_secs(5);
 /// An agent that had a call for so long was none that fails to start: what ended it is another restart.
 const AT_WORK: Duration = Duration::from_secs(1);
 /// How long the last look at the connection takes, when the time is over.
@@ -28,14 +28,22 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// How often it looks whether the agent is back.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Calls the agent at `socket` as [`call_within`] does that may be away for [`COMEBACK`].
+///
+/// # Errors
+/// As there.
+pub fn call(socket: &Path, call: Call) -> io::Result<Reply> {
+    call_within(socket, call, COMEBACK)
+}
+
 /// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent
-/// gives signs of life. A call that met an agent on its way out is made again: whoever repeats a request
-/// gets what the first one got.
+/// gives signs of life. One that is away is waited for as long as `comeback`. A call that met an agent on its
+/// way out is made again: whoever repeats a request gets what the first one got.
 ///
 /// # Errors
 /// Whatever connecting, sending, receiving or decoding fails with; [`Silent`] within one of kind
 /// [`io::ErrorKind::TimedOut`].
-pub fn call(socket: &Path, mut call: Call) -> io::Result<Reply> {
+pub fn call_within(socket: &Path, mut call: Call, comeback: Duration) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
     let mut gives_up = None;
     loop {
@@ -46,7 +54,7 @@ pub fn call(socket: &Path, mut call: Call) -> io::Result<Reply> {
         };
         let now = Instant::now();
         gives_up = gives_up.filter(|_| now - asked < AT_WORK);
-        let gives_up = *gives_up.get_or_insert_with(|| deadline.min(now + COMEBACK));
+        let gives_up = *gives_up.get_or_insert_with(|| deadline.min(now + comeback));
         if !is_of_a_restart(&error) || now + LOOK >= gives_up {
             return Err(error);
         }
@@ -297,6 +305,21 @@ mod tests {
         let _first = UnixStream::connect(&socket).unwrap();
         let error = call(&socket, within(50)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn an_agent_that_is_away_is_waited_for_as_long_as_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("none");
+        let waits = |patience_ms, comeback_ms| {
+            let begun = Instant::now();
+            call_within(&socket, within(patience_ms), Duration::from_millis(comeback_ms))
+                .unwrap_err();
+            begun.elapsed()
+        };
+        assert!(waits(60_000, 0) < COMEBACK);
+        assert!(waits(60_000, 200) >= Duration::from_millis(200) - LOOK);
+        assert!(waits(200, 3_600_000) < COMEBACK, "but never beyond the deadline");
     }
 
     #[test]

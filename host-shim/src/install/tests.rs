@@ -1,0 +1,195 @@
+use std::{
+    fs::Permissions,
+    os::unix::fs::{PermissionsExt, symlink},
+};
+
+use tempfile::TempDir;
+
+use super::*;
+
+const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
+
+/// A host, and an image with a plugin and a configuration.
+struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let stage = Self { folder: tempfile::tempdir().unwrap() };
+        fs::write(stage.path("plugin"), "a plugin").unwrap();
+        fs::write(stage.path("list"), CONFLIST).unwrap();
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn places(&self) -> Places {
+        Places { plugin_folder: self.path("bin"), conflist: self.path("net.d/10-it.conflist") }
+    }
+
+    fn install(&self) -> Result<String, InstallError> {
+        let (plugin, from) = (self.path("plugin"), self.path("list"));
+        run(&Task::Install { plugin, from, places: self.places() })
+    }
+
+    fn uninstall(&self) -> String {
+        run(&Task::Uninstall { places: self.places() }).unwrap()
+    }
+
+    fn plugin(&self) -> PathBuf {
+        self.path("bin/host-shim")
+    }
+
+    fn conflist(&self) -> PathBuf {
+        self.places().conflist
+    }
+
+    /// What is in both folders of the runtime.
+    fn left(&self) -> Vec<String> {
+        let folders = ["bin", "net.d"].map(|name| fs::read_dir(self.path(name)));
+        let names = folders.into_iter().flatten().flatten().map(|entry| entry.unwrap().file_name());
+        names.map(|name| name.into_string().unwrap()).collect()
+    }
+
+    fn assert_installed(&self) {
+        assert_eq!(fs::read(self.plugin()).unwrap(), fs::read(self.path("plugin")).unwrap());
+        assert_eq!(fs::read(self.conflist()).unwrap(), fs::read(self.path("list")).unwrap());
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!((mode(&self.plugin()), mode(&self.conflist())), (EXECUTABLE, READABLE));
+    }
+}
+
+#[test]
+fn both_files_are_installed_into_folders_that_may_not_be_there_and_removed() {
+    let stage = Stage::new();
+    let told = stage.install().unwrap();
+    stage.assert_installed();
+    let lines: Vec<_> = told.lines().collect();
+    assert!(lines[0].ends_with("bin/host-shim: written"), "{told}");
+    assert!(lines[1].ends_with("net.d/10-it.conflist: written"), "{told}");
+    assert!(lines[2].contains("no plugin `loopback`"), "{told}");
+    let told = stage.uninstall();
+    let lines: Vec<_> = told.lines().collect();
+    assert!(lines[0].ends_with("10-it.conflist: removed"), "the configuration first: {told}");
+    assert!(lines[1].ends_with("host-shim: removed"), "{told}");
+    assert_eq!(stage.left(), [""; 0]);
+    assert_eq!(stage.uninstall().matches("was not there").count(), 2);
+}
+
+#[test]
+fn who_never_had_the_folders_can_be_uninstalled() {
+    assert!(Stage::new().uninstall().contains("was not there"));
+}
+
+#[test]
+fn what_is_installed_already_is_not_touched() {
+    let stage = Stage::new();
+    stage.install().unwrap();
+    fs::write(stage.path("bin/loopback"), "").unwrap();
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    let before = (inode(&stage.plugin()), inode(&stage.conflist()));
+    let told = stage.install().unwrap();
+    assert_eq!(told.matches(": is as it was\n").count(), 2, "{told}");
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert_eq!((inode(&stage.plugin()), inode(&stage.conflist())), before);
+}
+
+#[test]
+fn a_newer_plugin_replaces_one_that_runs() {
+    let stage = Stage::new();
+    fs::copy("/proc/self/exe", stage.path("plugin")).unwrap();
+    stage.install().unwrap();
+    let mut running = std::process::Command::new(stage.plugin());
+    let mut running = running.arg("--list").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    fs::write(stage.path("plugin"), "a newer one").unwrap();
+    stage.install().unwrap();
+    stage.assert_installed();
+    running.kill().unwrap();
+    running.wait().unwrap();
+}
+
+#[test]
+fn what_differs_in_its_mode_or_is_a_link_is_written() {
+    let stage = Stage::new();
+    stage.install().unwrap();
+    fs::set_permissions(stage.plugin(), Permissions::from_mode(0o700)).unwrap();
+    let target = stage.path("of-a-package");
+    fs::rename(stage.conflist(), &target).unwrap();
+    symlink(&target, stage.conflist()).unwrap();
+    assert_eq!(stage.install().unwrap().matches(": written\n").count(), 2);
+    stage.assert_installed();
+    assert!(fs::symlink_metadata(stage.conflist()).unwrap().is_file());
+    assert!(target.exists(), "what a package has is left to it");
+}
+
+#[test]
+fn what_one_that_was_killed_has_left_is_written_over_and_removed() {
+    let stage = Stage::new();
+    for folder in ["bin", "net.d"] {
+        fs::create_dir(stage.path(folder)).unwrap();
+    }
+    for unfinished in ["bin/host-shim.new", "net.d/10-it.new"] {
+        fs::write(stage.path(unfinished), "much more than will be written there").unwrap();
+    }
+    stage.install().unwrap();
+    stage.assert_installed();
+    assert_eq!(stage.left().len(), 2);
+    fs::write(stage.path("bin/host-shim.new"), "a").unwrap();
+    stage.uninstall();
+    assert_eq!(stage.left(), [""; 0]);
+}
+
+#[test]
+fn a_plugin_that_another_configuration_names_stays() {
+    let stage = Stage::new();
+    stage.install().unwrap();
+    fs::copy(stage.conflist(), stage.path("net.d/20-dpu-2.conflist")).unwrap();
+    let told = stage.uninstall();
+    assert!(
+        told.contains("host-shim: stays, for ") && told.contains("20-dpu-2.conflist"),
+        "{told}"
+    );
+    assert!(stage.plugin().exists() && !stage.conflist().exists());
+}
+
+#[test]
+fn a_configuration_that_starts_no_pod_is_refused_before_anything_is_changed() {
+    let stage = Stage::new();
+    for (list, why) in [
+        ("{", "EOF"),
+        (r#"{"type": "host-shim"}"#, "none of its `plugins`"),
+        (r#"{"plugins": [{"type": "bridge"}]}"#, "of the type host-shim"),
+    ] {
+        fs::write(stage.path("list"), list).unwrap();
+        let refused = stage.install().unwrap_err();
+        assert!(matches!(&refused, InstallError::NoConflist { .. }), "{refused}");
+        assert!(refused.to_string().contains(why), "{refused}");
+        assert_eq!(stage.left(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_is_named_and_nothing_is_changed() {
+    for missing in ["plugin", "list"] {
+        let stage = Stage::new();
+        fs::remove_file(stage.path(missing)).unwrap();
+        let refused = stage.install().unwrap_err().to_string();
+        assert!(refused.contains(stage.path(missing).to_str().unwrap()), "{refused}");
+        assert_eq!(stage.left(), [""; 0]);
+    }
+}
+
+#[test]
+fn two_that_install_at_once_leave_a_whole_plugin() {
+    let stage = Stage::new();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| stage.install().unwrap());
+        }
+    });
+    stage.assert_installed();
+    assert_eq!(stage.left().len(), 2);
+}
