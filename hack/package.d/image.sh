@@ -31,10 +31,19 @@ fill_root() {
     rm -rf "$root"
     mkdir -p "$root"/{etc/dpu-offload/tls,run/dpu-offload,usr/bin,var/lib/dpu-offload}
     for program in "${@:3}"; do
-        is_static "$from/$program" ||
+        is_static "$from/$program" || [[ $LIBRARIES == yes ]] ||
             die "$from/$program is not static, and an image has no libraries; hack/cross builds static ones, --only deb makes no images"
         install "$from/$program" "$root/usr/bin/"
+        is_static "$from/$program" || add_libraries "$root" "$from/$program"
     done
+}
+
+# add_libraries ROOT PROGRAM: what the program loads on this machine, where it looks for it.
+add_libraries() {
+    local library
+    while read -r library; do
+        install -D "$library" "$1$library"
+    done < <(ldd "$2" | grep -o '/[^ ]*')
 }
 
 # make_manifest ARCHITECTURE PROGRAM CONFIGURATION: of the root that was filled; prints what an index says of it.

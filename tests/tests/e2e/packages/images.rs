@@ -107,3 +107,15 @@ fn a_program_that_is_not_static_makes_no_image() {
     assert!(!output.status.success() && said.contains("host-shim-agent is not static"), "{said}");
     assert!(!folder.path().join("to").exists());
 }
+
+#[test]
+fn an_image_of_programs_that_are_not_static_runs_by_the_libraries_that_it_is_given_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fill(&from, |path| assert!(fs::copy("/bin/echo", path).unwrap() > 0));
+    says(package(&to, &[from]).args(["--only", "image", "--with-libraries"]));
+    let layout = Layout::of(&Made { folder: to }.file("dpu-offload-agent_", ".oci.tar"));
+    let index = layout.json("index.json");
+    let all = layout.json(layout.blob(&index["manifests"][0]));
+    check_image(&layout, &all["manifests"][0], "host-shim-agent");
+}
