@@ -120,6 +120,27 @@ fn calls_wait_in_a_held_socket_for_an_agent_that_is_away() {
 }
 
 #[test]
+fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
+    let mut lab = lab();
+    lab.agent.stop();
+    let pod = Netns::new("pod");
+    let mut configuration = lab.configuration("blue");
+    configuration["agentReturnSeconds"] = 60.into();
+    let add = Call::new("ADD", &configuration);
+    let mut add = add.of(pod.name(), Some(&pod.path()), "eth0").begin(&lab.card.host);
+    // Which takes as long as a call waits that is told nothing.
+    lab.status().fails(50, &["AGENT_UNREACHABLE"]);
+    assert!(add.try_wait().unwrap().is_none(), "it waits longer");
+    lab.execute(&Call::new("STATUS", &configuration)).nothing();
+    lab.start_agent();
+    let output = add.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    lab.wait_until_good();
+    lab.agent.crash();
+    lab.execute(&Call::new("STATUS", &configuration)).fails(50, &["AGENT_UNREACHABLE"]);
+}
+
+#[test]
 fn status_says_soon_that_an_agent_is_gone() {
     let mut lab = lab();
     lab.agent.stop();

@@ -1,0 +1,293 @@
+//! The manifests of `configs/kubernetes` fit together, and fit the programs.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{Pki, program, run};
+use mtls::{Identity, Role};
+use serde::Deserialize;
+use serde_json::Value;
+
+const BASES: [&str; 5] = ["host", "dpu", "cert-manager", "networks", "admission"];
+const IMAGES: &str = include_str!("../../../hack/package.d/image.sh");
+const WORKSPACE: &str = include_str!("../../../Cargo.toml");
+
+fn base(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/kubernetes").join(name)
+}
+
+/// All documents of a YAML file.
+fn documents(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    let documents = serde_norway::Deserializer::from_str(&text);
+    documents
+        .map(|document| Value::deserialize(document).unwrap_or_else(|e| panic!("{path:?}: {e}")))
+        .collect()
+}
+
+fn the_one(path: &Path) -> Value {
+    let mut documents = documents(path);
+    assert_eq!(documents.len(), 1, "{}", path.display());
+    documents.remove(0)
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
+    value[key].as_array().into_iter().flatten().collect()
+}
+
+fn texts(value: &Value, key: &str) -> Vec<String> {
+    list(value, key).into_iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+fn daemon_set(of: &str) -> Value {
+    the_one(&base(of).join("daemonset.yaml"))
+}
+
+fn pod(of: &str) -> Value {
+    daemon_set(of)["spec"]["template"]["spec"].clone()
+}
+
+fn containers(pod: &Value) -> Vec<&Value> {
+    let mut all = list(pod, "initContainers");
+    all.extend(list(pod, "containers"));
+    all
+}
+
+#[test]
+fn a_kustomization_names_the_files_of_its_folder_and_no_others() {
+    for name in BASES {
+        let folder = base(name);
+        let kustomization = the_one(&folder.join("kustomization.yaml"));
+        let mut named: BTreeSet<_> = texts(&kustomization, "resources").into_iter().collect();
+        for generator in list(&kustomization, "configMapGenerator") {
+            named.extend(texts(generator, "files"));
+        }
+        // Applied by hand, when all of it is to go.
+        named.extend(["kustomization.yaml", "uninstall.yaml"].map(str::to_owned));
+        let there: BTreeSet<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert!(there.is_subset(&named), "{name}: {there:?}");
+        let missing: Vec<_> = named.difference(&there).collect();
+        assert!(missing.iter().all(|file| *file == "uninstall.yaml"), "{name}: {missing:?}");
+        for file in there.iter().filter(|file| file.ends_with(".yaml")) {
+            assert!(!documents(&folder.join(file)).is_empty(), "{file}");
+        }
+    }
+}
+
+#[test]
+fn images_are_those_that_packages_have_of_this_version() {
+    for name in ["host", "dpu"] {
+        let kustomization = the_one(&base(name).join("kustomization.yaml"));
+        let images = list(&kustomization, "images");
+        let [image] = images[..] else { panic!("{images:?}") };
+        let name_of_image = image["name"].as_str().unwrap();
+        assert!(IMAGES.contains(&format!("make_image {name_of_image} ")), "{name_of_image}");
+        assert_eq!(image["newName"], format!("localhost/{name_of_image}"));
+        let version = format!("\nversion = \"{}\"\n", image["newTag"].as_str().unwrap());
+        assert!(WORKSPACE.contains(&version), "{version}");
+        let pod = pod(name);
+        assert!(containers(&pod).iter().all(|container| container["image"] == name_of_image));
+    }
+}
+
+#[test]
+fn what_a_container_mounts_is_a_volume_of_its_pod_and_each_volume_is_mounted() {
+    for name in ["host", "dpu"] {
+        let pod = pod(name);
+        let names = |values: Vec<&Value>| -> BTreeSet<String> {
+            values.iter().map(|value| value["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let mounts = containers(&pod).into_iter().flat_map(|it| list(it, "volumeMounts"));
+        assert_eq!(names(mounts.collect()), names(list(&pod, "volumes")), "{name}");
+        let generated = &the_one(&base(name).join("kustomization.yaml"))["configMapGenerator"][0];
+        let configured = list(&pod, "volumes").into_iter().find(|it| it["name"] == "configuration");
+        assert_eq!(configured.unwrap()["configMap"]["name"], generated["name"]);
+    }
+}
+
+/// The words of a command line of a program, as it takes them: `--help` behind them asks for nothing else.
+fn is_known(program_name: &str, arguments: &[String]) {
+    let output = run(Command::new(program(program_name)).args(arguments).arg("--help"));
+    assert!(output.status.success(), "{program_name} {arguments:?}: {output:?}");
+    let help = String::from_utf8(output.stdout).unwrap();
+    for flag in arguments.iter().filter(|argument| argument.starts_with("--")) {
+        let flag = flag.split('=').next().unwrap();
+        assert!(help.contains(flag), "{program_name} knows no {flag}");
+    }
+}
+
+#[test]
+fn programs_know_the_arguments_that_they_are_given() {
+    let patch = the_one(&base("host").join("uninstall.yaml"));
+    let patched = &patch["spec"]["template"]["spec"];
+    for (name, pod) in [
+        ("host-shim-agent", &pod("host")),
+        ("dpu-service", &pod("dpu")),
+        ("host-shim-agent", patched),
+    ] {
+        for container in containers(pod) {
+            is_known(name, &texts(container, "args"));
+        }
+    }
+}
+
+#[test]
+fn what_is_uninstalled_is_what_was_installed() {
+    let places = |pod: &Value| -> BTreeSet<String> {
+        let arguments = texts(&pod["initContainers"][0], "args").into_iter();
+        let is_place = |it: &String| it.starts_with("--plugin-folder") || it.starts_with("--confl");
+        arguments.filter(is_place).collect()
+    };
+    let patch = the_one(&base("host").join("uninstall.yaml"));
+    let (patched, pod) = (&patch["spec"]["template"]["spec"], pod("host"));
+    assert_eq!(patched["initContainers"][0]["name"], pod["initContainers"][0]["name"]);
+    assert_eq!(places(patched), places(&pod));
+    assert_eq!(places(patched).len(), 2);
+}
+
+/// The folder or file that a container sees there, on the host or in an object.
+fn is_mounted(container: &Value, path: &str) -> bool {
+    let mounts = list(container, "volumeMounts").into_iter();
+    mounts
+        .into_iter()
+        .any(|mount| Path::new(path).starts_with(mount["mountPath"].as_str().unwrap()))
+}
+
+#[test]
+fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_server() {
+    for (name, file, paths) in [
+        (
+            "host",
+            "host-shim.toml",
+            &[
+                "/run/dpu-offload/agent.sock",
+                "/run/dpu-offload/pods.lock",
+                "/var/lib/dpu-offload/agent",
+                "/run/netns/it",
+                "/var/run/netns/it",
+                "/var/lib/kubelet/device-plugins",
+                "/var/lib/kubelet/pod-resources/kubelet.sock",
+            ][..],
+        ),
+        ("dpu", "dpu-service.toml", &["/var/lib/dpu-offload/service"]),
+    ] {
+        let pod = pod(name);
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        let container = &pod["containers"][0];
+        let configuration = texts(container, "args")[1].clone();
+        assert!(configuration.ends_with(file) && is_mounted(container, &configuration));
+        let text = fs::read_to_string(base(name).join(file)).unwrap();
+        for key in ["tls.crt", "tls.key", "ca.crt"] {
+            let path = format!("/etc/dpu-offload/tls/{key}");
+            assert!(text.contains(&format!("\"{path}\"")) && is_mounted(container, &path));
+        }
+        for path in paths {
+            assert!(is_mounted(container, path), "{name}: {path}");
+        }
+    }
+}
+
+#[test]
+fn namespaces_of_pods_that_start_later_are_seen_by_the_agent() {
+    let pod = pod("host");
+    let mounts = list(&pod["containers"][0], "volumeMounts");
+    let of_netns: Vec<_> = mounts.iter().filter(|mount| mount["name"] == "netns").collect();
+    assert_eq!(of_netns.len(), 2);
+    assert!(of_netns.iter().all(|mount| mount["mountPropagation"] == "HostToContainer"));
+}
+
+#[test]
+fn configurations_are_good_but_for_the_certificates_that_are_not_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::make(folder.path().join("pki"));
+    for (name, file, role, owner) in [
+        ("host-shim-agent", "host/host-shim.toml", "host", "node-1"),
+        ("dpu-service", "dpu/dpu-service.toml", "dpu", "dpu-1"),
+    ] {
+        let text = fs::read_to_string(base(file)).unwrap();
+        let (before, rest) = text.split_once("[tls]").unwrap();
+        let after = &rest[rest.find("\n[").unwrap()..];
+        let copy = folder.path().join("it.toml");
+        pki.issue(role, owner);
+        fs::write(&copy, format!("{before}{}{after}", pki.section(role, owner))).unwrap();
+        let mut command = Command::new(program(name));
+        let output = run(command.arg("--config").arg(&copy).arg("--check-config"));
+        assert!(output.status.success(), "{file}: {output:?}");
+    }
+}
+
+#[test]
+fn the_cni_configuration_is_the_shipped_one_that_waits_longer_for_the_agent() {
+    let read = |path: PathBuf| -> Value {
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let shipped = read(base("..").join("10-dpu-offload.conflist"));
+    let mut ours = read(base("host/10-dpu-offload.conflist"));
+    let plugin = ours["plugins"][0].as_object_mut().unwrap();
+    let seconds = plugin.remove("agentReturnSeconds").unwrap().as_u64().unwrap();
+    // A DaemonSet's pod is replaced within that, and an ADD has 15 s left of its 90.
+    assert!((60..=75).contains(&seconds));
+    assert_eq!(ours, shipped);
+}
+
+#[test]
+fn networks_of_multus_are_configurations_of_the_plugin() {
+    for network in documents(&base("networks/networks.yaml")) {
+        assert_eq!(network["apiVersion"], "k8s.cni.cncf.io/v1");
+        let configuration: Value =
+            serde_json::from_str(network["spec"]["config"].as_str().unwrap()).unwrap();
+        assert_eq!(configuration["type"], "host-shim");
+        assert_eq!(configuration["name"], network["metadata"]["name"]);
+        let resource = &network["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"];
+        let takes_devices = configuration["capabilities"]["deviceID"] == true;
+        assert_eq!(resource.is_string(), takes_devices, "{network}");
+    }
+}
+
+#[test]
+fn certificates_name_who_their_owner_is_and_are_the_secrets_that_pods_mount() {
+    let certificates = documents(&base("cert-manager/certificates.yaml"));
+    let mut secrets = BTreeSet::new();
+    for certificate in &certificates {
+        let spec = &certificate["spec"];
+        let uris = texts(spec, "uris");
+        assert_eq!(uris.len(), 1, "{certificate}");
+        let identity: Identity = uris[0].parse().unwrap();
+        let usage = if identity.role() == Role::Dpu { "server auth" } else { "client auth" };
+        assert!(texts(spec, "usages").contains(&usage.to_owned()), "{certificate}");
+        secrets.insert(spec["secretName"].clone().to_string());
+    }
+    for name in ["host", "dpu"] {
+        let pod = pod(name);
+        let volumes = list(&pod, "volumes");
+        let mounted = volumes.into_iter().find(|volume| volume["name"] == "certificates").unwrap();
+        assert!(secrets.contains(&mounted["secret"]["secretName"].to_string()), "{mounted}");
+    }
+    let issuers = documents(&base("cert-manager/issuers.yaml"));
+    let names: Vec<_> = issuers.iter().map(|issuer| &issuer["metadata"]["name"]).collect();
+    for object in certificates.iter().chain(&issuers) {
+        let issuer = &object["spec"]["issuerRef"]["name"];
+        assert!(issuer.is_null() || names.contains(&issuer), "{object}");
+    }
+}
+
+#[test]
+fn the_admission_policy_is_bound_and_asks_for_a_resource_of_the_device_plugin() {
+    let documents = documents(&base("admission/policy.yaml"));
+    let [policy, binding] = &documents[..] else { panic!("{documents:?}") };
+    assert_eq!(policy["kind"], "MutatingAdmissionPolicy");
+    assert_eq!(binding["kind"], "MutatingAdmissionPolicyBinding");
+    assert_eq!(policy["apiVersion"], binding["apiVersion"]);
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    let expression = &policy["spec"]["mutations"][0]["jsonPatch"]["expression"];
+    let page = include_str!("../../../docs/KUBERNETES.md");
+    assert!(expression.as_str().unwrap().contains("\"dpu-offload.io/gold\""));
+    assert!(page.contains("dpu-offload.io/gold: 1"), "the resource that the page offers");
+}
