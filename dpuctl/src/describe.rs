@@ -165,7 +165,7 @@ fn gateway(text: &mut Description, network: &Network, status: Option<&GatewaySta
     text.field("Answers", &status.addresses.join(", "));
     text.field("Reaches", &network.reaches.join(", "));
     text.field("NAT", yes_or_no(network.nat));
-    text.list("Gateway problems", &status.problems);
+    text.list("Problems", &status.problems);
 }
 
 fn or<'a>(text: &'a str, usual: &'a str) -> &'a str {

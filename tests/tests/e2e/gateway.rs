@@ -360,7 +360,7 @@ fn a_gateways_address_that_somebody_else_answers_is_told_by_name() {
         });
     }
     let shown = lab.operator().says(&["describe", "network", "red"]);
-    assert!(shown.contains("Gateway problems:"), "{shown}");
+    assert!(shown.contains("Problems:"), "{shown}");
 }
 
 /// That the DPU's programs can't be connected to from a pod, by the address of the gateway or the DPU's others.
