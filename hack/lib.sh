@@ -118,6 +118,15 @@ in_private_namespaces() {
         bash -c "$entry" private "$@"
 }
 
+# over FOLDER LOWER: what is written there stays in the memory of this mount namespace.
+over() {
+    mkdir -p "/run/overlay$1"/{upper,work}
+    mount -t overlay -o "lowerdir=$2,upperdir=/run/overlay$1/upper,workdir=/run/overlay$1/work" overlay "$1"
+}
+
+# remove_cgroups NAME: control groups belong to no namespace: they stay when the processes of one have gone.
+remove_cgroups() { find /sys/fs/cgroup -depth -type d -path "*/$1*" -exec rmdir {} + 2>/dev/null || true; }
+
 # Says why private namespaces can't be had, if so.
 probe_private_namespaces() {
     local reason

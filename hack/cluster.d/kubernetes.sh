@@ -1,0 +1,81 @@
+# Kubernetes, built of Debian's source package. Sourced by prepare.sh, never run.
+#
+# Debian builds kubectl only, and since trixie its source is kubectl's alone.
+# shellcheck shell=bash
+
+# What is built changes with the version of the source and with this number, not with the text of scripts: it takes minutes.
+KUBERNETES_RECIPE=1
+KUBERNETES_PROGRAMS=(kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy)
+
+# The sources of the packages that own_apt knows.
+add_sources() {
+    sed -i 's/^deb \(.*\)/&\ndeb-src \1/' "$APT_WORK/sources.list"
+    own_apt apt-get update >/dev/null || die "apt can't get the lists of Debian's sources"
+}
+
+source_version() {
+    local version
+    version=$(own_apt apt-cache showsrc --only-source kubernetes | sed -n 's/^Version: //p' | sort -V | tail -n 1)
+    [[ $version ]] || die "Debian has no source package kubernetes for $(codename)"
+    say "$version"
+}
+
+# kubernetes FOLDER WORK: the programs in FOLDER, which gets its name once they are complete.
+kubernetes() {
+    local began=$EPOCHREALTIME source
+    [[ ! -e $1 ]] || return 0
+    warn "building ${KUBERNETES_PROGRAMS[*]}, which takes minutes of processor time"
+    mkdir "$2/source" "$2/programs"
+    (cd "$2/source" && own_apt apt-get source --download-only kubernetes >/dev/null &&
+        tar -xzf kubernetes_*.orig.tar.gz) || die "apt can't get the source package kubernetes"
+    source=$(echo "$2"/source/kubernetes-*)
+    [[ -e $source/cmd/kubelet ]] ||
+        die "the source package kubernetes of Debian's $(codename) has no kubelet: bookworm's has"
+    download "$2/go-apt" golang-go
+    unpack "$2/go-apt/archives" "$2/go"
+    build_kubernetes "$source" "$2" || die "Kubernetes can't be built"
+    mv "$2/programs" "$1"
+    warn "Kubernetes is built, $(ms_since "$began") ms"
+}
+
+# build_kubernetes SOURCE WORK: without modules, as debian/rules does.
+build_kubernetes() (
+    set -e
+    version=${1##*/kubernetes-}
+    GOROOT=$(echo "$2"/go/usr/lib/go-*)
+    export GOROOT GOPATH=$2/gopath GOCACHE=$2/gocache GO111MODULE=off GOPROXY=off GOFLAGS='' CGO_ENABLED=0
+    PATH=$GOROOT/bin:$PATH
+    mkdir -p "$GOPATH/src/k8s.io"
+    ln -s "$1" "$GOPATH/src/k8s.io/kubernetes"
+    cd "$GOPATH/src/k8s.io/kubernetes"
+    generate_openapi "$2/openapi-gen"
+    package=k8s.io/kubernetes/vendor/k8s.io/component-base/version
+    IFS=. read -r major minor _ <<<"$version"
+    for program in "${KUBERNETES_PROGRAMS[@]}"; do
+        go build -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program" -ldflags \
+            "-s -w -X $package.gitVersion=v$version -X $package.gitMajor=$major -X $package.gitMinor=$minor"
+    done
+)
+
+# generate_openapi GENERATOR: what the API servers tell of their types, which the source lacks.
+generate_openapi() {
+    local types=staging/src/k8s.io/apimachinery/pkg
+    go build -o "$1" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
+    openapi "$1" pkg/generated/openapi staging/src/k8s.io pkg cmd
+    openapi "$1" staging/src/k8s.io/apiextensions-apiserver/pkg/generated/openapi \
+        $types/apis/meta/v1 $types/runtime $types/version staging/src/k8s.io/api/autoscaling/v1
+}
+
+# openapi GENERATOR PACKAGE FOLDER...: of the types below these folders that want one.
+openapi() {
+    "$1" --logtostderr --input-dirs "$(tagged "${@:3}")" --output-package "k8s.io/kubernetes/$2" \
+        --output-file-base zz_generated.openapi --report-filename /dev/null \
+        --go-header-file vendor/k8s.io/code-generator/hack/boilerplate.go.txt
+}
+
+# tagged FOLDER...: the packages below, by import path, with commas between them.
+tagged() {
+    grep -rl --include='*.go' '+k8s:openapi-gen=' "$@" | xargs -n 1 dirname | LC_ALL=C sort -u |
+        grep -vE '_test|/testdata|code-generator|sample-apiserver' |
+        sed -e 's,^staging/src/,k8s.io/kubernetes/vendor/,' -e 't' -e 's,^,k8s.io/kubernetes/,' | paste -sd,
+}

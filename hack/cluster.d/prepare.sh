@@ -1,0 +1,50 @@
+# What a cluster is made of: Debian's packages, unpacked, and Kubernetes. Sourced by hack/cluster, never run.
+# shellcheck shell=bash
+
+PACKAGES=(etcd-server containerd runc containernetworking-plugins busybox-static kubernetes-client iptables conntrack)
+
+# shellcheck source=hack/debian.sh
+source "$ROOT/hack/debian.sh"
+# shellcheck source=hack/packages.sh
+source "$ROOT/hack/packages.sh"
+# shellcheck source=hack/cluster.d/kubernetes.sh
+source "$ROOT/hack/cluster.d/kubernetes.sh"
+
+CACHE=${OFFLOAD_CLUSTER_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/cluster}
+RECIPE=$(cat "$ROOT/hack/cluster.d/"{prepare,kubernetes}.sh "$ROOT/hack/debian.sh" "$ROOT/hack/packages.sh" | sha256sum)
+TREE=$CACHE/${RECIPE:0:12}
+
+prepare() {
+    no_more "$@"
+    [[ ! -e $TREE ]] || return 0
+    need apt-get=apt dpkg-deb=dpkg flock=util-linux jq=jq || exit 1
+    lock_cache "$CACHE" OFFLOAD_CLUSTER_DIR
+    [[ -e $TREE ]] || build_tree
+    unlock_cache
+}
+
+# The tree gets its name once it is complete.
+build_tree() {
+    local began=$EPOCHREALTIME work=$CACHE/work version
+    rm -rf "$work"
+    mkdir -p "$work/tree"
+    warn "getting Debian's ${PACKAGES[*]} into $CACHE"
+    download "$work/apt" "${PACKAGES[@]}"
+    unpack "$work/apt/archives" "$work/tree"
+    name_iptables "$work/tree/usr/sbin"
+    image "$work/tree"
+    add_sources
+    version=$(source_version)
+    kubernetes "$CACHE/kubernetes-$version-$KUBERNETES_RECIPE" "$work"
+    ln -s "../kubernetes-$version-$KUBERNETES_RECIPE" "$work/tree/kubernetes"
+    say "kubernetes $version" >>"$work/tree/versions"
+    mv "$work/tree" "$TREE"
+    rm -rf "$work"
+    warn "the cluster's programs are ready, $(ms_since "$began") ms"
+}
+
+# name_iptables FOLDER: the names that Debian gives them when the package is installed.
+name_iptables() {
+    local name
+    for name in ip{,6}tables{,-save,-restore}; do ln -sf xtables-nft-multi "$1/$name"; done
+}
