@@ -52,7 +52,7 @@ build_kubernetes() (
     package=k8s.io/kubernetes/vendor/k8s.io/component-base/version
     IFS=. read -r major minor _ <<<"$version"
     for program in "${KUBERNETES_PROGRAMS[@]}"; do
-        go build -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program" -ldflags \
+        nice go build -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program" -ldflags \
             "-s -w -X $package.gitVersion=v$version -X $package.gitMajor=$major -X $package.gitMinor=$minor"
     done
 )
@@ -60,7 +60,7 @@ build_kubernetes() (
 # generate_openapi GENERATOR: what the API servers tell of their types, which the source lacks.
 generate_openapi() {
     local types=staging/src/k8s.io/apimachinery/pkg
-    go build -o "$1" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
+    nice go build -o "$1" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
     openapi "$1" pkg/generated/openapi staging/src/k8s.io pkg cmd
     openapi "$1" staging/src/k8s.io/apiextensions-apiserver/pkg/generated/openapi \
         $types/apis/meta/v1 $types/runtime $types/version staging/src/k8s.io/api/autoscaling/v1

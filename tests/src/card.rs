@@ -280,12 +280,15 @@ fn shown(link: &Value) -> BTreeMap<String, Value> {
 }
 
 impl HostEnd {
-    /// What is not as in another, each in a line.
+    /// What is not as in another, each in a line. Settings tell nothing of an end of which they were not
+    /// read, being one of many.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let are_read = !self.settings.is_empty() && !other.settings.is_empty();
         let lines = |end: &Self| -> BTreeSet<String> {
             let plain = (&end.name, &end.mac, end.mtu, end.up, &end.altnames);
             let shown = end.shown.iter().map(|(key, value)| format!("{key}: {value}"));
-            shown.chain(end.settings.clone()).chain([format!("{plain:?}")]).collect()
+            let settings = end.settings.iter().filter(|_| are_read).cloned();
+            shown.chain(settings).chain([format!("{plain:?}")]).collect()
         };
         let (these, those) = (lines(self), lines(other));
         these.symmetric_difference(&those).cloned().collect()

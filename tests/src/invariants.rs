@@ -296,7 +296,7 @@ impl Picture {
     fn free(&self, pci: &str, clean: &HostEnd) -> Vec<String> {
         let mut breaches = Vec::new();
         match self.host.get(pci) {
-            Some(end) if end == clean => {}
+            Some(end) if end.differences(clean).is_empty() => {}
             Some(end) => {
                 let what = end.differences(clean).join("; ");
                 breaches.push(format!("VF {pci} is free but not clean: {what}"));

@@ -17,6 +17,7 @@
 mod arm;
 mod breach;
 mod card;
+pub mod cluster;
 mod cni;
 mod command;
 mod dpu;

@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use crate::command::run;
 
-/// A network namespace of its own name, deleted when dropped.
+/// A network namespace of its own name, deleted when dropped, unless it is somebody else's.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
+    is_ours: bool,
 }
 
 impl Netns {
@@ -41,10 +42,15 @@ impl Netns {
         netns
     }
 
+    /// One that somebody else made, and deletes.
+    pub(crate) fn existing(name: &str) -> Self {
+        Self { name: name.to_owned(), is_ours: false }
+    }
+
     fn named(label: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { name: format!("{label}-{}-{number}", std::process::id()) }
+        Self { name: format!("{label}-{}-{number}", std::process::id()), is_ours: true }
     }
 
     /// Its name, as `ip netns` knows it.
@@ -109,6 +115,8 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        let _ = run(Command::new("ip").args(["netns", "delete", &self.name]));
+        if self.is_ours {
+            let _ = run(Command::new("ip").args(["netns", "delete", &self.name]));
+        }
     }
 }

@@ -21,13 +21,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// A connection that is made anew when the runtime has gone.
 #[derive(Debug)]
-pub(super) struct Cri {
+pub(crate) struct Cri {
     executor: Runtime,
     client: RuntimeServiceClient<Channel>,
 }
 
 impl Cri {
-    pub(super) fn new(socket: &Path) -> Self {
+    pub(crate) fn new(socket: &Path) -> Self {
         let executor = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let address = format!("unix://{}", socket.display());
         let endpoint = Endpoint::from_shared(address).unwrap().timeout(LIMIT);
@@ -45,14 +45,14 @@ impl Cri {
     }
 
     /// The conditions that are good, `RuntimeReady` and `NetworkReady`.
-    pub(super) fn conditions(&self) -> Result<Vec<String>, String> {
+    pub(crate) fn conditions(&self) -> Result<Vec<String>, String> {
         let request = api::StatusRequest { verbose: false };
         let answer = self.call(async |mut client| client.status(request).await)?;
         let conditions = answer.status.unwrap_or_default().conditions;
         Ok(conditions.into_iter().filter(|one| one.status).map(|one| one.r#type).collect())
     }
 
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         name: &str,
         annotations: HashMap<String, String>,
@@ -73,24 +73,24 @@ impl Cri {
         Ok(answer.pod_sandbox_id)
     }
 
-    pub(super) fn stop(&self, id: &str) -> Result<(), String> {
+    pub(crate) fn stop(&self, id: &str) -> Result<(), String> {
         let request = api::StopPodSandboxRequest { pod_sandbox_id: id.into() };
         self.call(async |mut client| client.stop_pod_sandbox(request).await).map(drop)
     }
 
-    pub(super) fn remove(&self, id: &str) -> Result<(), String> {
+    pub(crate) fn remove(&self, id: &str) -> Result<(), String> {
         let request = api::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
         self.call(async |mut client| client.remove_pod_sandbox(request).await).map(drop)
     }
 
-    pub(super) fn ids(&self) -> Result<Vec<String>, String> {
+    pub(crate) fn ids(&self) -> Result<Vec<String>, String> {
         let request = api::ListPodSandboxRequest {};
         let answer = self.call(async |mut client| client.list_pod_sandbox(request).await)?;
         Ok(answer.items.into_iter().map(|item| item.id).collect())
     }
 
     /// The path of a pod's network namespace, as containerd tells it to those who ask for all.
-    pub(super) fn netns(&self, id: &str) -> Option<String> {
+    pub(crate) fn netns(&self, id: &str) -> Option<String> {
         let info: Value = serde_json::from_str(self.pod(id).ok()?.info.get("info")?).ok()?;
         let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array()?;
         let netns = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
@@ -98,7 +98,7 @@ impl Cri {
     }
 
     /// The addresses that the runtime tells of a pod.
-    pub(super) fn addresses(&self, id: &str) -> Result<Vec<String>, String> {
+    pub(crate) fn addresses(&self, id: &str) -> Result<Vec<String>, String> {
         let network = self.pod(id)?.status.unwrap_or_default().network.unwrap_or_default();
         let others = network.additional_ips.into_iter().map(|one| one.ip);
         Ok([network.ip].into_iter().chain(others).collect())

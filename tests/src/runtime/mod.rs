@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 pub use containerd::Containerd;
+pub(crate) use cri::Cri;
 pub use node::Node;
 pub use podman::Podman;
 

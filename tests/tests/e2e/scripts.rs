@@ -239,7 +239,7 @@ fn fuzz_targets_are_listed_at_once() {
 
 #[test]
 fn tiers_that_are_not_there_say_so() {
-    for tier in ["kubernetes", "nonsense"] {
+    for tier in ["clusters", "nonsense"] {
         let output = run(hack("test").arg(tier));
         assert_eq!(output.status.code(), Some(2));
         assert_eq!(text(&output).lines().count(), 1, "{}", text(&output));

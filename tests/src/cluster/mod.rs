@@ -1,0 +1,238 @@
+//! The Kubernetes cluster that `hack/cluster run` brings up, seen from its node: one for all tests, one after
+//! the other.
+
+mod manifests;
+mod node;
+mod scene;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+pub use manifests::{deployment, pod, service};
+
+use crate::{HostEnd, Netns, Operator, card::Card, run, wait_for};
+
+/// How long a cluster may take for anything that tests wait for.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// The host of its lab, as the DPU knows it and as its node is called.
+pub const NODE: &str = "node-1";
+
+/// What of it tests make, and take away.
+const KINDS: &str = "deployments,services,pods";
+
+/// The cluster, in which nothing runs when a test begins.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The namespace of the node.
+    pub host: Netns,
+    /// That of its DPU.
+    pub dpu: Netns,
+    /// How each VF looks while nobody has it, by PCI address.
+    clean: std::collections::BTreeMap<String, HostEnd>,
+}
+
+impl Cluster {
+    /// Takes it over from the test before, which may have failed.
+    ///
+    /// # Panics
+    /// When it can't be emptied.
+    #[must_use]
+    pub fn take() -> Self {
+        let [host, dpu] = ["HOST_NETNS", "DPU_NETNS"].map(|name| Netns::existing(&variable(name)));
+        let mut cluster = Self { host, dpu, clean: std::collections::BTreeMap::new() };
+        cluster.empty();
+        cluster.clean = Card::ends_in(&cluster.host);
+        cluster
+    }
+
+    /// What `kubectl` does with these arguments.
+    #[must_use]
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        run(self.host.command("kubectl").args(arguments))
+    }
+
+    /// What it says.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self.try_kubectl(arguments);
+        assert!(output.status.success(), "kubectl {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Makes what these manifests say.
+    ///
+    /// # Panics
+    /// When the API server refuses one.
+    pub fn apply(&self, manifests: &[Value]) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("manifests.json");
+        let text: Vec<_> = manifests.iter().map(Value::to_string).collect();
+        fs::write(&file, text.join("\n")).unwrap();
+        self.kubectl(&["apply", "--filename", file.to_str().unwrap()]);
+    }
+
+    /// An object as the API server has it.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn get(&self, object: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["get", object, "--output", "json"])).unwrap()
+    }
+
+    /// All pods.
+    #[must_use]
+    pub fn pods(&self) -> Vec<Value> {
+        self.get("pods")["items"].as_array().unwrap().clone()
+    }
+
+    /// Takes a pod away, and does not wait for it.
+    pub fn delete(&self, pods: &[&str]) {
+        self.kubectl(&[&["delete", "pod", "--wait=false"], pods].concat());
+    }
+
+    /// Waits until this many pods are ready, and no fewer, and returns them.
+    ///
+    /// # Panics
+    /// When they do not become so.
+    pub fn wait_for_ready(&self, count: usize) -> Vec<Value> {
+        wait_for(&format!("{count} ready pods"), LIMIT, || {
+            let ready: Vec<_> = self.pods().into_iter().filter(is_ready).collect();
+            (ready.len() == count).then_some(ready)
+        })
+    }
+
+    /// Waits until a pod is ready, or is not.
+    ///
+    /// # Panics
+    /// When it does not become so.
+    pub fn wait_for_readiness(&self, pod: &str, wanted: bool) {
+        wait_for(&format!("{pod} to be ready: {wanted}"), LIMIT, || {
+            (is_ready(&self.get(&format!("pod/{pod}"))) == wanted).then_some(())
+        });
+    }
+
+    /// Waits for an event of a pod with these words, and returns its message.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn wait_for_event(&self, pod: &str, words: &str) -> String {
+        let field = format!("involvedObject.name={pod}");
+        wait_for(&format!("{words:?} in the events of {pod}"), LIMIT, || {
+            let events =
+                self.kubectl(&["get", "events", "--field-selector", &field, "--output", "json"]);
+            let events: Value = serde_json::from_str(&events).unwrap();
+            let messages =
+                events["items"].as_array()?.iter().filter_map(|it| it["message"].as_str());
+            messages.map(str::to_owned).find(|message| message.contains(words))
+        })
+    }
+
+    /// What a shell says in a pod.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn in_pod(&self, pod: &str, script: &str) -> String {
+        self.kubectl(&["exec", pod, "--", "sh", "-c", script])
+    }
+
+    /// Whether a shell succeeds in a pod.
+    #[must_use]
+    pub fn succeeds_in(&self, pod: &str, script: &str) -> bool {
+        self.try_kubectl(&["exec", pod, "--", "sh", "-c", script]).status.success()
+    }
+
+    /// The operator of its DPU.
+    #[must_use]
+    pub fn operator(&self) -> Operator<'_> {
+        Operator::new(&self.host, variable("DPUCTL_CONFIG").into())
+    }
+
+    /// Attachments of pods, and so without those of the host itself.
+    #[must_use]
+    pub fn attachments(&self) -> Vec<Value> {
+        let mut all = self.operator().get("attachments");
+        all.retain(|attachment| attachment["key"]["containerId"] != "host-port");
+        all
+    }
+
+    /// Waits until so many pods have an attachment.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn wait_for_attachments(&self, count: usize) {
+        wait_for(&format!("{count} attachments"), LIMIT, || {
+            (self.attachments().len() == count).then_some(())
+        });
+    }
+
+    /// Takes all away, and asserts that all is given back and as it was.
+    ///
+    /// # Panics
+    /// When something is left.
+    pub fn assert_gives_everything_back(&self) {
+        self.empty();
+        self.assert_invariants();
+        let doctor = self.operator().dpuctl(&["doctor"]);
+        assert!(doctor.status.success(), "{doctor:?}");
+    }
+
+    /// Objects of pods stay for a while although all of the pod has gone: by force they go.
+    fn empty(&self) {
+        let delete = |options: &[&str]| {
+            let own = ["delete", KINDS, "--selector", "provider!=kubernetes", "--all-namespaces"];
+            let _ = self.try_kubectl(&[&own, options].concat());
+        };
+        delete(&["--wait=false"]);
+        self.wait_for_attachments(0);
+        delete(&["--force", "--grace-period=0", "--timeout=20s"]);
+        wait_for("no pods", LIMIT, || self.pods().is_empty().then_some(()));
+    }
+}
+
+/// Whether a pod, as the API server has it, is ready and not about to go.
+#[must_use]
+pub fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    pod["metadata"]["deletionTimestamp"].is_null()
+        && ready.any(|condition| condition["status"] == "True")
+}
+
+/// An object's name.
+#[must_use]
+pub fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+/// A pod's addresses of both families.
+#[must_use]
+pub fn addresses(pod: &Value) -> Vec<String> {
+    let addresses = pod["status"]["podIPs"].as_array().into_iter().flatten();
+    addresses.map(|address| address["ip"].as_str().unwrap().to_owned()).collect()
+}
+
+/// How often a pod's container was started again.
+#[must_use]
+pub fn restarts(pod: &Value) -> u64 {
+    pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default()
+}
+
+/// What the node has of that, whether anybody uses it or not.
+pub(crate) fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name}: run it by hack/cluster run"))
+}
+
+/// One of the cluster's own scripts.
+pub(crate) fn script() -> Command {
+    Command::new(PathBuf::from(variable("CLUSTER_NODE")))
+}
