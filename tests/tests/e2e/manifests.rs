@@ -82,6 +82,31 @@ fn a_kustomization_names_the_files_of_its_folder_and_no_others() {
 }
 
 #[test]
+fn the_namespace_of_all_is_one_that_admits_what_agent_and_service_may() {
+    let namespace = the_one(&base("namespace.yaml"));
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "privileged");
+    for name in ["host", "dpu", "cert-manager"] {
+        let kustomization = the_one(&base(name).join("kustomization.yaml"));
+        assert_eq!(kustomization["namespace"], namespace["metadata"]["name"], "{name}");
+    }
+}
+
+/// A copy for another host is made by exchanging the name.
+#[test]
+fn a_host_or_dpu_is_named_alike_wherever_it_is() {
+    for (name, machine) in [("host", "node-1"), ("dpu", "dpu-1")] {
+        let kustomization = the_one(&base(name).join("kustomization.yaml"));
+        assert_eq!(kustomization["nameSuffix"], format!("-{machine}"));
+        let (set, pod) = (daemon_set(name), pod(name));
+        assert_eq!(pod["nodeSelector"]["kubernetes.io/hostname"], machine);
+        let labels = &set["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/instance"], machine);
+        let selector = set["spec"]["selector"]["matchLabels"].as_object().unwrap();
+        assert!(selector.iter().all(|(key, value)| &labels[key] == value) && selector.len() == 2);
+    }
+}
+
+#[test]
 fn images_are_those_that_packages_have_of_this_version() {
     for name in ["host", "dpu"] {
         let kustomization = the_one(&base(name).join("kustomization.yaml"));
