@@ -7,4 +7,5 @@
     reason = "helpers of tests too: a failure is a panic at its place"
 )]
 
+mod installation;
 mod workloads;

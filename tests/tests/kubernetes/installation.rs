@@ -1,0 +1,280 @@
+//! The manifests of `configs/kubernetes`: installed, upgraded and removed by the very lines of docs/KUBERNETES.md,
+//! on a node that has nothing of ours.
+
+use std::{
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
+
+use e2e::{
+    cluster::{Cluster, LIMIT, NODE, addresses, deployment, name, pod},
+    program, run, wait_for,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PAGE: &str = include_str!("../../../docs/KUBERNETES.md");
+const IMAGE: &str = "localhost/dpu-offload-agent";
+/// Where the cluster's containerd looks, which is Debian's.
+const PLUGIN: &str = "/usr/lib/cni/host-shim";
+const CONFLIST: &str = "/etc/cni/net.d/10-dpu-offload.conflist";
+/// Pods that start while the agent is replaced. There are VFs for them, and for those that run.
+const MOST_STARTED: usize = 16;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+fn succeeds(command: &mut Command) -> String {
+    let output = run(command);
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn variable(name: &str) -> PathBuf {
+    env::var_os(name).unwrap_or_else(|| panic!("{name}: run it by hack/cluster run")).into()
+}
+
+/// A node whose agent, plugin and CNI configuration were taken away, and are put back in the end.
+struct BareNode {
+    cluster: Cluster,
+    /// Where a person types the page's lines: a clone's `configs`, and what `dpuctl pki` has made.
+    folder: TempDir,
+    plugin: Vec<u8>,
+    conflist: Vec<u8>,
+}
+
+impl BareNode {
+    fn take() -> Self {
+        let cluster = Cluster::take();
+        let folder = tempfile::tempdir().unwrap();
+        symlink(root().join("configs"), folder.path().join("configs")).unwrap();
+        symlink(lab_folder().join("pki"), folder.path().join("pki")).unwrap();
+        let [plugin, conflist] = [PLUGIN, CONFLIST].map(|path| fs::read(path).unwrap());
+        let node = Self { cluster, folder, plugin, conflist };
+        end_agent();
+        for path in [PLUGIN, CONFLIST] {
+            fs::remove_file(path).unwrap();
+        }
+        node
+    }
+
+    /// The lines of a section of the page, of which there is one block more or less.
+    fn type_lines(&self, section: &str, block: usize) -> String {
+        let text = PAGE.split("\n## ").find(|text| text.starts_with(section)).unwrap();
+        let lines = text.split("```sh\n").nth(block + 1).unwrap().split("```").next().unwrap();
+        let mut shell = self.cluster.host.command("bash");
+        succeeds(shell.args(["-euxc", lines]).current_dir(self.folder.path()))
+    }
+
+    /// Writes something else into a file of the copy, as the page says.
+    fn edit(&self, file: &str, old: &str, new: &str) {
+        let path = self.folder.path().join("node-1").join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(old), "{file}: {old}");
+        fs::write(path, text.replace(old, new)).unwrap();
+    }
+
+    /// The image, of the programs that are tested, under two versions: it is the name that is rolled out.
+    fn load_image(&self) -> [String; 2] {
+        let (from, to) = (self.folder.path().join("programs"), self.folder.path().join("packages"));
+        fs::create_dir(&from).unwrap();
+        for name in ["virtual-nic", "dpu-service", "host-shim", "host-shim-agent", "dpuctl"] {
+            succeeds(Command::new("strip").arg("-o").arg(from.join(name)).arg(program(name)));
+        }
+        let mut package = Command::new(root().join("hack/package"));
+        package.args(["--only", "image", "--with-libraries", "--from"]).arg(&from);
+        succeeds(package.arg("--to").arg(&to).env("CARGO_NET_OFFLINE", "true"));
+        let made = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path());
+        let mut agents = made.filter(|path| path.to_str().unwrap().contains("dpu-offload-agent_"));
+        let said =
+            succeeds(Command::new("ctr").args(["images", "import"]).arg(agents.next().unwrap()));
+        let image = said.split_whitespace().find(|word| word.starts_with(IMAGE)).unwrap();
+        let next = format!("{IMAGE}:next");
+        succeeds(Command::new("ctr").args(["images", "tag", "--force", image, &next]));
+        [image.split_once(':').unwrap().1.to_owned(), "next".to_owned()]
+    }
+
+    /// What else the page leaves to a person, for this node.
+    fn edit_manifests(&self) {
+        self.edit("host-shim.toml", "kind = \"pci\"", "kind = \"virtual\"");
+        self.edit(
+            "host-shim.toml",
+            "[vf_source]",
+            "[[host_port]]\nnetwork = \"pods\"\n\n[vf_source]",
+        );
+        self.edit("10-dpu-offload.conflist", "\"network\": \"\"", "\"network\": \"pods\"");
+        self.edit("daemonset.yaml", "path: /opt/cni/bin", "path: /usr/lib/cni");
+        // The VFs' agent before has records, which are this one's now.
+        let state = variable("STATE_DIR");
+        self.edit(
+            "daemonset.yaml",
+            "path: /var/lib/dpu-offload,",
+            &format!("path: {},", state.display()),
+        );
+    }
+
+    fn install(&self, version: &str) -> String {
+        self.type_lines("Install by manifests", 0);
+        self.edit("kustomization.yaml", "newTag: 0.1.0", &format!("newTag: {version}"));
+        self.edit_manifests();
+        self.type_lines("Install by manifests", 1);
+        self.type_lines("Install by manifests", 2)
+    }
+
+    /// The agent's one pod.
+    fn agent(&self) -> String {
+        let list =
+            self.cluster.kubectl(&["--namespace", "dpu-offload", "get", "pods", "-o", "name"]);
+        assert_eq!(list.lines().count(), 1, "{list}");
+        list
+    }
+
+    /// What went wrong with pods whose names begin so.
+    fn warnings(&self, beginning: &str) -> Vec<Value> {
+        let events = self.cluster.kubectl(&[
+            "get",
+            "events",
+            "-o",
+            "json",
+            "--field-selector",
+            "type=Warning",
+        ]);
+        let events: Value = serde_json::from_str(&events).unwrap();
+        let is_theirs = |event: &&Value| {
+            event["involvedObject"]["name"].as_str().unwrap().starts_with(beginning)
+        };
+        events["items"].as_array().unwrap().iter().filter(is_theirs).cloned().collect()
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "what a failed test shows")]
+impl Drop for BareNode {
+    /// Whatever became of the test, the next one finds the node as this one did.
+    fn drop(&mut self) {
+        let kubectl = |arguments: &[&str]| drop(self.cluster.try_kubectl(arguments));
+        if thread::panicking() {
+            let logs = ["--namespace", "dpu-offload", "logs", "--all-containers", "--selector"];
+            let logs = [&logs[..], &["app.kubernetes.io/name=dpu-offload-agent"]].concat();
+            eprintln!("--- the agent: {:?}", self.cluster.try_kubectl(&logs));
+        }
+        kubectl(&["delete", "namespace", "dpu-offload", "--ignore-not-found", "--timeout=120s"]);
+        kubectl(&["uncordon", NODE]);
+        let restored = [(PLUGIN, &self.plugin), (CONFLIST, &self.conflist)].into_iter().all(
+            |(path, content)| {
+                let copy = Path::new(path).with_extension("kept");
+                fs::write(&copy, content).is_ok()
+                    && make_executable(&copy)
+                    && fs::rename(&copy, path).is_ok()
+            },
+        );
+        let lab = run(Command::new(root().join("hack/lab")).args(["restart", "agent"]));
+        eprintln!("the node is as it was: {restored}, {lab:?}");
+    }
+}
+
+fn make_executable(path: &Path) -> bool {
+    run(Command::new("chmod").arg("755").arg(path)).status.success()
+}
+
+fn lab_folder() -> PathBuf {
+    variable("DPUCTL_CONFIG").parent().unwrap().to_owned()
+}
+
+/// That of the lab, which others may have started again since.
+fn end_agent() {
+    let id = fs::read_to_string(lab_folder().join("agent.pid")).unwrap();
+    let process = Pid::from_raw(id.trim().parse().unwrap());
+    let socket = variable("AGENT_SOCKET");
+    kill(process, Signal::SIGTERM).unwrap();
+    wait_for("the agent's end", LIMIT, || (!socket.exists()).then_some(()));
+}
+
+#[test]
+fn a_node_is_installed_upgraded_under_pods_and_left_without_anything_by_the_lines_of_the_page() {
+    let node = BareNode::take();
+    let cluster = &node.cluster;
+    let [version, next] = node.load_image();
+    let told = node.install(&version);
+    assert_eq!(told.matches(": written\n").count(), 2, "{told}");
+    cluster.wait_for_session();
+
+    cluster.apply(&[deployment("roll-stays", 6, json!({})), deployment("roll-goes", 4, json!({}))]);
+    let running = cluster.wait_for_ready(10);
+    let staying: Vec<_> =
+        running.iter().filter(|pod| name(pod).starts_with("roll-stays")).cloned().collect();
+    let started = upgrade_under_pods(&node, &version, &next, &staying);
+    let pods = cluster.wait_for_ready(staying.len() + started);
+    let names = |pods: &[Value]| pods.iter().map(|pod| name(pod).to_owned()).collect::<Vec<_>>();
+    assert!(
+        names(&staying).iter().all(|name| names(&pods).contains(name)),
+        "none of them restarted"
+    );
+    cluster.wait_for_attachments(pods.len());
+    cluster.wait_for_session();
+    cluster.assert_invariants();
+    assert_eq!(node.warnings("roll-"), [Value::Null; 0]);
+
+    remove(&node);
+    for folder in [Path::new(PLUGIN), Path::new(CONFLIST)].map(|path| path.parent().unwrap()) {
+        let entries = fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name());
+        let ours = entries.filter(|it| {
+            it.to_str().unwrap().contains("host-shim")
+                || it.to_str().unwrap().contains("dpu-offload")
+        });
+        assert_eq!(ours.count(), 0, "{folder:?}");
+    }
+    assert_eq!(cluster.operator().get("attachments"), [Value::Null; 0], "not even the host's own");
+    drop(node);
+    let cluster = Cluster::take();
+    cluster.wait_for_session();
+    cluster.assert_gives_everything_back();
+}
+
+/// Rolls another version out, while pods ping each other, start and end, and returns how many have started.
+fn upgrade_under_pods(node: &BareNode, version: &str, next: &str, staying: &[Value]) -> usize {
+    let (cluster, before) = (&node.cluster, node.agent());
+    let newer = fs::read(PLUGIN).unwrap();
+    // As of the version before, which the next one replaces.
+    let older = [&newer[..], b"\n"].concat();
+    fs::write("/usr/lib/cni/host-shim.older", older).unwrap();
+    assert!(make_executable(Path::new("/usr/lib/cni/host-shim.older")));
+    fs::rename("/usr/lib/cni/host-shim.older", PLUGIN).unwrap();
+    node.edit("kustomization.yaml", &format!("newTag: {version}"), &format!("newTag: {next}"));
+    let mut started = 0;
+    thread::scope(|scope| {
+        let rollout = scope.spawn(|| node.type_lines("Upgrade", 0));
+        let pinging = scope.spawn(|| {
+            let ping = format!("ping -q -c 40 -i 0.25 -W 5 {}", addresses(&staying[1])[0]);
+            cluster.in_pod(name(&staying[0]), &ping)
+        });
+        cluster.kubectl(&["delete", "deployment", "roll-goes", "--wait=false"]);
+        while !rollout.is_finished() && started < MOST_STARTED {
+            cluster.apply(&[pod(&format!("roll-{started}"), json!({}))]);
+            started += 1;
+        }
+        rollout.join().unwrap();
+        let told = pinging.join().unwrap();
+        assert!(told.contains(" 0% packet loss"), "{told}");
+    });
+    assert_ne!(node.agent(), before);
+    assert!(fs::read(PLUGIN).unwrap() == newer, "the plugin is the next version's");
+    started
+}
+
+fn remove(node: &BareNode) {
+    node.edit("host-shim.toml", "[[host_port]]\nnetwork = \"pods\"\n\n", "");
+    node.type_lines("Upgrade", 0);
+    node.type_lines("Remove", 0);
+    wait_for("no attachment", LIMIT, || {
+        node.cluster.operator().get("attachments").is_empty().then_some(())
+    });
+    node.type_lines("Remove", 1);
+}
