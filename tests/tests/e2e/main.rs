@@ -39,6 +39,7 @@ mod packages;
 mod pfs;
 mod pods;
 mod port_mappings;
+mod readers;
 mod releases;
 mod renewals;
 mod restarts;

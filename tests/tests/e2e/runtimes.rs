@@ -6,13 +6,13 @@ use e2e::{Answer, Call, Lab, Netns, Settings};
 use serde_json::{Value, json};
 
 /// A call of tests/fixtures/runtimes.
-struct Recorded {
+pub(crate) struct Recorded {
     environment: Vec<(String, String)>,
     configuration: Value,
 }
 
 impl Recorded {
-    fn read(name: &str) -> Self {
+    pub(crate) fn read(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/runtimes");
         let text = fs::read_to_string(folder.join(name)).unwrap();
         let (variables, stdin) = text.split_once("\n\n").unwrap();
@@ -26,13 +26,31 @@ impl Recorded {
         }
     }
 
-    fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         *self.configuration.pointer_mut(pointer).unwrap() = value.into();
         self
     }
 
+    /// A variable of its environment, such as the interface's name.
+    pub(crate) fn variable(&self, name: &str) -> &str {
+        let mut all = self.environment.iter();
+        &all.find(|(key, _)| key == name).unwrap().1
+    }
+
+    /// The version that is spoken.
+    pub(crate) fn version(&self) -> String {
+        self.configuration["cniVersion"].as_str().unwrap().to_owned()
+    }
+
+    /// Another value of a variable.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        let pair = self.environment.iter_mut().find(|(key, _)| key == name).unwrap();
+        pair.1 = value.into();
+        self
+    }
+
     /// The call in this lab and for this pod. A previous result is the one that there was.
-    fn execute(mut self, lab: &Lab, pod: &Netns, previous: Option<&Value>) -> Answer {
+    pub(crate) fn execute(mut self, lab: &Lab, pod: &Netns, previous: Option<&Value>) -> Answer {
         self.configuration["agentSocket"] = json!(lab.socket());
         if let (Some(recorded), Some(previous)) =
             (self.configuration.get_mut("prevResult"), previous)
@@ -56,7 +74,7 @@ fn replay(name: &str, lab: &Lab, pod: &Netns) -> Answer {
 }
 
 /// Addresses may be asked for again at once.
-fn lab() -> Lab {
+pub(crate) fn lab() -> Lab {
     Lab::start(&Settings { cool_down: 0, ..Settings::default() })
 }
 
