@@ -12,25 +12,52 @@ lock_cache() {
 
 unlock_cache() { exec {CACHE_LOCK}>&-; }
 
+KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+
+# targets: where the machine's own apt has which suite and which component of it from.
+targets() {
+    # shellcheck disable=SC2016 # apt's own variables
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages'
+}
+
 # own_sources: the machine's own Debian sources, and their backports beside them.
 own_sources() {
-    local suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    local suite options=''
     suite=$(codename)
-    [[ -e $keyring ]] || keyring=
-    # shellcheck disable=SC2016 # apt's own variables
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-        awk -v suite="$suite" -v options="${keyring:+[signed-by=$keyring] }" '
-            $3 != "main" || seen[$1 $2]++ { next }
-            $2 == suite { print "deb " options $1 " " suite "-backports main" }
-            $2 ~ "^" suite "($|-security|-updates)" { print "deb " options $1 " " $2 " main" }'
+    [[ ! -e $KEYRING ]] || options="[signed-by=$KEYRING] "
+    targets | awk -v suite="$suite" -v options="$options" '
+        $3 != "main" || seen[$1 $2]++ { next }
+        $2 == suite { print "deb " options $1 " " suite "-backports main" }
+        $2 ~ "^" suite "($|-security|-updates)" { print "deb " options $1 " " $2 " main" }'
+}
+
+# next_sources: what is to be Debian's next release, from where the machine has its own. A mirror may stand still:
+# how old its lists are says nothing against them.
+next_sources() {
+    local suite options='[check-valid-until=no] '
+    suite=$(codename)
+    [[ ! -e $KEYRING ]] || options="[check-valid-until=no signed-by=$KEYRING] "
+    targets | awk -v suite="$suite" -v options="$options" '
+        $2 == suite && $3 == "main" && !seen++ { print "deb " options $1 " testing main" }'
 }
 
 # prepare_own_apt WORK ARCH [RELEASE]: what own_apt then works with.
 prepare_own_apt() {
-    APT_WORK=$1 APT_ARCH=$2 APT_RELEASE=${3:-}
+    APT_RELEASE=${3:-}
+    prepare_apt "$1" "$2" own_sources
+}
+
+# prepare_next_apt WORK ARCH: likewise, with what is to be Debian's next release.
+prepare_next_apt() {
+    APT_RELEASE=''
+    prepare_apt "$1" "$2" next_sources
+}
+
+prepare_apt() {
+    APT_WORK=$1 APT_ARCH=$2
     mkdir -p "$APT_WORK"/{lists,archives}/partial
     : >"$APT_WORK/status"
-    own_sources >"$APT_WORK/sources.list"
+    "$3" >"$APT_WORK/sources.list"
     [[ -s $APT_WORK/sources.list ]] || die "apt has no source for Debian's own $(codename)"
     own_apt apt-get update >/dev/null || die "apt can't get Debian's lists"
 }

@@ -3,14 +3,14 @@
 
 IMAGE=localhost/pod:1
 
-# download FOLDER PACKAGE...: with all that they need, into FOLDER/archives. One that can't be had ends it, by name.
+# download PACKAGE...: with all that they need, by the apt that was prepared. One that can't be had ends it, by name.
 download() {
     local package
-    prepare_own_apt "$1" "$(dpkg --print-architecture)"
-    for package in "${@:2}"; do
-        [[ -n $(version_of "$package") ]] || die "Debian has no package $package for $(codename)"
+    for package in "$@"; do
+        [[ -n $(version_of "$package") ]] ||
+            die "$(awk '{print $(NF-1); exit}' "$APT_WORK/sources.list") of Debian has no package $package"
     done
-    own_apt apt-get install -y --download-only "${@:2}" >/dev/null || die "apt can't get ${*:2}"
+    own_apt apt-get install -y --download-only "$@" >/dev/null || die "apt can't get $*"
 }
 
 version_of() { own_apt apt-cache policy "$1" | sed -n 's/^ *Candidate: \([^(].*\)$/\1/p'; }

@@ -31,7 +31,8 @@ kubernetes() {
     source=$(echo "$2"/source/kubernetes-*)
     [[ -e $source/cmd/kubelet ]] ||
         die "the source package kubernetes of Debian's $(codename) has no kubelet: bookworm's has"
-    download "$2/go-apt" golang-go
+    prepare_own_apt "$2/go-apt" "$(dpkg --print-architecture)"
+    download golang-go
     unpack "$2/go-apt/archives" "$2/go"
     build_kubernetes "$source" "$2" || die "Kubernetes can't be built"
     mv "$2/programs" "$1"

@@ -1,7 +1,13 @@
-# Debian's packages of container runtimes, unpacked, and an image. Sourced by hack/runtimes, never run.
+# Debian's packages of container runtimes, of each suite in a tree with an image. Sourced by hack/runtimes, never run.
 # shellcheck shell=bash
 
-PACKAGES=(containerd runc podman conmon containernetworking-plugins busybox-static)
+# The machine's own Debian, and what is to be the next one.
+SUITES=(own next)
+
+packages_of() {
+    say containerd runc podman conmon containernetworking-plugins busybox-static
+    [[ $1 == own ]] || say netavark
+}
 
 # shellcheck source=hack/debian.sh
 source "$ROOT/hack/debian.sh"
@@ -10,27 +16,37 @@ source "$ROOT/hack/packages.sh"
 
 CACHE=${OFFLOAD_RUNTIMES_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/runtimes}
 RECIPE=$(cat "$ROOT/hack/runtimes.d/prepare.sh" "$ROOT/hack/debian.sh" "$ROOT/hack/packages.sh" | sha256sum)
-TREE=$CACHE/${RECIPE:0:12}
+
+tree_of() { say "$CACHE/$1-${RECIPE:0:12}"; }
 
 prepare() {
+    local suite
     no_more "$@"
-    [[ ! -e $TREE ]] || return 0
+    for suite in "${SUITES[@]}"; do prepare_suite "$suite"; done
+}
+
+prepare_suite() {
+    local tree
+    tree=$(tree_of "$1")
+    [[ ! -e $tree ]] || return 0
     need apt-get=apt dpkg-deb=dpkg flock=util-linux jq=jq || exit 1
     lock_cache "$CACHE" OFFLOAD_RUNTIMES_DIR
-    [[ -e $TREE ]] || build_tree
+    [[ -e $tree ]] || build_tree "$1" "$tree"
     unlock_cache
 }
 
-# The tree gets its name once it is complete.
+# build_tree SUITE TREE, which gets its name once it is complete.
 build_tree() {
-    local began=$EPOCHREALTIME work=$CACHE/work
+    local began=$EPOCHREALTIME work=$CACHE/work packages
+    read -ra packages < <(packages_of "$1" | paste -sd' ')
     rm -rf "$work"
     mkdir -p "$work/tree"
-    warn "getting Debian's ${PACKAGES[*]} into $CACHE"
-    download "$work/apt" "${PACKAGES[@]}"
+    warn "getting Debian's ${packages[*]} into $CACHE"
+    "prepare_$1_apt" "$work/apt" "$(dpkg --print-architecture)"
+    download "${packages[@]}"
     unpack "$work/apt/archives" "$work/tree"
     image "$work/tree"
-    mv "$work/tree" "$TREE"
+    mv "$work/tree" "$2"
     rm -rf "$work"
     warn "the runtimes are ready, $(ms_since "$began") ms"
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::Pki;
+use crate::{Pki, outside};
 
 /// Networks of most tests: blue, green, wire and tiny.
 const NETWORKS: &str = include_str!("../fixtures/networks.toml");
@@ -174,6 +174,12 @@ impl Settings {
     #[must_use]
     pub fn with_vfs(vfs: u32) -> Self {
         Self { vfs, pool: vfs, ..Self::default() }
+    }
+
+    /// Networks whose gateway is the DPU, with the uplink `out`, which [`crate::outside_of`] makes.
+    #[must_use]
+    pub fn with_gateways() -> Self {
+        Self { networks: outside::NETWORKS.into(), ..Self::default() }
     }
 
     /// The kernel's simulated switchdev card, which the virtual machine of `hack/vm` has.

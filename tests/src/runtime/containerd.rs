@@ -1,7 +1,6 @@
 //! containerd in the lab's host namespace, with folders and a socket of its own.
 
 use std::{
-    collections::HashMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -9,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use super::{IMAGE, Runtime, control_group, cri::Cri, image, last_of, shown, write_conflist};
+use super::{
+    Asked, IMAGE, Runtime, conflists, control_group, cri::Cri, image, last_of, shown, version_of,
+};
 use crate::{Lab, Netns, Program, run, wait_for};
 
 /// What people are told to write into its configuration.
@@ -36,10 +37,20 @@ impl Containerd {
     /// When it does not come up.
     #[must_use]
     pub fn install(lab: &Lab) -> Self {
+        Self::install_with(lab, "", "")
+    }
+
+    /// Likewise, with further keys of what its configuration has for CNI, and with further keys of a second
+    /// runtime, `other`.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn install_with(lab: &Lab, cni: &str, other: &str) -> Self {
         let folder = lab.path().join("containerd");
         fs::create_dir(&folder).unwrap();
-        let conflists = write_conflist(lab);
-        fs::write(folder.join("config.toml"), configuration(&folder, &conflists)).unwrap();
+        let text = configuration(&folder, &conflists(lab), cni, other);
+        fs::write(folder.join("config.toml"), text).unwrap();
         let host = Arc::clone(&lab.card.host);
         let program = Mutex::new(start(&host, &folder));
         let cri = Cri::new(&socket(&folder));
@@ -55,11 +66,7 @@ impl Containerd {
     /// When it tells none.
     #[must_use]
     pub fn version() -> (u32, u32) {
-        let output = run(Command::new("containerd").arg("--version"));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let version = text.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v');
-        let mut numbers = version.split('.').map_while(|number| number.parse().ok());
-        (numbers.next().expect("a major version"), numbers.next().expect("a minor version"))
+        version_of("containerd")
     }
 
     /// Runs a pod with these annotations.
@@ -67,9 +74,15 @@ impl Containerd {
     /// # Errors
     /// containerd's own words.
     pub fn run_with(&self, name: &str, annotations: &[(&str, &str)]) -> Result<String, String> {
-        let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        let annotations: HashMap<_, _> = annotations.iter().map(pair).collect();
-        self.cri.run(name, annotations, self.control_group.clone())
+        self.run_as(name, &Asked { annotations, ..Asked::default() })
+    }
+
+    /// Runs a pod that asks for all that.
+    ///
+    /// # Errors
+    /// containerd's own words.
+    pub fn run_as(&self, name: &str, asked: &Asked<'_>) -> Result<String, String> {
+        self.cri.run(name, asked, self.control_group.clone())
     }
 
     /// The addresses that it tells of a pod.
@@ -92,7 +105,11 @@ impl Containerd {
 
     fn wait_until_ready(&self) {
         wait_for("containerd to be ready for pods", START, || {
-            (self.cri.conditions().ok()?.len() == 2).then_some(())
+            let good = self.cri.conditions().ok()?;
+            ["RuntimeReady", "NetworkReady"]
+                .iter()
+                .all(|one| good.iter().any(|it| it == one))
+                .then_some(())
         });
     }
 
@@ -107,6 +124,10 @@ impl Containerd {
 impl Runtime for Containerd {
     fn run(&self, name: &str) -> Result<String, String> {
         self.run_with(name, &[])
+    }
+
+    fn run_with_port(&self, name: &str, port: (u16, u16)) -> Result<String, String> {
+        self.run_as(name, &Asked { ports: &[port], ..Asked::default() })
     }
 
     fn stop(&self, id: &str) -> Result<(), String> {
@@ -137,6 +158,11 @@ impl Runtime for Containerd {
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
         self.wait_until_ready();
     }
+
+    fn restart(&self) {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        self.recover();
+    }
 }
 
 fn socket(folder: &Path) -> PathBuf {
@@ -151,9 +177,12 @@ fn start(host: &Netns, folder: &Path) -> Program {
 
 /// As Debian's package has it, but for its folders, and for what needs a kernel module or the right to
 /// change what the whole machine has.
-fn configuration(folder: &Path, conflists: &Path) -> String {
+fn configuration(folder: &Path, conflists: &Path, cni: &str, other: &str) -> String {
+    let format = Format::of(Containerd::version());
+    let (cri, runtimes) = (format.runtime, format!("{}.containerd.runtimes", format.runtime));
+    let shown = shown(PAGE, &format!("{cri}.cni]"), conflists);
     format!(
-        r#"version = 2
+        r#"version = {version}
 root = {root:?}
 state = {state:?}
 [grpc]
@@ -162,23 +191,61 @@ address = {socket:?}
 address = {ttrpc:?}
 [plugins."io.containerd.internal.v1.opt"]
 path = {opt:?}
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{IMAGE}"
+{cri}]
 disable_apparmor = true
 disable_hugetlb_controller = true
 restrict_oom_score_adj = true
-{network}
-[plugins."io.containerd.grpc.v1.cri".containerd]
-snapshotter = "native"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+{images}
+{shown}
+{cni}
+{runtimes}.runc]
 runtime_type = "io.containerd.runc.v2"
 pod_annotations = ["*"]
+{runtimes}.other]
+runtime_type = "io.containerd.runc.v2"
+{other}
 "#,
-        network = shown(PAGE, "[plugins.\"io.containerd.grpc.v1.cri\".cni]", conflists),
+        version = format.version,
+        images = format.images,
         root = folder.join("root"),
         state = folder.join("state"),
         socket = socket(folder),
         ttrpc = folder.join("ttrpc.sock"),
         opt = folder.join("opt"),
     )
+}
+
+/// What of the configuration the versions write differently.
+struct Format {
+    version: u32,
+    /// How the name of a section of the CRI's begins.
+    runtime: &'static str,
+    /// The image of pods, and how images are kept.
+    images: String,
+}
+
+impl Format {
+    fn of((major, _): (u32, u32)) -> Self {
+        match major {
+            ..2 => Self {
+                version: 2,
+                runtime: r#"[plugins."io.containerd.grpc.v1.cri""#,
+                images: format!(
+                    r#"sandbox_image = "{IMAGE}"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native""#
+                ),
+            },
+            2.. => Self {
+                version: 3,
+                runtime: "[plugins.'io.containerd.cri.v1.runtime'",
+                images: format!(
+                    r#"[plugins.'io.containerd.cri.v1.images']
+snapshotter = "native"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{IMAGE}""#
+                ),
+            },
+        }
+    }
 }

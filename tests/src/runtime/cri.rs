@@ -1,6 +1,6 @@
 //! A client of Kubernetes' container runtime interface (CRI v1), as small as the kubelet's is large.
 
-use std::{collections::HashMap, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -18,6 +18,17 @@ use api::runtime_service_client::RuntimeServiceClient;
 
 /// How long any call may take, which is how long a kubelet waits.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a pod asks for besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// Its annotations.
+    pub annotations: &'a [(&'a str, &'a str)],
+    /// Its runtime, as a RuntimeClass names one. Empty: the usual one.
+    pub handler: &'a str,
+    /// The ports of TCP that lead to it, each with its own one.
+    pub ports: &'a [(u16, u16)],
+}
 
 /// A connection that is made anew when the runtime has gone.
 #[derive(Debug)]
@@ -44,7 +55,7 @@ impl Cri {
         answer.map(Response::into_inner).map_err(|status| status.message().to_owned())
     }
 
-    /// The conditions that are good, `RuntimeReady` and `NetworkReady`.
+    /// The conditions that are good, `RuntimeReady` and `NetworkReady` among them.
     pub(crate) fn conditions(&self) -> Result<Vec<String>, String> {
         let request = api::StatusRequest { verbose: false };
         let answer = self.call(async |mut client| client.status(request).await)?;
@@ -55,7 +66,7 @@ impl Cri {
     pub(crate) fn run(
         &self,
         name: &str,
-        annotations: HashMap<String, String>,
+        asked: &Asked<'_>,
         cgroup_parent: String,
     ) -> Result<String, String> {
         let metadata = api::PodSandboxMetadata {
@@ -63,12 +74,20 @@ impl Cri {
             uid: format!("uid-{name}"),
             namespace: "default".into(),
         };
+        let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let mapping = |&(host_port, container_port): &(u16, u16)| api::PortMapping {
+            protocol: 0,
+            container_port: container_port.into(),
+            host_port: host_port.into(),
+        };
         let config = api::PodSandboxConfig {
             metadata: Some(metadata),
-            annotations,
+            port_mappings: asked.ports.iter().map(mapping).collect(),
+            annotations: asked.annotations.iter().map(pair).collect(),
             linux: Some(api::LinuxPodSandboxConfig { cgroup_parent }),
         };
-        let request = api::RunPodSandboxRequest { config: Some(config) };
+        let runtime_handler = asked.handler.into();
+        let request = api::RunPodSandboxRequest { config: Some(config), runtime_handler };
         let answer = self.call(async |mut client| client.run_pod_sandbox(request).await)?;
         Ok(answer.pod_sandbox_id)
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::Command};
 
 use serde_json::Value;
 
-use super::{Kind, Runtime};
+use super::{Conversation, Kind, Runtime};
 use crate::{Lab, Netns, Scene, Settings, run};
 
 /// A lab and a runtime on its host.
@@ -32,7 +32,15 @@ impl Node {
     /// When it does not come up.
     #[must_use]
     pub fn start(kind: Kind, settings: &Settings) -> Self {
-        let lab = Lab::start(settings);
+        Self::on(kind, Lab::start(settings))
+    }
+
+    /// Sets the runtime up on the host of a lab.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn on(kind: Kind, lab: Lab) -> Self {
         Self { runtime: kind.install(&lab), lab }
     }
 
@@ -77,20 +85,42 @@ impl Node {
         }
     }
 
-    /// Asserts that one pod reaches the other's addresses, of which there are those of two families.
+    /// Asserts that one pod reaches the other's addresses, of which there are those of two families, by echo
+    /// requests and by TCP.
     ///
     /// # Panics
     /// When it does not.
     pub fn assert_reaches(&self, from: &str, to: &str) {
         let addresses = self.inside(to).addresses;
-        assert_eq!(addresses.len(), 2, "{addresses:?}");
         for address in &addresses {
             self.in_pod(from, &["ping", "-n", "-q", "-c", "2", "-i", "0.02", "-W", "5", address]);
         }
+        let _ = self.connect(from, to);
+    }
+
+    /// Connects one pod with the other's addresses, of which there are those of two families.
+    ///
+    /// # Panics
+    /// When it can't.
+    #[must_use]
+    pub fn connect(&self, from: &str, to: &str) -> Vec<Conversation> {
+        let addresses = self.inside(to).addresses;
+        assert_eq!(addresses.len(), 2, "{addresses:?}");
+        let [from, to] = [from, to].map(|id| self.netns(id));
+        addresses.iter().map(|address| Conversation::begin(&from, &to, address)).collect()
+    }
+
+    /// The name of a pod's network namespace.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[must_use]
+    pub fn netns(&self, id: &str) -> String {
+        self.runtime.netns(id).unwrap_or_else(|| panic!("{id} has no netns"))
     }
 
     fn in_pod(&self, id: &str, command: &[&str]) -> String {
-        let netns = self.runtime.netns(id).unwrap_or_else(|| panic!("{id} has no netns"));
+        let netns = self.netns(id);
         let output = run(Netns::command_in(&netns, command[0]).args(&command[1..]));
         assert!(output.status.success(), "{command:?} in {netns}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -101,7 +131,7 @@ impl Node {
     /// # Panics
     /// When there is none.
     pub fn delete_netns(&self, id: &str) {
-        let netns = self.runtime.netns(id).unwrap();
+        let netns = self.netns(id);
         let output = run(Command::new("ip").args(["netns", "delete", &netns]));
         assert!(output.status.success(), "{output:?}");
     }

@@ -1,4 +1,5 @@
-//! podman by CNI in the lab's host namespace, with a store of its own.
+//! podman in the lab's host namespace, with a store of its own: by CNI before version 5, and by netavark from then
+//! on.
 
 use std::{
     collections::BTreeSet,
@@ -19,17 +20,24 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{IMAGE, Runtime, control_group, image, last_of, shown, write_conflist};
+use super::{IMAGE, Runtime, conflists, control_group, image, last_of, shown, version_of};
 use crate::{Lab, Netns, run};
 
 /// What people are told to write into its configuration.
-const PAGE: &str = include_str!("../../../docs/runtimes/podman-4.md");
+const PAGE_OF_CNI: &str = include_str!("../../../docs/runtimes/podman-4.md");
+const PAGE_OF_NETAVARK: &str = include_str!("../../../docs/runtimes/podman-5.md");
+
+/// The network of containers that ask for none, as podman and the DPU call it.
+const NETWORK: &str = "blue";
 
 /// podman has no daemon: each call is a process.
 #[derive(Debug)]
 pub struct Podman {
     host: Arc<Netns>,
     folder: PathBuf,
+    /// The agent's.
+    socket: PathBuf,
+    has_cni: bool,
     control_group: String,
     /// The calls that go on. A process is not reaped before it is out of here.
     calls: Mutex<BTreeSet<Pid>>,
@@ -44,14 +52,30 @@ impl Podman {
     pub fn install(lab: &Lab) -> Self {
         let folder = lab.path().join("podman");
         fs::create_dir(&folder).unwrap();
-        let conflists = write_conflist(lab);
-        fs::write(folder.join("containers.conf"), configuration(&folder, &conflists)).unwrap();
+        let has_cni = version_of("podman").0 < 5;
+        let network = if has_cni { by_cni(&conflists(lab)) } else { by_netavark(&folder) };
+        fs::write(folder.join("containers.conf"), configuration(&folder, &network)).unwrap();
         fs::write(folder.join("storage.conf"), storage(&folder)).unwrap();
         let (host, calls) = (Arc::clone(&lab.card.host), Mutex::default());
-        let podman = Self { host, folder, control_group: control_group(lab), calls };
+        let socket = lab.socket();
+        let podman =
+            Self { host, folder, socket, has_cni, control_group: control_group(lab), calls };
         let loaded = podman.says(&["load", "--input", image().to_str().unwrap()]);
         assert!(loaded.is_ok(), "{loaded:?}");
+        if !has_cni {
+            podman.create(NETWORK, &[]).unwrap();
+        }
         podman
+    }
+
+    /// Creates a network by netavark's plugin, with these options besides.
+    ///
+    /// # Errors
+    /// podman's own words.
+    pub fn create(&self, network: &str, options: &[&str]) -> Result<String, String> {
+        let socket = format!("agent_socket={}", self.socket.display());
+        let create = ["network", "create", "--driver", "dpu-offload", "--opt", &socket];
+        self.says(&[&create, options, &[network]].concat())
     }
 
     /// Runs a container with these options besides.
@@ -60,7 +84,9 @@ impl Podman {
     /// podman's own words.
     pub fn run_with(&self, name: &str, options: &[&str]) -> Result<String, String> {
         let run = ["run", "--detach", "--name", name, "--cgroup-parent", &self.control_group];
-        self.says(&[&run, options, &[IMAGE]].concat())
+        let says_network = self.has_cni || options.contains(&"--network");
+        let network: &[&str] = if says_network { &[] } else { &["--network", NETWORK] };
+        self.says(&[&run, network, options, &[IMAGE]].concat())
     }
 
     /// What podman prints with these arguments.
@@ -121,6 +147,10 @@ impl Runtime for Podman {
         self.run_with(name, &[])
     }
 
+    fn run_with_port(&self, name: &str, (port, own): (u16, u16)) -> Result<String, String> {
+        self.run_with(name, &["--publish", &format!("{port}:{own}")])
+    }
+
     fn stop(&self, id: &str) -> Result<(), String> {
         self.says(&["stop", "--time", "0", id]).map(drop)
     }
@@ -152,6 +182,9 @@ impl Runtime for Podman {
         }
     }
 
+    /// Nothing of it runs all the time but who waits for the containers' ends, which is not to be ended.
+    fn restart(&self) {}
+
     /// A podman that was killed amid a start has made a network namespace that it never heard of again, and
     /// an ADD into it that succeeded meanwhile has a pod for all that the agent can know: a person deletes
     /// it. One test at a time has namespaces there.
@@ -173,9 +206,20 @@ fn text_of(mut file: File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// By CNI and by runc, which takes any kind of control groups; limits as they are, for more can't be had
-/// everywhere.
-fn configuration(folder: &Path, conflists: &Path) -> String {
+/// With the runtimes' page's section of networks, by CNI.
+fn by_cni(conflists: &Path) -> String {
+    shown(PAGE_OF_CNI, "[network]", conflists)
+}
+
+/// Likewise by netavark, with a folder of its own for what podman knows of networks.
+fn by_netavark(folder: &Path) -> String {
+    let networks = folder.join("networks");
+    let section = shown(PAGE_OF_NETAVARK, "[network]", &networks);
+    format!("{section}network_config_dir = {networks:?}\n")
+}
+
+/// By runc, which takes any kind of control groups; limits as they are, for more can't be had everywhere.
+fn configuration(folder: &Path, network: &str) -> String {
     format!(
         r#"[engine]
 cgroup_manager = "cgroupfs"
@@ -188,7 +232,6 @@ volume_path = {volumes:?}
 [containers]
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
 "#,
-        network = shown(PAGE, "[network]", conflists),
         static_dir = folder.join("static"),
         volumes = folder.join("volumes"),
     )

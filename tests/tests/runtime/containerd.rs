@@ -4,10 +4,10 @@ use std::{fs, time::Duration};
 
 use e2e::{
     Lab, Settings, Timeouts,
-    runtime::{Containerd, Runtime},
+    runtime::{Asked, Containerd, Runtime, write_conflist},
     wait_for,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Without a grace the agent's STATUS is bad as soon as the DPU is away.
 fn node() -> (Lab, Containerd) {
@@ -110,6 +110,9 @@ fn a_node_is_told_that_its_dpu_is_away_by_versions_that_ask() {
     assert!(containerd.run("pod").is_err());
     lab.start_service();
     lab.wait_until_good();
+    wait_for("a good word for the network", Duration::from_secs(30), || {
+        containerd.has_network().then_some(())
+    });
     lab.assert_clean_slate();
 }
 
@@ -135,4 +138,51 @@ fn network_of_a_pod(lab: &Lab, containerd: &Containerd) -> String {
     let network = lab.operator().get("attachments")[0]["network"].as_str().unwrap().to_owned();
     containerd.remove(&pod).unwrap();
     network
+}
+
+/// The networks of the attachments, by interface.
+fn networks(lab: &Lab) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let all = lab.operator().get("attachments").into_iter();
+    let pair = |one: Value| (text(&one["key"]["interfaceName"]), text(&one["network"]));
+    let mut networks: Vec<_> = all.map(pair).collect();
+    networks.sort();
+    networks
+}
+
+fn on_green(conflist: &mut Value) {
+    conflist["name"] = json!("green");
+    conflist["plugins"][0]["network"] = json!("green");
+}
+
+#[test]
+fn a_pod_has_an_interface_of_each_of_several_configurations() {
+    let lab = Lab::start(&Settings::default());
+    write_conflist(&lab, "net.d/20-green.conflist", on_green);
+    let containerd = Containerd::install_with(&lab, "max_conf_num = 2", "");
+    let pod = containerd.run("pod").unwrap();
+    let expected = [("eth0", "blue"), ("eth1", "green")];
+    assert_eq!(networks(&lab), expected.map(|(name, network)| (name.into(), network.into())));
+    let told = containerd.addresses(&pod);
+    assert!(told[0].starts_with("10.1.") && told[1].starts_with("fd00:10:1:"), "{told:?}");
+    containerd.remove(&pod).unwrap();
+    lab.assert_clean_slate();
+}
+
+/// What a RuntimeClass names is a runtime, which may have configurations of its own.
+#[test]
+fn a_class_of_pods_has_the_network_of_its_runtime() {
+    let lab = Lab::start(&Settings::default());
+    let folder = write_conflist(&lab, "green.d/10-green.conflist", on_green);
+    let other = format!("cni_conf_dir = {folder:?}\ncni_max_conf_num = 1");
+    let containerd = Containerd::install_with(&lab, "", &other);
+    let of_class = |handler| containerd.run_as("pod", &Asked { handler, ..Asked::default() });
+    for (handler, network) in [("", "blue"), ("other", "green")] {
+        let pod = of_class(handler).unwrap();
+        assert_eq!(networks(&lab), [("eth0".into(), network.into())]);
+        containerd.remove(&pod).unwrap();
+    }
+    let complaint = of_class("nowhere").unwrap_err();
+    assert!(complaint.contains("nowhere"), "{complaint}");
+    lab.assert_clean_slate();
 }

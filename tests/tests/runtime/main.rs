@@ -7,6 +7,7 @@
 )]
 
 mod containerd;
+mod netavark;
 mod podman;
 mod scenarios;
 
@@ -31,5 +32,7 @@ on_each_runtime![
     pods_outlive_agent_service_and_runtime,
     a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence,
     a_pod_that_goes_while_the_dpu_is_away_is_given_back_later,
+    a_pod_that_goes_while_the_agent_is_away_is_given_back_later,
+    a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host,
     a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back,
 ];

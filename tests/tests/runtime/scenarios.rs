@@ -2,13 +2,14 @@
 
 use std::{
     collections::BTreeSet,
+    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
 use e2e::{
-    Settings,
-    runtime::{Kind, Node},
+    DPU_OUTSIDE, Lab, Settings, outside_of,
+    runtime::{Conversation, Kind, Node, write_conflist},
     wait_for,
 };
 use nix::sys::signal::Signal;
@@ -120,6 +121,7 @@ pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_
 pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {
     let mut node = Node::start(kind, &Settings::default());
     let pods = ["one", "two"].map(|name| node.run(name));
+    let conversations = node.connect(&pods[0], &pods[1]);
     node.lab.agent.crash();
     node.assert_reaches(&pods[0], &pods[1]);
     node.lab.start_agent();
@@ -136,6 +138,9 @@ pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {
     node.lab.wait_until_good();
     node.runtime.recover();
     node.assert_reaches(&pods[0], &pods[1]);
+    node.runtime.restart();
+    node.assert_reaches(&pods[1], &pods[0]);
+    conversations.iter().for_each(Conversation::goes_on);
     node.assert_invariants();
     node.remove_all();
     node.assert_clean_slate();
@@ -165,10 +170,51 @@ pub(crate) fn a_pod_that_goes_while_the_dpu_is_away_is_given_back_later(kind: Ki
     node.assert_clean_slate();
 }
 
+/// A kubelet asks again, a person of podman's need not: the network namespace has gone with the container.
+pub(crate) fn a_pod_that_goes_while_the_agent_is_away_is_given_back_later(kind: Kind) {
+    let mut node = Node::start(kind, &Settings::default());
+    let pod = node.run("pod");
+    node.lab.agent.stop();
+    let removed = node.runtime.remove(&pod);
+    assert!(removed.is_err() || node.runtime.ids().is_empty(), "{removed:?}");
+    node.lab.start_agent();
+    node.lab.wait_until_good();
+    node.remove_all();
+    node.assert_clean_slate();
+}
+
+pub(crate) fn a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host(kind: Kind) {
+    let others = "reconcile_s = 1\n[[host_port]]\nnetwork = \"blue\"\n";
+    let lab = Lab::start(&Settings { timeouts: others.into(), ..Settings::with_gateways() });
+    let outside = outside_of(&lab);
+    write_conflist(&lab, "net.d/10-dpu-offload.conflist", |shipped| {
+        shipped["plugins"][0]["capabilities"]["portMappings"] = true.into();
+    });
+    let node = Node::on(kind, lab);
+    let host = &node.lab.card.host;
+    wait_for("the host port", LIMIT, || host.pings("10.1.0.1").then_some(()));
+    let pod = node.runtime.run_with_port("pod", (8080, 80)).unwrap();
+    let netns = node.netns(&pod);
+    let ways = DPU_OUTSIDE.map(|address| (&outside, address));
+    for (from, address) in ways.into_iter().chain([(&**host, "10.1.0.1")]) {
+        let target = SocketAddr::new(address.parse().unwrap(), 8080);
+        let _ = Conversation::by_port(from.name(), (&netns, 80), target);
+    }
+    let complaint = node.runtime.run_with_port("second", (8080, 80)).unwrap_err();
+    assert!(complaint.contains("8080"), "{complaint}");
+    node.remove_all();
+    let again = node.runtime.run_with_port("again", (8080, 80)).unwrap();
+    node.remove(&again);
+    node.assert_invariants();
+}
+
+/// podman 5 complains, for netavark looks into the network namespace before it asks the plugin, and removes the
+/// container nevertheless.
 pub(crate) fn a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
     let pod = node.run("pod");
     node.delete_netns(&pod);
-    node.remove(&pod);
+    let removed = node.runtime.remove(&pod);
+    assert!(node.runtime.ids().is_empty(), "{removed:?}");
     node.assert_clean_slate();
 }

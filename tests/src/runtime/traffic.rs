@@ -1,0 +1,77 @@
+//! TCP between network namespaces, as long as it goes on.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+/// How long it may take until the other side is heard, which includes what TCP sends again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection that stays open, with both of its ends.
+#[derive(Debug)]
+pub struct Conversation {
+    ends: [TcpStream; 2],
+    target: SocketAddr,
+}
+
+impl Conversation {
+    /// Connects from one network namespace, of which these are the names, to an address in another.
+    ///
+    /// # Panics
+    /// When it can't.
+    #[must_use]
+    pub fn begin(from: &str, to: &str, address: &str) -> Self {
+        let listener = listen(to, SocketAddr::new(address.parse().unwrap(), 0));
+        Self::with(&listener, from, listener.local_addr().unwrap())
+    }
+
+    /// Connects from one network namespace to the port of another that `target` leads to.
+    ///
+    /// # Panics
+    /// When it can't.
+    #[must_use]
+    pub fn by_port(from: &str, (to, port): (&str, u16), target: SocketAddr) -> Self {
+        let listener = listen(to, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
+        Self::with(&listener, from, target)
+    }
+
+    fn with(listener: &TcpListener, from: &str, target: SocketAddr) -> Self {
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE);
+        let client = enter(from).run(connect).unwrap();
+        let client = client.unwrap_or_else(|error| panic!("TCP from {from} to {target}: {error}"));
+        let (server, _) = listener.accept().unwrap();
+        let conversation = Self { ends: [client, server], target };
+        conversation.goes_on();
+        conversation
+    }
+
+    /// Asserts that either end hears what the other says.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn goes_on(&self) {
+        let [client, server] = &self.ends;
+        for (from, to) in [(client, server), (server, client)] {
+            let heard = say(from, to);
+            assert!(heard.is_ok(), "TCP to {}: {heard:?}", self.target);
+        }
+    }
+}
+
+fn enter(netns: &str) -> netlink::Netns {
+    netlink::Netns::open(&Path::new("/run/netns").join(netns)).unwrap()
+}
+
+fn listen(netns: &str, address: SocketAddr) -> TcpListener {
+    enter(netns).run(|| TcpListener::bind(address)).unwrap().unwrap()
+}
+
+fn say(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    let mut heard = [0; 5];
+    to.set_read_timeout(Some(PATIENCE))?;
+    from.write_all(b"hello")?;
+    to.read_exact(&mut heard)
+}
