@@ -71,6 +71,26 @@ impl Nftables {
         self.socket.transact(&encode::replacement(table)).map_err(told)
     }
 
+    /// Makes `after` of the table `before` in one transaction, unless anybody has changed anything since
+    /// that generation. Says whether it could: no if they differ by more than elements of sets.
+    ///
+    /// # Errors
+    /// The kernel's refusal; the table is as it was.
+    pub fn change(
+        &mut self,
+        generation: u32,
+        before: &Table,
+        after: &Table,
+    ) -> Result<bool, Error> {
+        let Some(messages) = encode::changes(generation, before, after) else { return Ok(false) };
+        let told = |cause: RefusalCause| {
+            let name = after.name.to_string_lossy();
+            cause.told_as(format!("change elements of the table {name} of nftables"))
+        };
+        self.socket.transact(&messages).map_err(told)?;
+        Ok(true)
+    }
+
     /// Deletes the table of that name. There may be none.
     ///
     /// # Errors

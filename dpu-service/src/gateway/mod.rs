@@ -191,6 +191,14 @@ impl Gateways {
         put.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 
+    /// Whether nothing of what there should be was changed in nftables, as far as that can be told.
+    pub(crate) async fn has_rules(&self) -> bool {
+        let mut work = Arc::clone(&self.work).lock_owned().await;
+        let look =
+            spawn_blocking(move || work.is_clear || matches!(work.table.is_in_force(), Ok(true)));
+        look.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+
     /// The gateway of a network. `None`: it is somebody else's, or not there yet.
     pub(crate) fn view(&self, network: &str) -> Option<GatewayView> {
         let shown = self.shown();

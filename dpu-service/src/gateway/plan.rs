@@ -46,7 +46,7 @@ impl Plan {
         networks.retain(|network| network.gateway_mode == GatewayMode::Dpu);
         // An attachment may be of before its network got another gateway.
         let names: BTreeSet<_> = networks.iter().map(|network| network.name.as_str()).collect();
-        redirections.retain(|redirection| names.contains(redirection.network.as_str()));
+        redirections.retain(|redirection| names.contains(redirection.network.name.as_str()));
         Self { networks, redirections }
     }
 

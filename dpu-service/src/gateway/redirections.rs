@@ -5,9 +5,9 @@
 //! says itself is redirected.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     ffi::CStr,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use netlink::{
@@ -15,13 +15,13 @@ use netlink::{
     nftables::{ProtocolPort, Rule, Set, Term},
 };
 
-use crate::model::PortMapping;
+use crate::model::{Network, PortMapping};
 
 /// Where a mapped port leads for one family.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Redirection {
     /// The pod's network.
-    pub(crate) network: String,
+    pub(crate) network: Arc<Network>,
     /// The mapped port.
     pub(crate) mapping: PortMapping,
     /// The pod's address, and its port.
@@ -75,14 +75,11 @@ fn sets_of(names: &Names, redirections: &[Redirection]) -> [Set; 3] {
     let own = || redirections.iter().filter(|one| one.family() == names.family);
     let at = |one: &Redirection| Some(((one.mapping.one_address()?, one.port()), one.target));
     let anywhere = own().filter(|one| one.mapping.one_address().is_none());
-    // Maps without order would make each table another one.
-    let anywhere: BTreeMap<_, _> = anywhere.map(|one| (one.port(), one.target)).collect();
-    let at: BTreeMap<_, _> = own().filter_map(at).collect();
-    let targets: BTreeSet<_> = own().map(Redirection::destination).collect();
+    let anywhere = anywhere.map(|one| (one.port(), one.target));
     [
         Set::from_ports(names.anywhere, names.family, anywhere),
-        Set::from_ports_at(names.at, names.family, at),
-        Set::of_ports(names.targets, names.family, targets),
+        Set::from_ports_at(names.at, names.family, own().filter_map(at)),
+        Set::of_ports(names.targets, names.family, own().map(Redirection::destination)),
     ]
 }
 
@@ -127,7 +124,8 @@ mod tests {
         let host_ip = host_ip.map(|ip| ip.parse().unwrap());
         let protocol = Protocol::Tcp;
         let mapping = PortMapping { host_port, protocol, host_ip, container_port: 80 };
-        Redirection { network: "blue".into(), mapping, target: target.parse().unwrap() }
+        let network = Arc::new(toml::from_str("name = 'blue'").unwrap());
+        Redirection { network, mapping, target: target.parse().unwrap() }
     }
 
     #[test]

@@ -1,10 +1,15 @@
-//! The one table of nftables that is ours: replaced as a whole, and only when it has to be.
+//! The one table of nftables that is ours, replaced as a whole, and only when it has to be.
 //!
-//! As long as nobody has changed nftables, the table is as it was. After somebody has, it is compared
-//! with what was there when it was put into force, and replaced if it differs, whatever was changed. It
-//! is not known what was there if somebody changed nftables at the very moment; then it is replaced once
-//! more by the next pass.
+//! As long as nobody has changed nftables, the table is as it was, and one that differs by elements
+//! alone is made of it in one transaction, which the kernel refuses if somebody was faster. After somebody
+//! has changed anything, it is compared with what was there when it was put into force, and replaced if it
+//! differs, whatever was changed.
+//!
+//! What is there is read after a whole table was put into force, but after a change of elements not before the
+//! next look: a pod waits for it. It is not known what was there if somebody changed nftables before that; then
+//! the table is replaced once more.
 
+use bootstrap::Chain;
 use netlink::nftables::{Contents, Nftables, Table};
 
 use super::plan::TABLE;
@@ -22,21 +27,36 @@ pub(super) struct OurTable {
 struct InForce {
     table: Table,
     generation: u32,
-    contents: Contents,
+    /// `None`: not read yet.
+    contents: Option<Contents>,
 }
 
 impl OurTable {
-    /// Puts `table` into force unless it is. Says whether a stranger had changed it.
+    /// Puts `table` into force unless it is. Says whether a stranger is known to have changed it.
     pub(super) fn put(&mut self, table: Table) -> Result<bool, Refused> {
         let refused = |error| Refused::new("put the rules into force", error);
         let socket = open(&mut self.socket)?;
-        let is_same = self.in_force.as_ref().is_some_and(|in_force| in_force.table == table);
-        if is_same && is_whole(socket, self.in_force.as_mut()).map_err(refused)? {
+        let Some(mut in_force) = self.in_force.take() else {
+            self.in_force = replace(socket, table).map_err(refused)?;
+            return Ok(false);
+        };
+        let is_same = in_force.table == table;
+        let is_whole = in_force.is_whole(socket).map_err(refused)?;
+        if is_whole && (is_same || in_force.change(socket, &table)) {
+            self.in_force = Some(in_force);
             return Ok(false);
         }
-        self.in_force = None;
         self.in_force = replace(socket, table).map_err(refused)?;
-        Ok(is_same)
+        Ok(is_same && in_force.contents.is_some())
+    }
+
+    /// Whether it is as it was put into force. From then on it is known what is there.
+    pub(super) fn is_in_force(&mut self) -> Result<bool, Refused> {
+        let refused = |error| Refused::new("look at the rules", error);
+        let socket = open(&mut self.socket)?;
+        let Some(in_force) = &mut self.in_force else { return Ok(false) };
+        in_force.read(socket).map_err(refused)?;
+        in_force.is_whole(socket).map_err(refused)
     }
 
     /// Whether there is one, be it of an earlier life of the service.
@@ -61,17 +81,46 @@ fn open(socket: &mut Option<Nftables>) -> Result<&mut Nftables, Refused> {
     Ok(socket.insert(opened))
 }
 
-fn is_whole(socket: &mut Nftables, in_force: Option<&mut InForce>) -> Result<bool, netlink::Error> {
-    let Some(in_force) = in_force else { return Ok(false) };
-    let generation = socket.generation()?;
-    if generation == in_force.generation {
-        return Ok(true);
+impl InForce {
+    fn is_whole(&mut self, socket: &mut Nftables) -> Result<bool, netlink::Error> {
+        let generation = socket.generation()?;
+        if generation == self.generation {
+            return Ok(true);
+        }
+        let is_whole = self.contents.is_some() && socket.contents(&self.table)? == self.contents;
+        if is_whole {
+            self.generation = generation;
+        }
+        Ok(is_whole)
     }
-    let is_whole = socket.contents(&in_force.table)? == Some(in_force.contents);
-    if is_whole {
-        in_force.generation = generation;
+
+    /// Reads what is there unless it is known, or somebody has changed anything.
+    fn read(&mut self, socket: &mut Nftables) -> Result<(), netlink::Error> {
+        if self.contents.is_none() && socket.generation()? == self.generation {
+            let contents = socket.contents(&self.table)?;
+            let is_alone = socket.generation()? == self.generation;
+            self.contents = contents.filter(|_| is_alone);
+        }
+        Ok(())
     }
-    Ok(is_whole)
+
+    /// Says whether the table could be made of this one, which nobody has changed.
+    fn change(&mut self, socket: &mut Nftables, table: &Table) -> bool {
+        match socket.change(self.generation, &self.table, table) {
+            Ok(false) => false,
+            Ok(true) => {
+                self.table.clone_from(table);
+                // Of the kernel's numbers none is 0.
+                self.generation = self.generation.wrapping_add(1).max(1);
+                self.contents = None;
+                true
+            }
+            Err(error) => {
+                tracing::debug!(reason = %Chain(&error), "the rules are replaced as a whole");
+                false
+            }
+        }
+    }
 }
 
 /// `None`: it is in force, but what the kernel has of it can't be told from a stranger's change.
@@ -81,5 +130,6 @@ fn replace(socket: &mut Nftables, table: Table) -> Result<Option<InForce>, netli
     let contents = socket.contents(&table)?;
     let generation = socket.generation()?;
     let is_alone = generation == before.wrapping_add(1);
-    Ok(contents.filter(|_| is_alone).map(|contents| InForce { table, generation, contents }))
+    let is_known = is_alone && contents.is_some();
+    Ok(is_known.then_some(InForce { table, generation, contents }))
 }

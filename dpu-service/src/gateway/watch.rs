@@ -47,7 +47,10 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
         let calm =
             async { while timeout(CALM, monitor.next()).await.is_ok_and(|told| told.is_ok()) {} };
         let _ = timeout(GATHER, calm).await;
-        engine.networks().look_after_gateways(false).await;
+        // Most changes are this service's own, for pods that come and go.
+        if !engine.gateways().has_rules().await {
+            engine.networks().look_after_gateways(false).await;
+        }
     }
 }
 

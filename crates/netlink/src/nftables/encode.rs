@@ -4,8 +4,8 @@ use std::ffi::{CStr, CString};
 
 use netlink_bindings::{
     nftables::{
-        Nfgenmsg, OpBatchBeginDo, OpBatchEndDo, OpDeltableDo, OpNewchainDo, OpNewruleDo,
-        OpNewsetDo, OpNewsetelemDo, OpNewtableDo, PushExprAttrs, PushExprListAttrs,
+        Nfgenmsg, OpBatchBeginDo, OpBatchEndDo, OpDelsetelemDo, OpDeltableDo, OpNewchainDo,
+        OpNewruleDo, OpNewsetDo, OpNewsetelemDo, OpNewtableDo, PushExprAttrs, PushExprListAttrs,
     },
     traits::Pusher,
 };
@@ -32,6 +32,7 @@ pub(super) const GET_RULE: u16 = NEW_TABLE + 7;
 const NEW_SET: u16 = NEW_TABLE + 9;
 const NEW_ELEMENTS: u16 = NEW_TABLE + 12;
 pub(super) const GET_ELEMENTS: u16 = NEW_TABLE + 13;
+const DELETE_ELEMENTS: u16 = NEW_TABLE + 14;
 pub(super) const NEW_GENERATION: u16 = NEW_TABLE + 15;
 pub(super) const GET_GENERATION: u16 = NEW_TABLE + 16;
 
@@ -150,18 +151,46 @@ pub(super) fn removal(table: &CString) -> Vec<Message> {
     transaction(table, Vec::new())
 }
 
+/// The transaction that makes `after` of `before`, unless somebody has made another since that
+/// generation. `None`: they differ by more than elements of sets.
+pub(super) fn changes(generation: u32, before: &Table, after: &Table) -> Option<Vec<Message>> {
+    if !before.is_shaped_like(after) {
+        return None;
+    }
+    let sets = || before.sets.iter().zip(&after.sets);
+    let surplus = sets().flat_map(|(old, new)| {
+        in_messages(&old.lacking_in(new), |elements| old_elements(after, old, elements))
+    });
+    let missing = sets().flat_map(|(old, new)| {
+        in_messages(&new.lacking_in(old), |elements| new_elements(after, new, elements))
+    });
+    Some(batch(Some(generation), surplus.chain(missing)))
+}
+
+fn in_messages(elements: &[Element], message: impl Fn(&[Element]) -> Message) -> Vec<Message> {
+    elements.chunks(ELEMENTS_PER_MESSAGE).map(message).collect()
+}
+
 /// A table is made before it is deleted, because the kernel refuses to delete what is not there.
 fn transaction(table: &CString, messages: Vec<Message>) -> Vec<Message> {
-    let begin = Message::new(BATCH_BEGIN, 0, |payload| {
-        drop(OpBatchBeginDo::encode_request(payload, &batch_header()));
-    });
     let delete = Message::new(DELETE_TABLE, 0, |payload| {
         drop(OpDeltableDo::encode_request(payload, &header()).push_name(table));
+    });
+    batch(None, [new_table(table), delete].into_iter().chain(messages))
+}
+
+/// One transaction, which the kernel refuses if its generation is not this one.
+fn batch(generation: Option<u32>, messages: impl Iterator<Item = Message>) -> Vec<Message> {
+    let begin = Message::new(BATCH_BEGIN, 0, |payload| {
+        let request = OpBatchBeginDo::encode_request(payload, &batch_header());
+        if let Some(generation) = generation {
+            drop(request.push_genid(generation));
+        }
     });
     let end = Message::new(BATCH_END, 0, |payload| {
         drop(OpBatchEndDo::encode_request(payload, &batch_header()));
     });
-    [begin, new_table(table), delete].into_iter().chain(messages).chain([end]).collect()
+    [begin].into_iter().chain(messages).chain([end]).collect()
 }
 
 fn new_table(table: &CString) -> Message {
@@ -213,12 +242,25 @@ fn new_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
             .push_set(set.name);
         let mut list = request.nested_elements();
         for Element { key, value } in elements {
-            let element = list.nested_elem().nested_key().push_value(key).end_nested();
+            let element = list.nested_elem().nested_key().push_value(key.as_slice()).end_nested();
             let element = match set.value {
                 [] => element,
-                _ => element.nested_data().push_value(value).end_nested(),
+                _ => element.nested_data().push_value(value.as_slice()).end_nested(),
             };
             list = element.end_nested();
+        }
+    })
+}
+
+fn old_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
+    Message::new(DELETE_ELEMENTS, 0, |payload| {
+        let request = OpDelsetelemDo::encode_request(payload, &header())
+            .push_table(&table.name)
+            .push_set(set.name);
+        let mut list = request.nested_elements();
+        for Element { key, .. } in elements {
+            let element = list.nested_elem().nested_key().push_value(key.as_slice());
+            list = element.end_nested().end_nested();
         }
     })
 }

@@ -40,6 +40,15 @@ impl Table {
     pub fn new(table: &str, sets: Vec<Set>, chains: Vec<Chain>) -> Self {
         Self { name: name(table), sets, chains }
     }
+
+    /// Whether it is the other but for elements of sets.
+    pub(super) fn is_shaped_like(&self, other: &Self) -> bool {
+        let shapes = |table: &'_ Self| {
+            let shape = |set: &Set| (set.name, set.key, set.value);
+            table.sets.iter().map(shape).collect::<Vec<_>>()
+        };
+        self.name == other.name && self.chains == other.chains && shapes(self) == shapes(other)
+    }
 }
 
 /// A named set, or a map from what would be in one to something else.
@@ -49,14 +58,38 @@ pub struct Set {
     pub(super) key: &'static [Part],
     /// Empty: it is no map.
     pub(super) value: &'static [Part],
+    /// In order, none twice.
     pub(super) elements: Vec<Element>,
 }
 
 /// A key and, in a map, its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element {
-    pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
+}
+
+/// The room for the longest key, which is two names of links.
+const ROOM: usize = 2 * LINK_NAME_LEN;
+
+/// A key or a value. There are thousands, made anew for each change, so none is on the heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Bytes {
+    bytes: [u8; ROOM],
+    length: usize,
+}
+
+impl Bytes {
+    /// Appends what there is room for.
+    fn with(mut self, more: &[u8]) -> Self {
+        let room = self.bytes.iter_mut().skip(self.length);
+        self.length += room.zip(more).map(|(to, from)| *to = *from).count();
+        self
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
 }
 
 /// What keys and values are made of, one after the other.
@@ -89,8 +122,8 @@ pub struct ProtocolPort {
 }
 
 impl ProtocolPort {
-    fn bytes(self) -> Vec<u8> {
-        [[self.protocol, 0, 0, 0], port_word(self.port)].concat()
+    fn append_to(self, bytes: Bytes) -> Bytes {
+        bytes.with(&[self.protocol, 0, 0, 0]).with(&port_word(self.port))
     }
 }
 
@@ -99,7 +132,7 @@ const PROTOCOL_PORT: &[Part] = &[Part::Protocol, Part::Port];
 impl Set {
     /// A set of links.
     pub fn of_links(name: &'static CStr, links: impl IntoIterator<Item = LinkName>) -> Self {
-        let keys = links.into_iter().map(|link| link.0.to_vec());
+        let keys = links.into_iter().map(|link| Bytes::default().with(&link.0));
         Self::of_keys(name, &[Part::Link], keys)
     }
 
@@ -108,7 +141,8 @@ impl Set {
         name: &'static CStr,
         pairs: impl IntoIterator<Item = (LinkName, LinkName)>,
     ) -> Self {
-        let keys = pairs.into_iter().map(|(from, to)| [from.0, to.0].concat());
+        let keys = pairs.into_iter();
+        let keys = keys.map(|(from, to)| Bytes::default().with(&from.0).with(&to.0));
         Self::of_keys(name, &[Part::Link, Part::Link], keys)
     }
 
@@ -129,10 +163,11 @@ impl Set {
         family: Family,
         targets: impl IntoIterator<Item = (ProtocolPort, SocketAddr)>,
     ) -> Self {
-        let elements = targets
-            .into_iter()
-            .map(|(port, target)| Element { key: port.bytes(), value: target_bytes(target) });
-        Self { name, key: PROTOCOL_PORT, value: target(family), elements: elements.collect() }
+        let elements = targets.into_iter().map(|(port, target)| Element {
+            key: port.append_to(Bytes::default()),
+            value: target_bytes(target),
+        });
+        Self::of_elements(name, PROTOCOL_PORT, target(family), elements.collect())
     }
 
     /// Likewise from ports at addresses.
@@ -145,16 +180,37 @@ impl Set {
             key: port_at(address, port),
             value: target_bytes(target),
         });
-        Self { name, key: ports_at(family), value: target(family), elements: elements.collect() }
+        Self::of_elements(name, ports_at(family), target(family), elements.collect())
     }
 
     fn of_keys(
         name: &'static CStr,
         key: &'static [Part],
-        keys: impl Iterator<Item = Vec<u8>>,
+        keys: impl Iterator<Item = Bytes>,
     ) -> Self {
-        let elements = keys.map(|key| Element { key, value: Vec::new() }).collect();
-        Self { name, key, value: &[], elements }
+        let elements = keys.map(|key| Element { key, value: Bytes::default() });
+        Self::of_elements(name, key, &[], elements.collect())
+    }
+
+    fn of_elements(
+        name: &'static CStr,
+        key: &'static [Part],
+        value: &'static [Part],
+        mut elements: Vec<Element>,
+    ) -> Self {
+        elements.sort_unstable();
+        elements.dedup();
+        Self { name, key, value, elements }
+    }
+
+    /// Its elements that the other lacks, or has with another value.
+    pub(super) fn lacking_in(&self, other: &Self) -> Vec<Element> {
+        let mut rest = other.elements.iter().peekable();
+        let is_lacking = |element: &&Element| {
+            while rest.next_if(|next| next < element).is_some() {}
+            rest.next_if(|next| next == element).is_none()
+        };
+        self.elements.iter().filter(is_lacking).copied().collect()
     }
 }
 
@@ -172,18 +228,18 @@ const fn target(family: Family) -> &'static [Part] {
     }
 }
 
-fn port_at(address: IpAddr, port: ProtocolPort) -> Vec<u8> {
-    [address_bytes(address), port.bytes()].concat()
+fn port_at(address: IpAddr, port: ProtocolPort) -> Bytes {
+    port.append_to(address_bytes(address))
 }
 
-fn target_bytes(target: SocketAddr) -> Vec<u8> {
-    [address_bytes(target.ip()), port_word(target.port()).to_vec()].concat()
+fn target_bytes(target: SocketAddr) -> Bytes {
+    address_bytes(target.ip()).with(&port_word(target.port()))
 }
 
-fn address_bytes(address: IpAddr) -> Vec<u8> {
+fn address_bytes(address: IpAddr) -> Bytes {
     match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
+        IpAddr::V4(address) => Bytes::default().with(&address.octets()),
+        IpAddr::V6(address) => Bytes::default().with(&address.octets()),
     }
 }
 
@@ -266,5 +322,22 @@ mod tests {
     fn a_name_keeps_room_for_its_end() {
         assert_eq!(LinkName::new("p0").0[..3], *b"p0\0");
         assert_eq!(LinkName::new("0123456789abcdefgh").0, *b"0123456789abcde\0");
+    }
+
+    fn ports(of: impl IntoIterator<Item = (u16, u16)>) -> Set {
+        let port = |(port, target)| {
+            let target = SocketAddr::new([10, 0, 0, 2].into(), target);
+            (ProtocolPort { protocol: 6, port }, target)
+        };
+        Set::from_ports(c"ports", Family::V4, of.into_iter().map(port))
+    }
+
+    #[test]
+    fn sets_differ_by_the_elements_that_one_lacks_or_has_otherwise() {
+        let (one, other) = (ports([(3, 80), (1, 80), (2, 80)]), ports([(4, 80), (1, 80), (2, 81)]));
+        assert_eq!(one.lacking_in(&other), ports([(2, 80), (3, 80)]).elements);
+        assert_eq!(other.lacking_in(&one), ports([(2, 81), (4, 80)]).elements);
+        assert_eq!(one.lacking_in(&one), []);
+        assert_eq!(ports([(2, 80), (1, 80), (2, 80)]), ports([(1, 80), (2, 80)]));
     }
 }

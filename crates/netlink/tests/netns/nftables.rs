@@ -150,6 +150,48 @@ fn a_thousand_redirections_are_replaced_in_milliseconds_and_read_back_whole() {
 }
 
 #[test]
+fn a_table_that_differs_by_elements_is_changed_by_them_alone() {
+    let netns = TestNetns::new();
+    let mut nftables = nftables(&netns);
+    let tables = [redirecting(&(8080..8083)), redirecting(&(8081..9000))];
+    let shown = || {
+        let shown = netns.run("nft list ruleset");
+        let mut parts: Vec<_> =
+            shown.split([',', '\n']).map(|part| part.trim().to_owned()).collect();
+        parts.sort_unstable();
+        parts
+    };
+    nftables.replace(&tables[1]).unwrap();
+    let expected = shown();
+    nftables.replace(&tables[0]).unwrap();
+    for (before, after) in [(0, 1), (1, 0), (0, 1)] {
+        let generation = nftables.generation().unwrap();
+        assert!(nftables.change(generation, &tables[before], &tables[after]).unwrap());
+        assert_eq!(nftables.generation().unwrap(), generation + 1);
+    }
+    assert_eq!(shown(), expected);
+    let generation = nftables.generation().unwrap();
+    assert!(!nftables.change(generation, &tables[1], &table(links(1))).unwrap());
+    assert_eq!(nftables.generation().unwrap(), generation);
+}
+
+#[test]
+fn a_table_is_not_changed_by_elements_after_somebody_has_changed_anything() {
+    let netns = TestNetns::new();
+    let mut nftables = nftables(&netns);
+    let (before, after) = (redirecting(&(8080..8082)), redirecting(&(8081..8083)));
+    nftables.replace(&before).unwrap();
+    let generation = nftables.generation().unwrap();
+    netns.run("nft add table inet other");
+    let shown = netns.run("nft list ruleset");
+    let refused = nftables.change(generation, &before, &after).unwrap_err();
+    assert!(refused.to_string().contains("change elements of the table test-table"), "{refused}");
+    assert_eq!(netns.run("nft list ruleset"), shown);
+    let generation = nftables.generation().unwrap();
+    assert!(nftables.change(generation, &before, &after).unwrap());
+}
+
+#[test]
 fn a_table_takes_the_place_of_the_one_before_and_tables_of_others_stay() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);

@@ -1,6 +1,9 @@
 //! Ports of this DPU that lead to pods: who may have them, and where each of them leads.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use offload_proto::{Failure, Reason};
 
@@ -112,7 +115,7 @@ fn redirections_of(record: &Record) -> Vec<Redirection> {
         let mapping = *mapping;
         targets.into_iter().flatten().filter(move |target| mapping.is_of_family_of(*target)).map(
             move |target| Redirection {
-                network: record.network.name.clone(),
+                network: Arc::clone(&record.network),
                 mapping,
                 target: SocketAddr::new(target, mapping.container_port),
             },
