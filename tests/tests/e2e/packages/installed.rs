@@ -274,8 +274,11 @@ fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_hav
     tree.installs(&[made.deb("dpu-offload-host", &architecture())]);
     tree.calls();
     tree.write("etc/cni/net.d/10-dpu-offload.conflist", r#"{"plugins": [{"type": "host-shim"}]}"#);
+    tree.write(AGENT_FILE, "[[host_port]]\nnetwork = \"blue\"\n");
     let said = tree.dpkg_does(&["--remove", "dpu-offload-host"]);
     assert!(said.contains("etc/cni/net.d/10-dpu-offload.conflist, too"), "{said}");
+    let of_host = format!("the host ports of {}/{AGENT_FILE} stay", tree.root.path().display());
+    assert!(said.contains(&of_host), "{said}");
     let stopped = ["socket", "service"]
         .map(|kind| format!("deb-systemd-invoke stop dpu-offload-agent.{kind}"));
     assert_eq!(tree.calls(), [&stopped[..], &["systemctl daemon-reload".to_owned()]].concat());
