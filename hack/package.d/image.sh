@@ -51,13 +51,16 @@ make_manifest() {
     local layer config difference
     archive "$WORK/root" >"$WORK/layer"
     difference=sha256:$(sum "$WORK/layer")
-    layer=$(gzip -9n <"$WORK/layer" | put application/vnd.oci.image.layer.v1.tar+gzip)
+    layer=$(gzip "-$(compression)n" <"$WORK/layer" | put application/vnd.oci.image.layer.v1.tar+gzip)
     config=$(image_config "$difference" "$@" | put application/vnd.oci.image.config.v1+json)
     jq -n --argjson config "$config" --argjson layer "$layer" \
         '{schemaVersion: 2, mediaType: "application/vnd.oci.image.manifest.v1+json", config: $config, layers: [$layer]}' |
         put application/vnd.oci.image.manifest.v1+json |
         jq --arg architecture "$1" '. + {platform: {architecture: $architecture, os: "linux"}}'
 }
+
+# What is not handed on is to be there soon.
+compression() { if [[ $LIBRARIES == yes ]]; then say 1; else say 9; fi; }
 
 # image_config DIFFERENCE ARCHITECTURE PROGRAM CONFIGURATION
 image_config() {
