@@ -180,7 +180,7 @@ fn start(host: &Netns, folder: &Path) -> Program {
 fn configuration(folder: &Path, conflists: &Path, cni: &str, other: &str) -> String {
     let format = Format::of(Containerd::version());
     let (cri, runtimes) = (format.runtime, format!("{}.containerd.runtimes", format.runtime));
-    let shown = shown(PAGE, &format!("{cri}.cni]"), conflists);
+    let shown = format.network(conflists);
     format!(
         r#"version = {version}
 root = {root:?}
@@ -225,6 +225,14 @@ struct Format {
 }
 
 impl Format {
+    fn network(&self, conflists: &Path) -> String {
+        let section = format!("{}.cni]", self.runtime);
+        match self.version {
+            2 => shown(PAGE, &section, conflists),
+            _ => format!("{section}\nbin_dirs = [\"/usr/lib/cni\"]\nconf_dir = {conflists:?}"),
+        }
+    }
+
     fn of((major, _): (u32, u32)) -> Self {
         match major {
             ..2 => Self {
