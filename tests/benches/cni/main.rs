@@ -15,6 +15,7 @@ mod peers;
 mod phases;
 mod pods;
 mod sample;
+mod sandboxes;
 
 use e2e::{Lab, Settings};
 
@@ -25,7 +26,10 @@ const SEQUENTIAL: usize = 200;
 /// Calls at the same time, as a busy runtime makes.
 const CALLERS: usize = 16;
 
-/// The parts, by the names that arguments choose them with; all where none is named.
+/// The part that needs `hack/runtimes`, and is there by its name only.
+const SANDBOXES: &str = "sandboxes";
+
+/// The other parts, by the names that arguments choose them with; all where none is named.
 const PARTS: [(&str, fn()); 3] =
     [("attach", attach), ("peers", peers::print), ("large", footprint::print_large_service)];
 
@@ -36,6 +40,9 @@ fn main() {
         return;
     }
     println!("Machine: {}", sample::machine());
+    if arguments.iter().any(|argument| argument == SANDBOXES) {
+        return sandboxes::print();
+    }
     let is_chosen = |name: &str| arguments.len() == 1 || arguments.iter().any(|a| a == name);
     for (_, print) in PARTS.iter().filter(|(name, _)| is_chosen(name)) {
         print();

@@ -16,6 +16,9 @@ use crate::{Lab, Netns, Program, run, wait_for};
 /// What people are told to write into its configuration.
 const PAGE: &str = include_str!("../../../docs/runtimes/containerd.md");
 
+/// What every runtime has in its configuration.
+const RUNC: &str = "runtime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"*\"]\n";
+
 /// How long it may take to come up.
 const START: Duration = Duration::from_secs(60);
 
@@ -37,19 +40,19 @@ impl Containerd {
     /// When it does not come up.
     #[must_use]
     pub fn install(lab: &Lab) -> Self {
-        Self::install_with(lab, "", "")
+        Self::install_with(lab, "", &[])
     }
 
-    /// Likewise, with further keys of what its configuration has for CNI, and with further keys of a second
-    /// runtime, `other`.
+    /// Likewise, with further keys of what its configuration has for CNI, and with further runtimes, each with
+    /// a folder of CNI configurations of its own.
     ///
     /// # Panics
     /// When it does not come up.
     #[must_use]
-    pub fn install_with(lab: &Lab, cni: &str, other: &str) -> Self {
+    pub fn install_with(lab: &Lab, cni: &str, runtimes: &[(&str, &Path)]) -> Self {
         let folder = lab.path().join("containerd");
         fs::create_dir(&folder).unwrap();
-        let text = configuration(&folder, &conflists(lab), cni, other);
+        let text = configuration(&folder, &conflists(lab), cni, runtimes);
         fs::write(folder.join("config.toml"), text).unwrap();
         let host = Arc::clone(&lab.card.host);
         let program = Mutex::new(start(&host, &folder));
@@ -177,9 +180,13 @@ fn start(host: &Netns, folder: &Path) -> Program {
 
 /// As Debian's package has it, but for its folders, and for what needs a kernel module or the right to
 /// change what the whole machine has.
-fn configuration(folder: &Path, conflists: &Path, cni: &str, other: &str) -> String {
+fn configuration(folder: &Path, conflists: &Path, cni: &str, others: &[(&str, &Path)]) -> String {
     let format = Format::of(Containerd::version());
     let (cri, runtimes) = (format.runtime, format!("{}.containerd.runtimes", format.runtime));
+    let other = |(name, conflists): &(&str, &Path)| {
+        format!("{runtimes}.{name}]\n{RUNC}cni_conf_dir = {conflists:?}\ncni_max_conf_num = 1\n")
+    };
+    let others: String = others.iter().map(other).collect();
     let shown = format.network(conflists);
     format!(
         r#"version = {version}
@@ -199,12 +206,7 @@ restrict_oom_score_adj = true
 {shown}
 {cni}
 {runtimes}.runc]
-runtime_type = "io.containerd.runc.v2"
-pod_annotations = ["*"]
-{runtimes}.other]
-runtime_type = "io.containerd.runc.v2"
-{other}
-"#,
+{RUNC}{others}"#,
         version = format.version,
         images = format.images,
         root = folder.join("root"),

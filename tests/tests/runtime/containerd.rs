@@ -159,7 +159,7 @@ fn on_green(conflist: &mut Value) {
 fn a_pod_has_an_interface_of_each_of_several_configurations() {
     let lab = Lab::start(&Settings::default());
     write_conflist(&lab, "net.d/20-green.conflist", on_green);
-    let containerd = Containerd::install_with(&lab, "max_conf_num = 2", "");
+    let containerd = Containerd::install_with(&lab, "max_conf_num = 2", &[]);
     let pod = containerd.run("pod").unwrap();
     let expected = [("eth0", "blue"), ("eth1", "green")];
     assert_eq!(networks(&lab), expected.map(|(name, network)| (name.into(), network.into())));
@@ -174,8 +174,7 @@ fn a_pod_has_an_interface_of_each_of_several_configurations() {
 fn a_class_of_pods_has_the_network_of_its_runtime() {
     let lab = Lab::start(&Settings::default());
     let folder = write_conflist(&lab, "green.d/10-green.conflist", on_green);
-    let other = format!("cni_conf_dir = {folder:?}\ncni_max_conf_num = 1");
-    let containerd = Containerd::install_with(&lab, "", &other);
+    let containerd = Containerd::install_with(&lab, "", &[("other", &folder)]);
     let of_class = |handler| containerd.run_as("pod", &Asked { handler, ..Asked::default() });
     for (handler, network) in [("", "blue"), ("other", "green")] {
         let pod = of_class(handler).unwrap();
