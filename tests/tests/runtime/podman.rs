@@ -1,4 +1,5 @@
-//! What podman alone does: a container's own address, and a container that stops and starts.
+//! What podman alone does: a container's own address, a container that stops and starts, and a network that is made
+//! anew under it.
 
 use e2e::{
     Lab, Settings,
@@ -16,6 +17,24 @@ fn a_container_has_the_address_and_mac_that_it_asks_for_and_keeps_them_over_a_re
         assert_eq!(attachment()["addresses"][0]["address"], "10.1.9.10/16");
         assert_eq!(attachment()["mac"], "02:00:00:00:09:10");
         podman.says(&["restart", "--time", "0", &id]).unwrap();
+    }
+    podman.remove(&id).unwrap();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_container_has_the_same_network_again_after_a_reload_of_it() {
+    let lab = Lab::start(&Settings::default());
+    let podman = Podman::install(&lab);
+    let id = podman.run("pod").unwrap();
+    let held = || {
+        let one = lab.operator().get("attachments").pop().unwrap();
+        [one["addresses"].clone(), one["mac"].clone()]
+    };
+    let before = held();
+    for _ in 0..2 {
+        podman.says(&["network", "reload", &id]).unwrap();
+        assert_eq!(held(), before);
     }
     podman.remove(&id).unwrap();
     lab.assert_clean_slate();
