@@ -1,6 +1,6 @@
 //! One pool's resource, kept on offer to the kubelet: a socket of ours in its folder, and a word to its own.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use offload_proto::{
     kubelet::deviceplugin::{
@@ -11,7 +11,7 @@ use offload_proto::{
 };
 use tokio::{
     net::UnixListener,
-    sync::watch,
+    sync::{Notify, watch},
     time::{sleep, timeout},
 };
 use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
@@ -28,6 +28,9 @@ use super::{
 const VERSION: &str = "v1beta1";
 /// How often it is looked whether the kubelet has begun anew.
 const LOOK: Duration = Duration::from_secs(1);
+/// How many answers' time a kubelet that has registered a resource has to ask for its VFs: it calls back, and asks for
+/// something else before.
+const ANSWERS_UNTIL_ASKED: u32 = 5;
 
 /// A pool's resource.
 pub(super) struct Offer {
@@ -40,6 +43,22 @@ pub(super) struct Offer {
 struct Offered {
     own: Option<FileIdentity>,
     kubelet: Option<FileIdentity>,
+}
+
+/// Our socket in the kubelet's folder, which goes when the offer ends: the kubelet takes what stays there for a plugin
+/// that is yet to come. One that has taken its place is another agent's, and stays.
+struct OwnSocket {
+    path: PathBuf,
+    file: Option<FileIdentity>,
+}
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        if self.file.is_some() && identity(&self.path) == self.file {
+            // The kubelet may have emptied its folder just now; and what stays is replaced at the next start.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Offer {
@@ -110,7 +129,10 @@ impl Offer {
     /// Offers the resource and serves it until the kubelet begins anew.
     async fn hold(&self, listener: UnixListener, told: &mut Option<String>) -> Result<(), String> {
         let offered = self.look();
-        let plugin = Plugin::new(self.resource(), self.pool.clone(), self.pools.clone());
+        let _socket = OwnSocket { path: self.own_path(), file: offered.own };
+        let asked = Arc::new(Notify::new());
+        let plugin =
+            Plugin::new(self.resource(), self.pool.clone(), self.pools.clone(), Arc::clone(&asked));
         let connections = UnixListenerStream::new(listener);
         let connections = connections.map(|accepted| accepted.map(with_good_authority));
         // The kubelet calls back while it is being spoken to.
@@ -119,6 +141,7 @@ impl Offer {
             .serve_with_incoming(connections);
         let company = async {
             self.register().await?;
+            self.until_asked(&asked).await?;
             tracing::info!(resource = self.resource(), "offered to the kubelet");
             *told = None;
             self.until_anew(&offered).await;
@@ -131,6 +154,17 @@ impl Offer {
             )),
             held = company => held,
         }
+    }
+
+    /// A kubelet that was busy, or could not call back, does not do it later unasked.
+    async fn until_asked(&self, asked: &Notify) -> Result<(), String> {
+        let patience = self.settings.answer() * ANSWERS_UNTIL_ASKED;
+        timeout(patience, asked.notified()).await.map_err(|_| {
+            format!(
+                "the kubelet at {} has registered it, but has not asked for its VFs within {patience:?}",
+                self.kubelet_path().display()
+            )
+        })
     }
 
     fn look(&self) -> Offered {

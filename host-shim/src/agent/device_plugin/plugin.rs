@@ -1,6 +1,6 @@
 //! What the kubelet asks of a resource.
 
-use std::{collections::HashMap, pin::Pin};
+use std::{collections::HashMap, pin::Pin, sync::Arc};
 
 use offload_proto::{
     kubelet::deviceplugin::{
@@ -11,7 +11,7 @@ use offload_proto::{
     },
     v1::VfPool,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
@@ -24,11 +24,18 @@ pub(super) struct Plugin {
     resource: String,
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
+    /// Told when the kubelet asks for the VFs.
+    asked: Arc<Notify>,
 }
 
 impl Plugin {
-    pub(super) fn new(resource: String, pool: String, pools: watch::Receiver<Vec<VfPool>>) -> Self {
-        Self { resource, pool, pools }
+    pub(super) fn new(
+        resource: String,
+        pool: String,
+        pools: watch::Receiver<Vec<VfPool>>,
+        asked: Arc<Notify>,
+    ) -> Self {
+        Self { resource, pool, pools, asked }
     }
 
     fn has(&self, device: &str) -> bool {
@@ -83,6 +90,7 @@ impl device_plugin_server::DevicePlugin for Plugin {
         &self,
         _request: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        self.asked.notify_one();
         let name = self.pool.clone();
         let pool = move |pools: Vec<VfPool>| pools.into_iter().find(|pool| pool.name == name);
         // A pool that is no more ends it, and with it the kubelet's hope.

@@ -218,6 +218,38 @@ async fn a_kubelet_that_begins_anew_is_told_anew() {
 }
 
 #[tokio::test]
+async fn a_kubelet_that_does_not_follow_up_what_it_registered_is_told_again() {
+    let stage = Stage::new().with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let first = kubelet.registered().await;
+    assert_eq!(kubelet.registered().await, first);
+}
+
+#[tokio::test]
+async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
+    let stage = Stage::new().with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let path = stage.plugins().join(kubelet.registered().await.endpoint);
+    let gone = async || {
+        while path.exists() {
+            yield_now().await;
+        }
+    };
+    stage.room.learn(VfPools::default());
+    timeout(LIMIT, gone()).await.expect("the socket stays");
+    stage.room.learn(VfPools { pools: vec![pool("gold", &[])] });
+    kubelet.registered().await;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "another's").unwrap();
+    let Stage { _keeper, folder: _folder, .. } = stage;
+    drop(_keeper);
+    for _ in 0..10 {
+        yield_now().await;
+    }
+    assert!(path.exists());
+}
+
+#[tokio::test]
 async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
     let stage = Stage::new();
     for _ in 0..10 {
