@@ -13,7 +13,7 @@ use offload_proto::{
 use tokio::time::timeout_at;
 use tonic::{
     Status,
-    transport::{Channel, Endpoint},
+    transport::{self, Channel, Endpoint},
 };
 use vf_alloc::Device;
 
@@ -21,6 +21,29 @@ use super::settings::DevicePluginSettings;
 
 /// Longest answer that is read: more than all pods of any node take.
 const LONGEST: usize = 4 * 1024 * 1024;
+
+/// Why the kubelet did not tell.
+#[derive(Debug, thiserror::Error)]
+enum Untold {
+    #[error("did not answer within {0} ms")]
+    Silent(u64),
+    #[error("can't be called: {0}")]
+    NoAddress(transport::Error),
+    #[error("can't be reached: {}", bootstrap::Chain(.0))]
+    Unreachable(transport::Error),
+    #[error("refused: {}", .0.message())]
+    Refused(Box<Status>),
+    #[error("speaks of pod {namespace}/{name} instead")]
+    OfAnother { namespace: String, name: String },
+    #[error("names {0:?}, which is no VF")]
+    NoVf(String),
+}
+
+impl From<Status> for Untold {
+    fn from(refusal: Status) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
+}
 
 /// The one device of these resources that the pod has. `None`: it has none.
 ///
@@ -36,7 +59,7 @@ pub(super) async fn device_of(
     let until = deadline.min(Instant::now() + settings.answer());
     let answer = match timeout_at(until.into(), ask(settings, pod)).await {
         Ok(answer) => answer,
-        Err(_) => Err(format!("did not answer within {} ms", settings.answer_ms)),
+        Err(_) => Err(Untold::Silent(settings.answer_ms)),
     };
     let chosen = answer.and_then(|found| chosen(found, resources));
     let devices = chosen.map_err(|why| {
@@ -66,42 +89,41 @@ fn several(pod: &Pod, devices: &[Device]) -> Failure {
 }
 
 /// What the kubelet has given the pod. `None`: it does not list the pod.
-async fn ask(settings: &DevicePluginSettings, pod: &Pod) -> Result<Option<PodResources>, String> {
+///
+/// Each pod's connection is its own: one that was kept could lead to a kubelet that has ended, and the first pod after
+/// its restart would be refused for that.
+async fn ask(settings: &DevicePluginSettings, pod: &Pod) -> Result<Option<PodResources>, Untold> {
     let address = format!("unix://{}", settings.pod_resources.display());
-    let endpoint =
-        Endpoint::from_shared(address).map_err(|error| format!("can't be called: {error}"))?;
-    let channel = endpoint.connect().await;
-    let channel =
-        channel.map_err(|error| format!("can't be reached: {}", bootstrap::Chain(&error)))?;
+    let endpoint = Endpoint::from_shared(address).map_err(Untold::NoAddress)?;
+    let channel = endpoint.connect().await.map_err(Untold::Unreachable)?;
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST);
     // Older kubelets have no such call, or have it switched off; and what one says of a pod that it does not know is
     // no better than its list.
     match get(&mut client, pod).await {
-        Ok(found) => found,
-        Err(_) => list(&mut client, pod).await,
+        Err(Untold::Refused(_)) => list(&mut client, pod).await,
+        told => told,
     }
 }
 
 async fn get(
     client: &mut PodResourcesListerClient<Channel>,
     pod: &Pod,
-) -> Result<Result<Option<PodResources>, String>, Status> {
+) -> Result<Option<PodResources>, Untold> {
     let request =
         GetPodResourcesRequest { pod_name: pod.name.clone(), pod_namespace: pod.namespace.clone() };
     let answer = client.get(request).await?.into_inner();
     let found = answer.pod_resources.ok_or_else(|| Status::unknown("an empty answer"))?;
-    if is_of(pod, &found) {
-        return Ok(Ok(Some(found)));
+    match is_of(pod, &found) {
+        true => Ok(Some(found)),
+        false => Err(Untold::OfAnother { namespace: found.namespace, name: found.name }),
     }
-    Ok(Err(format!("speaks of pod {}/{} instead", found.namespace, found.name)))
 }
 
 async fn list(
     client: &mut PodResourcesListerClient<Channel>,
     pod: &Pod,
-) -> Result<Option<PodResources>, String> {
-    let answer = client.list(ListPodResourcesRequest {}).await;
-    let answer = answer.map_err(|refusal| format!("refused: {}", refusal.message()))?;
+) -> Result<Option<PodResources>, Untold> {
+    let answer = client.list(ListPodResourcesRequest {}).await?;
     Ok(answer.into_inner().pod_resources.into_iter().find(|found| is_of(pod, found)))
 }
 
@@ -110,14 +132,14 @@ fn is_of(pod: &Pod, found: &PodResources) -> bool {
 }
 
 /// The devices of these resources.
-fn chosen(found: Option<PodResources>, resources: &[String]) -> Result<Vec<Device>, String> {
+fn chosen(found: Option<PodResources>, resources: &[String]) -> Result<Vec<Device>, Untold> {
     let containers = found.into_iter().flat_map(|pod| pod.containers);
     let given = containers.flat_map(|container| container.devices);
     let ours = given.filter(|given| resources.contains(&given.resource_name));
     let mut devices = Vec::new();
     for id in ours.flat_map(|given| given.device_ids) {
         let device = form::device(&id);
-        devices.push(Device::from(device.ok_or_else(|| format!("names {id:?}, which is no VF"))?));
+        devices.push(Device::from(device.ok_or(Untold::NoVf(id))?));
     }
     // Kubelets list a device once for each NUMA node.
     devices.sort();
