@@ -120,6 +120,7 @@ impl Homecoming {
     /// in use.
     fn note_returned(&self, record: &Record) {
         self.pauses.succeeded(record.id());
+        self.renewer.note_clean(record.device());
         let returned = Record { is_returned: true, ..record.clone() };
         self.host.records().keep(&Arc::new(returned));
     }
@@ -256,4 +257,20 @@ impl Homecoming {
 
 fn failed(error: &MoveError) -> Failure {
     Failure::new(error.reason(), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::vfs::{records::tests::record, room::tests::vfs};
+
+    #[tokio::test]
+    async fn a_vf_that_came_home_clean_is_made_anew_without_a_pause_next_time() {
+        let (vfs, _folder) = vfs();
+        let record = record("a", "c");
+        vfs.renewer().note_renewed(&record.vf().unwrap(), false, "it differs");
+        assert!(!vfs.homecoming().is_renewal_due(&record));
+        vfs.homecoming().note(&record, &Ok(Condition::Clean));
+        assert!(vfs.homecoming().is_renewal_due(&record));
+    }
 }

@@ -216,10 +216,15 @@ impl Renewer {
         self.host.listed(look).await.map_err(|failure| failure.to_string())
     }
 
+    /// A VF came home as it was, by whatever way: what failed before is no reason to wait next time.
+    pub(super) fn note_clean(&self, device: &Device) {
+        self.pauses.succeeded(device.as_str());
+    }
+
     /// Remembers what came of a VF that was made anew.
     pub(super) fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
-            self.pauses.succeeded(vf.device.as_str());
+            self.note_clean(&vf.device);
             self.repairs.note(&self.host.subject_of(vf), format!("made anew, for {what}"));
         } else {
             self.try_again_after_pause(vf);
