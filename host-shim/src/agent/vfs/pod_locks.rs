@@ -26,7 +26,7 @@ use offload_proto::{Failure, Reason};
 use tokio::time::{Instant, sleep};
 
 /// How long another agent may be at work on a pod: a hundred times what that takes. One that is suspended amid
-/// that must not stop this one.
+/// that must not stop this one; its caller pays with this time for each try, and a DEL tries twice.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether it is done.
 const LOOK: Duration = Duration::from_millis(5);
@@ -35,7 +35,8 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(in crate::agent) struct PodLocks {
     /// Each byte is the lock of the namespace of that inode number, held as the kernel holds it: nothing of it is
-    /// left behind by an agent that dies, or by a pod.
+    /// left behind by an agent that dies, or by a pod. The number alone is enough: all namespaces of a kernel are in
+    /// its one nsfs; and were there two, two pods would wait for each other, and none be let in too early.
     file: Arc<File>,
     /// All that this agent locks in the file is one owner's, whom the kernel never makes wait for itself.
     in_agent: KeyedLocks<NetnsId>,
