@@ -2,6 +2,10 @@
 //!
 //! They send its path as `:authority`, which is none, and which HTTP/2 servers refuse. It means nothing on a socket of
 //! the machine itself, so that one that is good takes its place on the way to the server.
+//!
+//! There is no simpler way: `h2` refuses such headers before a service of ours is asked, has no setting against it, and
+//! has not taken the change that would let them pass (hyperium/h2#487). Kubelets send `localhost` from 1.26 on
+//! (kubernetes/kubernetes#112597), so that this file goes with the last one before.
 
 use std::io;
 
