@@ -228,10 +228,17 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         if pool.spec.pinned_only {
             return Err(ReserveError::PinnedOnly { pool: request.pool.into() });
         }
-        pool.choose(request.host).ok_or_else(|| ReserveError::Exhausted {
+        pool.choose(request.host).ok_or_else(|| self.exhausted(request, &pool.spec))
+    }
+
+    fn exhausted(&self, request: &Request<'_>, pool: &PoolSpec) -> ReserveError {
+        let is_given = |slot: &Slot<K>| !self.pools.is_handed_out(slot);
+        let of_host = |slot: &&Slot<K>| slot.is_in(pool) && slot.is_of(request.host);
+        ReserveError::Exhausted {
             pool: request.pool.into(),
-            usage: self.count(&pool.spec, |slot| slot.is_of(request.host)),
-        })
+            usage: self.count(pool, |slot| slot.is_of(request.host) && is_given(slot)),
+            named_only: self.vfs.all().filter(of_host).filter(|slot| !is_given(slot)).count(),
+        }
     }
 
     fn choose_pinned(

@@ -12,12 +12,14 @@ pub enum ReserveError {
         pool: String,
     },
     /// The pool has no free VF on this host.
-    #[error("VF pool {pool:?} has no free VF for this host ({usage})")]
+    #[error("VF pool {pool:?} has no free VF for this host ({usage}{})", also(*named_only))]
     Exhausted {
         /// The pool.
         pool: String,
-        /// The pool's VFs on this host.
+        /// The pool's VFs on this host, but for the next ones.
         usage: Usage,
+        /// Those of them that another pool gives only to requests that name one, whatever their state.
+        named_only: usize,
     },
     /// The pool gives VFs only to requests that name one.
     #[error("VF pool {pool:?} gives VFs only to requests that name one")]
@@ -71,6 +73,13 @@ pub enum ReserveError {
         /// The VF that it holds.
         held: FunctionId,
     },
+}
+
+fn also(named_only: usize) -> String {
+    match named_only {
+        0 => String::new(),
+        count => format!("; {count} more are only for requests that name one"),
+    }
 }
 
 /// Why a VF was not cleared of its quarantine.

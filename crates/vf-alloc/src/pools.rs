@@ -58,14 +58,18 @@ impl Pools {
         self.places.get(slot.0)?.listed
     }
 
+    /// Whether somebody else hands the VF out: it is in no lane, not even of another pool that it is in.
+    pub(crate) fn is_handed_out<K>(&self, slot: &Slot<K>) -> bool {
+        self.specs().any(|spec| spec.pinned_only && slot.is_in(spec))
+    }
+
     /// Gives a VF its place, by what its host says of it now. One that is free is listed there as the
     /// last.
     pub(crate) fn place<K>(&mut self, slot: &Slot<K>) {
         let Some(host) = slot.facts().map(|facts| facts.host) else { return };
         let number = slot.number();
         self.unlist(number);
-        // A VF that somebody else hands out is in no lane, not even of another pool that it is in.
-        let is_handed_out = self.specs().any(|spec| spec.pinned_only && slot.is_in(spec));
+        let is_handed_out = self.is_handed_out(slot);
         let has_it = self.pools.iter_mut().enumerate().filter(|(_, pool)| slot.is_in(&pool.spec));
         let has_it = has_it.filter(|_| !is_handed_out);
         let pf = slot.vf().pf;

@@ -147,7 +147,7 @@ fn requests_that_are_refused() {
 
     assert_eq!(allocator.reserve(&request(None), 2), Ok(first));
     let usage = Usage { in_use: 2, ..Usage::default() };
-    let error = ReserveError::Exhausted { pool: "default".into(), usage };
+    let error = ReserveError::Exhausted { pool: "default".into(), usage, named_only: 0 };
     assert_eq!(
         error.to_string(),
         "VF pool \"default\" has no free VF for this host \
@@ -303,7 +303,16 @@ fn a_vf_that_somebody_else_hands_out_is_only_given_to_who_names_it() {
     let refused = allocator.reserve(&of_kubelet(None), 1).unwrap_err();
     assert_eq!(refused, ReserveError::PinnedOnly { pool: "kubelet".into() });
     assert_eq!(allocator.reserve(&request(None), 2), Ok(FunctionId::local(0, 2)));
-    assert!(matches!(allocator.reserve(&request(None), 3), Err(ReserveError::Exhausted { .. })));
     let named = device(FunctionId::local(0, 1));
-    assert_eq!(allocator.reserve(&of_kubelet(Some(&named)), 4), Ok(FunctionId::local(0, 1)));
+    for pinned in [None, Some(&named)] {
+        if pinned.is_some() {
+            assert_eq!(allocator.reserve(&of_kubelet(pinned), 4), Ok(FunctionId::local(0, 1)));
+        }
+        // Free or in use, it is none of the pool's own.
+        assert_eq!(
+            allocator.reserve(&request(None), 3).unwrap_err().to_string(),
+            "VF pool \"default\" has no free VF for this host \
+             (0 free, 1 in use, 0 quarantined, 0 absent; 1 more are only for requests that name one)"
+        );
+    }
 }
