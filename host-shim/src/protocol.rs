@@ -14,7 +14,7 @@ use offload_proto::{form::HOST_PORT_CONTAINER, v1};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use vf_alloc::Device;
 
-pub use calling::{COMEBACK, Silent, call, call_within};
+pub use calling::{COMEBACK, Silent, call};
 
 /// Longest document that either side accepts, in bytes.
 pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;

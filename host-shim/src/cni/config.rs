@@ -103,8 +103,14 @@ impl Configuration {
             let message = format!("the network configuration on stdin can't be decoded: {why}");
             CniError::new(code::UNDECODABLE, message)
         };
+        let text = read_limited(input)?;
+        if text.trim_ascii().is_empty() {
+            let message = "there is no network configuration on stdin: pass one, such as \
+                           /etc/cni/net.d's with the list's `name` and `cniVersion`";
+            return Err(CniError::new(code::UNDECODABLE, message));
+        }
         let mut document: Map<String, Value> =
-            serde_json::from_slice(&read_limited(input)?).map_err(|error| undecodable(&error))?;
+            serde_json::from_slice(&text).map_err(|error| undecodable(&error))?;
         let foreign_key = ForeignKey::first_of(&document);
         show_empty_lists(&mut document);
         let read: Self =

@@ -155,7 +155,7 @@ impl Environment {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(invalid(format!("required env variables [{}] missing", missing.join(","))))
+        Err(invalid(format!("required env variables [{}] missing or empty", missing.join(","))))
     }
 
     /// Whether the plugin's own namespace is allowed as the container's.
@@ -304,7 +304,7 @@ mod tests {
         let bare = Environment { command: "ADD".into(), ..Environment::default() };
         assert_eq!(
             refusal(&bare),
-            "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing"
+            "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing or empty"
         );
     }
 

@@ -24,6 +24,10 @@ use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent};
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
                            agent's configuration names";
 
+/// What to do where it names one, which is not the installed agent's.
+const START_ITS_AGENT: &str = "start the agent whose configuration names this `socket`, or name \
+                               another agent's in `agentSocket` of the CNI configuration";
+
 /// Answers the call in the process's environment and on its standard input.
 ///
 /// The exit code is 0 for success and 1 for a failure, whose error object is on standard output.
@@ -42,6 +46,13 @@ pub fn run() -> ExitCode {
         Some(Err(_)) => ExitCode::FAILURE,
         Some(Ok(())) | None => code,
     }
+}
+
+/// That the call has to wait, on standard error, which runtimes show of a plugin that they kill for being slow.
+fn tell_waiting(socket: &Path, error: &io::Error) {
+    let told = format!("host-shim: waiting for the agent on {}: {error}\n", socket.display());
+    // Nobody is left to be told if standard error is closed.
+    let _ = io::stderr().write_all(told.as_bytes());
 }
 
 /// What the program is, on standard error: standard output is for results.
@@ -102,7 +113,8 @@ fn answer_prepared(
     let Prepared { socket, patience, comeback, request, base } = prepared;
     let mapped = mapped_ports(&request);
     let call = Call::new(patience, request);
-    let reply = match protocol::call_within(&socket, call, comeback.unwrap_or(COMEBACK)) {
+    let tell = |error: &io::Error| tell_waiting(&socket, error);
+    let reply = match protocol::call(&socket, call, comeback.unwrap_or(COMEBACK), tell) {
         Ok(reply) => reply,
         Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => Reply::Done,
         Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
@@ -140,7 +152,10 @@ fn mapped_ports(request: &Request) -> usize {
 }
 
 fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
-    let start = Reason::AgentUnreachable.advice();
+    let start = match socket == Path::new(protocol::DEFAULT_SOCKET) {
+        true => Reason::AgentUnreachable.advice(),
+        false => START_ITS_AGENT,
+    };
     let look = "try again, or see `journalctl -u dpu-offload-agent`";
     let is_silent =
         error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Silent>);
@@ -201,9 +216,14 @@ mod tests {
         let deserted = told_of(&socket);
         assert!(deserted.message.ends_with("is not running: nobody listens"), "{deserted:?}");
         for error in [missing, deserted] {
-            let advice = "AGENT_UNREACHABLE: start the agent with `systemctl start ";
+            let advice =
+                "AGENT_UNREACHABLE: start the agent whose configuration names this `socket`";
             assert!(error.details.starts_with(advice), "{error:?}");
         }
+        let missing = io::ErrorKind::NotFound.into();
+        let installed = unreachable_agent(Verb::Add, Path::new(protocol::DEFAULT_SOCKET), &missing);
+        let advice = "AGENT_UNREACHABLE: start the agent with `systemctl start ";
+        assert!(installed.details.starts_with(advice), "{installed:?}");
     }
 
     #[test]

@@ -23,29 +23,29 @@ pub struct Silent;
 pub const COMEBACK: Duration = Duration::from_secs(5);
 /// An agent that had a call for so long was none that fails to start: what ended it is another restart.
 const AT_WORK: Duration = Duration::from_secs(1);
+/// How long the plugin waits before it says so: most restarts are over by then.
+const QUIET: Duration = Duration::from_secs(1);
 /// How long the last look at the connection takes, when the time is over.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// How often it looks whether the agent is back.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Calls the agent at `socket` as [`call_within`] does that may be away for [`COMEBACK`].
-///
-/// # Errors
-/// As there.
-pub fn call(socket: &Path, call: Call) -> io::Result<Reply> {
-    call_within(socket, call, COMEBACK)
-}
-
 /// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent
-/// gives signs of life. One that is away is waited for as long as `comeback`. A call that met an agent on its
-/// way out is made again: whoever repeats a request gets what the first one got.
+/// gives signs of life. One that is away is waited for as long as `comeback`, and `tell_waiting` is told, once, what
+/// hinders a call that waits for longer than a moment. A call that met an agent on its way out is made again:
+/// whoever repeats a request gets what the first one got.
 ///
 /// # Errors
 /// Whatever connecting, sending, receiving or decoding fails with; [`Silent`] within one of kind
 /// [`io::ErrorKind::TimedOut`].
-pub fn call_within(socket: &Path, mut call: Call, comeback: Duration) -> io::Result<Reply> {
+pub fn call(
+    socket: &Path,
+    mut call: Call,
+    comeback: Duration,
+    tell_waiting: impl FnOnce(&io::Error),
+) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
-    let mut gives_up = None;
+    let (mut since, mut tell_waiting) = (None, Some(tell_waiting));
     loop {
         let asked = Instant::now();
         let error = match ask(socket, &call, deadline) {
@@ -53,10 +53,15 @@ pub fn call_within(socket: &Path, mut call: Call, comeback: Duration) -> io::Res
             Err(error) => error,
         };
         let now = Instant::now();
-        gives_up = gives_up.filter(|_| now - asked < AT_WORK);
-        let gives_up = *gives_up.get_or_insert_with(|| deadline.min(now + comeback));
-        if !is_of_a_restart(&error) || now + LOOK >= gives_up {
+        since = since.filter(|_| now - asked < AT_WORK);
+        let since = *since.get_or_insert(now);
+        if !is_of_a_restart(&error) || now + LOOK >= deadline.min(since + comeback) {
             return Err(error);
+        }
+        if now - since >= QUIET
+            && let Some(tell) = tell_waiting.take()
+        {
+            tell(&error);
         }
         thread::park_timeout(LOOK);
         call.deadline_ms = u64::try_from(remaining(deadline)?.as_millis()).unwrap_or(u64::MAX);
@@ -152,6 +157,10 @@ mod tests {
     use super::*;
     use crate::protocol::Request;
 
+    fn call_quietly(socket: &Path, asked: Call) -> io::Result<Reply> {
+        call(socket, asked, COMEBACK, |_| ())
+    }
+
     fn status() -> Call {
         within(5000)
     }
@@ -177,7 +186,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let agent = agent(&socket, br#"   {"outcome":"done"}"#);
-        assert!(matches!(call(&socket, status()).unwrap(), Reply::Done));
+        assert!(matches!(call_quietly(&socket, status()).unwrap(), Reply::Done));
         assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
     }
 
@@ -196,7 +205,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let agent = agent(&socket, br#"{"outcome":"do"#);
-        assert_eq!(call(&socket, status()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(call_quietly(&socket, status()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         agent.join().unwrap();
     }
 
@@ -220,7 +229,7 @@ mod tests {
             let _ = fs::remove_file(&there);
             agent(&there, br#"{"outcome":"done"}"#).join().unwrap()
         });
-        let reply = call(&socket, status());
+        let reply = call_quietly(&socket, status());
         let asked: Call = decode(&replacement.join().unwrap())?;
         assert!(asked.deadline_ms < status().deadline_ms, "it is the same deadline");
         reply
@@ -237,11 +246,23 @@ mod tests {
     }
 
     #[test]
+    fn whoever_waits_long_for_an_agent_says_so_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let (began, mut told) = (Instant::now(), None);
+        let tell = |error: &io::Error| told = Some((error.kind(), began.elapsed()));
+        assert!(call(&socket, status(), COMEBACK, tell).is_err());
+        let (kind, after) = told.expect("nobody is told");
+        assert_eq!(kind, io::ErrorKind::NotFound);
+        assert!(after >= QUIET && after < COMEBACK, "{after:?}");
+    }
+
+    #[test]
     fn a_call_waits_for_an_agent_that_is_not_there_yet() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| call(&socket, status()));
+            let waiting = scope.spawn(|| call_quietly(&socket, status()));
             // Nothing tells that it waits; sooner or later makes no difference to it.
             let agent = agent(&socket, br#"{"outcome":"done"}"#);
             assert!(matches!(waiting.join().unwrap(), Ok(Reply::Done)));
@@ -254,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let error = call(&socket, within(20)).unwrap_err();
+        let error = call_quietly(&socket, within(20)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     }
 
@@ -264,7 +285,7 @@ mod tests {
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
         let begun = Instant::now();
-        let error = call(&socket, within(600_000)).unwrap_err();
+        let error = call_quietly(&socket, within(600_000)).unwrap_err();
         assert_eq!(error.to_string(), Silent.to_string());
         assert!(begun.elapsed() < 2 * SILENCE, "{:?}", begun.elapsed());
     }
@@ -290,7 +311,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let error = call(&socket, within(200)).unwrap_err();
+        let error = call_quietly(&socket, within(200)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
         assert!(begun.elapsed() < DRIPS * DRIP, "{:?}", begun.elapsed());
         agent.join().unwrap();
@@ -303,7 +324,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
         let _first = UnixStream::connect(&socket).unwrap();
-        let error = call(&socket, within(50)).unwrap_err();
+        let error = call_quietly(&socket, within(50)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     }
 
@@ -313,8 +334,8 @@ mod tests {
         let socket = folder.path().join("none");
         let waits = |patience_ms, comeback_ms| {
             let begun = Instant::now();
-            call_within(&socket, within(patience_ms), Duration::from_millis(comeback_ms))
-                .unwrap_err();
+            let comeback = Duration::from_millis(comeback_ms);
+            call(&socket, within(patience_ms), comeback, |_| ()).unwrap_err();
             begun.elapsed()
         };
         assert!(waits(60_000, 0) < COMEBACK);
@@ -327,11 +348,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("none");
         let begun = Instant::now();
-        let error = call(&socket, within(60_000)).unwrap_err();
+        let error = call_quietly(&socket, within(60_000)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         drop(UnixListener::bind(&socket).unwrap());
-        let deserted = call(&socket, within(200)).unwrap_err();
+        let deserted = call_quietly(&socket, within(200)).unwrap_err();
         assert_eq!(deserted.kind(), io::ErrorKind::ConnectionRefused, "not the deadline");
     }
 }
