@@ -28,8 +28,9 @@ pub mod code {
     pub const NOT_AVAILABLE_AND_LIMITED: u32 = 51;
 }
 
-/// Longest message, in bytes. It repeats what the caller passed, and ends up in pods' events.
-const LONGEST_MESSAGE: usize = 1024;
+/// Longest message, in bytes. It repeats what the caller passed, and ends up in pods' events, which have 1,024 with
+/// the details, and with what runtime and kubelet put before it.
+const LONGEST_MESSAGE: usize = 448;
 
 /// Why a call failed, as the runtime gets to see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub struct CniError {
 impl CniError {
     /// An error of the plugin's own.
     pub fn new(code: u32, message: impl Into<String>) -> Self {
-        let message = bootstrap::cut(message.into(), LONGEST_MESSAGE);
+        let message = bootstrap::cut(in_a_line(message.into()), LONGEST_MESSAGE);
         Self { code, message, details: String::new() }
     }
 
@@ -67,6 +68,14 @@ impl CniError {
             object["details"] = self.details.as_str().into();
         }
         object
+    }
+}
+
+/// Events are read line by line.
+fn in_a_line(message: String) -> String {
+    match message.contains(char::is_control) {
+        true => message.replace(char::is_control, " "),
+        false => message,
     }
 }
 
@@ -104,7 +113,34 @@ mod tests {
     #[test]
     fn what_a_caller_passed_makes_no_endless_message() {
         let error = CniError::new(code::UNDECODABLE, "x".repeat(1024 * 1024));
-        assert!(error.message.len() < 1100 && error.message.ends_with("of 1048576 bytes"));
+        assert!(error.message.len() < 500 && error.message.ends_with("of 1048576 bytes"));
+    }
+
+    /// As containerd 1.6 and kubelet 1.20 tell it, with the longest name of a network that fits.
+    fn event(error: &CniError) -> String {
+        format!(
+            "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox \
+             \"{}\": plugin type=\"host-shim\" name=\"{}\" failed (add): {}; {}",
+            "0".repeat(64),
+            "n".repeat(63),
+            error.message,
+            error.details
+        )
+    }
+
+    #[test]
+    fn a_pods_event_names_cause_and_advice_in_one_line_that_is_not_cut() {
+        for &reason in Reason::ALL {
+            let message = format!("the kernel said:\n\t{}", "no\r\n".repeat(1000));
+            let event = event(&Failure::new(reason, message).into());
+            assert!(!event.contains(char::is_control), "{event:?}");
+            assert!(event.len() <= 1024, "{reason}: {}", event.len());
+            assert!(
+                event.contains("the kernel said:") && event.ends_with(reason.advice()),
+                "{event}"
+            );
+            assert_eq!(event.matches(reason.as_str()).count(), 1, "{event}");
+        }
     }
 
     #[test]
