@@ -170,8 +170,14 @@ impl Host {
 
     /// Starts its agent, on a socket that is held for it, as systemd does, or on one of its own.
     pub(crate) fn start_agent(&self, held: Option<&UnixListener>) -> Program {
+        self.start_agent_with(held, &[])
+    }
+
+    /// Starts it likewise, with further arguments.
+    pub(crate) fn start_agent_with(&self, held: Option<&UnixListener>, more: &[&str]) -> Program {
         let configuration = self.folder.join("host-shim.toml");
-        let arguments: [&OsStr; 2] = ["--config".as_ref(), configuration.as_os_str()];
+        let mut arguments: Vec<&OsStr> = vec!["--config".as_ref(), configuration.as_os_str()];
+        arguments.extend(more.iter().map(OsStr::new));
         let faults = faults::folder(&self.folder, AGENT);
         let unit = UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
         let variables = unit.filter_map(|variable| variable.split_once('='));

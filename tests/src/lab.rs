@@ -103,6 +103,12 @@ impl Lab {
         self.host.start_agent(self.held.as_ref())
     }
 
+    /// An agent that stands by until the one before it ends, as a pod does that is to replace another.
+    #[must_use]
+    pub fn agent_on_standby(&self) -> Program {
+        self.host.start_agent_with(None, &["--standby"])
+    }
+
     /// From here on the agent's socket is held for it, as systemd does, and it is started anew.
     ///
     /// # Panics

@@ -9,7 +9,8 @@
 //! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //!
-//! Above them `run` builds the rooms and runs them, `server` answers the plugin on its `socket`, `scrape` answers who
+//! Above them `run` builds the rooms and runs them, `server` answers the plugin on its `socket`, for
+//! which `standby` waits, `scrape` answers who
 //! asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is to: it hears what the DPU says of pools,
 //! and completes what the plugin asks for.
 //!
@@ -35,6 +36,7 @@ mod scrape;
 mod server;
 mod signals;
 mod socket;
+mod standby;
 mod upkeep;
 mod verbs;
 mod vfs;

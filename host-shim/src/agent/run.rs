@@ -1,10 +1,9 @@
 //! `host-shim-agent`: from the command line to the tasks.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs,
     future::{Ready, ready},
     io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -29,6 +28,7 @@ use super::{
     scrape,
     server::{Server, serve},
     socket::{ListenError, listen},
+    standby,
     upkeep::Upkeep,
     verbs::Doors,
     vfs::{
@@ -55,6 +55,9 @@ pub struct Arguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
     config: PathBuf,
+    /// Wait for the end of another agent with the same socket, rather than fail.
+    #[arg(long)]
+    standby: bool,
     /// Only check the configuration and its certificates.
     #[arg(long)]
     check_config: bool,
@@ -132,7 +135,7 @@ impl AgentError {
     }
 }
 
-fn cannot(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AgentError {
+pub(super) fn cannot(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AgentError {
     let doing = doing.into();
     move |source| AgentError::Io { doing, source }
 }
@@ -161,7 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
         .enable_all()
         .build()
         .map_err(cannot("start the agent's threads"))?;
-    runtime.block_on(keep(config, path))
+    runtime.block_on(keep(config, path, arguments.standby))
 }
 
 /// Reads and checks the configuration file.
@@ -198,11 +201,17 @@ fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     names.into_iter().map(|name| format!("{name}\n")).collect()
 }
 
-async fn keep(config: Config, path: &Path) -> Result<(), AgentError> {
+async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentError> {
     raise_file_limit();
-    let socket = listen(&config.socket)?;
+    let (socket, patience) = match stands_by {
+        false => (Some(listen(&config.socket)?), Duration::ZERO),
+        true => (standby::socket_of_one_before(&config, path).await?, standby::LAST_BREATH),
+    };
+    let Some(socket) = socket else { return Ok(()) };
     let endpoint = Endpoint::listen(&config.metrics);
-    let agent = begin(config)?;
+    let boot_id = boot_id(&config.boot_id_file)?;
+    let records = standby::records(&config, &boot_id, patience).await?;
+    let agent = begin(config, boot_id, records)?;
     if let Some(endpoint) = endpoint {
         tokio::spawn(endpoint.serve(page_of(&agent)));
     }
@@ -282,11 +291,7 @@ struct Agent {
 }
 
 /// Opens all that the agent works on.
-fn begin(config: Config) -> Result<Agent, AgentError> {
-    let boot_id = boot_id(&config.boot_id_file)?;
-    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
-    folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
-    let records = Records::open(&config.state_dir, &boot_id)?;
+fn begin(config: Config, boot_id: String, records: Records) -> Result<Agent, AgentError> {
     let netns = Netns::current()?;
     let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
     let originals = Originals::open(config.state_dir.join("vfs.json"), boot_id.clone())?;

@@ -219,6 +219,14 @@ fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_serve
     }
 }
 
+/// Two agents are there for a while: the second would else fail for the first.
+#[test]
+fn the_next_agent_stands_by_for_the_one_that_runs() {
+    let update = daemon_set("host")["spec"]["updateStrategy"]["rollingUpdate"].clone();
+    assert_eq!(update, serde_json::json!({"maxSurge": 1, "maxUnavailable": 0}));
+    assert!(texts(&pod("host")["containers"][0], "args").contains(&"--standby".to_owned()));
+}
+
 #[test]
 fn namespaces_of_pods_that_start_later_are_seen_by_the_agent() {
     let pod = pod("host");

@@ -33,6 +33,15 @@ fn lab() -> Lab {
 
 /// Calls again and again while the agent is restarted, and none of the calls may fail.
 fn nobody_sees_restarts(lab: &mut Lab) {
+    nobody_sees(lab, |lab, running, signal| {
+        running.signal(signal);
+        wait_for("the agent's end", LIMIT, || running.is_over().then_some(()));
+        lab.another_agent()
+    });
+}
+
+/// Calls again and again while one agent takes the place of another, and none of the calls may fail.
+fn nobody_sees(lab: &mut Lab, replace: impl Fn(&Lab, &Program, Signal) -> Program) {
     let (over, answered) = (AtomicBool::new(false), AtomicU32::new(0));
     let until_over = |mut call: Box<dyn FnMut() + '_>| {
         while !over.load(Ordering::Relaxed) {
@@ -57,9 +66,7 @@ fn nobody_sees_restarts(lab: &mut Lab) {
                 (answered.load(Ordering::Relaxed) >= before + CALLS).then_some(())
             });
             let running = agent.as_ref().unwrap_or(&here.agent);
-            running.signal(signal);
-            wait_for("the agent's end", LIMIT, || running.is_over().then_some(()));
-            agent = Some(here.another_agent());
+            agent = Some(replace(here, running, signal));
         }
         drop(end);
         for caller in callers {
@@ -93,6 +100,53 @@ fn come_and_go(lab: &Lab, pod: &Netns) {
 #[test]
 fn no_caller_sees_restarts_of_an_agent_whose_socket_is_its_own() {
     nobody_sees_restarts(&mut lab());
+}
+
+/// The agents say so one after the other: a line of its log that ends with that many of them.
+fn wait_until_said(lab: &Lab, words: &str, times: usize) {
+    wait_for(&format!("{words:?} in the log"), LIMIT, || {
+        (lab.agent.log().matches(words).count() >= times).then_some(())
+    });
+}
+
+#[test]
+fn no_caller_sees_that_an_agent_which_stood_by_takes_over() {
+    let mut lab = lab();
+    let handovers = AtomicU32::new(0);
+    nobody_sees(&mut lab, |lab, running, signal| {
+        let next = lab.agent_on_standby();
+        let before = handovers.fetch_add(1, Ordering::Relaxed) as usize;
+        wait_until_said(lab, "standing by", before + 1);
+        assert!(!running.is_over(), "the one before goes on");
+        running.signal(signal);
+        wait_until_said(lab, "\"ready\"", before + 2);
+        next
+    });
+}
+
+#[test]
+fn an_agent_without_good_certificates_takes_over_from_none() {
+    let lab = lab();
+    let file = lab.path().join("host-shim.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, good.replace("certificate = \"", "certificate = \"/missing")).unwrap();
+    let mut next = lab.agent_on_standby();
+    let end = wait_for("its end", LIMIT, || next.ended());
+    assert_eq!(end.code(), Some(78), "{}", next.log());
+    lab.status().nothing();
+}
+
+#[test]
+fn an_agent_that_stands_by_can_be_told_to_stop_and_one_that_finds_nobody_begins() {
+    let mut lab = lab();
+    let mut next = lab.agent_on_standby();
+    wait_until_said(&lab, "standing by", 1);
+    assert!(next.stop().success());
+    lab.status().nothing();
+    lab.agent.crash();
+    lab.agent = lab.agent_on_standby();
+    lab.wait_until_good();
+    lab.assert_clean_slate();
 }
 
 #[test]

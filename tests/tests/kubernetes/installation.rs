@@ -112,6 +112,10 @@ impl BareNode {
         );
         self.edit("10-dpu-offload.conflist", "\"network\": \"\"", "\"network\": \"pods\"");
         self.edit("daemonset.yaml", "path: /opt/cni/bin", "path: /usr/lib/cni");
+        if self.is_without_surge() {
+            let [surge, none] = ["{maxSurge: 1, maxUnavailable: 0}", "{maxUnavailable: 1}"];
+            self.edit("daemonset.yaml", surge, none);
+        }
         // The VFs' agent before has records, which are this one's now.
         let state = variable("STATE_DIR");
         self.edit(
@@ -119,6 +123,14 @@ impl BareNode {
             "path: /var/lib/dpu-offload,",
             &format!("path: {},", state.display()),
         );
+    }
+
+    /// Whether it is of before 1.22.
+    fn is_without_surge(&self) -> bool {
+        let versions: Value =
+            serde_json::from_str(&self.cluster.kubectl(&["version", "-o", "json"])).unwrap();
+        let minor = versions["serverVersion"]["minor"].as_str().unwrap();
+        minor.trim_end_matches('+').parse::<u32>().unwrap() < 22
     }
 
     fn install(&self, version: &str) -> String {

@@ -173,6 +173,11 @@ pub enum RecordsError {
 }
 
 impl RecordsError {
+    /// Whether another agent has them.
+    pub(in crate::agent) fn is_in_use(&self) -> bool {
+        matches!(self, Self::Open(OpenError::InUse { .. }))
+    }
+
     /// Whether the records are there and can't be understood.
     fn is_damage(&self) -> bool {
         match self {
