@@ -27,6 +27,8 @@ const PLUGIN: &str = "/usr/lib/cni/host-shim";
 const CONFLIST: &str = "/etc/cni/net.d/10-dpu-offload.conflist";
 /// Pods that start while the agent is replaced. There are VFs for them, and for those that run.
 const MOST_STARTED: usize = 16;
+/// Likewise while another stands by.
+const STARTED_BESIDE: usize = 4;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -129,8 +131,8 @@ impl BareNode {
     fn is_without_surge(&self) -> bool {
         let versions: Value =
             serde_json::from_str(&self.cluster.kubectl(&["version", "-o", "json"])).unwrap();
-        let minor = versions["serverVersion"]["minor"].as_str().unwrap();
-        minor.trim_end_matches('+').parse::<u32>().unwrap() < 22
+        let version = versions["serverVersion"]["gitVersion"].as_str().unwrap();
+        version.split('.').nth(1).unwrap().parse::<u32>().unwrap() < 22
     }
 
     fn install(&self, version: &str) -> String {
@@ -229,8 +231,9 @@ fn a_node_is_installed_upgraded_under_pods_and_left_without_anything_by_the_line
         names(&staying).iter().all(|name| names(&pods).contains(name)),
         "none of them restarted"
     );
+    hand_over_side_by_side(&node);
+    let pods = cluster.wait_for_ready(pods.len() + STARTED_BESIDE);
     cluster.wait_for_attachments(pods.len());
-    cluster.wait_for_session();
     cluster.assert_invariants();
     assert_eq!(node.warnings("roll-"), [Value::Null; 0]);
 
@@ -279,6 +282,33 @@ fn upgrade_under_pods(node: &BareNode, version: &str, next: &str, staying: &[Val
     assert_ne!(node.agent(), before);
     assert!(fs::read(PLUGIN).unwrap() == newer, "the plugin is the next version's");
     started
+}
+
+/// As Kubernetes does within one DaemonSet, which the cluster's is too old for: the next pod is there, and its agent
+/// stands by, before the one that runs is told to end. By another DaemonSet and back.
+fn hand_over_side_by_side(node: &BareNode) {
+    let shell = |lines: &str| {
+        let mut bash = node.cluster.host.command("bash");
+        succeeds(bash.args(["-euxc", lines]).current_dir(node.folder.path()));
+    };
+    shell(
+        "cp -r node-1 node-1-next
+        sed -i 's/^nameSuffix: .*/nameSuffix: -node-1-next/' node-1-next/kustomization.yaml
+        sed -i 's#/instance: node-1#/instance: node-1-next#' node-1-next/daemonset.yaml
+        kubectl apply --kustomize node-1-next
+        kubectl --namespace dpu-offload rollout status daemonset dpu-offload-agent-node-1-next",
+    );
+    let delete = "kubectl --namespace dpu-offload delete daemonset dpu-offload-agent-node-1";
+    thread::scope(|scope| {
+        scope.spawn(|| shell(delete));
+        for number in 0..STARTED_BESIDE {
+            node.cluster.apply(&[pod(&format!("roll-beside-{number}"), json!({}))]);
+        }
+    });
+    node.cluster.wait_for_session();
+    node.type_lines("Upgrade", 0);
+    shell(&format!("{delete}-next"));
+    node.cluster.wait_for_session();
 }
 
 fn remove(node: &BareNode) {
