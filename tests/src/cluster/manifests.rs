@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// How long a container sleeps unless it does something else, and what its process is known by.
+pub(super) const SLEEP: &str = "1000000";
+
 /// A pod that sleeps, with these keys of its container besides. Its label `app` is its name.
 #[must_use]
 pub fn pod(name: &str, container: Value) -> Value {
@@ -37,7 +40,9 @@ pub fn service(name: &str) -> Value {
 }
 
 fn spec(container: Value) -> Value {
-    let mut whole = json!({"name": "main", "image": "localhost/pod:1", "imagePullPolicy": "Never"});
+    let mut whole = json!({
+        "name": "main", "image": "localhost/pod:1", "imagePullPolicy": "Never", "command": ["sleep", SLEEP],
+    });
     let Value::Object(keys) = container else { panic!("no keys: {container}") };
     whole.as_object_mut().unwrap().extend(keys);
     json!({

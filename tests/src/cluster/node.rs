@@ -1,7 +1,19 @@
 //! The programs of the cluster's node, which tests break and mend.
 
-use super::{Cluster, LIMIT, NODE, script, variable};
-use crate::run;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use super::{Cluster, LIMIT, NODE, is_ready, manifests::SLEEP, script, variable};
+use crate::{run, wait_for};
 
 impl Cluster {
     /// Starts `kubelet`, `containerd` or another of its programs, and waits until it is ready.
@@ -36,13 +48,62 @@ impl Cluster {
         call(&["reboot"]);
     }
 
-    /// Waits until the agent has its session with the DPU.
+    /// Has the `agent` or the `service` end and start again, and waits for their session.
     ///
     /// # Panics
     /// When it gets none.
-    pub fn wait_for_session(&self) {
+    pub fn restart(&self, program: &str) {
+        let lab = PathBuf::from(variable("OFFLOAD_ROOT")).join("hack/lab");
+        let output = run(Command::new(lab).args(["restart", program]));
+        assert!(output.status.success(), "{output:?}");
         self.operator().wait_for_host(NODE, LIMIT);
     }
+
+    /// Ends the DPU's service until it is restarted.
+    ///
+    /// # Panics
+    /// When it goes on.
+    pub fn stop_service(&self) {
+        let state = PathBuf::from(variable("STATE_DIR")).with_file_name("service.pid");
+        let id: i32 = fs::read_to_string(state).unwrap().trim().parse().unwrap();
+        kill(Pid::from_raw(id), Signal::SIGTERM).unwrap();
+        let folder = PathBuf::from(format!("/proc/{id}"));
+        wait_for("the service's end", LIMIT, || (!folder.exists()).then_some(()));
+    }
+
+    /// The process of a pod's one container, which is not that of its sandbox, while it runs.
+    ///
+    /// # Panics
+    /// When processes can't be listed.
+    #[must_use]
+    pub fn process_of(&self, pod: &Value) -> Option<i32> {
+        let group = format!("/pod{}/", pod["metadata"]["uid"].as_str().unwrap());
+        let mut folders = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+        let is_its = |folder: &PathBuf| {
+            let read = |file| fs::read_to_string(folder.join(file)).unwrap_or_default();
+            read("cgroup").contains(&group) && read("cmdline").contains(SLEEP)
+        };
+        number(&folders.find(is_its)?)
+    }
+
+    /// Ends that process as a crash would.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn crash(&self, pod: &Value) {
+        let process = self.process_of(pod).expect("a container that runs");
+        kill(Pid::from_raw(process), Signal::SIGKILL).unwrap();
+    }
+
+    /// Whether the API server has the node for ready.
+    #[must_use]
+    pub fn node_is_ready(&self) -> bool {
+        is_ready(&self.get(&format!("node/{NODE}")))
+    }
+}
+
+fn number(folder: &Path) -> Option<i32> {
+    folder.file_name()?.to_str()?.parse().ok()
 }
 
 fn call(arguments: &[&str]) {
@@ -54,7 +115,7 @@ fn call(arguments: &[&str]) {
 pub(super) fn show_logs() {
     let logs = variable("CLUSTER_LOGS");
     for program in ["kubelet", "containerd"] {
-        let said = std::fs::read_to_string(format!("{logs}/{program}")).unwrap_or_default();
+        let said = fs::read_to_string(format!("{logs}/{program}")).unwrap_or_default();
         // Of a file that some kernels lack, told of each container.
         let lines: Vec<_> = said.lines().filter(|line| !line.contains("perf_event")).collect();
         let last = &lines[lines.len().saturating_sub(30)..];

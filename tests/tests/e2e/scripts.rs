@@ -76,6 +76,7 @@ fn every_script_explains_itself() {
         "release-before",
         "package",
         "runtimes",
+        "cluster",
     ] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
@@ -96,6 +97,10 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "soak --without hostile x",
         "reliability --write x",
         "runtimes prepare x",
+        "cluster prepare x",
+        "cluster up x",
+        "cluster env x",
+        "cluster down x",
         "certs /tmp/a b",
         "lab down x",
         "lab restart agent x",

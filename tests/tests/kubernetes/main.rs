@@ -7,5 +7,11 @@
     reason = "helpers of tests too: a failure is a panic at its place"
 )]
 
+mod crowds;
+mod device_plugin;
 mod installation;
+mod outages;
+mod probes;
+mod restarts;
+mod services;
 mod workloads;

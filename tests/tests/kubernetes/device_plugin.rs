@@ -1,0 +1,116 @@
+//! VFs that the kubelet hands out: six, in the pool `gold`.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use e2e::{
+    cluster::{Cluster, LIMIT, NODE, deployment, name, pod},
+    wait_for,
+};
+use serde_json::{Value, json};
+
+const RESOURCE: &str = "dpu-offload.io/gold";
+const FOLDER: &str = "/var/lib/kubelet/device-plugins";
+
+/// A pod, or a template of pods, on the pool's network.
+fn on_gold(pod: &mut Value) {
+    pod["metadata"]["annotations"] = json!({"dpu-offload.io/network": "gold"});
+}
+
+/// The keys of a container that asks for a VF.
+fn asks() -> Value {
+    json!({"resources": {"limits": {RESOURCE: "1"}}})
+}
+
+/// A pod that asks for a VF.
+fn asking(name: &str) -> Value {
+    let mut pod = pod(name, asks());
+    on_gold(&mut pod);
+    pod
+}
+
+fn wait_for_resources(cluster: &Cluster, count: &str) {
+    wait_for(&format!("{count} VFs to hand out"), LIMIT, || {
+        let node = cluster.get(&format!("node/{NODE}"));
+        (node["status"]["allocatable"][RESOURCE] == count).then_some(())
+    });
+}
+
+/// The VFs of the attachments, by their pods' names.
+fn attached(cluster: &Cluster) -> BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let attachments = cluster.attachments();
+    attachments.iter().map(|it| (text(&it["pod"]["name"]), text(&it["vf"]["device"]))).collect()
+}
+
+#[test]
+fn a_pod_has_the_vf_that_the_kubelet_chose_and_one_too_many_is_pending_until_one_is_freed() {
+    let cluster = Cluster::take();
+    wait_for_resources(&cluster, "6");
+    let names: Vec<_> = (0..7).map(|number| format!("gold-{number}")).collect();
+    let pods: Vec<_> = names.iter().map(|name| asking(name)).collect();
+    cluster.apply(&pods[..6]);
+    let ready = cluster.wait_for_ready(6);
+    let attached = attached(&cluster);
+    for pod in ready.iter().map(name) {
+        let told = cluster.in_pod(pod, "echo $PCIDEVICE_DPU_OFFLOAD_IO_GOLD");
+        assert_eq!(told.trim(), attached[pod], "{attached:?}");
+    }
+    cluster.apply(&pods[6..]);
+    cluster.wait_for_event("gold-6", &format!("Insufficient {RESOURCE}"));
+    assert_eq!(cluster.get("pod/gold-6")["status"]["phase"], "Pending");
+    cluster.delete(&["gold-0"]);
+    cluster.wait_for_readiness("gold-6", true);
+    cluster.assert_invariants();
+    cluster.assert_gives_everything_back();
+}
+
+#[test]
+fn a_pod_that_asks_for_none_never_takes_a_vf_of_the_kubelets() {
+    let cluster = Cluster::take();
+    let mut greedy = pod("greedy", json!({}));
+    on_gold(&mut greedy);
+    cluster.apply(&[greedy]);
+    let told = cluster.wait_for_event("greedy", "POOL_PINNED_ONLY");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(cluster.attachments().is_empty());
+    cluster.assert_gives_everything_back();
+}
+
+#[test]
+fn a_kubelet_that_starts_again_or_loses_the_socket_is_offered_the_vfs_again() {
+    let cluster = Cluster::take();
+    cluster.apply(&[asking("before")]);
+    cluster.wait_for_ready(1);
+    let before = attached(&cluster);
+    for break_it in
+        [|cluster: &Cluster| cluster.stop("kubelet"), |cluster: &Cluster| cluster.kill("kubelet")]
+    {
+        break_it(&cluster);
+        cluster.start("kubelet");
+        wait_for_resources(&cluster, "6");
+    }
+    assert_eq!(attached(&cluster), before);
+    fs::remove_file(socket()).unwrap();
+    wait_for("the agent's socket", LIMIT, || socket_if_there().map(drop));
+    wait_for_resources(&cluster, "6");
+    // The kubelet refuses a pod for good that it has to admit before the next offer: a deployment makes another.
+    let mut after = deployment("after", 1, asks());
+    on_gold(&mut after["spec"]["template"]);
+    cluster.apply(&[after]);
+    cluster.wait_for_ready(2);
+    assert_eq!(attached(&cluster)["before"], before["before"]);
+    cluster.assert_gives_everything_back();
+}
+
+fn socket() -> PathBuf {
+    socket_if_there().expect("the agent's socket")
+}
+
+fn socket_if_there() -> Option<PathBuf> {
+    let mut all = fs::read_dir(FOLDER).unwrap().map(|entry| entry.unwrap().path());
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains("gold") && name.ends_with(".sock")
+    };
+    all.find(is_ours)
+}

@@ -1,0 +1,74 @@
+//! What pods need is away for a while: the API server, the DPU's service.
+
+use e2e::{
+    cluster::{Cluster, LIMIT, addresses, deployment, name, pod, restarts},
+    wait_for,
+};
+use serde_json::{Value, json};
+
+/// Ends the container of a pod and waits until it runs again.
+fn crash_a_container(cluster: &Cluster, pod: &Value) {
+    let before = cluster.process_of(pod).expect("a container");
+    cluster.crash(pod);
+    wait_for(&format!("the container of {} to run again", name(pod)), LIMIT, || {
+        cluster.process_of(pod).filter(|process| *process != before)
+    });
+    for address in addresses(pod) {
+        assert!(cluster.host.pings(&address), "the host does not reach {address}");
+    }
+}
+
+fn wait_for_restart(cluster: &Cluster, pod: &Value) {
+    let object = format!("pod/{}", name(pod));
+    wait_for("a container's restart to be told", LIMIT, || {
+        (restarts(&cluster.get(&object)) == 1).then_some(())
+    });
+}
+
+#[test]
+fn pods_go_on_and_crashed_containers_are_restarted_without_the_api_server() {
+    let cluster = Cluster::take();
+    cluster.apply(&[deployment("web", 2, json!({}))]);
+    let pods = cluster.wait_for_ready(2);
+    cluster.stop("apiserver");
+    crash_a_container(&cluster, &pods[0]);
+    cluster.assert_invariants();
+    cluster.start("apiserver");
+    wait_for_restart(&cluster, &pods[0]);
+    let now = cluster.wait_for_ready(2);
+    assert_eq!(addresses(&now[0]), addresses(&pods[0]));
+    cluster.assert_gives_everything_back();
+}
+
+#[test]
+fn without_the_dpus_service_nothing_is_evicted_crashed_containers_are_restarted_and_new_pods_wait()
+{
+    let cluster = Cluster::take();
+    cluster.apply(&[deployment("web", 2, json!({}))]);
+    let pods = cluster.wait_for_ready(2);
+    cluster.stop_service();
+    cluster.apply(&[pod("late", json!({}))]);
+    crash_a_container(&cluster, &pods[0]);
+    wait_for_restart(&cluster, &pods[0]);
+    let told = cluster.wait_for_event("late", "cannot connect to the DPU at");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    let node = cluster.wait_for_ready(2);
+    assert_eq!(addresses(&node[0]), addresses(&pods[0]));
+    assert!(cluster.node_is_ready());
+    cluster.restart("service");
+    cluster.wait_for_ready(3);
+    cluster.assert_invariants();
+    cluster.assert_gives_everything_back();
+}
+
+#[test]
+fn pods_that_go_without_the_dpus_service_are_given_back_later() {
+    let cluster = Cluster::take();
+    cluster.apply(&[deployment("web", 4, json!({}))]);
+    cluster.wait_for_ready(4);
+    cluster.stop_service();
+    cluster.kubectl(&["delete", "deployment", "web", "--wait=false"]);
+    wait_for("the pods' end", LIMIT, || cluster.pods().is_empty().then_some(()));
+    cluster.restart("service");
+    cluster.assert_gives_everything_back();
+}
