@@ -125,7 +125,9 @@ over() {
 }
 
 # remove_cgroups NAME: control groups belong to no namespace: they stay when the processes of one have gone.
-remove_cgroups() { find /sys/fs/cgroup -depth -type d -path "*/$1*" -exec rmdir {} + 2>/dev/null || true; }
+remove_cgroups() {
+    find /sys/fs/cgroup -depth -type d \( -path "*/$1" -o -path "*/$1/*" \) -exec rmdir {} + 2>/dev/null || true
+}
 
 # Says why private namespaces can't be had, if so.
 probe_private_namespaces() {

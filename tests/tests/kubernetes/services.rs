@@ -87,6 +87,7 @@ fn pods_reach_services_and_the_api_server_and_all_reach_a_services_port_on_the_d
     for answer in [
         from_pod(&cluster, "client", DPU, port),
         from_netns(&cluster.host.path(), DPU, port),
+        from_netns(&cluster.host.path(), address, 80),
         from_netns(outside(), &uplink, port),
     ] {
         assert!(web.contains(answer.as_str()), "{answer:?}");
