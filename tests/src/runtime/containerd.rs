@@ -187,7 +187,7 @@ fn configuration(folder: &Path, conflists: &Path, cni: &str, others: &[(&str, &P
         format!("{runtimes}.{name}]\n{RUNC}cni_conf_dir = {conflists:?}\ncni_max_conf_num = 1\n")
     };
     let others: String = others.iter().map(other).collect();
-    let shown = format.network(conflists);
+    let shown = shown(PAGE, &format!("{cri}.cni]"), conflists);
     format!(
         r#"version = {version}
 root = {root:?}
@@ -227,14 +227,6 @@ struct Format {
 }
 
 impl Format {
-    fn network(&self, conflists: &Path) -> String {
-        let section = format!("{}.cni]", self.runtime);
-        match self.version {
-            2 => shown(PAGE, &section, conflists),
-            _ => format!("{section}\nbin_dirs = [\"/usr/lib/cni\"]\nconf_dir = {conflists:?}"),
-        }
-    }
-
     fn of((major, _): (u32, u32)) -> Self {
         match major {
             ..2 => Self {
