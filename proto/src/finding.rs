@@ -91,7 +91,7 @@ findings! {
     /// A certificate that is in use will expire soon, or has.
     CertificateExpires = "CERTIFICATE_EXPIRES", "renew it: the files are read again by themselves";
     /// What `dpuctl status` names.
-    ServiceProblem = "SERVICE_PROBLEM", "see the service's log";
+    ServiceProblem = "SERVICE_PROBLEM", "mend what the message names; the service's log tells since when it is so";
 }
 
 impl Finding {
