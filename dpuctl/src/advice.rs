@@ -1,5 +1,10 @@
 //! Which stable code an error has, and what an operator does about it.
 
+use std::io::{
+    self,
+    ErrorKind::{NotFound, PermissionDenied},
+};
+
 use mtls::{ConnectError, CredentialsError, authority::AuthorityError};
 use offload_proto::Reason;
 use tonic::Code;
@@ -31,7 +36,9 @@ impl CallError {
             Self::Unknown { kind: Kind::Pool, .. } => {
                 Some("list the pools with `dpuctl get pools`")
             }
+            Self::Unknown { kind: Kind::Host, .. } => Some("list the hosts with `dpuctl status`"),
             Self::Credentials(error) => Some(for_credentials(error)),
+            Self::File { source, .. } => Some(for_file(source)),
             Self::Connect(ConnectError::ServerRefused { .. }) => {
                 Some("check which DPU `dpu` names, and that `tls.ca` is the CA of its certificate")
             }
@@ -53,14 +60,17 @@ impl Kind {
             Self::Attachment => Some(Reason::AttachmentUnknown),
             Self::Network => Some(Reason::NetworkUnknown),
             Self::Vf => Some(Reason::VfUnknown),
-            Self::Pool => None,
+            Self::Host | Self::Pool => None,
         }
     }
 }
 
 /// What to do about the own files, which the configuration names.
-const fn for_credentials(error: &CredentialsError) -> &'static str {
+fn for_credentials(error: &CredentialsError) -> &'static str {
     match error {
+        CredentialsError::Read { source, .. } if source.kind() == PermissionDenied => {
+            "run dpuctl as the file's owner, or let this user read it and the folders above it"
+        }
         CredentialsError::Read { .. } => {
             "correct the path under [tls] in the configuration, or make the file there"
         }
@@ -71,6 +81,15 @@ const fn for_credentials(error: &CredentialsError) -> &'static str {
         }
         CredentialsError::NotYetValid { .. } => "set this machine's clock, or wait",
         _ => RENEW,
+    }
+}
+
+/// What to do about a file with networks that can't be read.
+fn for_file(error: &io::Error) -> &'static str {
+    match error.kind() {
+        NotFound => "correct the path after -f, or name - for standard input",
+        PermissionDenied => "let this user read it, or pass it on standard input with -f -",
+        _ => "name a text file with networks after -f, or - for standard input",
     }
 }
 
@@ -95,13 +114,29 @@ mod tests {
     fn advice_on_a_key_is_not_to_renew_its_certificate() {
         let (key, certificate) = ("a.key", "a.crt");
         let open = CredentialsError::KeyOpen { path: key.into(), mode: 0o644 };
+        let source = PermissionDenied.into();
+        let closed = CredentialsError::Read { item: mtls::Item::Key, path: key.into(), source };
         let another =
             CredentialsError::KeyMismatch { key: key.into(), certificate: certificate.into() };
-        for (error, expected) in
-            [(open, "close the key's file"), (another, "name a certificate and")]
-        {
+        for (error, expected) in [
+            (open, "close the key's file"),
+            (closed, "run dpuctl as the file's owner"),
+            (another, "name a certificate and"),
+        ] {
             let advice = CallError::from(error).advice().unwrap();
             assert!(advice.starts_with(expected), "{advice}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_read_gets_advice() {
+        for (kind, expected) in [
+            (NotFound, "correct the path"),
+            (PermissionDenied, "let this user read it"),
+            (io::ErrorKind::InvalidData, "name a text file"),
+        ] {
+            let error = CallError::File { path: "blue.yaml".into(), source: kind.into() };
+            assert!(error.advice().unwrap().starts_with(expected), "{kind:?}");
         }
     }
 }

@@ -82,7 +82,7 @@ pub enum Verb {
         what: Listed,
     },
     /// All about one thing
-    #[command(subcommand_value_name = "attachment|dpu|network")]
+    #[command(subcommand_value_name = "attachment|dpu|host|network")]
     Describe {
         /// About what.
         #[command(subcommand)]
@@ -220,6 +220,12 @@ pub enum Described {
     },
     /// The DPU itself
     Dpu,
+    /// A host, and what it may ask for
+    Host {
+        /// Its name
+        #[arg(value_parser = name())]
+        name: String,
+    },
     /// A network
     Network {
         /// Its name
@@ -384,7 +390,7 @@ mod tests {
             ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
-            ("dpuctl describe vf", "Usage: dpuctl describe [OPTIONS] <attachment|dpu|network>"),
+            ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
         ];
         for (line, expected) in told {
             let error = parse(line).expect_err(line);

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus, Network,
+    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus, HostStatus, Network,
     NetworkStatus, PortMapping, Route, StepStatus, Subnet, SubnetUsage,
 };
 
@@ -11,7 +11,7 @@ use crate::{
     client::Client,
     console::Console,
     description::Description,
-    error::CallError,
+    error::{CallError, Kind},
     get::{attachment, network_named, networks},
     rows::{attachment_state, pod_name, vlan},
     status::{dpu, host_table},
@@ -28,6 +28,7 @@ pub(crate) async fn describe(
     let text = match what {
         Described::Attachment { id } => attachment_text(&attachment(client, &id).await?),
         Described::Dpu => dpu_text(&dpu(client).await?),
+        Described::Host { name } => host_text(&host_named(dpu(client).await?.hosts, &name)?),
         Described::Network { name } => {
             network_text(&network_named(networks(client).await?.networks, &name)?)
         }
@@ -111,6 +112,26 @@ fn dpu_text(dpu: &Dpu) -> String {
     text.block("Cards", &card_table(&dpu.cards));
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(&dpu.capabilities));
+    text.finish()
+}
+
+fn host_named(hosts: Vec<HostStatus>, name: &str) -> Result<HostStatus, CallError> {
+    let found = hosts.into_iter().find(|host| host.name == name);
+    found.ok_or_else(|| CallError::Unknown { kind: Kind::Host, name: name.into() })
+}
+
+fn host_text(host: &HostStatus) -> String {
+    let mut text = Description::default();
+    text.field("Name", &host.name);
+    text.field("State", if host.connected { "Connected" } else { "Disconnected" });
+    text.field("Since", &host.since);
+    if !host.absence.is_empty() {
+        text.field("Why", &host.absence);
+    }
+    text.field("Agent", &host.agent_version);
+    text.field("Boot id", &host.boot_id);
+    text.field("Networks", or(&host.networks.join(", "), "all"));
+    text.field("MACs", if host.own_macs_only { "with the DPU's prefix" } else { "any" });
     text.finish()
 }
 
@@ -245,6 +266,36 @@ port-mac   no          the host sets them
         );
         let virtual_card = Dpu { cards: Vec::new(), ..dpu };
         assert!(!dpu_text(&virtual_card).contains("Cards"));
+    }
+
+    #[test]
+    fn a_host_is_told_with_what_it_may_ask_for() {
+        let host = HostStatus {
+            name: "node-1".into(),
+            connected: true,
+            agent_version: "0.1.0".into(),
+            boot_id: "b007".into(),
+            since: "2026-03-01T11:00:00Z".into(),
+            networks: vec!["blue".into(), "green".into()],
+            own_macs_only: true,
+            ..HostStatus::default()
+        };
+        assert_eq!(
+            host_text(&host),
+            "\
+Name:          node-1
+State:         Connected
+Since:         2026-03-01T11:00:00Z
+Agent:         0.1.0
+Boot id:       b007
+Networks:      blue, green
+MACs:          with the DPU's prefix
+"
+        );
+        let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });
+        assert!(free.ends_with("Networks:      all\nMACs:          any\n"), "{free}");
+        let unknown = host_named(Vec::new(), "node-9").unwrap_err();
+        assert_eq!(unknown.to_string(), "there is no host \"node-9\"");
     }
 
     #[test]

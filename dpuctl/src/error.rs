@@ -100,6 +100,8 @@ pub enum CallError {
 pub enum Kind {
     /// An attachment.
     Attachment,
+    /// A host.
+    Host,
     /// A network.
     Network,
     /// A pool of VFs.
@@ -112,6 +114,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Attachment => "attachment",
+            Self::Host => "host",
             Self::Network => "network",
             Self::Pool => "pool",
             Self::Vf => "VF",

@@ -90,7 +90,7 @@ mod tests {
             agent_version: agent_version.into(),
             boot_id: "b007".into(),
             since: "2026-03-01T11:00:00Z".into(),
-            absence: String::new(),
+            ..HostStatus::default()
         };
         let absence = "its certificate expired".into();
         let dpu = Dpu {

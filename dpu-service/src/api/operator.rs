@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{Shared, convert::read, convert::show, doctor};
-use crate::{attachments::AttachmentFilter, events::Event};
+use crate::{attachments::AttachmentFilter, events::Event, sessions::HostView};
 
 /// The service `offload.v1.Operator`.
 #[derive(Clone, Debug)]
@@ -25,13 +25,14 @@ impl v1::operator_server::Operator for OperatorApi {
         _request: Request<v1::GetDpuRequest>,
     ) -> Result<Response<v1::Dpu>, Status> {
         let engine = &self.0.engine;
+        let host = |view: &HostView| show::host(view, engine.hosts().rights(&view.name));
         Ok(Response::new(v1::Dpu {
             name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),
             eswitch_driver: engine.programmer().eswitch_name().into(),
             fabric_driver: engine.programmer().fabric_name().into(),
             capabilities: engine.programmer().capabilities().iter().map(show::capability).collect(),
-            hosts: engine.hosts().list().iter().map(show::host).collect(),
+            hosts: engine.hosts().list().iter().map(host).collect(),
             problems: self.0.problems().await,
             attachments: show::count(engine.operators().attachment_count()),
             started_at: self.0.started_at.to_string(),

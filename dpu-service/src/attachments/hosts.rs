@@ -9,7 +9,7 @@ use super::engine::Engine;
 use crate::{
     events::EventKind,
     host::{Examination, SessionId},
-    model::HostName,
+    model::{HostName, HostRights},
     sessions::{Examined, HostView},
 };
 
@@ -37,6 +37,12 @@ impl Hosts<'_> {
     pub fn list(self) -> Vec<HostView> {
         let hosts: Vec<_> = self.0.registry().hosts().names().cloned().collect();
         hosts.iter().map(|host| self.0.sessions.view(host)).collect()
+    }
+
+    /// What the host may ask for.
+    #[must_use]
+    pub fn rights(self, host: &HostName) -> HostRights {
+        self.0.registry().hosts().rights(host)
     }
 
     /// The host's session ended, and why, if that tells why the host stays away: one clause.

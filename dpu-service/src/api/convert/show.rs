@@ -17,8 +17,8 @@ use crate::{
     gateway::GatewayView,
     host::ExaminedVf,
     model::{
-        AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, Lease, Network, PolicyRule,
-        PortMapping, Record, Route, Subnet,
+        AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, HostRights, Lease, Network,
+        PolicyRule, PortMapping, Record, Route, Subnet,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},
@@ -308,7 +308,7 @@ pub(crate) fn card(card: &Card) -> v1::Card {
     }
 }
 
-pub(crate) fn host(view: &HostView) -> v1::HostStatus {
+pub(crate) fn host(view: &HostView, rights: HostRights) -> v1::HostStatus {
     v1::HostStatus {
         name: view.name.to_string(),
         connected: view.connected,
@@ -316,6 +316,8 @@ pub(crate) fn host(view: &HostView) -> v1::HostStatus {
         boot_id: view.boot_id.clone(),
         since: view.since.map(|since| since.to_string()).unwrap_or_default(),
         absence: view.absence.clone().unwrap_or_default(),
+        networks: rights.networks.into_iter().collect(),
+        own_macs_only: !rights.any_mac,
     }
 }
 

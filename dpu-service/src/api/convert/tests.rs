@@ -11,7 +11,8 @@ use super::{read, show};
 use crate::{
     attachments::{NetworkView, Origin},
     host::{Examination, HostTime},
-    model::{HostName, Network},
+    model::{HostName, HostRights, Network},
+    sessions::HostView,
 };
 
 const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
@@ -356,4 +357,21 @@ fn texts_of_a_host_are_cut_and_cleaned_and_its_word_on_hosts_is_not_taken() {
     for text in texts {
         assert!(text.len() < 2200 && !text.contains(char::is_control), "{text:?}");
     }
+}
+
+#[test]
+fn a_host_is_shown_with_what_it_may_ask_for() {
+    let view = HostView {
+        name: host(),
+        connected: false,
+        agent_version: String::new(),
+        boot_id: String::new(),
+        since: None,
+        absence: None,
+    };
+    let free = show::host(&view, HostRights::default());
+    assert!(free.networks.is_empty() && !free.own_macs_only);
+    let bound = HostRights { networks: ["blue".into()].into(), any_mac: false };
+    let bound = show::host(&view, bound);
+    assert_eq!((bound.networks, bound.own_macs_only), (vec!["blue".to_owned()], true));
 }

@@ -43,7 +43,7 @@ impl ServedHosts {
     }
 
     /// What the host may ask for.
-    pub(super) fn rights(&self, host: &HostName) -> HostRights {
+    pub(crate) fn rights(&self, host: &HostName) -> HostRights {
         self.rights.get(host).cloned().unwrap_or_default()
     }
 
