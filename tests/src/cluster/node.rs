@@ -56,6 +56,14 @@ impl Cluster {
         let lab = PathBuf::from(variable("OFFLOAD_ROOT")).join("hack/lab");
         let output = run(Command::new(lab).args(["restart", program]));
         assert!(output.status.success(), "{output:?}");
+        self.wait_for_session();
+    }
+
+    /// Waits until the agent has its session with the DPU.
+    ///
+    /// # Panics
+    /// When it gets none.
+    pub fn wait_for_session(&self) {
         self.operator().wait_for_host(NODE, LIMIT);
     }
 

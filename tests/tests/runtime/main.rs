@@ -8,6 +8,7 @@
 
 mod containerd;
 mod netavark;
+mod newcomer;
 mod podman;
 mod scenarios;
 

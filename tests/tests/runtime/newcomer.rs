@@ -1,0 +1,171 @@
+//! What the pages tell a newcomer to do, done as they say: packages, certificates, configurations, containerd, and
+//! a container with a way in and out.
+
+use std::{fs, path::Path, process::Command};
+
+use e2e::run;
+
+/// Packages of the programs that are tested.
+#[path = "../e2e/packages/making.rs"]
+#[allow(dead_code, reason = "the tests of packages need more of it")]
+mod making;
+
+/// Runs a script on a copy of this machine, with a root and namespaces of its own, of which nothing stays. A root
+/// that is only changed would be left by what runc does in its own.
+const COPY: &str = r#"
+set -e
+mount -t tmpfs tmpfs /run
+mkdir -p /run/copy/root
+mount -t tmpfs tmpfs /run/copy/root
+for folder in etc opt usr var; do
+    mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/scratch" "/run/copy/root/$folder"
+    mount -t overlay -o "lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/scratch" \
+        overlay "/run/copy/root/$folder"
+done
+cd /run/copy/root
+for folder in bin sbin lib lib64; do [ ! -L "/$folder" ] || ln -s "usr/$folder" "$folder"; done
+mkdir dev proc run sys tmp made before
+mount --rbind /dev dev
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount --rbind /sys/fs/cgroup sys/fs/cgroup
+mount -t tmpfs tmpfs run
+cp "$@" made
+pivot_root . before
+cd /made
+umount --lazy /before
+exec bash -e ./script
+"#;
+
+/// What the pages leave to the system: a way to wait.
+const BEFORE: &str = r#"
+export CONTAINERD_SNAPSHOTTER=native DEBIAN_FRONTEND=noninteractive
+# As a system that installs documentation.
+rm -f /etc/dpkg/dpkg.cfg.d/*
+wait_until() {
+    local end=$((SECONDS + 30))
+    until eval "$1" >/dev/null 2>&1; do
+        ((SECONDS < end)) || { echo "still not: $1" && tail -n 20 /tmp/*.log && exit 1; }
+        sleep 0.1
+    done
+}
+on_host() { ip netns exec host "$@"; }
+apt-get install -y --no-install-recommends ./*.deb
+"#;
+
+/// The way outside that the DPU of the page has, and the world behind it.
+const WORLD: &str = "
+ip netns add world
+ip link add oob_net0 netns dpu type veth peer name eth0 netns world
+for side in 'dpu oob_net0 198.51.100.2/24' 'world eth0 198.51.100.1/24' 'world lo 203.0.113.9/32'; do
+    set -- $side
+    ip -n $1 address add $3 dev $2
+    ip -n $1 link set $2 up
+done
+ip -n dpu route add default via 198.51.100.1
+";
+
+/// Of the DPU and the operator the same as the page shows of the host.
+const OTHER_CERTIFICATES: &str = "
+for kind in crt key; do
+    cp -p dpu-dpu-1.$kind /etc/dpu-offload/tls/dpu.$kind
+    cp -p operator-admin.$kind /etc/dpu-offload/tls/operator.$kind
+done
+cd ..
+";
+
+/// In the place of an init system.
+const START: &str = "
+ip netns exec dpu dpu-service --config /etc/dpu-offload/dpu-service.toml >/tmp/service.log 2>&1 &
+ip netns exec host host-shim-agent --config /etc/dpu-offload/host-shim.toml >/tmp/agent.log 2>&1 &
+nsenter --net=/run/netns/host containerd >/tmp/containerd.log 2>&1 &
+wait_until 'on_host dpuctl status && on_host ip link show offload0'
+wait_until 'ctr version'
+ctr -n default images import image.tar
+";
+
+/// The host probes a container, which reaches the world and keeps that over a new version of the package.
+const TRY: &str = r#"
+ctr run --cni --detach --cgroup "$OFFLOAD_RUNTIMES_CGROUP/newcomer" localhost/pod:1 web
+pod() { on_host dpuctl get attachments -o json | jq -r '.attachments[] | select(.key.interfaceName == "eth0")'; }
+reaches_the_world() { ctr task exec --exec-id "$RANDOM" web /bin/ping -c 1 -W 1 203.0.113.9; }
+wait_until '[ "$(pod | jq -r .state)" = ATTACHMENT_STATE_ATTACHED ]'
+address=$(pod | jq -r '.addresses[0].address')
+wait_until 'on_host ping -c 1 -W 1 "${address%/*}"'
+wait_until reaches_the_world
+on_host dpuctl doctor
+apt-get install -y --reinstall ./dpu-offload-host_*.deb
+reaches_the_world
+ctr task kill --signal KILL web
+wait_until 'ctr containers rm web'
+wait_until '[ -z "$(pod)" ]'
+on_host dpuctl doctor
+echo the pod was there
+"#;
+
+fn page(name: &str) -> String {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    fs::read_to_string(docs.join(name)).unwrap()
+}
+
+/// The block of a page that has these words.
+fn shown(page: &str, words: &str) -> String {
+    let mut blocks = page.split("\n```").skip(1).step_by(2);
+    let block = blocks.find(|block| block.contains(words));
+    let block = block.unwrap_or_else(|| panic!("no block of the page has {words:?}"));
+    let (_, lines) = block.split_once('\n').unwrap();
+    format!("{lines}\n")
+}
+
+/// The command in a page's text that begins so.
+fn told(page: &str, beginning: &str) -> String {
+    let mut commands = page.split('`').filter(|code| code.starts_with(beginning));
+    commands.next().unwrap_or_else(|| panic!("the page tells no {beginning:?}")).to_owned()
+}
+
+/// Writes a file in the script.
+fn writes(path: &str, text: &str) -> String {
+    format!("cat >{path} <<'END_OF_FILE'\n{text}END_OF_FILE\n")
+}
+
+/// All that the pages say, in their order.
+fn script() -> String {
+    let [installation, connectivity, containerd] =
+        ["INSTALLATION.md", "CONNECTIVITY.md", "runtimes/containerd.md"].map(page);
+    let card = shown(&installation, "virtual-nic plug --host-netns host --dpu-netns dpu --pfs");
+    let cni = shown(&containerd, r#"[plugins."io.containerd.grpc.v1.cri".cni]"#);
+    [
+        BEFORE,
+        &format!("{} >/tmp/card.log 2>&1 &\n", card.trim_end()),
+        "wait_until 'grep plugged /tmp/card.log'\n",
+        WORLD,
+        &shown(&installation, "dpuctl pki init"),
+        "cd pki\n",
+        &shown(&installation, "install -D -m 644 ca.crt"),
+        OTHER_CERTIFICATES,
+        &writes("/etc/dpu-offload/dpu-service.toml", &shown(&connectivity, "# dpu-service.toml")),
+        &writes("/etc/dpu-offload/host-shim.toml", &shown(&connectivity, "# host-shim.toml")),
+        "mkdir -p /etc/containerd\n",
+        &told(&containerd, "install -D -m 644"),
+        "\n",
+        &writes("/etc/containerd/config.toml", &format!("version = 2\n{cni}")),
+        START,
+        TRY,
+    ]
+    .concat()
+}
+
+#[test]
+fn whoever_does_what_the_pages_say_has_a_container_with_a_way_in_and_out() {
+    let made = making::Made::of_programs();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("script");
+    fs::write(&path, script()).unwrap();
+    let mut copy = Command::new("unshare");
+    copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", COPY, "copy"]);
+    copy.args(made.debs()).arg(&path).arg(std::env::var_os("OFFLOAD_RUNTIMES_IMAGE").unwrap());
+    // What was installed is to be used.
+    let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
+    let said = making::text(&output);
+    assert!(output.status.success() && said.contains("the pod was there"), "{said}");
+}
