@@ -112,8 +112,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn due(&mut self) -> Vec<Probe> {
-        self.asked.due(&self.answered)
+    fn due(&mut self, is_about_all: bool) -> Vec<Probe> {
+        self.asked.due(&self.answered, is_about_all)
     }
 
     /// Returns what was put right.

@@ -7,7 +7,7 @@ use bootstrap::Chain;
 use netlink::{MacAddress, Probe, who_else_has};
 use tokio::{
     task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
+    time::{Interval, MissedTickBehavior, interval},
 };
 
 use super::Gateways;
@@ -17,20 +17,29 @@ use crate::attachments::Engine;
 const PATIENCE: Duration = Duration::from_millis(600);
 
 /// How often those are asked for again that somebody else has answered.
-const AGAIN: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(10);
 
-/// Asks for the addresses of each gateway that is new, and again for those that somebody else answers.
-/// Ends never.
+/// How often all are: somebody may come to the network later.
+const ALL_AGAIN: Duration = Duration::from_secs(600);
+
+/// Asks for the addresses of each gateway that is new, and again for those that somebody else answers, and
+/// now and then for all. Ends never.
 pub(crate) async fn watch_for_others(engine: Arc<Engine>) {
-    let mut again = interval(AGAIN);
-    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut again, mut all_again) = (every(AGAIN), every(ALL_AGAIN));
     loop {
-        tokio::select! {
-            _ = again.tick() => {}
-            () = engine.gateways().are_new() => {}
-        }
-        engine.gateways().look_for_others().await;
+        let is_about_all = tokio::select! {
+            _ = all_again.tick() => true,
+            _ = again.tick() => false,
+            () = engine.gateways().are_new() => false,
+        };
+        engine.gateways().look_for_others(is_about_all).await;
     }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// What has been asked for, each with those who answered.
@@ -38,12 +47,12 @@ pub(crate) async fn watch_for_others(engine: Arc<Engine>) {
 pub(super) struct Asked(BTreeMap<(u32, IpAddr), Vec<MacAddress>>);
 
 impl Asked {
-    /// Of these addresses those to be asked for now. The others are forgotten.
-    pub(super) fn due(&mut self, all: &[(String, Probe)]) -> Vec<Probe> {
+    /// Of these addresses those to be asked for now. What is known of any other is forgotten.
+    pub(super) fn due(&mut self, all: &[(String, Probe)], is_about_all: bool) -> Vec<Probe> {
         let probes: Vec<_> = all.iter().map(|(_, probe)| *probe).collect();
         self.0.retain(|key, _| probes.iter().any(|probe| key_of(probe) == *key));
         let is_due = |probe: &Probe| self.0.get(&key_of(probe)).is_none_or(|who| !who.is_empty());
-        probes.into_iter().filter(is_due).collect()
+        probes.into_iter().filter(|probe| is_about_all || is_due(probe)).collect()
     }
 
     pub(super) fn note(&mut self, asked: &[Probe], found: &[(Probe, MacAddress)]) {
@@ -71,8 +80,8 @@ fn key_of(probe: &Probe) -> (u32, IpAddr) {
 }
 
 impl Gateways {
-    async fn look_for_others(&self) {
-        let due = self.shown().due();
+    async fn look_for_others(&self, is_about_all: bool) {
+        let due = self.shown().due(is_about_all);
         if due.is_empty() {
             return;
         }
@@ -99,9 +108,9 @@ mod tests {
     fn an_address_is_asked_for_once_and_again_only_while_somebody_else_answers() {
         let all = [("blue".to_owned(), probe(1)), ("green".to_owned(), probe(2))];
         let mut asked = Asked::default();
-        assert_eq!(asked.due(&all), [probe(1), probe(2)]);
+        assert_eq!(asked.due(&all, false), [probe(1), probe(2)]);
         asked.note(&[probe(1), probe(2)], &[(probe(2), MacAddress([4; 6]))]);
-        assert_eq!(asked.due(&all), [probe(2)]);
+        assert_eq!(asked.due(&all, false), [probe(2)]);
         assert_eq!(asked.problem_of("blue", &probe(1)), None);
         let told = asked.problem_of("green", &probe(2)).unwrap();
         assert!(
@@ -109,8 +118,9 @@ mod tests {
             "{told}"
         );
         asked.note(&[probe(2)], &[]);
-        assert!(asked.due(&all).is_empty());
-        assert!(asked.due(&all[..1]).is_empty());
-        assert_eq!(asked.due(&all), [probe(2)], "it was away, and so is new");
+        assert!(asked.due(&all, false).is_empty());
+        assert_eq!(asked.due(&all, true), [probe(1), probe(2)]);
+        assert!(asked.due(&all[..1], false).is_empty());
+        assert_eq!(asked.due(&all, false), [probe(2)], "it was away, and so is new");
     }
 }
