@@ -20,6 +20,9 @@ use crate::{
     request::{Existing, LINK},
 };
 
+/// The protocol of routes that nothing else is said of.
+const BY_AN_ADMINISTRATOR: u8 = 4;
+
 /// A unicast route. `0.0.0.0/0` and `::/0` are the default routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -41,6 +44,8 @@ pub struct Route {
     pub table: Option<u32>,
     /// The source address to prefer.
     pub source: Option<IpAddr>,
+    /// Who made it, as `rtm_protocol` tells. `None`: an administrator, as `ip route add` has it.
+    pub protocol: Option<u8>,
 }
 
 impl Route {
@@ -57,6 +62,7 @@ impl Route {
             priority: None,
             table: None,
             source: None,
+            protocol: None,
         }
     }
 
@@ -94,6 +100,9 @@ impl Route {
         }
         if self.gateway.is_none() {
             message = message.scope(RouteScope::Link);
+        }
+        if let Some(protocol) = self.protocol {
+            message = message.protocol(protocol.into());
         }
         if let Some(priority) = self.priority {
             message = message.priority(priority);
@@ -156,7 +165,21 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
-        let message = RouteNetlinkMessage::GetRoute(RouteMessage::default());
+        self.routes_like(RouteMessage::default())
+    }
+
+    /// Likewise, those whose [`Route::protocol`] it is. 0 is any.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn routes_of(&mut self, protocol: u8) -> Result<Vec<Route>, Error> {
+        let mut message = RouteMessage::default();
+        message.header.protocol = protocol.into();
+        self.routes_like(message)
+    }
+
+    fn routes_like(&mut self, message: RouteMessage) -> Result<Vec<Route>, Error> {
+        let message = RouteNetlinkMessage::GetRoute(message);
         let route = |object| match object {
             RouteNetlinkMessage::NewRoute(message) => described_by(&message),
             _ => None,
@@ -181,6 +204,7 @@ pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
     let mut route = Route::new(whole, 0);
     route.on_link = header.flags.contains(RouteFlags::Onlink);
     route.table = Some(u32::from(header.table));
+    route.protocol = Some(header.protocol.into()).filter(|made_by| *made_by != BY_AN_ADMINISTRATOR);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(address) => {

@@ -1,4 +1,4 @@
-//! A gateway's addresses, routes and settings on the link that the fabric gave it.
+//! A gateway's addresses and settings on the link that the fabric gave it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,10 @@ use bootstrap::Chain;
 use ipnetwork::IpNetwork;
 use netlink::{AddAddress, Error, Family, Request, Route, Rtnl, set_sysctl, sysctl};
 
-use super::plan::{self, Plan};
+use super::{
+    plan::{self, Plan},
+    routes,
+};
 use crate::{driver::Refused, fabric::GatewayLink, model::Network};
 
 /// What the kernel does with packets on a gateway's link: it forwards them; it answers for the link's
@@ -52,6 +55,8 @@ pub(super) struct Settled {
 struct Held<'a> {
     own: &'a [IpNetwork],
     others: &'a [IpNetwork],
+    /// The routes of all gateways.
+    routes: &'a [Route],
 }
 
 impl Links {
@@ -64,6 +69,7 @@ impl Links {
         is_thorough: bool,
     ) -> Result<Settled, Refused> {
         let has = addresses_by_link(open(&mut self.socket)?)?;
+        let routes = routes::ours(open(&mut self.socket)?)?;
         let is_gateways = |index: &u32| links.iter().any(|link| link.index == *index);
         let others = has.iter().filter(|(index, _)| !is_gateways(index)).flat_map(|(_, held)| held);
         let others: Vec<_> = others.copied().collect();
@@ -74,7 +80,7 @@ impl Links {
                 continue;
             };
             let own = has.get(&link.index).map_or(&[][..], Vec::as_slice);
-            let held = Held { own, others: &others };
+            let held = Held { own, others: &others, routes: &routes };
             if let Err(refused) = self.settle_one(network, link, &held, is_thorough, &mut settled) {
                 let told = format!("network {}: {}", network.name, Chain(&refused));
                 settled.problems_of.push((network.name.clone(), told));
@@ -101,7 +107,9 @@ impl Links {
         }
         // Not before that: a link with the kernel's own settings answers for all addresses of the DPU.
         check_others(network, held.others)?;
-        let has_changed = settle_addresses(open(&mut self.socket)?, network, link, held.own)?;
+        let rtnl = open(&mut self.socket)?;
+        let has_changed = settle_addresses(rtnl, network, link, held.own)?;
+        routes::settle_routes(rtnl, network, link, held.routes)?;
         self.set_up.insert(link.index);
         if has_changed && !is_new {
             let told = format!("network {}: its gateway's addresses were put back", network.name);
@@ -182,10 +190,6 @@ fn settle_addresses(
     }
     for address in &missing {
         added(rtnl.change(Request::add_address(link.index, AddAddress::new(**address))))
-            .map_err(refused)?;
-    }
-    for destination in plan::routes(network) {
-        added(rtnl.change(Request::add_route(&Route::new(destination, link.index))))
             .map_err(refused)?;
     }
     Ok(!missing.is_empty())

@@ -6,7 +6,8 @@
 //! | files | what they are |
 //! | --- | --- |
 //! | `plan` | what follows from the networks: links, addresses, the table of nftables; pure |
-//! | `links` | a gateway's addresses, routes and settings on the link that the fabric gave it |
+//! | `links` | a gateway's addresses and settings on the link that the fabric gave it |
+//! | `routes` | its routes, known by a protocol number of ours |
 //! | `table` | the one table of nftables that is ours, and whether a stranger has changed it |
 //! | `watch` | the notice of every change of nftables |
 //! | `others` | whether somebody else answers a gateway's address |
@@ -28,6 +29,7 @@ mod links;
 mod others;
 mod plan;
 mod redirections;
+mod routes;
 mod settings;
 mod table;
 mod watch;

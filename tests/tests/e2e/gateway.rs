@@ -437,3 +437,38 @@ fn a_subnet_in_which_the_dpu_is_by_another_link_gets_no_gateway() {
     let (blue, _) = pod(&lab, "blue");
     assert_reaches(&blue, &["10.1.0.1"]);
 }
+
+#[test]
+fn routes_of_a_link_local_gateway_go_with_their_subnet_and_a_strangers_is_told_and_stays() {
+    let lab = Lab::start(&settings());
+    let dpu = &lab.card.dpu;
+    dpu.ip(&["link", "add", "theirs", "type", "veth", "peer", "name", "theirs1"]);
+    dpu.ip(&["link", "set", "theirs", "up"]);
+    let routes_to = |subnet: &str| -> Vec<String> {
+        let routes = dpu.json("ip", &["-6", "route", "show", subnet]);
+        routes.iter().map(|route| route["dev"].as_str().unwrap().to_owned()).collect()
+    };
+    let red = |subnets: &[&str]| {
+        let line = |subnet: &&str| format!("- cidr: {subnet}\n  gateway: fe80::1\n");
+        let lines: String = subnets.iter().map(line).collect();
+        apply(&lab, &format!("name: red\ngateway_mode: dpu\nsubnets:\n{lines}"))
+    };
+    let _ = red(&["fd00:20:1::/64", "fd00:20:2::/64"]);
+    assert_eq!(routes_to("fd00:20:2::/64"), ["gw-red"]);
+    dpu.ip(&["-6", "route", "add", "fd00:20:9::/64", "dev", "gw-red"]);
+    let _ = red(&["fd00:20:1::/64"]);
+    assert_eq!(routes_to("fd00:20:1::/64"), ["gw-red"]);
+    assert_eq!(routes_to("fd00:20:2::/64"), [""; 0]);
+    assert_eq!(routes_to("fd00:20:9::/64"), ["gw-red"], "it is somebody else's");
+
+    dpu.ip(&["-6", "route", "add", "fd00:20:3::/64", "dev", "theirs"]);
+    let _ = red(&["fd00:20:3::/64"]);
+    let shown = lab.operator().says(&["describe", "network", "red"]);
+    let expected = "somebody else's route to fd00:20:3::/64 by theirs";
+    assert!(shown.contains(expected), "{shown}");
+    assert_eq!(routes_to("fd00:20:3::/64"), ["theirs"]);
+    dpu.ip(&["-6", "route", "delete", "fd00:20:3::/64", "dev", "theirs"]);
+    let _ = red(&["fd00:20:3::/64"]);
+    let _ = lab.operator().says(&["delete", "network", "red"]);
+    assert_eq!(routes_to("fd00:20:3::/64"), [""; 0]);
+}

@@ -100,6 +100,20 @@ fn a_pod_is_configured_in_one_batch() {
 }
 
 #[test]
+fn routes_are_told_apart_by_who_made_them() {
+    let (netns, mut rtnl) = with_vf();
+    let ours = |text: &str| Route { protocol: Some(213), ..Route::new(net(text), VF) };
+    let (v4, v6) = (ours("203.0.113.0/24"), ours("2001:db8:7::/64"));
+    let theirs = Route::new(net("2001:db8:8::/64"), VF);
+    rtnl.batch(&[&v4, &v6, &theirs].map(Request::add_route)).unwrap();
+    assert_eq!(netns.json("ip -j -6 route show proto 213").len(), 1);
+    let read: Vec<_> = rtnl.routes_of(213).unwrap().iter().map(|it| it.destination).collect();
+    assert_eq!(read, [v4.destination, v6.destination]);
+    let mistaken = Route { destination: theirs.destination, ..v6 };
+    assert!(rtnl.change(Request::delete_route(&mistaken)).unwrap_err().is_not_found());
+}
+
+#[test]
 fn a_batch_tells_the_first_refusal_and_goes_on() {
     let (netns, mut rtnl) = with_vf();
     let unreachable = Route::new(net("0.0.0.0/0"), VF).via("198.51.100.1".parse().unwrap());

@@ -1,0 +1,69 @@
+//! Routes to the subnets of a gateway that is link-local: no address on its link leads there. They carry a
+//! protocol number of ours, by which they are told from an operator's, which stay.
+
+use netlink::{Request, Route, Rtnl};
+
+use super::plan;
+use crate::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink, model::Network};
+
+/// Who made them, as `ip route` shows it. The kernel and iproute2 have no name for it.
+const PROTOCOL: u8 = 213;
+
+/// Those that are ours, by whatever link.
+pub(super) fn ours(rtnl: &mut Rtnl) -> Result<Vec<Route>, Refused> {
+    rtnl.routes_of(PROTOCOL).map_err(|error| Refused::new("ask the kernel for routes", error))
+}
+
+/// Gives a gateway's link its routes, and takes away those that it had before.
+pub(super) fn settle_routes(
+    rtnl: &mut Rtnl,
+    network: &Network,
+    link: &GatewayLink,
+    ours: &[Route],
+) -> Result<(), Refused> {
+    let wanted: Vec<_> =
+        plan::routes(network).map(|destination| route(destination, link)).collect();
+    let has: Vec<_> = ours.iter().filter(|route| route.output == link.index).collect();
+    let surplus =
+        has.iter().filter(|route| !wanted.iter().any(|wanted| leads_alike(wanted, route)));
+    for route in surplus {
+        let deleted = gone_is_done(rtnl.change(Request::delete_route(route)));
+        deleted.map_err(|error| Refused::new(format!("take a route from {}", link.name), error))?;
+    }
+    let missing =
+        wanted.iter().filter(|wanted| !has.iter().any(|route| leads_alike(wanted, route)));
+    for route in missing {
+        add(rtnl, route, link)?;
+    }
+    Ok(())
+}
+
+fn route(destination: ipnetwork::IpNetwork, link: &GatewayLink) -> Route {
+    Route { protocol: Some(PROTOCOL), ..Route::new(destination, link.index) }
+}
+
+fn leads_alike(one: &Route, other: &Route) -> bool {
+    let to = |route: &Route| (route.destination.network(), route.destination.prefix());
+    to(one) == to(other) && one.table == other.table
+}
+
+fn add(rtnl: &mut Rtnl, route: &Route, link: &GatewayLink) -> Result<(), Refused> {
+    match rtnl.change(Request::add_route(route)) {
+        Err(error) if error.is_exists() => Err(in_the_way(rtnl, route)),
+        outcome => {
+            outcome.map_err(|error| Refused::new(format!("give {} its routes", link.name), error))
+        }
+    }
+}
+
+/// Names the route that has the place of one of ours.
+fn in_the_way(rtnl: &mut Rtnl, route: &Route) -> Refused {
+    let all = rtnl.routes().unwrap_or_default();
+    let other = all.iter().find(|other| leads_alike(other, route));
+    let link = other.and_then(|other| rtnl.link_by_index(other.output).ok().flatten());
+    let by = link.map_or_else(String::new, |link| format!(" by {}", link.name));
+    Refused::because(format!(
+        "somebody else's route to {}{by} is where its gateway's has to be: delete it",
+        route.destination
+    ))
+}
