@@ -214,11 +214,12 @@ fn a_vlan_is_given_or_refused_by_name() {
 }
 
 /// Asked of the kernel by a foreign tool.
-fn bridge_filters_vlans() -> bool {
+pub(crate) fn bridge_filters_vlans() -> bool {
     let netns = Netns::new("probe");
-    netns.ip(&["link", "add", "br", "type", "bridge"]);
+    // Not "br", which ip takes for "broadcast".
+    netns.ip(&["link", "add", "br0", "type", "bridge"]);
     let mut set = netns.command("ip");
-    set.args(["link", "set", "br", "type", "bridge", "vlan_filtering", "1"]);
+    set.args(["link", "set", "br0", "type", "bridge", "vlan_filtering", "1"]);
     run(&mut set).status.success()
 }
 

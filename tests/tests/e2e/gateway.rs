@@ -12,6 +12,8 @@ pub(crate) use e2e::{DPU_OUTSIDE, OUTSIDE};
 use e2e::{Lab, Netns, Settings, outside_of, run, scenarios::pods::addresses, wait_for};
 use serde_json::Value;
 
+use crate::configuration::bridge_filters_vlans;
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn settings() -> Settings {
@@ -471,4 +473,48 @@ fn routes_of_a_link_local_gateway_go_with_their_subnet_and_a_strangers_is_told_a
     let _ = red(&["fd00:20:3::/64"]);
     let _ = lab.operator().says(&["delete", "network", "red"]);
     assert_eq!(routes_to("fd00:20:3::/64"), [""; 0]);
+}
+
+/// The kernel may keep no VLANs apart: then it is told, and there is no gateway.
+#[test]
+fn networks_with_vlans_have_a_gateway_each_and_meet_nowhere_else() {
+    let networks = r#"
+[gateway]
+uplinks = ["out"]
+
+[[network]]
+name = "seven"
+vlan = 7
+gateway_mode = "dpu"
+reaches = ["eight"]
+subnets = [{ cidr = "10.7.0.0/24", gateway = "10.7.0.1" }, { cidr = "fd00:7::/64", gateway = "fe80::1" }]
+
+[[network]]
+name = "eight"
+vlan = 8
+gateway_mode = "dpu"
+subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:8::/64", gateway = "fe80::1" }]
+"#;
+    let settings = Settings { networks: networks.into(), ..Settings::default() };
+    if !bridge_filters_vlans() {
+        let lab = Lab::start(&settings);
+        let told = problems(&lab);
+        for vlan in ["seven has VLAN 7", "eight has VLAN 8"] {
+            let is_it = |told: &Value| told.as_str().unwrap().contains(vlan);
+            assert!(told.iter().any(is_it), "{told:?}");
+        }
+        assert_eq!(gateway_links(&lab), [""; 0]);
+        return;
+    }
+    let (lab, _outside) = lab_of(&settings);
+    let (seven, of_seven) = pod(&lab, "seven");
+    let (eight, of_eight) = pod(&lab, "eight");
+    assert_reaches(&seven, &["10.7.0.1", "fe80::1%eth0"]);
+    assert_reaches(&eight, &["10.8.0.1", "fe80::1%eth0"]);
+    assert_reaches(&seven, &[&of_eight[0], &of_eight[1]]);
+    assert_out_of_reach(&eight, &[&of_seven[0], &of_seven[1]]);
+    // Nor by the Ethernet, which the gateway does not see.
+    eight.ip(&["route", "add", "10.7.0.0/24", "dev", "eth0"]);
+    assert_out_of_reach(&eight, &[&of_seven[0], "10.7.0.1"]);
+    lab.assert_invariants();
 }
