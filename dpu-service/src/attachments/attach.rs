@@ -89,11 +89,22 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     }
     let record = registry.reserve(spec, asked, boot_id, now())?;
     // Only the record says which limits are in force: those asked for may be tighter.
-    if let Err(failure) = check_kept(engine, &record, session) {
+    let checked = check_mac(engine, &record).and_then(|()| check_kept(engine, &record, session));
+    if let Err(failure) = checked {
         registry.forget(record.id, None, now());
         return Err(failure);
     }
     Ok((record, true))
+}
+
+/// Refuses what the fabric's own links have: the pod would get what is meant for them, or nothing at all.
+fn check_mac(engine: &Engine, record: &Record) -> Result<(), Failure> {
+    if !engine.programmer().has_mac(record.mac) {
+        return Ok(());
+    }
+    let why =
+        format!("MAC address {} is of a link of the DPU's fabric: ask for another", record.mac);
+    Err(Failure::new(Reason::MacInUse, why))
 }
 
 /// Whether the pod will be kept to what its network says: by the card, or else by the host.

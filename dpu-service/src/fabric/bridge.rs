@@ -8,7 +8,7 @@
 //! Calls for several ports overlap: each has a socket of its own. The kernel carries out changes of
 //! links one at a time, whoever asks. What two ports share is the uplinks' VLANs, which follow from
 //! those of all ports, and the bridge's index: [`uplinks`] and [`link`] have a lock each, and neither is
-//! held while the other is taken.
+//! held while the other is taken; nor is anything while what is known of MAC addresses is.
 
 mod abilities;
 mod filter;
@@ -20,9 +20,12 @@ mod stations;
 mod uplinks;
 mod vlans;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, Rtnl};
+use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl};
 
 pub use abilities::BridgeAbilities;
 use gateways::GatewayPairs;
@@ -54,6 +57,8 @@ const OF_THE_KERNEL: &str = "MAC addresses only; tried on a veth pair of this ke
 pub struct BridgeFabric {
     bridge: BridgeLink,
     uplinks: Uplinks,
+    /// Those of the bridge and its uplinks, as the latest look found them.
+    own_macs: Mutex<Vec<MacAddress>>,
     sockets: Sockets,
     abilities: BridgeAbilities,
     frame_filter: Ability,
@@ -77,6 +82,7 @@ impl BridgeFabric {
         Ok(Self {
             bridge: BridgeLink::new(name),
             uplinks: Uplinks::new(uplinks),
+            own_macs: Mutex::default(),
             sockets,
             abilities: abilities.of(found.as_ref()),
             frame_filter: of_kernel.frame_filter.clone(),
@@ -113,6 +119,16 @@ impl BridgeFabric {
         let mut requests = stations::forget(rtnl, port, &Vec::from_iter(surplus(has, wanted)))?;
         requests.extend(port_changes(port, has, wanted));
         rtnl.batch(&requests)
+    }
+
+    fn lock_own_macs(&self) -> MutexGuard<'_, Vec<MacAddress>> {
+        self.own_macs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of those links that are there.
+    fn find_own_macs(&self, rtnl: &mut Rtnl) -> Vec<MacAddress> {
+        let names = self.uplinks.names().chain([self.bridge.name()]);
+        names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect()
     }
 
     fn sync_uplinks(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Error> {
@@ -237,6 +253,9 @@ impl Fabric for BridgeFabric {
             let bridge = self.bridge.ensure(rtnl, self.filters_vlans())?;
             let joined = self.uplinks.join(rtnl, bridge);
             let synced = self.sync_uplinks(rtnl, bridge);
+            // The bridge takes one of its ports', and so has it only now.
+            let own_macs = self.find_own_macs(rtnl);
+            *self.lock_own_macs() = own_macs;
             joined.and(
                 synced
                     .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error)),
@@ -247,6 +266,10 @@ impl Fabric for BridgeFabric {
     /// With br_netfilter, which others may have loaded for theirs.
     fn uplink_mtu(&self) -> Option<u32> {
         self.uplinks.mtu()
+    }
+
+    fn own_macs(&self) -> Vec<MacAddress> {
+        self.lock_own_macs().clone()
     }
 
     fn ports_seen_as(&self) -> Option<String> {

@@ -10,7 +10,7 @@ use std::{
 
 pub(crate) use gateway::mac_of;
 pub use gateway::{GatewayLink, GatewayPort};
-use netlink::LinkEvent;
+use netlink::{LinkEvent, MacAddress};
 
 use crate::{
     driver::{Capability, Reading, Refused, Unsupported},
@@ -85,6 +85,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// ask the kernel. `None`: there is none.
     fn uplink_mtu(&self) -> Option<u32> {
         None
+    }
+
+    /// The Ethernet addresses of the links that all ports share, as the latest [`Self::prepare`] found them: no
+    /// pod gets one of them. Does not ask the kernel.
+    fn own_macs(&self) -> Vec<MacAddress> {
+        Vec::new()
     }
 
     /// Gives this DPU a link of its own in each of these networks, made unless it is there, and takes

@@ -215,6 +215,12 @@ impl Programmer {
         self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu())
     }
 
+    /// Whether an Ethernet address is one of the fabric's: see [`Fabric::own_macs`].
+    #[must_use]
+    pub(crate) fn has_mac(&self, mac: MacAddress) -> bool {
+        self.drivers.as_ref().is_some_and(|drivers| drivers.fabric.own_macs().contains(&mac))
+    }
+
     /// As what the packet filter sees packets between ports: see [`Fabric::ports_seen_as`].
     #[must_use]
     pub fn ports_seen_as(&self) -> Option<String> {

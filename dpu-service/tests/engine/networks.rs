@@ -7,7 +7,10 @@ use dpu_service::{
 use offload_proto::Reason;
 use vf_alloc::PfId;
 
-use crate::world::{World, configuration, hello, key, network, pool, red, settings, spec};
+use crate::{
+    fake_kernel::FABRIC_MAC,
+    world::{World, configuration, hello, key, network, pool, red, settings, spec},
+};
 
 type Hosts = Vec<(HostName, Vec<PfId>)>;
 
@@ -125,6 +128,17 @@ async fn a_gateways_mac_address_is_given_to_no_pod() {
     let failure = world.attach(asking).await.unwrap_err();
     assert_eq!(failure.reason, Reason::MacInUse);
     assert!(failure.message.contains("for the gateway of network blue"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_mac_address_of_the_fabrics_own_links_is_given_to_no_pod() {
+    let world = World::new().await;
+    let asking = |mac| AttachSpec { mac: Some(mac), ..spec("pod") };
+    let failure = world.attach(asking(FABRIC_MAC)).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::MacInUse);
+    assert!(failure.message.contains("a link of the DPU's fabric"), "{failure}");
+    world.check();
+    world.attach(asking("0e:00:00:00:00:0a".parse().unwrap())).await.unwrap();
 }
 
 async fn delete_for_good(world: &World) {

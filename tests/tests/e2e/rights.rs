@@ -68,6 +68,9 @@ fn a_host_gets_the_networks_of_its_section_and_what_runs_goes_on() {
 fn a_host_that_may_not_choose_keeps_to_the_prefix_and_nobody_gets_anothers_mac_address() {
     let lab = Lab::start(&Settings::default());
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let bridge = lab.card.dpu.json("ip", &["link", "show", "type", "bridge"]);
+    let of_bridge = bridge[0]["address"].as_str().unwrap();
+    add_with_mac(&lab, &pod, of_bridge).fails(106, &["a link of the DPU's fabric"]);
     reload_host(&lab, "any_mac = false\n");
     let words = ["06:11:22:33:44:55", "begin with 02", "MAC_NOT_ALLOWED"];
     add_with_mac(&lab, &pod, "06:11:22:33:44:55").fails(MAC_NOT_ALLOWED, &words);

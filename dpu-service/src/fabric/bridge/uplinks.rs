@@ -23,6 +23,10 @@ impl Uplinks {
         Self { names: names.to_vec(), following: Mutex::default(), mtu: Mutex::default() }
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.names.iter().any(|uplink| uplink == name)
     }

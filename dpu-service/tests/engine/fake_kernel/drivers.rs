@@ -11,7 +11,7 @@ use dpu_service::{
 use netlink::MacAddress;
 use vf_alloc::FunctionId;
 
-use super::{FakeKernel, Port};
+use super::{FABRIC_MAC, FakeKernel, Port};
 
 /// The card.
 #[derive(Debug)]
@@ -107,6 +107,10 @@ impl Fabric for FakeFabric {
             }
             None => Ok(()),
         }
+    }
+
+    fn own_macs(&self) -> Vec<MacAddress> {
+        vec![FABRIC_MAC]
     }
 
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {

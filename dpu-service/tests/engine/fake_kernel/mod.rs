@@ -33,6 +33,9 @@ pub(crate) const DOING: [&str; 7] = [
     "set_up",
 ];
 
+/// That of a link of the fabric's own.
+pub(crate) const FABRIC_MAC: MacAddress = MacAddress([0x0e, 0, 0, 0, 0, 0xfa]);
+
 /// Cloning it gives the same one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeKernel(Arc<Mutex<State>>);
