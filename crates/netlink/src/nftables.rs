@@ -1,9 +1,10 @@
 //! Packet filtering and address translation: one table of nftables at a time, as a whole.
 //!
 //! A table is replaced in one transaction, so that no packet ever meets half of it; tables of
-//! others are neither read nor changed. Its [`Contents`] are not understood but compared: what a
+//! others are neither read nor changed, but [`Connections`], which are everybody's. Its [`Contents`] are not understood but compared: what a
 //! stranger has changed differs from what was there after the table was put into force.
 
+mod connections;
 mod encode;
 mod monitor;
 mod table;
@@ -20,6 +21,7 @@ use netlink_bindings::nftables::{
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
+pub use connections::{Connection, Connections};
 pub use monitor::{NftablesEvent, NftablesMonitor};
 pub use table::{Chain, Hook, LinkName, ProtocolPort, Rule, Set, Table, Term};
 

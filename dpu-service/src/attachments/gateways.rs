@@ -5,8 +5,15 @@ use std::sync::Arc;
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
 
-use super::{engine::Engine, registry::redirections};
-use crate::{events::EventKind, gateway::Wanted, model::Record};
+use super::{
+    engine::Engine,
+    registry::{redirections, redirections_of},
+};
+use crate::{
+    events::EventKind,
+    gateway::{Wanted, forget_earlier, forget_former},
+    model::Record,
+};
 
 /// Makes this DPU the gateway of those networks that want it, and no longer of others.
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
@@ -18,17 +25,24 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
 
 /// Has the DPU's ports lead to its pod, if it has any.
 pub(super) async fn map(engine: &Engine, record: &Record) -> Result<(), Failure> {
-    match record.port_mappings.is_empty() {
-        true => Ok(()),
-        false => map_ports(engine).await,
+    if record.port_mappings.is_empty() {
+        return Ok(());
     }
+    map_ports(engine).await?;
+    forget_earlier(redirections_of(record));
+    Ok(())
 }
 
 /// Once it is no longer held. What fails here the next pass over the gateways mends.
 pub(super) async fn unmap(engine: &Engine, record: &Record) {
-    if let Err(failure) = map(engine, record).await {
+    if record.port_mappings.is_empty() {
+        return;
+    }
+    if let Err(failure) = map_ports(engine).await {
         tracing::warn!(id = %record.id, %failure, "its mapped ports are closed later");
     }
+    // Not before that: the next packet would begin another such connection.
+    forget_former(redirections_of(record)).await;
 }
 
 /// Has mapped ports lead where attachments want them, and nowhere else.

@@ -12,6 +12,7 @@
 //! | `watch` | the notice of every change of nftables |
 //! | `others` | whether somebody else answers a gateway's address |
 //! | `redirections` | the maps and rules that have mapped ports lead to pods; pure |
+//! | `connections` | the connections by ports that lead elsewhere now |
 //! | `settings` | the section of the configuration |
 //!
 //! Who may race, and what orders them: passes, which the reconciler makes, every change of networks and
@@ -25,6 +26,7 @@
 //! All of it stays when the service stops: pods go on. Nothing is recorded: what is there is known by
 //! the names and aliases of the links, and by the name of the table.
 
+mod connections;
 mod links;
 mod others;
 mod plan;
@@ -44,6 +46,7 @@ use ipnetwork::IpNetwork;
 use netlink::{LinkEvent, MacAddress, Probe};
 use tokio::{sync::Notify, task::spawn_blocking};
 
+pub(crate) use connections::{forget_earlier, forget_former};
 pub(crate) use others::watch_for_others;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
@@ -250,13 +253,17 @@ impl Gateways {
         self.change(|shown| shown.asked.note(asked, found));
     }
 
-    /// Problems that are new by it are told, once.
+    /// Problems that are new by it are told, and those that are gone, once.
     fn change<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
         let mut shown = self.shown();
         let before = shown.all_problems();
         let outcome = change(&mut shown);
-        for problem in shown.all_problems().iter().filter(|problem| !before.contains(problem)) {
+        let after = shown.all_problems();
+        for problem in after.iter().filter(|problem| !before.contains(problem)) {
             tracing::error!("{problem}");
+        }
+        for problem in before.iter().filter(|problem| !after.contains(problem)) {
+            tracing::info!(problem, "a problem of the gateways is gone");
         }
         outcome
     }

@@ -29,11 +29,11 @@ pub(crate) struct Redirection {
 }
 
 impl Redirection {
-    fn family(&self) -> Family {
+    pub(super) fn family(&self) -> Family {
         if self.target.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    fn port(&self) -> ProtocolPort {
+    pub(super) fn port(&self) -> ProtocolPort {
         let PortMapping { protocol, host_port, .. } = self.mapping;
         ProtocolPort { protocol: protocol.number(), port: host_port }
     }

@@ -190,3 +190,78 @@ fn mapped_ports_outlive_the_service_and_strangers() {
     let taken = call(&lab, "ADD", "blue", &other, &json!([mapping(8080, "tcp")]));
     taken.fails(135, &[server.name()]);
 }
+
+/// Asks from the same socket until the server is asked.
+#[track_caller]
+fn wait_until_asked(client: &UdpSocket, server: &Netns) {
+    let server = within(server, || UdpSocket::bind("[::]:80").unwrap());
+    server.set_nonblocking(true).unwrap();
+    wait_for("a packet of a flow that goes on", LIMIT, || {
+        // Who asks while nobody has the port is told so, by an error of the next call.
+        let _ = client.send(b"question").or_else(|_| client.send(b"question"));
+        server.recv(&mut [0; 16]).ok()
+    });
+}
+
+#[test]
+fn a_flow_that_never_pauses_follows_a_mapped_port_to_its_next_owner() {
+    let (lab, outside) = lab();
+    let mapped = json!([mapping(8080, "udp")]);
+    let clients = DPU_OUTSIDE.map(|own| {
+        let any = if at(own, 1).is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let client = within(&outside, || UdpSocket::bind(any).unwrap());
+        client.connect(at(own, 8080)).unwrap();
+        client
+    });
+    for network in ["blue", "green", "blue"] {
+        let server = mapped_pod(&lab, network, &mapped);
+        clients.iter().for_each(|client| wait_until_asked(client, &server));
+        call(&lab, "DEL", network, &server, &mapped).nothing();
+        // Now it is the DPU's own port, at which nobody listens.
+        for client in &clients {
+            wait_for("a refusal", LIMIT, || client.send(b"question").err());
+        }
+    }
+}
+
+#[test]
+fn an_attachment_has_256_mapped_ports_at_most_and_a_dpu_4096_which_all_lead_to_pods() {
+    let settings = Settings { vfs: 17, pool: 17, ..settings() };
+    let (lab, outside) = lab_of(&settings);
+    let ports = |first: u16, count: u16| -> Value {
+        (first..first + count).map(|port| mapping(port, "tcp")).collect()
+    };
+    let other = Netns::new("other");
+    let refused = |mappings: &Value, words: &[&str]| {
+        let (_, told) = call(&lab, "ADD", "blue", &other, mappings).error();
+        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+    };
+    refused(&ports(10_000, 257), &["INVALID_REQUEST", "257 mapped ports"]);
+    let pod = |number: u16| mapped_pod(&lab, "blue", &ports(10_000 + number * 256, 256));
+    let pods: Vec<_> = (0..16).map(pod).collect();
+    refused(&ports(20_000, 1), &["OVERLOADED", "4096 mapped ports at most"]);
+    let seen = |server: &Netns, port| seen_by_tcp(&outside, server, at(DPU_OUTSIDE[0], port));
+    assert_eq!(seen(&pods[0], 10_000), Some(OUTSIDE[0].parse().unwrap()));
+    assert_eq!(seen(&pods[15], 14_095), Some(OUTSIDE[0].parse().unwrap()));
+    call(&lab, "DEL", "blue", &pods[0], &json!([])).nothing();
+    let _ = call(&lab, "ADD", "blue", &other, &ports(20_000, 256)).result();
+    assert_eq!(seen(&other, 20_000), Some(OUTSIDE[0].parse().unwrap()));
+}
+
+#[test]
+fn a_mapped_port_of_a_family_that_the_network_has_not_is_refused_and_of_any_has_the_others() {
+    let (lab, outside) = lab();
+    let red = "name: red\ngateway_mode: dpu\nsubnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
+    let file = lab.path().join("network.yaml");
+    std::fs::write(&file, red).unwrap();
+    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    let mut particular = mapping(8080, "tcp");
+    particular["hostIP"] = json!("::");
+    let other = Netns::new("other");
+    let (_, told) = call(&lab, "ADD", "red", &other, &json!([particular])).error();
+    assert!(told.contains("8080/tcp of :: has no address of its family in red"), "{told}");
+    let server = mapped_pod(&lab, "red", &json!([mapping(8080, "tcp")]));
+    let seen = |own: &str| seen_by_tcp(&outside, &server, at(own, 8080));
+    assert_eq!(seen(DPU_OUTSIDE[0]), Some(OUTSIDE[0].parse().unwrap()));
+    assert_eq!(seen(DPU_OUTSIDE[1]), None);
+}

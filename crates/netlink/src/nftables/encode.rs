@@ -393,7 +393,7 @@ fn of_family<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprL
     compare(load_meta(list, META_FAMILY, FIRST), EQUAL, &number)
 }
 
-const fn number_of_family(family: Family) -> u8 {
+pub(super) const fn number_of_family(family: Family) -> u8 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,

@@ -105,7 +105,7 @@ pub(crate) fn redirections(entries: &Entries) -> Vec<Redirection> {
 }
 
 /// Each port leads to the pod's first address of its family.
-fn redirections_of(record: &Record) -> Vec<Redirection> {
+pub(crate) fn redirections_of(record: &Record) -> Vec<Redirection> {
     let first = |is_v4| {
         let addresses = record.leases.iter().map(|lease| lease.address.ip());
         addresses.into_iter().find(|address: &IpAddr| address.is_ipv4() == is_v4)
