@@ -6,6 +6,7 @@ mod node;
 mod scene;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::PathBuf,
     process::{Command, Output},
@@ -35,7 +36,7 @@ pub struct Cluster {
     /// That of its DPU.
     pub dpu: Netns,
     /// How each VF looks while nobody has it, by PCI address.
-    clean: std::collections::BTreeMap<String, HostEnd>,
+    clean: BTreeMap<String, HostEnd>,
 }
 
 impl Cluster {
@@ -46,10 +47,19 @@ impl Cluster {
     #[must_use]
     pub fn take() -> Self {
         let [host, dpu] = ["HOST_NETNS", "DPU_NETNS"].map(|name| Netns::existing(&variable(name)));
-        let mut cluster = Self { host, dpu, clean: std::collections::BTreeMap::new() };
+        let mut cluster = Self { host, dpu, clean: BTreeMap::new() };
         cluster.empty();
-        cluster.clean = Card::ends_in(&cluster.host);
+        cluster.clean = cluster.free_vfs();
         cluster
+    }
+
+    /// How those VFs look that nobody has: not the host's port, which may be another after a reboot.
+    fn free_vfs(&self) -> BTreeMap<String, HostEnd> {
+        let mut ends = Card::ends_in(&self.host);
+        for attachment in self.operator().get("attachments") {
+            ends.remove(attachment["vf"]["device"].as_str().unwrap());
+        }
+        ends
     }
 
     /// What `kubectl` does with these arguments.
