@@ -27,14 +27,15 @@ kubernetes() {
     warn "building ${KUBERNETES_PROGRAMS[*]}, which takes minutes of processor time"
     mkdir "$2/source" "$2/programs"
     (cd "$2/source" && own_apt apt-get source --download-only kubernetes >/dev/null &&
-        tar -xzf kubernetes_*.orig.tar.gz) || die "apt can't get the source package kubernetes"
+        tar -xf kubernetes_*.orig.tar.*) || die "apt can't get the source package kubernetes"
     source=$(echo "$2"/source/kubernetes-*)
     [[ -e $source/cmd/kubelet ]] ||
         die "the source package kubernetes of Debian's $(codename) has no kubelet: bookworm's has"
     prepare_own_apt "$2/go-apt" "$(dpkg --print-architecture)"
     download golang-go
     unpack "$2/go-apt/archives" "$2/go"
-    build_kubernetes "$source" "$2" || die "Kubernetes can't be built"
+    # In no condition, where nothing that fails in it would end it.
+    build_kubernetes "$source" "$2"
     mv "$2/programs" "$1"
     warn "Kubernetes is built, $(ms_since "$began") ms"
 }
@@ -52,9 +53,9 @@ build_kubernetes() (
     generate_openapi "$2/openapi-gen"
     package=k8s.io/kubernetes/vendor/k8s.io/component-base/version
     IFS=. read -r major minor _ <<<"$version"
+    flags="-s -w -X $package.gitVersion=v$version -X $package.gitMajor=$major -X $package.gitMinor=$minor"
     for program in "${KUBERNETES_PROGRAMS[@]}"; do
-        nice go build -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program" -ldflags \
-            "-s -w -X $package.gitVersion=v$version -X $package.gitMajor=$major -X $package.gitMinor=$minor"
+        nice go build -ldflags "$flags" -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program"
     done
 )
 
