@@ -77,7 +77,7 @@ pub enum InstallError {
         why: String,
     },
     /// The system refused something.
-    #[error("can't {doing}; nothing after it is done, and the same call finishes it")]
+    #[error("can't {doing}, and what comes after it is not done: see to the cause and call again")]
     Io {
         /// What.
         doing: String,

@@ -31,6 +31,8 @@ fn put(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
     }
     file.write_all(content)?;
     file.sync_all()?;
+    // A program that is open for writing can't be executed, whatever it is called meanwhile.
+    drop(file);
     fs::rename(&new, path)?;
     let folder = path.parent().unwrap_or(path);
     File::open(folder)?.sync_all()

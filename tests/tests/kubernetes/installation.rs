@@ -253,6 +253,20 @@ fn a_node_is_installed_upgraded_under_pods_and_left_without_anything_by_the_line
     cluster.assert_gives_everything_back();
 }
 
+#[test]
+fn the_api_server_takes_the_service_of_a_dpu_and_kubectl_makes_sense_of_all_manifests() {
+    let cluster = Cluster::take();
+    let base = |name: &str| root().join("configs/kubernetes").join(name).display().to_string();
+    for name in ["host", "dpu", "cert-manager", "networks", "admission"] {
+        let objects = cluster.kubectl(&["kustomize", &base(name)]);
+        assert!(objects.contains("\nkind: "), "{name}: {objects}");
+    }
+    cluster.kubectl(&["apply", "--filename", &base("namespace.yaml")]);
+    let told = cluster.kubectl(&["apply", "--dry-run=server", "--kustomize", &base("dpu")]);
+    cluster.kubectl(&["delete", "namespace", "dpu-offload"]);
+    assert_eq!(told.matches("created (server dry run)").count(), 2, "{told}");
+}
+
 /// Rolls another version out, while pods ping each other, start and end, and returns how many have started.
 fn upgrade_under_pods(node: &BareNode, version: &str, next: &str, staying: &[Value]) -> usize {
     let (cluster, before) = (&node.cluster, node.agent());
