@@ -106,7 +106,7 @@ fn routes_are_told_apart_by_who_made_them() {
     let (v4, v6) = (ours("203.0.113.0/24"), ours("2001:db8:7::/64"));
     let theirs = Route::new(net("2001:db8:8::/64"), VF);
     rtnl.batch(&[&v4, &v6, &theirs].map(Request::add_route)).unwrap();
-    assert_eq!(netns.json("ip -j -6 route show proto 213").len(), 1);
+    assert_eq!(netns.json("ip -j -6 route show proto 213").as_array().map(Vec::len), Some(1));
     let read: Vec<_> = rtnl.routes_of(213).unwrap().iter().map(|it| it.destination).collect();
     assert_eq!(read, [v4.destination, v6.destination]);
     let mistaken = Route { destination: theirs.destination, ..v6 };
