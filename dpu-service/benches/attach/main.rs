@@ -1,13 +1,16 @@
 //! Attaches per second with a real journal on a real disk and a card in memory: one caller against
 //! many, whose records share transactions.
 //!
+//! Then what mapped ports cost.
+//!
 //! `cargo bench -p dpu-service --bench attach`. The ratio matters; the figures are the disk's.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 #![allow(dead_code, unreachable_pub, reason = "modules of the tests, of which it uses its part")]
 
-#[path = "../tests/engine/fake_kernel/mod.rs"]
+#[path = "../../tests/engine/fake_kernel/mod.rs"]
 mod fake_kernel;
-#[path = "../tests/engine/world.rs"]
+mod mapped;
+#[path = "../../tests/engine/world.rs"]
 mod world;
 
 use std::{
@@ -27,6 +30,7 @@ async fn main() {
     let many = rate(&world, MANY).await;
     println!("1 caller:   {one:8.0} attaches/s, each with its detach");
     println!("{MANY} callers: {many:8.0} attaches/s, {:.1} times as many", many / one);
+    mapped::print().await;
 }
 
 async fn rate(world: &Arc<World>, callers: u16) -> f64 {
