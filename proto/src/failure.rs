@@ -119,7 +119,7 @@ reasons! {
     /// The DPU can't be reached.
     DpuUnreachable = "DPU_UNREACHABLE", Unavailable, CNI_TRY_AGAIN, "check the DPU, its address in the agent's configuration and the management link";
     /// A certificate is missing, expired, or not trusted.
-    CertificateRefused = "CERTIFICATE_REFUSED", Unauthenticated, 126, "renew the certificate named, trust its CA, or correct `dpu.name` in the agent's configuration if another name was expected";
+    CertificateRefused = "CERTIFICATE_REFUSED", Unauthenticated, 126, "let the agent read the file named, renew the certificate, trust its CA, or correct `dpu.name` in the agent's configuration if another name was expected";
     /// The netns path is missing or not a network namespace.
     NetnsInvalid = "NETNS_INVALID", InvalidArgument, 4, "pass the path of a network namespace in CNI_NETNS";
     /// The pod already has an interface of that name.

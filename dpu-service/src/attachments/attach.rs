@@ -152,8 +152,13 @@ async fn establish(engine: &Engine, record: &Arc<Record>) -> Result<(), Failure>
             engine.unprogram(record.vf).await;
             abandon(engine, record, failure, false).await
         }
-        (Ok(()), Err(error), _) => abandon_unprogrammed(engine, record, &error).await,
-        (Err(failure), ..) => {
+        (Ok(()), Err(error), mapped) => {
+            log_besides(record, mapped.err());
+            abandon_unprogrammed(engine, record, &error).await
+        }
+        (Err(failure), programmed, mapped) => {
+            log_besides(record, programmed.err().map(|error| failure_of(&error)));
+            log_besides(record, mapped.err());
             // Unprogrammed first: once it is forgotten, another attach may get the VF.
             engine.unprogram(record.vf).await;
             engine.registry().forget(record.id, None, now());
@@ -162,6 +167,13 @@ async fn establish(engine: &Engine, record: &Arc<Record>) -> Result<(), Failure>
     };
     unmap(engine, record).await;
     Err(failure)
+}
+
+/// Of several failures the host is told one.
+fn log_besides(record: &Record, failure: Option<Failure>) {
+    if let Some(failure) = failure {
+        tracing::warn!(id = %record.id, %failure, "failed, too");
+    }
 }
 
 /// Writes the record to the journal.
