@@ -20,7 +20,7 @@ use tonic::transport::{Endpoint, Server};
 use super::{
     authority::with_good_authority,
     files::{FileIdentity, identity},
-    plugin::Plugin,
+    plugin::{Attention, Plugin},
     settings::DevicePluginSettings,
 };
 
@@ -130,9 +130,9 @@ impl Offer {
     async fn hold(&self, listener: UnixListener, told: &mut Option<String>) -> Result<(), String> {
         let offered = self.look();
         let _socket = OwnSocket { path: self.own_path(), file: offered.own };
-        let asked = Arc::new(Notify::new());
-        let plugin =
-            Plugin::new(self.resource(), self.pool.clone(), self.pools.clone(), Arc::clone(&asked));
+        let attention = Arc::new(Attention::default());
+        let (pool, pools) = (self.pool.clone(), self.pools.clone());
+        let plugin = Plugin::new(self.resource(), pool, pools, Arc::clone(&attention));
         let connections = UnixListenerStream::new(listener);
         let connections = connections.map(|accepted| accepted.map(with_good_authority));
         // The kubelet calls back while it is being spoken to.
@@ -141,11 +141,13 @@ impl Offer {
             .serve_with_incoming(connections);
         let company = async {
             self.register().await?;
-            self.until_asked(&asked).await?;
+            self.until_asked(&attention.asked).await?;
             tracing::info!(resource = self.resource(), "offered to the kubelet");
             *told = None;
-            self.until_anew(&offered).await;
-            Ok(())
+            tokio::select! {
+                () = self.until_anew(&offered) => Ok(()),
+                () = attention.lost.notified() => Err("the kubelet listens no more".into()),
+            }
         };
         tokio::select! {
             ended = server => Err(format!(

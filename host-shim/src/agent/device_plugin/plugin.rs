@@ -24,8 +24,31 @@ pub(super) struct Plugin {
     resource: String,
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
-    /// Told when the kubelet asks for the VFs.
-    asked: Arc<Notify>,
+    attention: Arc<Attention>,
+}
+
+/// Whether the kubelet listens to what it is told of the VFs.
+#[derive(Debug, Default)]
+pub(super) struct Attention {
+    /// It has asked for them.
+    pub(super) asked: Notify,
+    /// It has ended to listen, and asks no more: to it, all VFs are unhealthy.
+    pub(super) lost: Notify,
+}
+
+/// The kubelet listens. Its end without the pool's is lost attention.
+struct Listening {
+    pool: String,
+    pools: watch::Receiver<Vec<VfPool>>,
+    attention: Arc<Attention>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.pools.borrow().iter().any(|pool| pool.name == self.pool) {
+            self.attention.lost.notify_one();
+        }
+    }
 }
 
 impl Plugin {
@@ -33,9 +56,9 @@ impl Plugin {
         resource: String,
         pool: String,
         pools: watch::Receiver<Vec<VfPool>>,
-        asked: Arc<Notify>,
+        attention: Arc<Attention>,
     ) -> Self {
-        Self { resource, pool, pools, asked }
+        Self { resource, pool, pools, attention }
     }
 
     fn has(&self, device: &str) -> bool {
@@ -90,9 +113,11 @@ impl device_plugin_server::DevicePlugin for Plugin {
         &self,
         _request: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        self.asked.notify_one();
-        let name = self.pool.clone();
-        let pool = move |pools: Vec<VfPool>| pools.into_iter().find(|pool| pool.name == name);
+        self.attention.asked.notify_one();
+        let (pools, attention) = (self.pools.clone(), Arc::clone(&self.attention));
+        let listening = Listening { pool: self.pool.clone(), pools, attention };
+        let pool =
+            move |pools: Vec<VfPool>| pools.into_iter().find(|pool| pool.name == listening.pool);
         // A pool that is no more ends it, and with it the kubelet's hope.
         let lists = WatchStream::new(self.pools.clone()).map(pool).take_while(Option::is_some);
         let lists = lists.map(|pool| Ok(devices(&pool.unwrap_or_default())));

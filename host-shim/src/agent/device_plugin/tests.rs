@@ -226,6 +226,18 @@ async fn a_kubelet_that_does_not_follow_up_what_it_registered_is_told_again() {
 }
 
 #[tokio::test]
+async fn a_kubelet_that_listens_no_more_is_told_again() {
+    let stage = Stage::new().with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let registered = kubelet.registered().await;
+    let mut client = stage.dial(&registered).await;
+    let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert!(next(&mut lists).await.is_some());
+    drop((lists, client));
+    assert_eq!(kubelet.registered().await, registered);
+}
+
+#[tokio::test]
 async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
