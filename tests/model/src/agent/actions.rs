@@ -22,9 +22,9 @@ pub enum AgentAction {
     /// `verbs/attach.rs::attach`, `verbs/detach.rs::detach` or `verbs/release.rs::release_on_request`:
     /// somebody gets the key's lock.
     Begins(Key),
-    /// `dpu/calls.rs::call_attach`.
+    /// `dpu/calls.rs::attach`.
     CallsAttach(Key),
-    /// `dpu/calls.rs::call_attach`: the answer.
+    /// `dpu/calls.rs::attach`: the answer.
     HearsAttached(Key),
     /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),
@@ -40,9 +40,9 @@ pub enum AgentAction {
     BeginsRelease(Key),
     /// `vfs/homecoming.rs::bring`.
     BringsHome(Key),
-    /// `dpu/calls.rs::call_detach`.
+    /// `dpu/calls.rs::detach`.
     CallsDetach(Key),
-    /// `dpu/calls.rs::call_detach`: the answer.
+    /// `dpu/calls.rs::detach`: the answer.
     HearsDetached(Key),
     /// `upkeep/keeper.rs::reconcile_locked`, unasked.
     Reconciles(Key),
@@ -50,11 +50,11 @@ pub enum AgentAction {
     DeliversDetach(Key),
     /// `vfs/free_vfs.rs::restore`.
     RestoresFreeVf(Vf),
-    /// `dpu/inventory.rs::send_inventory`.
+    /// `dpu/reports.rs::send_inventory`.
     SendsInventory(HostId),
-    /// `dpu/inventory.rs::hello`, the first half: what is under way is listed before what is recorded.
+    /// `dpu/reports.rs::hello`, the first half: what is under way is listed before what is recorded.
     Connects(HostId),
-    /// `dpu/inventory.rs::hello`, the second half.
+    /// `dpu/reports.rs::hello`, the second half.
     SaysHello(HostId),
     /// `dpu/room.rs::keep_session` and `upkeep/room.rs::act_on`: the DPU says something.
     Hears(HostId),

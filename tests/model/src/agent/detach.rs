@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `dpu/calls.rs::call_detach`: without a session it fails.
+    /// `dpu/calls.rs::detach`: without a session it fails.
     pub(super) fn calls_detach(&self, system: &mut System, key: Key) {
         let Some(Step::CallDetach(giving, detach)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };

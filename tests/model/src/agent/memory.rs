@@ -173,7 +173,7 @@ impl Agent {
 }
 
 impl Task {
-    /// Whether an attach is under way that nobody was answered, as `dpu/room.rs::enter_pending` says.
+    /// Whether an attach is under way that nobody was answered, as `dpu/reports.rs::enter_pending` says.
     pub(super) fn is_pending(&self) -> bool {
         match self.step {
             // Before it was asked for, a hello must not make the DPU wait for it.

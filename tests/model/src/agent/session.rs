@@ -1,5 +1,5 @@
 //! What the agent tells the DPU in its session, and hears of it.
-//! In the program: host-shim/src/agent/{dpu/session,dpu/inventory,dpu/room,upkeep/room}.rs.
+//! In the program: host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/room,upkeep/room}.rs.
 
 use super::{
     memory::{Agent, Standing, Wish},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `dpu/inventory.rs::hello`, as far as it lists what is under way.
+    /// `dpu/reports.rs::hello`, as far as it lists what is under way.
     pub(super) fn connects(&self, system: &mut System, host: HostId) {
         let Some(agent) = &mut system.hosts[usize::from(host)].agent else { return };
         agent.untold.clear();
@@ -63,7 +63,7 @@ pub(super) fn sends_inventory(system: &mut System, host: HostId) {
 }
 
 impl AgentSide<'_> {
-    /// `dpu/inventory.rs::hello`, as far as it lists what is recorded.
+    /// `dpu/reports.rs::hello`, as far as it lists what is recorded.
     pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
         let inventory = inventory(system, host);
         let of_host = &system.hosts[usize::from(host)];
