@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     events::EventKind,
-    gateway::{Wanted, forget_earlier, forget_former},
+    gateway::{Remapping, Wanted},
     model::Record,
 };
 
@@ -28,9 +28,8 @@ pub(super) async fn map(engine: &Engine, record: &Record) -> Result<(), Failure>
     if record.port_mappings.is_empty() {
         return Ok(());
     }
-    map_ports(engine).await?;
-    forget_earlier(redirections_of(record));
-    Ok(())
+    let begun = redirections_of(record);
+    map_ports(engine, Remapping { begun, ..Remapping::default() }).await
 }
 
 /// Once it is no longer held. What fails here the next pass over the gateways mends.
@@ -38,16 +37,16 @@ pub(super) async fn unmap(engine: &Engine, record: &Record) {
     if record.port_mappings.is_empty() {
         return;
     }
-    if let Err(failure) = map_ports(engine).await {
+    let ended = redirections_of(record);
+    let remapping = Remapping { ended, ..Remapping::default() };
+    if let Err(failure) = map_ports(engine, remapping).await {
         tracing::warn!(id = %record.id, %failure, "its mapped ports are closed later");
     }
-    // Not before that: the next packet would begin another such connection.
-    forget_former(redirections_of(record)).await;
 }
 
 /// Has mapped ports lead where attachments want them, and nowhere else.
-async fn map_ports(engine: &Engine) -> Result<(), Failure> {
-    let mapped = engine.gateways().redirect(|| wanted_of_gateways(engine)).await;
+async fn map_ports(engine: &Engine, remapping: Remapping) -> Result<(), Failure> {
+    let mapped = engine.gateways().redirect(|| wanted_of_gateways(engine), remapping).await;
     mapped.map_err(|refused| {
         let why = format!("the mapped ports can't be mapped: {}", Chain(&refused));
         Failure::new(Reason::ProgrammingFailed, why)

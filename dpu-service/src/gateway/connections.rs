@@ -17,17 +17,16 @@ use super::Redirection;
 use crate::model::Protocol;
 
 /// Has connections forgotten that lead where these no longer do.
-pub(crate) async fn forget_former(redirections: Vec<Redirection>) {
+pub(super) fn forget_former(redirections: &[Redirection]) {
     let is_former = |one: &Redirection, connection: &Connection| {
         let is_to = one.mapping.one_address().is_none_or(|ip| ip == connection.to.ip());
         is_to && connection.answered_from == one.target
     };
-    let work = spawn_blocking(move || forget(&redirections, is_former));
-    tell(work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
+    tell(forget(redirections, is_former));
 }
 
 /// Has connections forgotten, soon, that lead into the DPU and not where these do.
-pub(crate) fn forget_earlier(mut redirections: Vec<Redirection>) {
+pub(super) fn forget_earlier(mut redirections: Vec<Redirection>) {
     redirections.retain(|one| one.mapping.protocol != Protocol::Tcp);
     if redirections.is_empty() {
         return;

@@ -46,7 +46,6 @@ use ipnetwork::IpNetwork;
 use netlink::{LinkEvent, MacAddress, Probe};
 use tokio::{sync::Notify, task::spawn_blocking};
 
-pub(crate) use connections::{forget_earlier, forget_former};
 pub(crate) use others::watch_for_others;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
@@ -74,8 +73,17 @@ pub struct GatewayView {
 pub(crate) struct Wanted {
     /// All networks.
     pub(crate) networks: Vec<Arc<Network>>,
-    /// where mapped ports lead.
+    /// Where mapped ports lead.
     pub(crate) redirections: Vec<Redirection>,
+}
+
+/// What becomes of mapped ports as an attachment comes or goes.
+#[derive(Debug, Default)]
+pub(crate) struct Remapping {
+    /// These lead to a pod from now on.
+    pub(crate) begun: Vec<Redirection>,
+    /// These do no more.
+    pub(crate) ended: Vec<Redirection>,
 }
 
 /// What a pass has put right that nobody had asked for, one sentence each.
@@ -99,6 +107,8 @@ struct Work {
     settings: GatewaySettings,
     links: Links,
     table: OurTable,
+    /// Whose connections are forgotten once the rules are as wanted.
+    stale: Remapping,
     /// There was no gateway at the latest pass, and nothing is left of any.
     is_clear: bool,
 }
@@ -145,6 +155,7 @@ impl Gateways {
             settings: settings.clone(),
             links: Links::default(),
             table: OurTable::default(),
+            stale: Remapping::default(),
             is_clear: false,
         };
         Self { settings, work: Arc::new(work.into()), shown: Mutex::default(), news: Notify::new() }
@@ -185,8 +196,14 @@ impl Gateways {
 
     /// Puts the rules into force that are wanted when it begins, for an attachment that comes or goes. Links
     /// are left to passes: there are none without rules.
-    pub(crate) async fn redirect(&self, wanted: impl FnOnce() -> Wanted) -> Result<(), Refused> {
+    pub(crate) async fn redirect(
+        &self,
+        wanted: impl FnOnce() -> Wanted,
+        remapping: Remapping,
+    ) -> Result<(), Refused> {
         let mut work = Arc::clone(&self.work).lock_owned().await;
+        work.stale.begun.extend(remapping.begun);
+        work.stale.ended.extend(remapping.ended);
         let plan = Plan::of(wanted());
         if plan.is_empty() {
             return Ok(());
@@ -319,7 +336,19 @@ impl Work {
             ports.as_deref(),
             &links::unrouted_families(),
         );
-        self.table.put(table)
+        let is_mended = self.table.put(table)?;
+        if is_mended {
+            self.stale.begun.extend_from_slice(plan.redirections());
+        }
+        self.forget_stale();
+        Ok(is_mended)
+    }
+
+    /// Not before the rules are as wanted: the next packet would begin another such connection.
+    fn forget_stale(&mut self) {
+        let Remapping { begun, ended } = std::mem::take(&mut self.stale);
+        connections::forget_former(&ended);
+        connections::forget_earlier(begun);
     }
 
     /// Without rules pods have no way out rather than one into the DPU.
@@ -379,6 +408,7 @@ impl Work {
         match self.table.is_there() {
             Ok(true) => {
                 self.table.remove()?;
+                self.forget_stale();
                 self.links.forget(&self.settings.uplinks);
                 Ok(true)
             }

@@ -50,6 +50,11 @@ impl Plan {
         Self { networks, redirections }
     }
 
+    /// Where mapped ports lead.
+    pub(super) fn redirections(&self) -> &[Redirection] {
+        &self.redirections
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.networks.is_empty()
     }

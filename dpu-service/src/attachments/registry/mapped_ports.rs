@@ -7,7 +7,7 @@ use std::{
 
 use offload_proto::{Failure, Reason};
 
-use super::{Entries, Registry};
+use super::{Entries, Entry, Registry};
 use crate::{
     gateway::Redirection,
     model::{AttachSpec, GatewayMode, Network, PortMapping, Protocol, Record, share_an_address},
@@ -24,7 +24,7 @@ pub(super) fn check_mapped_ports(
 ) -> Result<(), Failure> {
     let Some(first) = spec.port_mappings.first() else { return Ok(()) };
     check_network(first, network)?;
-    let held = registry.entries().iter().map(|entry| entry.record().port_mappings.len());
+    let held = held(registry.entries()).map(|entry| entry.record().port_mappings.len());
     if held.sum::<usize>() + spec.port_mappings.len() > MOST {
         let why = format!("this DPU has {MOST} mapped ports at most, and too few of them are left");
         return Err(Failure::new(Reason::Overloaded, why));
@@ -84,15 +84,16 @@ fn listens_on(address: IpAddr) -> Option<IpAddr> {
 }
 
 fn check_free(mapping: &PortMapping, entries: &Entries) -> Result<(), Failure> {
-    let holder = entries.iter().find_map(|entry| {
-        let mut held = entry.record().port_mappings.iter();
-        Some((entry, held.find(|held| held.collides_with(mapping))?))
+    let holder = held(entries).find_map(|entry| {
+        let mut taken = entry.record().port_mappings.iter();
+        Some((entry, taken.find(|taken| taken.collides_with(mapping))?))
     });
     match holder {
         None => Ok(()),
-        Some((entry, held)) => {
+        Some((entry, taken)) => {
             let Record { id, key, .. } = &**entry.record();
-            let why = format!("mapped port {mapping} is taken: attachment {id} ({key}) has {held}");
+            let why =
+                format!("mapped port {mapping} is taken: attachment {id} ({key}) has {taken}");
             Err(Failure::new(Reason::PortInUse, why))
         }
     }
@@ -100,8 +101,12 @@ fn check_free(mapping: &PortMapping, entries: &Entries) -> Result<(), Failure> {
 
 /// Where the mapped ports of all that is held lead.
 pub(crate) fn redirections(entries: &Entries) -> Vec<Redirection> {
-    let held = entries.iter().filter(|entry| entry.is_held());
-    held.flat_map(|entry| redirections_of(entry.record())).collect()
+    held(entries).flat_map(|entry| redirections_of(entry.record())).collect()
+}
+
+/// One that is being given back has its ports no more, wherever its VF is.
+fn held(entries: &Entries) -> impl Iterator<Item = &Entry> {
+    entries.iter().filter(|entry| entry.is_held())
 }
 
 /// Each port leads to the pod's first address of its family.
