@@ -185,10 +185,19 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
     tell(caller, answer).await
 }
 
-/// Attaches the VF that the kubelet has chosen, if one does.
+/// Attaches a VF, and the one that the kubelet has chosen where the DPU gives none that nobody names. Which of a
+/// pod's interfaces is meant to have the kubelet's is known by that alone: the others' networks have other pools.
 async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
-    let request = server.device_plugin.complete(request, caller.deadline()).await?;
-    verbs::attach(&server.doors, request, &Destination::Pod, caller).await
+    let attach =
+        async |request| verbs::attach(&server.doors, request, &Destination::Pod, caller).await;
+    match attach(request.clone()).await {
+        Err(refusal) if refusal.reason == Reason::PoolPinnedOnly => {
+            let chosen = server.device_plugin.chosen(&request, caller.deadline()).await?;
+            let device = chosen.ok_or(refusal)?;
+            attach(AddRequest { device: Some(device), ..request }).await
+        }
+        attached => attached,
+    }
 }
 
 /// No runtime makes, takes or asks for a host port.

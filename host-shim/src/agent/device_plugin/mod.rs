@@ -1,8 +1,8 @@
 //! The kubelet's device plugin: what `[device_plugin]` of the configuration asks for.
 //!
 //! The DPU says which of this host's VFs are in which pool, and which pools are only given out by name. Of these the
-//! kubelet is told, one resource for each ([`offer`]); and an ADD of a pod is given the VF that the kubelet has chosen
-//! for it, which the kubelet's other socket tells ([`pod_resources`]).
+//! kubelet is told, one resource for each ([`offer`]); and an ADD that the DPU refuses because it names none of them
+//! names the VF that the kubelet has chosen for its pod, which the kubelet's other socket tells ([`pod_resources`]).
 //!
 //! # Who races
 //!
@@ -34,6 +34,7 @@ use offload_proto::{
 };
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
+use vf_alloc::Device;
 
 pub use settings::DevicePluginSettings;
 #[cfg(test)]
@@ -85,23 +86,22 @@ impl DevicePlugin {
         }
     }
 
-    /// The request with the VF that the kubelet has chosen for its pod, if it names none and there is one.
+    /// The VF that the kubelet has chosen for a request's pod, if the request names none and there is one.
     ///
     /// # Errors
     /// When the kubelet does not tell, or tells nonsense.
-    pub(super) async fn complete(
+    pub(super) async fn chosen(
         &self,
-        request: AddRequest,
+        request: &AddRequest,
         deadline: Instant,
-    ) -> Result<AddRequest, Failure> {
-        let Some(settings) = &self.settings else { return Ok(request) };
+    ) -> Result<Option<Device>, Failure> {
+        let Some(settings) = &self.settings else { return Ok(None) };
         let is_of_pod = !request.pod.namespace.is_empty() && !request.pod.name.is_empty();
         let resources: Vec<_> =
             self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect();
         if request.device.is_some() || !is_of_pod || resources.is_empty() {
-            return Ok(request);
+            return Ok(None);
         }
-        let device = pod_resources::device_of(settings, &request.pod, &resources, deadline).await?;
-        Ok(AddRequest { device, ..request })
+        pod_resources::device_of(settings, &request.pod, &resources, deadline).await
     }
 }

@@ -132,10 +132,10 @@ impl Stage {
         DevicePluginClient::new(channel)
     }
 
-    async fn complete(&self) -> Result<Option<String>, Failure> {
+    async fn chosen(&self) -> Result<Option<String>, Failure> {
         let deadline = Instant::now() + LIMIT;
-        let completed = self.room.complete(request(), deadline).await?;
-        Ok(completed.device.map(|device| device.to_string()))
+        let chosen = self.room.chosen(&request(), deadline).await?;
+        Ok(chosen.map(|device| device.to_string()))
     }
 }
 

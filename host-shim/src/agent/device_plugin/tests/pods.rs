@@ -70,11 +70,11 @@ async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
     let chosen = Some("d000:00:00.1".to_owned());
     let one = Pods { has_get: true, pods: vec![cart.clone()], ..Pods::default() };
     let server = serve(&stage, one);
-    assert_eq!(stage.complete().await, Ok(chosen.clone()));
+    assert_eq!(stage.chosen().await, Ok(chosen.clone()));
     drop(server);
     let other = pod("cart-1", GOLD, &["d000:00:00.2"]);
     let _server = serve(&stage, Pods { pods: vec![other, cart], ..Pods::default() });
-    assert_eq!(stage.complete().await, Ok(chosen));
+    assert_eq!(stage.chosen().await, Ok(chosen));
 }
 
 #[tokio::test]
@@ -82,16 +82,16 @@ async fn a_pod_without_our_resource_gets_no_vf_named() {
     let stage = Stage::new();
     let cart = pod("cart-0", "example.com/card", &["card-1"]);
     let server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
-    assert_eq!(stage.complete().await, Ok(None));
+    assert_eq!(stage.chosen().await, Ok(None));
     drop(server);
     let _server = serve(&stage, Pods::default());
-    assert_eq!(stage.complete().await, Ok(None));
+    assert_eq!(stage.chosen().await, Ok(None));
 }
 
 #[tokio::test]
 async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
     let stage = Stage::new();
-    let failure = stage.complete().await.unwrap_err();
+    let failure = stage.chosen().await.unwrap_err();
     assert_eq!(failure.reason, Reason::KubeletFailed);
     assert!(failure.message.contains("pod shop/cart-0") && failure.message.contains("pods.sock"));
     let tried = [
@@ -111,7 +111,7 @@ async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
     ];
     for (pods, words) in tried {
         let _server = serve(&stage, pods);
-        let failure = timeout(LIMIT, stage.complete()).await.unwrap().unwrap_err();
+        let failure = timeout(LIMIT, stage.chosen()).await.unwrap().unwrap_err();
         assert_eq!(failure.reason, Reason::KubeletFailed);
         assert!(failure.message.ends_with(words), "{failure}");
     }
@@ -122,7 +122,7 @@ async fn a_pod_with_several_vfs_is_asked_to_name_them() {
     let stage = Stage::new();
     let cart = pod("cart-0", GOLD, &["d000:00:00.1", "d000:00:00.2"]);
     let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
-    let failure = stage.complete().await.unwrap_err();
+    let failure = stage.chosen().await.unwrap_err();
     assert_eq!(failure.reason, Reason::InvalidRequest);
     assert!(failure.message.contains("several VFs (d000:00:00.1, d000:00:00.2)"), "{failure}");
 }
@@ -133,13 +133,12 @@ async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
     let stage = Stage::new();
     let deadline = Instant::now() + LIMIT;
     let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };
-    let completed = stage.room.complete(named.clone(), deadline).await.unwrap();
-    assert_eq!(completed.device, named.device);
+    assert_eq!(stage.room.chosen(&named, deadline).await, Ok(None));
     let bare = AddRequest { pod: Pod::default(), ..request() };
-    assert_eq!(stage.room.complete(bare, deadline).await.unwrap().device, None);
+    assert_eq!(stage.room.chosen(&bare, deadline).await, Ok(None));
     stage.room.learn(VfPools::default());
-    assert_eq!(stage.complete().await, Ok(None));
+    assert_eq!(stage.chosen().await, Ok(None));
     let without = DevicePlugin::new(None);
     without.learn(VfPools { pools: vec![pool("gold", &[])] });
-    assert_eq!(without.complete(request(), deadline).await.unwrap().device, None);
+    assert_eq!(without.chosen(&request(), deadline).await, Ok(None));
 }
