@@ -151,12 +151,12 @@ fn is_as(path: &Path, content: &[u8], mode: u32) -> bool {
 
 fn uninstall(places: &Places) -> Result<Vec<String>, InstallError> {
     let Places { plugin_folder: folder, conflist } = places;
-    let mut lines = vec![remove(conflist)?];
-    saga::pass("conflist-removed");
     if !folder.exists() {
-        return Ok(lines);
+        return Ok(vec![remove(conflist)?]);
     }
     let _lock = made_and_locked(folder)?;
+    let mut lines = vec![remove(conflist)?];
+    saga::pass("conflist-removed");
     let plugin = folder.join(PLUGIN);
     lines.push(match user_of_plugin(conflist) {
         Some(user) => format!("{}: stays, for {} names it", plugin.display(), user.display()),

@@ -1,9 +1,10 @@
 //! `host-shim-agent`: from the command line to the tasks.
 
 use std::{
-    fs,
+    fs::{self, DirBuilder},
     future::{Ready, ready},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -203,14 +204,16 @@ fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
 
 async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentError> {
     raise_file_limit();
-    let (socket, patience) = match stands_by {
-        false => (Some(listen(&config.socket)?), Duration::ZERO),
-        true => (standby::socket_of_one_before(&config, path).await?, standby::LAST_BREATH),
-    };
-    let Some(socket) = socket else { return Ok(()) };
-    let endpoint = Endpoint::listen(&config.metrics);
     let boot_id = boot_id(&config.boot_id_file)?;
-    let records = standby::records(&config, &boot_id, patience).await?;
+    let (socket, records) = if stands_by {
+        let records = standby::records_of_one_before(&config, path, &boot_id).await?;
+        let Some(records) = records else { return Ok(()) };
+        (listen(&config.socket)?, records)
+    } else {
+        // The socket first: it tells better than the records that there is another agent.
+        (listen(&config.socket)?, open_records(&config, &boot_id)?)
+    };
+    let endpoint = Endpoint::listen(&config.metrics);
     let agent = begin(config, boot_id, records)?;
     if let Some(endpoint) = endpoint {
         tokio::spawn(endpoint.serve(page_of(&agent)));
@@ -234,8 +237,9 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
         error = &mut keepers => return Err(error),
     }
     notify_stopping();
-    // Who calls from here on waits in the socket, for the next agent. The work under way still needs the
-    // session, and events of the kernel.
+    // Who calls from here on waits for the next agent: in the socket if systemd holds it, or else beside it. The
+    // work under way still needs the session, and events of the kernel.
+    let _held_by_systemd = socket.unless_own();
     tokio::select! {
         () = finish(&agent) => Ok(()),
         error = keepers => Err(error),
@@ -329,6 +333,13 @@ fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
         }
         VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings())?),
     })
+}
+
+/// The records, of which no other agent has any.
+pub(super) fn open_records(config: &Config, boot_id: &str) -> Result<Records, AgentError> {
+    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
+    folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
+    Ok(Records::open(&config.state_dir, boot_id)?)
 }
 
 fn boot_id(path: &Path) -> Result<String, AgentError> {

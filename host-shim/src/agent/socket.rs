@@ -58,6 +58,12 @@ impl Drop for Socket {
 }
 
 impl Socket {
+    /// The socket, unless it is the agent's own: that ends, and with it all that wait in it. They look for the next
+    /// agent's, rather than hear nothing from one that answers no more.
+    pub(super) fn unless_own(self) -> Option<Self> {
+        self.own.is_none().then_some(self)
+    }
+
     /// The next caller.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         let (stream, _) = self.listener.accept().await?;

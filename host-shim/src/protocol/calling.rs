@@ -21,7 +21,7 @@ pub struct Silent;
 /// How long the plugin waits for an agent that is being replaced, unless it is told otherwise: that is how long
 /// it is away, but for one that systemd can't hold the socket for and that takes long to start.
 pub const COMEBACK: Duration = Duration::from_secs(5);
-/// An agent that had a call for so long was none that fails to start: what ended it is another restart.
+/// A call that broke off after so long had an agent that was up: that one's absence is counted from then on.
 const AT_WORK: Duration = Duration::from_secs(1);
 /// How long the plugin waits before it says so: most restarts are over by then.
 const QUIET: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub fn call(
     tell_waiting: impl FnOnce(&io::Error),
 ) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
-    let (mut since, mut tell_waiting) = (None, Some(tell_waiting));
+    let (mut away_since, mut tell_waiting) = (None, Some(tell_waiting));
     loop {
         let asked = Instant::now();
         let error = match ask(socket, &call, deadline) {
@@ -53,9 +53,10 @@ pub fn call(
             Err(error) => error,
         };
         let now = Instant::now();
-        since = since.filter(|_| now - asked < AT_WORK);
-        let since = *since.get_or_insert(now);
-        if !is_of_a_restart(&error) || now + LOOK >= deadline.min(since + comeback) {
+        away_since = away_since.filter(|_| now - asked < AT_WORK);
+        let since = *away_since.get_or_insert(now);
+        let is_over = now + LOOK >= deadline || now + LOOK - since >= comeback;
+        if !is_of_a_restart(&error) || is_over {
             return Err(error);
         }
         if now - since >= QUIET
