@@ -33,6 +33,16 @@ use tonic::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// VFs that are not the kubelet's, and a network on them.
+const OURS: &str = r#"
+[[pool]]
+name = "ours"
+select = ["p0#2-3"]
+[[network]]
+name = "plain"
+pool = "ours"
+subnets = [{ cidr = "10.77.0.0/24" }]
+"#;
 const RESOURCE: &str = "dpu-offload.io/default";
 
 /// The devices that pods of the namespace `shop` were given, by the pods' names.
@@ -119,12 +129,14 @@ impl Kubelet {
     fn devices(&self, registered: &RegisterRequest) -> Vec<(String, String)> {
         let path = self.folder.path().join(&registered.endpoint);
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
-        let list = async {
-            let mut client = DevicePluginClient::new(endpoint.connect().await.unwrap());
-            let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
-            lists.message().await.unwrap().unwrap().devices
+        let list = async || {
+            let mut client = DevicePluginClient::new(endpoint.connect().await.ok()?);
+            let mut lists = client.list_and_watch(Empty {}).await.ok()?.into_inner();
+            Some(lists.message().await.ok()??.devices)
         };
-        let devices = self.executor.as_ref().unwrap().block_on(list);
+        let executor = self.executor.as_ref().unwrap();
+        // It listens for a moment only, so that it may find the resource being offered again.
+        let devices = wait_for("the devices", LIMIT, || executor.block_on(list()));
         devices.into_iter().map(|device| (device.id, device.health)).collect()
     }
 
@@ -152,12 +164,17 @@ impl Kubelet {
 
     /// A lab whose one pool is this kubelet's.
     fn lab(&self) -> Lab {
+        self.lab_with(Settings::default(), "")
+    }
+
+    /// A lab whose pool `default` is this kubelet's, and with these sections of the service's configuration.
+    fn lab_with(&self, settings: Settings, sections: &str) -> Lab {
         let (folder, pods) = (self.folder.path(), self.pods_socket());
         let others = format!("[device_plugin]\nfolder = {folder:?}\npod_resources = {pods:?}\n");
         let timeouts = Timeouts { others, ..Timeouts::default() };
         // What follows the pool `default` in the file.
-        let service = "pinned_only = true\n".into();
-        Lab::start(&Settings { timeouts, service, ..Settings::default() })
+        let service = format!("pinned_only = true\n{sections}");
+        Lab::start(&Settings { timeouts, service, ..settings })
     }
 }
 
@@ -167,9 +184,13 @@ fn listen(path: &Path) -> UnixListenerStream {
 
 /// ADD for the pod of that name in the namespace `shop`.
 fn add(lab: &Lab, pod: &str, netns: &Netns) -> Answer {
+    add_to(lab, "blue", "eth0", pod, netns)
+}
+
+fn add_to(lab: &Lab, network: &str, interface: &str, pod: &str, netns: &Netns) -> Answer {
     let labels = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={pod};K8S_POD_UID=1");
-    let call = Call::new("ADD", &lab.configuration("blue"));
-    let call = call.of(netns.name(), Some(&netns.path()), "eth0");
+    let call = Call::new("ADD", &lab.configuration(network));
+    let call = call.of(netns.name(), Some(&netns.path()), interface);
     lab.execute(&call.with("CNI_ARGS", labels))
 }
 
@@ -221,4 +242,24 @@ fn a_vf_that_the_host_uses_itself_is_unhealthy_for_so_long() {
     lab.card.host.ip(&["address", "flush", "dev", name]);
     lab.card.host.ip(&["link", "set", name, "down"]);
     kubelet.waits_for(&registered, &device, "Healthy");
+}
+
+/// As Multus calls: the default network first, whose pool is not the kubelet's.
+#[test]
+fn the_kubelets_vf_is_for_the_interface_whose_network_is_on_its_pool() {
+    let kubelet = Kubelet::start();
+    let lab = kubelet.lab_with(Settings { pool: 2, ..Settings::default() }, OURS);
+    let registered = kubelet.registered();
+    let chosen = wait_for("both VFs of the kubelet's", LIMIT, || {
+        let devices = kubelet.devices(&registered);
+        (devices.len() == 2).then(|| devices[0].0.clone())
+    });
+    kubelet.waits_for(&registered, &chosen, "Healthy");
+    kubelet.gives("cart-0", &chosen);
+    let cart = Netns::new("cart");
+    let first = add_to(&lab, "plain", "eth0", "cart-0", &cart).result();
+    assert_ne!(first["interfaces"][0]["pciID"], chosen.as_str());
+    let second = add_to(&lab, "blue", "net1", "cart-0", &cart).result();
+    assert_eq!(second["interfaces"][0]["pciID"], chosen.as_str());
+    lab.assert_invariants();
 }

@@ -41,8 +41,7 @@ fn pods_go_on_and_crashed_containers_are_restarted_without_the_api_server() {
 }
 
 #[test]
-fn without_the_dpus_service_nothing_is_evicted_crashed_containers_are_restarted_and_new_pods_wait()
-{
+fn without_the_dpus_service_crashed_containers_are_restarted_and_new_pods_wait() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 2, json!({}))]);
     let pods = cluster.wait_for_ready(2);

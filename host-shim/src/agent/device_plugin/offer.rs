@@ -140,13 +140,18 @@ impl Offer {
             .add_service(DevicePluginServer::new(plugin))
             .serve_with_incoming(connections);
         let company = async {
-            self.register().await?;
-            self.until_asked(&attention.asked).await?;
-            tracing::info!(resource = self.resource(), "offered to the kubelet");
-            *told = None;
-            tokio::select! {
-                () = self.until_anew(&offered) => Ok(()),
-                () = attention.lost.notified() => Err("the kubelet listens no more".into()),
+            loop {
+                self.register().await?;
+                self.until_asked(&attention.asked).await?;
+                tracing::info!(resource = self.resource(), "offered to the kubelet");
+                *told = None;
+                tokio::select! {
+                    () = self.until_anew(&offered) => return Ok(()),
+                    () = attention.lost.notified() => {
+                        self.tell(told, "the kubelet listens no more".into());
+                    }
+                }
+                sleep(LOOK).await;
             }
         };
         tokio::select! {

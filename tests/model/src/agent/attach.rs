@@ -163,7 +163,7 @@ pub(super) fn settles_earlier_holder(
     set(system, earlier.key, Step::BringHome(earlier.id), Then::Nothing);
 }
 
-/// `dpu/room.rs::tell_attached`.
+/// `dpu/reports.rs::tell_attached`.
 pub(super) fn tell_attached(system: &mut System, key: Key, id: AttachmentId) {
     let host = system.host_mut(key);
     let Some(agent) = &mut host.agent else { return };
