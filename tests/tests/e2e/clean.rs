@@ -53,6 +53,23 @@ fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
     lab.assert_invariants();
 }
 
+/// Of which the kernel tells nobody: the agent looks because another VF comes and goes.
+#[test]
+fn a_free_vf_that_is_found_changed_as_vfs_are_listed_is_restored_at_once() {
+    let timeouts = "reconcile_s = 3600".into();
+    let lab = Lab::start(&Settings { vfs: 2, timeouts, ..Settings::default() });
+    let (host, pod) = (&lab.card.host, Netns::new("pod"));
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let links = host.json("ip", &["link", "show"]);
+    let is_taken = links.iter().all(|link| link["ifname"] != "p0v0");
+    let free = if is_taken { "p0v1" } else { "p0v0" };
+    host.ip(&["link", "set", free, "group", "7"]);
+    lab.del("blue", &pod, "eth0").nothing();
+    let is_back = || (&Card::ends_in(host) == lab.card.clean()).then_some(());
+    wait_for("the VF as it was", LIMIT, is_back);
+    lab.assert_clean_slate();
+}
+
 /// The kernel tells nobody of it, and the agent does not look before the ADDs come.
 #[test]
 fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {

@@ -146,7 +146,11 @@ fn the_host_reaches_pods_by_its_port_and_no_runtime_takes_it() {
     lab.execute(&into_host).fails(8, &["same"]);
     wait_for_same(&lab, &port);
     let found = lab.operator().says(&["doctor", "-o", "json"]);
-    assert_eq!(serde_json::from_str::<Value>(&found).unwrap()["differences"], json!([]), "{found}");
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["differences"], json!([]));
+    let mut vfs = found["vfs"].as_array().unwrap().iter();
+    let vf = vfs.find(|vf| vf["found"]["netdev"] == "offload0").unwrap();
+    assert_eq!(vf["found"]["place"], "VF_PLACE_HOST");
 }
 
 #[test]

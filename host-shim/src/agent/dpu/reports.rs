@@ -10,7 +10,7 @@ use std::{
 
 use offload_proto::{
     Failure, capability,
-    v1::{self, Hello, Inventory, PhysicalFunction, host_message},
+    v1::{self, Hello, Inventory, PhysicalFunction, VfCondition, host_message},
 };
 use tokio::time::timeout;
 
@@ -60,6 +60,17 @@ impl SentInventory {
     fn begin(&mut self) -> bool {
         mem::take(&mut self.is_wanted_again)
     }
+
+    /// Whether VFs are missing by now that were not.
+    fn lacks_more_in(&self, pfs: &[PhysicalFunction]) -> bool {
+        !missing(pfs).is_subset(&missing(&self.pfs))
+    }
+}
+
+fn missing(pfs: &[PhysicalFunction]) -> HashSet<&str> {
+    let vfs = pfs.iter().flat_map(|pf| &pf.vfs);
+    let missing = vfs.filter(|vf| vf.condition() == VfCondition::Missing);
+    missing.map(|vf| vf.device.as_str()).collect()
 }
 
 impl Reports {
@@ -139,7 +150,7 @@ impl Reports {
         let (inventory, live, attaching, uses) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
         log_uses(&uses);
-        locked(&self.sent).pfs.clone_from(&inventory.pfs);
+        self.note_told(&mut locked(&self.sent), inventory.pfs.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -184,8 +195,17 @@ impl Reports {
         }
         Milestone::InventorySent.pass();
         log_uses(&uses);
-        sent.pfs = inventory.pfs;
+        self.note_told(&mut sent, inventory.pfs);
         Ok(true)
+    }
+
+    /// A VF that is missing is brought back by the next pass. Nobody else may ask for it: of some changes of a
+    /// link the kernel tells nobody, so that this listing was the first look.
+    fn note_told(&self, sent: &mut SentInventory, pfs: Vec<PhysicalFunction>) {
+        if sent.lacks_more_in(&pfs) {
+            self.vfs.signals().ask_for_pass();
+        }
+        sent.pfs = pfs;
     }
 
     async fn proven_links(&self) -> Result<(u64, HostLinks), Failure> {
@@ -245,6 +265,25 @@ mod tests {
         assert!(locked(&reports.untold).contains("a"));
         reports.tell_untold();
         assert!(locked(&reports.untold).contains("a"), "there is no session yet");
+    }
+
+    #[test]
+    fn only_a_vf_that_was_not_missing_before_is_news() {
+        let pfs = |conditions: &[VfCondition]| {
+            let vf = |(number, condition): (usize, &VfCondition)| v1::VirtualFunction {
+                device: format!("vf{number}"),
+                condition: (*condition).into(),
+                ..Default::default()
+            };
+            let vfs = conditions.iter().enumerate().map(vf).collect();
+            vec![PhysicalFunction { vfs, ..Default::default() }]
+        };
+        let (clean, missing) = (VfCondition::Clean, VfCondition::Missing);
+        let told = SentInventory { pfs: pfs(&[clean, missing]), ..SentInventory::default() };
+        assert!(told.lacks_more_in(&pfs(&[missing, clean])));
+        assert!(!told.lacks_more_in(&pfs(&[clean, missing])));
+        assert!(!told.lacks_more_in(&pfs(&[VfCondition::InUse, missing])));
+        assert!(SentInventory::default().lacks_more_in(&told.pfs));
     }
 
     #[tokio::test]

@@ -52,14 +52,16 @@ pub(super) fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
 }
 
 pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findings) -> ExaminedVf {
-    let place = match record.original.is_handed_over {
-        true => VfPlace::HandedOver,
-        false => VfPlace::Pod,
+    let is_of_host = record.key().is_of_host_port();
+    let place = match record {
+        _ if record.original.is_handed_over => VfPlace::HandedOver,
+        _ if is_of_host => VfPlace::Host,
+        _ => VfPlace::Pod,
     };
     let in_pod = || ExaminedVf {
         place: place.into(),
         netdev: record.key().interface_name,
-        netns: record.netns.path.clone(),
+        netns: if is_of_host { String::new() } else { record.netns.path.clone() },
         ..ExaminedVf::default()
     };
     let found = if is_in_pod { None } else { findings.vfs.get(record.device()).cloned() };
