@@ -9,10 +9,10 @@
 //! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //!
-//! Above them `run` builds the rooms and runs them, `server` answers the plugin on its `socket`, for
-//! which `standby` waits, `scrape` answers who
-//! asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is to: it hears what the DPU says of pools,
-//! and completes what the plugin asks for.
+//! Above them `run` builds the rooms and runs them, once `standby` has the records; `server` answers the plugin on
+//! its `socket`, `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
+//! to: it hears what the DPU says of pools, and completes what the plugin asks for. Why the agent can't go on is in
+//! `error`.
 //!
 //! Below them lie the words that all use: `config`, with `host_port` and `out_of_range`; `caller`, who waits for the
 //! answer to a call (the plugin, or `upkeep` for a host port); `pending`, `clock`, `defect`, `milestones`, `repairs`, and
@@ -24,6 +24,7 @@ mod config;
 mod defect;
 mod device_plugin;
 mod dpu;
+mod error;
 #[cfg(test)]
 mod fuzz;
 mod host_port;
@@ -43,6 +44,7 @@ mod vfs;
 
 pub use config::Config;
 pub use device_plugin::DevicePluginSettings;
-pub use run::{AgentError, Arguments, run};
+pub use error::AgentError;
+pub use run::{Arguments, run};
 pub use socket::ListenError;
 pub use vfs::{OriginalsError, RecordsError};

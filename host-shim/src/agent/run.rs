@@ -1,10 +1,9 @@
 //! `host-shim-agent`: from the command line to the tasks.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs,
     future::{Ready, ready},
     io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -12,12 +11,11 @@ use std::{
 };
 
 use bootstrap::{
-    ConfigError, LogError, feed_watchdog, good_configuration, init_logs, load_config, notify_ready,
-    notify_stopping, raise_file_limit, reload_signals, shutdown_signal,
+    feed_watchdog, good_configuration, init_logs, load_config, notify_ready, notify_stopping,
+    raise_file_limit, reload_signals, shutdown_signal,
 };
 use metrics::{Calls, Endpoint, Page};
-use netlink::{LinkMonitor, Netns, NetnsError};
-use offload_proto::Failure;
+use netlink::{LinkMonitor, Netns};
 use tokio::{runtime::Builder, time::timeout};
 use tokio_util::task::TaskTracker;
 
@@ -25,17 +23,15 @@ use super::{
     config::{Config, VfSourceKind},
     device_plugin::DevicePlugin,
     dpu::{Dpu, credentials_and_connector},
+    error::{AgentError, cannot},
     milestones::Milestone,
     scrape,
     server::{Server, serve},
-    socket::{ListenError, listen},
-    standby,
+    socket::listen,
+    standby::{open_records, records_of_one_before},
     upkeep::Upkeep,
     verbs::Doors,
-    vfs::{
-        BLOCKING_THREADS, Furnishing, Originals, OriginalsError, PodLocks, Records, RecordsError,
-        Vfs,
-    },
+    vfs::{BLOCKING_THREADS, Furnishing, Originals, PodLocks, Records, Vfs},
 };
 use crate::{
     install::Task,
@@ -68,77 +64,6 @@ pub struct Arguments {
     /// Only print the names of the points at which a test can kill the agent.
     #[arg(long)]
     list_kill_points: bool,
-}
-
-/// Why the agent can't start, or can't go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AgentError {
-    /// The configuration can't be read.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The configuration makes no sense: one line for each mistake.
-    #[error("{0}")]
-    Senseless(String),
-    /// The DPU can't be dialled with what the configuration names.
-    #[error("{path}")]
-    Dpu {
-        /// The configuration file.
-        path: String,
-        /// Why not.
-        source: Failure,
-    },
-    /// Logging can't be started.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The socket can't be listened on.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The records can't be read.
-    #[error(transparent)]
-    Records(#[from] RecordsError),
-    /// The host's network namespace can't be opened.
-    #[error(transparent)]
-    Netns(#[from] NetnsError),
-    /// The kernel refused.
-    #[error(transparent)]
-    Kernel(#[from] netlink::Error),
-    /// What VFs are like can't be read.
-    #[error(transparent)]
-    Originals(#[from] OriginalsError),
-    /// The cards can't be used.
-    #[error(transparent)]
-    Cards(#[from] PciError),
-    /// The boot id is empty.
-    #[error("the boot id in {} is empty", .0.display())]
-    NoBootId(PathBuf),
-    /// The system refused something.
-    #[error("can't {doing}")]
-    Io {
-        /// What.
-        doing: String,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-impl AgentError {
-    /// Whether the configuration is to blame, which does not mend itself.
-    #[must_use]
-    pub fn is_of_configuration(&self) -> bool {
-        matches!(
-            self,
-            Self::Config(_)
-                | Self::Senseless(_)
-                | Self::Dpu { .. }
-                | Self::Listen(ListenError::NotHeld(_))
-        )
-    }
-}
-
-pub(super) fn cannot(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AgentError {
-    let doing = doing.into();
-    move |source| AgentError::Io { doing, source }
 }
 
 /// Runs the agent until it is told to stop.
@@ -206,7 +131,7 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     raise_file_limit();
     let boot_id = boot_id(&config.boot_id_file)?;
     let (socket, records) = if stands_by {
-        let records = standby::records_of_one_before(&config, path, &boot_id).await?;
+        let records = records_of_one_before(&config, path, &boot_id).await?;
         let Some(records) = records else { return Ok(()) };
         (listen(&config.socket)?, records)
     } else {
@@ -333,13 +258,6 @@ fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
         }
         VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings())?),
     })
-}
-
-/// The records, of which no other agent has any.
-pub(super) fn open_records(config: &Config, boot_id: &str) -> Result<Records, AgentError> {
-    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
-    folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
-    Ok(Records::open(&config.state_dir, boot_id)?)
 }
 
 fn boot_id(path: &Path) -> Result<String, AgentError> {

@@ -1,10 +1,10 @@
-//! An agent that stands by until the one before it has ended (`--standby`), as the pod does that is to replace
-//! another: nobody is without an agent for longer than it takes this one to look around.
+//! Who is the agent: the lock of the records says it. Who has it listens.
 //!
-//! The two have the socket and the records in common. The lock of the records says who is the agent: who has it
-//! listens, and whoever stands by has neither.
+//! With `--standby` an agent waits until the one before it has ended, as the pod does that is to replace another:
+//! nobody is without an agent for longer than it takes this one to look around. The two have the socket and the
+//! records in common; whoever stands by has neither.
 
-use std::{path::Path, time::Duration};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path, time::Duration};
 
 use bootstrap::shutdown_signal;
 use tokio::time::sleep;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{
     config::Config,
     dpu::credentials_and_connector,
-    run::{AgentError, cannot, open_records},
+    error::{AgentError, cannot},
     vfs::{Records, RecordsError},
 };
 
@@ -53,6 +53,13 @@ fn free_records(config: &Config, boot_id: &str) -> Result<Option<Records>, Agent
         Err(AgentError::Records(error)) if RecordsError::is_in_use(&error) => Ok(None),
         opened => opened.map(Some),
     }
+}
+
+/// The records, of which no other agent has any.
+pub(super) fn open_records(config: &Config, boot_id: &str) -> Result<Records, AgentError> {
+    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
+    folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
+    Ok(Records::open(&config.state_dir, boot_id)?)
 }
 
 fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
