@@ -85,7 +85,9 @@ impl ContainerCall {
         }))
     }
 
+    /// podman's file of a network may have been changed since it was created.
     fn checked_options(&self) -> Result<Options, Refusal> {
+        self.network.check()?;
         let mut of_container = self.network_options.options.iter().flatten();
         match of_container.next() {
             Some((key, value)) => Err(unknown_option(key, value)),
@@ -192,6 +194,14 @@ mod tests {
             "runtimeConfig": { "ips": ["10.2.0.9"], "mac": "02:00:00:00:00:09" },
         });
         assert_eq!(call.configuration(Verb::Add), Ok(wanted));
+    }
+
+    #[test]
+    fn what_the_dpu_decides_is_refused_in_a_network_that_was_changed_since() {
+        let call = call(&json!({ "/network/internal": true }));
+        let refusal = call.configuration(Verb::Add).unwrap_err().0;
+        assert!(refusal.starts_with("--internal is not for"), "{refusal}");
+        assert!(call.configuration(Verb::Del).is_ok());
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Network {
     }
 
     /// What the DPU decides, and podman's user can't.
-    fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), Refusal> {
         let has_any =
             |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
         let ipam = self.ipam_options.as_ref().and_then(|options| options.get("driver"));

@@ -65,7 +65,8 @@ pub fn call(
             tell(&error);
         }
         thread::park_timeout(LOOK);
-        call.deadline_ms = u64::try_from(remaining(deadline)?.as_millis()).unwrap_or(u64::MAX);
+        let left = deadline.saturating_duration_since(Instant::now());
+        call.deadline_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
     }
 }
 
@@ -92,12 +93,13 @@ fn ask(socket: &Path, call: &Call, deadline: Instant) -> io::Result<Reply> {
     decode(&answer)
 }
 
-/// Connects, though it may have to wait for a place in the agent's queue.
+/// Connects, though it may have to wait for a place in the agent's queue. It is tried even when the time is over, as
+/// it is for a caller that slept too long: that nobody is there says more than that the time is over.
 fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let unix = AddressFamily::Unix;
     let socket = socket::socket(unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let stream = UnixStream::from(socket);
-    stream.set_write_timeout(Some(remaining(deadline)?))?;
+    stream.set_write_timeout(Some(remaining(deadline).unwrap_or(SHORTEST_LOOK)))?;
     socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(stream)
 }
@@ -342,6 +344,13 @@ mod tests {
         assert!(waits(60_000, 0) < COMEBACK);
         assert!(waits(60_000, 200) >= Duration::from_millis(200) - LOOK);
         assert!(waits(200, 3_600_000) < COMEBACK, "but never beyond the deadline");
+    }
+
+    #[test]
+    fn an_agent_that_is_away_is_told_as_that_by_a_caller_that_slept_beyond_its_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = call_quietly(&folder.path().join("none"), within(0)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

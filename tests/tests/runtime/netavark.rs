@@ -46,7 +46,8 @@ fn what_the_dpu_decides_is_refused_when_a_network_is_created() {
 fn a_container_joins_networks_and_leaves_them_while_it_runs() {
     let (lab, podman) = podman();
     podman.create("other", &["--opt", "network=green"]).unwrap();
-    let both = ["--network", "blue", "--network", "other"];
+    // podman names the interfaces of several networks in any order.
+    let both = ["--network", "blue:interface_name=eth0", "--network", "other:interface_name=eth1"];
     let id = podman.run_with("pod", &both).unwrap();
     let on_both = [["eth0", "blue"], ["eth1", "green"]].map(|pair| pair.map(Value::from));
     assert_eq!(networks(&lab), on_both);
