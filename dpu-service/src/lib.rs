@@ -21,6 +21,7 @@ pub mod programmer;
 pub mod reconcile;
 pub mod records;
 mod reload;
+mod rules;
 mod scrape;
 mod server;
 pub mod service;

@@ -28,9 +28,10 @@ use crate::{
     reconcile,
     records::{OpenError, Records},
     reload::Reloader,
+    rules,
     scrape::Scrape,
     server::{LAST_ANSWERS, ServeError, listen, serve},
-    without_journal::open_when_readable,
+    without_journal::{Opened, open_when_readable},
 };
 
 /// The journal's file in the state folder.
@@ -58,13 +59,12 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let open = || open_engine(&config, &programmer);
     let calls = api::calls();
     let shown = serve_metrics(&config, &credentials, &calls);
-    let Some(engine) = open_when_readable(&config, &credentials, &calls, open).await? else {
-        return Ok(());
-    };
+    let opened = open_when_readable(&config, &credentials, &calls, open).await?;
+    let Some(Opened { engine, listener }) = opened else { return Ok(()) };
     let stop = CancellationToken::new();
     engine.reconcile(Depth::Thorough).await;
 
-    let listener = listen(&config)?;
+    let listener = listener.map_or_else(|| listen(&config), Ok)?;
     let shared = Arc::new(share(&config, engine.clone(), credentials.clone(), &stop));
     shown.get_or_init(|| shared.clone());
     let serving = serve(
@@ -78,8 +78,8 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     let mut serving = tokio::spawn(serving);
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone()));
-    tokio::spawn(gateway::follow(engine.clone()));
-    tokio::spawn(gateway::watch_for_others(engine.clone()));
+    tokio::spawn(rules::follow(engine.clone()));
+    tokio::spawn(gateway::watch_for_others(engine.gateways().clone()));
     if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }

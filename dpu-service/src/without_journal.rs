@@ -2,13 +2,14 @@
 //! switch is touched, so that running pods keep their network, and the file is left as it is. Once it
 //! can be read again, be it mended or put back from a copy, the service begins its work.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{io, os::fd::AsFd, pin::pin, sync::Arc, time::Duration};
 
 use bootstrap::{Chain, feed_watchdog, notify_ready, shutdown_signal};
 use metrics::Calls;
 use mtls::{LiveCredentials, Server, incoming};
 use offload_proto::{Failure, Reason};
 use tokio::{
+    net::TcpListener,
     task::block_in_place,
     time::{sleep, timeout},
 };
@@ -27,6 +28,13 @@ use crate::{
 /// How often the journal is tried.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
+/// A service that has its journal.
+pub(crate) struct Opened {
+    pub(crate) engine: Arc<Engine>,
+    /// Where it has listened meanwhile, if it had to wait: who calls as it begins its work waits there.
+    pub(crate) listener: Option<TcpListener>,
+}
+
 /// Opens the engine as soon as its journal can be read. `None`: it was told to stop before.
 ///
 /// # Errors
@@ -36,10 +44,10 @@ pub(crate) async fn open_when_readable(
     credentials: &LiveCredentials,
     calls: &Arc<Calls>,
     open: impl Fn() -> Result<Arc<Engine>, OpenError>,
-) -> Result<Option<Arc<Engine>>, ServiceError> {
+) -> Result<Option<Opened>, ServiceError> {
     let error = match open() {
         Err(error) if error.is_of_the_file() => error,
-        opened => return Ok(Some(opened?)),
+        opened => return Ok(Some(Opened { engine: opened?, listener: None })),
     };
     let failure = Failure::new(
         Reason::JournalUnavailable,
@@ -47,9 +55,13 @@ pub(crate) async fn open_when_readable(
     );
     tracing::error!("{failure}");
     notify_ready();
+    let listener = listen(config)?;
+    let kept = another(&listener)
+        .map_err(|source| ServeError::Listen { address: config.listen, source })?;
     let stop = CancellationToken::new();
-    let mut refusing = pin!(refuse_all(config, credentials, calls, failure, stop.clone()));
-    let opened = tokio::select! {
+    let refusing = refuse_all(listener, config, credentials, calls, failure, stop.clone());
+    let mut refusing = pin!(refusing);
+    let engine = tokio::select! {
         signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
         refused = &mut refusing => return refused.map(|()| None),
         never = feed_watchdog(|| true) => match never {},
@@ -58,7 +70,12 @@ pub(crate) async fn open_when_readable(
     // Connections that were refused all are not kept: their peers connect anew.
     stop.cancel();
     let _ = timeout(LAST_ANSWERS, refusing).await;
-    Ok(Some(opened))
+    Ok(Some(Opened { engine, listener: Some(kept) }))
+}
+
+/// The same listener once more. A new one could not be opened before the first is closed, which nobody can wait for.
+fn another(listener: &TcpListener) -> io::Result<TcpListener> {
+    TcpListener::from_std(listener.as_fd().try_clone_to_owned()?.into())
 }
 
 async fn try_again(
@@ -75,6 +92,7 @@ async fn try_again(
 
 /// Serves nothing but the refusal, health checks included.
 async fn refuse_all(
+    listener: TcpListener,
     config: &Config,
     credentials: &LiveCredentials,
     calls: &Arc<Calls>,
@@ -83,7 +101,7 @@ async fn refuse_all(
 ) -> Result<(), ServiceError> {
     let limits = &config.limits;
     let server = Server::new(credentials.clone(), Duration::from_secs(limits.handshake_timeout_s));
-    let connections = incoming(listen(config)?, server, door(limits));
+    let connections = incoming(listener, server, door(limits));
     let (_, health) = tonic_health::server::health_reporter();
     transport(limits)
         .layer(Count(Arc::clone(calls)))

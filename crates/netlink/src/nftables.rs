@@ -1,9 +1,11 @@
 //! Packet filtering and address translation: one table of nftables at a time, as a whole.
 //!
-//! A table is replaced in one transaction, so that no packet ever meets half of it; tables of
-//! others are neither read nor changed, but [`Connections`], which are everybody's. Its [`Contents`] are not understood but compared: what a
-//! stranger has changed differs from what was there after the table was put into force.
+//! A table is replaced in one transaction, so that no packet ever meets half of it, or changed by elements of
+//! its sets alone. Tables of others are neither read nor changed, but [`Connections`], which are everybody's.
+//! A table's [`Contents`] are not understood but compared: what a stranger has changed differs from what was
+//! there after the table was put into force.
 
+mod changes;
 mod connections;
 mod encode;
 mod monitor;
@@ -21,6 +23,7 @@ use netlink_bindings::nftables::{
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
+pub use changes::Changes;
 pub use connections::{Connection, Connections};
 pub use monitor::{NftablesEvent, NftablesMonitor};
 pub use table::{Chain, Hook, LinkName, ProtocolPort, Rule, Set, Table, Term};
@@ -73,24 +76,25 @@ impl Nftables {
         self.socket.transact(&encode::replacement(table)).map_err(told)
     }
 
-    /// Makes `after` of the table `before` in one transaction, unless anybody has changed anything since
-    /// that generation. Says whether it could: no if they differ by more than elements of sets.
+    /// Changes the table, which is the kernel's, in one transaction, unless anybody has changed anything
+    /// since that generation.
     ///
     /// # Errors
-    /// The kernel's refusal; the table is as it was.
+    /// The kernel's refusal; both tables are as they were.
     pub fn change(
         &mut self,
         generation: u32,
-        before: &Table,
-        after: &Table,
-    ) -> Result<bool, Error> {
-        let Some(messages) = encode::changes(generation, before, after) else { return Ok(false) };
+        table: &mut Table,
+        changes: &Changes,
+    ) -> Result<(), Error> {
         let told = |cause: RefusalCause| {
-            let name = after.name.to_string_lossy();
+            let name = table.name.to_string_lossy();
             cause.told_as(format!("change elements of the table {name} of nftables"))
         };
+        let messages = encode::changes(generation, table, changes);
         self.socket.transact(&messages).map_err(told)?;
-        Ok(true)
+        table.apply(changes);
+        Ok(())
     }
 
     /// Deletes the table of that name. There may be none.

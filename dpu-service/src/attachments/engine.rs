@@ -48,7 +48,7 @@ pub struct Engine {
     pub(super) network_changes: tokio::sync::Mutex<()>,
     flows: TaskTracker,
     pub(super) reconciler: ReconcilerState,
-    gateways: Gateways,
+    gateways: Arc<Gateways>,
 }
 
 impl Engine {
@@ -63,7 +63,7 @@ impl Engine {
         settings: Settings,
     ) -> Result<Arc<Self>, OpenError> {
         let patience = settings.representor_wait;
-        let gateways = Gateways::new(programmer.clone(), settings.gateway.clone());
+        let gateways = Gateways::new(programmer.clone(), settings.gateway.clone()).into();
         let mut registry = Registry::restore(records.load()?, configuration, settings)?;
         if programmer.has_representors() {
             // Where the kernel can't be asked yet, the reconciler's first good look tells.
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// The networks whose gateway this DPU is.
-    pub(crate) const fn gateways(&self) -> &Gateways {
+    pub(crate) const fn gateways(&self) -> &Arc<Gateways> {
         &self.gateways
     }
 

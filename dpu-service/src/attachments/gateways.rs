@@ -7,17 +7,17 @@ use offload_proto::{Failure, Reason};
 
 use super::{
     engine::Engine,
-    registry::{redirections, redirections_of},
+    registry::{redirections, redirections_beside, redirections_of},
 };
 use crate::{
     events::EventKind,
-    gateway::{Remapping, Wanted},
+    gateway::{Remapping, Scope, Wanted},
     model::Record,
 };
 
 /// Makes this DPU the gateway of those networks that want it, and no longer of others.
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
-    let wanted = || wanted_of_gateways(engine);
+    let wanted = || wanted_of_gateways(engine, Scope::All);
     for mended in engine.gateways().reconcile(wanted, is_thorough).await {
         engine.events.record(EventKind::Repaired, "gateways", mended);
     }
@@ -46,15 +46,20 @@ pub(super) async fn unmap(engine: &Engine, record: &Record) {
 
 /// Has mapped ports lead where attachments want them, and nowhere else.
 async fn map_ports(engine: &Engine, remapping: Remapping) -> Result<(), Failure> {
-    let mapped = engine.gateways().redirect(|| wanted_of_gateways(engine), remapping).await;
+    let mapped =
+        engine.gateways().redirect(|scope| wanted_of_gateways(engine, scope), remapping).await;
     mapped.map_err(|refused| {
         let why = format!("the mapped ports can't be mapped: {}", Chain(&refused));
         Failure::new(Reason::ProgrammingFailed, why)
     })
 }
 
-fn wanted_of_gateways(engine: &Engine) -> Wanted {
+fn wanted_of_gateways(engine: &Engine, scope: Scope<'_>) -> Wanted {
     let registry = engine.registry();
     let networks = registry.networks().iter().map(|entry| Arc::clone(entry.network())).collect();
-    Wanted { networks, redirections: redirections(registry.entries()) }
+    let redirections = match scope {
+        Scope::All => redirections(registry.entries()),
+        Scope::Beside(these) => redirections_beside(registry.entries(), these),
+    };
+    Wanted { networks, redirections }
 }

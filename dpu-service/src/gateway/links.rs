@@ -57,6 +57,8 @@ struct Held<'a> {
     others: &'a [IpNetwork],
     /// The routes of all gateways.
     routes: &'a [Route],
+    /// The kernel's routes. `None`: not looked at.
+    connected: Option<&'a [Route]>,
 }
 
 impl Links {
@@ -70,6 +72,11 @@ impl Links {
     ) -> Result<Settled, Refused> {
         let has = addresses_by_link(open(&mut self.socket)?)?;
         let routes = routes::ours(open(&mut self.socket)?)?;
+        let connected = match is_thorough {
+            true => Some(routes::connected(open(&mut self.socket)?)?),
+            false => None,
+        };
+        let connected = connected.as_deref();
         let is_gateways = |index: &u32| links.iter().any(|link| link.index == *index);
         let others = has.iter().filter(|(index, _)| !is_gateways(index)).flat_map(|(_, held)| held);
         let others: Vec<_> = others.copied().collect();
@@ -80,7 +87,7 @@ impl Links {
                 continue;
             };
             let own = has.get(&link.index).map_or(&[][..], Vec::as_slice);
-            let held = Held { own, others: &others, routes: &routes };
+            let held = Held { own, others: &others, routes: &routes, connected };
             if let Err(refused) = self.settle_one(network, link, &held, is_thorough, &mut settled) {
                 let told = format!("network {}: {}", network.name, Chain(&refused));
                 settled.problems_of.push((network.name.clone(), told));
@@ -108,7 +115,7 @@ impl Links {
         // Not before that: a link with the kernel's own settings answers for all addresses of the DPU.
         check_others(network, held.others)?;
         let rtnl = open(&mut self.socket)?;
-        let has_changed = settle_addresses(rtnl, network, link, held.own)?;
+        let has_changed = settle_addresses(rtnl, network, link, held)?;
         routes::settle_routes(rtnl, network, link, held.routes)?;
         self.set_up.insert(link.index);
         if has_changed && !is_new {
@@ -173,18 +180,21 @@ fn check_others(network: &Network, others: &[IpNetwork]) -> Result<(), Refused> 
     }
 }
 
-/// Says whether an address was missing.
+/// Says whether an address was missing, or the route that the kernel makes of one.
 fn settle_addresses(
     rtnl: &mut Rtnl,
     network: &Network,
     link: &GatewayLink,
-    has: &[IpNetwork],
+    held: &Held<'_>,
 ) -> Result<bool, Refused> {
     let refused = |error| Refused::new(format!("give {} its addresses", link.name), error);
     let wanted = plan::addresses(network);
-    let missing: Vec<_> = wanted.iter().filter(|address| !has.contains(address)).collect();
-    let surplus =
-        has.iter().filter(|address| !wanted.contains(address) && !is_kernels(address.ip()));
+    let is_whole = |address: &IpNetwork| held.own.contains(address) && held.leads(link, *address);
+    let missing: Vec<_> = wanted.iter().filter(|address| !is_whole(address)).collect();
+    // The kernel makes the route of an address as it comes, and never again.
+    let surplus = held.own.iter().filter(|address| {
+        missing.contains(address) || !wanted.contains(address) && !is_kernels(address.ip())
+    });
     for address in surplus {
         rtnl.change(Request::delete_address(link.index, *address)).map_err(refused)?;
     }
@@ -193,6 +203,13 @@ fn settle_addresses(
             .map_err(refused)?;
     }
     Ok(!missing.is_empty())
+}
+
+impl Held<'_> {
+    /// Whether the kernel has the route to that address's neighbours, as far as that was looked at.
+    fn leads(&self, link: &GatewayLink, address: IpNetwork) -> bool {
+        self.connected.is_none_or(|routes| routes::leads_to_neighbours(routes, link, address))
+    }
 }
 
 fn set_all(link: &str) -> Result<(), Error> {

@@ -11,7 +11,6 @@ use tokio::{
 };
 
 use super::Gateways;
-use crate::attachments::Engine;
 
 /// How long answers are waited for.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -24,15 +23,15 @@ const ALL_AGAIN: Duration = Duration::from_secs(600);
 
 /// Asks for the addresses of each gateway that is new, and again for those that somebody else answers, and
 /// now and then for all. Ends never.
-pub(crate) async fn watch_for_others(engine: Arc<Engine>) {
+pub(crate) async fn watch_for_others(gateways: Arc<Gateways>) {
     let (mut again, mut all_again) = (every(AGAIN), every(ALL_AGAIN));
     loop {
         let is_about_all = tokio::select! {
             _ = all_again.tick() => true,
             _ = again.tick() => false,
-            () = engine.gateways().are_new() => false,
+            () = gateways.are_new() => false,
         };
-        engine.gateways().look_for_others(is_about_all).await;
+        gateways.look_for_others(is_about_all).await;
     }
 }
 

@@ -106,7 +106,8 @@ pub(super) fn forwarding() -> Vec<Rule> {
 }
 
 /// For what leaves by the link that it came by: the pod would answer its neighbour, or itself, without the
-/// DPU, which alone knows whom the other had asked.
+/// DPU, which alone knows whom the other had asked. By a link with nothing but link-local addresses the kernel has it
+/// come from one of the DPU's other links: the answer still comes to the gateway, and is for that address.
 pub(super) fn returning() -> Vec<Rule> {
     let rule = |names: &Names| {
         let target = Term::ToPort(names.family, names.targets);

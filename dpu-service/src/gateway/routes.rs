@@ -1,6 +1,8 @@
-//! Routes to the subnets of a gateway that is link-local: no address on its link leads there. They carry a
-//! protocol number of ours, by which they are told from an operator's, which stay.
+//! Routes to the subnets of gateways. The kernel makes them for the addresses on their links; to those of a gateway
+//! that is link-local no address leads, so that these are ours. They carry a protocol number of ours, by which they
+//! are told from an operator's, which stay.
 
+use ipnetwork::IpNetwork;
 use netlink::{Request, Route, Rtnl};
 
 use super::plan;
@@ -9,9 +11,33 @@ use crate::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink, model::
 /// Who made them, as `ip route` shows it. The kernel and iproute2 have no name for it.
 const PROTOCOL: u8 = 213;
 
+/// `RTPROT_KERNEL`
+const BY_THE_KERNEL: u8 = 2;
+
 /// Those that are ours, by whatever link.
 pub(super) fn ours(rtnl: &mut Rtnl) -> Result<Vec<Route>, Refused> {
     rtnl.routes_of(PROTOCOL).map_err(|error| Refused::new("ask the kernel for routes", error))
+}
+
+/// Those that the kernel made, for the addresses of links.
+pub(super) fn connected(rtnl: &mut Rtnl) -> Result<Vec<Route>, Refused> {
+    let routes = rtnl.routes_of(BY_THE_KERNEL);
+    routes.map_err(|error| Refused::new("ask the kernel for its routes", error))
+}
+
+/// Whether one of them leads by the link to the neighbours of that address. One that is alone has none.
+pub(super) fn leads_to_neighbours(
+    connected: &[Route],
+    link: &GatewayLink,
+    address: IpNetwork,
+) -> bool {
+    let neighbours = (address.network(), address.prefix());
+    let is_alone = address.prefix() == if address.is_ipv4() { 32 } else { 128 };
+    let leads = |route: &Route| {
+        route.output == link.index
+            && (route.destination.network(), route.destination.prefix()) == neighbours
+    };
+    is_alone || connected.iter().any(leads)
 }
 
 /// Gives a gateway's link its routes, and takes away those that it had before.
@@ -38,7 +64,7 @@ pub(super) fn settle_routes(
     Ok(())
 }
 
-fn route(destination: ipnetwork::IpNetwork, link: &GatewayLink) -> Route {
+fn route(destination: IpNetwork, link: &GatewayLink) -> Route {
     Route { protocol: Some(PROTOCOL), ..Route::new(destination, link.index) }
 }
 

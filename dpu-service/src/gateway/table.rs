@@ -10,7 +10,7 @@
 //! the table is replaced once more.
 
 use bootstrap::Chain;
-use netlink::nftables::{Contents, Nftables, Table};
+use netlink::nftables::{Changes, Contents, Nftables, Set, Table};
 
 use super::plan::TABLE;
 use crate::driver::Refused;
@@ -42,12 +42,24 @@ impl OurTable {
         };
         let is_same = in_force.table == table;
         let is_whole = in_force.is_whole(socket).map_err(refused)?;
-        if is_whole && (is_same || in_force.change(socket, &table)) {
+        let changes = in_force.table.changes_to(&table).filter(|_| is_whole);
+        if changes.is_some_and(|changes| in_force.change(socket, &changes)) {
             self.in_force = Some(in_force);
             return Ok(false);
         }
         self.in_force = replace(socket, table).map_err(refused)?;
         Ok(is_same && in_force.contents.is_some())
+    }
+
+    /// Puts what is `wanted` into the sets of the table in force, and takes out what else has keys of
+    /// `concerned`. Says whether it could: the table may not be in force as it is known.
+    pub(super) fn amend(&mut self, concerned: &[Set], wanted: &[Set]) -> Result<bool, Refused> {
+        let socket = open(&mut self.socket)?;
+        let Some(in_force) = &mut self.in_force else { return Ok(false) };
+        let is_whole = in_force.is_whole(socket);
+        let is_whole = is_whole.map_err(|error| Refused::new("look at the rules", error))?;
+        let changes = in_force.table.changes_among(concerned, wanted);
+        Ok(is_whole && in_force.change(socket, &changes))
     }
 
     /// Whether it is as it was put into force. From then on it is known what is there.
@@ -104,12 +116,13 @@ impl InForce {
         Ok(())
     }
 
-    /// Says whether the table could be made of this one, which nobody has changed.
-    fn change(&mut self, socket: &mut Nftables, table: &Table) -> bool {
-        match socket.change(self.generation, &self.table, table) {
-            Ok(false) => false,
-            Ok(true) => {
-                self.table.clone_from(table);
+    /// Says whether the table, which nobody has changed, could be changed so.
+    fn change(&mut self, socket: &mut Nftables, changes: &Changes) -> bool {
+        if changes.is_empty() {
+            return true;
+        }
+        match socket.change(self.generation, &mut self.table, changes) {
+            Ok(()) => {
                 // Of the kernel's numbers none is 0.
                 self.generation = self.generation.wrapping_add(1).max(1);
                 self.contents = None;

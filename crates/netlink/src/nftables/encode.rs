@@ -10,7 +10,10 @@ use netlink_bindings::{
     traits::Pusher,
 };
 
-use super::table::{Chain, Element, Hook, Part, Rule, Set, Table, Term};
+use super::{
+    changes::Changes,
+    table::{Chain, Element, Hook, Part, Rule, Set, Table, Term},
+};
 use crate::{Family, generic::append_message, socket::Outgoing};
 
 /// The length of what every message of netfilter begins with.
@@ -151,20 +154,16 @@ pub(super) fn removal(table: &CString) -> Vec<Message> {
     transaction(table, Vec::new())
 }
 
-/// The transaction that makes `after` of `before`, unless somebody has made another since that
-/// generation. `None`: they differ by more than elements of sets.
-pub(super) fn changes(generation: u32, before: &Table, after: &Table) -> Option<Vec<Message>> {
-    if !before.is_shaped_like(after) {
-        return None;
-    }
-    let sets = || before.sets.iter().zip(&after.sets);
-    let surplus = sets().flat_map(|(old, new)| {
-        in_messages(&old.lacking_in(new), |elements| old_elements(after, old, elements))
+/// The transaction that changes elements of a table, unless somebody has made another since that
+/// generation.
+pub(super) fn changes(generation: u32, table: &Table, changes: &Changes) -> Vec<Message> {
+    let surplus = changes.by_set(&table.sets).flat_map(|(change, set)| {
+        in_messages(&change.surplus, |elements| old_elements(table, set, elements))
     });
-    let missing = sets().flat_map(|(old, new)| {
-        in_messages(&new.lacking_in(old), |elements| new_elements(after, new, elements))
+    let missing = changes.by_set(&table.sets).flat_map(|(change, set)| {
+        in_messages(&change.missing, |elements| new_elements(table, set, elements))
     });
-    Some(batch(Some(generation), surplus.chain(missing)))
+    batch(Some(generation), surplus.chain(missing))
 }
 
 fn in_messages(elements: &[Element], message: impl Fn(&[Element]) -> Message) -> Vec<Message> {

@@ -40,15 +40,6 @@ impl Table {
     pub fn new(table: &str, sets: Vec<Set>, chains: Vec<Chain>) -> Self {
         Self { name: name(table), sets, chains }
     }
-
-    /// Whether it is the other but for elements of sets.
-    pub(super) fn is_shaped_like(&self, other: &Self) -> bool {
-        let shapes = |table: &'_ Self| {
-            let shape = |set: &Set| (set.name, set.key, set.value);
-            table.sets.iter().map(shape).collect::<Vec<_>>()
-        };
-        self.name == other.name && self.chains == other.chains && shapes(self) == shapes(other)
-    }
 }
 
 /// A named set, or a map from what would be in one to something else.
@@ -202,16 +193,6 @@ impl Set {
         elements.dedup();
         Self { name, key, value, elements }
     }
-
-    /// Its elements that the other lacks, or has with another value.
-    pub(super) fn lacking_in(&self, other: &Self) -> Vec<Element> {
-        let mut rest = other.elements.iter().peekable();
-        let is_lacking = |element: &&Element| {
-            while rest.next_if(|next| next < element).is_some() {}
-            rest.next_if(|next| next == element).is_none()
-        };
-        self.elements.iter().filter(is_lacking).copied().collect()
-    }
 }
 
 const fn ports_at(family: Family) -> &'static [Part] {
@@ -322,22 +303,5 @@ mod tests {
     fn a_name_keeps_room_for_its_end() {
         assert_eq!(LinkName::new("p0").0[..3], *b"p0\0");
         assert_eq!(LinkName::new("0123456789abcdefgh").0, *b"0123456789abcde\0");
-    }
-
-    fn ports(of: impl IntoIterator<Item = (u16, u16)>) -> Set {
-        let port = |(port, target)| {
-            let target = SocketAddr::new([10, 0, 0, 2].into(), target);
-            (ProtocolPort { protocol: 6, port }, target)
-        };
-        Set::from_ports(c"ports", Family::V4, of.into_iter().map(port))
-    }
-
-    #[test]
-    fn sets_differ_by_the_elements_that_one_lacks_or_has_otherwise() {
-        let (one, other) = (ports([(3, 80), (1, 80), (2, 80)]), ports([(4, 80), (1, 80), (2, 81)]));
-        assert_eq!(one.lacking_in(&other), ports([(2, 80), (3, 80)]).elements);
-        assert_eq!(other.lacking_in(&one), ports([(2, 81), (4, 80)]).elements);
-        assert_eq!(one.lacking_in(&one), []);
-        assert_eq!(ports([(2, 80), (1, 80), (2, 80)]), ports([(1, 80), (2, 80)]));
     }
 }

@@ -164,31 +164,35 @@ fn a_table_that_differs_by_elements_is_changed_by_them_alone() {
     nftables.replace(&tables[1]).unwrap();
     let expected = shown();
     nftables.replace(&tables[0]).unwrap();
-    for (before, after) in [(0, 1), (1, 0), (0, 1)] {
+    let mut in_force = tables[0].clone();
+    for after in [1, 0, 1] {
         let generation = nftables.generation().unwrap();
-        assert!(nftables.change(generation, &tables[before], &tables[after]).unwrap());
+        let changes = in_force.changes_to(&tables[after]).unwrap();
+        nftables.change(generation, &mut in_force, &changes).unwrap();
         assert_eq!(nftables.generation().unwrap(), generation + 1);
+        assert_eq!(in_force, tables[after]);
     }
     assert_eq!(shown(), expected);
-    let generation = nftables.generation().unwrap();
-    assert!(!nftables.change(generation, &tables[1], &table(links(1))).unwrap());
-    assert_eq!(nftables.generation().unwrap(), generation);
+    assert_eq!(in_force.changes_to(&table(links(1))), None);
 }
 
 #[test]
 fn a_table_is_not_changed_by_elements_after_somebody_has_changed_anything() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
-    let (before, after) = (redirecting(&(8080..8082)), redirecting(&(8081..8083)));
-    nftables.replace(&before).unwrap();
+    let (mut in_force, after) = (redirecting(&(8080..8082)), redirecting(&(8081..8083)));
+    nftables.replace(&in_force).unwrap();
+    let changes = in_force.changes_to(&after).unwrap();
     let generation = nftables.generation().unwrap();
     netns.run("nft add table inet other");
     let shown = netns.run("nft list ruleset");
-    let refused = nftables.change(generation, &before, &after).unwrap_err();
+    let refused = nftables.change(generation, &mut in_force, &changes).unwrap_err();
     assert!(refused.to_string().contains("change elements of the table test-table"), "{refused}");
     assert_eq!(netns.run("nft list ruleset"), shown);
     let generation = nftables.generation().unwrap();
-    assert!(nftables.change(generation, &before, &after).unwrap());
+    assert_ne!(in_force, after);
+    nftables.change(generation, &mut in_force, &changes).unwrap();
+    assert_eq!(in_force, after);
 }
 
 #[test]

@@ -104,6 +104,18 @@ pub(crate) fn redirections(entries: &Entries) -> Vec<Redirection> {
     held(entries).flat_map(|entry| redirections_of(entry.record())).collect()
 }
 
+/// Where those lead, at least, that have a port or a pod's address of one of these.
+pub(crate) fn redirections_beside(entries: &Entries, these: &[Redirection]) -> Vec<Redirection> {
+    let is_beside = |record: &Record| {
+        let has_port = |port| record.port_mappings.iter().any(|own| own.host_port == port);
+        let has_address = |ip| record.leases.iter().any(|lease| lease.address.ip() == ip);
+        let mut these = these.iter();
+        these.any(|one| has_port(one.mapping.host_port) || has_address(one.target.ip()))
+    };
+    let beside = held(entries).map(Entry::record).filter(|record| is_beside(record));
+    beside.flat_map(|record| redirections_of(record)).collect()
+}
+
 /// One that is being given back has its ports no more, wherever its VF is.
 fn held(entries: &Entries) -> impl Iterator<Item = &Entry> {
     entries.iter().filter(|entry| entry.is_held())

@@ -32,7 +32,7 @@ pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
 pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, Heard};
-pub(crate) use mapped_ports::{redirections, redirections_of};
+pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::PooledNetworks;
 pub(crate) use reserve::tighter;
 

@@ -2,8 +2,9 @@
 //! and the other the DPU's own. So the bridge treats the gateway as it treats a pod, be it that it keeps
 //! VLANs apart or not, and the uplinks follow.
 //!
-//! A pair is known by the aliases of its ends, which name the network; one without, of which the making
-//! broke off, by the names of both ends: the kernel takes no alias as it makes a link.
+//! A pair is known by the aliases of its ends, which name the network, and by one of them if somebody has changed the
+//! other; one without, of which the making broke off, by the names of both ends: the kernel takes no alias as it makes
+//! a link. An end that somebody took away, into another namespace perhaps, goes with the one that is left.
 
 use std::collections::BTreeMap;
 
@@ -37,11 +38,21 @@ pub(super) fn remove_all(rtnl: &mut Rtnl, links: &[Link]) -> Result<GatewayLinks
     remove_others(rtnl, links, &[]).map(|_| GatewayLinks::new())
 }
 
-/// Deletes the pairs of networks that are not among `ports`, and returns how many there were.
+/// Deletes the pairs of networks that are not among `ports`, and what is left of pairs, and returns how many ends
+/// there were.
 fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Result<usize, Refused> {
     let is_wanted = |link: &Link| ports.iter().any(|port| own_name(&port.network) == link.name);
-    let surplus: Vec<_> =
-        links.iter().filter(|link| is_own_end(link, links) && !is_wanted(link)).collect();
+    let is_in_use = |end: &Link| {
+        let wanted = ports.iter().find(|port| is_port_of(&port.network, end));
+        wanted.is_some_and(|port| {
+            let name = own_name(&port.network);
+            links.iter().any(|own| own.name == name && are_pair(own, end))
+        })
+    };
+    let is_surplus = |link: &&Link| {
+        is_own_end(link, links) && !is_wanted(link) || is_port_end(link) && !is_in_use(link)
+    };
+    let surplus: Vec<_> = links.iter().filter(is_surplus).collect();
     for link in &surplus {
         let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
         deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
@@ -111,9 +122,13 @@ impl GatewayPairs<'_> {
     fn ends(&self, port: &GatewayPort) -> Result<Option<(&Link, &Link)>, Refused> {
         let name = own_name(&port.network);
         let Some(own) = self.links.iter().find(|link| link.name == name) else { return Ok(None) };
-        let other = self.links.iter().find(|link| Some(link.index) == own.peer);
-        let is_networks = own.alias.as_ref().is_none_or(|alias| *alias == own_alias(&port.network));
-        match other.filter(|_| is_networks && is_own_end(own, self.links)) {
+        let other = self.links.iter().find(|link| are_pair(own, link));
+        let is_networks = |other: &&Link| {
+            own.alias.as_ref() == Some(&own_alias(&port.network))
+                || is_port_of(&port.network, other)
+                || own.alias.is_none() && is_begun(own, self.links)
+        };
+        match other.filter(is_networks) {
             Some(other) => Ok(Some((own, other))),
             None => Err(Refused::because(format!(
                 "network {} needs the name {name} for its gateway's link, which another link has: \
@@ -189,9 +204,26 @@ fn is_own_end(link: &Link, links: &[Link]) -> bool {
     is_ours && link.kind.as_deref() == Some("veth")
 }
 
+/// Whether it is the bridge's end of any pair.
+fn is_port_end(link: &Link) -> bool {
+    let is_ours = link.alias.as_ref().is_some_and(|alias| alias.starts_with(PORT_ALIAS));
+    is_ours && link.kind.as_deref() == Some("veth")
+}
+
+/// Whether it is the bridge's end of that network's.
+fn is_port_of(network: &str, link: &Link) -> bool {
+    is_port_end(link) && link.alias.as_ref() == Some(&port_alias(network))
+}
+
+/// Whether these are both ends of a veth pair, and both here.
+fn are_pair(one: &Link, other: &Link) -> bool {
+    let is_peer = |of: &Link, other: &Link| of.peer == Some(other.index) && of.peer_netns.is_none();
+    one.kind.as_deref() == Some("veth") && is_peer(one, other) && is_peer(other, one)
+}
+
 /// Whether it is of a pair of which the making broke off before the aliases.
 fn is_begun(link: &Link, links: &[Link]) -> bool {
-    let other = links.iter().find(|other| Some(other.index) == link.peer);
+    let other = links.iter().find(|other| are_pair(link, other));
     let rests = link
         .name
         .strip_prefix(OWN_PREFIX)

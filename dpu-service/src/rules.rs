@@ -1,4 +1,4 @@
-//! Watches nftables: whoever flushes it takes our table with it.
+//! Watches nftables: whoever flushes it takes the gateways' table with it.
 
 use std::{sync::Arc, time::Duration};
 

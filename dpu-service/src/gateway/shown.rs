@@ -1,0 +1,42 @@
+//! How the gateways are found, for operators.
+
+use std::collections::BTreeMap;
+
+use netlink::Probe;
+
+use super::{GatewayView, Mended, links::Settled, others::Asked};
+
+/// How the latest pass found all.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) gateways: BTreeMap<String, GatewayView>,
+    /// What concerns all of them.
+    pub(super) problems: Vec<String>,
+    /// The rules could not be set, so that there is no gateway.
+    pub(super) is_closed: bool,
+    /// The addresses that they answer, each with its network.
+    pub(super) answered: Vec<(String, Probe)>,
+    pub(super) asked: Asked,
+}
+
+impl Shown {
+    pub(super) fn due(&mut self, is_about_all: bool) -> Vec<Probe> {
+        self.asked.due(&self.answered, is_about_all)
+    }
+
+    /// Returns what was put right.
+    pub(super) fn take_over(&mut self, settled: Settled) -> Mended {
+        self.problems.extend(settled.problems);
+        for (network, problem) in settled.problems_of {
+            self.gateways.entry(network).or_default().problems.push(problem);
+        }
+        settled.mended
+    }
+
+    pub(super) fn all_problems(&self) -> Vec<String> {
+        let of_gateways = self.gateways.values().flat_map(|gateway| &gateway.problems).cloned();
+        let others = self.answered.iter();
+        let others = others.filter_map(|(network, probe)| self.asked.problem_of(network, probe));
+        self.problems.iter().cloned().chain(of_gateways).chain(others).collect()
+    }
+}
