@@ -110,7 +110,7 @@ impl Cluster {
         self.kubectl(&[&["delete", "pod", "--wait=false"], pods].concat());
     }
 
-    /// Waits until this many pods are ready, and no fewer, and returns them.
+    /// Waits until this many pods are ready, neither fewer nor more, and returns them.
     ///
     /// # Panics
     /// When they do not become so.
@@ -209,12 +209,12 @@ impl Cluster {
     }
 }
 
-/// Whether a pod, as the API server has it, is ready and not about to go.
+/// Whether a pod or a node, as the API server has it, is ready and not about to go.
 #[must_use]
-pub fn is_ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+pub fn is_ready(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
     let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
-    pod["metadata"]["deletionTimestamp"].is_null()
+    object["metadata"]["deletionTimestamp"].is_null()
         && ready.any(|condition| condition["status"] == "True")
 }
 

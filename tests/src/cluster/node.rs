@@ -67,6 +67,17 @@ impl Cluster {
         self.operator().wait_for_host(NODE, LIMIT);
     }
 
+    /// Waits until the scheduler gives the node pods: it is ready, and no taint of a time when it was not is left.
+    ///
+    /// # Panics
+    /// When it gives none.
+    pub fn wait_until_it_takes_pods(&self) {
+        wait_for("a node that takes pods", LIMIT, || {
+            let node = self.get(&format!("node/{NODE}"));
+            (is_ready(&node) && node["spec"]["taints"].is_null()).then_some(())
+        });
+    }
+
     /// Ends the DPU's service until it is restarted.
     ///
     /// # Panics

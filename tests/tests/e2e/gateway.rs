@@ -170,8 +170,31 @@ fn what_strangers_do_to_rules_links_and_addresses_is_put_right_and_their_own_sta
     put_right("a link that was switched off");
     dpu.ip(&["link", "set", "gp-nated", "nomaster"]);
     put_right("a port that was taken out of the bridge");
+    let elsewhere = Netns::new("elsewhere");
+    dpu.ip(&["link", "set", "gw-nated", "netns", elsewhere.name()]);
+    put_right("a link that was taken into another namespace");
+    let taken = elsewhere.json("ip", &["link", "show"]);
+    assert!(taken.iter().all(|link| link["ifname"] != "gw-nated"), "{taken:?}");
     assert_eq!(nft(dpu, &["list", "table", "inet", "kept"]), kept);
     assert_eq!(tables(dpu), ["kept", "dpu-offload"]);
+}
+
+/// The kernel makes it with the address, and not again: no report of a link tells that it is gone.
+#[test]
+fn a_route_to_pods_that_a_stranger_deletes_is_put_back() {
+    let (mut lab, _outside) = lab();
+    let (blue, _) = pod(&lab, "blue");
+    let (nated, _) = pod(&lab, "nated");
+    let dpu = &lab.card.dpu;
+    dpu.ip(&["route", "delete", "10.1.0.0/16", "dev", "gw-blue"]);
+    dpu.ip(&["-6", "route", "delete", "fd00:10:1::/64", "dev", "gw-blue"]);
+    dpu.ip(&["route", "delete", "10.3.0.0/24", "dev", "gw-nated"]);
+    // A host that comes has the DPU look at everything, as it does each minute.
+    lab.agent.stop();
+    lab.start_agent();
+    assert_reaches(&blue, &OUTSIDE);
+    assert_reaches(&nated, &OUTSIDE);
+    lab.assert_invariants();
 }
 
 #[test]
@@ -327,8 +350,42 @@ fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
     let (nated, _) = pod(&lab, "nated");
     assert_programs_out_of_reach(&nated, "10.3.0.1");
     let dpu = &lab.card.dpu;
-    // Somebody takes the link over: it is ours no more, and stays where it is.
+    let alias_of = |link: &str| {
+        let shown = dpu.json("ip", &["link", "show", link]).remove(0);
+        shown["ifalias"].as_str().unwrap_or_default().to_owned()
+    };
+    let ours = alias_of("gw-nated");
     dpu.ip(&["link", "set", "gw-nated", "alias", "mine"]);
+    wait_for("the alias", LIMIT, || (alias_of("gw-nated") == ours).then_some(()));
+}
+
+#[test]
+fn a_gateway_that_ends_while_a_stranger_has_changed_it_is_no_way_into_the_dpu() {
+    let (lab, _outside) = lab();
+    let red = |mode: &str| {
+        let subnets = "subnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
+        apply(&lab, &format!("name: red\ngateway_mode: {mode}\n{subnets}"))
+    };
+    let _ = red("dpu");
+    let pod = Netns::new("pod");
+    let _ = lab.add("red", &pod, "eth0").result();
+    assert_reaches(&pod, &["10.8.0.1"]);
+    lab.card.dpu.ip(&["link", "set", "gw-red", "alias", "mine"]);
+    let _ = red("router");
+    let is_gone = || gateway_links(&lab).iter().all(|link| !link.ends_with("-red"));
+    wait_for("the end of the link", LIMIT, || is_gone().then_some(()));
+    assert_programs_out_of_reach(&pod, "10.8.0.1");
+}
+
+#[test]
+fn a_gateways_link_that_a_stranger_took_over_is_no_way_into_the_dpu() {
+    let (lab, _outside) = lab();
+    let (nated, _) = pod(&lab, "nated");
+    let dpu = &lab.card.dpu;
+    // With both its ends: it is ours no more, and stays where it is.
+    for end in ["gw-nated", "gp-nated"] {
+        dpu.ip(&["link", "set", end, "alias", "mine"]);
+    }
     wait_for("the problem", LIMIT, || (!problems(&lab).is_empty()).then_some(()));
     assert_programs_out_of_reach(&nated, "10.3.0.1");
 }

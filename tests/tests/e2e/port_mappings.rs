@@ -1,11 +1,14 @@
 //! Ports of the DPU that lead to pods: from outside, from other pods and from the pod itself.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{self, ScopedJoinHandle},
     time::Duration,
 };
 
-use e2e::{Answer, Call, Lab, Netns, Settings, Timeouts, wait_for};
+use e2e::{Answer, Call, Lab, Netns, Settings, Timeouts, scenarios::pods::addresses, wait_for};
 use serde_json::{Value, json};
 
 use crate::gateway::{DPU_OUTSIDE, OUTSIDE, lab, lab_of, nft, pod, settings};
@@ -189,6 +192,65 @@ fn mapped_ports_outlive_the_service_and_strangers() {
     let other = Netns::new("other");
     let taken = call(&lab, "ADD", "blue", &other, &json!([mapping(8080, "tcp")]));
     taken.fails(135, &[server.name()]);
+}
+
+/// Where all mapped ports lead by the kernel's rules: port and address.
+fn led(lab: &Lab) -> BTreeSet<(u64, String)> {
+    let of = |map| {
+        let listed = nft(&lab.card.dpu, &["-j", "list", "map", "inet", "dpu-offload", map]);
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        listed["nftables"][1]["map"]["elem"].as_array().cloned().unwrap_or_default()
+    };
+    let part = |of: &Value, place: usize| of["concat"][place].clone();
+    let one = |element: Value| {
+        let (port, target) = (part(&element[0], 1), part(&element[1], 0));
+        (port.as_u64().unwrap(), target.as_str().unwrap().to_owned())
+    };
+    ["ports-v4", "ports-v6"].into_iter().flat_map(of).map(one).collect()
+}
+
+/// Pods with this port, one after the other. The last of them stays, and has these addresses.
+fn come_and_go(lab: &Lab, port: u16) -> (Netns, Vec<String>) {
+    let mapped = json!([mapping(port, "tcp")]);
+    for _ in 0..3 {
+        let pod = mapped_pod(lab, "blue", &mapped);
+        call(lab, "DEL", "blue", &pod, &mapped).nothing();
+    }
+    let last = Netns::new("last");
+    let result = call(lab, "ADD", "blue", &last, &mapped).result();
+    (last, addresses(&result))
+}
+
+fn change_rules(lab: &Lab) {
+    nft(&lab.card.dpu, &["add", "table", "inet", "other"]);
+    nft(&lab.card.dpu, &["flush", "map", "inet", "dpu-offload", "ports-v6"]);
+    nft(&lab.card.dpu, &["delete", "table", "inet", "other"]);
+}
+
+#[test]
+fn mapped_ports_that_come_and_go_at_once_lead_where_they_should_while_strangers_change_rules() {
+    let (lab, _outside) = lab_of(&Settings { vfs: 12, pool: 12, ..settings() });
+    let (lab, is_over) = (&lab, AtomicBool::new(false));
+    let come_and_go = |port| move || (port, come_and_go(lab, port));
+    let pods = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                change_rules(lab);
+            }
+        });
+        let callers: Vec<_> = (9000..9008).map(|port| scope.spawn(come_and_go(port))).collect();
+        let pods: Vec<_> = callers.into_iter().map(ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::Relaxed);
+        pods
+    });
+    let pods: Vec<_> = pods.into_iter().map(Result::unwrap).collect();
+    let of = |(port, (_, addresses)): &(u16, (Netns, Vec<String>))| {
+        addresses.iter().map(|address| (u64::from(*port), address.clone())).collect::<Vec<_>>()
+    };
+    let wanted: BTreeSet<_> = pods.iter().flat_map(of).collect();
+    assert_eq!(wanted.len(), 16);
+    wait_for("the rules as wanted", LIMIT, || (led(lab) == wanted).then_some(()));
+    lab.assert_invariants();
 }
 
 /// Asks from the same socket until the server is asked.

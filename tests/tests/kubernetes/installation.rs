@@ -219,6 +219,7 @@ fn a_node_is_installed_upgraded_under_pods_and_left_without_anything_by_the_line
     let told = node.install(&version);
     assert_eq!(told.matches(": written\n").count(), 2, "{told}");
     cluster.wait_for_session();
+    cluster.wait_until_it_takes_pods();
 
     cluster.apply(&[deployment("roll-stays", 6, json!({})), deployment("roll-goes", 4, json!({}))]);
     let running = cluster.wait_for_ready(10);
