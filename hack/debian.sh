@@ -1,4 +1,4 @@
-# Debian's packages for emulated machines. Sourced after lib.sh, never run.
+# Where Debian's packages are had from, and the caches of what is made of them. Sourced after lib.sh, never run.
 # shellcheck shell=bash
 
 codename() { (. /etc/os-release && say "${VERSION_CODENAME:-}"); }
