@@ -43,6 +43,13 @@ impl Reading {
         Self { in_place: true, detail: detail.into() }
     }
 
+    /// Both of them, as wanted if both are.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let detail = format!("{}; {}", self.detail, other.detail);
+        Self { in_place: self.in_place && other.in_place, detail }
+    }
+
     /// Not as wanted.
     pub fn missing(detail: impl Into<String>) -> Self {
         Self { in_place: false, detail: detail.into() }

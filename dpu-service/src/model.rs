@@ -1,6 +1,7 @@
 //! The service's own words: what its rooms hand to each other. The journal stores these as JSON;
 //! `api::convert` turns them into the protocol's messages.
 
+pub(crate) mod anti_spoofing;
 mod former_owner;
 mod port_mapping;
 mod request;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
 
+pub use anti_spoofing::{AntiSpoofing, Source};
 pub(crate) use former_owner::FormerOwner;
 pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
@@ -200,9 +202,16 @@ pub struct Network {
     /// Limits for each attachment.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// Whether pods may send from other MAC addresses than their own.
-    #[serde(default)]
-    pub allow_mac_spoofing: bool,
+    /// What of pods' frames is checked, if it says so: see [`Self::anti_spoofing`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anti_spoofing: Option<AntiSpoofing>,
+    /// The same in the words of before: whether nothing is checked, or MAC addresses are. Journals have it, and
+    /// it is what attachments of before have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_mac_spoofing: Option<bool>,
+    /// Whom pods may send for besides themselves.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub allowed_sources: BTreeSet<Source>,
     /// Whether it serves requests that name no network.
     #[serde(default)]
     pub default: bool,
@@ -249,6 +258,16 @@ impl GatewayMode {
 }
 
 impl Network {
+    /// What of its pods' frames is checked.
+    #[must_use]
+    pub fn anti_spoofing(&self) -> AntiSpoofing {
+        let before = self.allow_mac_spoofing.map(|allows| match allows {
+            true => AntiSpoofing::Off,
+            false => AntiSpoofing::Mac,
+        });
+        self.anti_spoofing.or(before).unwrap_or_default()
+    }
+
     /// What may be leased of a subnet of it.
     #[must_use]
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
@@ -335,7 +354,7 @@ pub struct Record {
 pub struct PortSettings {
     /// The VF behind the representor.
     pub vf: FunctionId,
-    /// The one MAC address the pod sends from.
+    /// The pod's MAC address.
     pub mac: MacAddress,
     /// The pod's addresses, of both families.
     pub addresses: Vec<IpAddr>,
@@ -347,8 +366,10 @@ pub struct PortSettings {
     pub trunk: BTreeSet<u16>,
     /// Rate limits.
     pub bandwidth: Bandwidth,
-    /// Whether frames from other MAC addresses than `mac` are dropped.
-    pub anti_spoofing: bool,
+    /// What of the pod's frames is checked.
+    pub anti_spoofing: AntiSpoofing,
+    /// Whom the pod may send for besides itself.
+    pub allowed_sources: BTreeSet<Source>,
 }
 
 impl PortSettings {
@@ -358,7 +379,7 @@ impl PortSettings {
         self.vlan.is_some()
             || !self.trunk.is_empty()
             || !self.bandwidth.is_unlimited()
-            || self.anti_spoofing
+            || self.anti_spoofing != AntiSpoofing::Off
     }
 }
 
@@ -374,7 +395,8 @@ impl Record {
             vlan: self.network.vlan,
             trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
-            anti_spoofing: !self.network.allow_mac_spoofing,
+            anti_spoofing: self.network.anti_spoofing(),
+            allowed_sources: self.network.allowed_sources.clone(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{io, thread};
 
-use netlink::{FrameFilter, Limit, Link, Request, Rtnl, VethEnd};
+use netlink::{Guard, Limit, Link, Request, Rtnl, VethEnd};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::driver::{Ability, Refused};
@@ -10,8 +10,8 @@ use crate::driver::{Ability, Refused};
 /// What this kernel can do with any link. What only one driver needs, that driver probes.
 #[derive(Clone, Debug)]
 pub struct KernelAbilities {
-    /// Filters of the frames that come in at a link.
-    pub(crate) frame_filter: Ability,
+    /// Filters of what comes in at a link.
+    pub(crate) guard: Ability,
     /// Limits of what a link sends.
     pub(crate) token_bucket: Ability,
 }
@@ -24,7 +24,7 @@ impl KernelAbilities {
     pub fn probe() -> Result<Self, Refused> {
         in_hidden_netns(|rtnl, port| {
             Ok(Self {
-                frame_filter: probe_frame_filter(rtnl, port),
+                guard: probe_guard(rtnl, port),
                 token_bucket: probe_token_bucket(rtnl, port),
             })
         })
@@ -65,14 +65,12 @@ pub(crate) fn find(rtnl: &mut Rtnl, name: &str) -> Result<Link, netlink::Error> 
     Ok(rtnl.link_by_name(name)?.unwrap_or_default())
 }
 
-fn probe_frame_filter(rtnl: &mut Rtnl, port: u32) -> Ability {
-    rtnl.traffic_control().set_frame_filter(port, FrameFilter { takes_tagged: false }).map_err(
-        |error| {
-            format!(
-                "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
-            )
-        },
-    )
+fn probe_guard(rtnl: &mut Rtnl, port: u32) -> Ability {
+    rtnl.traffic_control().set_guard(port, &Guard::default()).map_err(|error| {
+        format!(
+            "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
+        )
+    })
 }
 
 fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {

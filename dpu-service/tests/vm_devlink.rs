@@ -20,7 +20,7 @@ use dpu_service::{
         devlink::{DevlinkEswitch, DevlinkSettings},
     },
     fabric::bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
-    model::{Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
 };
@@ -124,7 +124,8 @@ fn settings() -> PortSettings {
             egress_rate: 10_000_000,
             ..Bandwidth::default()
         },
-        anti_spoofing: true,
+        anti_spoofing: AntiSpoofing::Full,
+        allowed_sources: [].into(),
     }
 }
 

@@ -144,7 +144,7 @@ fn a_pod_is_confined_to_its_mac_in_each_of_its_vlans() {
     let port = dpu.representor(&router);
     let mac = router.settings.mac;
     assert_eq!(dpu.stations("pf0vf0"), [mac.to_string(), mac.to_string()]);
-    assert!(dpu.fabric.anti_spoofing(&port, &router.settings).unwrap().in_place);
+    assert!(dpu.fabric.guard(&port, &router.settings).unwrap().in_place);
 
     router.netns.run("ip link add link eth0 name eth0.200 type vlan id 200");
     router.netns.run("ip link set eth0.200 up");
@@ -156,7 +156,7 @@ fn a_pod_is_confined_to_its_mac_in_each_of_its_vlans() {
     assert!(!router.pings("10.9.0.2"), "a spoofed MAC address got through");
 
     dpu.netns.run(&format!("bridge fdb del {mac} dev pf0vf0 vlan 200 master static"));
-    assert!(!dpu.fabric.anti_spoofing(&port, &router.settings).unwrap().in_place);
+    assert!(!dpu.fabric.guard(&port, &router.settings).unwrap().in_place);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_port_moves_to_other_vlans() {
         let port = dpu.representor(&pod);
         let membership = Some(Membership::of(&pod.settings));
         assert_eq!(dpu.fabric.member(&port).unwrap(), membership);
-        assert!(dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+        assert!(dpu.fabric.guard(&port, &pod.settings).unwrap().in_place);
     }
     let members = dpu.fabric.members().unwrap();
     assert_eq!(members[&dpu.representor(&pod).index], Membership::of(&pod.settings));

@@ -167,7 +167,8 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
-    text.field("Spoofing", if network.allow_mac_spoofing { "allowed" } else { "refused" });
+    text.field("Anti-spoofing", anti_spoofing(&network));
+    text.field("Allowed sources", &network.allowed_sources.join(", "));
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
@@ -176,6 +177,12 @@ fn network_text(status: &NetworkStatus) -> String {
     resolver(&mut text, &network);
     text.block("Subnets", &subnet_table(&network.subnets, &status.subnets));
     text.finish()
+}
+
+/// What of pods' frames is checked; a service of before says it in its own words.
+fn anti_spoofing(network: &Network) -> &str {
+    let of_before = if network.allow_mac_spoofing { "off" } else { "mac" };
+    or(&network.anti_spoofing, of_before)
 }
 
 /// Who is the gateway, and where it leads; of the DPU, too, how it stands.

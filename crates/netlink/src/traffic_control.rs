@@ -3,14 +3,16 @@
 //! What is done here takes several requests, or a look at what is there first. Nothing is locked:
 //! whoever changes a link's queues keeps others from it.
 
-pub(crate) mod frame_filter;
+pub(crate) mod bpf_filter;
+mod guard;
 mod hook;
 pub(crate) mod limit;
+mod program;
 mod redirect;
 
 use netlink_packet_route::RouteNetlinkMessage;
 
-pub use frame_filter::FrameFilter;
+pub use guard::{Guard, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
 pub use redirect::Redirect;
@@ -82,38 +84,44 @@ impl TrafficControl<'_> {
         self.rtnl.change(redirect::add(redirect))
     }
 
-    /// Filters the frames that come in at a link, in place of any such filter there is.
+    /// Drops what may not come in at a link, in place of what was dropped so before.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn set_frame_filter(&mut self, index: u32, filter: FrameFilter) -> Result<(), Error> {
-        self.rtnl.batch(&[hook::add(index), frame_filter::set(index, filter)])
+    pub fn set_guard(&mut self, index: u32, guard: &Guard) -> Result<(), Error> {
+        self.rtnl.batch(&[hook::add(index), bpf_filter::set(index, &guard.program())])
     }
 
-    /// The filter of the frames that come in at a link. `None`: none that is known.
+    /// Whether exactly that is dropped at a link which may not come in. `None`: nothing is.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn frame_filter(&mut self, index: u32) -> Result<Option<FrameFilter>, Error> {
-        let filter = |object| match object {
-            RouteNetlinkMessage::NewTrafficFilter(message) => frame_filter::described_by(&message),
-            _ => None,
-        };
-        let message = frame_filter::list_message(index);
-        let listed = self.rtnl.list("list the filters of a link", &message, filter)?;
-        Ok(listed.into_iter().next())
+    pub fn is_guarded(&mut self, index: u32, guard: &Guard) -> Result<Option<bool>, Error> {
+        let in_place = self.filter_in_place(index)?;
+        Ok(in_place.map(|program| program == guard.program().bytes()))
     }
 
-    /// Takes in what frames may come at a link. There may be no filter to take away, or somebody
-    /// else's, which stays. So do the hooks: others may use them.
+    /// Lets anything come in at a link. There may be no guard to take away, or somebody else's filter, which
+    /// stays. So do the hooks: others may use them.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn clear_frame_filter(&mut self, index: u32) -> Result<(), Error> {
-        match self.frame_filter(index)? {
-            Some(_) => self.rtnl.change(frame_filter::delete(index)),
+    pub fn clear_guard(&mut self, index: u32) -> Result<(), Error> {
+        match self.filter_in_place(index)? {
+            Some(_) => unless_absent(self.rtnl.change(bpf_filter::delete(index))),
             None => Ok(()),
         }
+    }
+
+    /// The program of our filter.
+    fn filter_in_place(&mut self, index: u32) -> Result<Option<Vec<u8>>, Error> {
+        let filter = |object| match object {
+            RouteNetlinkMessage::NewTrafficFilter(message) => bpf_filter::program_of(&message),
+            _ => None,
+        };
+        let message = bpf_filter::list_message(index);
+        let listed = self.rtnl.list("list the filters of a link", &message, filter)?;
+        Ok(listed.into_iter().next())
     }
 }
 

@@ -11,7 +11,10 @@ use ipnetwork::IpNetwork;
 
 use super::bandwidth::{LimitsOf, check_bandwidth};
 use crate::{
-    model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route, Subnet},
+    model::{
+        AddressRange, AntiSpoofing, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route,
+        Source, Subnet, anti_spoofing::addresses,
+    },
     twice::twice,
 };
 
@@ -30,6 +33,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
     problems.extend(network.rules.iter().flat_map(check_rule));
     problems.extend(check_way_out(network));
+    problems.extend(check_anti_spoofing(network));
     problems.extend(check_namespaces(network));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
@@ -100,6 +104,7 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         ("rules", network.rules.len()),
         ("networks that it reaches", network.reaches.len()),
         ("namespaces", network.namespaces.len()),
+        ("allowed_sources", network.allowed_sources.len()),
         ("dns.nameservers", network.dns.nameservers.len()),
         ("dns.search", network.dns.search.len()),
         ("dns.options", network.dns.options.len()),
@@ -184,6 +189,41 @@ fn check_way_out(network: &Network) -> Vec<String> {
             .push("reaches holds the network itself, whose pods reach each other anyway".into());
     }
     problems
+}
+
+fn check_anti_spoofing(network: &Network) -> Vec<String> {
+    let mut problems: Vec<_> =
+        network.allowed_sources.iter().filter_map(|source| check_source(*source)).collect();
+    if network.anti_spoofing.is_some() && network.allow_mac_spoofing.is_some() {
+        problems
+            .push("allow_mac_spoofing is the older spelling of anti_spoofing: leave it out".into());
+    }
+    let level = network.anti_spoofing();
+    let is_idle = match level {
+        AntiSpoofing::Full => false,
+        AntiSpoofing::Mac => addresses(&network.allowed_sources).next().is_some(),
+        AntiSpoofing::Off => !network.allowed_sources.is_empty(),
+    };
+    if is_idle {
+        problems.push(format!(
+            "allowed_sources holds what anti_spoofing = {:?} does not look at: leave that out",
+            level.name()
+        ));
+    }
+    problems
+}
+
+fn check_source(source: Source) -> Option<String> {
+    let why = match source {
+        Source::Mac(mac) if mac.is_unicast() => return None,
+        Source::Mac(_) => "which is no single station's MAC address".to_owned(),
+        Source::Addresses(prefix) => match check_prefix(prefix) {
+            Some(problem) => return Some(format!("allowed_sources: {problem}")),
+            None if prefix.network().is_multicast() => "which nobody sends from".to_owned(),
+            None => return None,
+        },
+    };
+    Some(format!("allowed_sources holds {source}, {why}"))
 }
 
 fn check_namespaces(network: &Network) -> impl Iterator<Item = String> {
@@ -355,6 +395,32 @@ mod tests {
         let problems = check_network(&network(text));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(expected), "{problems:?} does not tell {expected:?}");
+    }
+
+    #[test]
+    fn what_is_checked_of_pods_frames_is_said_once_and_in_the_older_spelling_too() {
+        let level = |text: &str| network(&format!("name = \"a\"\n{text}")).anti_spoofing();
+        assert_eq!(level(""), AntiSpoofing::Full);
+        assert_eq!(level("anti_spoofing = \"mac\""), AntiSpoofing::Mac);
+        assert_eq!(level("allow_mac_spoofing = true"), AntiSpoofing::Off);
+        assert_eq!(level("allow_mac_spoofing = false"), AntiSpoofing::Mac);
+        let both = "name = \"a\"\nanti_spoofing = \"full\"\nallow_mac_spoofing = true";
+        assert_problem(both, "allow_mac_spoofing is the older spelling of anti_spoofing");
+    }
+
+    #[test]
+    fn allowed_sources_are_such_as_can_send_and_are_looked_at() {
+        let sources = |level: &str, sources: &[&str]| {
+            format!("name = \"a\"\nanti_spoofing = {level:?}\nallowed_sources = {sources:?}")
+        };
+        let all = ["00:00:5e:00:01:07", "10.0.0.7", "fd00::/64"];
+        assert_eq!(check_network(&network(&sources("full", &all))), [""; 0]);
+        assert_eq!(check_network(&network(&sources("mac", &all[..1]))), [""; 0]);
+        assert_problem(&sources("mac", &all), "anti_spoofing = \"mac\" does not look at");
+        assert_problem(&sources("off", &all[..1]), "anti_spoofing = \"off\" does not look at");
+        assert_problem(&sources("full", &["ff:ff:ff:ff:ff:ff"]), "which is no single station's");
+        assert_problem(&sources("full", &["10.0.0.1/8"]), "write 10.0.0.0/8");
+        assert_problem(&sources("full", &["224.0.0.0/4"]), "which nobody sends from");
     }
 
     #[test]

@@ -11,8 +11,8 @@
 //! held while the other is taken; nor is anything while what is known of MAC addresses is.
 
 mod abilities;
-mod filter;
 mod gateways;
+mod guard;
 mod link;
 mod settings;
 mod sockets;
@@ -41,16 +41,12 @@ use crate::{
         Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
     },
     eswitch::{Representor, gone_is_done},
-    model::PortSettings,
+    model::{AntiSpoofing, PortSettings},
     probe::KernelAbilities,
 };
 
 /// The kernel's `BR_MAX_PORTS` without the port number 0, which it does not give.
 const MOST_PORTS: u32 = 1023;
-
-/// What was probed of confined ports, and what not.
-const OF_THE_KERNEL: &str = "MAC addresses only; tried on a veth pair of this kernel, while a card \
-                             that offloads the bridge may refuse it";
 
 /// The driver.
 #[derive(Debug)]
@@ -61,7 +57,7 @@ pub struct BridgeFabric {
     own_macs: Mutex<Vec<MacAddress>>,
     sockets: Sockets,
     abilities: BridgeAbilities,
-    frame_filter: Ability,
+    guard: Ability,
 }
 
 impl BridgeFabric {
@@ -85,7 +81,7 @@ impl BridgeFabric {
             own_macs: Mutex::default(),
             sockets,
             abilities: abilities.of(found.as_ref()),
-            frame_filter: of_kernel.frame_filter.clone(),
+            guard: of_kernel.guard.clone(),
         })
     }
 
@@ -187,6 +183,36 @@ impl BridgeFabric {
         }
     }
 
+    fn set_stations(
+        &self,
+        rtnl: &mut Rtnl,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<(), Refused> {
+        let refused = |error| Refused::new(format!("set who is behind {}", port.name), error);
+        let set = match guard::only_station(settings) {
+            Some(mac) => stations::settle(rtnl, port, mac, &self.station_vlans(settings)),
+            None => stations::release(rtnl, port.index),
+        };
+        set.map_err(refused)
+    }
+
+    /// Whether those stations are behind the port that are to be.
+    fn stations(
+        &self,
+        rtnl: &mut Rtnl,
+        port: &Representor,
+        settings: &PortSettings,
+    ) -> Result<Reading, Refused> {
+        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+        let Some(link) = self.member_link(rtnl, port)? else {
+            return Ok(Reading::missing("the port is not in the bridge"));
+        };
+        let vlans = self.vlans_of(rtnl, &link).map_err(refused)?;
+        let station = guard::only_station(settings);
+        stations::find(rtnl, port.index, link.bridge_port, &vlans, station).map_err(refused)
+    }
+
     /// The port as a member of this bridge. `None`: it is not, or not any more.
     fn member_link(&self, rtnl: &mut Rtnl, port: &Representor) -> Result<Option<Link>, Refused> {
         let Ok(bridge) = self.bridge.index(rtnl) else { return Ok(None) };
@@ -204,8 +230,7 @@ impl Fabric for BridgeFabric {
     fn capabilities(&self) -> Vec<Capability> {
         vec![
             capability("vlan-filtering", &self.abilities.vlan_filtering),
-            limited_capability("frame-filter", &self.frame_filter, filter::WHAT),
-            limited_capability("anti-spoofing", &self.abilities.locked_ports, OF_THE_KERNEL),
+            limited_capability("guard", &self.guard, guard::WHERE),
         ]
     }
 
@@ -224,18 +249,13 @@ impl Fabric for BridgeFabric {
                 Ok(()) => {}
             }
         }
-        let protections =
-            [("anti-spoofing", &self.abilities.locked_ports), ("frame-filter", &self.frame_filter)];
-        for (name, ability) in protections {
-            match ability {
-                Err(why) if settings.anti_spoofing => {
-                    let why = format!("{why}; the network can allow_mac_spoofing");
-                    return refuse(name.into(), &why);
-                }
-                _ => {}
+        match &self.guard {
+            Err(why) if settings.anti_spoofing != AntiSpoofing::Off => {
+                let why = format!("{why}; the network can have anti_spoofing = \"off\"");
+                refuse(format!("anti_spoofing = {:?}", settings.anti_spoofing.name()), &why)
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn concerns(&self, event: &LinkEvent) -> bool {
@@ -363,61 +383,28 @@ impl Fabric for BridgeFabric {
         Ok(link.is_some_and(|link| link.is_forwarding))
     }
 
-    fn set_frame_filter(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
-        match self.frame_filter {
-            Ok(()) => self.sockets.with(|rtnl| filter::set(rtnl, port, settings)),
-            // Only pods whose network trusts them come so far.
-            Err(_) => Ok(()),
-        }
-    }
-
-    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused> {
-        self.sockets.with(|rtnl| filter::clear(rtnl, port))
-    }
-
-    fn frame_filter(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<Reading, Refused> {
-        match &self.frame_filter {
-            Ok(()) => self.sockets.with(|rtnl| filter::find(rtnl, port, settings)),
-            Err(why) => Ok(Reading::in_place(why.clone())),
-        }
-    }
-
-    fn set_anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<(), Refused> {
-        let mac = settings.mac;
-        let refused = |error| Refused::new(format!("confine {} to {mac}", port.name), error);
-        let vlans = self.station_vlans(settings);
-        self.sockets.with(|rtnl| stations::confine(rtnl, port, mac, &vlans).map_err(refused))
-    }
-
-    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
-        let refused = |error| Refused::new(format!("let {} send from any MAC", port.name), error);
-        self.sockets.with(|rtnl| match self.member_link(rtnl, port)? {
-            Some(_) => gone_is_done(stations::release(rtnl, port.index)).map_err(refused),
-            None => Ok(()),
+    fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        self.sockets.with(|rtnl| {
+            self.set_stations(rtnl, port, settings)?;
+            match self.guard {
+                Ok(()) => guard::set(rtnl, port, settings),
+                // Only pods whose network trusts them come so far.
+                Err(_) => Ok(()),
+            }
         })
     }
 
-    fn anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<Reading, Refused> {
-        let mac = settings.anti_spoofing.then_some(settings.mac);
-        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+    fn clear_guard(&self, port: &Representor) -> Result<(), Refused> {
+        self.sockets.with(|rtnl| guard::clear(rtnl, port))
+    }
+
+    fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
         self.sockets.with(|rtnl| {
-            let Some(link) = self.member_link(rtnl, port)? else {
-                return Ok(Reading::missing("the port is not in the bridge"));
-            };
-            let vlans = self.vlans_of(rtnl, &link).map_err(refused)?;
-            stations::find(rtnl, port.index, link.bridge_port, &vlans, mac).map_err(refused)
+            let stations = self.stations(rtnl, port, settings)?;
+            match &self.guard {
+                Ok(()) => Ok(stations.and(guard::find(rtnl, port, settings)?)),
+                Err(why) => Ok(stations.and(Reading::in_place(why.clone()))),
+            }
         })
     }
 }
@@ -428,8 +415,8 @@ mod tests {
 
     fn fabric(uplinks: &[&str]) -> BridgeFabric {
         let unable = || Err("not probed".to_owned());
-        let abilities = BridgeAbilities { vlan_filtering: unable(), locked_ports: unable() };
-        let of_kernel = KernelAbilities { frame_filter: unable(), token_bucket: unable() };
+        let abilities = BridgeAbilities { vlan_filtering: unable() };
+        let of_kernel = KernelAbilities { guard: unable(), token_bucket: unable() };
         let uplinks = uplinks.iter().map(ToString::to_string).collect();
         let settings = BridgeSettings { name: "br-none".into(), uplinks };
         BridgeFabric::open(&settings, abilities, &of_kernel).unwrap()

@@ -127,7 +127,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses.
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
-    /// Takes the representor out, and its anti-spoofing off.
+    /// Takes the representor out, and with it what of its guard hangs on the membership.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -151,47 +151,23 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn forwards(&self, index: u32) -> Result<bool, Refused>;
 
-    /// Drops what no pod has to send: frames to link-local groups, which would have the switch outside
-    /// take this DPU for a switch, and tagged ones unless the port has a trunk.
+    /// Drops what the representor's VF must not send: what its network's `anti_spoofing` says, frames to
+    /// link-local groups, which would have the switch outside take this DPU for a switch, and those with a tag,
+    /// unless it is of a VLAN of the port's trunk. The representor has joined with these settings.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn set_frame_filter(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
+    fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
-    /// Lets the representor's VF send any frames.
+    /// Takes away what [`Self::leave`] leaves of that: what hangs on the membership, goes with it.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused>;
+    fn clear_guard(&self, port: &Representor) -> Result<(), Refused>;
 
-    /// Whether exactly those frames are dropped.
+    /// Whether exactly that is dropped.
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn frame_filter(&self, port: &Representor, settings: &PortSettings)
-    -> Result<Reading, Refused>;
-
-    /// Drops what the representor's VF sends from other MAC addresses than its own. The representor
-    /// has joined with these settings.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    fn set_anti_spoofing(&self, port: &Representor, settings: &PortSettings)
-    -> Result<(), Refused>;
-
-    /// Lets the representor's VF send from any MAC address. The representor may have joined just now.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused>;
-
-    /// Whether exactly that is dropped; where the settings want no anti-spoofing, whether nothing is.
-    ///
-    /// # Errors
-    /// When the kernel can't be asked.
-    fn anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<Reading, Refused>;
+    fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused>;
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     driver::{Capability, Unsupported},
-    model::PortSettings,
+    model::{AntiSpoofing, PortSettings, anti_spoofing::macs},
 };
 
 /// What such cards' drivers are called in the configuration.
@@ -13,8 +13,12 @@ const BY_PFS: &str = "by the hosts' PFs, as their drivers can";
 const BY_CARD: &str = "by the card, as its PF was told";
 const NO_INGRESS_RATE: &str =
     "a PF limits nothing that pods receive; limit egress only, or use a card with an eswitch";
-const NO_FRAME_FILTER: &str =
-    "what pods send to link-local groups, such as BPDUs, is left to the card and its switch";
+const MACS_ALONE: &str = "by the card, as its PF was told: MAC addresses alone; what pods send to link-local \
+                          groups, such as BPDUs, is left to the card and its switch";
+const NO_ADDRESSES: &str = "a PF looks at the MAC addresses that frames are from and at nothing else; let the \
+                            network have anti_spoofing = \"mac\", or use a card with an eswitch";
+const NO_OTHER_MACS: &str = "a PF lets a VF send from its own MAC address or from any; leave it out, let the \
+                             network have anti_spoofing = \"off\", or use a card with an eswitch";
 const NO_TRUNK: &str =
     "a PF puts a VF into one VLAN or into none; leave the trunk out, or use a card with an eswitch";
 
@@ -25,8 +29,7 @@ pub(super) fn capabilities() -> Vec<Capability> {
         ("ingress-rate", false, NO_INGRESS_RATE),
         ("access-vlan", true, BY_CARD),
         ("trunk", false, NO_TRUNK),
-        ("frame-filter", false, NO_FRAME_FILTER),
-        ("anti-spoofing", true, BY_CARD),
+        ("guard", true, MACS_ALONE),
     ];
     all.map(|(name, available, detail)| Capability { name, available, detail: detail.into() })
         .into()
@@ -39,12 +42,31 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
         let setting = format!("an ingress rate of {rate} bit/s");
         return Err(Unsupported { setting, why: NO_INGRESS_RATE.into() });
     }
+    check_trunk(settings)?;
+    check_guard(settings)
+}
+
+fn check_trunk(settings: &PortSettings) -> Result<(), Unsupported> {
     if settings.trunk.is_empty() {
         return Ok(());
     }
     let vlans: Vec<_> = settings.trunk.iter().map(u16::to_string).collect();
     let setting = format!("a trunk of VLANs {}", vlans.join(", "));
     Err(Unsupported { setting, why: NO_TRUNK.into() })
+}
+
+fn check_guard(settings: &PortSettings) -> Result<(), Unsupported> {
+    if settings.anti_spoofing == AntiSpoofing::Full {
+        let setting = "anti_spoofing = \"full\"".to_owned();
+        return Err(Unsupported { setting, why: NO_ADDRESSES.into() });
+    }
+    match macs(&settings.allowed_sources).next() {
+        Some(mac) => {
+            let setting = format!("{mac} among allowed_sources");
+            Err(Unsupported { setting, why: NO_OTHER_MACS.into() })
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +86,8 @@ mod tests {
             vlan: Some(100),
             trunk: [].into(),
             bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },
-            anti_spoofing: true,
+            anti_spoofing: AntiSpoofing::Mac,
+            allowed_sources: [].into(),
         }
     }
 
@@ -74,6 +97,12 @@ mod tests {
         let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
         let refused = check(&PortSettings { bandwidth, ..settings() }).unwrap_err().to_string();
         assert!(refused.starts_with("an ingress rate of 1000000 bit/s can't be done"), "{refused}");
+        let anti_spoofing = AntiSpoofing::Full;
+        let refused = check(&PortSettings { anti_spoofing, ..settings() }).unwrap_err().to_string();
+        assert!(refused.starts_with("anti_spoofing = \"full\" can't be done here"), "{refused}");
+        let allowed_sources = ["00:00:5e:00:01:07".parse().unwrap()].into();
+        let refused = check(&PortSettings { allowed_sources, ..settings() }).unwrap_err();
+        assert!(refused.to_string().starts_with("00:00:5e:00:01:07 among allowed"), "{refused}");
         let trunk = [300, 301].into();
         let refused = check(&PortSettings { trunk, ..settings() }).unwrap_err().to_string();
         assert!(refused.starts_with("a trunk of VLANs 300, 301 can't be done"), "{refused}");

@@ -14,7 +14,7 @@ use crate::{
     driver::{Capability, Fault, Refused, Unsupported},
     eswitch::{Card, Eswitch, Representor},
     fabric::{Fabric, GatewayLinks, GatewayPort, Membership},
-    model::{Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, PortSettings},
 };
 
 /// What stands for a representor's index where VFs have none.
@@ -389,7 +389,8 @@ fn idle(vf: FunctionId) -> PortSettings {
         vlan: None,
         trunk: BTreeSet::new(),
         bandwidth: Bandwidth::default(),
-        anti_spoofing: false,
+        anti_spoofing: AntiSpoofing::Off,
+        allowed_sources: BTreeSet::new(),
     }
 }
 

@@ -19,20 +19,13 @@ use crate::{
 const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
-const ALL: [PortStep; 7] = [
-    PortStep::Mtu,
-    PortStep::Join,
-    PortStep::Mac,
-    PortStep::Rate,
-    PortStep::FrameFilter,
-    PortStep::AntiSpoofing,
-    PortStep::Up,
-];
+const ALL: [PortStep; 6] =
+    [PortStep::Mtu, PortStep::Join, PortStep::Mac, PortStep::Rate, PortStep::Guard, PortStep::Up];
 
 /// All steps, in order, as a saga.
 pub const STEPS: &Steps<Port, Refused> = &{
-    let [a, b, c, d, e, f, g] = &ALL;
-    [a, b, c, d, e, f, g]
+    let [a, b, c, d, e, f] = &ALL;
+    [a, b, c, d, e, f]
 };
 
 /// One programming step.
@@ -42,8 +35,7 @@ enum PortStep {
     Join,
     Mac,
     Rate,
-    FrameFilter,
-    AntiSpoofing,
+    Guard,
     Up,
 }
 
@@ -105,8 +97,7 @@ impl Step<Port> for PortStep {
             Self::Join => "fabric-join",
             Self::Mac => "port-mac",
             Self::Rate => "port-rate",
-            Self::FrameFilter => "frame-filter",
-            Self::AntiSpoofing => "anti-spoofing",
+            Self::Guard => "guard",
             Self::Up => "representor-up",
         }
     }
@@ -118,11 +109,7 @@ impl Step<Port> for PortStep {
             Self::Join => fabric.join(representor, settings),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
             Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
-            Self::FrameFilter => fabric.set_frame_filter(representor, settings),
-            Self::AntiSpoofing if settings.anti_spoofing => {
-                fabric.set_anti_spoofing(representor, settings)
-            }
-            Self::AntiSpoofing => fabric.clear_anti_spoofing(representor),
+            Self::Guard => fabric.set_guard(representor, settings),
             Self::Up => set_up(&**eswitch, representor, true),
         }
     }
@@ -134,10 +121,9 @@ impl Step<Port> for PortStep {
             Self::Join => fabric.leave(representor),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
-            Self::FrameFilter => fabric.clear_frame_filter(representor),
-            // A rate that was never set, and what goes with the membership, after this: until then the
-            // port drops too much and never too little.
-            Self::Rate | Self::AntiSpoofing => Ok(()),
+            Self::Guard => fabric.clear_guard(representor),
+            // One that was never set.
+            Self::Rate => Ok(()),
             Self::Up => set_up(&**eswitch, representor, false),
         }
     }
@@ -185,8 +171,7 @@ impl PortStep {
             Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
-            Self::FrameFilter => fabric.frame_filter(representor, settings),
-            Self::AntiSpoofing => fabric.anti_spoofing(representor, settings),
+            Self::Guard => fabric.guard(representor, settings),
             Self::Up => Ok(Reading {
                 in_place: representor.up,
                 detail: if representor.up { "up" } else { "down" }.into(),

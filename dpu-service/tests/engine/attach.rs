@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dpu_service::{
     host::{Asked, Hello, HostTime},
-    model::{AttachSpec, AttachmentState, Bandwidth, HostName},
+    model::{AntiSpoofing, AttachSpec, AttachmentState, Bandwidth, HostName},
 };
 use offload_proto::{Reason, capability};
 use vf_alloc::FunctionId;
@@ -134,12 +134,13 @@ async fn what_the_card_cant_do_is_refused_by_name() {
 
 #[tokio::test]
 async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused() {
-    let mut world = World::new().await;
+    let mut configuration = configuration();
+    configuration.networks[0].anti_spoofing = Some(AntiSpoofing::Mac);
+    let mut world = World::with(configuration, settings(), 4).await;
     world.kernel.leave_all_to_the_hosts();
     world.restart().await;
     world.hello(&[]).await;
-    let free =
-        network("name = 'free'\nallow_mac_spoofing = true\n[[subnets]]\ncidr = '10.2.0.0/24'");
+    let free = network("name = 'free'\nanti_spoofing = 'off'\n[[subnets]]\ncidr = '10.2.0.0/24'");
     world.engine.networks().apply(free, false).await.unwrap();
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::Unsupported);

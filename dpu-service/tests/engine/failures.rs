@@ -53,7 +53,7 @@ async fn a_repeated_attach_that_fails_leaves_the_attachment() {
 #[tokio::test]
 async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
     let world = World::new().await;
-    world.kernel.refuse("set_anti_spoofing", 1);
+    world.kernel.refuse("set_guard", 1);
     world.kernel.refuse("leave", 1);
     world.attach(spec("pod")).await.unwrap_err();
     let vfs = world.engine.operators().vfs().await.unwrap();

@@ -25,13 +25,12 @@ use crate::{
 
 #[tokio::test]
 async fn whatever_was_meddled_with_is_mended() {
-    let meddlings: [fn(&mut Port); 7] = [
+    let meddlings: [fn(&mut Port); 6] = [
         |port| port.mac = None,
         |port| port.rate.egress_rate = 1,
         |port| port.representor.mtu = 1280,
         |port| port.membership = None,
-        |port| port.is_filtered = false,
-        |port| port.anti_spoofing = None,
+        |port| port.guard = None,
         |port| port.representor.up = false,
     ];
     let world = World::new().await;
@@ -105,7 +104,7 @@ async fn a_detach_waits_for_a_repair_of_its_port() {
     let vf = world.attached("pod").await.record.vf;
     world.kernel.meddle(vf, |port| {
         port.representor.mtu = 1280;
-        port.anti_spoofing = None;
+        port.guard = None;
     });
     waits_for_the_reconciler(&world, "set_mtu", world.detach("pod")).await;
     world.check();
@@ -303,7 +302,7 @@ async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
     world.engine.kernel_changed();
     repaired().await;
 
-    world.kernel.meddle(view.record.vf, |port| port.anti_spoofing = None);
+    world.kernel.meddle(view.record.vf, |port| port.guard = None);
     let mut words = hello(&world.kernel, "boot-1", &[view.record.vf]);
     words.live = vec![crate::world::live(&view, true)];
     world.session = world.engine.hosts().hello(host(), words).await.unwrap();

@@ -17,10 +17,7 @@ fn pods_reach_each_other_in_both_families() {
     one.reaches("fd09::2");
     assert_eq!(dpu.stations("pf0vf0"), ["02:00:00:00:01:00"]);
     let port = dpu.bridge_port("pf0vf0");
-    assert_eq!(
-        (&port["learning"], &port["locked"], &port["flood"]),
-        (&false.into(), &true.into(), &false.into())
-    );
+    assert_eq!((&port["learning"], &port["flood"]), (&false.into(), &false.into()));
     assert_eq!(port["state"], "forwarding");
 }
 
@@ -124,7 +121,7 @@ fn ports_that_join_and_leave_at_once_end_where_they_were_to() {
     let join = |pod: &Pod| {
         let port = dpu.representor(pod);
         dpu.fabric.join(&port, &pod.settings).unwrap();
-        dpu.fabric.set_anti_spoofing(&port, &pod.settings).unwrap();
+        dpu.fabric.set_guard(&port, &pod.settings).unwrap();
     };
     let leave = |pod: &Pod| dpu.fabric.leave(&dpu.representor(pod)).unwrap();
     at_once(&pods, |pod| {
@@ -141,7 +138,7 @@ fn ports_that_join_and_leave_at_once_end_where_they_were_to() {
         let port = dpu.representor(pod);
         let is_in = pod.settings.vf.vf % 2 == 0;
         assert_eq!(members.contains_key(&port.index), is_in, "{port:?}");
-        let is_confined = dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place;
+        let is_confined = dpu.fabric.guard(&port, &pod.settings).unwrap().in_place;
         assert_eq!(is_confined, is_in, "{port:?}");
     }
 }

@@ -1,10 +1,11 @@
 //! What a pod may send, and who hears it.
 
-use dpu_service::fabric::Fabric;
+use dpu_service::{fabric::Fabric, model::AntiSpoofing};
 use netlink::{Request, VethEnd};
 use serde_json::Value;
 
 use crate::{
+    frames::Frame,
     support::TestNetns,
     veth_dpu::{BRIDGE, Capture, Dpu, Pod, mark},
 };
@@ -21,7 +22,7 @@ fn frames_from_another_mac_are_dropped_unless_allowed() {
     two.netns.run("ip neigh flush dev eth0");
     assert!(!one.pings("10.9.0.2"), "a spoofed MAC address got through");
 
-    one.settings.anti_spoofing = false;
+    one.settings.anti_spoofing = AntiSpoofing::Off;
     dpu.program(&one);
     one.reaches("10.9.0.2");
     assert_eq!(dpu.stations("pf0vf0"), [""; 0]);
@@ -32,7 +33,7 @@ fn a_port_that_is_confined_forgets_the_stations_it_has_learnt() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let (mut one, two) = (dpu.plug(0), dpu.plug(1));
-    one.settings.anti_spoofing = false;
+    one.settings.anti_spoofing = AntiSpoofing::Off;
     dpu.program(&one);
     dpu.program(&two);
     one.netns.run("ip link set eth0 address 02:00:00:00:01:99");
@@ -44,19 +45,19 @@ fn a_port_that_is_confined_forgets_the_stations_it_has_learnt() {
     };
     assert!(learnt());
 
-    one.settings.anti_spoofing = true;
+    one.settings.anti_spoofing = AntiSpoofing::Full;
     dpu.program(&one);
     assert!(!learnt());
     assert!(!one.pings("10.9.0.2"), "a station that was learnt before still passes");
 
     // Somebody else's station that came in between is found, and goes likewise.
     let port = dpu.representor(&one);
-    assert!(dpu.fabric.anti_spoofing(&port, &one.settings).unwrap().in_place);
+    assert!(dpu.fabric.guard(&port, &one.settings).unwrap().in_place);
     dpu.netns.run("bridge fdb add 02:00:00:00:01:99 dev pf0vf0 master dynamic");
-    let reading = dpu.fabric.anti_spoofing(&port, &one.settings).unwrap();
+    let reading = dpu.fabric.guard(&port, &one.settings).unwrap();
     assert_eq!((reading.in_place, reading.detail.contains("02:00:00:00:01:99")), (false, true));
     dpu.program(&one);
-    assert!(dpu.fabric.anti_spoofing(&port, &one.settings).unwrap().in_place);
+    assert!(dpu.fabric.guard(&port, &one.settings).unwrap().in_place);
 }
 
 #[test]
@@ -97,19 +98,26 @@ impl Ports {
         Self { dpu, outside, pods }
     }
 
-    /// Which of these frames to groups, each with its tags, of the first pod's arrive. They do so at the
-    /// second pod and outside alike.
+    /// Which of these frames to groups, each with its tags, of the first pod's arrive.
     fn arriving(&self, frames: &[([u8; 6], &[[u8; 4]])]) -> Vec<usize> {
+        let send = |number: usize| {
+            let (group, tags) = frames[number];
+            self.pods[0].sends(group, tags, mark(number));
+        };
+        self.arriving_of(frames.len(), send)
+    }
+
+    /// Which of so many frames of the first pod's arrive, each of which `send` sends with its number for a mark.
+    /// They do so at the second pod and outside alike.
+    fn arriving_of(&self, count: usize, send: impl Fn(usize)) -> Vec<usize> {
         let captures = [&self.pods[1].netns, &self.outside].map(Capture::of);
-        for (number, (group, tags)) in frames.iter().enumerate() {
-            self.pods[0].sends(*group, tags, mark(number));
-        }
-        let last = mark(frames.len());
+        (0..count).for_each(send);
+        let last = mark(count);
         self.pods[0].sends(BROADCAST, &[], last);
         let [inside, outside] = captures.map(|capture| capture.marks_until(last));
         assert_eq!(inside.last(), Some(&last), "nothing arrives at all");
         assert_eq!(inside, outside);
-        (0..frames.len()).filter(|number| inside.contains(&mark(*number))).collect()
+        (0..count).filter(|number| inside.contains(&mark(*number))).collect()
     }
 }
 
@@ -135,7 +143,7 @@ fn what_a_pod_sends_to_link_local_groups_leaves_no_port() {
     assert_eq!(ports.arriving(&frames), rest);
 
     // Neither does a network that trusts its pods' MAC addresses let them speak as a switch.
-    ports.pods[0].settings.anti_spoofing = false;
+    ports.pods[0].settings.anti_spoofing = AntiSpoofing::Off;
     ports.dpu.program(&ports.pods[0]);
     assert_eq!(ports.arriving(&frames), rest);
 }
@@ -157,10 +165,10 @@ fn tagged_frames_of_a_pod_without_a_trunk_leave_no_port() {
 }
 
 #[test]
-fn a_frame_filter_that_somebody_takes_away_is_missed() {
+fn a_guard_that_somebody_takes_away_is_missed() {
     let Ports { dpu, pods: [mut pod, _], .. } = Ports::new();
     let is_in_place = |pod: &Pod| {
-        let reading = dpu.fabric.frame_filter(&dpu.representor(pod), &pod.settings).unwrap();
+        let reading = dpu.fabric.guard(&dpu.representor(pod), &pod.settings).unwrap();
         reading.in_place
     };
     assert!(is_in_place(&pod));
@@ -177,7 +185,7 @@ fn a_frame_filter_that_somebody_takes_away_is_missed() {
     assert!(!is_in_place(&pod), "a trunk takes tags");
 
     for _ in 0..2 {
-        dpu.fabric.clear_frame_filter(&dpu.representor(&pod)).unwrap();
+        dpu.fabric.clear_guard(&dpu.representor(&pod)).unwrap();
         assert!(!filters().to_string().contains("bpf"));
     }
 }
@@ -191,4 +199,151 @@ fn pods_hear_nothing_of_the_dpus_own() {
     let addresses = dpu.netns.json("ip -j -6 addr show dev pf0vf0");
     let is_silent = |link: &Value| link["addr_info"].as_array().is_none_or(Vec::is_empty);
     assert!(addresses.as_array().unwrap().iter().all(is_silent), "{addresses}");
+}
+
+/// What the first pod may be called: by itself, by the second, by a router, and by an address of the network's
+/// that its pods share.
+const OWN: &str = "02:00:00:00:01:00";
+const OTHERS: &str = "02:00:00:00:01:01";
+const SHARED_MAC: &str = "00:00:5e:00:01:07";
+const SHARED: &str = "10.9.0.7";
+
+/// Frames that a pod has to send, and may.
+fn honest_frames() -> Vec<Frame> {
+    let own = Frame::from(OWN);
+    let link_local = "fe80::ff:fe00:100";
+    vec![
+        own.udp("10.9.0.1", (5000, 53)),
+        own.udp("10.9.0.1", (5000, 53)).with_ipv4_options(),
+        own.udp("fd09::1", (5000, 53)),
+        own.udp(link_local, (5353, 5353)),
+        own.arp((OWN, "10.9.0.1"), "10.9.0.2"),
+        own.arp((OWN, "10.9.0.1"), "10.9.0.1"),
+        own.arp((OWN, "0.0.0.0"), "10.9.0.1"),
+        own.icmpv6("fd09::1", 128, "::"),
+        own.icmpv6("fd09::1", 135, "fd09::2"),
+        own.icmpv6("fd09::1", 136, "fd09::1"),
+        own.icmpv6(link_local, 136, link_local),
+        own.icmpv6("::", 135, "fd09::1"),
+        own.icmpv6("::", 133, "::"),
+        own.icmpv6("::", 143, "::").behind(0),
+        own.icmpv6(link_local, 143, "::").behind(0),
+        own.udp("0.0.0.0", (68, 67)),
+        own.udp("10.9.0.1", (68, 67)),
+        own.udp("fd09::1", (547, 547)).behind(44),
+        own.icmpv6("fd09::1", 128, "::").behind(60),
+        own.of_type(0x88b5),
+    ]
+}
+
+/// Frames by which a pod says that it is somebody else, or what only others are.
+fn dishonest_frames() -> Vec<Frame> {
+    let own = Frame::from(OWN);
+    vec![
+        own.udp("10.9.0.2", (5000, 53)),
+        own.udp("10.9.0.2", (5000, 53)).with_ipv4_options(),
+        own.udp("0.0.0.0", (5000, 53)),
+        own.udp("fd09::2", (5000, 53)),
+        own.udp("fd09::1:0:0:1", (5000, 53)),
+        own.udp("fe80::1", (5000, 53)),
+        own.udp("::", (5000, 53)),
+        // To the pod of another address, or to nobody's, and for one's own MAC address.
+        own.arp((OWN, "10.9.0.2"), "10.9.0.1"),
+        own.arp((OTHERS, "10.9.0.1"), "10.9.0.2"),
+        own.arp((OWN, "10.9.0.99"), "10.9.0.99"),
+        own.arp((OWN, "0.0.0.0"), "10.9.0.2"),
+        own.icmpv6("fd09::1", 136, "fd09::2"),
+        own.icmpv6("fd09::2", 136, "fd09::2"),
+        own.icmpv6("::", 135, "fd09::2"),
+        own.icmpv6("fe80::1", 134, "::"),
+        own.icmpv6("fe80::ff:fe00:100", 134, "::"),
+        own.icmpv6("fe80::ff:fe00:100", 137, "::"),
+        own.icmpv6("::", 128, "::"),
+        own.icmpv6("fe80::ff:fe00:100", 134, "::").behind(0),
+        own.icmpv6("fe80::ff:fe00:100", 134, "::").behind(60),
+        own.icmpv6("fd09::1", 136, "fd09::2").behind(43),
+        own.icmpv6("fd09::1", 136, "fd09::2").behind(44),
+        own.icmpv6("fd09::1", 136, "fd09::2").behind(60).behind(60),
+        own.udp("10.9.0.1", (67, 68)),
+        own.udp("10.9.0.1", (67, 68)).with_ipv4_options(),
+        own.udp("fd09::1", (547, 546)),
+        own.udp("fd09::1", (547, 546)).behind(44),
+        own.udp("fd09::1", (547, 546)).behind(60),
+    ]
+}
+
+/// Frames of another station.
+fn foreign_frames() -> Vec<Frame> {
+    let others = Frame::from(OTHERS);
+    vec![
+        others.udp("10.9.0.1", (5000, 53)),
+        others.arp((OWN, "10.9.0.1"), "10.9.0.2"),
+        others.of_type(0x88b5),
+    ]
+}
+
+/// Which kinds of frames of the first pod's arrive, all of them or none of a kind.
+fn kinds_arriving(ports: &Ports) -> [bool; 3] {
+    [honest_frames(), dishonest_frames(), foreign_frames()].map(|frames| {
+        let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
+        let arriving = ports.arriving_of(frames.len(), send);
+        let is_of_one_kind = arriving.is_empty() || arriving.len() == frames.len();
+        assert!(is_of_one_kind, "{arriving:?} of {}", frames.len());
+        !arriving.is_empty()
+    })
+}
+
+#[test]
+fn what_a_pod_says_of_others_arrives_nowhere() {
+    let mut ports = Ports::new();
+    assert_eq!(kinds_arriving(&ports), [true, false, false]);
+    for (level, expected) in
+        [(AntiSpoofing::Mac, [true, true, false]), (AntiSpoofing::Off, [true, true, true])]
+    {
+        ports.pods[0].settings.anti_spoofing = level;
+        ports.dpu.program(&ports.pods[0]);
+        assert_eq!(kinds_arriving(&ports), expected, "{level:?}");
+    }
+}
+
+#[test]
+fn a_pod_sends_for_whom_its_network_lets_it() {
+    let mut ports = Ports::new();
+    let shared = Frame::from(SHARED_MAC);
+    let frames = [
+        shared.udp(SHARED, (5000, 53)),
+        shared.arp((SHARED_MAC, SHARED), SHARED),
+        Frame::from(OWN).udp(SHARED, (5000, 53)),
+        Frame::from(OWN).udp("fd10::5", (5000, 53)),
+        Frame::from(OWN).icmpv6("fd09::1", 136, "fd10::5"),
+        Frame::from(OWN).udp("fd11::5", (5000, 53)),
+    ];
+    let arriving = |ports: &Ports| {
+        let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
+        ports.arriving_of(frames.len(), send)
+    };
+    assert_eq!(arriving(&ports), [0; 0]);
+    let sources = [SHARED_MAC, SHARED, "fd10::/64"].map(|text| text.parse().unwrap());
+    ports.pods[0].settings.allowed_sources = sources.into();
+    ports.dpu.program(&ports.pods[0]);
+    assert_eq!(arriving(&ports), [0, 1, 2, 3, 4]);
+    // The bridge learns where the pod is that has it now, when it speaks.
+    assert_eq!(ports.dpu.stations("pf0vf0"), [""; 0]);
+}
+
+#[test]
+fn a_pod_without_known_addresses_has_any_and_is_no_router_all_the_same() {
+    let mut ports = Ports::new();
+    ports.pods[0].settings.addresses.clear();
+    ports.dpu.program(&ports.pods[0]);
+    let own = Frame::from(OWN);
+    let frames = [
+        own.udp("10.9.0.2", (5000, 53)),
+        own.arp((OWN, "10.9.0.2"), "10.9.0.1"),
+        own.arp((OTHERS, "10.9.0.2"), "10.9.0.1"),
+        own.icmpv6("fe80::1", 134, "::"),
+        own.udp("10.9.0.2", (67, 68)),
+    ];
+    let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
+    assert_eq!(ports.arriving_of(frames.len(), send), [0, 1]);
 }

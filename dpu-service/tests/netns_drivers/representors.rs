@@ -3,7 +3,7 @@
 use dpu_service::{
     eswitch::Eswitch,
     fabric::{Fabric, Membership},
-    model::PortSettings,
+    model::{AntiSpoofing, PortSettings},
 };
 use netlink::MacAddress;
 use serde_json::Value;
@@ -13,11 +13,9 @@ use crate::veth_dpu::Dpu;
 #[test]
 fn what_was_probed_is_told_with_its_limits() {
     let capabilities = Dpu::new().fabric.capabilities();
-    let told = capabilities.iter().find(|told| told.name == "anti-spoofing").unwrap();
+    let told = capabilities.iter().find(|told| told.name == "guard").unwrap();
     assert!(told.available);
-    for word in ["MAC addresses only", "veth pair", "card that offloads the bridge may refuse"] {
-        assert!(told.detail.contains(word), "{told:?}");
-    }
+    assert!(told.detail.starts_with("in software"), "{told:?}");
 }
 
 #[test]
@@ -26,29 +24,31 @@ fn the_readings_follow_the_kernel() {
     dpu.prepare().unwrap();
     let pod = dpu.plug(0);
     let port = dpu.representor(&pod);
-    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    assert!(!dpu.fabric.guard(&port, &pod.settings).unwrap().in_place);
     assert_eq!(dpu.fabric.member(&port).unwrap(), None);
 
     dpu.program(&pod);
-    assert!(dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
-    let free = PortSettings { anti_spoofing: false, ..pod.settings.clone() };
-    assert!(!dpu.fabric.anti_spoofing(&port, &free).unwrap().in_place);
+    assert!(dpu.fabric.guard(&port, &pod.settings).unwrap().in_place);
+    let free = PortSettings { anti_spoofing: AntiSpoofing::Off, ..pod.settings.clone() };
+    assert!(!dpu.fabric.guard(&port, &free).unwrap().in_place);
     let mac: MacAddress = "02:00:00:00:01:77".parse().unwrap();
     let other = PortSettings { mac, ..pod.settings.clone() };
-    assert!(!dpu.fabric.anti_spoofing(&port, &other).unwrap().in_place);
+    assert!(!dpu.fabric.guard(&port, &other).unwrap().in_place);
     assert_eq!(dpu.fabric.member(&port).unwrap(), Some(Membership::default()));
     assert_eq!(Vec::from_iter(dpu.fabric.members().unwrap().into_keys()), [port.index]);
 
-    dpu.netns.run("bridge link set dev pf0vf0 locked off");
-    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    dpu.netns.run("bridge link set dev pf0vf0 learning on");
+    assert!(!dpu.fabric.guard(&port, &pod.settings).unwrap().in_place);
     dpu.program(&pod);
     dpu.netns.run("bridge fdb add 02:00:00:00:01:77 dev pf0vf0 master static");
-    assert!(!dpu.fabric.anti_spoofing(&port, &pod.settings).unwrap().in_place);
+    assert!(!dpu.fabric.guard(&port, &pod.settings).unwrap().in_place);
     dpu.program(&pod);
     assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
 
-    dpu.fabric.clear_anti_spoofing(&port).unwrap();
-    assert!(dpu.fabric.anti_spoofing(&port, &free).unwrap().in_place);
+    dpu.fabric.set_guard(&port, &free).unwrap();
+    assert!(dpu.fabric.guard(&port, &free).unwrap().in_place);
+    dpu.fabric.clear_guard(&port).unwrap();
+    assert!(!dpu.fabric.guard(&port, &free).unwrap().in_place);
     dpu.fabric.leave(&port).unwrap();
     assert_eq!(dpu.netns.link("pf0vf0")["master"], Value::Null);
     assert_eq!(dpu.fabric.member(&port).unwrap(), None);
@@ -90,7 +90,7 @@ fn representors_are_known_by_alias_and_return_under_new_indices() {
     assert!(dpu.eswitch.set_mtu(&port, 1400).is_err());
     assert!(dpu.fabric.join(&port, &pod.settings).is_err());
     dpu.eswitch.clear_rate(&port).unwrap();
-    dpu.fabric.clear_anti_spoofing(&port).unwrap();
+    dpu.fabric.clear_guard(&port).unwrap();
     dpu.fabric.leave(&port).unwrap();
 
     dpu.plug_into(&pod);

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
     process::{Command, Stdio},
 };
@@ -14,7 +15,7 @@ use dpu_service::{
         Fabric,
         bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
     },
-    model::{Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
 };
 use netlink::{LinkChange, Request, VethEnd};
@@ -69,12 +70,13 @@ impl Dpu {
             settings: PortSettings {
                 vf: FunctionId::local(0, number),
                 mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
-                addresses: Vec::new(),
+                addresses: addresses_of(number).into(),
                 mtu: 1500,
                 vlan: None,
                 trunk: BTreeSet::new(),
                 bandwidth: Bandwidth::default(),
-                anti_spoofing: true,
+                anti_spoofing: AntiSpoofing::Full,
+                allowed_sources: BTreeSet::new(),
             },
         };
         self.plug_into(&pod);
@@ -89,10 +91,10 @@ impl Dpu {
         let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
         let alias = format!("virtual-nic representor {name}");
         rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
-        let host = pod.settings.vf.vf + 1;
         pod.netns.run("ip link set eth0 up");
-        pod.netns.run(&format!("ip addr add 10.9.0.{host}/24 dev eth0"));
-        pod.netns.run(&format!("ip addr add fd09::{host}/64 dev eth0 nodad"));
+        let [v4, v6] = addresses_of(pod.settings.vf.vf);
+        pod.netns.run(&format!("ip addr add {v4}/24 dev eth0"));
+        pod.netns.run(&format!("ip addr add {v6}/64 dev eth0 nodad"));
     }
 
     /// Inside, since a thread sees the sysctls of its own namespace.
@@ -111,11 +113,7 @@ impl Dpu {
         let port = self.representor(pod);
         self.fabric.join(&port, settings).unwrap();
         self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
-        self.fabric.set_frame_filter(&port, settings).unwrap();
-        match settings.anti_spoofing {
-            true => self.fabric.set_anti_spoofing(&port, settings).unwrap(),
-            false => self.fabric.clear_anti_spoofing(&port).unwrap(),
-        }
+        self.fabric.set_guard(&port, settings).unwrap();
         self.netns.netns.run(|| self.eswitch.set_up(&port, true)).unwrap().unwrap();
     }
 
@@ -151,12 +149,17 @@ impl Pod {
         frame.extend(EXPERIMENTAL);
         frame.extend(mark);
         frame.resize(60, 0);
+        self.sends_frame(&frame);
+    }
+
+    /// Sends a frame as it is.
+    pub(crate) fn sends_frame(&self, frame: &[u8]) {
         let send = || {
             let eth0 = getifaddrs().unwrap().filter(|found| found.interface_name == "eth0");
             let link =
                 eth0.filter_map(|found| Some(*found.address?.as_link_addr()?)).next().unwrap();
             let socket = open_raw_socket(SockProtocol::EthAll);
-            sendto(socket.as_raw_fd(), &frame, &link, MsgFlags::empty()).unwrap()
+            sendto(socket.as_raw_fd(), frame, &link, MsgFlags::empty()).unwrap()
         };
         assert_eq!(self.netns.netns.run(send).unwrap(), frame.len());
     }
@@ -166,6 +169,12 @@ impl Pod {
         ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
         self.netns.netns.run(|| ping.status().unwrap().success()).unwrap()
     }
+}
+
+/// The addresses of the pod that has that VF.
+pub(crate) fn addresses_of(vf: u16) -> [IpAddr; 2] {
+    let [high, low] = (vf + 1).to_be_bytes();
+    [Ipv4Addr::new(10, 9, high, low).into(), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, vf + 1).into()]
 }
 
 /// What comes by in a namespace.

@@ -26,7 +26,7 @@ fn two_pods_ping_each_other_through_the_arm_machine_and_give_everything_back() {
 fn the_arm_machine_tells_what_its_kernel_can_do() {
     let lab = ArmLab::start(&settings());
     let described = lab.operator().says(&["describe", "dpu"]);
-    for capability in ["vlan-filtering", "frame-filter", "anti-spoofing", "ingress-rate"] {
+    for capability in ["vlan-filtering", "guard", "ingress-rate"] {
         let line = described.lines().find(|line| line.contains(capability));
         assert!(line.is_some_and(|line| line.contains("yes")), "{capability}: {described}");
     }

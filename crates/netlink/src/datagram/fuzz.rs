@@ -6,7 +6,7 @@ use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
     Link, LinkEvent, Request, address, bridge_vlan, fdb, route, rule,
     socket::Outgoing,
-    traffic_control::{frame_filter, limit},
+    traffic_control::{bpf_filter, limit},
     vf,
     watch::Event,
 };
@@ -52,7 +52,7 @@ fn check_routing(object: RouteNetlinkMessage) {
             let _limit = limit::described_by(&message, message.header.index.cast_unsigned());
         }
         RouteNetlinkMessage::NewTrafficFilter(message) => {
-            let _filter = frame_filter::described_by(&message);
+            let _filter = bpf_filter::program_of(&message);
         }
         other => check_written(&other),
     }

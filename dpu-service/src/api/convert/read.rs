@@ -23,8 +23,8 @@ use crate::{
     config::{LimitsOf, check_bandwidth, check_network, is_label},
     host::{Asked, HostTime, SessionId},
     model::{
-        AddressRange, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, GatewayMode,
-        HostName, Network, PolicyRule, Route, Subnet, WantedAddress,
+        AddressRange, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns,
+        GatewayMode, HostName, Network, PolicyRule, Route, Source, Subnet, WantedAddress,
     },
 };
 
@@ -292,7 +292,9 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         rules: collect(&network.rules, rule)?,
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
-        allow_mac_spoofing: network.allow_mac_spoofing,
+        anti_spoofing: anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing)?,
+        allow_mac_spoofing: None,
+        allowed_sources: collect(&network.allowed_sources, source)?.into_iter().collect(),
         default: network.default,
         gateway_mode: gateway_mode(&network.gateway_mode)?,
         reaches: network.reaches.into_iter().collect(),
@@ -312,6 +314,21 @@ fn told(problems: Vec<String>) -> String {
         0 => first.join("; "),
         more => format!("{}; and {more} more", first.join("; ")),
     }
+}
+
+/// The older spelling is all that a client of before knows. `None`: as is usual.
+fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<Option<AntiSpoofing>, Failure> {
+    if text.is_empty() {
+        return Ok(allow_mac_spoofing.then_some(AntiSpoofing::Off));
+    }
+    let read = text.parse::<AntiSpoofing>();
+    let read =
+        read.map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))?;
+    Ok((read != AntiSpoofing::default()).then_some(read))
+}
+
+fn source(text: &String) -> Result<Source, Failure> {
+    text.parse().map_err(|error| invalid(format!("allowed_sources: {error}")))
 }
 
 fn gateway_mode(text: &str) -> Result<GatewayMode, Failure> {

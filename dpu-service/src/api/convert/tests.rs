@@ -11,7 +11,7 @@ use super::{read, show};
 use crate::{
     attachments::{NetworkView, Origin},
     host::{Examination, HostTime},
-    model::{HostName, HostRights, Network},
+    model::{AntiSpoofing, HostName, HostRights, Network},
     sessions::HostView,
 };
 
@@ -201,7 +201,8 @@ fn a_network_reads_back_as_shown() {
         vlan = 100
         trunk = [200, 201]
         mtu = 9000
-        allow_mac_spoofing = true
+        anti_spoofing = "mac"
+        allowed_sources = ["00:00:5e:00:01:07"]
         bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
         subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
                     ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] }, { cidr = "fd00::/64" }]
@@ -234,6 +235,13 @@ fn a_network_gets_the_files_defaults_and_rules() {
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "vlan");
     let wide = v1::Network { trunk: vec![70_000], ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
+    let unguarded = v1::Network { allow_mac_spoofing: true, ..small.clone() };
+    let unguarded = read::network(Some(unguarded)).unwrap();
+    assert_eq!(unguarded.anti_spoofing(), AntiSpoofing::Off);
+    let half = v1::Network { anti_spoofing: "half".into(), ..small.clone() };
+    assert_refused(read::network(Some(half)), Reason::InvalidRequest, "\"half\" must be \"full\"");
+    let odd = v1::Network { allowed_sources: vec!["all".into()], ..small.clone() };
+    assert_refused(read::network(Some(odd)), Reason::InvalidRequest, "allowed_sources: \"all\"");
     let of_nobody = v1::Network { gateway_mode: "host".into(), ..small };
     assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
 }

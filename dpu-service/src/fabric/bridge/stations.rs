@@ -1,5 +1,5 @@
-//! The stations behind a port: those that were put there, those that it has learnt, and whether it
-//! passes any other.
+//! The stations behind a port: the one that was put there, or those that it has learnt. Who may send at all
+//! is the guard's affair.
 
 use std::collections::BTreeSet;
 
@@ -7,27 +7,29 @@ use netlink::{BridgePort, Error, FdbEntry, MacAddress, Request, Rtnl};
 
 use crate::{driver::Reading, eswitch::Representor};
 
-/// A port whose one station is known: nothing is learnt, nobody else may send, and no frame for
-/// somebody unknown is sent there.
-const CONFINED: BridgePort = port_settings(true);
+/// A port whose one station is known: nothing is learnt, and no frame for somebody unknown is sent there. It is
+/// not `locked`, which would drop nothing that the guard lets pass, and which cards refuse that offload bridges
+/// (mlx5: drivers/net/ethernet/mellanox/mlx5/core/en/rep/bridge.c takes no flags but those for learning and
+/// flooding).
+const SETTLED: BridgePort = port_settings(true);
 
 /// A port as the kernel makes it.
-const FREE: BridgePort = port_settings(false);
+const LEARNING: BridgePort = port_settings(false);
 
-const fn port_settings(confined: bool) -> BridgePort {
+const fn port_settings(settled: bool) -> BridgePort {
     BridgePort {
-        learning: Some(!confined),
-        locked: Some(confined),
+        learning: Some(!settled),
+        locked: None,
         isolated: None,
-        unicast_flood: Some(!confined),
+        unicast_flood: Some(!settled),
         multicast_flood: None,
         broadcast_flood: None,
         hairpin: None,
     }
 }
 
-/// Has the port pass only the station `mac`, in these VLANs.
-pub(super) fn confine(
+/// Has the station `mac` behind the port, in these VLANs, and no other.
+pub(super) fn settle(
     rtnl: &mut Rtnl,
     port: &Representor,
     mac: MacAddress,
@@ -42,19 +44,19 @@ pub(super) fn confine(
     let others = known.iter().filter(|entry| entry.mac != mac || !vlans.contains(&entry.vlan));
     let mut requests: Vec<Request<'_>> =
         others.map(|other| Request::delete_fdb(port.index, other.mac, other.vlan)).collect();
-    // Before the lock: a pod that runs is at no moment without its own.
+    // First: a pod that runs is at no moment without its own.
     requests.extend(vlans.iter().map(|vlan| Request::add_fdb(port.index, mac, *vlan)));
-    // A locked port passes whoever was learnt there before.
-    requests.push(Request::set_and_flush_bridge_port(port.index, &CONFINED));
+    // Whoever was learnt there before is forgotten.
+    requests.push(Request::set_and_flush_bridge_port(port.index, &SETTLED));
     rtnl.batch(&requests)
 }
 
-/// Has the port pass any station.
+/// Has the port learn who is behind it.
 pub(super) fn release(rtnl: &mut Rtnl, port: u32) -> Result<(), Error> {
     let known = put_behind(rtnl, port)?;
     let mut requests: Vec<Request<'_>> =
         known.iter().map(|known| Request::delete_fdb(port, known.mac, known.vlan)).collect();
-    requests.push(Request::set_bridge_port(port, &FREE));
+    requests.push(Request::set_bridge_port(port, &LEARNING));
     rtnl.batch(&requests)
 }
 
@@ -73,8 +75,8 @@ pub(super) fn forget(
     Ok(known.map(|entry| Request::delete_fdb(port, entry.mac, entry.vlan)).collect())
 }
 
-/// Whether the port, which has these settings and is in these VLANs, passes only the station `mac`
-/// there; with `None`, whether it passes any.
+/// Whether the port, which has these settings and is in these VLANs, has the station `mac` behind it and no
+/// other; with `None`, whether it learns.
 pub(super) fn find(
     rtnl: &mut Rtnl,
     port: u32,
@@ -86,12 +88,12 @@ pub(super) fn find(
     let known = if mac.is_some() { rtnl.fdb_of(port)? } else { put_behind(rtnl, port)? };
     let known: BTreeSet<_> = known.iter().map(|entry| (entry.mac, entry.vlan)).collect();
     let expected = mac.iter().flat_map(|mac| vlans.iter().map(|vlan| (*mac, *vlan))).collect();
-    let wanted = if mac.is_some() { &CONFINED } else { &FREE };
-    let detail = if is_settled(settings, &CONFINED) {
+    let wanted = if mac.is_some() { &SETTLED } else { &LEARNING };
+    let detail = if is_settled(settings, &SETTLED) {
         let known: BTreeSet<_> = known.iter().map(|(mac, _)| mac.to_string()).collect();
-        format!("only {} may send", Vec::from_iter(known).join(" "))
+        format!("behind the port: {}", Vec::from_iter(known).join(" "))
     } else {
-        "any MAC address may send".to_owned()
+        "it is learnt who is behind the port".to_owned()
     };
     Ok(Reading { in_place: is_settled(settings, wanted) && known == expected, detail })
 }
@@ -103,8 +105,6 @@ fn put_behind(rtnl: &mut Rtnl, port: u32) -> Result<Vec<FdbEntry>, Error> {
 
 fn is_settled(port: Option<BridgePort>, wanted: &BridgePort) -> bool {
     port.is_some_and(|port| {
-        port.learning == wanted.learning
-            && port.locked == wanted.locked
-            && port.unicast_flood == wanted.unicast_flood
+        port.learning == wanted.learning && port.unicast_flood == wanted.unicast_flood
     })
 }

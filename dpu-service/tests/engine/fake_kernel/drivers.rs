@@ -11,7 +11,7 @@ use dpu_service::{
 use netlink::MacAddress;
 use vf_alloc::FunctionId;
 
-use super::{FABRIC_MAC, FakeKernel, Port};
+use super::{FABRIC_MAC, FakeKernel, Port, guarded};
 
 /// The card.
 #[derive(Debug)]
@@ -119,10 +119,7 @@ impl Fabric for FakeFabric {
     }
 
     fn leave(&self, port: &Representor) -> Result<(), Refused> {
-        self.0.call("leave", port, |port| {
-            port.membership = None;
-            port.anti_spoofing = None;
-        })
+        self.0.call("leave", port, |port| port.membership = None)
     }
 
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
@@ -140,36 +137,15 @@ impl Fabric for FakeFabric {
         Ok(port.is_some_and(|port| port.representor.up && !port.is_waiting_for_vf))
     }
 
-    fn set_frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<(), Refused> {
-        self.0.call("set_frame_filter", port, |port| port.is_filtered = true)
+    fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        self.0.call("set_guard", port, |port| port.guard = Some(guarded(settings)))
     }
 
-    fn clear_frame_filter(&self, port: &Representor) -> Result<(), Refused> {
-        self.0.call("clear_frame_filter", port, |port| port.is_filtered = false)
+    fn clear_guard(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("clear_guard", port, |port| port.guard = None)
     }
 
-    fn frame_filter(&self, port: &Representor, _: &PortSettings) -> Result<Reading, Refused> {
-        self.0.find(port, |port| reading(port.is_filtered))
-    }
-
-    fn set_anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<(), Refused> {
-        self.0.call("set_anti_spoofing", port, |port| port.anti_spoofing = Some(settings.mac))
-    }
-
-    fn clear_anti_spoofing(&self, port: &Representor) -> Result<(), Refused> {
-        self.0.call("clear_anti_spoofing", port, |port| port.anti_spoofing = None)
-    }
-
-    fn anti_spoofing(
-        &self,
-        port: &Representor,
-        settings: &PortSettings,
-    ) -> Result<Reading, Refused> {
-        let wanted = settings.anti_spoofing.then_some(settings.mac);
-        self.0.find(port, |port| reading(port.anti_spoofing == wanted))
+    fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
+        self.0.find(port, |port| reading(port.guard == Some(guarded(settings))))
     }
 }

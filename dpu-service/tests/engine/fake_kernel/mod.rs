@@ -4,6 +4,7 @@ mod drivers;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard,
         mpsc::{Receiver, Sender},
@@ -14,7 +15,7 @@ use dpu_service::{
     driver::{Fault, Refused},
     eswitch::Representor,
     fabric::Membership,
-    model::{Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, PortSettings},
     programmer::Programmer,
 };
 use netlink::MacAddress;
@@ -23,15 +24,8 @@ use vf_alloc::FunctionId;
 use drivers::{FakeEswitch, FakeFabric};
 
 /// The methods that do a step, in the steps' order.
-pub(crate) const DOING: [&str; 7] = [
-    "set_mtu",
-    "join",
-    "set_port_mac",
-    "set_rate",
-    "set_frame_filter",
-    "set_anti_spoofing",
-    "set_up",
-];
+pub(crate) const DOING: [&str; 6] =
+    ["set_mtu", "join", "set_port_mac", "set_rate", "set_guard", "set_up"];
 
 /// That of a link of the fabric's own.
 pub(crate) const FABRIC_MAC: MacAddress = MacAddress([0x0e, 0, 0, 0, 0, 0xfa]);
@@ -69,10 +63,17 @@ pub(crate) struct Port {
     pub(crate) mac: Option<MacAddress>,
     pub(crate) rate: Bandwidth,
     pub(crate) membership: Option<Membership>,
-    pub(crate) is_filtered: bool,
     /// Whether it has no carrier, though it is up.
     pub(crate) is_waiting_for_vf: bool,
-    pub(crate) anti_spoofing: Option<MacAddress>,
+    /// Whom it lets send.
+    pub(crate) guard: Option<Guarded>,
+}
+
+/// What a guard looks at, and the MAC address and addresses that it lets pass.
+pub(crate) type Guarded = (AntiSpoofing, MacAddress, Vec<IpAddr>);
+
+fn guarded(settings: &PortSettings) -> Guarded {
+    (settings.anti_spoofing, settings.mac, settings.addresses.clone())
 }
 
 impl Port {
@@ -92,9 +93,8 @@ impl Port {
             mac: None,
             rate: Bandwidth::default(),
             membership: None,
-            is_filtered: false,
             is_waiting_for_vf: false,
-            anti_spoofing: None,
+            guard: None,
         }
     }
 
@@ -119,8 +119,7 @@ impl Port {
             && self.mac == Some(settings.mac)
             && self.rate == settings.bandwidth
             && self.membership.as_ref() == Some(&Membership::of(settings))
-            && self.is_filtered
-            && self.anti_spoofing == settings.anti_spoofing.then_some(settings.mac)
+            && self.guard == Some(guarded(settings))
     }
 }
 

@@ -17,22 +17,25 @@ const MOST_VFS: usize = 7;
 const NETWORKS: &str = r#"
 [[network]]
 name = "blue"
+anti_spoofing = "mac"
 vlan = 100
 mtu = 1400
 [[network.subnets]]
 cidr = "10.1.0.0/24"
 [[network]]
 name = "green"
+anti_spoofing = "mac"
 vlan = 200
 [[network.subnets]]
 cidr = "10.2.0.0/24"
 [[network]]
 name = "open"
-allow_mac_spoofing = true
+anti_spoofing = "off"
 [[network.subnets]]
 cidr = "10.3.0.0/24"
 [[network]]
 name = "trunked"
+anti_spoofing = "mac"
 trunk = [300, 301]
 "#;
 

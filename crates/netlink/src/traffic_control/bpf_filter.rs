@@ -1,0 +1,125 @@
+//! A filter by a program, of the frames that come in at a link.
+
+use netlink_packet_core::{DefaultNla, Nla};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    tc::{
+        TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcMessage, TcOption,
+        TcU32OptionFlags,
+    },
+};
+
+use super::{
+    hook::{ALL_PROTOCOLS, Hook},
+    program::Program,
+};
+use crate::request::{Existing, LINK, Request};
+
+const TCA_BPF_OPS_LEN: u16 = 4;
+const TCA_BPF_OPS: u16 = 5;
+
+/// A number of our own choice for the filter, so that there is no second.
+const FILTER: u32 = 1;
+
+/// The first of all, so that no other filter lets a frame pass before it is seen.
+const PRIORITY: u16 = 1;
+
+fn options(program: &Program) -> Vec<TcOption> {
+    let count = program.len().to_ne_bytes().to_vec();
+    let options = [
+        TcFilterBpfOption::Other(DefaultNla::new(TCA_BPF_OPS_LEN, count)),
+        TcFilterBpfOption::Other(DefaultNla::new(TCA_BPF_OPS, program.bytes())),
+        // The program's word is the verdict.
+        TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
+        TcFilterBpfOption::FlagsGeneric(TcU32OptionFlags::SkipHw),
+    ];
+    options.into_iter().map(TcOption::Bpf).collect()
+}
+
+/// Filters the frames that come in at a link, in place of any such filter there is. The link needs
+/// hooks.
+pub(super) fn set(index: u32, program: &Program) -> Request<'static> {
+    let mut message = place(index);
+    message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
+    message.attributes.push(TcAttribute::Options(options(program)));
+    let message = RouteNetlinkMessage::NewTrafficFilter(message);
+    let operation = format!("filter the frames that come in at {LINK}");
+    Request::new(operation, Some(index), message, Existing::Replaced)
+}
+
+/// Takes in what frames may come at a link.
+pub(super) fn delete(index: u32) -> Request<'static> {
+    let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
+    let operation = format!("no longer filter the frames that come in at {LINK}");
+    Request::new(operation, Some(index), message, Existing::Required)
+}
+
+fn place(index: u32) -> TcMessage {
+    let mut message = at_hook(index);
+    message.header.info = TcHandle { major: PRIORITY, minor: ALL_PROTOCOLS.to_be() }.into();
+    message.header.handle = FILTER.into();
+    message
+}
+
+fn at_hook(index: u32) -> TcMessage {
+    let mut message = TcMessage::with_index(index.cast_signed());
+    message.header.parent = Hook::Ingress.handle();
+    message
+}
+
+/// Asks for all filters of what comes in at a link.
+pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetTrafficFilter(at_hook(index))
+}
+
+/// The program, if `message` describes the filter. Another may stand in its place.
+pub(crate) fn program_of(message: &TcMessage) -> Option<Vec<u8>> {
+    let header = &message.header;
+    if TcHandle::from(header.info).major != PRIORITY || header.handle != FILTER.into() {
+        return None;
+    }
+    let kind = TcAttribute::Kind(TcFilterBpf::KIND.to_owned());
+    if !message.attributes.contains(&kind) {
+        return None;
+    }
+    let options = message.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    options.into_iter().flatten().find_map(|option| match option {
+        TcOption::Bpf(TcFilterBpfOption::Other(told)) if told.kind() == TCA_BPF_OPS => {
+            let mut instructions = vec![0; told.value_len()];
+            told.emit_value(&mut instructions);
+            Some(instructions)
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::program::Question, *};
+
+    fn message(kind: &str, options: Vec<TcOption>) -> TcMessage {
+        let mut message = place(7);
+        message.attributes =
+            vec![TcAttribute::Kind(kind.to_owned()), TcAttribute::Options(options)];
+        message
+    }
+
+    #[test]
+    fn somebody_elses_filter_in_the_place_of_ours_is_not_ours() {
+        let program = Question::All(Vec::new()).program();
+        let ours = message("bpf", options(&program));
+        assert_eq!(program_of(&ours), Some(program.bytes()));
+        for others in [message("flower", options(&program)), message("matchall", Vec::new())] {
+            assert_eq!(program_of(&others), None);
+        }
+        let mut second = ours.clone();
+        second.header.handle = 2.into();
+        assert_eq!(program_of(&second), None);
+        let mut later = ours;
+        later.header.info = TcHandle { major: PRIORITY + 1, minor: 0 }.into();
+        assert_eq!(program_of(&later), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! What of a pod's frames is checked against what the pod was given.
+
+use std::{collections::BTreeSet, fmt, str::FromStr};
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use serde::{Deserialize, Serialize};
+
+/// What of a pod's frames is checked against what the pod was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AntiSpoofing {
+    /// Nothing.
+    Off,
+    /// The MAC address that they are from.
+    Mac,
+    /// All that they say of who sends them, in Ethernet, IP, ARP and neighbour discovery; and that they are
+    /// not a router's, nor a DHCP server's.
+    #[default]
+    Full,
+}
+
+impl AntiSpoofing {
+    /// Its name, as in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Mac => "mac",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// A text that says nothing of the kind.
+#[derive(Debug, thiserror::Error)]
+#[error("must be \"full\", \"mac\" or \"off\"")]
+pub struct ParseAntiSpoofingError;
+
+impl FromStr for AntiSpoofing {
+    type Err = ParseAntiSpoofingError;
+
+    fn from_str(text: &str) -> Result<Self, ParseAntiSpoofingError> {
+        let all = [Self::Off, Self::Mac, Self::Full];
+        all.into_iter().find(|it| it.name() == text).ok_or(ParseAntiSpoofingError)
+    }
+}
+
+/// Whom a pod may send for besides itself, such as the router that several of them stand in for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Source {
+    /// A station.
+    Mac(MacAddress),
+    /// One address, or all under a prefix.
+    Addresses(IpNetwork),
+}
+
+/// A text that names no source.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is neither a MAC address nor an address or prefix of IP")]
+pub struct ParseSourceError(String);
+
+impl FromStr for Source {
+    type Err = ParseSourceError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSourceError> {
+        let mac = text.parse().map(Self::Mac);
+        let addresses = |_| text.parse().map(Self::Addresses);
+        mac.or_else(addresses).map_err(|_| ParseSourceError(text.chars().take(64).collect()))
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mac(mac) => fmt::Display::fmt(mac, out),
+            Self::Addresses(network) => fmt::Display::fmt(network, out),
+        }
+    }
+}
+
+impl TryFrom<String> for Source {
+    type Error = ParseSourceError;
+
+    fn try_from(text: String) -> Result<Self, ParseSourceError> {
+        text.parse()
+    }
+}
+
+impl From<Source> for String {
+    fn from(source: Source) -> Self {
+        source.to_string()
+    }
+}
+
+/// The stations among sources.
+pub(crate) fn macs(sources: &BTreeSet<Source>) -> impl Iterator<Item = MacAddress> {
+    sources.iter().filter_map(|source| match source {
+        Source::Mac(mac) => Some(*mac),
+        Source::Addresses(_) => None,
+    })
+}
+
+/// The addresses among sources.
+pub(crate) fn addresses(sources: &BTreeSet<Source>) -> impl Iterator<Item = IpNetwork> {
+    sources.iter().filter_map(|source| match source {
+        Source::Mac(_) => None,
+        Source::Addresses(addresses) => Some(*addresses),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_shown_as_they_are_read() {
+        for text in ["00:00:5e:00:01:07", "10.0.0.9/32", "10.1.0.0/24", "fd00::/64"] {
+            assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
+        }
+        assert_eq!("10.0.0.9".parse::<Source>().unwrap().to_string(), "10.0.0.9/32");
+        let refused = "a.example".parse::<Source>().unwrap_err().to_string();
+        assert!(refused.starts_with("\"a.example\" is neither"), "{refused}");
+    }
+}

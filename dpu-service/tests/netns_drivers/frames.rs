@@ -1,0 +1,125 @@
+//! Frames as pods send them, byte by byte.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink::MacAddress;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// A frame to everybody.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    from: MacAddress,
+    kind: u16,
+    payload: Vec<u8>,
+}
+
+impl Frame {
+    /// An empty one of that station.
+    pub(crate) fn from(station: &str) -> Self {
+        Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new() }
+    }
+
+    /// One of a type that is nobody's.
+    pub(crate) fn of_type(&self, kind: u16) -> Self {
+        self.with(kind, Vec::new())
+    }
+
+    fn with(&self, kind: u16, payload: Vec<u8>) -> Self {
+        Self { kind, payload, ..self.clone() }
+    }
+
+    /// An announcement or a question of a sender, for a target.
+    pub(crate) fn arp(&self, (mac, sender): (&str, &str), target: &str) -> Self {
+        let mac: MacAddress = mac.parse().unwrap();
+        let [sender, target] =
+            [sender, target].map(|address| address.parse::<Ipv4Addr>().unwrap().octets());
+        let packet: [&[u8]; 6] =
+            [&[0, 1, 8, 0, 6, 4, 0, 1], &mac.0, &sender, &[0; 6], &target, &[]];
+        self.with(0x0806, packet.concat())
+    }
+
+    /// A datagram from an address and a port to another port.
+    pub(crate) fn udp(&self, source: &str, (from, to): (u16, u16)) -> Self {
+        let [[a, b], [c, d]] = [from, to].map(u16::to_be_bytes);
+        let datagram = vec![a, b, c, d, 0, 8, 0, 0];
+        match source.parse().unwrap() {
+            IpAddr::V4(source) => self.with(IPV4, ipv4(source, &datagram)),
+            IpAddr::V6(source) => self.with(IPV6, ipv6(source, UDP, 64, &datagram)),
+        }
+    }
+
+    /// A message of that type about a target, sent as neighbours do.
+    pub(crate) fn icmpv6(&self, source: &str, kind: u8, target: &str) -> Self {
+        let target: Ipv6Addr = target.parse().unwrap();
+        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
+        // Discovery alone demands that nobody has forwarded it.
+        let hop_limit = if (133..=137).contains(&kind) { 255 } else { 1 };
+        self.with(IPV6, ipv6(source.parse().unwrap(), ICMPV6, hop_limit, &message))
+    }
+
+    /// Likewise behind an extension of that kind.
+    pub(crate) fn behind(&self, extension: u8) -> Self {
+        let mut payload = self.payload.clone();
+        let next = std::mem::replace(&mut payload[6], extension);
+        payload[5] += 8;
+        payload.splice(40..40, [next, 0, 0, 0, 0, 0, 0, 0]);
+        self.with(self.kind, payload)
+    }
+
+    /// Likewise with a header of IPv4 that is longer than usual.
+    pub(crate) fn with_ipv4_options(&self) -> Self {
+        let mut payload = self.payload.clone();
+        payload[0] += 2;
+        // Each of them does nothing.
+        payload.splice(20..20, [1; 8]);
+        self.with(self.kind, payload)
+    }
+
+    /// With a mark at the end of the packet, which br_netfilter looks at: it drops one whose header is not right,
+    /// and what is behind one.
+    pub(crate) fn marked(&self, mark: [u8; 8]) -> Vec<u8> {
+        let mut payload = self.payload.clone();
+        payload.extend(mark);
+        match self.kind {
+            IPV4 => finish_ipv4(&mut payload),
+            IPV6 => payload[5] += 8,
+            _ => {}
+        }
+        let kind = self.kind.to_be_bytes();
+        let parts: [&[u8]; 4] = [&[0xff; 6], &self.from.0, &kind, &payload];
+        let mut frame = parts.concat();
+        frame.resize(frame.len().max(60), 0);
+        frame
+    }
+}
+
+fn ipv4(source: Ipv4Addr, datagram: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0];
+    header.extend(source.octets());
+    header.extend([255; 4]);
+    header.extend(datagram);
+    header
+}
+
+/// Writes the length and the checksum.
+fn finish_ipv4(packet: &mut [u8]) {
+    packet[3] = u8::try_from(packet.len()).unwrap();
+    let header = usize::from(packet[0] & 0xf) * 4;
+    let words = packet[..header].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    packet[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+}
+
+fn ipv6(source: Ipv6Addr, next: u8, hop_limit: u8, message: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(message.len()).unwrap();
+    let mut header = vec![0x60, 0, 0, 0, 0, length, next, hop_limit];
+    header.extend(source.octets());
+    header.extend("ff02::1".parse::<Ipv6Addr>().unwrap().octets());
+    header.extend(message);
+    header
+}
