@@ -45,7 +45,7 @@ impl Reading {
 
     /// Both of them, as wanted if both are.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn and(&self, other: &Self) -> Self {
         let detail = format!("{}; {}", self.detail, other.detail);
         Self { in_place: self.in_place && other.in_place, detail }
     }

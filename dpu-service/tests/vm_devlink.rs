@@ -303,16 +303,35 @@ fn a_card_that_was_reset_is_found_again() {
     dpu.card.set_vfs(2);
     let repaired = dpu.programmer.repair(&settings()).unwrap();
     assert_ne!(repaired.index, before.index);
-    let steps = [
-        "representor-mtu",
-        "fabric-join",
-        "port-rate",
-        "frame-filter",
-        "anti-spoofing",
-        "representor-up",
-    ];
+    let steps = ["representor-mtu", "fabric-join", "port-rate", "guard", "representor-up"];
     assert_eq!(repaired.steps, steps);
     assert_eq!(dpu.rate()["tx_max"], 1_250_000);
+}
+
+/// What mlx5 answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
+#[test]
+fn a_port_is_guarded_whose_card_refuses_all_of_the_bridges_flags_but_a_few() {
+    let dpu = Dpu::new();
+    dpu.programmer.program(&settings()).unwrap();
+    let port = dpu.representor().name;
+    for flag in ["locked on", "isolated on", "hairpin on", "bcast_flood off"] {
+        let mut bridge = Command::new("bridge");
+        bridge.args(["link", "set", "dev", &port]).args(flag.split(' '));
+        let output = dpu.netns.netns.run(|| bridge.output().unwrap()).unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && told.contains("Flag is not supported"),
+            "{flag}: {told}"
+        );
+    }
+    let shown = dpu.netns.json(&format!("bridge -d -j link show dev {port}"));
+    assert_eq!((&shown[0]["learning"], &shown[0]["flood"]), (&json!(false), &json!(false)));
+    let shown = dpu.netns.json(&format!("tc -j filter show dev {port} ingress"));
+    assert!(shown.to_string().contains("direct-action"), "{shown}");
+    let found = dpu.programmer.inspect(&settings()).unwrap();
+    assert!(found.steps.iter().all(|step| step.in_place), "{:?}", found.steps);
+    dpu.programmer.unprogram(VF).unwrap();
+    dpu.assert_idle();
 }
 
 #[test]

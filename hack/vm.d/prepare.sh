@@ -1,4 +1,4 @@
-# What hack/vm boots: QEMU, Debian's kernel, netdevsim, an initramfs. Sourced by hack/vm, never run.
+# What hack/vm boots: QEMU, Debian's kernel, netdevsim with a switchdev driver, an initramfs. Sourced by hack/vm, never run.
 # shellcheck shell=bash
 
 # The first kernel of Debian's that this was tried with; QEMU's igb came before.
@@ -13,7 +13,7 @@ LIBRARIES=usr/lib/x86_64-linux-gnu
 source "$ROOT/hack/debian.sh"
 
 CACHE=${OFFLOAD_VM_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/vm}
-RECIPE=$(cat "$ROOT/hack/vm.d/prepare.sh" "$ROOT/hack/debian.sh" | sha256sum)
+RECIPE=$(cat "$ROOT"/hack/vm.d/{prepare.sh,switchdevsim/*} "$ROOT/hack/debian.sh" | sha256sum)
 TREE=$CACHE/${RECIPE:0:12}
 
 prepare() {
@@ -37,6 +37,7 @@ build_tree() {
     download
     unpack
     netdevsim
+    switchdevsim
     tool depmod -b "$NEW" "$VERSION"
     initramfs
     say "$VERSION" >"$NEW/version"
@@ -102,14 +103,24 @@ netdevsim() {
     mkdir -p "$source" "$WORK/libraries"
     dpkg-deb --fsys-tarfile "$WORK"/archives/linux-source-*.deb | tar -xO --wildcards '*/linux-source-*.tar.xz' |
         xz -dcT0 | tar -x -C "$source" --strip-components=1 --wildcards "*/$driver/*"
-    build_netdevsim "$source/$driver" >"$WORK/netdevsim.log" 2>&1 ||
-        die "netdevsim does not build: $(tail -n 5 "$WORK/netdevsim.log")"
-    install -Dm644 "$source/$driver/netdevsim.ko" "$NEW/lib/modules/$VERSION/updates/netdevsim.ko"
+    module netdevsim "$source/$driver"
 }
 
-# build_netdevsim FOLDER: Debian's makefiles name each other by absolute paths, its objtool wants a
+# What refuses as a BlueField's driver does.
+switchdevsim() {
+    cp -r "$ROOT/hack/vm.d/switchdevsim" "$WORK/switchdevsim"
+    module switchdevsim "$WORK/switchdevsim"
+}
+
+# module NAME FOLDER: builds and installs it.
+module() {
+    build_module "$2" >"$WORK/$1.log" 2>&1 || die "$1 does not build: $(tail -n 5 "$WORK/$1.log")"
+    install -Dm644 "$2/$1.ko" "$NEW/lib/modules/$VERSION/updates/$1.ko"
+}
+
+# build_module FOLDER: Debian's makefiles name each other by absolute paths, its objtool wants a
 # library that few machines have, and type information would want pahole.
-build_netdevsim() {
+build_module() {
     local headers=$WORK/build/usr/src/linux-headers-$VERSION
     sed -i "s# /usr/src/# $WORK/build/usr/src/#" "$headers/Makefile"
     rm -f "$headers/vmlinux"

@@ -402,8 +402,8 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             let stations = self.stations(rtnl, port, settings)?;
             match &self.guard {
-                Ok(()) => Ok(stations.and(guard::find(rtnl, port, settings)?)),
-                Err(why) => Ok(stations.and(Reading::in_place(why.clone()))),
+                Ok(()) => Ok(stations.and(&guard::find(rtnl, port, settings)?)),
+                Err(why) => Ok(stations.and(&Reading::in_place(why.clone()))),
             }
         })
     }

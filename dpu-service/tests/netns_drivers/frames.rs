@@ -111,8 +111,8 @@ fn finish_ipv4(packet: &mut [u8]) {
     let header = usize::from(packet[0] & 0xf) * 4;
     let words = packet[..header].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    packet[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    let folded = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    packet[10..12].copy_from_slice(&(!folded).to_be_bytes());
 }
 
 fn ipv6(source: Ipv6Addr, next: u8, hop_limit: u8, message: &[u8]) -> Vec<u8> {

@@ -256,9 +256,8 @@ fn is_in_ipv4(offset: u32, network: Ipv4Network) -> Question {
 
 fn is_in_ipv6(offset: u32, network: Ipv6Network) -> Question {
     let words = |address: Ipv6Addr| {
-        let bits = address.to_bits();
-        // Each shift leaves the word that is meant lowest.
-        [96, 64, 32, 0].map(|shift| ((bits >> shift) & u128::from(u32::MAX)) as u32)
+        let octets = address.octets();
+        octets.as_chunks().0.iter().copied().map(u32::from_be_bytes).collect::<Vec<_>>()
     };
     let words = words(network.ip()).into_iter().zip(words(network.mask()));
     let parts = (offset..).step_by(4).zip(words);

@@ -335,10 +335,10 @@ mod tests {
 
     #[test]
     fn what_is_far_away_is_got_to_by_jumps() {
-        for last in [10, 300, 1000_u32] {
-            let numbers = |number: u32| Question::is(Field::half(2), number);
+        for last in [10, 300, 1000_u16] {
+            let numbers = |number: u16| Question::is(Field::half(2), number);
             let program = Question::Any((0..=last).map(numbers).collect()).program();
-            let frame = |number: u32| [0, 0, (number >> 8) as u8, number as u8];
+            let frame = |number: u16| [[0; 2], number.to_be_bytes()].concat();
             for number in [0, 5, last / 2, last - 1, last] {
                 assert!(passes(&program, &frame(number)), "{number} of {last}");
             }
@@ -349,11 +349,12 @@ mod tests {
     #[test]
     fn what_is_behind_the_header_of_ipv4_moves_with_its_length() {
         let program = Question::is(Field::half_behind_ipv4(2), 68_u16).program();
-        for words in [5, 6, 15] {
-            let mut frame = vec![0; 14 + 4 * words + 8];
-            frame[14] = 0x40 | words as u8;
+        for words in [5, 6, 15_u8] {
+            let behind = 14 + 4 * usize::from(words);
+            let mut frame = vec![0; behind + 8];
+            frame[14] = 0x40 | words;
             assert!(!passes(&program, &frame));
-            frame[14 + 4 * words + 3] = 68;
+            frame[behind + 3] = 68;
             assert!(passes(&program, &frame), "{words}");
         }
     }

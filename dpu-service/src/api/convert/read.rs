@@ -294,7 +294,9 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         anti_spoofing: anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing)?,
         allow_mac_spoofing: None,
-        allowed_sources: collect(&network.allowed_sources, source)?.into_iter().collect(),
+        allowed_sources: collect(&network.allowed_sources, |text| source(text))?
+            .into_iter()
+            .collect(),
         default: network.default,
         gateway_mode: gateway_mode(&network.gateway_mode)?,
         reaches: network.reaches.into_iter().collect(),
@@ -327,7 +329,7 @@ fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<Option<AntiSpoo
     Ok((read != AntiSpoofing::default()).then_some(read))
 }
 
-fn source(text: &String) -> Result<Source, Failure> {
+fn source(text: &str) -> Result<Source, Failure> {
     text.parse().map_err(|error| invalid(format!("allowed_sources: {error}")))
 }
 
