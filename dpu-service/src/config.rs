@@ -27,6 +27,7 @@ use vf_alloc::{PfId, PoolSpec};
 pub use allocation::{Allocation, MacPrefix};
 pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
+pub(crate) use networks::check_source;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
 pub use problems::Problems;

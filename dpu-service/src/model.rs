@@ -212,6 +212,9 @@ pub struct Network {
     /// Whom pods may send for besides themselves.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allowed_sources: BTreeSet<Source>,
+    /// Whom else they may ask to send for.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub optional_sources: BTreeSet<Source>,
     /// Whether it serves requests that name no network.
     #[serde(default)]
     pub default: bool,
@@ -341,6 +344,10 @@ pub struct Record {
     /// The DPU's ports that lead to it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")] // as journals of before have it
     pub port_mappings: Vec<PortMapping>,
+    /// Whom the pod has asked to send for besides itself.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    // as journals of before have it
+    pub asked_sources: BTreeSet<Source>,
     /// The network as it was at the attach.
     pub network: Arc<Network>,
     /// The host kernel's boot id at the attach.
@@ -396,8 +403,14 @@ impl Record {
             trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
             anti_spoofing: self.network.anti_spoofing(),
-            allowed_sources: self.network.allowed_sources.clone(),
+            allowed_sources: self.allowed_sources(),
         }
+    }
+
+    /// Whom the pod may send for besides itself.
+    #[must_use]
+    pub fn allowed_sources(&self) -> BTreeSet<Source> {
+        self.network.allowed_sources.union(&self.asked_sources).copied().collect()
     }
 
     /// The pod's routes: the network's and, of each family that these leave without one, the default

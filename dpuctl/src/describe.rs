@@ -60,6 +60,9 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     let address =
         |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
     text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
+    if !attachment.allowed_sources.is_empty() {
+        text.field("Sends for", &attachment.allowed_sources.join(", "));
+    }
     text.list("Routes", &attachment.routes.iter().map(route).collect::<Vec<_>>());
     if !attachment.port_mappings.is_empty() {
         let mapped: Vec<_> = attachment.port_mappings.iter().map(port_mapping).collect();
@@ -168,7 +171,8 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
     text.field("Anti-spoofing", anti_spoofing(&network));
-    text.field("Allowed sources", &network.allowed_sources.join(", "));
+    text.field("Sends for", &network.allowed_sources.join(", "));
+    text.field("May ask for", &network.optional_sources.join(", "));
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));

@@ -49,7 +49,7 @@ pub struct Call {
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Request {
     /// Attach a pod to a network.
-    Add(AddRequest),
+    Add(Box<AddRequest>),
     /// Take an attachment back.
     Del(DelRequest),
     /// Compare an attachment with the kernel and the DPU.
@@ -98,6 +98,9 @@ pub struct AddRequest {
     /// Ports of the DPU that shall lead to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<v1::PortMapping>,
+    /// Whom the pod asks to send for besides itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_sources: Vec<String>,
     /// Where to write the device-info file.
     #[serde(default)]
     pub device_info_file: Option<String>,

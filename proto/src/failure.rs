@@ -88,6 +88,8 @@ reasons! {
     NetworkNotAllowed = "NETWORK_NOT_ALLOWED", PermissionDenied, 141, "ask for another network, or have an operator allow it: `networks` of the [[host]], or the network's `namespaces`";
     /// The host's pods may not choose that MAC address.
     MacNotAllowed = "MAC_NOT_ALLOWED", PermissionDenied, 142, "ask for a MAC address with the DPU's prefix, leave it out, or have an operator set `any_mac` of the [[host]]";
+    /// The network lets no pod send for whom the pod asks to send.
+    SourceNotAllowed = "SOURCE_NOT_ALLOWED", PermissionDenied, 143, "leave it out, or have an operator allow it: `optional_sources` of the network";
     /// The certificate's role does not allow the call.
     NotAuthorised = "NOT_AUTHORISED", PermissionDenied, 112, "use a certificate of the role that the call needs";
     /// The call belongs to a session that is over, or the host has none.

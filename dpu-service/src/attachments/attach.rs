@@ -284,6 +284,9 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.port_mappings != record.port_mappings {
         return differs("other mapped ports".into());
     }
+    if spec.asked_sources != record.asked_sources {
+        return differs("other allowed sources".into());
+    }
     let is_held = |address: &WantedAddress| {
         record.leases.iter().map(|lease| lease.address).any(|held| {
             let length = address.prefix_length.unwrap_or(held.prefix());

@@ -1,7 +1,7 @@
 //! What makes sense in a network: the same rules for the configuration file and for the API.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
 };
@@ -105,6 +105,7 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         ("networks that it reaches", network.reaches.len()),
         ("namespaces", network.namespaces.len()),
         ("allowed_sources", network.allowed_sources.len()),
+        ("optional_sources", network.optional_sources.len()),
         ("dns.nameservers", network.dns.nameservers.len()),
         ("dns.search", network.dns.search.len()),
         ("dns.options", network.dns.options.len()),
@@ -192,38 +193,47 @@ fn check_way_out(network: &Network) -> Vec<String> {
 }
 
 fn check_anti_spoofing(network: &Network) -> Vec<String> {
-    let mut problems: Vec<_> =
-        network.allowed_sources.iter().filter_map(|source| check_source(*source)).collect();
+    let mut problems = Vec::new();
     if network.anti_spoofing.is_some() && network.allow_mac_spoofing.is_some() {
         problems
             .push("allow_mac_spoofing is the older spelling of anti_spoofing: leave it out".into());
     }
-    let level = network.anti_spoofing();
-    let is_idle = match level {
-        AntiSpoofing::Full => false,
-        AntiSpoofing::Mac => addresses(&network.allowed_sources).next().is_some(),
-        AntiSpoofing::Off => !network.allowed_sources.is_empty(),
-    };
-    if is_idle {
-        problems.push(format!(
-            "allowed_sources holds what anti_spoofing = {:?} does not look at: leave that out",
-            level.name()
-        ));
+    let lists = [
+        ("allowed_sources", &network.allowed_sources),
+        ("optional_sources", &network.optional_sources),
+    ];
+    for (key, sources) in lists {
+        problems.extend(sources.iter().filter_map(|source| check_source(key, *source)));
+        problems.extend(check_use(key, sources, network.anti_spoofing()));
     }
     problems
 }
 
-fn check_source(source: Source) -> Option<String> {
+/// Whether nobody can send from it: one sentence, which names the `key` that it stands under.
+pub(crate) fn check_source(key: &str, source: Source) -> Option<String> {
     let why = match source {
         Source::Mac(mac) if mac.is_unicast() => return None,
         Source::Mac(_) => "which is no single station's MAC address".to_owned(),
         Source::Addresses(prefix) => match check_prefix(prefix) {
-            Some(problem) => return Some(format!("allowed_sources: {problem}")),
+            Some(problem) => return Some(format!("{key}: {problem}")),
             None if prefix.network().is_multicast() => "which nobody sends from".to_owned(),
             None => return None,
         },
     };
-    Some(format!("allowed_sources holds {source}, {why}"))
+    Some(format!("{key} holds {source}, {why}"))
+}
+
+/// Whether all sources mean something where that is checked.
+fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Option<String> {
+    let is_idle = match checked {
+        AntiSpoofing::Full => false,
+        AntiSpoofing::Mac => addresses(sources).next().is_some(),
+        AntiSpoofing::Off => !sources.is_empty(),
+    };
+    let checked = checked.name();
+    is_idle.then(|| {
+        format!("{key} holds what anti_spoofing = {checked:?} does not look at: leave that out")
+    })
 }
 
 fn check_namespaces(network: &Network) -> impl Iterator<Item = String> {

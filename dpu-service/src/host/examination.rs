@@ -119,6 +119,7 @@ pub(crate) mod tests {
             leases: vec![lease("10.1.0.5/24"), lease("fd00:1::5/64")],
             bandwidth: Bandwidth::default(),
             port_mappings: Vec::new(),
+            asked_sources: [].into(),
             network: Arc::new(toml::from_str("name = 'blue'").unwrap()),
             boot_id: "boot".into(),
             created_at: 0,

@@ -61,6 +61,20 @@ pub enum Source {
 #[error("{0:?} is neither a MAC address nor an address or prefix of IP")]
 pub struct ParseSourceError(String);
 
+impl Source {
+    /// Whether whoever may send for the other may send for it.
+    #[must_use]
+    pub(crate) fn is_within(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Mac(mac), Self::Mac(other)) => mac == other,
+            (Self::Addresses(part), Self::Addresses(whole)) => {
+                whole.contains(part.network()) && whole.prefix() <= part.prefix()
+            }
+            (Self::Mac(_), Self::Addresses(_)) | (Self::Addresses(_), Self::Mac(_)) => false,
+        }
+    }
+}
+
 impl FromStr for Source {
     type Err = ParseSourceError;
 
@@ -113,6 +127,31 @@ pub(crate) fn addresses(sources: &BTreeSet<Source>) -> impl Iterator<Item = IpNe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_is_within_itself_and_wider_prefixes() {
+        let is_within = |part: &str, whole: &str| {
+            let [part, whole] = [part, whole].map(|text| text.parse::<Source>().unwrap());
+            part.is_within(whole)
+        };
+        for (part, whole) in [
+            ("00:00:5e:00:01:07", "00:00:5e:00:01:07"),
+            ("10.0.0.9", "10.0.0.9"),
+            ("10.0.0.9", "10.0.0.0/24"),
+            ("fd00:1::/64", "fd00::/16"),
+        ] {
+            assert!(is_within(part, whole), "{part} in {whole}");
+        }
+        for (part, whole) in [
+            ("00:00:5e:00:01:07", "00:00:5e:00:01:08"),
+            ("10.0.1.9", "10.0.0.0/24"),
+            ("10.0.0.0/16", "10.0.0.0/24"),
+            ("10.0.0.9", "fd00::/16"),
+            ("00:00:5e:00:01:07", "10.0.0.0/8"),
+        ] {
+            assert!(!is_within(part, whole), "{part} in {whole}");
+        }
+    }
 
     #[test]
     fn sources_are_shown_as_they_are_read() {

@@ -1,13 +1,13 @@
 //! What hosts ask for.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr};
 
 use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use offload_proto::v1::Pod;
 use vf_alloc::Device;
 
-use super::{AttachmentKey, Bandwidth, PortMapping};
+use super::{AttachmentKey, Bandwidth, PortMapping, Source};
 
 /// What a host asks for, read and checked for form, not yet against networks and pools.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct AttachSpec {
     pub bandwidth: Bandwidth,
     /// The DPU's ports that shall lead to it, in order, of which no two are the same.
     pub port_mappings: Vec<PortMapping>,
+    /// Whom the pod asks to send for besides itself.
+    pub asked_sources: BTreeSet<Source>,
 }
 
 /// An address that a pod asks for.

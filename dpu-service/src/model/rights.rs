@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason, form::HOST_PORT_CONTAINER};
 
-use super::{AttachSpec, Network};
+use super::{AttachSpec, Network, Source};
 
 /// What a host may ask for, as the configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl HostRights {
     /// `prefix`.
     ///
     /// # Errors
-    /// [`Reason::NetworkNotAllowed`] or [`Reason::MacNotAllowed`].
+    /// [`Reason::NetworkNotAllowed`], [`Reason::MacNotAllowed`] or [`Reason::SourceNotAllowed`].
     pub(crate) fn check(
         &self,
         spec: &AttachSpec,
@@ -36,6 +36,7 @@ impl HostRights {
     ) -> Result<(), Failure> {
         self.check_network(spec, network)?;
         check_namespace(spec, network)?;
+        check_sources(spec, network)?;
         spec.mac.map_or(Ok(()), |mac| self.check_mac(spec, mac, prefix))
     }
 
@@ -58,6 +59,20 @@ impl HostRights {
             "MAC address {mac} does not begin with {prefix}, and host {host} may choose no other"
         );
         Err(Failure::new(Reason::MacNotAllowed, message))
+    }
+}
+
+fn check_sources(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
+    let is_allowed = |source: &&Source| {
+        let mut sources = network.allowed_sources.iter().chain(&network.optional_sources);
+        sources.any(|allowed| source.is_within(*allowed))
+    };
+    match spec.asked_sources.iter().find(|source| !is_allowed(source)) {
+        Some(source) => {
+            let message = format!("pods of network {} may not send from {source}", network.name);
+            Err(Failure::new(Reason::SourceNotAllowed, message))
+        }
+        None => Ok(()),
     }
 }
 

@@ -35,6 +35,33 @@ fn with_mac(container: &str, mac: &str) -> AttachSpec {
     AttachSpec { mac: Some(mac.parse().unwrap()), ..spec(container) }
 }
 
+fn sending_from(container: &str, sources: &[&str]) -> AttachSpec {
+    let asked_sources = sources.iter().map(|source| source.parse().unwrap()).collect();
+    AttachSpec { asked_sources, ..spec(container) }
+}
+
+#[tokio::test]
+async fn pods_send_for_whom_the_network_lets_them_ask() {
+    let mut configuration = configuration();
+    let network = &mut configuration.networks[0];
+    network.allowed_sources = ["10.1.0.7".parse().unwrap()].into();
+    network.optional_sources =
+        ["00:00:5e:00:01:07", "fd07::/64"].map(|source| source.parse().unwrap()).into();
+    let world = World::with(configuration, settings(), 4).await;
+    let asked = sending_from("router", &["00:00:5e:00:01:07", "fd07::1", "10.1.0.7"]);
+    let view = world.attach(asked.clone()).await.unwrap();
+    assert_eq!(view.record.allowed_sources(), asked.asked_sources);
+    let plain = world.attached("plain").await;
+    assert_eq!(plain.record.allowed_sources(), ["10.1.0.7".parse().unwrap()].into());
+    for source in ["00:00:5e:00:01:08", "fd08::1", "fd07::/48", "10.1.0.8"] {
+        let refused = world.attach(sending_from("thief", &[source])).await.unwrap_err();
+        assert_told(&refused, Reason::SourceNotAllowed, &["network red", source]);
+    }
+    let other = world.attach(sending_from("router", &[])).await.unwrap_err();
+    assert_told(&other, Reason::AttachmentDiffers, &["other allowed sources"]);
+    world.check();
+}
+
 async fn load(world: &World, configuration: Configuration) {
     world.engine.load_configuration(configuration).await.unwrap();
 }

@@ -55,6 +55,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
         port_mappings: Vec::new(),
+        asked_sources: [].into(),
     }
 }
 

@@ -307,6 +307,19 @@ fn what_a_pod_says_of_others_arrives_nowhere() {
 }
 
 #[test]
+fn what_a_port_has_dropped_is_counted() {
+    let ports = Ports::new();
+    let dropped = || {
+        let shown = ports.dpu.netns.json("tc -s -j qdisc show dev pf0vf0 clsact");
+        shown[0]["drops"].as_u64().unwrap()
+    };
+    let (before, frames) = (dropped(), foreign_frames());
+    let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
+    assert_eq!(ports.arriving_of(frames.len(), send), [0; 0]);
+    assert_eq!(dropped(), before + 3);
+}
+
+#[test]
 fn a_pod_sends_for_whom_its_network_lets_it() {
     let mut ports = Ports::new();
     let shared = Frame::from(SHARED_MAC);

@@ -167,7 +167,7 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
     }
     let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
     let answer = match request {
-        Request::Add(request) => match attach(server, request, caller).await {
+        Request::Add(request) => match attach(server, *request, caller).await {
             Ok(()) => return None,
             Err(failure) => failed(failure),
         },
@@ -203,9 +203,8 @@ async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> R
 /// No runtime makes, takes or asks for a host port.
 fn refuse_host_port(request: &Request) -> Result<(), Failure> {
     let key = match request {
-        Request::Add(AddRequest { key, .. })
-        | Request::Del(DelRequest { key, .. })
-        | Request::Check(CheckRequest { key, .. }) => key,
+        Request::Add(add) => &add.key,
+        Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => key,
         Request::Gc(_) | Request::Status => return Ok(()),
     };
     if !key.is_of_host_port() {

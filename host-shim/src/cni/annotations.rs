@@ -17,7 +17,7 @@ pub(super) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 const PREFIX: &str = "dpu-offload.io/";
 
 /// Their names, without the prefix.
-const NAMES: [&str; 4] = ["network", "mac", "ips", "bandwidth"];
+const NAMES: [&str; 5] = ["network", "mac", "ips", "allowed-sources", "bandwidth"];
 
 /// One of them.
 #[derive(Debug, PartialEq)]
@@ -33,6 +33,8 @@ pub(super) struct Annotation {
 pub(super) enum Wish {
     /// The DPU's network of that name.
     Network(String),
+    /// To send for these besides itself.
+    AllowedSources(Vec<String>),
     /// What a capability asks for, by that name and in its form.
     Capability(&'static str, Value),
 }
@@ -67,10 +69,15 @@ fn read_one(name: &str, value: &Value) -> Result<Annotation, CniError> {
     let wish = match name {
         "network" => Wish::Network(text.to_owned()),
         "mac" => Wish::Capability("mac", text.into()),
-        "ips" => Wish::Capability("ips", text.split(',').map(str::trim).collect()),
+        "ips" => Wish::Capability("ips", listed(text).collect()),
+        "allowed-sources" => Wish::AllowedSources(listed(text).map(str::to_owned).collect()),
         _ => Wish::Capability("bandwidth", limits(&title, text)?),
     };
     Ok(Annotation { title, wish })
+}
+
+fn listed(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim)
 }
 
 fn limits(title: &str, text: &str) -> Result<Value, CniError> {
@@ -148,7 +155,7 @@ mod tests {
                 "{error:?}"
             );
             assert!(
-                error.details.contains("dpu-offload.io/ips, dpu-offload.io/bandwidth"),
+                error.details.contains("dpu-offload.io/allowed-sources, dpu-offload.io/bandwidth"),
                 "{error:?}"
             );
         }

@@ -78,6 +78,9 @@ pub struct CniArgs {
     pub mac: Option<String>,
     /// Addresses for the pod.
     pub ips: Option<Vec<String>>,
+    /// Whom the pod asks to send for besides itself.
+    #[serde(rename = "allowedSources")]
+    pub allowed_sources: Option<Vec<String>>,
 }
 
 /// An attachment that GC leaves alone.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1::Attachment};
 use serde_json::Value;
 
 use super::{
@@ -111,7 +111,7 @@ fn answer_prepared(
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, patience, comeback, request, base } = prepared;
-    let mapped = mapped_ports(&request);
+    let wanted = Wanted::of(&request);
     let call = Call::new(patience, request);
     let tell = |error: &io::Error| tell_waiting(&socket, error);
     let reply = match protocol::call(&socket, call, comeback.unwrap_or(COMEBACK), tell) {
@@ -120,10 +120,8 @@ fn answer_prepared(
         Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
     };
     match reply {
-        Reply::Attached { attachment } if attachment.port_mappings.len() != mapped => {
-            Err(Failure::new(Reason::Unsupported, UNMAPPED).into())
-        }
         Reply::Attached { attachment } => {
+            wanted.check(&attachment)?;
             let ResultBase { previous, sandbox, dns } = base;
             Ok(Some(previous.with_attachment(&attachment, &sandbox, dns).render(version)))
         }
@@ -141,13 +139,34 @@ fn comes_back(socket: &Path, error: &io::Error, comeback: Option<Duration>) -> b
     error.kind() == io::ErrorKind::NotFound && changed().is_some_and(|ago| ago < comeback)
 }
 
-/// What an agent of before would leave out in silence. The runtime's DEL takes the rest back.
-const UNMAPPED: &str = "portMappings: the agent is of a version that maps no ports: upgrade it";
+/// How much of it is wanted that an agent of before would leave out in silence.
+#[derive(Default)]
+struct Wanted {
+    mapped_ports: usize,
+    allowed_sources: usize,
+}
 
-fn mapped_ports(request: &Request) -> usize {
-    match request {
-        Request::Add(add) => add.port_mappings.len(),
-        _ => 0,
+impl Wanted {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Add(add) => Self {
+                mapped_ports: add.port_mappings.len(),
+                allowed_sources: add.allowed_sources.len(),
+            },
+            _ => Self::default(),
+        }
+    }
+
+    /// The runtime's DEL takes the rest back.
+    fn check(&self, attachment: &Attachment) -> Result<(), CniError> {
+        let why = if attachment.port_mappings.len() != self.mapped_ports {
+            "portMappings: the agent is of a version that maps no ports: upgrade it"
+        } else if attachment.allowed_sources.len() < self.allowed_sources {
+            "allowed sources: the agent is of a version that knows of none: upgrade it"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(Reason::Unsupported, why).into())
     }
 }
 

@@ -83,7 +83,7 @@ pub fn prepare(
         Verb::Add => {
             let (request, its_base) = add(environment, &configuration)?;
             base = its_base;
-            Request::Add(request)
+            Request::Add(request.into())
         }
         // Nothing of the configuration: a DEL must succeed whatever became of it.
         Verb::Del => {
@@ -156,6 +156,7 @@ fn add(
         addresses: wishes.addresses,
         bandwidth: wishes.bandwidth,
         port_mappings: wishes.port_mappings,
+        allowed_sources: wishes.allowed_sources.into_iter().collect(),
         device_info_file: wishes.device_info_file,
     };
     Ok((request, base))

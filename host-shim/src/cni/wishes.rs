@@ -2,6 +2,8 @@
 //! which a later one wins over an earlier one, and from the pod's annotations, which win over all but
 //! `runtimeConfig`, and must not contradict that.
 
+use std::collections::BTreeSet;
+
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{
@@ -41,6 +43,9 @@ pub struct Wishes {
     pub bandwidth: Bandwidth,
     /// Ports of the DPU that shall lead to the pod.
     pub port_mappings: Vec<PortMapping>,
+    /// Whom it asks to send for besides itself: MAC addresses, addresses and prefixes, each as it is usually
+    /// written.
+    pub allowed_sources: BTreeSet<String>,
     /// Where to write the device-info file.
     pub device_info_file: Option<String>,
     /// Resolver settings instead of the network's.
@@ -101,6 +106,8 @@ impl Wishes {
         wishes.take_environment(environment)?;
         wishes.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
         wishes.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
+        let sources = configuration.args.cni.allowed_sources.as_deref().unwrap_or_default();
+        wishes.take_sources("args.cni.allowedSources", sources)?;
         let by_runtime = named(configuration.runtime_config.clone(), &CAPABILITIES);
         for (key, value) in &by_runtime {
             wishes.take_capability(&format!("runtimeConfig.{key}"), key, value)?;
@@ -164,6 +171,7 @@ impl Wishes {
                     annotations::check_network(&title, &name)?;
                     self.network = Some(name);
                 }
+                Wish::AllowedSources(sources) => self.take_sources(&title, &sources)?,
                 Wish::Capability(key, value) => {
                     self.take_capability(&title, key, &value)?;
                     check_agreement(&title, key, &value, by_runtime)?;
@@ -192,6 +200,22 @@ impl Wishes {
             return Err(invalid(message));
         }
         self.addresses = addresses.to_vec();
+        Ok(())
+    }
+
+    fn take_sources(&mut self, key: &str, sources: &[String]) -> Result<(), CniError> {
+        let read = |text: &String| {
+            let mac = text.parse::<MacAddress>().map(|mac| mac.to_string());
+            let source =
+                mac.or_else(|_| text.parse::<IpNetwork>().map(|prefix| prefix.to_string()));
+            source.map_err(|_| {
+                invalid(format!(
+                    "{key} {} is neither a MAC address nor an IP address",
+                    quoted(text)
+                ))
+            })
+        };
+        self.allowed_sources = sources.iter().map(read).collect::<Result<_, _>>()?;
         Ok(())
     }
 

@@ -49,6 +49,7 @@ mod runtimes;
 mod scripts;
 mod secrets;
 mod soak;
+mod spoofing;
 mod two_dpus;
 mod upgrade;
 mod wire;

@@ -4,7 +4,7 @@ mod examination;
 mod hello;
 mod port_mappings;
 
-use std::{net::IpAddr, str::FromStr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
@@ -20,7 +20,7 @@ pub(crate) use hello::{hello, inventory};
 
 use crate::{
     attachments::Detach,
-    config::{LimitsOf, check_bandwidth, check_network, is_label},
+    config::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
     host::{Asked, HostTime, SessionId},
     model::{
         AddressRange, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns,
@@ -35,6 +35,8 @@ const MOST_PROBLEMS: usize = 8;
 const LONGEST_PROBLEM: usize = 256;
 /// Most addresses that one pod can ask for.
 const MOST_ADDRESSES: usize = 16;
+/// Most sources that one pod can ask for.
+const MOST_SOURCES: usize = 16;
 /// How long hosts are waited for that are asked what they find.
 const USUAL_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_PATIENCE_MS: u32 = 60_000;
@@ -167,6 +169,7 @@ pub(crate) fn attach(
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
         port_mappings: port_mappings::port_mappings(request.port_mappings)?,
+        asked_sources: asked_sources(&request.allowed_sources)?,
     };
     Ok((spec, asked))
 }
@@ -294,9 +297,8 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         anti_spoofing: anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing)?,
         allow_mac_spoofing: None,
-        allowed_sources: collect(&network.allowed_sources, |text| source(text))?
-            .into_iter()
-            .collect(),
+        allowed_sources: sources("allowed_sources", &network.allowed_sources)?,
+        optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
         gateway_mode: gateway_mode(&network.gateway_mode)?,
         reaches: network.reaches.into_iter().collect(),
@@ -329,8 +331,26 @@ fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<Option<AntiSpoo
     Ok((read != AntiSpoofing::default()).then_some(read))
 }
 
-fn source(text: &str) -> Result<Source, Failure> {
-    text.parse().map_err(|error| invalid(format!("allowed_sources: {error}")))
+fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
+    let read = |text: &String| {
+        text.parse::<Source>().map_err(|error| invalid(format!("{field}: {error}")))
+    };
+    texts.iter().map(read).collect()
+}
+
+fn asked_sources(texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
+    if texts.len() > MOST_SOURCES {
+        let message = format!(
+            "allowed_sources has {} entries; {MOST_SOURCES} are the most that a pod can ask for",
+            texts.len()
+        );
+        return Err(invalid(message));
+    }
+    let sources = sources("allowed_sources", texts)?;
+    match sources.iter().find_map(|source| check_source("allowed_sources", *source)) {
+        Some(problem) => Err(invalid(problem)),
+        None => Ok(sources),
+    }
 }
 
 fn gateway_mode(text: &str) -> Result<GatewayMode, Failure> {

@@ -49,6 +49,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         host_keeps_port: false,
         port_follows_vf: false,
         port_mappings: record.port_mappings.iter().map(port_mapping).collect(),
+        allowed_sources: record.allowed_sources().iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -216,6 +217,7 @@ fn network(network: &Network) -> v1::Network {
         allow_mac_spoofing: network.anti_spoofing() == AntiSpoofing::Off,
         anti_spoofing: network.anti_spoofing().name().into(),
         allowed_sources: network.allowed_sources.iter().map(ToString::to_string).collect(),
+        optional_sources: network.optional_sources.iter().map(ToString::to_string).collect(),
         default: network.default,
         trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
         gateway_mode: network.gateway_mode.name().into(),

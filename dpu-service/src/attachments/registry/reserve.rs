@@ -46,6 +46,7 @@ impl Registry {
             leases,
             bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
             port_mappings: spec.port_mappings.clone(),
+            asked_sources: spec.asked_sources.clone(),
             network,
             boot_id,
             created_at: Timestamp::now().as_millisecond(),

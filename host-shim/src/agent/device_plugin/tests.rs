@@ -151,6 +151,7 @@ fn request() -> AddRequest {
         addresses: Vec::new(),
         bandwidth: Default::default(),
         port_mappings: Vec::new(),
+        allowed_sources: Vec::new(),
         device_info_file: None,
     }
 }

@@ -93,7 +93,7 @@ impl Calls {
         answer: Option<Attachment>,
     ) -> Result<Attachment, Failure> {
         let attachment = complete(answer)?;
-        let checked = check_mapped(request, &attachment);
+        let checked = check_honoured(request, &attachment);
         if checked.is_err() {
             self.disown(&request.key).await;
         }
@@ -310,14 +310,19 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         }),
         as_of_ns: nanoseconds_since_boot(),
         port_mappings: request.port_mappings.clone(),
+        allowed_sources: request.allowed_sources.clone(),
     }
 }
 
-fn check_mapped(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
-    if attachment.port_mappings.len() == request.port_mappings.len() {
+/// What a service of before would leave out in silence.
+fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
+    let why = if attachment.port_mappings.len() != request.port_mappings.len() {
+        "portMappings: the DPU's service is of a version that maps no ports: upgrade it"
+    } else if attachment.allowed_sources.len() < request.allowed_sources.len() {
+        "allowed sources: the DPU's service is of a version that knows of none: upgrade it"
+    } else {
         return Ok(());
-    }
-    let why = "portMappings: the DPU's service is of a version that maps no ports: upgrade it";
+    };
     Err(Failure::new(Reason::Unsupported, why))
 }
 

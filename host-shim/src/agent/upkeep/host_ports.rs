@@ -248,6 +248,7 @@ fn request_for(port: &HostPort) -> AddRequest {
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
         port_mappings: Vec::new(),
+        allowed_sources: Vec::new(),
         device_info_file: None,
     }
 }

@@ -310,6 +310,7 @@ pub(in crate::agent) mod tests {
             addresses: Vec::new(),
             bandwidth: crate::protocol::Bandwidth::default(),
             port_mappings: Vec::new(),
+            allowed_sources: Vec::new(),
             device_info_file: None,
         };
         (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })

@@ -7,7 +7,7 @@ use crate::{
     breach::Breach,
     eventually,
     soak::{
-        ledger::{Ledger, Port, State},
+        ledger::{Ledger, Port, Sandbox, State},
         proof::{Ports, Station},
     },
 };
@@ -90,6 +90,9 @@ impl<'a> Prover<'a> {
     fn stations(&self, pod: usize, interface: usize) -> Option<(Station, Station)> {
         let references = self.world.references?;
         let sandbox = &self.ledger.pods[pod];
+        if !is_honest(sandbox) {
+            return None;
+        }
         let port = &sandbox.ports[interface];
         let own = Station::new(&sandbox.container, port.interface, port.promise()?);
         let reference = references.of(&port.network).cloned();
@@ -100,7 +103,8 @@ impl<'a> Prover<'a> {
     /// An interface of another pod of ours in that network.
     fn peer(&self, pod: usize, network: &str) -> Option<Station> {
         let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
-        others.map(|(_, sandbox)| sandbox).find_map(|sandbox| {
+        let others = others.map(|(_, sandbox)| sandbox);
+        others.filter(|sandbox| is_honest(sandbox)).find_map(|sandbox| {
             let port = sandbox.ports.iter().find(|port| port.network == network)?;
             Some(Station::new(&sandbox.container, port.interface, port.promise()?))
         })
@@ -118,4 +122,10 @@ impl<'a> Prover<'a> {
         };
         ports.iter().filter(may_be_there).count() == 1
     }
+}
+
+/// Whether nothing was done to any interface of its own by which it might answer for others, too. One that is
+/// leaving may have been misused before.
+fn is_honest(sandbox: &Sandbox) -> bool {
+    sandbox.ports.iter().all(|port| matches!(port.state, State::Absent | State::Promised(_)))
 }
