@@ -319,6 +319,7 @@ fn unavailable(error: &WriteError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::AntiSpoofing;
 
     #[tokio::test]
     async fn what_an_older_service_wrote_goes_on() {
@@ -357,6 +358,23 @@ mod tests {
         record.port_mappings = vec![serde_json::from_value(mapping).unwrap()];
         let written = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&written).unwrap(), record);
+    }
+
+    #[test]
+    fn what_was_attached_before_addresses_were_checked_keeps_what_was_checked_then() {
+        let level = |network: Value| {
+            let record: Record = serde_json::from_value(attachment(&network)).unwrap();
+            record.port_settings().anti_spoofing
+        };
+        let network: Network = toml::from_str("name = 'blue'").unwrap();
+        let mut row = serde_json::to_value(network).unwrap();
+        let has_word = |word: &str| row.get(word).is_some();
+        assert!(!has_word("anti_spoofing") && !has_word("allow_mac_spoofing"), "{row}");
+        assert_eq!(level(row.clone()), AntiSpoofing::Full);
+        row["allow_mac_spoofing"] = false.into();
+        assert_eq!(level(row.clone()), AntiSpoofing::Mac);
+        row["allow_mac_spoofing"] = true.into();
+        assert_eq!(level(row), AntiSpoofing::Off);
     }
 
     fn attachment(network: &Value) -> Value {
