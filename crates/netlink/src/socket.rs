@@ -18,6 +18,7 @@ use nix::{
 use crate::{
     Error,
     datagram::{Meaning, Object, messages},
+    generic::append_message,
 };
 
 /// How long an answer may take. Requests wait for the kernel's one lock of all links, which
@@ -29,6 +30,9 @@ const ANSWER_WITHIN_S: i64 = 60;
 /// buffer that malloc maps by itself, from 128 KiB on, would cost a page fault for each page of each
 /// socket.
 const BUFFER_BYTES: usize = 64 * 1024;
+
+/// A message that says nothing.
+const NLMSG_NOOP: u16 = 1;
 
 /// Requests in one send. Each acknowledgement waits in the socket's buffer until all have been
 /// carried out, so there must be room for all.
@@ -97,7 +101,19 @@ impl KernelSocket {
         // what was not asked for.
         socket.set_netlink_get_strict_chk(true)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_WITHIN_S))?;
-        Ok(Self { socket, sequence: 0, buffer: Vec::new() })
+        let mut socket = Self { socket, sequence: 0, buffer: Vec::new() };
+        socket.show_room()?;
+        Ok(socket)
+    }
+
+    /// Has the kernel see how much is taken at once: until then an object of a listing has 4 KiB, and one that
+    /// is longer can't be listed (netlink_dump in net/netlink/af_netlink.c). Nothing is asked, and that is
+    /// acknowledged.
+    fn show_room(&mut self) -> io::Result<()> {
+        let mut datagram = Vec::new();
+        append_message(&mut datagram, NLMSG_NOOP, NLM_F_REQUEST | NLM_F_ACK, self.sequence, &[]);
+        self.socket.send(&datagram, 0)?;
+        self.receive()
     }
 
     /// Sends requests, and waits until all have been answered.

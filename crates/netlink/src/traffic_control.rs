@@ -12,6 +12,7 @@ mod redirect;
 
 use netlink_packet_route::RouteNetlinkMessage;
 
+use bpf_filter::Listed;
 pub use guard::{Guard, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
@@ -89,6 +90,12 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn set_guard(&mut self, index: u32, guard: &Guard) -> Result<(), Error> {
+        let listed = self.filters(index)?;
+        // The kernel would ask that one first. What is added comes before what is there (cls_bpf_change in
+        // net/sched/cls_bpf.c).
+        if listed.first() == Some(&Listed::Other) && has_ours(&listed) {
+            self.rtnl.change(bpf_filter::delete(index))?;
+        }
         self.rtnl.batch(&[hook::add(index), bpf_filter::set(index, &guard.program())])
     }
 
@@ -97,8 +104,9 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn is_guarded(&mut self, index: u32, guard: &Guard) -> Result<Option<bool>, Error> {
-        let in_place = self.filter_in_place(index)?;
-        Ok(in_place.map(|program| program == guard.program().bytes()))
+        let listed = self.filters(index)?;
+        let wanted = Listed::Ours(guard.program().bytes());
+        Ok(has_ours(&listed).then(|| listed.first() == Some(&wanted)))
     }
 
     /// Lets anything come in at a link. There may be no guard to take away, or somebody else's filter, which
@@ -107,22 +115,25 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn clear_guard(&mut self, index: u32) -> Result<(), Error> {
-        match self.filter_in_place(index)? {
-            Some(_) => unless_absent(self.rtnl.change(bpf_filter::delete(index))),
-            None => Ok(()),
+        match has_ours(&self.filters(index)?) {
+            true => unless_absent(self.rtnl.change(bpf_filter::delete(index))),
+            false => Ok(()),
         }
     }
 
-    /// The program of our filter.
-    fn filter_in_place(&mut self, index: u32) -> Result<Option<Vec<u8>>, Error> {
+    /// What stands where the guard does, in the order in which the kernel asks.
+    fn filters(&mut self, index: u32) -> Result<Vec<Listed>, Error> {
         let filter = |object| match object {
-            RouteNetlinkMessage::NewTrafficFilter(message) => bpf_filter::program_of(&message),
+            RouteNetlinkMessage::NewTrafficFilter(message) => bpf_filter::described_by(&message),
             _ => None,
         };
         let message = bpf_filter::list_message(index);
-        let listed = self.rtnl.list("list the filters of a link", &message, filter)?;
-        Ok(listed.into_iter().next())
+        self.rtnl.list("list the filters of a link", &message, filter)
     }
+}
+
+fn has_ours(listed: &[Listed]) -> bool {
+    listed.iter().any(|filter| matches!(filter, Listed::Ours(_)))
 }
 
 /// The outcome of deleting what need not be there.

@@ -22,6 +22,8 @@ const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
 /// Longest list of any kind inside a network.
 const LONGEST_LIST: usize = 64;
+/// Most sources in a list: what a port is guarded by has an end.
+const MOST_SOURCES: usize = 32;
 const LONGEST_DOMAIN: usize = 253;
 /// Checks one network by itself. Returns one sentence for each problem.
 #[must_use]
@@ -104,8 +106,6 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         ("rules", network.rules.len()),
         ("networks that it reaches", network.reaches.len()),
         ("namespaces", network.namespaces.len()),
-        ("allowed_sources", network.allowed_sources.len()),
-        ("optional_sources", network.optional_sources.len()),
         ("dns.nameservers", network.dns.nameservers.len()),
         ("dns.search", network.dns.search.len()),
         ("dns.options", network.dns.options.len()),
@@ -203,6 +203,10 @@ fn check_anti_spoofing(network: &Network) -> Vec<String> {
         ("optional_sources", &network.optional_sources),
     ];
     for (key, sources) in lists {
+        if sources.len() > MOST_SOURCES {
+            let length = sources.len();
+            problems.push(format!("{key} holds {length} sources; {MOST_SOURCES} are the most"));
+        }
         problems.extend(sources.iter().filter_map(|source| check_source(key, *source)));
         problems.extend(check_use(key, sources, network.anti_spoofing()));
     }

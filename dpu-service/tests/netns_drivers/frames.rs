@@ -47,7 +47,7 @@ impl Frame {
         let [[a, b], [c, d]] = [from, to].map(u16::to_be_bytes);
         let datagram = vec![a, b, c, d, 0, 8, 0, 0];
         match source.parse().unwrap() {
-            IpAddr::V4(source) => self.with(IPV4, ipv4(source, &datagram)),
+            IpAddr::V4(source) => self.with(IPV4, ipv4(source, UDP, &datagram)),
             IpAddr::V6(source) => self.with(IPV6, ipv6(source, UDP, 64, &datagram)),
         }
     }
@@ -55,10 +55,36 @@ impl Frame {
     /// A message of that type about a target, sent as neighbours do.
     pub(crate) fn icmpv6(&self, source: &str, kind: u8, target: &str) -> Self {
         let target: Ipv6Addr = target.parse().unwrap();
-        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
+        let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+        // Who looks for routers speaks of nobody.
+        if kind != 133 {
+            message.extend(target.octets());
+        }
         // Discovery alone demands that nobody has forwarded it.
         let hop_limit = if (133..=137).contains(&kind) { 255 } else { 1 };
         self.with(IPV6, ipv6(source.parse().unwrap(), ICMPV6, hop_limit, &message))
+    }
+
+    /// A packet of that protocol above IPv4.
+    pub(crate) fn of_ipv4(&self, source: &str, protocol: u8, contents: &[u8]) -> Self {
+        self.with(IPV4, ipv4(source.parse().unwrap(), protocol, contents))
+    }
+
+    /// With one more option at the end, of that kind, which tells the address of a link.
+    pub(crate) fn with_option(&self, kind: u8, link: &str) -> Self {
+        let link: MacAddress = link.parse().unwrap();
+        let mut payload = self.payload.clone();
+        payload.extend([kind, 1]);
+        payload.extend(link.0);
+        payload[5] += 8;
+        self.with(self.kind, payload)
+    }
+
+    /// With the hop limit that says that nobody has forwarded it.
+    pub(crate) fn sent_as_neighbours_do(&self) -> Self {
+        let mut payload = self.payload.clone();
+        payload[7] = 255;
+        self.with(self.kind, payload)
     }
 
     /// Likewise behind an extension of that kind.
@@ -79,15 +105,17 @@ impl Frame {
         self.with(self.kind, payload)
     }
 
-    /// With a mark at the end of the packet, which br_netfilter looks at: it drops one whose header is not right,
-    /// and what is behind one.
+    /// With a mark: at the end of the packet, or in the group that one of IPv6 goes to. br_netfilter looks at
+    /// packets: it drops one whose header is not right, and what is behind one.
     pub(crate) fn marked(&self, mark: [u8; 8]) -> Vec<u8> {
         let mut payload = self.payload.clone();
-        payload.extend(mark);
         match self.kind {
-            IPV4 => finish_ipv4(&mut payload),
-            IPV6 => payload[5] += 8,
-            _ => {}
+            IPV4 => {
+                payload.extend(mark);
+                finish_ipv4(&mut payload);
+            }
+            IPV6 => payload[32..40].copy_from_slice(&mark),
+            _ => payload.extend(mark),
         }
         let kind = self.kind.to_be_bytes();
         let parts: [&[u8]; 4] = [&[0xff; 6], &self.from.0, &kind, &payload];
@@ -97,11 +125,11 @@ impl Frame {
     }
 }
 
-fn ipv4(source: Ipv4Addr, datagram: &[u8]) -> Vec<u8> {
-    let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0];
+fn ipv4(source: Ipv4Addr, protocol: u8, contents: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
     header.extend(source.octets());
     header.extend([255; 4]);
-    header.extend(datagram);
+    header.extend(contents);
     header
 }
 

@@ -1,5 +1,7 @@
 //! What a pod may send, and who hears it.
 
+use std::process::Command;
+
 use dpu_service::{fabric::Fabric, model::AntiSpoofing};
 use netlink::{Request, VethEnd};
 use serde_json::Value;
@@ -151,17 +153,18 @@ fn what_a_pod_sends_to_link_local_groups_leaves_no_port() {
 #[test]
 fn tagged_frames_of_a_pod_without_a_trunk_leave_no_port() {
     let ports = Ports::new();
-    let frames: [(_, &[[u8; 4]]); 7] = [
+    let frames: [(_, &[[u8; 4]]); 8] = [
         (BROADCAST, &[]),
         (BROADCAST, &[[0x81, 0, 0, 100]]),
         (BROADCAST, &[[0x81, 0, 0, 1]]),
         (BROADCAST, &[[0x88, 0xa8, 0, 100]]),
         (BROADCAST, &[[0x81, 0, 0, 0], [0x81, 0, 0, 100]]),
         (BROADCAST, &[[0x81, 0, 0, 0], [0x88, 0xa8, 0, 100]]),
+        (BROADCAST, &[[0x91, 0, 0, 100]]),
         // A priority, and no VLAN.
         (BROADCAST, &[[0x81, 0, 0xa0, 0]]),
     ];
-    assert_eq!(ports.arriving(&frames), [0, 6]);
+    assert_eq!(ports.arriving(&frames), [0, 7]);
 }
 
 #[test]
@@ -181,6 +184,15 @@ fn a_guard_that_somebody_takes_away_is_missed() {
         dpu.program(&pod);
         assert!(is_in_place(&pod), "{damage}");
     }
+    let others = "tc filter add dev pf0vf0 ingress pref 1 protocol all handle 2 bpf da bytecode";
+    let mut tc = Command::new("tc");
+    tc.args(others.split(' ').skip(1)).arg("1,6 0 0 0");
+    assert!(dpu.netns.netns.run(|| tc.status().unwrap().success()).unwrap());
+    assert!(!is_in_place(&pod), "somebody else's is asked first");
+    dpu.program(&pod);
+    assert!(is_in_place(&pod));
+    assert!(filters().to_string().contains("\"handle\":\"0x2\""), "{}", filters());
+    dpu.netns.run("tc filter del dev pf0vf0 ingress pref 1 protocol all handle 2 bpf");
     pod.settings.trunk = [200].into();
     assert!(!is_in_place(&pod), "a trunk takes tags");
 
@@ -223,9 +235,16 @@ fn honest_frames() -> Vec<Frame> {
         own.icmpv6("fd09::1", 128, "::"),
         own.icmpv6("fd09::1", 135, "fd09::2"),
         own.icmpv6("fd09::1", 136, "fd09::1"),
+        own.icmpv6("fd09::1", 136, "fd09::1").with_option(2, OWN),
+        own.icmpv6("fd09::1", 135, "fd09::2").with_option(1, OWN),
+        own.icmpv6("::", 135, "fd09::1").with_option(14, OTHERS),
+        own.icmpv6("fd09::1", 128, "::").sent_as_neighbours_do().behind(44),
+        own.of_ipv4("0.0.0.0", 2, &[0x22; 8]),
+        own.of_ipv4("10.9.0.1", 1, &[8; 8]),
         own.icmpv6(link_local, 136, link_local),
         own.icmpv6("::", 135, "fd09::1"),
         own.icmpv6("::", 133, "::"),
+        own.icmpv6(link_local, 133, "::").with_option(1, OWN),
         own.icmpv6("::", 143, "::").behind(0),
         own.icmpv6(link_local, 143, "::").behind(0),
         own.udp("0.0.0.0", (68, 67)),
@@ -264,6 +283,14 @@ fn dishonest_frames() -> Vec<Frame> {
         own.icmpv6("fd09::1", 136, "fd09::2").behind(43),
         own.icmpv6("fd09::1", 136, "fd09::2").behind(44),
         own.icmpv6("fd09::1", 136, "fd09::2").behind(60).behind(60),
+        own.icmpv6("fd09::1", 136, "fd09::1").with_option(2, OTHERS),
+        own.icmpv6("fd09::1", 135, "fd09::2").with_option(1, OTHERS),
+        own.icmpv6("fe80::ff:fe00:100", 133, "::").with_option(1, OTHERS),
+        own.icmpv6("fd09::1", 136, "fd09::1").with_option(2, OWN).with_option(2, OTHERS),
+        own.icmpv6("fd09::1", 136, "fd09::1").with_option(14, OWN).with_option(2, OTHERS),
+        own.of_ipv4("10.9.0.1", 1, &[5; 8]),
+        own.of_ipv4("10.9.0.1", 1, &[9; 8]),
+        own.of_ipv4("10.9.0.1", 1, &[5; 8]).with_ipv4_options(),
         own.udp("10.9.0.1", (67, 68)),
         own.udp("10.9.0.1", (67, 68)).with_ipv4_options(),
         own.udp("fd09::1", (547, 546)),

@@ -25,6 +25,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 const NETWORKS: &str = r#"
 [[network]]
 name = "blue"
+allowed_sources = ["192.0.2.0/24"]
 default = true
 vlan = 100
 [[network.subnets]]
@@ -36,6 +37,7 @@ gateway = "fd00:10:1::1"
 
 [[network]]
 name = "green"
+allowed_sources = ["192.0.2.0/24"]
 vlan = 200
 bandwidth = { ingress_rate = 50000000 }
 [[network.subnets]]

@@ -52,7 +52,7 @@ fn check_routing(object: RouteNetlinkMessage) {
             let _limit = limit::described_by(&message, message.header.index.cast_unsigned());
         }
         RouteNetlinkMessage::NewTrafficFilter(message) => {
-            let _filter = bpf_filter::program_of(&message);
+            let _filter = bpf_filter::described_by(&message);
         }
         other => check_written(&other),
     }

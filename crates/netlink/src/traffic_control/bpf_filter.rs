@@ -72,28 +72,54 @@ pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetTrafficFilter(at_hook(index))
 }
 
-/// The program, if `message` describes the filter. Another may stand in its place.
-pub(crate) fn program_of(message: &TcMessage) -> Option<Vec<u8>> {
+/// A filter that stands where ours would.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// Ours, with its program.
+    Ours(Vec<u8>),
+    /// Somebody else's. Of several filters the kernel asks the one first that it lists first.
+    Other,
+}
+
+/// The filter, if `message` describes one that stands where ours would.
+pub(crate) fn described_by(message: &TcMessage) -> Option<Listed> {
     let header = &message.header;
-    if TcHandle::from(header.info).major != PRIORITY || header.handle != FILTER.into() {
+    let TcHandle { major: priority, minor: protocol } = header.info.into();
+    let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
+    // Each priority is described once without a filter.
+    if priority != PRIORITY
+        || header.handle == TcHandle::UNSPEC
+        || message.attributes.iter().any(is_in_chain)
+    {
         return None;
     }
     let kind = TcAttribute::Kind(TcFilterBpf::KIND.to_owned());
-    if !message.attributes.contains(&kind) {
-        return None;
-    }
+    let is_ours = header.handle == FILTER.into()
+        && protocol == ALL_PROTOCOLS.to_be()
+        && message.attributes.contains(&kind);
+    let program = if is_ours { deciding_program_of(message) } else { None };
+    Some(program.map_or(Listed::Other, Listed::Ours))
+}
+
+/// The program, if its word is the verdict.
+fn deciding_program_of(message: &TcMessage) -> Option<Vec<u8>> {
     let options = message.attributes.iter().find_map(|attribute| match attribute {
         TcAttribute::Options(options) => Some(options),
         _ => None,
+    })?;
+    let decides = options.iter().any(|option| match option {
+        TcOption::Bpf(TcFilterBpfOption::Flags(flags)) => flags.contains(TcBpfFlags::DirectAction),
+        _ => false,
     });
-    options.into_iter().flatten().find_map(|option| match option {
+    let program = options.iter().find_map(|option| match option {
         TcOption::Bpf(TcFilterBpfOption::Other(told)) if told.kind() == TCA_BPF_OPS => {
             let mut instructions = vec![0; told.value_len()];
             told.emit_value(&mut instructions);
             Some(instructions)
         }
         _ => None,
-    })
+    });
+    program.filter(|_| decides)
 }
 
 #[cfg(test)]
@@ -111,15 +137,30 @@ mod tests {
     fn somebody_elses_filter_in_the_place_of_ours_is_not_ours() {
         let program = Question::All(Vec::new()).program();
         let ours = message("bpf", options(&program));
-        assert_eq!(program_of(&ours), Some(program.bytes()));
-        for others in [message("flower", options(&program)), message("matchall", Vec::new())] {
-            assert_eq!(program_of(&others), None);
+        assert_eq!(described_by(&ours), Some(Listed::Ours(program.bytes())));
+        let mut undecided = options(&program);
+        undecided.retain(|option| !matches!(option, TcOption::Bpf(TcFilterBpfOption::Flags(_))));
+        for others in [
+            message("flower", options(&program)),
+            message("matchall", Vec::new()),
+            message("bpf", undecided),
+        ] {
+            assert_eq!(described_by(&others), Some(Listed::Other));
         }
         let mut second = ours.clone();
         second.header.handle = 2.into();
-        assert_eq!(program_of(&second), None);
-        let mut later = ours;
+        assert_eq!(described_by(&second), Some(Listed::Other));
+        let mut of_one_protocol = ours.clone();
+        of_one_protocol.header.info = TcHandle { major: PRIORITY, minor: 8 }.into();
+        assert_eq!(described_by(&of_one_protocol), Some(Listed::Other));
+        let mut in_chain = ours.clone();
+        in_chain.attributes.push(TcAttribute::Chain(5));
+        assert_eq!(described_by(&in_chain), None);
+        let mut later = ours.clone();
         later.header.info = TcHandle { major: PRIORITY + 1, minor: 0 }.into();
-        assert_eq!(program_of(&later), None);
+        assert_eq!(described_by(&later), None);
+        let mut head = ours;
+        head.header.handle = TcHandle::UNSPEC;
+        assert_eq!(described_by(&head), None);
     }
 }

@@ -47,7 +47,10 @@ const TYPE_IPV4: u32 = 0x0800;
 const TYPE_ARP: u32 = 0x0806;
 const TYPE_IPV6: u32 = 0x86dd;
 const TYPE_VLAN: u32 = 0x8100;
-const TYPE_OUTER_VLAN: u32 = 0x88a8;
+/// The types of tags: 802.1Q, 802.1ad, and what switches had before that.
+const TAG_TYPES: [u32; 5] = [TYPE_VLAN, 0x88a8, 0x9100, 0x9200, 0x9300];
+
+const ETHERNET_AND_IPV6_LEN: u32 = 54;
 
 /// Where an Ethernet frame has its sender.
 const SENDER: u32 = 6;
@@ -66,7 +69,10 @@ const IPV4_PROTOCOL: Field = Field::byte(23);
 const IPV4_FRAGMENT_OFFSET: Field = Field::half(20).masked(0x1fff);
 const IPV4_SOURCE_PORT: Field = Field::half_behind_ipv4(0);
 const IPV4_PORT: Field = Field::half_behind_ipv4(2);
+const ICMP_TYPE: Field = Field::byte_behind_ipv4(0);
 
+/// How long all is that follows the header.
+const IPV6_LENGTH: Field = Field::half(18);
 const IPV6_NEXT: Field = Field::byte(20);
 const IPV6_HOP_LIMIT: Field = Field::byte(21);
 const IPV6_SOURCE: u32 = 22;
@@ -74,13 +80,19 @@ const IPV6_SOURCE: u32 = 22;
 const BEHIND_IPV6: Field = Field::byte(54);
 const ICMPV6_TYPE: Field = BEHIND_IPV6;
 const ND_TARGET: u32 = 62;
+/// Where the options of a solicitation of routers begin, and of a message that has a target. Each begins with its
+/// kind and its length, in units of eight bytes.
+const RS_OPTION: u32 = 62;
+const ND_OPTION: u32 = 78;
 const UDP_PORT_BEHIND_IPV6: Field = Field::half(56);
 const EXTENSION_LENGTH: Field = Field::byte(55);
 /// Behind the shortest extension, of eight bytes.
-const ICMPV6_TYPE_BEHIND_EXTENSION: Field = Field::byte(62);
+const TYPE_BEHIND_EXTENSION: Field = Field::byte(62);
 const UDP_PORT_BEHIND_FRAGMENT: Field = Field::half(64);
 const IPV6_FRAGMENT_OFFSET: Field = Field::half(56).masked(0xfff8);
 
+const ICMP: u8 = 1;
+const IGMP: u8 = 2;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
@@ -88,11 +100,26 @@ const FRAGMENT: u8 = 44;
 /// The extensions that Linux looks behind by itself: hop by hop, routing, fragment, destination.
 const EXTENSIONS: [u8; 4] = [HOP_BY_HOP, 43, FRAGMENT, 60];
 
+const ICMP_REDIRECT: u8 = 5;
+const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;
+
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+/// The messages of neighbour discovery.
+const DISCOVERY: [u8; 5] = [
+    ROUTER_SOLICITATION,
+    ROUTER_ADVERTISEMENT,
+    NEIGHBOUR_SOLICITATION,
+    NEIGHBOUR_ADVERTISEMENT,
+    REDIRECT,
+];
+/// Options that tell a link's address: the sender's, the target's.
+const LINK_ADDRESSES: [u8; 2] = [1, 2];
+/// By which a link knows its own question for an address (RFC 7527).
+const NONCE: u8 = 14;
 /// Who listens to which groups: reports of both versions, and the end of one.
 const LISTENER_MESSAGES: [u8; 3] = [131, 132, 143];
 
@@ -135,12 +162,10 @@ fn has_right_tag(trunk: &BTreeSet<u16>) -> Question {
         has_tag().not(),
         Question::All(vec![is_ordinary(), Question::is(Field::tag_vlan(), 0_u32)]),
     ]);
-    let has_more = Question::is_one_of(ETHERNET_TYPE, [TYPE_VLAN, TYPE_OUTER_VLAN]);
+    let has_more = Question::is_one_of(ETHERNET_TYPE, TAG_TYPES);
     let is_of_trunk = Question::is_one_of(Field::tag_vlan(), trunk.iter().copied());
-    Question::Any(vec![
-        Question::All(vec![has_no_vlan, has_more.not()]),
-        Question::All(vec![has_tag(), is_ordinary(), is_of_trunk]),
-    ])
+    let is_in_trunk = Question::All(vec![has_tag(), is_ordinary(), is_of_trunk]);
+    Question::All(vec![has_more.not(), Question::Any(vec![has_no_vlan, is_in_trunk])])
 }
 
 impl Senders {
@@ -194,14 +219,23 @@ impl Hosts<'_> {
         // By a client that has no address yet.
         let asks_for_address = Question::All(vec![
             Question::is(Field::word(IPV4_SOURCE), 0_u32),
-            is_first_of_udp(),
+            is_first_of(UDP),
             Question::is(IPV4_SOURCE_PORT, DHCP_CLIENT),
             Question::is(IPV4_PORT, DHCP_SERVER),
         ]);
-        let answers = Question::All(vec![is_first_of_udp(), Question::is(IPV4_PORT, DHCP_CLIENT)]);
+        let listens = Question::All(vec![
+            Question::is(Field::word(IPV4_SOURCE), 0_u32),
+            Question::is(IPV4_PROTOCOL, IGMP),
+        ]);
+        let answers = Question::All(vec![is_first_of(UDP), Question::is(IPV4_PORT, DHCP_CLIENT)]);
+        let routes = Question::All(vec![
+            is_first_of(ICMP),
+            Question::is_one_of(ICMP_TYPE, [ICMP_REDIRECT, ICMP_ROUTER_ADVERTISEMENT]),
+        ]);
         Question::All(vec![
-            Question::Any(vec![self.has_ipv4(IPV4_SOURCE), asks_for_address]),
+            Question::Any(vec![self.has_ipv4(IPV4_SOURCE), asks_for_address, listens]),
             answers.not(),
+            routes.not(),
         ])
     }
 
@@ -226,6 +260,28 @@ impl Hosts<'_> {
             serves_dhcpv6().not(),
             routes().not(),
             Question::Any(vec![claims_ipv6().not(), self.has_ipv6(ND_TARGET)]),
+            self.tells_own_link(&[ROUTER_SOLICITATION], RS_OPTION),
+            self.tells_own_link(&[NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT], ND_OPTION),
+        ])
+    }
+
+    /// Whether, if it is one of these messages, it has no option, or a single one, which begins there and does
+    /// not tell the address of another link.
+    fn tells_own_link(self, types: &[u8], option: u32) -> Question {
+        let length = option - ETHERNET_AND_IPV6_LEN;
+        let is_single = Question::All(vec![
+            Question::is(IPV6_LENGTH, length + 8),
+            Question::is(Field::byte(option + 1), 1_u32),
+        ]);
+        let is_own = Question::All(vec![
+            Question::is_one_of(Field::byte(option), LINK_ADDRESSES),
+            is_mac(option + 2, self.stations),
+        ]);
+        let is_harmless = Question::Any(vec![is_own, Question::is(Field::byte(option), NONCE)]);
+        Question::Any(vec![
+            is_icmpv6(types).not(),
+            Question::is(IPV6_LENGTH, length),
+            Question::All(vec![is_single, is_harmless]),
         ])
     }
 
@@ -278,9 +334,12 @@ fn link_local_of(MacAddress([a, b, c, d, e, f]): MacAddress) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, low, high, next, last)
 }
 
-/// Whether it is of UDP, and its ports are in it: not in an earlier fragment.
-fn is_first_of_udp() -> Question {
-    Question::All(vec![Question::is(IPV4_PROTOCOL, UDP), Question::is(IPV4_FRAGMENT_OFFSET, 0_u32)])
+/// Whether it is of that protocol above IPv4, and has its header: not an earlier fragment.
+fn is_first_of(protocol: u8) -> Question {
+    Question::All(vec![
+        Question::is(IPV4_PROTOCOL, protocol),
+        Question::is(IPV4_FRAGMENT_OFFSET, 0_u32),
+    ])
 }
 
 fn is_unspecified() -> Question {
@@ -300,7 +359,7 @@ fn has_no_ipv6_yet() -> Question {
         Question::is(IPV6_NEXT, HOP_BY_HOP),
         Question::is(BEHIND_IPV6, ICMPV6),
         Question::is(EXTENSION_LENGTH, 0_u32),
-        Question::is_one_of(ICMPV6_TYPE_BEHIND_EXTENSION, LISTENER_MESSAGES),
+        Question::is_one_of(TYPE_BEHIND_EXTENSION, LISTENER_MESSAGES),
     ]);
     let asks = is_icmpv6(&[ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION]);
     Question::All(vec![is_unspecified(), Question::Any(vec![asks, listens])])
@@ -309,9 +368,15 @@ fn has_no_ipv6_yet() -> Question {
 /// Whether behind an extension there may be what the other questions look for: one more extension, neighbour
 /// discovery, which no host sends so, or UDP, but for fragments of it, whose port has its own place.
 fn hides_something() -> Question {
+    // Of fragments the first has the type, at its place.
+    let is_of_others = Question::Any(vec![
+        Question::is(IPV6_FRAGMENT_OFFSET, 0_u32).not(),
+        Question::is_one_of(TYPE_BEHIND_EXTENSION, DISCOVERY).not(),
+    ]);
     let neighbours = Question::All(vec![
         Question::is(BEHIND_IPV6, ICMPV6),
         Question::is(IPV6_HOP_LIMIT, HOP_LIMIT_OF_NEIGHBOURS),
+        Question::All(vec![Question::is(IPV6_NEXT, FRAGMENT), is_of_others]).not(),
     ]);
     let datagram = Question::All(vec![
         Question::is(BEHIND_IPV6, UDP),
@@ -357,12 +422,12 @@ mod tests {
         assert_eq!(link_local_of(station).to_string(), "fe80::5eff:fe10:1");
     }
 
+    /// A pod may have 32 sources of its network's, ask for 16, and have 16 addresses and a MAC address.
     #[test]
-    fn the_most_that_a_network_may_name_fits_into_a_program() {
-        let stations = (0..64).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
+    fn the_most_that_a_pod_may_have_fits_into_a_program() {
+        let stations = (0..49).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
         let address = |number: u16| Ipv6Addr::new(0xfd00, 0, 0, number, 0, 0, 0, 1);
-        let addresses =
-            (0..64).map(|number| IpNetwork::from(std::net::IpAddr::from(address(number))));
+        let addresses = (0..64).map(|number| IpNetwork::V6(address(number).into()));
         let senders = Senders::Hosts { stations, addresses: Some(addresses.collect()) };
         let guard = Guard { trunk: (2..66).collect(), senders };
         assert!(guard.program().len() <= 4096, "{}", guard.program().len());

@@ -57,6 +57,11 @@ impl Field {
         Self { origin: Origin::BehindIpv4, offset, size: HALF, mask: u32::MAX }
     }
 
+    /// One byte behind the header of IPv4.
+    pub(super) const fn byte_behind_ipv4(offset: u32) -> Self {
+        Self { size: BYTE, ..Self::half_behind_ipv4(offset) }
+    }
+
     /// Whether there is a tag that the kernel has taken off.
     pub(super) const fn has_tag() -> Self {
         Self::word(HAS_TAG)
