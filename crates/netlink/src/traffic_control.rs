@@ -93,10 +93,11 @@ impl TrafficControl<'_> {
         let listed = self.filters(index)?;
         // The kernel would ask that one first. What is added comes before what is there (cls_bpf_change in
         // net/sched/cls_bpf.c).
-        if listed.first() == Some(&Listed::Other) && has_ours(&listed) {
-            self.rtnl.change(bpf_filter::delete(index))?;
-        }
-        self.rtnl.batch(&[hook::add(index), bpf_filter::set(index, &guard.program())])
+        let is_behind = listed.first() == Some(&Listed::Other) && has_ours(&listed);
+        let mut requests = vec![hook::add(index)];
+        requests.extend(is_behind.then(|| bpf_filter::delete(index)));
+        requests.push(bpf_filter::set(index, &guard.program()));
+        self.rtnl.batch(&requests)
     }
 
     /// Whether exactly that is dropped at a link which may not come in. `None`: nothing is.

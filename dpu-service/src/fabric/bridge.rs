@@ -386,10 +386,14 @@ impl Fabric for BridgeFabric {
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         self.sockets.with(|rtnl| {
             self.set_stations(rtnl, port, settings)?;
-            match self.guard {
+            match &self.guard {
                 Ok(()) => guard::set(rtnl, port, settings),
-                // Only pods whose network trusts them come so far.
-                Err(_) => Ok(()),
+                Err(_) if settings.anti_spoofing == AntiSpoofing::Off => Ok(()),
+                // One that was attached while the kernel could do it.
+                Err(why) => {
+                    let what = format!("{} can't be guarded: {why}", port.name);
+                    Err(Refused::because(what).blamed_on(Fault::Elsewhere))
+                }
             }
         })
     }
@@ -403,7 +407,10 @@ impl Fabric for BridgeFabric {
             let stations = self.stations(rtnl, port, settings)?;
             match &self.guard {
                 Ok(()) => Ok(stations.and(&guard::find(rtnl, port, settings)?)),
-                Err(why) => Ok(stations.and(&Reading::in_place(why.clone()))),
+                Err(why) if settings.anti_spoofing == AntiSpoofing::Off => {
+                    Ok(stations.and(&Reading::in_place(why.clone())))
+                }
+                Err(why) => Ok(stations.and(&Reading::missing(why.clone()))),
             }
         })
     }

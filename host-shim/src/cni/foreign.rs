@@ -43,7 +43,7 @@ impl Setting {
 }
 
 const EGRESS_RATE: Setting = Setting::new("bandwidth.egressRate", "bandwidth.egress_rate");
-const MAC_SPOOFING: Setting = Setting::new("allowMacSpoofing", "allow_mac_spoofing");
+const MAC_SPOOFING: Setting = Setting::new("antiSpoofing", "anti_spoofing");
 const LIMITS: Instead = Instead::Capability("bandwidth", Setting::named("bandwidth"));
 const CHOSEN: Instead =
     Instead::Words("the DPU chooses the VF, unless `deviceID` names one by its PCI address");
@@ -170,8 +170,8 @@ mod tests {
             (json!({"vlanQoS": 3}), "no priorities"),
             (json!({"mtu": 9000}), "`mtu` of network \"blue\""),
             (json!({"ipam": {"type": "host-local"}}), "`subnets` of network \"blue\""),
-            (json!({"spoofchk": "off"}), "`allow_mac_spoofing` in the service's file"),
-            (json!({"trust": "on"}), "`allowMacSpoofing` of network"),
+            (json!({"spoofchk": "off"}), "`anti_spoofing` in the service's file"),
+            (json!({"trust": "on"}), "`antiSpoofing` of network"),
             (json!({"link_state": "enable"}), "the VF is"),
             (json!({"min_tx_rate": 1}), "no guaranteed rates"),
             (json!({"max_tx_rate": 100}), "`bandwidth.egressRate` of network"),
