@@ -134,7 +134,7 @@ fn a_trunk_passes_its_vlans_tagged_and_no_other() {
 }
 
 #[test]
-fn a_pod_is_confined_to_its_mac_in_each_of_its_vlans() {
+fn a_pod_sends_from_its_mac_alone_in_each_of_its_vlans() {
     let (dpu, _outside) = with_uplink();
     let mut router = plug(&dpu, 0, Some(100));
     router.settings.trunk = [200].into();

@@ -138,8 +138,8 @@ fn ports_that_join_and_leave_at_once_end_where_they_were_to() {
         let port = dpu.representor(pod);
         let is_in = pod.settings.vf.vf % 2 == 0;
         assert_eq!(members.contains_key(&port.index), is_in, "{port:?}");
-        let is_confined = dpu.fabric.guard(&port, &pod.settings).unwrap().in_place;
-        assert_eq!(is_confined, is_in, "{port:?}");
+        let is_guarded = dpu.fabric.guard(&port, &pod.settings).unwrap().in_place;
+        assert_eq!(is_guarded, is_in, "{port:?}");
     }
 }
 

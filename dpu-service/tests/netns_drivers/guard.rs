@@ -31,7 +31,7 @@ fn frames_from_another_mac_are_dropped_unless_allowed() {
 }
 
 #[test]
-fn a_port_that_is_confined_forgets_the_stations_it_has_learnt() {
+fn a_port_with_one_station_forgets_those_that_it_has_learnt() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let (mut one, two) = (dpu.plug(0), dpu.plug(1));
@@ -106,6 +106,12 @@ impl Ports {
             let (group, tags) = frames[number];
             self.pods[0].sends(group, tags, mark(number));
         };
+        self.arriving_of(frames.len(), send)
+    }
+
+    /// Which of these frames of the first pod's arrive.
+    fn arriving_frames(&self, frames: &[Frame]) -> Vec<usize> {
+        let send = |number: usize| self.pods[0].sends_frame(&frames[number].marked(mark(number)));
         self.arriving_of(frames.len(), send)
     }
 
@@ -312,8 +318,7 @@ fn foreign_frames() -> Vec<Frame> {
 /// Which kinds of frames of the first pod's arrive, all of them or none of a kind.
 fn kinds_arriving(ports: &Ports) -> [bool; 3] {
     [honest_frames(), dishonest_frames(), foreign_frames()].map(|frames| {
-        let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
-        let arriving = ports.arriving_of(frames.len(), send);
+        let arriving = ports.arriving_frames(&frames);
         let is_of_one_kind = arriving.is_empty() || arriving.len() == frames.len();
         assert!(is_of_one_kind, "{arriving:?} of {}", frames.len());
         !arriving.is_empty()
@@ -341,8 +346,7 @@ fn what_a_port_has_dropped_is_counted() {
         shown[0]["drops"].as_u64().unwrap()
     };
     let (before, frames) = (dropped(), foreign_frames());
-    let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
-    assert_eq!(ports.arriving_of(frames.len(), send), [0; 0]);
+    assert_eq!(ports.arriving_frames(&frames), [0; 0]);
     assert_eq!(dropped(), before + 3);
 }
 
@@ -358,15 +362,11 @@ fn a_pod_sends_for_whom_its_network_lets_it() {
         Frame::from(OWN).icmpv6("fd09::1", 136, "fd10::5"),
         Frame::from(OWN).udp("fd11::5", (5000, 53)),
     ];
-    let arriving = |ports: &Ports| {
-        let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
-        ports.arriving_of(frames.len(), send)
-    };
-    assert_eq!(arriving(&ports), [0; 0]);
+    assert_eq!(ports.arriving_frames(&frames), [0; 0]);
     let sources = [SHARED_MAC, SHARED, "fd10::/64"].map(|text| text.parse().unwrap());
     ports.pods[0].settings.allowed_sources = sources.into();
     ports.dpu.program(&ports.pods[0]);
-    assert_eq!(arriving(&ports), [0, 1, 2, 3, 4]);
+    assert_eq!(ports.arriving_frames(&frames), [0, 1, 2, 3, 4]);
     // The bridge learns where the pod is that has it now, when it speaks.
     assert_eq!(ports.dpu.stations("pf0vf0"), [""; 0]);
 }
@@ -384,6 +384,5 @@ fn a_pod_without_known_addresses_has_any_and_is_no_router_all_the_same() {
         own.icmpv6("fe80::1", 134, "::"),
         own.udp("10.9.0.2", (67, 68)),
     ];
-    let send = |number: usize| ports.pods[0].sends_frame(&frames[number].marked(mark(number)));
-    assert_eq!(ports.arriving_of(frames.len(), send), [0, 1]);
+    assert_eq!(ports.arriving_frames(&frames), [0, 1]);
 }
