@@ -9,6 +9,7 @@ mod limits;
 mod networks;
 mod problems;
 mod section;
+mod sources;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,10 +28,10 @@ use vf_alloc::{PfId, PoolSpec};
 pub use allocation::{Allocation, MacPrefix};
 pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
-pub(crate) use networks::check_source;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
 pub use problems::Problems;
+pub(crate) use sources::check_source;
 
 use crate::{
     attachments::{Configuration, Settings},

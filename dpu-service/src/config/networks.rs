@@ -1,7 +1,7 @@
 //! What makes sense in a network: the same rules for the configuration file and for the API.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
 };
@@ -9,12 +9,12 @@ use std::{
 use ipam::Pool;
 use ipnetwork::IpNetwork;
 
-use super::bandwidth::{LimitsOf, check_bandwidth};
+use super::{
+    bandwidth::{LimitsOf, check_bandwidth},
+    sources::check_anti_spoofing,
+};
 use crate::{
-    model::{
-        AddressRange, AntiSpoofing, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route,
-        Source, Subnet, anti_spoofing::addresses,
-    },
+    model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route, Subnet},
     twice::twice,
 };
 
@@ -22,8 +22,6 @@ const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
 /// Longest list of any kind inside a network.
 const LONGEST_LIST: usize = 64;
-/// Most sources in a list: what a port is guarded by has an end.
-const MOST_SOURCES: usize = 32;
 const LONGEST_DOMAIN: usize = 253;
 /// Checks one network by itself. Returns one sentence for each problem.
 #[must_use]
@@ -135,7 +133,7 @@ fn check_address_pools(network: &Network) -> impl Iterator<Item = String> {
     network.subnets.iter().filter_map(move |subnet| Some(pool(subnet).err()?.to_string()))
 }
 
-fn check_prefix(prefix: IpNetwork) -> Option<String> {
+pub(super) fn check_prefix(prefix: IpNetwork) -> Option<String> {
     let clean = IpNetwork::new(prefix.network(), prefix.prefix()).ok()?;
     (prefix.ip() != prefix.network()).then(|| format!("{prefix} has host bits set: write {clean}"))
 }
@@ -190,54 +188,6 @@ fn check_way_out(network: &Network) -> Vec<String> {
             .push("reaches holds the network itself, whose pods reach each other anyway".into());
     }
     problems
-}
-
-fn check_anti_spoofing(network: &Network) -> Vec<String> {
-    let mut problems = Vec::new();
-    if network.anti_spoofing.is_some() && network.allow_mac_spoofing.is_some() {
-        problems
-            .push("allow_mac_spoofing is the older spelling of anti_spoofing: leave it out".into());
-    }
-    let lists = [
-        ("allowed_sources", &network.allowed_sources),
-        ("optional_sources", &network.optional_sources),
-    ];
-    for (key, sources) in lists {
-        if sources.len() > MOST_SOURCES {
-            let length = sources.len();
-            problems.push(format!("{key} holds {length} sources; {MOST_SOURCES} are the most"));
-        }
-        problems.extend(sources.iter().filter_map(|source| check_source(key, *source)));
-        problems.extend(check_use(key, sources, network.anti_spoofing()));
-    }
-    problems
-}
-
-/// Whether nobody can send from it: one sentence, which names the `key` that it stands under.
-pub(crate) fn check_source(key: &str, source: Source) -> Option<String> {
-    let why = match source {
-        Source::Mac(mac) if mac.is_unicast() => return None,
-        Source::Mac(_) => "which is no single station's MAC address".to_owned(),
-        Source::Addresses(prefix) => match check_prefix(prefix) {
-            Some(problem) => return Some(format!("{key}: {problem}")),
-            None if prefix.network().is_multicast() => "which nobody sends from".to_owned(),
-            None => return None,
-        },
-    };
-    Some(format!("{key} holds {source}, {why}"))
-}
-
-/// Whether all sources mean something where that is checked.
-fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Option<String> {
-    let is_idle = match checked {
-        AntiSpoofing::Full => false,
-        AntiSpoofing::Mac => addresses(sources).next().is_some(),
-        AntiSpoofing::Off => !sources.is_empty(),
-    };
-    let checked = checked.name();
-    is_idle.then(|| {
-        format!("{key} holds what anti_spoofing = {checked:?} does not look at: leave that out")
-    })
 }
 
 fn check_namespaces(network: &Network) -> impl Iterator<Item = String> {
@@ -398,43 +348,17 @@ fn check_overlaps<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Vec<St
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn network(text: &str) -> Network {
+    pub(in crate::config) fn network(text: &str) -> Network {
         toml::from_str(text).unwrap()
     }
 
-    fn assert_problem(text: &str, expected: &str) {
+    pub(in crate::config) fn assert_problem(text: &str, expected: &str) {
         let problems = check_network(&network(text));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(expected), "{problems:?} does not tell {expected:?}");
-    }
-
-    #[test]
-    fn what_is_checked_of_pods_frames_is_said_once_and_in_the_older_spelling_too() {
-        let level = |text: &str| network(&format!("name = \"a\"\n{text}")).anti_spoofing();
-        assert_eq!(level(""), AntiSpoofing::Full);
-        assert_eq!(level("anti_spoofing = \"mac\""), AntiSpoofing::Mac);
-        assert_eq!(level("allow_mac_spoofing = true"), AntiSpoofing::Off);
-        assert_eq!(level("allow_mac_spoofing = false"), AntiSpoofing::Mac);
-        let both = "name = \"a\"\nanti_spoofing = \"full\"\nallow_mac_spoofing = true";
-        assert_problem(both, "allow_mac_spoofing is the older spelling of anti_spoofing");
-    }
-
-    #[test]
-    fn allowed_sources_are_such_as_can_send_and_are_looked_at() {
-        let sources = |level: &str, sources: &[&str]| {
-            format!("name = \"a\"\nanti_spoofing = {level:?}\nallowed_sources = {sources:?}")
-        };
-        let all = ["00:00:5e:00:01:07", "10.0.0.7", "fd00::/64"];
-        assert_eq!(check_network(&network(&sources("full", &all))), [""; 0]);
-        assert_eq!(check_network(&network(&sources("mac", &all[..1]))), [""; 0]);
-        assert_problem(&sources("mac", &all), "anti_spoofing = \"mac\" does not look at");
-        assert_problem(&sources("off", &all[..1]), "anti_spoofing = \"off\" does not look at");
-        assert_problem(&sources("full", &["ff:ff:ff:ff:ff:ff"]), "which is no single station's");
-        assert_problem(&sources("full", &["10.0.0.1/8"]), "write 10.0.0.0/8");
-        assert_problem(&sources("full", &["224.0.0.0/4"]), "which nobody sends from");
     }
 
     #[test]
