@@ -403,8 +403,19 @@ impl Record {
             trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
             anti_spoofing: self.network.anti_spoofing(),
-            allowed_sources: self.allowed_sources(),
+            allowed_sources: self.checked_sources(),
         }
+    }
+
+    /// Whom its port is to let pass besides the pod itself. Of a pod whose addresses nobody knows, no address is
+    /// looked at, whichever it asked for.
+    fn checked_sources(&self) -> BTreeSet<Source> {
+        let mut sources = self.allowed_sources();
+        let network = &self.network.allowed_sources;
+        if self.leases.is_empty() && anti_spoofing::addresses(network).next().is_none() {
+            sources.retain(|source| matches!(source, Source::Mac(_)));
+        }
+        sources
     }
 
     /// Whom the pod may send for besides itself.

@@ -76,7 +76,9 @@ pub use route::Route;
 pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use sysctl::{Family, set_sysctl, sysctl};
-pub use traffic_control::{Guard, Hook, Limit, LimitInForce, Redirect, Senders, TrafficControl};
+pub use traffic_control::{
+    Guard, Guarding, Hook, Limit, LimitInForce, Redirect, Senders, TrafficControl,
+};
 pub use veth::VethEnd;
 pub use vf::{VfLinkState, VfSetting, VfSettings};
 pub use xdp::XdpMode;

@@ -13,7 +13,7 @@ mod redirect;
 use netlink_packet_route::RouteNetlinkMessage;
 
 use bpf_filter::Listed;
-pub use guard::{Guard, Senders};
+pub use guard::{Guard, Guarding, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
 pub use redirect::Redirect;
@@ -100,14 +100,18 @@ impl TrafficControl<'_> {
         self.rtnl.batch(&requests)
     }
 
-    /// Whether exactly that is dropped at a link which may not come in. `None`: nothing is.
+    /// What of that is dropped at a link.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn is_guarded(&mut self, index: u32, guard: &Guard) -> Result<Option<bool>, Error> {
+    pub fn guarding(&mut self, index: u32, guard: &Guard) -> Result<Guarding, Error> {
         let listed = self.filters(index)?;
         let wanted = Listed::Ours(guard.program().bytes());
-        Ok(has_ours(&listed).then(|| listed.first() == Some(&wanted)))
+        Ok(match has_ours(&listed) {
+            false => Guarding::Missing,
+            true if listed.first() == Some(&wanted) => Guarding::AsWanted,
+            true => Guarding::Otherwise,
+        })
     }
 
     /// Lets anything come in at a link. There may be no guard to take away, or somebody else's filter, which

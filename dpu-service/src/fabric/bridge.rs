@@ -35,7 +35,7 @@ use sockets::Sockets;
 use uplinks::Uplinks;
 use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
 
-use super::{Fabric, GatewayLinks, GatewayPort, Membership};
+use super::{Fabric, GatewayLinks, GatewayPort, Membership, guard::only_station};
 use crate::{
     driver::{
         Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
@@ -190,7 +190,7 @@ impl BridgeFabric {
         settings: &PortSettings,
     ) -> Result<(), Refused> {
         let refused = |error| Refused::new(format!("set who is behind {}", port.name), error);
-        let set = match guard::only_station(settings) {
+        let set = match only_station(settings) {
             Some(mac) => stations::settle(rtnl, port, mac, &self.station_vlans(settings)),
             None => stations::release(rtnl, port.index),
         };
@@ -209,7 +209,7 @@ impl BridgeFabric {
             return Ok(Reading::missing("the port is not in the bridge"));
         };
         let vlans = self.vlans_of(rtnl, &link).map_err(refused)?;
-        let station = guard::only_station(settings);
+        let station = only_station(settings);
         stations::find(rtnl, port.index, link.bridge_port, &vlans, station).map_err(refused)
     }
 
@@ -340,11 +340,13 @@ impl Fabric for BridgeFabric {
             Refused::new(format!("take {} out of bridge {}", port.name, self.bridge.name()), error)
         };
         self.sockets.with(|rtnl| {
-            let Some(member) = self.member_link(rtnl, port)? else { return Ok(()) };
-            // The kernel takes its VLANs, stations and settings off it. So the uplinks follow after that.
-            gone_is_done(rtnl.change_link(port.index, &LinkChange::new().master(None)))
-                .map_err(refused)?;
-            self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)
+            if let Some(member) = self.member_link(rtnl, port)? {
+                // The kernel takes its VLANs, stations and settings off it. So the uplinks follow after that.
+                gone_is_done(rtnl.change_link(port.index, &LinkChange::new().master(None)))
+                    .map_err(refused)?;
+                self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)?;
+            }
+            guard::clear(rtnl, port)
         })
     }
 
@@ -396,10 +398,6 @@ impl Fabric for BridgeFabric {
                 }
             }
         })
-    }
-
-    fn clear_guard(&self, port: &Representor) -> Result<(), Refused> {
-        self.sockets.with(|rtnl| guard::clear(rtnl, port))
     }
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {

@@ -2,6 +2,7 @@
 
 pub mod bridge;
 mod gateway;
+mod guard;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -127,7 +128,8 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses.
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
-    /// Takes the representor out, and with it what of its guard hangs on the membership.
+    /// Takes the representor out, and then all of its guard: at no moment does a port that has joined lose it.
+    /// Of one that has not joined, what is left of a guard is taken away.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -158,12 +160,6 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When the kernel refuses.
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
-
-    /// Takes away what [`Self::leave`] leaves of that: what hangs on the membership, goes with it.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    fn clear_guard(&self, port: &Representor) -> Result<(), Refused>;
 
     /// Whether exactly that is dropped.
     ///

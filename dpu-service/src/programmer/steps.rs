@@ -1,7 +1,7 @@
 //! The programming steps, in order. The representor comes up last and goes down first, so that no
 //! frame passes a port that is half programmed. It joins the fabric first and leaves it last, so that
-//! what a crash leaves half done is found among the fabric's ports, be there a record of it or not. Only
-//! its MTU is set before and reset after that: a fabric may take over the smallest MTU of its ports, and
+//! what a crash leaves half done is found among the fabric's ports, be there a record of it or not. Its
+//! guard goes after that, with the undo of the join. Only its MTU is set before and reset after that: a fabric may take over the smallest MTU of its ports, and
 //! a port with the idle one would narrow it for all.
 
 use std::sync::Arc;
@@ -121,9 +121,8 @@ impl Step<Port> for PortStep {
             Self::Join => fabric.leave(representor),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
-            Self::Guard => fabric.clear_guard(representor),
-            // One that was never set.
-            Self::Rate => Ok(()),
+            // A guard goes once the port has left, and a limit that was never set is none.
+            Self::Guard | Self::Rate => Ok(()),
             Self::Up => set_up(&**eswitch, representor, false),
         }
     }

@@ -62,6 +62,26 @@ async fn pods_send_for_whom_the_network_lets_them_ask() {
     world.check();
 }
 
+/// A network without subnets does not know which addresses its pods have, unless it names those of others.
+#[tokio::test]
+async fn a_pod_whose_addresses_nobody_knows_is_not_narrowed_by_what_it_asks_for() {
+    let mut configuration = configuration();
+    let sources = "optional_sources = ['10.1.0.7', '00:00:5e:00:01:07']";
+    configuration.networks.push(network(&format!("name = 'open'\n{sources}")));
+    configuration
+        .networks
+        .push(network(&format!("name = 'narrow'\nallowed_sources = ['10.2.0.0/16']\n{sources}")));
+    let world = World::with(configuration, settings(), 4).await;
+    for (name, checked) in [("open", 1), ("narrow", 3)] {
+        let asked = sending_from(name, &["10.1.0.7", "00:00:5e:00:01:07"]);
+        let view = world.attach(AttachSpec { network: Some(name.into()), ..asked }).await.unwrap();
+        let sources = view.record.port_settings().allowed_sources;
+        assert_eq!(sources.len(), checked, "{name}: {sources:?}");
+        assert!(sources.contains(&"00:00:5e:00:01:07".parse().unwrap()), "{name}");
+    }
+    world.check();
+}
+
 async fn load(world: &World, configuration: Configuration) {
     world.engine.load_configuration(configuration).await.unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use bootstrap::Chain;
 use dpu_service::{fabric::Fabric, model::AntiSpoofing};
 use netlink::{Request, VethEnd};
 use serde_json::Value;
@@ -199,11 +200,22 @@ fn a_guard_that_somebody_takes_away_is_missed() {
     assert!(is_in_place(&pod));
     assert!(filters().to_string().contains("\"handle\":\"0x2\""), "{}", filters());
     dpu.netns.run("tc filter del dev pf0vf0 ingress pref 1 protocol all handle 2 bpf");
+    let other_kind =
+        "tc filter add dev pf0vf0 ingress pref 1 protocol all u32 match u32 0 0 flowid 1:1";
+    dpu.netns.run("tc filter del dev pf0vf0 ingress");
+    dpu.netns.run(other_kind);
+    let port = dpu.representor(&pod);
+    let refused = Chain(&dpu.fabric.set_guard(&port, &pod.settings).unwrap_err()).to_string();
+    assert!(refused.starts_with("can't filter what comes in at pf0vf0: "), "{refused}");
+    assert!(refused.contains("does not match existing one"), "{refused}");
+    assert!(!is_in_place(&pod));
+    dpu.netns.run("tc filter del dev pf0vf0 ingress");
+    dpu.program(&pod);
     pod.settings.trunk = [200].into();
     assert!(!is_in_place(&pod), "a trunk takes tags");
 
     for _ in 0..2 {
-        dpu.fabric.clear_guard(&dpu.representor(&pod)).unwrap();
+        dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
         assert!(!filters().to_string().contains("bpf"));
     }
 }

@@ -47,9 +47,8 @@ fn the_readings_follow_the_kernel() {
 
     dpu.fabric.set_guard(&port, &free).unwrap();
     assert!(dpu.fabric.guard(&port, &free).unwrap().in_place);
-    dpu.fabric.clear_guard(&port).unwrap();
-    assert!(!dpu.fabric.guard(&port, &free).unwrap().in_place);
     dpu.fabric.leave(&port).unwrap();
+    assert!(!dpu.fabric.guard(&port, &free).unwrap().in_place);
     assert_eq!(dpu.netns.link("pf0vf0")["master"], Value::Null);
     assert_eq!(dpu.fabric.member(&port).unwrap(), None);
 }
@@ -90,7 +89,6 @@ fn representors_are_known_by_alias_and_return_under_new_indices() {
     assert!(dpu.eswitch.set_mtu(&port, 1400).is_err());
     assert!(dpu.fabric.join(&port, &pod.settings).is_err());
     dpu.eswitch.clear_rate(&port).unwrap();
-    dpu.fabric.clear_guard(&port).unwrap();
     dpu.fabric.leave(&port).unwrap();
 
     dpu.plug_into(&pod);

@@ -1,6 +1,6 @@
 //! The kernel's floor: what any program has to ask of the kernel to attach and detach a netdev with
 //! a representor, and nothing else. On the DPU's side one batch joins the representor to a bridge
-//! and confines it to the netdev's MAC address; on the host's side one request moves and renames the
+//! and puts the netdev's MAC address behind it; on the host's side one request moves and renames the
 //! netdev, and one batch configures it.
 
 use std::{
@@ -18,10 +18,10 @@ const INDEX: u32 = 1000;
 /// Index of `lo` in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Nothing is learnt on the port, and nobody but the known station may send.
-const CONFINED: BridgePort = BridgePort {
+/// Nothing is learnt on the port, and nothing is sent there for stations that nobody knows.
+const SETTLED: BridgePort = BridgePort {
     learning: Some(false),
-    locked: Some(true),
+    locked: None,
     isolated: None,
     unicast_flood: Some(false),
     multicast_flood: None,
@@ -75,7 +75,7 @@ impl Floor {
         dpu.batch(&[
             Request::change_link(representor, &LinkChange::new().master(Some(self.bridge))),
             Request::add_fdb(representor, mac, None),
-            Request::set_bridge_port(representor, &CONFINED),
+            Request::set_bridge_port(representor, &SETTLED),
             Request::change_link(representor, &LinkChange::new().up()),
         ])
         .unwrap();

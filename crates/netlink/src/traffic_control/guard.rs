@@ -42,6 +42,17 @@ pub enum Senders {
     },
 }
 
+/// What a link has of a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarding {
+    /// There is none: anything comes in.
+    Missing,
+    /// Something else is dropped, or somebody else's filter decides first.
+    Otherwise,
+    /// Exactly what the guard does not let in is dropped.
+    AsWanted,
+}
+
 const ETHERNET_TYPE: Field = Field::half(12);
 const TYPE_IPV4: u32 = 0x0800;
 const TYPE_ARP: u32 = 0x0806;

@@ -119,7 +119,7 @@ impl Fabric for FakeFabric {
     }
 
     fn leave(&self, port: &Representor) -> Result<(), Refused> {
-        self.0.call("leave", port, |port| port.membership = None)
+        self.0.call("leave", port, |port| (port.membership, port.guard) = (None, None))
     }
 
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
@@ -139,10 +139,6 @@ impl Fabric for FakeFabric {
 
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         self.0.call("set_guard", port, |port| port.guard = Some(guarded(settings)))
-    }
-
-    fn clear_guard(&self, port: &Representor) -> Result<(), Refused> {
-        self.0.call("clear_guard", port, |port| port.guard = None)
     }
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {

@@ -3,7 +3,7 @@
 mod drivers;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -15,7 +15,7 @@ use dpu_service::{
     driver::{Fault, Refused},
     eswitch::Representor,
     fabric::Membership,
-    model::{AntiSpoofing, Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, PortSettings, Source},
     programmer::Programmer,
 };
 use netlink::MacAddress;
@@ -69,11 +69,24 @@ pub(crate) struct Port {
     pub(crate) guard: Option<Guarded>,
 }
 
-/// What a guard looks at, and the MAC address and addresses that it lets pass.
-pub(crate) type Guarded = (AntiSpoofing, MacAddress, Vec<IpAddr>);
+/// What a guard looks at, and whom and what it lets pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Guarded {
+    level: AntiSpoofing,
+    mac: MacAddress,
+    addresses: Vec<IpAddr>,
+    sources: BTreeSet<Source>,
+    trunk: BTreeSet<u16>,
+}
 
 fn guarded(settings: &PortSettings) -> Guarded {
-    (settings.anti_spoofing, settings.mac, settings.addresses.clone())
+    Guarded {
+        level: settings.anti_spoofing,
+        mac: settings.mac,
+        addresses: settings.addresses.clone(),
+        sources: settings.allowed_sources.clone(),
+        trunk: settings.trunk.clone(),
+    }
 }
 
 impl Port {
