@@ -1,0 +1,126 @@
+//! Flows: what is matched, and what is done.
+
+use std::collections::BTreeSet;
+
+use ipnetwork::{Ipv4Network, Ipv6Network};
+use netlink::MacAddress;
+
+/// A flow. Of those in a table that match a frame, the one of the highest priority decides.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flow {
+    /// Its table. Frames begin in 0.
+    pub table: u8,
+    /// Its priority among those of its table.
+    pub priority: u16,
+    /// By which those who set it know it again.
+    pub cookie: u64,
+    /// What a frame has to be like, in all of these points.
+    pub matches: BTreeSet<Match>,
+    /// What is done with it.
+    pub action: Action,
+}
+
+/// What a frame is like. Some points make sense only beside others: those of ARP beside its Ethernet type, and so on
+/// (ovs-fields(7), "prerequisites").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// It came in at the port with that number.
+    InPort(u32),
+    /// To a station, of which only the bits of the second address count.
+    EthernetDestination(MacAddress, MacAddress),
+    /// From that station.
+    EthernetSource(MacAddress),
+    /// What is in it, behind a tag if it has one.
+    EthernetType(u16),
+    /// Its first tag.
+    Vlan(VlanMatch),
+    /// The protocol above IPv4, or above IPv6 and its extensions.
+    IpProtocol(u8),
+    /// From one of these addresses.
+    Ipv4Source(Ipv4Network),
+    /// From that port.
+    UdpSource(u16),
+    /// To that port.
+    UdpDestination(u16),
+    /// A message of that type.
+    Icmpv4Type(u8),
+    /// Sent by one of these addresses, as ARP says.
+    ArpSenderAddress(Ipv4Network),
+    /// About one of these addresses.
+    ArpTargetAddress(Ipv4Network),
+    /// Sent by that station, as ARP says.
+    ArpSenderMac(MacAddress),
+    /// From one of these addresses.
+    Ipv6Source(Ipv6Network),
+    /// A message of that type.
+    Icmpv6Type(u8),
+    /// About one of these addresses, as neighbour discovery says; `::` of options that contradict each other.
+    NdTarget(Ipv6Network),
+    /// The link of the sender, as a solicitation says; all zero if it does not.
+    NdSourceLink(MacAddress),
+    /// The link of the target, as an advertisement says; all zero if it does not.
+    NdTargetLink(MacAddress),
+    /// Something that is not known here, by its field's number. Only of flows that were read.
+    Other(u32),
+}
+
+/// The first tag of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VlanMatch {
+    /// None.
+    Untagged,
+    /// The tag of that VLAN; 0: one that tells a priority and no VLAN.
+    Id(u16),
+}
+
+/// What is done with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Nothing.
+    Drop,
+    /// The bridge forwards it as bridges do.
+    Normal,
+    /// A later table decides.
+    Table(u8),
+    /// Something that is not known here. Only of flows that were read: it can't be set.
+    Other,
+}
+
+/// Flows by their cookies: those whose bits under `mask` are as in `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookies {
+    /// The bits.
+    pub value: u64,
+    /// Which of them count.
+    pub mask: u64,
+}
+
+impl Cookies {
+    /// Those with exactly that cookie.
+    #[must_use]
+    pub const fn exactly(value: u64) -> Self {
+        Self { value, mask: u64::MAX }
+    }
+}
+
+/// A flow as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountedFlow {
+    /// The flow.
+    pub flow: Flow,
+    /// How many frames it has decided on.
+    pub packets: u64,
+    /// How many bytes these had.
+    pub bytes: u64,
+}
+
+/// Something to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Sets a flow, in place of one with the same table, priority and matches.
+    Add(Flow),
+    /// Takes away the flow with this table, priority, cookie and these matches, if there is one.
+    Remove(Flow),
+    /// Takes away all of these.
+    RemoveAll(Cookies),
+}

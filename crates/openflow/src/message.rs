@@ -1,0 +1,254 @@
+//! Messages on the wire (OpenFlow 1.3.5, section 7).
+
+use crate::{
+    flow::{Action, Change, Cookies, CountedFlow, Flow},
+    oxm,
+};
+
+/// OpenFlow 1.3.
+pub(crate) const VERSION: u8 = 4;
+pub(crate) const HEADER_LEN: usize = 8;
+
+pub(crate) const HELLO: u8 = 0;
+pub(crate) const ERROR: u8 = 1;
+pub(crate) const ECHO_REQUEST: u8 = 2;
+pub(crate) const ECHO_REPLY: u8 = 3;
+const EXPERIMENTER: u8 = 4;
+const FLOW_MOD: u8 = 14;
+const MULTIPART_REQUEST: u8 = 18;
+pub(crate) const MULTIPART_REPLY: u8 = 19;
+pub(crate) const BARRIER_REQUEST: u8 = 20;
+pub(crate) const BARRIER_REPLY: u8 = 21;
+
+/// Any port, any group, no buffered packet.
+const ANY: u32 = u32::MAX;
+const ALL_TABLES: u8 = u8::MAX;
+
+const ADD: u8 = 0;
+const DELETE: u8 = 3;
+const DELETE_STRICT: u8 = 4;
+
+const FLOW_STATISTICS: u16 = 1;
+/// More parts of the reply follow.
+const MORE: u16 = 1;
+
+// Bundles of OpenFlow 1.3 (ONF EXT-230).
+const ONF: u32 = 0x4f4e_4600;
+const BUNDLE_CONTROL: u32 = 2300;
+const BUNDLE_ADD: u32 = 2301;
+const OPEN: u16 = 0;
+const COMMIT: u16 = 4;
+const DISCARD: u16 = 6;
+/// All or nothing, and in this order.
+const ATOMIC_AND_ORDERED: u16 = 3;
+/// One at a time on a connection.
+const BUNDLE_NUMBER: u32 = 1;
+
+const MATCH_OF_FIELDS: u16 = 1;
+const GOTO_TABLE: u16 = 1;
+const APPLY_ACTIONS: u16 = 4;
+const OUTPUT: u16 = 0;
+/// Forwarded as bridges do.
+const NORMAL: u32 = 0xffff_fffa;
+
+/// A message with that number.
+pub(crate) fn message(kind: u8, number: u32, body: &[u8]) -> Vec<u8> {
+    // What is longer does not come about: a bundle is several messages.
+    let length = u16::try_from(HEADER_LEN + body.len()).unwrap_or(u16::MAX);
+    let [high, low] = length.to_be_bytes();
+    [&[VERSION, kind, high, low][..], &number.to_be_bytes(), body].concat()
+}
+
+/// What of a bundle is next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bundle<'a> {
+    /// It has these changes.
+    Open(&'a [Change]),
+    /// They are made.
+    Commit,
+    /// It is forgotten.
+    Discard,
+}
+
+/// The messages that say so, all with that number.
+pub(crate) fn bundle(number: u32, next: Bundle<'_>) -> Vec<u8> {
+    let changes = match next {
+        Bundle::Open(changes) => changes,
+        Bundle::Commit => return control(number, COMMIT),
+        Bundle::Discard => return control(number, DISCARD),
+    };
+    let mut messages = control(number, OPEN);
+    for change in changes {
+        let change = message(FLOW_MOD, number, &flow_mod(change));
+        let head = [ONF, BUNDLE_ADD, BUNDLE_NUMBER].map(u32::to_be_bytes).concat();
+        let flags = [0, ATOMIC_AND_ORDERED].map(u16::to_be_bytes).concat();
+        messages.extend(message(EXPERIMENTER, number, &[head, flags, change].concat()));
+    }
+    messages
+}
+
+fn control(number: u32, what: u16) -> Vec<u8> {
+    let head = [ONF, BUNDLE_CONTROL, BUNDLE_NUMBER].map(u32::to_be_bytes).concat();
+    let what = [what, ATOMIC_AND_ORDERED].map(u16::to_be_bytes).concat();
+    message(EXPERIMENTER, number, &[head, what].concat())
+}
+
+fn flow_mod(change: &Change) -> Vec<u8> {
+    let of_flow = |flow: &Flow, mask, command| {
+        let cookies = Cookies { value: flow.cookie, mask };
+        [head(cookies, flow.table, command, flow.priority), fields(&oxm::encode(&flow.matches))]
+            .concat()
+    };
+    match change {
+        Change::Add(flow) => [of_flow(flow, 0, ADD), instructions(flow.action)].concat(),
+        Change::Remove(flow) => of_flow(flow, u64::MAX, DELETE_STRICT),
+        Change::RemoveAll(cookies) => [head(*cookies, ALL_TABLES, DELETE, 0), fields(&[])].concat(),
+    }
+}
+
+fn head(cookies: Cookies, table: u8, command: u8, priority: u16) -> Vec<u8> {
+    let cookies = [cookies.value, cookies.mask].map(u64::to_be_bytes).concat();
+    // Neither idle nor old ones go by themselves.
+    let times_and_priority = [0, 0, priority].map(u16::to_be_bytes).concat();
+    let any = [ANY; 3].map(u32::to_be_bytes).concat();
+    [cookies, vec![table, command], times_and_priority, any, vec![0; 4]].concat()
+}
+
+/// Matches as a structure, whose length does not count what fills it up.
+fn fields(encoded: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + encoded.len()).unwrap_or(u16::MAX);
+    let head = [MATCH_OF_FIELDS, length].map(u16::to_be_bytes).concat();
+    let mut fields = [&head, encoded].concat();
+    fields.resize(fields.len().next_multiple_of(8), 0);
+    fields
+}
+
+fn instructions(action: Action) -> Vec<u8> {
+    match action {
+        Action::Drop | Action::Other => Vec::new(),
+        Action::Table(table) => {
+            [&[GOTO_TABLE, 8].map(u16::to_be_bytes).concat()[..], &[table, 0, 0, 0]].concat()
+        }
+        Action::Normal => {
+            let head = [APPLY_ACTIONS, 24, 0, 0, OUTPUT, 16].map(u16::to_be_bytes).concat();
+            [&head, &NORMAL.to_be_bytes()[..], &[0; 8]].concat()
+        }
+    }
+}
+
+/// Asks for the flows with these cookies, of all tables.
+pub(crate) fn flows_request(number: u32, cookies: Cookies) -> Vec<u8> {
+    let kind = [FLOW_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
+    let table = vec![ALL_TABLES, 0, 0, 0];
+    let any = [ANY, ANY, 0].map(u32::to_be_bytes).concat();
+    let cookies = [cookies.value, cookies.mask].map(u64::to_be_bytes).concat();
+    let body = [kind, table, any, cookies, fields(&[])].concat();
+    message(MULTIPART_REQUEST, number, &body)
+}
+
+/// The flows of a part of the reply, and whether more parts follow. `None`: it makes no sense.
+pub(crate) fn flows(body: &[u8]) -> Option<(Vec<CountedFlow>, bool)> {
+    let (head, mut rest) = body.split_first_chunk::<8>()?;
+    let [kind, flags] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_be_bytes);
+    if kind != FLOW_STATISTICS {
+        return None;
+    }
+    let mut flows = Vec::new();
+    while !rest.is_empty() {
+        let length = u16::from_be_bytes(*rest.first_chunk::<2>()?);
+        // One without a length fails for its lack of a head.
+        let (flow, others) = rest.split_at_checked(usize::from(length))?;
+        flows.push(counted_flow(flow)?);
+        rest = others;
+    }
+    Some((flows, flags & MORE != 0))
+}
+
+fn counted_flow(bytes: &[u8]) -> Option<CountedFlow> {
+    let (head, rest) = bytes.split_first_chunk::<48>()?;
+    let number = |at: usize| {
+        let (number, _) = head.get(at..)?.split_first_chunk::<8>()?;
+        Some(u64::from_be_bytes(*number))
+    };
+    let (told, _) = rest.split_first_chunk::<4>()?;
+    let length = usize::from(u16::from_be_bytes([told[2], told[3]]));
+    let matches = oxm::decode(rest.get(4..length)?)?;
+    let instructions = rest.get(length.next_multiple_of(8)..)?;
+    let flow = Flow {
+        table: head[2],
+        priority: u16::from_be_bytes([head[12], head[13]]),
+        cookie: number(24)?,
+        matches,
+        action: action(instructions),
+    };
+    Some(CountedFlow { flow, packets: number(32)?, bytes: number(40)? })
+}
+
+fn action(instructions: &[u8]) -> Action {
+    let all = [Action::Drop, Action::Normal];
+    let known = all.into_iter().find(|action| self::instructions(*action) == instructions);
+    let goes_on = || {
+        let action = Action::Table(*instructions.get(4)?);
+        Some(action).filter(|action| self::instructions(*action) == instructions)
+    };
+    known.or_else(goes_on).unwrap_or(Action::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn actions_are_read_as_they_are_written() {
+        for it in [Action::Drop, Action::Normal, Action::Table(240)] {
+            assert_eq!(action(&instructions(it)), it);
+        }
+        // Both of two instructions, and an output elsewhere.
+        let both = [instructions(Action::Normal), instructions(Action::Table(1))].concat();
+        assert_eq!(action(&both), Action::Other);
+        let mut elsewhere = instructions(Action::Normal);
+        elsewhere[15] = 1;
+        assert_eq!(action(&elsewhere), Action::Other);
+    }
+
+    #[test]
+    fn lengths_are_those_that_the_protocol_wants() {
+        let flow = Flow {
+            table: 0,
+            priority: 1,
+            cookie: 7,
+            matches: [crate::Match::InPort(1)].into(),
+            action: Action::Normal,
+        };
+        for change in [
+            Change::Add(flow.clone()),
+            Change::Remove(flow),
+            Change::RemoveAll(Cookies::exactly(7)),
+        ] {
+            assert_eq!(flow_mod(&change).len() % 8, 0);
+        }
+        assert_eq!(flows_request(1, Cookies::exactly(7)).len(), 8 + 8 + 40);
+        assert_eq!(control(1, OPEN).len(), 24);
+    }
+
+    #[test]
+    fn what_breaks_off_is_refused() {
+        for bytes in [
+            &[][..],
+            &[0, 1, 0, 0, 0, 0, 0, 0, 0, 4],
+            &[0, 2, 0, 0, 0, 0, 0, 0],
+            &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+        ] {
+            assert_eq!(flows(bytes), None, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_is_taken_or_refused(bytes: Vec<u8>) {
+            let _ = flows(&[&[0, 1, 0, 0, 0, 0, 0, 0][..], &bytes].concat());
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Matches on the wire (OpenFlow 1.3.5, section 7.2.3).
+
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use ipnetwork::{Ipv4Network, Ipv6Network};
+use netlink::MacAddress;
+
+use crate::flow::{Match, VlanMatch};
+
+/// The class of the fields that OpenFlow defines itself.
+const BASIC: u16 = 0x8000;
+
+const IN_PORT: u8 = 0;
+const ETH_DST: u8 = 3;
+const ETH_SRC: u8 = 4;
+const ETH_TYPE: u8 = 5;
+const VLAN_VID: u8 = 6;
+const IP_PROTO: u8 = 10;
+const IPV4_SRC: u8 = 11;
+const UDP_SRC: u8 = 15;
+const UDP_DST: u8 = 16;
+const ICMPV4_TYPE: u8 = 19;
+const ARP_SPA: u8 = 22;
+const ARP_TPA: u8 = 23;
+const ARP_SHA: u8 = 24;
+const IPV6_SRC: u8 = 26;
+const ICMPV6_TYPE: u8 = 29;
+const IPV6_ND_TARGET: u8 = 31;
+const IPV6_ND_SLL: u8 = 32;
+const IPV6_ND_TLL: u8 = 33;
+
+/// A VLAN's number with that bit is a tag.
+const PRESENT: u16 = 0x1000;
+/// The bits of a VLAN's number, with that.
+const VLAN_BITS: u16 = 0x1fff;
+
+/// A field with what it has to be, and the bits that count, if not all do.
+struct Field {
+    number: u8,
+    value: Vec<u8>,
+    mask: Option<Vec<u8>>,
+}
+
+/// All matches, in the order in which one may stand before another: that of the fields' numbers.
+pub(crate) fn encode(matches: &BTreeSet<Match>) -> Vec<u8> {
+    let mut fields: Vec<_> = matches.iter().filter_map(field).collect();
+    fields.sort_by_key(|field| field.number);
+    fields.iter().flat_map(bytes).collect()
+}
+
+fn field(wanted: &Match) -> Option<Field> {
+    let exactly = |number, value: &[u8]| Some(Field { number, value: value.to_vec(), mask: None });
+    match wanted {
+        Match::InPort(port) => exactly(IN_PORT, &port.to_be_bytes()),
+        Match::EthernetDestination(MacAddress(station), MacAddress(mask)) => {
+            let mask = Some(mask.to_vec());
+            Some(Field { number: ETH_DST, value: station.to_vec(), mask })
+        }
+        Match::EthernetSource(MacAddress(station)) => exactly(ETH_SRC, station),
+        Match::EthernetType(kind) => exactly(ETH_TYPE, &kind.to_be_bytes()),
+        Match::Vlan(VlanMatch::Untagged) => exactly(VLAN_VID, &[0, 0]),
+        Match::Vlan(VlanMatch::Id(vlan)) => exactly(VLAN_VID, &(vlan | PRESENT).to_be_bytes()),
+        Match::IpProtocol(protocol) => exactly(IP_PROTO, &[*protocol]),
+        Match::Ipv4Source(network) => of_ipv4(IPV4_SRC, *network),
+        Match::UdpSource(port) => exactly(UDP_SRC, &port.to_be_bytes()),
+        Match::UdpDestination(port) => exactly(UDP_DST, &port.to_be_bytes()),
+        Match::Icmpv4Type(kind) => exactly(ICMPV4_TYPE, &[*kind]),
+        Match::ArpSenderAddress(network) => of_ipv4(ARP_SPA, *network),
+        Match::ArpTargetAddress(network) => of_ipv4(ARP_TPA, *network),
+        Match::ArpSenderMac(MacAddress(station)) => exactly(ARP_SHA, station),
+        Match::Ipv6Source(network) => of_ipv6(IPV6_SRC, *network),
+        Match::Icmpv6Type(kind) => exactly(ICMPV6_TYPE, &[*kind]),
+        Match::NdTarget(network) => of_ipv6(IPV6_ND_TARGET, *network),
+        Match::NdSourceLink(MacAddress(station)) => exactly(IPV6_ND_SLL, station),
+        Match::NdTargetLink(MacAddress(station)) => exactly(IPV6_ND_TLL, station),
+        Match::Other(_) => None,
+    }
+}
+
+/// `None`: any address will do.
+fn of_ipv4(number: u8, network: Ipv4Network) -> Option<Field> {
+    let value = network.network().octets().to_vec();
+    masked(number, value, network.mask().octets().to_vec())
+}
+
+fn of_ipv6(number: u8, network: Ipv6Network) -> Option<Field> {
+    let value = network.network().octets().to_vec();
+    masked(number, value, network.mask().octets().to_vec())
+}
+
+fn masked(number: u8, value: Vec<u8>, mask: Vec<u8>) -> Option<Field> {
+    if mask.iter().all(|byte| *byte == 0) {
+        return None;
+    }
+    let mask = Some(mask).filter(|mask| mask.iter().any(|byte| *byte != 0xff));
+    Some(Field { number, value, mask })
+}
+
+fn bytes(field: &Field) -> Vec<u8> {
+    let mask = field.mask.as_deref().unwrap_or_default();
+    let has_mask = u8::from(field.mask.is_some());
+    // No field is longer than an address of IPv6 with its mask.
+    let length = u8::try_from(field.value.len() + mask.len()).unwrap_or(u8::MAX);
+    let head = [BASIC.to_be_bytes(), [field.number << 1 | has_mask, length]].concat();
+    [&head, &field.value[..], mask].concat()
+}
+
+/// What matches say. `None`: they break off.
+pub(crate) fn decode(mut bytes: &[u8]) -> Option<BTreeSet<Match>> {
+    let mut matches = BTreeSet::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_first_chunk::<4>()?;
+        let (body, rest) = rest.split_at_checked(usize::from(head[3]))?;
+        matches.insert(read(*head, body));
+        bytes = rest;
+    }
+    Some(matches)
+}
+
+fn read(head: [u8; 4], body: &[u8]) -> Match {
+    let known = || {
+        if u16::from_be_bytes([head[0], head[1]]) != BASIC {
+            return None;
+        }
+        match head[2] & 1 {
+            0 => exact(head[2] >> 1, body),
+            _ => under_mask(head[2] >> 1, body),
+        }
+    };
+    known().unwrap_or(Match::Other(u32::from_be_bytes(head)))
+}
+
+fn exact(number: u8, body: &[u8]) -> Option<Match> {
+    let byte = || <[u8; 1]>::try_from(body).ok().map(|[byte]| byte);
+    let half = || body.try_into().ok().map(u16::from_be_bytes);
+    let mac = || body.try_into().ok().map(MacAddress);
+    Some(match number {
+        IN_PORT => Match::InPort(u32::from_be_bytes(body.try_into().ok()?)),
+        ETH_DST => Match::EthernetDestination(mac()?, MacAddress::BROADCAST),
+        ETH_SRC => Match::EthernetSource(mac()?),
+        ETH_TYPE => Match::EthernetType(half()?),
+        VLAN_VID => Match::Vlan(vlan(half()?)?),
+        IP_PROTO => Match::IpProtocol(byte()?),
+        UDP_SRC => Match::UdpSource(half()?),
+        UDP_DST => Match::UdpDestination(half()?),
+        ICMPV4_TYPE => Match::Icmpv4Type(byte()?),
+        ICMPV6_TYPE => Match::Icmpv6Type(byte()?),
+        ARP_SHA => Match::ArpSenderMac(mac()?),
+        IPV6_ND_SLL => Match::NdSourceLink(mac()?),
+        IPV6_ND_TLL => Match::NdTargetLink(mac()?),
+        IPV4_SRC | ARP_SPA | ARP_TPA => ipv4(number, body, &[0xff; 4])?,
+        IPV6_SRC | IPV6_ND_TARGET => ipv6(number, body, &[0xff; 16])?,
+        _ => return None,
+    })
+}
+
+fn under_mask(number: u8, body: &[u8]) -> Option<Match> {
+    let (value, mask) = body.split_at(body.len() / 2);
+    match number {
+        ETH_DST => Some(Match::EthernetDestination(
+            MacAddress(value.try_into().ok()?),
+            MacAddress(mask.try_into().ok()?),
+        )),
+        VLAN_VID if mask == VLAN_BITS.to_be_bytes() => {
+            Some(Match::Vlan(vlan(u16::from_be_bytes(value.try_into().ok()?))?))
+        }
+        IPV4_SRC | ARP_SPA | ARP_TPA => ipv4(number, value, mask),
+        IPV6_SRC | IPV6_ND_TARGET => ipv6(number, value, mask),
+        _ => None,
+    }
+}
+
+/// `None`: neither a tag nor none.
+fn vlan(bits: u16) -> Option<VlanMatch> {
+    match bits {
+        0 => Some(VlanMatch::Untagged),
+        tag if tag & !VLAN_BITS == 0 && tag & PRESENT != 0 => Some(VlanMatch::Id(tag & !PRESENT)),
+        _ => None,
+    }
+}
+
+/// `None`: the bits that count are no prefix.
+fn ipv4(number: u8, value: &[u8], mask: &[u8]) -> Option<Match> {
+    let address = |bytes: &[u8]| Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?));
+    let network = Ipv4Network::with_netmask(address(value)?, address(mask)?).ok()?;
+    Some(match number {
+        IPV4_SRC => Match::Ipv4Source(network),
+        ARP_SPA => Match::ArpSenderAddress(network),
+        _ => Match::ArpTargetAddress(network),
+    })
+}
+
+fn ipv6(number: u8, value: &[u8], mask: &[u8]) -> Option<Match> {
+    let address = |bytes: &[u8]| Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?));
+    let prefix = ipnetwork::ipv6_mask_to_prefix(address(mask)?).ok()?;
+    let network = Ipv6Network::new(address(value)?, prefix).ok()?;
+    Some(if number == IPV6_SRC { Match::Ipv6Source(network) } else { Match::NdTarget(network) })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn matches_are_read_as_they_are_written() {
+        let mac: MacAddress = "02:00:00:00:01:07".parse().unwrap();
+        let all = [
+            Match::InPort(1000),
+            Match::EthernetDestination(mac, MacAddress([0xff, 0xff, 0xff, 0xff, 0xff, 0xf0])),
+            Match::EthernetSource(mac),
+            Match::EthernetType(0x86dd),
+            Match::Vlan(VlanMatch::Id(100)),
+            Match::IpProtocol(58),
+            Match::Ipv4Source("10.0.0.0/24".parse().unwrap()),
+            Match::UdpSource(67),
+            Match::UdpDestination(68),
+            Match::Icmpv4Type(5),
+            Match::ArpSenderAddress("10.0.0.7/32".parse().unwrap()),
+            Match::ArpTargetAddress("10.0.0.8/31".parse().unwrap()),
+            Match::ArpSenderMac(mac),
+            Match::Ipv6Source("fd00::/64".parse().unwrap()),
+            Match::Icmpv6Type(136),
+            Match::NdTarget("fd00::1/128".parse().unwrap()),
+            Match::NdSourceLink(mac),
+            Match::NdTargetLink(MacAddress([0; 6])),
+        ];
+        for it in all {
+            assert_eq!(decode(&encode(&[it].into())), Some([it].into()), "{it:?}");
+        }
+        assert_eq!(decode(&encode(&all.into())), Some(all.into()));
+        let vlan = Match::Vlan(VlanMatch::Untagged);
+        assert_eq!(decode(&encode(&[vlan].into())), Some([vlan].into()));
+    }
+
+    #[test]
+    fn any_address_is_no_match_and_host_bits_do_not_count() {
+        assert_eq!(encode(&[Match::Ipv4Source("0.0.0.0/0".parse().unwrap())].into()), [0; 0]);
+        let with_bits = encode(&[Match::Ipv6Source("fd00::7/64".parse().unwrap())].into());
+        let without = encode(&[Match::Ipv6Source("fd00::/64".parse().unwrap())].into());
+        assert_eq!(with_bits, without);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_lost() {
+        // Registers of Open vSwitch's own, and a mask that is no prefix.
+        for bytes in [
+            &[0, 1, 0, 4, 0, 0, 0, 7][..],
+            &[0x80, 0, 23, 8, 10, 0, 0, 1, 255, 0, 255, 0],
+            &[0x80, 0, 12, 2, 0, 7],
+        ] {
+            let matches = decode(bytes).unwrap();
+            assert!(matches!(matches.first(), Some(Match::Other(_))), "{matches:?}");
+        }
+        assert_eq!(decode(&[0x80, 0, 0]), None);
+        assert_eq!(decode(&[0x80, 0, 0, 4, 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_is_taken_or_refused(bytes: Vec<u8>) {
+            let _ = decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A connection to a bridge.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error,
+    flow::{Change, Cookies, CountedFlow},
+    message::{
+        BARRIER_REPLY, BARRIER_REQUEST, Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, HEADER_LEN, HELLO,
+        MULTIPART_REPLY, VERSION, bundle, flows, flows_request, message,
+    },
+};
+
+/// The number of the bridge's own port.
+pub const LOCAL: u32 = 0xffff_fffe;
+
+/// A connection to a bridge. After any error but [`Error::Refused`] it is of no use.
+#[derive(Debug)]
+pub struct Switch {
+    socket: PathBuf,
+    stream: UnixStream,
+    deadline: Duration,
+    latest: u32,
+    is_broken: bool,
+}
+
+/// What the switch said.
+struct Said {
+    version: u8,
+    kind: u8,
+    number: u32,
+    body: Vec<u8>,
+}
+
+impl Switch {
+    /// Connects to the management socket of a bridge. Every answer is waited for as long as `deadline`.
+    ///
+    /// # Errors
+    /// [`Error::Connect`]; [`Error::Version`]; or as any call.
+    pub fn connect(socket: &Path, deadline: Duration) -> Result<Self, Error> {
+        let refused = |source| Error::Connect { socket: socket.to_owned(), source };
+        let stream = UnixStream::connect(socket).map_err(refused)?;
+        stream.set_write_timeout(Some(deadline)).map_err(refused)?;
+        let socket = socket.to_owned();
+        let mut switch = Self { socket, stream, deadline, latest: 0, is_broken: false };
+        switch.guarded(Self::greet)?;
+        Ok(switch)
+    }
+
+    /// Does all of these or none, in this order. They are in effect when it returns, but for frames like those that
+    /// the datapath has just decided on: these it looks at anew within some hundred milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], and nothing was done; others, and it may have been.
+    pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
+        self.guarded(|switch| {
+            // The switch would carry out the rest of a bundle of which it has refused a part.
+            if let Err(refused) = switch.say(Bundle::Open(changes)) {
+                if matches!(refused, Error::Refused { .. }) {
+                    switch.say(Bundle::Discard)?;
+                }
+                return Err(refused);
+            }
+            switch.say(Bundle::Commit)
+        })
+    }
+
+    /// The flows with these cookies, of all tables.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn flows(&mut self, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
+        self.guarded(|switch| {
+            let number = switch.next_number();
+            switch.write(&flows_request(number, cookies))?;
+            let mut all = Vec::new();
+            let end = Instant::now() + switch.deadline;
+            loop {
+                let said = switch.answer(end)?;
+                match said.kind {
+                    ERROR if said.number == number => return Err(refusal(&said.body)?),
+                    MULTIPART_REPLY if said.number == number => {
+                        let garbage = Error::Garbage { why: "flows that make no sense" };
+                        let (found, has_more) = flows(&said.body).ok_or(garbage)?;
+                        all.extend(found);
+                        if !has_more {
+                            return Ok(all);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        })
+    }
+
+    /// Blocks until the other side has closed the connection, or says what makes no sense.
+    pub fn wait_until_closed(&mut self) {
+        while !self.is_broken {
+            let _ = self.guarded(|switch| switch.next(None).map(drop));
+        }
+    }
+
+    /// Says that of a bundle, and waits until the switch is done with it.
+    fn say(&mut self, next: Bundle<'_>) -> Result<(), Error> {
+        let (number, barrier) = (self.next_number(), self.next_number());
+        let mut all = bundle(number, next);
+        all.extend(message(BARRIER_REQUEST, barrier, &[]));
+        self.write(&all)?;
+        let mut refused = Ok(());
+        let end = Instant::now() + self.deadline;
+        loop {
+            let said = self.answer(end)?;
+            match said.kind {
+                BARRIER_REPLY if said.number == barrier => return refused,
+                // The first is why the others are.
+                ERROR if said.number == number => refused = refused.and(Err(refusal(&said.body)?)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Does `work`, unless a call before has broken the connection.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        if self.is_broken {
+            return Err(self.closed());
+        }
+        let outcome = work(self);
+        self.is_broken = !matches!(outcome, Ok(_) | Err(Error::Refused { .. }));
+        outcome
+    }
+
+    fn greet(&mut self) -> Result<(), Error> {
+        let number = self.next_number();
+        self.write(&message(HELLO, number, &[]))?;
+        let said = self.next(Some(Instant::now() + self.deadline))?;
+        match (said.kind, said.version) {
+            (HELLO, VERSION..) => Ok(()),
+            (HELLO | ERROR, _) => Err(Error::Version),
+            _ => Err(Error::Garbage { why: "it does not begin with a greeting" }),
+        }
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.latest = self.latest.wrapping_add(1);
+        self.latest
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(bytes).map_err(|error| self.failed(error.kind()))
+    }
+
+    /// What the switch says next in the version that was agreed on.
+    fn answer(&mut self, end: Instant) -> Result<Said, Error> {
+        let said = self.next(Some(end))?;
+        // The greeting tells whether it speaks ours; that it took another, only what it says then.
+        if said.version == VERSION { Ok(said) } else { Err(Error::Version) }
+    }
+
+    /// What the switch says next, but for the question whether somebody is there, which is answered.
+    fn next(&mut self, end: Option<Instant>) -> Result<Said, Error> {
+        loop {
+            let said = self.read(end)?;
+            if said.kind != ECHO_REQUEST {
+                return Ok(said);
+            }
+            self.write(&message(ECHO_REPLY, said.number, &said.body))?;
+        }
+    }
+
+    fn read(&mut self, end: Option<Instant>) -> Result<Said, Error> {
+        let mut head = [0; HEADER_LEN];
+        self.fill(&mut head, end)?;
+        let [version, kind, high, low, a, b, c, d] = head;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let rest = length.checked_sub(HEADER_LEN);
+        let rest = rest.ok_or(Error::Garbage { why: "a message is shorter than its head" })?;
+        let mut body = vec![0; rest];
+        self.fill(&mut body, end)?;
+        Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
+    }
+
+    fn fill(&mut self, mut buffer: &mut [u8], end: Option<Instant>) -> Result<(), Error> {
+        while !buffer.is_empty() {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(self.failed(ErrorKind::TimedOut));
+            }
+            let limited = self.stream.set_read_timeout(left);
+            match limited.and_then(|()| self.stream.read(buffer)) {
+                Ok(0) => return Err(self.closed()),
+                Ok(read) => buffer = &mut buffer[read..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error.kind())),
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, kind: ErrorKind) -> Error {
+        match kind {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::TimedOut {
+                socket: self.socket.clone(),
+                milliseconds: self.deadline.as_millis(),
+            },
+            _ => self.closed(),
+        }
+    }
+
+    fn closed(&self) -> Error {
+        Error::Closed { socket: self.socket.clone() }
+    }
+}
+
+/// What an error of the switch's tells.
+fn refusal(body: &[u8]) -> Result<Error, Error> {
+    let (told, _) = body
+        .split_first_chunk::<4>()
+        .ok_or(Error::Garbage { why: "an error that tells nothing" })?;
+    let [kind, code] = [[told[0], told[1]], [told[2], told[3]]].map(u16::from_be_bytes);
+    Ok(Error::Refused { kind, code })
+}

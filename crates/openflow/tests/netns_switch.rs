@@ -1,0 +1,347 @@
+//! Against a real `ovs-vswitchd` with a datapath that does nothing, and against peers that are none.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use netlink::MacAddress;
+use openflow::{Action, Change, Cookies, Error, Flow, LOCAL, Match, Switch, VlanMatch};
+use tempfile::TempDir;
+
+/// What Debian's package openvswitch-switch has put there.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+const DEADLINE: Duration = Duration::from_secs(2);
+const COOKIE: u64 = 0x0ff1_0ad0_0000_03e8;
+
+/// A bridge of an Open vSwitch of its own.
+struct Vswitch {
+    folder: TempDir,
+    processes: Vec<Child>,
+}
+
+impl Vswitch {
+    fn start() -> Self {
+        let mut vswitch = Self { folder: tempfile::tempdir().unwrap(), processes: Vec::new() };
+        let (database, socket) = (vswitch.path("conf.db"), vswitch.path("db.sock"));
+        vswitch.run("ovsdb-tool", &["create", &database, SCHEMA]);
+        vswitch.spawn("ovsdb-server", &[&format!("--remote=punix:{socket}"), &database]);
+        eventually("the database answers", || UnixStream::connect(&socket).is_ok());
+        let socket = format!("unix:{socket}");
+        let remote = format!("--db={socket}");
+        vswitch.run("ovs-vsctl", &[&remote, "--no-wait", "init"]);
+        vswitch.spawn("ovs-vswitchd", &[&socket, "--enable-dummy", "--disable-system"]);
+        let bridge = [
+            "add-br",
+            "br0",
+            "--",
+            "set",
+            "bridge",
+            "br0",
+            "datapath_type=dummy",
+            "fail_mode=secure",
+        ];
+        vswitch.run("ovs-vsctl", &[&[&remote[..]][..], &bridge].concat());
+        let port = [
+            "add-port",
+            "br0",
+            "p1",
+            "--",
+            "set",
+            "interface",
+            "p1",
+            "type=dummy",
+            "ofport_request=1",
+        ];
+        vswitch.run("ovs-vsctl", &[&[&remote[..]][..], &port].concat());
+        vswitch
+    }
+
+    fn connect(&self) -> Switch {
+        Switch::connect(&PathBuf::from(self.path("br0.mgmt")), DEADLINE).unwrap()
+    }
+
+    fn flows(&self) -> String {
+        self.run(
+            "ovs-ofctl",
+            &["-O", "OpenFlow13", "--no-stats", "dump-flows", &self.path("br0.mgmt")],
+        )
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self
+            .command(program, arguments)
+            .output()
+            .expect("programs of the package openvswitch-switch");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn spawn(&mut self, program: &str, arguments: &[&str]) {
+        let control = format!("--unixctl={}", self.path(&format!("{program}.ctl")));
+        let null = || File::open("/dev/null").unwrap();
+        let quiet = ["-vconsole:off", "-vsyslog:off", &control];
+        let mut command = self.command(program, &[arguments, &quiet].concat());
+        command.stdin(Stdio::null()).stdout(null()).stderr(null());
+        self.processes.push(command.spawn().expect("programs of the package openvswitch-switch"));
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        let folder = self.folder.path();
+        command.args(arguments).env("OVS_RUNDIR", folder).env("OVS_LOGDIR", folder);
+        command
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn end(&mut self) {
+        for mut process in self.processes.drain(..).rev() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Vswitch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: still not after 10 s");
+        thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+fn flow(priority: u16, matches: impl IntoIterator<Item = Match>, action: Action) -> Flow {
+    let matches = matches.into_iter().collect();
+    Flow { table: 0, priority, cookie: COOKIE, matches, action }
+}
+
+fn found(switch: &mut Switch, cookies: Cookies) -> BTreeSet<Flow> {
+    switch.flows(cookies).unwrap().into_iter().map(|counted| counted.flow).collect()
+}
+
+/// Each match there is, beside what it needs, and how Open vSwitch shows it.
+fn every_match() -> Vec<(Vec<Match>, &'static str)> {
+    let mac: MacAddress = "02:00:00:00:01:07".parse().unwrap();
+    let mask = MacAddress([0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]);
+    let kind = Match::EthernetType;
+    let udp = [kind(0x0800), Match::IpProtocol(17)];
+    let icmp = [kind(0x0800), Match::IpProtocol(1)];
+    let icmpv6 = [kind(0x86dd), Match::IpProtocol(58)];
+    let solicits = [&icmpv6[..], &[Match::Icmpv6Type(135)]].concat();
+    let advertises = [&icmpv6[..], &[Match::Icmpv6Type(136)]].concat();
+    let with = |first: &[Match], last: Match| [first, &[last]].concat();
+    vec![
+        (vec![Match::InPort(1)], "in_port=1"),
+        (vec![Match::InPort(LOCAL)], "in_port=LOCAL"),
+        (vec![Match::EthernetDestination(mac, mask)], "dl_dst=02:00:00:00:01:00/ff:ff:ff:ff:ff:f0"),
+        (vec![Match::EthernetSource(mac)], "dl_src=02:00:00:00:01:07"),
+        (vec![kind(0x8100)], "dl_type=0x8100"),
+        (vec![Match::Vlan(VlanMatch::Untagged)], "vlan_tci=0x0000/0x1fff"),
+        (vec![Match::Vlan(VlanMatch::Id(0))], "dl_vlan=0"),
+        (vec![Match::Vlan(VlanMatch::Id(100))], "dl_vlan=100"),
+        (with(&[kind(0x0800)], Match::IpProtocol(2)), "ip,nw_proto=2"),
+        (
+            with(&[kind(0x0800)], Match::Ipv4Source("10.9.0.7/32".parse().unwrap())),
+            "nw_src=10.9.0.7 ",
+        ),
+        (
+            with(&[kind(0x0800)], Match::Ipv4Source("10.9.0.0/24".parse().unwrap())),
+            "nw_src=10.9.0.0/24",
+        ),
+        (with(&udp, Match::UdpSource(68)), "tp_src=68"),
+        (with(&udp, Match::UdpDestination(67)), "tp_dst=67"),
+        (with(&icmp, Match::Icmpv4Type(5)), "icmp,icmp_type=5"),
+        (
+            with(&[kind(0x0806)], Match::ArpSenderAddress("10.9.0.7/32".parse().unwrap())),
+            "arp_spa=10.9.0.7 ",
+        ),
+        (
+            with(&[kind(0x0806)], Match::ArpTargetAddress("10.8.0.0/16".parse().unwrap())),
+            "arp_tpa=10.8.0.0/16",
+        ),
+        (with(&[kind(0x0806)], Match::ArpSenderMac(mac)), "arp_sha=02:00:00:00:01:07"),
+        (
+            with(&[kind(0x86dd)], Match::Ipv6Source("fd09::7/128".parse().unwrap())),
+            "ipv6_src=fd09::7 ",
+        ),
+        (
+            with(&[kind(0x86dd)], Match::Ipv6Source("fd09::/64".parse().unwrap())),
+            "ipv6_src=fd09::/64",
+        ),
+        (with(&icmpv6, Match::Icmpv6Type(134)), "icmp6,icmp_type=134"),
+        (with(&solicits, Match::NdTarget("fd09::7/128".parse().unwrap())), "nd_target=fd09::7 "),
+        (with(&solicits, Match::NdTarget("fd08::/16".parse().unwrap())), "nd_target=fd08::/16"),
+        (with(&solicits, Match::NdSourceLink(mac)), "nd_sll=02:00:00:00:01:07"),
+        (with(&advertises, Match::NdTargetLink(MacAddress([0; 6]))), "nd_tll=00:00:00:00:00:00"),
+    ]
+}
+
+#[test]
+fn every_match_and_action_is_read_as_it_was_set() {
+    let vswitch = Vswitch::start();
+    let mut switch = vswitch.connect();
+    for (matches, shown) in every_match() {
+        // Open vSwitch shows a destination without the bits that do not count.
+        let matches = matches.into_iter().map(|it| match it {
+            Match::EthernetDestination(MacAddress([a, b, c, d, e, f]), mask) => {
+                Match::EthernetDestination(MacAddress([a, b, c, d, e, f & 0xf0]), mask)
+            }
+            other => other,
+        });
+        let flow = flow(7, matches, Action::Drop);
+        switch.change(&[Change::Add(flow.clone())]).unwrap();
+        assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [flow.clone()].into());
+        let text = vswitch.flows();
+        assert!(text.contains(shown), "{shown:?} in {text}");
+        switch.change(&[Change::Remove(flow)]).unwrap();
+    }
+    for (action, shown) in [
+        (Action::Drop, "actions=drop"),
+        (Action::Normal, "actions=NORMAL"),
+        (Action::Table(240), "actions=goto_table:240"),
+    ] {
+        let flow = flow(7, [], action);
+        switch.change(&[Change::Add(flow.clone())]).unwrap();
+        assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [flow].into());
+        assert!(vswitch.flows().contains(shown), "{shown}");
+    }
+}
+
+#[test]
+fn what_others_have_set_is_like_nothing_that_is_wanted() {
+    let vswitch = Vswitch::start();
+    let mut switch = vswitch.connect();
+    for text in [
+        "actions=output:1",
+        "actions=set_queue:1,NORMAL",
+        "reg0=7,actions=NORMAL",
+        "ip,nw_src=10.0.0.1/255.0.255.0,actions=drop",
+    ] {
+        let text = format!("cookie={COOKIE},priority=7,{text}");
+        vswitch
+            .run("ovs-ofctl", &["-O", "OpenFlow13", "add-flow", &vswitch.path("br0.mgmt"), &text]);
+        let all = found(&mut switch, Cookies::exactly(COOKIE));
+        let [one] = Vec::from_iter(all).try_into().unwrap();
+        let Flow { action, matches, .. } = &one;
+        let is_other =
+            *action == Action::Other || matches.iter().any(|it| matches!(it, Match::Other(_)));
+        assert!(is_other, "{text}: {one:?}");
+        switch.change(&[Change::RemoveAll(Cookies::exactly(COOKIE))]).unwrap();
+    }
+}
+
+#[test]
+fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
+    let vswitch = Vswitch::start();
+    let mut switch = vswitch.connect();
+    let many: Vec<_> =
+        (1..=1000).map(|number| flow(number, [Match::InPort(1)], Action::Normal)).collect();
+    let others = Flow { cookie: 1, ..flow(2000, [], Action::Normal) };
+    let add = many.iter().chain([&others]).cloned().map(Change::Add);
+    switch.change(&add.collect::<Vec<_>>()).unwrap();
+    assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)).len(), 1000);
+    assert_eq!(found(&mut switch, Cookies { value: 0, mask: 0 }).len(), 1001);
+    assert_eq!(vswitch.flows().lines().count(), 1001);
+
+    // A source of IPv4 makes no sense where nothing says that it is IPv4.
+    let senseless = flow(7, [Match::UdpSource(7)], Action::Drop);
+    let changes = [Change::RemoveAll(Cookies::exactly(COOKIE)), Change::Add(senseless)];
+    let refused = switch.change(&changes).unwrap_err();
+    assert!(matches!(refused, Error::Refused { kind: 4, .. }), "{refused}");
+    assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)).len(), 1000, "nothing of it was done");
+
+    let like_the_first = Flow { cookie: 1, ..many[0].clone() };
+    switch.change(&[Change::Remove(like_the_first)]).unwrap();
+    assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)).len(), 1000, "that was another's");
+    switch.change(&[Change::Remove(many[0].clone())]).unwrap();
+    assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)).len(), 999);
+    let half = Cookies { value: COOKIE, mask: !u64::from(u32::MAX) };
+    switch.change(&[Change::RemoveAll(half)]).unwrap();
+    assert_eq!(found(&mut switch, Cookies { value: 0, mask: 0 }), [others].into());
+}
+
+#[test]
+fn frames_are_counted() {
+    let vswitch = Vswitch::start();
+    let mut switch = vswitch.connect();
+    switch.change(&[Change::Add(flow(7, [Match::InPort(1)], Action::Drop))]).unwrap();
+    let frame = format!("ffffffffffff02000000010788b5{}", "00".repeat(46));
+    let control = vswitch.path("ovs-vswitchd.ctl");
+    vswitch.run("ovs-appctl", &["-t", &control, "netdev-dummy/receive", "p1", &frame]);
+    eventually("the frame is counted", || {
+        let flows = switch.flows(Cookies::exactly(COOKIE)).unwrap();
+        (flows[0].packets, flows[0].bytes) == (1, 60)
+    });
+}
+
+#[test]
+fn an_end_of_the_daemon_is_told_at_once() {
+    let mut vswitch = Vswitch::start();
+    let (mut waiting, mut other) = (vswitch.connect(), vswitch.connect());
+    let waiting = thread::spawn(move || waiting.wait_until_closed());
+    vswitch.end();
+    waiting.join().unwrap();
+    let closed = other.flows(Cookies::exactly(COOKIE)).unwrap_err();
+    assert!(matches!(closed, Error::Closed { .. }), "{closed}");
+    assert!(matches!(other.change(&[]), Err(Error::Closed { .. })));
+    let nobody = Switch::connect(&PathBuf::from(vswitch.path("br0.mgmt")), DEADLINE).unwrap_err();
+    assert!(matches!(nobody, Error::Connect { .. }), "{nobody}");
+}
+
+/// What comes of a question to a peer that greets, and then says that.
+fn asked(answer: &'static [u8]) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("br0.mgmt");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        stream.read_exact(&mut buffer[..8]).unwrap();
+        stream.write_all(&[4, 0, 0, 8, 0, 0, 0, 1]).unwrap();
+        let _ = stream.read(&mut buffer).unwrap();
+        stream.write_all(answer).unwrap();
+        let _ = stream.read(&mut buffer);
+    });
+    let mut switch = Switch::connect(&socket, Duration::from_millis(200)).unwrap();
+    let error = switch.flows(Cookies::exactly(COOKIE)).unwrap_err();
+    drop(switch);
+    peer.join().unwrap();
+    error
+}
+
+#[test]
+fn peers_that_are_no_switch_are_told() {
+    assert!(matches!(asked(&[4, 0, 0, 7, 0, 0, 0, 2]), Error::Garbage { .. }));
+    assert!(matches!(asked(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Error::TimedOut { .. }));
+    assert!(matches!(
+        asked(&[4, 19, 0, 16, 0, 0, 0, 2, 0, 7, 0, 0, 0, 0, 0, 0]),
+        Error::Garbage { .. }
+    ));
+    assert!(matches!(
+        asked(&[4, 19, 0, 16, 0, 0, 0, 9, 0, 1, 0, 0, 0, 0, 0, 0]),
+        Error::TimedOut { .. }
+    ));
+    assert!(matches!(asked(&[1, 19, 0, 16, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0]), Error::Version));
+    let refused = asked(&[4, 1, 0, 12, 0, 0, 0, 2, 0, 1, 0, 5]);
+    assert_eq!(refused.to_string(), "the switch refused: bad request (type 1, code 5)");
+    // The peer goes once it is told that somebody is there.
+    assert!(matches!(asked(&[4, 2, 0, 8, 0, 0, 0, 7]), Error::Closed { .. }));
+}

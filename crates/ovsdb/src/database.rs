@@ -1,0 +1,327 @@
+//! A connection to a database.
+
+use std::{
+    collections::HashMap,
+    io::Write,
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Error, Operation, Outcome, Replica,
+    message::{Message, messages},
+    operation::refusal,
+};
+
+/// What is talked to, and what is kept a replica of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The server's socket.
+    pub socket: PathBuf,
+    /// The name of the database there.
+    pub database: String,
+    /// The tables that are kept a replica of.
+    pub tables: Vec<MonitoredTable>,
+    /// How long an answer is waited for.
+    pub deadline: Duration,
+}
+
+/// A table that is kept a replica of, with some of its columns.
+#[derive(Clone, Debug)]
+pub struct MonitoredTable {
+    /// Its name.
+    pub name: String,
+    /// The names of the columns.
+    pub columns: Vec<String>,
+}
+
+impl MonitoredTable {
+    /// The table of that name with these columns.
+    pub fn new<'a>(name: &str, columns: impl IntoIterator<Item = &'a str>) -> Self {
+        let columns = columns.into_iter().map(str::to_owned).collect();
+        Self { name: name.to_owned(), columns }
+    }
+}
+
+/// A connection to a database, with a replica of some of it. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Database {
+    shared: Arc<Shared>,
+    name: String,
+    deadline: Duration,
+}
+
+/// What calls share with the thread that reads.
+#[derive(Debug)]
+struct Shared {
+    socket: PathBuf,
+    state: Mutex<State>,
+    /// Told of whatever was read, and of the end.
+    news: Condvar,
+    /// To end it: that takes no lock.
+    stream: UnixStream,
+    /// Held for one message.
+    writer: Mutex<UnixStream>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    replica: Replica,
+    /// What calls wait for, by their numbers.
+    answers: HashMap<u64, Option<Result<Value, Value>>>,
+    latest_call: u64,
+    /// The call whose answer is what the tables hold at first.
+    monitor: Option<u64>,
+    /// Why there is no connection any more.
+    ended: Option<String>,
+}
+
+impl Database {
+    /// Connects, and has the replica filled.
+    ///
+    /// # Errors
+    /// [`Error::Connect`]; [`Error::TooOld`], if a table or column is not there; or as any call.
+    pub fn open(settings: &Settings) -> Result<Self, Error> {
+        let connect = |source| Error::Connect { socket: settings.socket.clone(), source };
+        let writer = UnixStream::connect(&settings.socket).map_err(connect)?;
+        writer.set_write_timeout(Some(settings.deadline)).map_err(connect)?;
+        let reader = writer.try_clone().map_err(connect)?;
+        let stream = writer.try_clone().map_err(connect)?;
+        let shared = Arc::new(Shared {
+            socket: settings.socket.clone(),
+            state: Mutex::default(),
+            news: Condvar::new(),
+            stream,
+            writer: Mutex::new(writer),
+        });
+        let (name, deadline) = (settings.database.clone(), settings.deadline);
+        let database = Self { shared: Arc::clone(&shared), name, deadline };
+        let read = move || shared.read_all(&reader);
+        thread::Builder::new().name("ovsdb".into()).spawn(read).map_err(connect)?;
+        database.check_schema(&settings.tables)?;
+        database.monitor(&settings.tables)?;
+        Ok(database)
+    }
+
+    /// Does all of that or nothing. Once it returns, the replica shows it.
+    ///
+    /// # Errors
+    /// [`Error::NotSame`] or [`Error::Refused`], and nothing was done; [`Error::Closed`] or [`Error::TimedOut`], and
+    /// it may have been done, or be done yet.
+    pub fn transact(&self, operations: &[Operation]) -> Result<Vec<Outcome>, Error> {
+        let name = Value::from(self.name.as_str());
+        let operations = operations.iter().map(|operation| operation.0.clone());
+        let params = std::iter::once(name).chain(operations).collect();
+        Outcome::all(self.call("transact", &params)?)
+    }
+
+    /// Looks at the replica.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn read<T>(&self, look: impl FnOnce(&Replica) -> T) -> Result<T, Error> {
+        let state = self.shared.lock();
+        self.shared.still_open(&state)?;
+        Ok(look(&state.replica))
+    }
+
+    /// Looks at the replica with each change, until the look finds something.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::TimedOut`] after `deadline`.
+    pub fn wait<T>(
+        &self,
+        deadline: Duration,
+        mut look: impl FnMut(&Replica) -> Option<T>,
+    ) -> Result<T, Error> {
+        let mut seen = None;
+        self.shared.await_news("shown what was waited for", Some(deadline), |state| {
+            let version = Some(state.replica.version());
+            if seen == version {
+                return None;
+            }
+            seen = version;
+            look(&state.replica)
+        })
+    }
+
+    /// Blocks until the replica is of another version than `seen`, and returns that.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn wait_for_change(&self, seen: u64) -> Result<u64, Error> {
+        self.shared.await_news("changed", None, |state| {
+            Some(state.replica.version()).filter(|version| *version != seen)
+        })
+    }
+
+    /// Ends the connection. Whoever waits is told.
+    pub fn close(&self) {
+        self.shared.end("it was closed here");
+    }
+
+    fn check_schema(&self, tables: &[MonitoredTable]) -> Result<(), Error> {
+        let schema = self.call("get_schema", &json!([self.name]))?;
+        for MonitoredTable { name, columns } in tables {
+            let missing = |missing: String| Error::TooOld { missing };
+            let table = schema["tables"].get(name);
+            let table = table.ok_or_else(|| missing(format!("table {name}")))?;
+            let is_missing = |column: &&String| table["columns"].get(*column).is_none();
+            if let Some(column) = columns.iter().find(is_missing) {
+                return Err(missing(format!("column {column} in table {name}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn monitor(&self, tables: &[MonitoredTable]) -> Result<(), Error> {
+        let wanted =
+            |table: &MonitoredTable| (table.name.clone(), json!([{"columns": table.columns}]));
+        let wanted: Map<_, _> = tables.iter().map(wanted).collect();
+        // The reader fills the replica with the answer, before it reads of any change.
+        self.call("monitor", &json!([self.name, MONITOR, wanted])).map(drop)
+    }
+
+    fn call(&self, method: &str, params: &Value) -> Result<Value, Error> {
+        let id = self.shared.expect_answer(method)?;
+        let message = json!({"id": id, "method": method, "params": params});
+        let answered = self.shared.write(&message).and_then(|()| {
+            let answer = |state: &mut State| state.answers.get_mut(&id)?.take();
+            self.shared.await_news("answered", Some(self.deadline), answer)
+        });
+        self.shared.lock().answers.remove(&id);
+        answered?.map_err(|told| refusal(&told))
+    }
+}
+
+/// By which the server names the replica in its messages.
+const MONITOR: &str = "replica";
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn closed(&self, why: &str) -> Error {
+        Error::Closed { socket: self.socket.clone(), why: why.to_owned() }
+    }
+
+    fn still_open(&self, state: &State) -> Result<(), Error> {
+        state.ended.as_ref().map_or(Ok(()), |why| Err(self.closed(why)))
+    }
+
+    /// The number of a new call, whose answer is kept.
+    fn expect_answer(&self, method: &str) -> Result<u64, Error> {
+        let mut state = self.lock();
+        self.still_open(&state)?;
+        state.latest_call += 1;
+        let id = state.latest_call;
+        state.answers.insert(id, None);
+        if method == "monitor" {
+            state.monitor = Some(id);
+        }
+        Ok(id)
+    }
+
+    /// Half of a message would be the end of all that follow.
+    fn write(&self, message: &Value) -> Result<(), Error> {
+        let message = message.to_string();
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = writer.write_all(message.as_bytes());
+        drop(writer);
+        written.map_err(|error| {
+            let why = format!("nothing can be written ({error})");
+            self.end(&why);
+            self.closed(&why)
+        })
+    }
+
+    /// Waits until `look`, which is asked with each piece of news, finds something.
+    fn await_news<T>(
+        &self,
+        what: &'static str,
+        deadline: Option<Duration>,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Ok(found);
+            }
+            self.still_open(&state)?;
+            let Some(deadline) = deadline else {
+                state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = deadline.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                let milliseconds = deadline.as_millis();
+                return Err(Error::TimedOut { socket: self.socket.clone(), what, milliseconds });
+            }
+            let waited = self.news.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Reads what the server says until it ends.
+    fn read_all(&self, reader: &UnixStream) {
+        for message in messages(reader) {
+            let taken = match message {
+                Ok(message) => self.take(message),
+                Err(error) if error.is_io() => Err(error.to_string()),
+                Err(error) => Err(format!("the server said what is no message ({error})")),
+            };
+            if let Err(why) = taken {
+                return self.end(&why);
+            }
+        }
+        self.end("the server has closed it");
+    }
+
+    fn take(&self, message: Message) -> Result<(), String> {
+        let senseless = || "the server told of rows in a way that makes no sense".to_owned();
+        match message {
+            Message::Echo { id, params } => {
+                let answer = json!({"id": id, "result": params, "error": null});
+                return self.write(&answer).map_err(|error| error.to_string());
+            }
+            Message::Update(rows) => {
+                self.lock().replica.apply(&rows).ok_or_else(senseless)?;
+            }
+            Message::Answer(id, answer) => {
+                let mut state = self.lock();
+                if let (true, Ok(rows)) = (state.monitor == Some(id), &answer) {
+                    state.replica.apply(rows).ok_or_else(senseless)?;
+                }
+                // Who waited for it may have given up.
+                if let Some(awaited) = state.answers.get_mut(&id) {
+                    *awaited = Some(answer);
+                }
+            }
+            Message::Other => return Ok(()),
+        }
+        self.news.notify_all();
+        Ok(())
+    }
+
+    /// There is no connection any more, for the first reason that was told.
+    fn end(&self, why: &str) {
+        self.lock().ended.get_or_insert_with(|| why.to_owned());
+        self.news.notify_all();
+        // Whoever is writing is told so. It may have been shut down by the other side.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,173 @@
+//! What a transaction is made of (RFC 7047, section 5.2).
+
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::{Datum, Error, Row};
+
+/// One part of a transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation(pub(crate) Value);
+
+/// What came of one part of a transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome(Value);
+
+type Column<'a> = (&'a str, Datum);
+
+impl Operation {
+    /// Inserts a row, which other parts know by `name`: [`Datum::inserted`].
+    pub fn insert<'a>(table: &str, name: &str, row: impl IntoIterator<Item = Column<'a>>) -> Self {
+        Self(json!({"op": "insert", "table": table, "uuid-name": name, "row": columns(row)}))
+    }
+
+    /// Gives columns of a row other contents.
+    pub fn update<'a>(table: &str, id: Uuid, row: impl IntoIterator<Item = Column<'a>>) -> Self {
+        Self(json!({"op": "update", "table": table, "where": is(id), "row": columns(row)}))
+    }
+
+    /// Deletes a row. One that nothing refers to any more goes by itself, where the schema says so.
+    #[must_use]
+    pub fn delete(table: &str, id: Uuid) -> Self {
+        Self(json!({"op": "delete", "table": table, "where": is(id)}))
+    }
+
+    /// Adds members to a column.
+    #[must_use]
+    pub fn add_to_set(table: &str, id: Uuid, column: &str, members: &Datum) -> Self {
+        mutate(table, id, &json!([column, "insert", members.0]))
+    }
+
+    /// Takes members out of a column.
+    #[must_use]
+    pub fn remove_from_set(table: &str, id: Uuid, column: &str, members: &Datum) -> Self {
+        mutate(table, id, &json!([column, "delete", members.0]))
+    }
+
+    /// Adds one to a number.
+    #[must_use]
+    pub fn increment(table: &str, id: Uuid, column: &str) -> Self {
+        mutate(table, id, &json!([column, "+=", 1]))
+    }
+
+    /// Reads columns of a row, as the parts before it leave them.
+    pub fn select<'a>(table: &str, id: Uuid, columns: impl IntoIterator<Item = &'a str>) -> Self {
+        let columns: Vec<_> = columns.into_iter().collect();
+        Self(json!({"op": "select", "table": table, "where": is(id), "columns": columns}))
+    }
+
+    /// Only if no row has that in a column; else the transaction fails with [`Error::NotSame`].
+    #[must_use]
+    pub fn check_absent(table: &str, column: &str, datum: &Datum) -> Self {
+        Self(json!({
+            "op": "wait", "timeout": 0, "table": table, "where": [[column, "==", datum.0]],
+            "columns": [column], "until": "==", "rows": [],
+        }))
+    }
+
+    /// Only if the row still has that in its columns; else the transaction fails with [`Error::NotSame`].
+    pub fn check_equal<'a>(
+        table: &str,
+        id: Uuid,
+        row: impl IntoIterator<Item = Column<'a>>,
+    ) -> Self {
+        let row = columns(row);
+        let names: Vec<_> = row.keys().cloned().collect();
+        Self(json!({
+            "op": "wait", "timeout": 0, "table": table, "where": is(id), "columns": names,
+            "until": "==", "rows": [row],
+        }))
+    }
+}
+
+fn columns<'a>(row: impl IntoIterator<Item = Column<'a>>) -> Map<String, Value> {
+    row.into_iter().map(|(column, datum)| (column.to_owned(), datum.0)).collect()
+}
+
+fn is(id: Uuid) -> Value {
+    json!([["_uuid", "==", Datum::reference(id).0]])
+}
+
+fn mutate(table: &str, id: Uuid, mutation: &Value) -> Operation {
+    Operation(json!({"op": "mutate", "table": table, "where": is(id), "mutations": [mutation]}))
+}
+
+impl Outcome {
+    /// How many rows were changed.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0["count"].as_u64().unwrap_or_default()
+    }
+
+    /// The row that was inserted.
+    #[must_use]
+    pub fn inserted(&self) -> Option<Uuid> {
+        crate::datum::referred(&self.0["uuid"])
+    }
+
+    /// The rows that were selected, with those columns. Their identity is not told.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        let rows = self.0["rows"].as_array().into_iter().flatten();
+        let columns = rows.filter_map(|row| row.as_object().cloned());
+        columns.map(|columns| Row::new(Uuid::nil(), columns)).collect()
+    }
+
+    /// Those of all parts, or why the transaction failed: one more may tell of the whole.
+    pub(crate) fn all(answer: Value) -> Result<Vec<Self>, Error> {
+        let Value::Array(outcomes) = answer else {
+            return Err(Error::Garbage { why: "a transaction's outcome is no list" });
+        };
+        let refused = outcomes.iter().find(|outcome| outcome.get("error").is_some());
+        match refused {
+            Some(refused) => Err(refusal(refused)),
+            None => Ok(outcomes.into_iter().map(Self).collect()),
+        }
+    }
+}
+
+/// What the server says that is wrong.
+pub(crate) fn refusal(told: &Value) -> Error {
+    let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
+    match (told.as_str(), text("error")) {
+        (Some(error), _) => Error::Refused { error: error.to_owned(), details: String::new() },
+        // All that is waited for here is waited for no time at all.
+        (None, error) if error == "timed out" => Error::NotSame,
+        (None, error) => Error::Refused { error, details: text("details") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_refusal_is_told_in_the_servers_words() {
+        let refused = json!({"error": "constraint violation", "details": "no bridge"});
+        let error = Outcome::all(json!([{}, refused, null])).unwrap_err();
+        assert_eq!(error.to_string(), "the database refused: constraint violation (no bridge)");
+        let error = Outcome::all(json!([{"error": "timed out"}, null])).unwrap_err();
+        assert!(matches!(error, Error::NotSame), "{error}");
+        let error = Outcome::all(json!({})).unwrap_err();
+        assert!(matches!(error, Error::Garbage { .. }), "{error}");
+        assert_eq!(
+            refusal(&json!("unknown method")).to_string(),
+            "the database refused: unknown method"
+        );
+    }
+
+    #[test]
+    fn outcomes_tell_what_was_done() {
+        let id = Uuid::nil();
+        let answer =
+            json!([{"uuid": ["uuid", id.to_string()]}, {"count": 2}, {"rows": [{"next_cfg": 7}]}]);
+        let outcomes = Outcome::all(answer).unwrap();
+        assert_eq!(outcomes[0].inserted(), Some(id));
+        assert_eq!(outcomes[1].count(), 2);
+        assert_eq!(outcomes[2].rows()[0].integer("next_cfg"), Some(7));
+        assert_eq!(
+            (outcomes[0].count(), outcomes[1].inserted(), outcomes[1].rows().len()),
+            (0, None, 0)
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! Against a real `ovsdb-server` with Open vSwitch's own schema, and against peers that are none.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ovsdb::{Database, Datum, Error, MonitoredTable, Operation, Replica, Settings};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// What Debian's package openvswitch-switch has put there.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+struct Server {
+    folder: TempDir,
+    process: Child,
+}
+
+impl Server {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("conf.db");
+        let created =
+            Command::new("ovsdb-tool").arg("create").args([&database, &SCHEMA.into()]).status();
+        assert!(created.expect("programs of the package openvswitch-switch").success());
+        let socket = folder.path().join("db.sock");
+        let remote = format!("--remote=punix:{}", socket.display());
+        let control = format!("--unixctl={}", folder.path().join("ctl").display());
+        let null = || File::open("/dev/null").unwrap();
+        let mut command = Command::new("ovsdb-server");
+        command.args([&remote, &control, "-vconsole:off", "-vsyslog:off"]).arg(database);
+        let process = command.stdin(Stdio::null()).stdout(null()).stderr(null()).spawn().unwrap();
+        let server = Self { folder, process };
+        eventually("the server answers", || UnixStream::connect(&socket).is_ok());
+        let database = server.open();
+        let root = [("external_ids", Datum::map([("test", "yes")]))];
+        database.transact(&[Operation::insert("Open_vSwitch", "root", root)]).unwrap();
+        let bridge = [("name", Datum::text("br0"))];
+        let into_root = Operation::add_to_set(
+            "Open_vSwitch",
+            root_of(&database),
+            "bridges",
+            &Datum::inserted("bridge"),
+        );
+        database.transact(&[Operation::insert("Bridge", "bridge", bridge), into_root]).unwrap();
+        server
+    }
+
+    fn open(&self) -> Database {
+        Database::open(&self.settings()).unwrap()
+    }
+
+    fn settings(&self) -> Settings {
+        settings(self.folder.path().join("db.sock"))
+    }
+
+    fn signal(&self, signal: &str) {
+        let process = self.process.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([&format!("-{signal}"), &process])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn settings(socket: PathBuf) -> Settings {
+    let tables = vec![
+        MonitoredTable::new("Open_vSwitch", ["bridges", "next_cfg", "external_ids"]),
+        MonitoredTable::new("Bridge", ["name", "ports"]),
+        MonitoredTable::new("Port", ["name", "interfaces", "tag", "trunks", "external_ids"]),
+        MonitoredTable::new("Interface", ["name"]),
+    ];
+    let deadline = Duration::from_millis(500);
+    Settings { socket, database: "Open_vSwitch".into(), tables, deadline }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: still not after 10 s");
+        thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+fn root_of(database: &Database) -> Uuid {
+    database.read(|replica| replica.rows("Open_vSwitch").next().unwrap().id()).unwrap()
+}
+
+fn bridge_of(database: &Database) -> Uuid {
+    database.read(|replica| replica.rows("Bridge").next().unwrap().id()).unwrap()
+}
+
+/// What puts a port into the bridge.
+fn join(database: &Database, name: &str) -> Vec<Operation> {
+    let interface = [("name", Datum::text(name))];
+    let trunks = Datum::set([7, 8].map(Datum::integer));
+    let port = [
+        ("name", Datum::text(name)),
+        ("interfaces", Datum::inserted("interface")),
+        ("tag", Datum::integer(100)),
+        ("trunks", trunks),
+        ("external_ids", Datum::map([("owner", "test")])),
+    ];
+    vec![
+        Operation::check_absent("Interface", "name", &Datum::text(name)),
+        Operation::insert("Interface", "interface", interface),
+        Operation::insert("Port", "port", port),
+        Operation::add_to_set("Bridge", bridge_of(database), "ports", &Datum::inserted("port")),
+        Operation::increment("Open_vSwitch", root_of(database), "next_cfg"),
+        Operation::select("Open_vSwitch", root_of(database), ["next_cfg"]),
+    ]
+}
+
+fn names(replica: &Replica) -> Vec<String> {
+    let mut names: Vec<_> = replica.rows("Port").map(|port| port.text("name").to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn once_a_transaction_returns_the_replica_shows_it() {
+    let server = Server::start();
+    let database = server.open();
+    let outcomes = database.transact(&join(&database, "p0")).unwrap();
+    assert_eq!(outcomes.last().unwrap().rows()[0].integer("next_cfg"), Some(1));
+    assert_eq!((outcomes[3].count(), outcomes[2].inserted().is_some()), (1, true));
+    let port = outcomes[2].inserted().unwrap();
+    database
+        .read(|replica| {
+            let row = replica.row("Port", port).unwrap();
+            assert_eq!((row.text("name"), row.integer("tag")), ("p0", Some(100)));
+            assert_eq!(row.integers("trunks").collect::<Vec<_>>(), [7, 8]);
+            assert_eq!(row.map("external_ids"), [("owner", "test")].into());
+            let bridge = replica.rows("Bridge").next().unwrap();
+            assert_eq!(bridge.references("ports").collect::<Vec<_>>(), [port]);
+        })
+        .unwrap();
+
+    let again = database.transact(&join(&database, "p0")).unwrap_err();
+    assert!(matches!(again, Error::NotSame), "{again}");
+    let change = [("tag", Datum::empty()), ("trunks", Datum::integer(9))];
+    let was = [("tag", Datum::integer(100))];
+    let check = Operation::check_equal("Port", port, was.clone());
+    database.transact(&[check.clone(), Operation::update("Port", port, change)]).unwrap();
+    assert_eq!(database.read(|it| it.row("Port", port).unwrap().integer("tag")).unwrap(), None);
+    assert!(matches!(database.transact(&[check]), Err(Error::NotSame)));
+
+    let bridge = bridge_of(&database);
+    let leave = Operation::remove_from_set("Bridge", bridge, "ports", &Datum::reference(port));
+    database.transact(&[leave]).unwrap();
+    assert_eq!(database.read(names).unwrap(), [""; 0], "nothing refers to it any more");
+}
+
+#[test]
+fn what_the_server_refuses_changes_nothing_and_is_told_in_its_words() {
+    let server = Server::start();
+    let database = server.open();
+    let mut operations = join(&database, "p0");
+    operations.push(Operation::insert("Port", "bad", [("name", Datum::integer(7))]));
+    let refused = database.transact(&operations).unwrap_err();
+    assert!(refused.to_string().contains("expected string"), "{refused}");
+    assert_eq!(database.read(names).unwrap(), [""; 0]);
+
+    let mut settings = server.settings();
+    settings.tables.push(MonitoredTable::new("Port", ["name", "colour"]));
+    let refused = Database::open(&settings).unwrap_err();
+    assert!(
+        refused.to_string().starts_with("the database has no column colour in table Port"),
+        "{refused}"
+    );
+    settings.tables = vec![MonitoredTable::new("Colour", [])];
+    let refused = Database::open(&settings).unwrap_err();
+    assert!(refused.to_string().starts_with("the database has no table Colour"), "{refused}");
+    let other = Settings { database: "other".into(), ..server.settings() };
+    assert!(matches!(Database::open(&other), Err(Error::Refused { .. })));
+}
+
+#[test]
+fn calls_overlap_and_what_others_do_is_seen() {
+    let server = Server::start();
+    let (database, other) = (server.open(), server.open());
+    thread::scope(|scope| {
+        for number in 0..20 {
+            let database = &database;
+            scope.spawn(move || database.transact(&join(database, &format!("p{number}"))).unwrap());
+        }
+    });
+    let all = |replica: &Replica| Some(names(replica)).filter(|names| names.len() == 20);
+    assert_eq!(other.wait(Duration::from_secs(10), all).unwrap(), database.read(names).unwrap());
+    let never = other.wait(Duration::from_millis(20), |_| None::<()>).unwrap_err();
+    assert!(matches!(never, Error::TimedOut { .. }), "{never}");
+}
+
+#[test]
+fn a_server_that_stands_still_is_told_and_answers_once_it_goes_on() {
+    let server = Server::start();
+    let database = server.open();
+    server.signal("STOP");
+    let late = database.transact(&join(&database, "p0")).unwrap_err();
+    assert!(matches!(late, Error::TimedOut { .. }), "{late}");
+    assert_eq!(database.read(names).unwrap(), [""; 0], "looks ask nobody");
+    server.signal("CONT");
+    let done = |replica: &Replica| (names(replica) == ["p0"]).then_some(());
+    database.wait(Duration::from_secs(10), done).unwrap();
+    database.transact(&join(&database, "p1")).unwrap();
+}
+
+#[test]
+fn whoever_waits_is_told_that_the_server_has_ended() {
+    let server = Server::start();
+    let database = server.open();
+    let version = database.read(Replica::version).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| database.wait_for_change(version));
+        drop(server);
+        let ended = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(ended, Error::Closed { .. }), "{ended}");
+    });
+    assert!(matches!(database.read(names), Err(Error::Closed { .. })));
+    assert!(matches!(database.transact(&[]), Err(Error::Closed { .. })));
+}
+
+/// A peer that says what it is told to, once it was spoken to.
+fn peer(answers: Vec<Vec<u8>>) -> (TempDir, Settings, mpsc::Receiver<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("db.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 65536];
+        for answer in answers {
+            let length = stream.read(&mut buffer).unwrap();
+            // The test may have seen enough.
+            let _ = tell.send(String::from_utf8_lossy(&buffer[..length]).into_owned());
+            stream.write_all(&answer).unwrap();
+        }
+        let _ = stream.read(&mut buffer);
+    });
+    (folder, settings(socket), told)
+}
+
+const SCHEMA_ANSWER: &str = r#"{"id":1,"error":null,"result":{"tables":{
+    "Open_vSwitch":{"columns":{"bridges":{},"next_cfg":{},"external_ids":{}}},
+    "Bridge":{"columns":{"name":{},"ports":{}}},"Interface":{"columns":{"name":{}}},
+    "Port":{"columns":{"name":{},"interfaces":{},"tag":{},"trunks":{},"external_ids":{}}}}}}"#;
+
+#[test]
+fn peers_that_are_no_database_are_told() {
+    for (answer, expected) in [
+        (&b"HTTP/1.1 400 Bad Request"[..], "what is no message"),
+        (br#"{"id":1,"resul"#, "has not answered"),
+        (br#"{"id":2,"result":{},"error":null}"#, "has not answered"),
+        (br#"{"id":1,"result":7,"error":null}"#, "has no table Open_vSwitch"),
+        (br#"{"id":1,"result":null,"error":"unknown database"}"#, "refused: unknown database"),
+        (br#"{"method":"update","id":null,"params":["replica",7]}"#, "makes no sense"),
+    ] {
+        let (_folder, settings, _told) = peer(vec![answer.to_vec()]);
+        let refused = Database::open(&settings).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let nobody = Database::open(&settings(folder.path().join("db.sock"))).unwrap_err();
+    assert!(matches!(nobody, Error::Connect { .. }), "{nobody}");
+}
+
+#[test]
+fn ten_thousand_rows_of_others_are_no_trouble_and_echoes_are_answered() {
+    let row = |number: u32| {
+        format!(r#""{}":{{"new":{{"name":"p{number}"}}}}"#, Uuid::from_u128(number.into()))
+    };
+    let rows: Vec<_> = (0..10_000).map(row).collect();
+    let filled = format!(r#"{{"id":2,"error":null,"result":{{"Port":{{{}}}}}}}"#, rows.join(","));
+    let echo = br#"{"id":"x","method":"echo","params":["y"]}"#;
+    let (_folder, settings, told) =
+        peer(vec![SCHEMA_ANSWER.into(), [filled.as_bytes(), echo].concat(), Vec::new()]);
+    let database = Database::open(&settings).unwrap();
+    assert_eq!(database.read(|replica| replica.rows("Port").count()).unwrap(), 10_000);
+    let answered = told.iter().nth(2).unwrap();
+    assert_eq!(answered, r#"{"error":null,"id":"x","result":["y"]}"#);
+}
