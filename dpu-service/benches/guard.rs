@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use dpu_service::{
     eswitch::Representor,
-    fabric::Fabric,
     model::{AntiSpoofing, PortSettings, Source},
 };
 use veth_dpu::Dpu;

@@ -2,7 +2,7 @@
 //! whose, and the one place where drivers are made. What a driver is to be told, and what makes sense in
 //! that, is in its own file. `docs/DRIVERS.md` is for whoever adds one.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use netlink::{DevlinkDevice, EswitchMode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -15,8 +15,9 @@ use crate::{
         veth::VethEswitch,
     },
     fabric::{
-        Fabric,
-        bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
+        BridgeSettings, Fabric,
+        bridge::{BridgeAbilities, BridgeFabric},
+        ovs::{DATABASE, Datapath, OvsFabric, OvsSettings},
     },
     probe::KernelAbilities,
     programmer::Programmer,
@@ -62,10 +63,14 @@ pub enum SwitchMode {
 pub struct FabricSettings {
     /// Which driver.
     pub driver: FabricDriver,
-    /// The bridge's name, for driver `bridge`. It is created if it does not exist.
+    /// The bridge's name, for drivers `bridge` and `ovs`. It is created if it does not exist.
     pub bridge: String,
     /// Netdevs that join the bridge as uplinks, likewise.
     pub uplinks: Vec<String>,
+    /// The socket of Open vSwitch's database, for driver `ovs`.
+    pub database: PathBuf,
+    /// What forwards in a bridge that driver `ovs` creates.
+    pub datapath: Datapath,
 }
 
 /// The drivers of fabrics.
@@ -75,13 +80,21 @@ pub enum FabricDriver {
     /// A Linux bridge.
     #[default]
     Bridge,
+    /// A bridge of Open vSwitch.
+    Ovs,
     /// There is none, as there is no eswitch.
     None,
 }
 
 impl Default for FabricSettings {
     fn default() -> Self {
-        Self { driver: FabricDriver::Bridge, bridge: "br-offload".into(), uplinks: Vec::new() }
+        Self {
+            driver: FabricDriver::Bridge,
+            bridge: "br-offload".into(),
+            uplinks: Vec::new(),
+            database: DATABASE.into(),
+            datapath: Datapath::default(),
+        }
     }
 }
 
@@ -132,6 +145,7 @@ fn open_fabric(
             let of_bridges = BridgeAbilities::probe()?;
             Arc::new(BridgeFabric::open(&settings.bridge(), of_bridges, abilities)?)
         }
+        FabricDriver::Ovs => Arc::new(OvsFabric::open(&settings.ovs())?),
         FabricDriver::None => return Ok(None),
     }))
 }
@@ -146,6 +160,20 @@ impl EswitchSettings {
 impl FabricSettings {
     fn bridge(&self) -> BridgeSettings {
         BridgeSettings { name: self.bridge.clone(), uplinks: self.uplinks.clone() }
+    }
+
+    fn ovs(&self) -> OvsSettings {
+        OvsSettings {
+            bridge: self.bridge(),
+            database: self.database.clone(),
+            datapath: self.datapath,
+        }
+    }
+
+    /// Whether a key is set that only driver `ovs` has.
+    fn is_about_ovs(&self) -> bool {
+        let unset = Self::default();
+        (&self.database, self.datapath) != (&unset.database, unset.datapath)
     }
 }
 
@@ -178,9 +206,13 @@ fn check_pair(eswitch: EswitchDriver, fabric: FabricDriver) -> Option<String> {
 
 fn check_fabric(settings: &FabricSettings) -> Vec<String> {
     match settings.driver {
+        FabricDriver::Ovs => settings.ovs().check(),
+        FabricDriver::Bridge | FabricDriver::None if settings.is_about_ovs() => {
+            vec!["fabric.database and fabric.datapath are for fabric.driver = \"ovs\"".into()]
+        }
         FabricDriver::Bridge => settings.bridge().check(),
         FabricDriver::None if !settings.uplinks.is_empty() => {
-            vec!["fabric.uplinks is for fabric.driver = \"bridge\"".into()]
+            vec!["fabric.uplinks is for fabric.driver = \"bridge\" or \"ovs\"".into()]
         }
         FabricDriver::None => Vec::new(),
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use netlink::{DevlinkEvent, DevlinkMonitor, LinkMonitor, Netns};
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 
 use crate::{attachments::Engine, driver::Refused};
 
@@ -55,6 +55,13 @@ async fn watch_cards(engine: &Engine) -> Result<(), Refused> {
             | DevlinkEvent::PortGone { .. }
             | DevlinkEvent::Missed => engine.kernel_changed(),
         }
+    }
+}
+
+/// Tells the engine whenever something happens to the fabric that the kernel tells nothing of. Ends with the fabric.
+pub(crate) async fn follow_fabric(engine: Arc<Engine>, mut changes: watch::Receiver<u64>) {
+    while changes.changed().await.is_ok() {
+        engine.fabric_changed();
     }
 }
 

@@ -28,7 +28,7 @@ pub async fn run(engine: Arc<Engine>, stop: CancellationToken) {
         let depth = tokio::select! {
             () = stop.cancelled() => return,
             _ = routine.tick() => Depth::Thorough,
-            () = engine.host_spoke() => Depth::Thorough,
+            () = engine.close_look_wanted() => Depth::Thorough,
             _ = reports.changed() => Depth::Quick,
         };
         if depth == Depth::Quick {

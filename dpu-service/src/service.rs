@@ -83,6 +83,9 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }
+    if let Some(changes) = programmer.fabric_changes() {
+        tokio::spawn(links::follow_fabric(engine.clone(), changes));
+    }
     tokio::spawn(feed_watchdog(is_well(engine.clone())));
     let patience = Duration::from_secs(config.limits.shutdown_s);
     let reloader = Reloader { path: path.to_owned(), config, shared: shared.clone(), log };

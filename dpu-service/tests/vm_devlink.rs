@@ -19,7 +19,10 @@ use dpu_service::{
         Card, Eswitch, Representor,
         devlink::{DevlinkEswitch, DevlinkSettings},
     },
-    fabric::bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
+    fabric::{
+        BridgeSettings,
+        bridge::{BridgeAbilities, BridgeFabric},
+    },
     model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},

@@ -17,7 +17,7 @@ use veth_dpu::{BRIDGE, Dpu, Pod, at_once, can, open_fabric};
 /// A DPU whose uplink `p0` leads to the link `wire` of another namespace.
 fn with_uplink() -> (Dpu, TestNetns) {
     let (dpu, outside) = (Dpu::with_uplinks(&["p0"]), TestNetns::new());
-    assert!(can(&dpu.fabric, "vlan-filtering"), "run this by hack/vm");
+    assert!(can(&*dpu.fabric, "vlan-filtering"), "run this by hack/vm");
     let wire = VethEnd::new("wire").netns(&outside.netns);
     dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new("p0"), &wire)).unwrap();
     outside.run("ip link set wire up");

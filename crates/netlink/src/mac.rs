@@ -1,6 +1,6 @@
 //! MAC addresses.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::Ipv6Addr, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,15 @@ impl MacAddress {
     #[must_use]
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+
+    /// The link-local address of IPv6 that follows from it (RFC 4291, appendix A).
+    #[must_use]
+    pub fn link_local(self) -> Ipv6Addr {
+        let Self([a, b, c, d, e, f]) = self;
+        let [low, high] = [[a ^ 2, b], [c, 0xff]].map(u16::from_be_bytes);
+        let [next, last] = [[0xfe, d], [e, f]].map(u16::from_be_bytes);
+        Ipv6Addr::new(0xfe80, 0, 0, 0, low, high, next, last)
     }
 }
 
@@ -72,6 +81,12 @@ impl From<MacAddress> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_local_address_follows_from_a_stations() {
+        let station: MacAddress = "02:00:5e:10:00:01".parse().unwrap();
+        assert_eq!(station.link_local().to_string(), "fe80::5eff:fe10:1");
+    }
 
     #[test]
     fn reads_and_shows() {

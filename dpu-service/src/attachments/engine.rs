@@ -117,12 +117,18 @@ impl Engine {
         self.ports.note_report();
     }
 
+    /// The fabric's own daemon has changed something, or has lost it: the reconciler will look at all of it.
+    pub(crate) fn fabric_changed(&self) {
+        self.reconciler.look_closely();
+    }
+
     pub(crate) fn kernel_reports(&self) -> watch::Receiver<u64> {
         self.ports.reports()
     }
 
-    pub(crate) async fn host_spoke(&self) {
-        self.reconciler.host_spoke().await;
+    /// Returns when the reconciler is to look at all there is.
+    pub(crate) async fn close_look_wanted(&self) {
+        self.reconciler.close_look_wanted().await;
     }
 
     /// Lets what is under way finish, and the journal write what it still has to.

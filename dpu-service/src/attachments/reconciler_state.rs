@@ -14,8 +14,8 @@ pub(super) struct ReconcilerState {
     fabric_problem: Mutex<Option<String>>,
     /// When the latest pass ended.
     ended_at: Mutex<Instant>,
-    /// A host said something that the reconciler should look at.
-    host_spoke: Notify,
+    /// A host said something, or the fabric, which one look at all links does not tell.
+    close_look: Notify,
 }
 
 impl Default for ReconcilerState {
@@ -23,7 +23,7 @@ impl Default for ReconcilerState {
         Self {
             fabric_problem: Mutex::default(),
             ended_at: Mutex::new(Instant::now()),
-            host_spoke: Notify::new(),
+            close_look: Notify::new(),
         }
     }
 }
@@ -46,11 +46,11 @@ impl ReconcilerState {
     }
 
     /// Wakes the reconciler; one that works now looks again afterwards.
-    pub(super) fn note_host_spoke(&self) {
-        self.host_spoke.notify_one();
+    pub(super) fn look_closely(&self) {
+        self.close_look.notify_one();
     }
 
-    pub(super) async fn host_spoke(&self) {
-        self.host_spoke.notified().await;
+    pub(super) async fn close_look_wanted(&self) {
+        self.close_look.notified().await;
     }
 }

@@ -105,7 +105,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
         engine.sessions.send(host, HostCommand::Draining { reason });
     }
     tell_wanted_vfs(engine, host);
-    engine.reconciler.note_host_spoke();
+    engine.reconciler.look_closely();
     Ok(session)
 }
 

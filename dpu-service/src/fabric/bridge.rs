@@ -14,8 +14,6 @@ mod abilities;
 mod gateways;
 mod guard;
 mod link;
-mod settings;
-mod sockets;
 mod stations;
 mod uplinks;
 mod vlans;
@@ -30,12 +28,14 @@ use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl};
 pub use abilities::BridgeAbilities;
 use gateways::GatewayPairs;
 use link::{ALIAS, BridgeLink};
-pub use settings::BridgeSettings;
-use sockets::Sockets;
+
 use uplinks::Uplinks;
 use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
 
-use super::{Fabric, GatewayLinks, GatewayPort, Membership, guard::only_station};
+use super::{
+    BridgeSettings, Fabric, GatewayLinks, GatewayPort, Membership, guard::only_station,
+    sockets::Sockets,
+};
 use crate::{
     driver::{
         Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,

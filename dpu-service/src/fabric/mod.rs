@@ -3,6 +3,9 @@
 pub mod bridge;
 mod gateway;
 mod guard;
+pub mod ovs;
+mod settings;
+mod sockets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,6 +15,8 @@ use std::{
 pub(crate) use gateway::mac_of;
 pub use gateway::{GatewayLink, GatewayPort};
 use netlink::{LinkEvent, MacAddress};
+pub use settings::BridgeSettings;
+use tokio::sync::watch;
 
 use crate::{
     driver::{Capability, Reading, Refused, Unsupported},
@@ -65,6 +70,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// Whether an event is about what all ports share, as far as is known without asking the kernel.
     fn concerns(&self, event: &LinkEvent) -> bool {
         matches!(event, LinkEvent::Missed)
+    }
+
+    /// Counts what happens, from now on, to what the kernel tells nothing of: a daemon that ended and came back,
+    /// or something that others have changed. `None`: there is nothing of the kind. Asked once.
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        None
     }
 
     /// What the kernel can do for it, as probed at start.

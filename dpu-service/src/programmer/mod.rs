@@ -8,6 +8,7 @@ use std::{
 
 use bootstrap::Chain;
 use netlink::{LinkEvent, MacAddress};
+use tokio::sync::watch;
 use vf_alloc::FunctionId;
 
 use crate::{
@@ -167,6 +168,12 @@ impl Programmer {
     #[must_use]
     pub(crate) fn has_devlink_cards(&self) -> bool {
         self.drivers.as_ref().is_some_and(|drivers| drivers.eswitch.has_devlink_cards())
+    }
+
+    /// What happens to the fabric that the kernel tells nothing of: see [`Fabric::changes`].
+    #[must_use]
+    pub(crate) fn fabric_changes(&self) -> Option<watch::Receiver<u64>> {
+        self.drivers.as_ref().and_then(|drivers| drivers.fabric.changes())
     }
 
     /// What kernel and card can do, as probed at start.

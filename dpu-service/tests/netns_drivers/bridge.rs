@@ -81,9 +81,9 @@ fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
     let mut settings = dpu.plug(0).settings;
     settings.vlan = Some(100);
     match dpu.fabric.check(&settings) {
-        Ok(()) => assert!(can(&dpu.fabric, "vlan-filtering")),
+        Ok(()) => assert!(can(&*dpu.fabric, "vlan-filtering")),
         Err(refused) => {
-            assert!(!can(&dpu.fabric, "vlan-filtering"));
+            assert!(!can(&*dpu.fabric, "vlan-filtering"));
             let refused = refused.to_string();
             assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
         }

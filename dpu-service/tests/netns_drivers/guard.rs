@@ -3,19 +3,23 @@
 use std::process::Command;
 
 use bootstrap::Chain;
-use dpu_service::{fabric::Fabric, model::AntiSpoofing};
+use dpu_service::model::AntiSpoofing;
 use netlink::{Request, VethEnd};
 use serde_json::Value;
 
 use crate::{
     frames::Frame,
     support::TestNetns,
-    veth_dpu::{BRIDGE, Capture, Dpu, Pod, mark},
+    veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, mark},
 };
 
 #[test]
 fn frames_from_another_mac_are_dropped_unless_allowed() {
-    let dpu = Dpu::new();
+    On::EVERY.into_iter().for_each(drops_frames_from_another_mac);
+}
+
+fn drops_frames_from_another_mac(on: On) {
+    let dpu = Dpu::on(on, &[]);
     dpu.prepare().unwrap();
     let (mut one, two) = (dpu.plug(0), dpu.plug(1));
     dpu.program(&one);
@@ -28,7 +32,9 @@ fn frames_from_another_mac_are_dropped_unless_allowed() {
     one.settings.anti_spoofing = AntiSpoofing::Off;
     dpu.program(&one);
     one.reaches("10.9.0.2");
-    assert_eq!(dpu.stations("pf0vf0"), [""; 0]);
+    if on == On::Bridge {
+        assert_eq!(dpu.stations("pf0vf0"), [""; 0]);
+    }
 }
 
 #[test]
@@ -65,7 +71,11 @@ fn a_port_with_one_station_forgets_those_that_it_has_learnt() {
 
 #[test]
 fn a_pod_cannot_take_its_neighbours_frames() {
-    let dpu = Dpu::new();
+    On::EVERY.into_iter().for_each(keeps_neighbours_frames_from_thieves);
+}
+
+fn keeps_neighbours_frames_from_thieves(on: On) {
+    let dpu = Dpu::on(on, &[]);
     dpu.prepare().unwrap();
     let (one, two) = (dpu.plug(0), dpu.plug(1));
     dpu.program(&one);
@@ -75,7 +85,9 @@ fn a_pod_cannot_take_its_neighbours_frames() {
     dpu.program(&thief);
     thief.netns.run("ip link set eth0 address 02:00:00:00:01:01");
     thief.pings("10.9.0.1");
-    assert_eq!(dpu.stations("pf0vf2"), ["02:00:00:00:01:02"]);
+    if on == On::Bridge {
+        assert_eq!(dpu.stations("pf0vf2"), ["02:00:00:00:01:02"]);
+    }
     one.reaches("10.9.0.2");
 }
 
@@ -88,7 +100,11 @@ struct Ports {
 
 impl Ports {
     fn new() -> Self {
-        let (dpu, outside) = (Dpu::with_uplinks(&["p0"]), TestNetns::new());
+        Self::on(On::Bridge)
+    }
+
+    fn on(on: On) -> Self {
+        let (dpu, outside) = (Dpu::on(on, &["p0"]), TestNetns::new());
         let wire = VethEnd::new("wire").netns(&outside.netns);
         dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new("p0"), &wire)).unwrap();
         outside.run("ip link set wire up");
@@ -99,6 +115,12 @@ impl Ports {
         pods[0].reaches("10.9.0.2");
         pods[0].reaches("10.9.0.99");
         Self { dpu, outside, pods }
+    }
+
+    /// Programs the first pod's port, once more.
+    fn program(&mut self) {
+        self.dpu.program(&self.pods[0]);
+        self.dpu.forget_decisions();
     }
 
     /// Which of these frames to groups, each with its tags, of the first pod's arrive.
@@ -134,9 +156,22 @@ const BROADCAST: [u8; 6] = [0xff; 6];
 
 #[test]
 fn what_a_pod_sends_to_link_local_groups_leaves_no_port() {
-    let mut ports = Ports::new();
-    // As somebody may have it, for LLDP and the like: the kernel alone drops them no more.
-    ports.dpu.netns.run(&format!("ip link set {BRIDGE} type bridge group_fwd_mask 0xfff8"));
+    On::EVERY.into_iter().for_each(leaves_no_port_to_link_local_groups);
+}
+
+fn leaves_no_port_to_link_local_groups(on: On) {
+    let mut ports = Ports::on(on);
+    // As somebody may have it, for LLDP and the like: the bridge alone drops them no more.
+    match on {
+        On::Bridge => {
+            let set = format!("ip link set {BRIDGE} type bridge group_fwd_mask 0xfff8");
+            ports.dpu.netns.run(&set);
+        }
+        On::OpenVswitch => {
+            let set = format!("set bridge {BRIDGE} other_config:forward-bpdu=true");
+            ports.dpu.vswitch().vsctl(&set);
+        }
+    }
     let ieee = (0..16).map(|last| [0x01, 0x80, 0xc2, 0, 0, last]);
     let cisco = [0xcc, 0xcd].map(|last| [0x01, 0, 0x0c, 0xcc, 0xcc, last]);
     let dropped: Vec<_> = ieee.chain(cisco).collect();
@@ -153,13 +188,12 @@ fn what_a_pod_sends_to_link_local_groups_leaves_no_port() {
 
     // Neither does a network that trusts its pods' MAC addresses let them speak as a switch.
     ports.pods[0].settings.anti_spoofing = AntiSpoofing::Off;
-    ports.dpu.program(&ports.pods[0]);
+    ports.program();
     assert_eq!(ports.arriving(&frames), rest);
 }
 
 #[test]
 fn tagged_frames_of_a_pod_without_a_trunk_leave_no_port() {
-    let ports = Ports::new();
     let frames: [(_, &[[u8; 4]]); 8] = [
         (BROADCAST, &[]),
         (BROADCAST, &[[0x81, 0, 0, 100]]),
@@ -171,7 +205,9 @@ fn tagged_frames_of_a_pod_without_a_trunk_leave_no_port() {
         // A priority, and no VLAN.
         (BROADCAST, &[[0x81, 0, 0xa0, 0]]),
     ];
-    assert_eq!(ports.arriving(&frames), [0, 7]);
+    for on in On::EVERY {
+        assert_eq!(Ports::on(on).arriving(&frames), [0, 7]);
+    }
 }
 
 #[test]
@@ -262,7 +298,6 @@ fn honest_frames() -> Vec<Frame> {
         own.icmpv6(link_local, 136, link_local),
         own.icmpv6("::", 135, "fd09::1"),
         own.icmpv6("::", 133, "::"),
-        own.icmpv6(link_local, 133, "::").with_option(1, OWN),
         own.icmpv6("::", 143, "::").behind(0),
         own.icmpv6(link_local, 143, "::").behind(0),
         own.udp("0.0.0.0", (68, 67)),
@@ -271,6 +306,11 @@ fn honest_frames() -> Vec<Frame> {
         own.icmpv6("fd09::1", 128, "::").behind(60),
         own.of_type(0x88b5),
     ]
+}
+
+/// Open vSwitch does not see whose link it tells.
+fn question_for_routers() -> Frame {
+    Frame::from(OWN).icmpv6("fe80::ff:fe00:100", 133, "::").with_option(1, OWN)
 }
 
 /// Frames by which a pod says that it is somebody else, or what only others are.
@@ -328,8 +368,10 @@ fn foreign_frames() -> Vec<Frame> {
 }
 
 /// Which kinds of frames of the first pod's arrive, all of them or none of a kind.
-fn kinds_arriving(ports: &Ports) -> [bool; 3] {
-    [honest_frames(), dishonest_frames(), foreign_frames()].map(|frames| {
+fn kinds_arriving(ports: &Ports, on: On) -> [bool; 3] {
+    let mut honest = honest_frames();
+    honest.extend((on == On::Bridge).then(question_for_routers));
+    [honest, dishonest_frames(), foreign_frames()].map(|frames| {
         let arriving = ports.arriving_frames(&frames);
         let is_of_one_kind = arriving.is_empty() || arriving.len() == frames.len();
         assert!(is_of_one_kind, "{arriving:?} of {}", frames.len());
@@ -339,14 +381,18 @@ fn kinds_arriving(ports: &Ports) -> [bool; 3] {
 
 #[test]
 fn what_a_pod_says_of_others_arrives_nowhere() {
-    let mut ports = Ports::new();
-    assert_eq!(kinds_arriving(&ports), [true, false, false]);
+    On::EVERY.into_iter().for_each(lets_no_pod_speak_of_others);
+}
+
+fn lets_no_pod_speak_of_others(on: On) {
+    let mut ports = Ports::on(on);
+    assert_eq!(kinds_arriving(&ports, on), [true, false, false]);
     for (level, expected) in
         [(AntiSpoofing::Mac, [true, true, false]), (AntiSpoofing::Off, [true, true, true])]
     {
         ports.pods[0].settings.anti_spoofing = level;
-        ports.dpu.program(&ports.pods[0]);
-        assert_eq!(kinds_arriving(&ports), expected, "{level:?}");
+        ports.program();
+        assert_eq!(kinds_arriving(&ports, on), expected, "{level:?}");
     }
 }
 
@@ -364,7 +410,11 @@ fn what_a_port_has_dropped_is_counted() {
 
 #[test]
 fn a_pod_sends_for_whom_its_network_lets_it() {
-    let mut ports = Ports::new();
+    On::EVERY.into_iter().for_each(lets_a_pod_send_for_whom_its_network_does);
+}
+
+fn lets_a_pod_send_for_whom_its_network_does(on: On) {
+    let mut ports = Ports::on(on);
     let shared = Frame::from(SHARED_MAC);
     let frames = [
         shared.udp(SHARED, (5000, 53)),
@@ -377,17 +427,23 @@ fn a_pod_sends_for_whom_its_network_lets_it() {
     assert_eq!(ports.arriving_frames(&frames), [0; 0]);
     let sources = [SHARED_MAC, SHARED, "fd10::/64"].map(|text| text.parse().unwrap());
     ports.pods[0].settings.allowed_sources = sources.into();
-    ports.dpu.program(&ports.pods[0]);
+    ports.program();
     assert_eq!(ports.arriving_frames(&frames), [0, 1, 2, 3, 4]);
-    // The bridge learns where the pod is that has it now, when it speaks.
-    assert_eq!(ports.dpu.stations("pf0vf0"), [""; 0]);
+    if on == On::Bridge {
+        // The bridge learns where the pod is that has it now, when it speaks.
+        assert_eq!(ports.dpu.stations("pf0vf0"), [""; 0]);
+    }
 }
 
 #[test]
 fn a_pod_without_known_addresses_has_any_and_is_no_router_all_the_same() {
-    let mut ports = Ports::new();
+    On::EVERY.into_iter().for_each(lets_pods_without_known_addresses_have_any);
+}
+
+fn lets_pods_without_known_addresses_have_any(on: On) {
+    let mut ports = Ports::on(on);
     ports.pods[0].settings.addresses.clear();
-    ports.dpu.program(&ports.pods[0]);
+    ports.program();
     let own = Frame::from(OWN);
     let frames = [
         own.udp("10.9.0.2", (5000, 53)),

@@ -10,5 +10,6 @@ mod veth_dpu;
 mod bridge;
 mod frames;
 mod guard;
+mod ovs;
 mod rates;
 mod representors;

@@ -2,7 +2,7 @@
 
 use dpu_service::{
     eswitch::Eswitch,
-    fabric::{Fabric, Membership},
+    fabric::Membership,
     model::{AntiSpoofing, PortSettings},
 };
 use netlink::MacAddress;

@@ -1,6 +1,8 @@
 //! A DPU with a virtual card, its drivers, and pods that hold the VFs.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod open_vswitch;
+
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -12,8 +14,9 @@ use dpu_service::{
     driver::Refused,
     eswitch::{Eswitch, Representor, veth::VethEswitch},
     fabric::{
-        Fabric,
-        bridge::{BridgeAbilities, BridgeFabric, BridgeSettings},
+        BridgeSettings, Fabric,
+        bridge::{BridgeAbilities, BridgeFabric},
+        ovs::{Datapath, OvsFabric, OvsSettings},
     },
     model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
@@ -32,6 +35,8 @@ use nix::{
 use serde_json::Value;
 use vf_alloc::FunctionId;
 
+pub(crate) use open_vswitch::OpenVswitch;
+
 use crate::support::{self, TestNetns};
 
 pub(crate) const BRIDGE: &str = "br-offload";
@@ -41,7 +46,21 @@ pub(crate) struct Dpu {
     pub(crate) netns: TestNetns,
     pub(crate) abilities: KernelAbilities,
     pub(crate) eswitch: VethEswitch,
-    pub(crate) fabric: BridgeFabric,
+    pub(crate) fabric: Box<dyn Fabric>,
+    /// Ends after the fabric.
+    vswitch: Option<OpenVswitch>,
+}
+
+/// A fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Bridge,
+    OpenVswitch,
+}
+
+impl On {
+    /// All there are. What holds for pods, holds on each.
+    pub(crate) const EVERY: [Self; 2] = [Self::Bridge, Self::OpenVswitch];
 }
 
 /// A pod with its VF, `eth0`, which has addresses of both families.
@@ -56,11 +75,31 @@ impl Dpu {
     }
 
     pub(crate) fn with_uplinks(uplinks: &[&str]) -> Self {
+        Self::on(On::Bridge, uplinks)
+    }
+
+    pub(crate) fn on(on: On, uplinks: &[&str]) -> Self {
         let netns = TestNetns::new();
         let abilities = KernelAbilities::probe().unwrap();
         let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
-        let fabric = open_fabric(&netns, uplinks, &abilities);
-        Self { netns, abilities, eswitch, fabric }
+        let vswitch = (on == On::OpenVswitch).then(|| OpenVswitch::start(&netns));
+        let fabric: Box<dyn Fabric> = match &vswitch {
+            None => Box::new(open_fabric(&netns, uplinks, &abilities)),
+            Some(vswitch) => Box::new(open_ovs(&netns, uplinks, vswitch)),
+        };
+        Self { netns, abilities, eswitch, fabric, vswitch }
+    }
+
+    /// Waits until frames like those of before are decided on anew: Open vSwitch remembers for a while.
+    pub(crate) fn forget_decisions(&self) {
+        if let Some(vswitch) = &self.vswitch {
+            vswitch.appctl("revalidator/wait");
+        }
+    }
+
+    /// The switch of one on [`On::OpenVswitch`].
+    pub(crate) fn vswitch(&mut self) -> &mut OpenVswitch {
+        self.vswitch.as_mut().unwrap()
     }
 
     /// Plugs VF `number` in, its host end in the namespace of a new pod.
@@ -222,6 +261,14 @@ pub(crate) fn open_fabric(
     netns.netns.run(open).unwrap().unwrap()
 }
 
+pub(crate) fn open_ovs(netns: &TestNetns, uplinks: &[&str], vswitch: &OpenVswitch) -> OvsFabric {
+    let uplinks = uplinks.iter().map(ToString::to_string).collect();
+    let bridge = BridgeSettings { name: BRIDGE.into(), uplinks };
+    let database = vswitch.socket();
+    let settings = OvsSettings { bridge, database, datapath: Datapath::Netdev };
+    netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap()
+}
+
 /// Does `work` for all pods, each on a thread of its own.
 pub(crate) fn at_once(pods: &[Pod], work: impl Fn(&Pod) + Sync) {
     std::thread::scope(|scope| {
@@ -231,6 +278,6 @@ pub(crate) fn at_once(pods: &[Pod], work: impl Fn(&Pod) + Sync) {
     });
 }
 
-pub(crate) fn can(fabric: &impl Fabric, name: &str) -> bool {
+pub(crate) fn can(fabric: &dyn Fabric, name: &str) -> bool {
     fabric.capabilities().iter().any(|capability| capability.name == name && capability.available)
 }

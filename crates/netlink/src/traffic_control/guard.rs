@@ -312,7 +312,7 @@ impl Hosts<'_> {
             IpNetwork::V4(_) => None,
             IpNetwork::V6(address) => Some(*address),
         });
-        let own = self.stations.iter().map(|station| link_local_of(*station).into());
+        let own = self.stations.iter().map(|station| station.link_local().into());
         Question::Any(of_family.chain(own).map(|address| is_in_ipv6(offset, address)).collect())
     }
 }
@@ -336,13 +336,6 @@ fn is_under_mask(offset: u32, value: u32, mask: u32) -> Question {
         return Question::All(Vec::new());
     }
     Question::is(Field::word(offset).masked(mask), value & mask)
-}
-
-/// The address of a link by its station's (RFC 4291, appendix A).
-fn link_local_of(MacAddress([a, b, c, d, e, f]): MacAddress) -> Ipv6Addr {
-    let [low, high] = [[a ^ 2, b], [c, 0xff]].map(u16::from_be_bytes);
-    let [next, last] = [[0xfe, d], [e, f]].map(u16::from_be_bytes);
-    Ipv6Addr::new(0xfe80, 0, 0, 0, low, high, next, last)
 }
 
 /// Whether it is of that protocol above IPv4, and has its header: not an earlier fragment.
@@ -426,12 +419,6 @@ fn claims_ipv6() -> Question {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_link_local_address_follows_from_a_stations() {
-        let station = "02:00:5e:10:00:01".parse().unwrap();
-        assert_eq!(link_local_of(station).to_string(), "fe80::5eff:fe10:1");
-    }
 
     /// A pod may have 32 sources of its network's, ask for 16, and have 16 addresses and a MAC address.
     #[test]

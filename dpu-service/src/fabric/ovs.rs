@@ -1,0 +1,263 @@
+//! A bridge of Open vSwitch as the fabric.
+//!
+//! One that is not there is made, and ours: it forwards nothing but what flows of ours let pass. One that somebody
+//! else made is used as it is: our ports join it, and nothing else of it is changed. Ports and bridges are rows of
+//! Open vSwitch's database, which survive everything; the guards are flows, which end with the daemon and are set
+//! again when it is back.
+//!
+//! Calls for several ports overlap. What two ports share is the connection to the database, the numbers of ports and
+//! the row that leaves queues to others: each has a lock of its own, none is held while another is taken, and none
+//! while the daemon is waited for, but for that of the one row, which is made once.
+
+mod guard;
+mod numbers;
+mod ports;
+mod rows;
+mod settings;
+mod shared;
+mod switches;
+mod touched;
+mod vswitch;
+mod watch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use netlink::{LinkEvent, MacAddress};
+use openflow::{Change, Cookies};
+pub use settings::{DATABASE, Datapath, OvsSettings};
+
+use numbers::Numbers;
+use rows::Port;
+use shared::SharedLinks;
+use switches::Switches;
+use touched::Touched;
+use vswitch::Vswitch;
+
+use super::{
+    Fabric, Membership,
+    guard::{told, wanted},
+    sockets::Sockets,
+};
+use crate::{
+    driver::{Capability, Reading, Refused, Unsupported, capability, limited_capability},
+    eswitch::Representor,
+    model::PortSettings,
+};
+
+/// What is done where it can be, for people.
+const WHERE: &str = "by flows, which a card may take over";
+
+/// Marks our flows. The lower half is the port's number; 0: those of the bridge itself.
+const COOKIE: u64 = 0x0ff1_0ad0_0000_0000;
+
+/// The driver.
+#[derive(Debug)]
+pub struct OvsFabric {
+    inner: Arc<Inner>,
+}
+
+/// What the threads that wait for news share with it.
+#[derive(Debug)]
+struct Inner {
+    bridge: String,
+    uplinks: Vec<String>,
+    datapath: Datapath,
+    vswitch: Vswitch,
+    switches: Switches,
+    numbers: Numbers,
+    sockets: Sockets,
+    /// What the latest look found of the links that all ports share.
+    shared: Mutex<SharedLinks>,
+    /// Held while the one row is looked for or made that leaves queues to others.
+    no_queues: Mutex<()>,
+    touched: Touched,
+    /// Whether nobody is interested any more in what happens.
+    is_over: Mutex<bool>,
+    /// Told of that.
+    over: Condvar,
+}
+
+impl OvsFabric {
+    /// The driver for that bridge; the links are those of the calling thread's network namespace. Open vSwitch
+    /// need not run yet. [`Fabric::prepare`] makes the bridge.
+    ///
+    /// # Errors
+    /// When the kernel can't be talked to.
+    pub fn open(settings: &OvsSettings) -> Result<Self, Refused> {
+        let inner = Inner {
+            bridge: settings.bridge.name.clone(),
+            uplinks: settings.bridge.uplinks.clone(),
+            datapath: settings.datapath,
+            vswitch: Vswitch::new(settings.database.clone()),
+            switches: Switches::new(settings.management()),
+            numbers: Numbers::default(),
+            sockets: Sockets::open()?,
+            shared: Mutex::default(),
+            no_queues: Mutex::default(),
+            touched: Touched::default(),
+            is_over: Mutex::default(),
+            over: Condvar::new(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+impl Drop for OvsFabric {
+    fn drop(&mut self) {
+        *self.inner.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.inner.over.notify_all();
+        self.inner.vswitch.close();
+    }
+}
+
+impl Inner {
+    fn shared(&self) -> MutexGuard<'_, SharedLinks> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What of the port `look` makes, if it is a member, by the link that it has now.
+    fn of_member<T>(
+        &self,
+        port: &Representor,
+        look: impl FnOnce(Port<'_>) -> T,
+    ) -> Result<Option<T>, Refused> {
+        self.vswitch.look(|replica| {
+            let found = Port::find(replica, &port.name)?;
+            let is_member =
+                found.is_ours() && found.is_in(&self.bridge) && found.index() == Some(port.index);
+            is_member.then(|| look(found))
+        })
+    }
+
+    /// The number of a member in flows.
+    fn number(&self, port: &Representor) -> Result<Option<u32>, Refused> {
+        Ok(self.of_member(port, |port| port.number())?.flatten())
+    }
+
+    /// Has exactly these flows with that cookie.
+    fn set_flows(
+        &self,
+        doing: &str,
+        cookie: u64,
+        wanted: &BTreeSet<openflow::Flow>,
+    ) -> Result<(), Refused> {
+        self.switches.with(doing, |switch| {
+            let found = flows_with(switch, cookie)?;
+            let surplus = found.difference(wanted).cloned().map(Change::Remove);
+            let missing = wanted.difference(&found).cloned().map(Change::Add);
+            // The switch does all of it at once: what was let pass, and still is, is at no moment dropped.
+            let changes: Vec<_> = surplus.chain(missing).collect();
+            if changes.is_empty() { Ok(()) } else { switch.change(&changes) }
+        })
+    }
+}
+
+fn flows_with(
+    switch: &mut openflow::Switch,
+    cookie: u64,
+) -> Result<BTreeSet<openflow::Flow>, openflow::Error> {
+    let found = switch.flows(Cookies { value: cookie, mask: u64::MAX })?;
+    Ok(found.into_iter().map(|counted| counted.flow).collect())
+}
+
+/// What marks the flows of the port with that number.
+fn cookie_of(number: u32) -> u64 {
+    COOKIE | u64::from(number)
+}
+
+impl Fabric for OvsFabric {
+    fn name(&self) -> &'static str {
+        "ovs"
+    }
+
+    fn capabilities(&self) -> Vec<Capability> {
+        vec![capability("vlan-filtering", &Ok(())), limited_capability("guard", &Ok(()), WHERE)]
+    }
+
+    fn check(&self, _: &PortSettings) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    fn concerns(&self, event: &LinkEvent) -> bool {
+        let name = match event {
+            LinkEvent::Missed => return true,
+            LinkEvent::Changed(link) => &link.name,
+            LinkEvent::Gone { name, .. } => name,
+        };
+        *name == self.inner.bridge || self.inner.uplinks.contains(name)
+    }
+
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        Some(watch::follow(&self.inner))
+    }
+
+    fn prepare(&self) -> Result<(), Refused> {
+        self.inner.prepare()
+    }
+
+    fn uplink_mtu(&self) -> Option<u32> {
+        self.inner.shared().mtu
+    }
+
+    fn own_macs(&self) -> Vec<MacAddress> {
+        self.inner.shared().macs.clone()
+    }
+
+    fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        self.inner.join(port, &Membership::of(settings))
+    }
+
+    fn leave(&self, port: &Representor) -> Result<(), Refused> {
+        self.inner.leave(port)
+    }
+
+    fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
+        self.inner.of_member(port, |port| port.membership())
+    }
+
+    fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
+        let inner = &self.inner;
+        inner
+            .vswitch
+            .look(|replica| {
+                let bridge = rows::bridge(replica, &inner.bridge)?;
+                let ports = Port::all(replica, bridge);
+                Some(ports.filter_map(|port| Some((port.index()?, port.membership()))).collect())
+            })?
+            .ok_or_else(|| inner.no_bridge())
+    }
+
+    fn forwards(&self, index: u32) -> Result<bool, Refused> {
+        let refused = |error| Refused::new(format!("look at link {index}"), error);
+        let link = self.inner.sockets.with(|rtnl| rtnl.link_by_index(index).map_err(refused))?;
+        Ok(link.is_some_and(|link| link.is_forwarding))
+    }
+
+    fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        let doing = format!("set the flows of {}", port.name);
+        let not_joined =
+            || Refused::because(format!("{} is not in bridge {}", port.name, self.inner.bridge));
+        let number = self.inner.number(port)?.ok_or_else(not_joined)?;
+        let cookie = cookie_of(number);
+        self.inner.set_flows(&doing, cookie, &guard::flows(number, cookie, &wanted(settings)))
+    }
+
+    fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
+        let Some(number) = self.inner.number(port)? else {
+            return Ok(Reading::missing("the port is not in the bridge"));
+        };
+        let (doing, cookie) = (format!("read the flows of {}", port.name), cookie_of(number));
+        let found = self.inner.switches.with(&doing, |switch| flows_with(switch, cookie))?;
+        let guard = wanted(settings);
+        Ok(if found == guard::flows(number, cookie, &guard) {
+            Reading::in_place(told(&guard))
+        } else if found.is_empty() {
+            Reading::missing("it has no flows")
+        } else {
+            Reading::missing("it has other flows")
+        })
+    }
+}

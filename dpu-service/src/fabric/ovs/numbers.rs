@@ -1,0 +1,52 @@
+//! The numbers that ports have in flows. Each port asks for its own, so that it has it again after a reset of its
+//! card or a restart of the daemon.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use ovsdb::Replica;
+
+use super::rows::INTERFACE;
+
+/// Below, the daemon chooses for ports that ask for none; above, OpenFlow 1.0 has no ports.
+const NUMBERS: std::ops::Range<u32> = 1_000..0xff00;
+
+/// Those that calls under way have chosen, and the database does not have yet.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    chosen: Mutex<BTreeSet<u32>>,
+}
+
+/// A number that nobody else chooses until it is dropped.
+#[derive(Debug)]
+pub(super) struct Chosen<'a> {
+    numbers: &'a Numbers,
+    pub(super) number: u32,
+}
+
+impl Numbers {
+    /// The lowest that no port has or asks for. `None`: all are taken.
+    pub(super) fn choose(&self, replica: &Replica) -> Option<Chosen<'_>> {
+        let columns = ["ofport", "ofport_request"];
+        let of_row = |row: &ovsdb::Row| columns.map(|column| row.integer(column));
+        let taken = replica.rows(INTERFACE).flat_map(of_row).flatten();
+        let taken: BTreeSet<u32> = taken.filter_map(|number| number.try_into().ok()).collect();
+        let mut chosen = self.lock();
+        let mut free = NUMBERS.filter(|number| !taken.contains(number) && !chosen.contains(number));
+        let number = free.next()?;
+        chosen.insert(number);
+        Some(Chosen { numbers: self, number })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Chosen<'_> {
+    fn drop(&mut self) {
+        self.numbers.lock().remove(&self.number);
+    }
+}

@@ -1,0 +1,195 @@
+//! How representors join the bridge, and leave it.
+
+use ovsdb::{Datum, Operation, Replica};
+use uuid::Uuid;
+
+use super::{
+    Inner, cookie_of,
+    rows::{self, BRIDGE, INTERFACE, PORT, Port, QOS},
+};
+use crate::{
+    driver::{Fault, Refused},
+    eswitch::Representor,
+    fabric::Membership,
+};
+
+/// How the database has a representor.
+enum Found {
+    /// Not at all.
+    Nowhere,
+    /// As somebody else's port, of a bridge of that name.
+    Strangers(String),
+    /// As ours, but in another bridge, or by a link that is gone or could not be opened.
+    Broken,
+    /// As ours, by the link that it has.
+    Joined { port: Uuid, is_as_wanted: bool },
+}
+
+impl Inner {
+    pub(super) fn join(&self, port: &Representor, wanted: &Membership) -> Result<(), Refused> {
+        let queues = self.no_queues()?;
+        let found = self.vswitch.look(|replica| self.found(replica, port, wanted, queues))?;
+        match found {
+            Found::Joined { is_as_wanted: true, .. } => Ok(()),
+            Found::Joined { port: row, .. } => self.change_port(port, row, wanted, queues),
+            Found::Strangers(bridge) => Err(Refused::because(format!(
+                "representor {name} is somebody else's port of Open vSwitch's bridge {bridge}: take it out first, \
+                 with `ovs-vsctl del-port {name}`",
+                name = port.name
+            ))),
+            Found::Nowhere => self.add_port(port, wanted, queues),
+            Found::Broken => {
+                // Only when the port has gone does the daemon let the link go.
+                self.remove_port(port)?;
+                self.add_port(port, wanted, queues)
+            }
+        }
+    }
+
+    pub(super) fn leave(&self, port: &Representor) -> Result<(), Refused> {
+        let number = self.vswitch.look(|replica| {
+            let found = Port::find(replica, &port.name).filter(Port::is_ours)?;
+            Some(found.number().or_else(|| found.wanted_number()))
+        })?;
+        let Some(number) = number else { return Ok(()) };
+        self.remove_port(port)?;
+        let Some(number) = number else { return Ok(()) };
+        let doing = format!("take away the flows of {}", port.name);
+        self.set_flows(&doing, cookie_of(number), &[].into())
+    }
+
+    fn found(
+        &self,
+        replica: &Replica,
+        port: &Representor,
+        wanted: &Membership,
+        queues: Uuid,
+    ) -> Found {
+        let Some(found) = Port::find(replica, &port.name) else { return Found::Nowhere };
+        if !found.is_ours() {
+            return Found::Strangers(found.bridge.text("name").to_owned());
+        }
+        if !found.is_in(&self.bridge) || found.index() != Some(port.index) {
+            return Found::Broken;
+        }
+        let is_as_wanted = found.is_like(wanted, Some(queues));
+        Found::Joined { port: found.port.id(), is_as_wanted }
+    }
+
+    /// In one transaction, so that there is no half of a port.
+    fn add_port(
+        &self,
+        port: &Representor,
+        wanted: &Membership,
+        queues: Uuid,
+    ) -> Result<(), Refused> {
+        self.check_free(port)?;
+        let doing = format!("join {} to bridge {}", port.name, self.bridge);
+        let (bridge, number) = self.vswitch.look(|replica| {
+            (rows::bridge(replica, &self.bridge).map(ovsdb::Row::id), self.numbers.choose(replica))
+        })?;
+        let bridge = bridge.ok_or_else(|| self.no_bridge())?;
+        let full = || {
+            let why = format!("can't {doing}: Open vSwitch has no number left for it");
+            Refused::because(why).blamed_on(Fault::FabricFull)
+        };
+        let number = number.ok_or_else(full)?;
+        let _touching = self.touch(&port.name);
+        let name = || Datum::text(&port.name);
+        let interface = [
+            ("name", name()),
+            ("ofport_request", Datum::integer(i64::from(number.number))),
+            ("external_ids", rows::marks_of_link(&port.vf.to_string(), port.index)),
+        ];
+        let row = [
+            ("name", name()),
+            ("interfaces", Datum::inserted("interface")),
+            ("qos", Datum::reference(queues)),
+            ("external_ids", rows::marks(&port.vf.to_string())),
+        ];
+        self.vswitch.change(
+            &doing,
+            vec![
+                Operation::check_absent(INTERFACE, "name", &name()),
+                Operation::insert(INTERFACE, "interface", interface),
+                Operation::insert(PORT, "port", row.into_iter().chain(rows::vlans(wanted))),
+                Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted("port")),
+            ],
+        )?;
+        self.await_opened(&doing, port)
+    }
+
+    /// Waits until the daemon has said of the port that it has opened its link, or what is wrong.
+    fn await_opened(&self, doing: &str, port: &Representor) -> Result<(), Refused> {
+        let outcome = self.vswitch.wait(doing, |replica| {
+            let found = Port::find(replica, &port.name)?;
+            match found.error() {
+                Some(error) => Some(Err(error.to_owned())),
+                None => (found.index() == Some(port.index)).then_some(Ok(())),
+            }
+        })?;
+        outcome.map_err(|error| Refused::because(format!("can't {doing}: {error}")))
+    }
+
+    fn change_port(
+        &self,
+        port: &Representor,
+        row: Uuid,
+        wanted: &Membership,
+        queues: Uuid,
+    ) -> Result<(), Refused> {
+        let doing = format!("move {} to other VLANs of bridge {}", port.name, self.bridge);
+        let _touching = self.touch(&port.name);
+        let columns = rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues))]);
+        self.vswitch.change(&doing, vec![Operation::update(PORT, row, columns)])
+    }
+
+    /// The database forgets a port that no bridge has, and its interface.
+    fn remove_port(&self, port: &Representor) -> Result<(), Refused> {
+        let found = self.vswitch.look(|replica| {
+            let found = Port::find(replica, &port.name).filter(Port::is_ours)?;
+            Some((found.bridge.id(), found.port.id()))
+        })?;
+        let Some((bridge, row)) = found else { return Ok(()) };
+        let doing = format!("take {} out of bridge {}", port.name, self.bridge);
+        let _touching = self.touch(&port.name);
+        let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
+        self.vswitch.change(&doing, vec![removal])
+    }
+
+    /// Refuses a port of a bridge or bond of the kernel's. The kernel datapath is the master of its own.
+    fn check_free(&self, port: &Representor) -> Result<(), Refused> {
+        let Some(master) = port.master else { return Ok(()) };
+        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+        let master = self.sockets.with(|rtnl| rtnl.link_by_index(master).map_err(refused))?;
+        match master {
+            Some(master) if master.bridge.is_some() => Err(Refused::because(format!(
+                "representor {name} is a port of bridge {}: take it out first, with `ip link set {name} nomaster`",
+                master.name,
+                name = port.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The row of ours that has ports leave their queues to others: a limit of the eswitch's is one, and the daemon
+    /// would delete it.
+    fn no_queues(&self) -> Result<Uuid, Refused> {
+        let _making = self.no_queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(found) = self.vswitch.look(rows::no_queues)? {
+            return Ok(found);
+        }
+        let doing = "tell Open vSwitch to leave queues alone";
+        self.vswitch
+            .change(doing, vec![Operation::insert(QOS, "queues", rows::no_queues_row())])?;
+        self.vswitch.look(rows::no_queues)?.ok_or_else(|| {
+            Refused::because("Open vSwitch's database lost a row that was just made")
+                .blamed_on(Fault::Elsewhere)
+        })
+    }
+
+    pub(super) fn no_bridge(&self) -> Refused {
+        Refused::because(format!("Open vSwitch has no bridge {}", self.bridge))
+            .blamed_on(Fault::Elsewhere)
+    }
+}

@@ -1,0 +1,181 @@
+//! What Open vSwitch's database has of bridges and their ports (ovs-vswitchd.conf.db(5)).
+
+use std::collections::BTreeSet;
+
+use ovsdb::{Datum, MonitoredTable, Replica, Row};
+use uuid::Uuid;
+
+use crate::fabric::Membership;
+
+/// The one row that is about the daemon itself.
+pub(super) const ROOT: &str = "Open_vSwitch";
+pub(super) const BRIDGE: &str = "Bridge";
+pub(super) const PORT: &str = "Port";
+pub(super) const INTERFACE: &str = "Interface";
+pub(super) const QOS: &str = "QoS";
+
+/// By which a row of ours is known, among its `external_ids`.
+const OWNER: (&str, &str) = ("owner", "dpu-offload");
+
+/// The queues of ports that others queue for.
+const NO_QUEUES: &str = "linux-noop";
+
+/// All VLANs that a port may be in.
+const EVERY_VLAN: std::ops::RangeInclusive<u16> = 1..=4094;
+
+/// What is kept a replica of.
+pub(super) fn tables() -> Vec<MonitoredTable> {
+    vec![
+        MonitoredTable::new(ROOT, ["bridges", "cur_cfg", "next_cfg"]),
+        MonitoredTable::new(BRIDGE, ["name", "ports", "external_ids", "fail_mode"]),
+        MonitoredTable::new(
+            PORT,
+            ["name", "interfaces", "tag", "trunks", "vlan_mode", "qos", "external_ids"],
+        ),
+        MonitoredTable::new(
+            INTERFACE,
+            ["name", "type", "ofport", "ofport_request", "ifindex", "error", "external_ids"],
+        ),
+        MonitoredTable::new(QOS, ["type", "external_ids"]),
+    ]
+}
+
+/// The index of the link that an interface was made for, likewise.
+const MADE_FOR: &str = "ifindex";
+
+/// What marks a row as ours, and tells people what it is for.
+pub(super) fn marks(purpose: &str) -> Datum {
+    Datum::map([OWNER, ("purpose", purpose)])
+}
+
+/// The same for an interface that is made for the link with that index. The userspace datapath tells the index of the
+/// link that has the name now, and goes on with the one that it has opened, be it gone or not.
+pub(super) fn marks_of_link(purpose: &str, index: u32) -> Datum {
+    Datum::map([OWNER, ("purpose", purpose), (MADE_FOR, &index.to_string())])
+}
+
+pub(super) fn is_ours(row: &Row) -> bool {
+    row.map("external_ids").get(OWNER.0) == Some(&OWNER.1)
+}
+
+/// The row of the daemon.
+pub(super) fn root(replica: &Replica) -> Option<&Row> {
+    replica.rows(ROOT).next()
+}
+
+pub(super) fn bridge<'a>(replica: &'a Replica, name: &str) -> Option<&'a Row> {
+    replica.rows(BRIDGE).find(|row| row.text("name") == name)
+}
+
+/// The row of ours that leaves a port's queues to others.
+pub(super) fn no_queues(replica: &Replica) -> Option<Uuid> {
+    let found = replica.rows(QOS).find(|row| row.text("type") == NO_QUEUES && is_ours(row));
+    found.map(Row::id)
+}
+
+/// What such a row holds.
+pub(super) fn no_queues_row() -> [(&'static str, Datum); 2] {
+    [("type", Datum::text(NO_QUEUES)), ("external_ids", marks("leaves queues to others"))]
+}
+
+/// A port with its one interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port<'a> {
+    pub(super) bridge: &'a Row,
+    pub(super) port: &'a Row,
+    pub(super) interface: &'a Row,
+}
+
+impl<'a> Port<'a> {
+    /// The port of that name, in whichever bridge. A bond has several interfaces, and is none that we look for.
+    pub(super) fn find(replica: &'a Replica, name: &str) -> Option<Self> {
+        let interface = replica.rows(INTERFACE).find(|row| row.text("name") == name)?;
+        let has = |row: &&Row, column: &str, id| row.references(column).any(|it| it == id);
+        let port = replica.rows(PORT).find(|row| has(row, "interfaces", interface.id()))?;
+        let bridge = replica.rows(BRIDGE).find(|row| has(row, "ports", port.id()))?;
+        Some(Self { bridge, port, interface })
+    }
+
+    /// All ports of a bridge that have one interface.
+    pub(super) fn all(replica: &'a Replica, bridge: &'a Row) -> impl Iterator<Item = Self> {
+        bridge.references("ports").filter_map(move |port| {
+            let port = replica.row(PORT, port)?;
+            let mut interfaces = port.references("interfaces");
+            let interface = interfaces.next().filter(|_| interfaces.next().is_none())?;
+            Some(Self { bridge, port, interface: replica.row(INTERFACE, interface)? })
+        })
+    }
+
+    pub(super) fn name(&self) -> &'a str {
+        self.interface.text("name")
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        is_ours(self.port)
+    }
+
+    pub(super) fn is_in(&self, bridge: &str) -> bool {
+        self.bridge.text("name") == bridge
+    }
+
+    /// Why the daemon could not open it. `None`: it has said nothing of the kind.
+    pub(super) fn error(&self) -> Option<&'a str> {
+        Some(self.interface.text("error")).filter(|error| !error.is_empty())
+    }
+
+    /// Its number in flows. `None`: it has none, or none yet.
+    pub(super) fn number(&self) -> Option<u32> {
+        let number = self.interface.integer("ofport")?;
+        u32::try_from(number).ok().filter(|number| *number > 0)
+    }
+
+    /// The number that it is to have.
+    pub(super) fn wanted_number(&self) -> Option<u32> {
+        self.interface.integer("ofport_request").and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// The index of the link that the daemon has opened. `None`: it could not, or another link has its name now.
+    /// What the daemon tells of it is not in a database that has just been started, until the daemon is back.
+    pub(super) fn index(&self) -> Option<u32> {
+        let made_for = self.interface.map("external_ids").get(MADE_FOR)?.parse().ok()?;
+        let told = self.interface.integer("ifindex");
+        let is_same = told.is_none_or(|told| told == i64::from(made_for));
+        (is_same && self.error().is_none()).then_some(made_for).filter(|_| self.number().is_some())
+    }
+
+    /// The VLANs that it is in.
+    pub(super) fn membership(&self) -> Membership {
+        let tag = self.port.integer("tag").and_then(|tag| u16::try_from(tag).ok());
+        let trunks = self.port.integers("trunks");
+        let trunks: BTreeSet<u16> = trunks.filter_map(|vlan| vlan.try_into().ok()).collect();
+        // Without a list it is in every VLAN.
+        let carried = if trunks.is_empty() { EVERY_VLAN.collect() } else { trunks.clone() };
+        match (self.port.text("vlan_mode"), tag) {
+            ("access", _) | ("", Some(_)) => {
+                Membership { vlan: tag.filter(|tag| *tag != 0), trunk: BTreeSet::new() }
+            }
+            ("native-untagged", tag) => {
+                let trunk = carried.into_iter().filter(|vlan| Some(*vlan) != tag).collect();
+                Membership { vlan: tag.filter(|tag| *tag != 0), trunk }
+            }
+            // Nothing untagged, or only what is untagged in no VLAN: what is carried tells 0 then.
+            _ => Membership { vlan: None, trunk: carried },
+        }
+    }
+
+    /// Whether its columns say exactly that.
+    pub(super) fn is_like(&self, membership: &Membership, queues: Option<Uuid>) -> bool {
+        self.membership() == *membership && self.port.references("qos").next() == queues
+    }
+}
+
+/// What puts a port into these VLANs and no other. VLAN 0 is what is untagged.
+pub(super) fn vlans(membership: &Membership) -> [(&'static str, Datum); 3] {
+    let mode = if membership.trunk.is_empty() { "access" } else { "native-untagged" };
+    let trunks = membership.trunk.iter().map(|vlan| Datum::integer(i64::from(*vlan)));
+    [
+        ("vlan_mode", Datum::text(mode)),
+        ("tag", Datum::integer(i64::from(membership.vlan.unwrap_or_default()))),
+        ("trunks", Datum::set(trunks)),
+    ]
+}

@@ -1,0 +1,208 @@
+//! What all ports share: the bridge, its uplinks, and the flows of both.
+
+use std::collections::BTreeSet;
+
+use netlink::{LinkChange, MacAddress, Rtnl};
+use openflow::{Action, Change, Cookies, Flow, Match};
+use ovsdb::{Datum, Operation, Replica, Row};
+
+use super::{
+    COOKIE, Inner, cookie_of,
+    rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
+};
+use crate::driver::Refused;
+
+/// What the kernel has of the links that all ports share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedLinks {
+    /// The smallest MTU of the uplinks that could be joined.
+    pub(super) mtu: Option<u32>,
+    /// The Ethernet addresses of the bridge and its uplinks.
+    pub(super) macs: Vec<MacAddress>,
+}
+
+/// Only what flows of ours let pass is forwarded, with the daemon or without.
+const SECURE: &str = "secure";
+
+impl Inner {
+    /// Does all that can be done, then tells the first thing that could not.
+    pub(super) fn prepare(&self) -> Result<(), Refused> {
+        let is_ours = self.ensure_bridge()?;
+        let joined: Vec<_> = self.uplinks.iter().map(|name| self.join_uplink(name)).collect();
+        let shared = self.look_at_links(joined.iter().filter_map(|mtu| mtu.as_ref().ok()).min());
+        *self.shared() = shared?;
+        let flows = self.set_own_flows(is_ours);
+        let forgotten = self.forget_flows_of_nobody();
+        joined.into_iter().try_for_each(|joined| joined.map(drop)).and(flows).and(forgotten)
+    }
+
+    /// Makes the bridge unless there is one. Whether it is ours.
+    fn ensure_bridge(&self) -> Result<bool, Refused> {
+        let of_bridge = |replica: &Replica| {
+            let bridge = rows::bridge(replica, &self.bridge)?;
+            Some((bridge.id(), rows::is_ours(bridge), bridge.text("fail_mode") == SECURE))
+        };
+        match self.vswitch.look(of_bridge)? {
+            None => self.make_bridge()?,
+            Some((row, true, false)) => {
+                let doing = format!("set fail_mode of bridge {}", self.bridge);
+                let mode = [("fail_mode", Datum::text(SECURE))];
+                self.vswitch.change(&doing, vec![Operation::update(BRIDGE, row, mode)])?;
+            }
+            Some((_, is_ours, _)) => return Ok(is_ours),
+        }
+        Ok(true)
+    }
+
+    fn make_bridge(&self) -> Result<(), Refused> {
+        let doing = format!("make Open vSwitch's bridge {}", self.bridge);
+        let root = self.vswitch.look(|replica| rows::root(replica).map(Row::id))?;
+        let empty = || Refused::because(format!("can't {doing}: its database is empty"));
+        let root = root.ok_or_else(empty)?;
+        let name = || Datum::text(&self.bridge);
+        let marks = || rows::marks("joins representors");
+        let interface =
+            [("name", name()), ("type", Datum::text("internal")), ("external_ids", marks())];
+        let port = [
+            ("name", name()),
+            ("interfaces", Datum::inserted("interface")),
+            ("external_ids", marks()),
+        ];
+        let bridge = [
+            ("name", name()),
+            ("ports", Datum::inserted("port")),
+            ("fail_mode", Datum::text(SECURE)),
+            ("datapath_type", Datum::text(self.datapath.name())),
+            ("external_ids", marks()),
+        ];
+        self.vswitch.change(
+            &doing,
+            vec![
+                Operation::check_absent(BRIDGE, "name", &name()),
+                Operation::insert(INTERFACE, "interface", interface),
+                Operation::insert(PORT, "port", port),
+                Operation::insert(BRIDGE, "bridge", bridge),
+                Operation::add_to_set(ROOT, root, "bridges", &Datum::inserted("bridge")),
+            ],
+        )?;
+        tracing::info!(bridge = self.bridge, "made Open vSwitch's bridge");
+        Ok(())
+    }
+
+    /// Joins an uplink in all VLANs, and returns its MTU.
+    fn join_uplink(&self, name: &str) -> Result<u32, Refused> {
+        let refused = |error| Refused::new(format!("join uplink {name}"), error);
+        let link = self.sockets.with(|rtnl| rtnl.link_by_name(name).map_err(refused))?;
+        let link = link.ok_or_else(|| Refused::because(format!("there is no uplink {name}")))?;
+        let of_uplink = |replica: &Replica| {
+            let bridge = rows::bridge(replica, &self.bridge).map(Row::id);
+            let port = Port::find(replica, name);
+            (bridge, port.map(|port| (port.bridge.id(), port.index())))
+        };
+        match self.vswitch.look(of_uplink)? {
+            (None, _) => return Err(self.no_bridge()),
+            (Some(bridge), None) => self.add_uplink(name, link.index, bridge)?,
+            (Some(bridge), Some((other, _))) if other != bridge => {
+                return Err(Refused::because(format!(
+                    "uplink {name} is a port of another bridge of Open vSwitch: take it out first"
+                )));
+            }
+            (Some(bridge), Some((_, index))) if index != Some(link.index) => {
+                self.remove_uplink(name, bridge)?;
+                self.add_uplink(name, link.index, bridge)?;
+            }
+            (Some(_), Some(_)) => {}
+        }
+        if !link.is_up {
+            let up = |rtnl: &mut Rtnl| {
+                rtnl.change_link(link.index, &LinkChange::new().up()).map_err(refused)
+            };
+            self.sockets.with(up)?;
+        }
+        Ok(link.mtu)
+    }
+
+    fn add_uplink(&self, name: &str, index: u32, bridge: uuid::Uuid) -> Result<(), Refused> {
+        let doing = format!("join uplink {name} to bridge {}", self.bridge);
+        let text = || Datum::text(name);
+        let interface = [("name", text()), ("external_ids", rows::marks_of_link("uplink", index))];
+        let port = [
+            ("name", text()),
+            ("interfaces", Datum::inserted("interface")),
+            ("external_ids", rows::marks("uplink")),
+        ];
+        let _touching = self.touch(name);
+        self.vswitch.change(
+            &doing,
+            vec![
+                Operation::check_absent(INTERFACE, "name", &text()),
+                Operation::insert(INTERFACE, "interface", interface),
+                Operation::insert(PORT, "port", port),
+                Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted("port")),
+            ],
+        )
+    }
+
+    /// One that was joined by a link which is gone.
+    fn remove_uplink(&self, name: &str, bridge: uuid::Uuid) -> Result<(), Refused> {
+        let row = |replica: &Replica| Port::find(replica, name).map(|port| port.port.id());
+        let Some(row) = self.vswitch.look(row)? else { return Ok(()) };
+        let doing =
+            format!("take uplink {name}, which was made anew, out of bridge {}", self.bridge);
+        let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
+        let _touching = self.touch(name);
+        self.vswitch.change(&doing, vec![removal])
+    }
+
+    fn look_at_links(&self, mtu: Option<&u32>) -> Result<SharedLinks, Refused> {
+        self.sockets.with(|rtnl| {
+            let names = self.uplinks.iter().chain([&self.bridge]);
+            let macs = names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect();
+            Ok(SharedLinks { mtu: mtu.copied(), macs })
+        })
+    }
+
+    /// In a bridge of ours, what comes in at an uplink or from the DPU itself is forwarded. In another's, what is
+    /// forwarded is his affair.
+    fn set_own_flows(&self, is_ours: bool) -> Result<(), Refused> {
+        let own = [Match::InPort(openflow::LOCAL)].map(forwarded);
+        let numbers = self.vswitch.look(|replica| {
+            let ports = self.uplinks.iter().filter_map(|name| Port::find(replica, name));
+            ports.filter_map(|port| port.number()).collect::<Vec<_>>()
+        })?;
+        let of_uplinks = numbers.into_iter().map(|number| forwarded(Match::InPort(number)));
+        let wanted =
+            if is_ours { own.into_iter().chain(of_uplinks).collect() } else { BTreeSet::new() };
+        self.set_flows(&format!("set the flows of bridge {}", self.bridge), COOKIE, &wanted)
+    }
+
+    /// Deletes the flows of ports that have left, which a crash may have kept.
+    fn forget_flows_of_nobody(&self) -> Result<(), Refused> {
+        let doing = format!("look at the flows of bridge {}", self.bridge);
+        let ours = Cookies { value: COOKIE, mask: !u64::from(u32::MAX) };
+        let found = self.switches.with(&doing, |switch| switch.flows(ours))?;
+        let cookies: BTreeSet<u64> =
+            found.iter().map(|counted| counted.flow.cookie).filter(|it| *it != COOKIE).collect();
+        // After the flows: a port that joins has its row before it has flows.
+        let numbers = self.vswitch.look(|replica| {
+            let bridge = rows::bridge(replica, &self.bridge)?;
+            let numbers = Port::all(replica, bridge).filter(Port::is_ours);
+            let numbers = numbers.flat_map(|port| [port.number(), port.wanted_number()]);
+            Some(numbers.flatten().map(cookie_of).collect::<BTreeSet<_>>())
+        })?;
+        let numbers = numbers.ok_or_else(|| self.no_bridge())?;
+        let of_nobody: Vec<_> = cookies
+            .difference(&numbers)
+            .map(|value| Change::RemoveAll(Cookies { value: *value, mask: u64::MAX }))
+            .collect();
+        if of_nobody.is_empty() {
+            return Ok(());
+        }
+        self.switches.with(&doing, |switch| switch.change(&of_nobody))
+    }
+}
+
+fn forwarded(from: Match) -> Flow {
+    let matches = [from].into();
+    Flow { table: 0, priority: 1, cookie: COOKIE, matches, action: Action::Normal }
+}

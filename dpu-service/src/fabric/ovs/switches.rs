@@ -1,0 +1,67 @@
+//! Connections by which the bridge's flows are set and read: one for each call that is under way.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use openflow::{Error, Switch};
+
+use crate::driver::{Fault, Refused};
+
+/// How long the daemon has to answer.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// As many stay open as calls were under way at once.
+#[derive(Debug)]
+pub(super) struct Switches {
+    socket: PathBuf,
+    idle: Mutex<Vec<Switch>>,
+}
+
+impl Switches {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        Self { socket, idle: Mutex::default() }
+    }
+
+    /// Does `work`, which may be done twice, with a connection that nobody else uses meanwhile.
+    pub(super) fn with<T>(
+        &self,
+        doing: &str,
+        mut work: impl FnMut(&mut Switch) -> Result<T, Error>,
+    ) -> Result<T, Refused> {
+        let refused = |error| Refused::new(doing, error).blamed_on(Fault::Elsewhere);
+        // Those that lie idle are closed by a daemon that ends, and by one that hears nothing for long.
+        while let Some(mut switch) = self.pop() {
+            match work(&mut switch) {
+                Err(Error::Closed { .. }) => {}
+                outcome => return self.keep(switch, outcome).map_err(refused),
+            }
+        }
+        let mut switch = self.connect().map_err(refused)?;
+        let outcome = work(&mut switch);
+        self.keep(switch, outcome).map_err(refused)
+    }
+
+    /// A connection of one's own.
+    pub(super) fn connect(&self) -> Result<Switch, Error> {
+        Switch::connect(&self.socket, ANSWER)
+    }
+
+    /// After any error but a refusal a connection is of no use.
+    fn keep<T>(&self, switch: Switch, outcome: Result<T, Error>) -> Result<T, Error> {
+        if matches!(outcome, Ok(_) | Err(Error::Refused { .. })) {
+            self.idle().push(switch);
+        }
+        outcome
+    }
+
+    fn pop(&self) -> Option<Switch> {
+        self.idle().pop()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Switch>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

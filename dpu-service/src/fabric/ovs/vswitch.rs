@@ -1,0 +1,120 @@
+//! Open vSwitch as its database has it: what is written there, its daemon does.
+//!
+//! One connection serves all calls, and is made anew once it was lost. Its lock is held while it is made, so that
+//! calls which find none wait for the one that makes it, and never while one waits for the daemon: calls for several
+//! ports overlap, and the daemon does together what they have written meanwhile.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use ovsdb::{Database, Error, Operation, Replica};
+
+use super::rows::{ROOT, root, tables};
+use crate::driver::{Fault, Refused};
+
+/// The database of every Open vSwitch.
+const NAME: &str = "Open_vSwitch";
+
+/// How long an answer is waited for.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// How long the daemon has to do what was written.
+const DONE: Duration = Duration::from_secs(5);
+
+/// The database and the daemon that follows it.
+#[derive(Debug)]
+pub(super) struct Vswitch {
+    settings: ovsdb::Settings,
+    database: Mutex<Option<Arc<Database>>>,
+}
+
+impl Vswitch {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        let (database, tables) = (NAME.to_owned(), tables());
+        let settings = ovsdb::Settings { socket, database, tables, deadline: ANSWER };
+        Self { settings, database: Mutex::default() }
+    }
+
+    /// The connection, made anew if there is none.
+    pub(super) fn database(&self) -> Result<Arc<Database>, Refused> {
+        let mut database = self.lock();
+        if let Some(open) = database.as_ref().filter(|open| open.read(|_| ()).is_ok()) {
+            return Ok(Arc::clone(open));
+        }
+        let opened = Database::open(&self.settings).map_err(|error| {
+            refused("ask Open vSwitch's database (does ovsdb-server run?)", error)
+        })?;
+        Ok(Arc::clone(database.insert(Arc::new(opened))))
+    }
+
+    /// One look at the rows, if there is a connection.
+    pub(super) fn glance<T>(&self, look: impl FnOnce(&Replica) -> T) -> Option<T> {
+        let database = self.lock().clone();
+        database.and_then(|open| open.read(look).ok())
+    }
+
+    /// One look at the rows.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> Result<T, Refused> {
+        let looked = self.database()?.read(look);
+        looked.map_err(|error| refused("look into Open vSwitch's database", error))
+    }
+
+    /// Writes all of that or nothing, and waits until the daemon has done it.
+    pub(super) fn change(&self, doing: &str, operations: Vec<Operation>) -> Result<(), Refused> {
+        let database = self.database()?;
+        let written = write(&database, operations).map_err(|error| refused(doing, error))?;
+        let is_done = |replica: &Replica| {
+            root(replica)?.integer("cur_cfg").filter(|done| *done >= written).map(drop)
+        };
+        database.wait(DONE, is_done).map_err(|error| match error {
+            Error::TimedOut { .. } => Refused::because(format!(
+                "can't {doing}: it is in Open vSwitch's database, but ovs-vswitchd has not done it in {} s; see \
+                 whether it runs, and its log",
+                DONE.as_secs()
+            ))
+            .blamed_on(Fault::Elsewhere),
+            other => refused(doing, other),
+        })
+    }
+
+    /// Waits until a look finds something, as long as the daemon may take.
+    pub(super) fn wait<T>(
+        &self,
+        doing: &str,
+        look: impl FnMut(&Replica) -> Option<T>,
+    ) -> Result<T, Refused> {
+        self.database()?.wait(DONE, look).map_err(|error| refused(doing, error))
+    }
+
+    /// Ends the connection: whoever waits on it is told.
+    pub(super) fn close(&self) {
+        if let Some(database) = self.lock().take() {
+            database.close();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Database>>> {
+        self.database.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the number that the daemon's `cur_cfg` has once it has done that.
+fn write(database: &Database, mut operations: Vec<Operation>) -> Result<i64, Error> {
+    let known = database.read(|replica| root(replica).map(ovsdb::Row::id))?;
+    let Some(root) = known else {
+        return database.transact(&operations).map(|_| 0);
+    };
+    operations.push(Operation::increment(ROOT, root, "next_cfg"));
+    operations.push(Operation::select(ROOT, root, ["next_cfg"]));
+    let outcomes = database.transact(&operations)?;
+    let selected = outcomes.last().map(ovsdb::Outcome::rows).unwrap_or_default();
+    Ok(selected.first().and_then(|row| row.integer("next_cfg")).unwrap_or_default())
+}
+
+/// What the database or the daemon lacks is no port's fault.
+fn refused(doing: &str, error: Error) -> Refused {
+    Refused::new(doing, error).blamed_on(Fault::Elsewhere)
+}

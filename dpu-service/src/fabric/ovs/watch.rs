@@ -1,0 +1,135 @@
+//! What happens to Open vSwitch that the kernel tells nothing of: its daemons end and come back, and others change
+//! our rows. A daemon that comes back has no flows.
+//!
+//! Two threads wait, one for the database and one for the daemon. They end with the fabric; the second, which waits on
+//! a connection of its own, when the daemon ends.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use ovsdb::Replica;
+use tokio::sync::watch;
+
+use super::{
+    Inner,
+    rows::{self, Port},
+    touched::{Ports, Shown},
+};
+
+/// How long to wait before a daemon that is not there is looked for again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long changes are gathered: every join causes some.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// Counts what happens, from now on.
+pub(super) fn follow(fabric: &Arc<Inner>) -> watch::Receiver<u64> {
+    let (count, receiver) = watch::channel(0);
+    let count = Arc::new(count);
+    spawn(fabric, &count, "ovs-rows", follow_rows);
+    spawn(fabric, &count, "ovs-daemon", follow_daemon);
+    receiver
+}
+
+fn spawn(
+    fabric: &Arc<Inner>,
+    count: &Arc<watch::Sender<u64>>,
+    name: &str,
+    follow: fn(&Inner, &watch::Sender<u64>),
+) {
+    let (fabric, count) = (Arc::clone(fabric), Arc::clone(count));
+    let until_over = move || {
+        while !fabric.is_over_after(PAUSE) {
+            follow(&fabric, &count);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name(name.into()).spawn(until_over) {
+        tracing::error!(%error, "what happens to Open vSwitch is noticed within a minute only");
+    }
+}
+
+/// Until the daemon ends: tells that it is there.
+fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
+    let Ok(mut switch) = fabric.switches.connect() else { return };
+    count.send_modify(|count| *count += 1);
+    switch.wait_until_closed();
+}
+
+/// Until the database can't be asked any more: tells of rows of ours that somebody else has changed.
+fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
+    let Ok(database) = fabric.vswitch.database() else { return };
+    count.send_modify(|count| *count += 1);
+    let mut known = None;
+    loop {
+        let Ok((version, shown)) =
+            database.read(|replica| (replica.version(), all_shown(replica, &fabric.bridge)))
+        else {
+            return;
+        };
+        let ports = fabric.touched.take();
+        if known.replace(shown.clone()).is_some_and(|known| is_by_others(known, &shown, ports)) {
+            count.send_modify(|count| *count += 1);
+        }
+        if database.wait_for_change(version).is_err() || fabric.is_over_after(GATHER) {
+            return;
+        }
+    }
+}
+
+/// What there is to see of our ports.
+type AllShown = BTreeMap<String, Shown>;
+
+fn all_shown(replica: &Replica, bridge: &str) -> AllShown {
+    let Some(bridge) = rows::bridge(replica, bridge) else { return AllShown::new() };
+    let ours = Port::all(replica, bridge).filter(Port::is_ours);
+    ours.map(|port| (port.name().to_owned(), Some((port.index(), port.membership())))).collect()
+}
+
+/// Whether somebody else has changed what was `known`, but for ports that this process is changing.
+fn is_by_others(mut known: AllShown, shown: &AllShown, ports: Ports) -> bool {
+    known.extend(ports.left);
+    let names: BTreeSet<_> = known.keys().chain(shown.keys()).collect();
+    let of = |all: &AllShown, name: &str| all.get(name).cloned().flatten();
+    let is_changed = |name: &&String| of(&known, name) != of(shown, name);
+    names.into_iter().filter(is_changed).any(|name| !ports.now.contains(name))
+}
+
+impl Inner {
+    /// Waits for so long, unless the fabric is dropped.
+    fn is_over_after(&self, pause: Duration) -> bool {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.over.wait_timeout_while(is_over, pause, |is_over| !*is_over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Membership;
+
+    fn of(port: &str, index: u32) -> AllShown {
+        [(port.to_owned(), Some((Some(index), Membership::default())))].into()
+    }
+
+    #[test]
+    fn what_this_process_changes_is_not_by_others() {
+        let (one, other) = (of("pf0vf0", 7), of("pf0vf0", 8));
+        assert!(!is_by_others(one.clone(), &one, Ports::default()));
+        for shown in [&other, &AllShown::new()] {
+            assert!(is_by_others(one.clone(), shown, Ports::default()));
+            let now = Ports { now: ["pf0vf0".to_owned()].into(), ..Ports::default() };
+            assert!(!is_by_others(one.clone(), shown, now));
+        }
+        let left = |left: &AllShown| Ports { left: left.clone(), ..Ports::default() };
+        assert!(!is_by_others(one.clone(), &other, left(&other)));
+        assert!(!is_by_others(AllShown::new(), &other, left(&other)));
+        assert!(is_by_others(one.clone(), &one, left(&other)), "and changed back");
+        let gone = [("pf0vf0".to_owned(), None)].into();
+        assert!(!is_by_others(one, &AllShown::new(), left(&gone)));
+    }
+}

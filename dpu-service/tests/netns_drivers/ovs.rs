@@ -1,0 +1,310 @@
+//! A bridge of Open vSwitch, its uplinks and who is in it, looked at with `ovs-vsctl` and `ovs-ofctl`.
+
+use std::collections::BTreeSet;
+
+use bootstrap::Chain;
+use dpu_service::{driver::Fault, fabric::Membership, model::PortSettings};
+use netlink::{Request, VethEnd};
+
+use crate::{
+    support::{TestNetns, eventually},
+    veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, at_once, mark},
+};
+
+/// A DPU on Open vSwitch, with so many pods that are programmed.
+fn with_pods(count: u16) -> (Dpu, Vec<Pod>) {
+    let dpu = Dpu::on(On::OpenVswitch, &[]);
+    dpu.prepare().unwrap();
+    let pods: Vec<_> = (0..count).map(|number| dpu.plug(number)).collect();
+    pods.iter().for_each(|pod| dpu.program(pod));
+    (dpu, pods)
+}
+
+fn is_member(dpu: &Dpu, pod: &Pod) -> bool {
+    let port = dpu.representor(pod);
+    let found = dpu.fabric.member(&port).unwrap();
+    let of_all = dpu.fabric.members().unwrap().remove(&port.index);
+    assert_eq!(found, of_all);
+    found == Some(Membership::of(&pod.settings))
+}
+
+fn is_guarded(dpu: &Dpu, pod: &Pod) -> bool {
+    dpu.fabric.guard(&dpu.representor(pod), &pod.settings).unwrap().in_place
+}
+
+/// The flows of ours.
+fn own_flows(dpu: &mut Dpu) -> BTreeSet<String> {
+    let shown = dpu.vswitch().flows(BRIDGE);
+    shown.lines().filter(|line| line.contains("cookie=0xff10ad0")).map(str::to_owned).collect()
+}
+
+#[test]
+fn pods_reach_each_other_in_both_families_once_they_are_guarded() {
+    let (mut dpu, pods) = with_pods(2);
+    pods[0].reaches("10.9.0.2");
+    pods[0].reaches("fd09::2");
+    assert!(pods.iter().all(|pod| is_member(&dpu, pod) && is_guarded(&dpu, pod)));
+    let port = dpu.vswitch().vsctl("--bare --columns=external_ids list port pf0vf0");
+    assert_eq!(port.trim(), "owner=dpu-offload purpose=pf0vf0");
+    let bridge = dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode"));
+    assert_eq!(bridge.trim(), "secure");
+
+    // A port that has joined and is not guarded yet sends nothing.
+    let late = dpu.plug(2);
+    let port = dpu.representor(&late);
+    dpu.fabric.join(&port, &late.settings).unwrap();
+    dpu.netns.run("ip link set pf0vf2 up");
+    assert!(!late.pings("10.9.0.1"));
+    dpu.program(&late);
+    late.reaches("10.9.0.1");
+}
+
+#[test]
+fn vlans_and_trunks_are_kept_apart() {
+    let (dpu, mut pods) = with_pods(4);
+    for (pod, vlan) in pods.iter_mut().zip([Some(100), Some(100), Some(200), None]) {
+        pod.settings.vlan = vlan;
+        dpu.program(pod);
+    }
+    dpu.forget_decisions();
+    pods[0].reaches("10.9.0.2");
+    assert!(!pods[0].pings("10.9.0.3"));
+    assert!(!pods[0].pings("10.9.0.4"));
+    assert!(pods.iter().all(|pod| is_member(&dpu, pod)));
+
+    pods[2].settings.trunk = [100].into();
+    dpu.program(&pods[2]);
+    assert!(is_member(&dpu, &pods[2]));
+    dpu.forget_decisions();
+    let capture = Capture::of(&pods[0].netns);
+    for (number, tags) in [&[[0x81, 0, 0, 200]][..], &[], &[[0x81, 0, 0, 100]]].iter().enumerate() {
+        pods[2].sends([0xff; 6], tags, mark(number));
+    }
+    assert_eq!(capture.marks_until(mark(2)), [mark(2)], "that of the trunk, and no other");
+}
+
+#[test]
+fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
+    let outside = TestNetns::new();
+    let mut dpu = Dpu::on(On::OpenVswitch, &["p0"]);
+    let refused = dpu.prepare().unwrap_err();
+    assert_eq!(refused.to_string(), "there is no uplink p0");
+    for _ in 0..2 {
+        let wire = VethEnd::new("wire").netns(&outside.netns);
+        dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new("p0"), &wire)).unwrap();
+        outside.run("ip link set wire up");
+        outside.run("ip addr add 10.9.0.99/24 dev wire");
+        dpu.prepare().unwrap();
+        assert_eq!(dpu.fabric.uplink_mtu(), Some(1500));
+        assert_eq!(dpu.fabric.own_macs().len(), 2);
+        let mut pod = dpu.plug(0);
+        dpu.program(&pod);
+        pod.reaches("10.9.0.99");
+        pod.settings.vlan = Some(100);
+        dpu.program(&pod);
+        let capture = Capture::of(&outside);
+        pod.sends([0xff; 6], &[], mark(0));
+        assert_eq!(capture.marks_until(mark(0)), [mark(0)]);
+        drop(pod);
+        dpu.netns.run("ip link delete p0");
+        eventually("the pod's link is gone", || !dpu.netns.link_names().contains(&"pf0vf0".into()));
+    }
+    let ports = dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}"));
+    assert_eq!(ports.lines().collect::<Vec<_>>(), ["p0", "pf0vf0"]);
+}
+
+#[test]
+fn a_daemon_that_comes_back_gets_its_flows_again() {
+    let (mut dpu, pods) = with_pods(2);
+    let mut changes = dpu.fabric.changes().unwrap();
+    eventually("both connections are watched", || *changes.borrow() >= 2);
+    let flows = own_flows(&mut dpu);
+    dpu.vswitch().kill_daemon();
+    let port = dpu.representor(&pods[0]);
+    let refused = dpu.fabric.guard(&port, &pods[0].settings).unwrap_err();
+    assert!(Chain(&refused).to_string().contains("no switch can be talked to"), "{refused}");
+    changes.mark_unchanged();
+    dpu.vswitch().start_daemon();
+    eventually("its return is told", || changes.has_changed().unwrap());
+    dpu.prepare().unwrap();
+    assert!(pods.iter().all(|pod| is_member(&dpu, pod) && !is_guarded(&dpu, pod)));
+    assert!(!pods[0].pings("10.9.0.2"), "what is not guarded sends nothing");
+    pods.iter().for_each(|pod| dpu.program(pod));
+    assert!(own_flows(&mut dpu) == flows, "ports keep their numbers");
+    pods[0].reaches("10.9.0.2");
+}
+
+#[test]
+fn a_database_that_comes_back_is_spoken_to_again() {
+    let (mut dpu, pods) = with_pods(2);
+    pods[0].reaches("10.9.0.2");
+    dpu.vswitch().kill_database();
+    let port = dpu.representor(&pods[0]);
+    let refused = dpu.fabric.join(&port, &pods[0].settings).unwrap_err();
+    let told = Chain(&refused).to_string();
+    assert!(told.starts_with("can't ask Open vSwitch's database"), "{told}");
+    assert_eq!(refused.fault(), Fault::Elsewhere);
+    assert!(dpu.fabric.members().is_err());
+    dpu.vswitch().start_database();
+    assert!(pods.iter().all(|pod| is_member(&dpu, pod) && is_guarded(&dpu, pod)));
+    let third = dpu.plug(2);
+    dpu.program(&third);
+    third.reaches("10.9.0.1");
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
+    let (mut dpu, pods) = with_pods(1);
+    let pod = dpu.plug(1);
+    dpu.vswitch().signal_daemon("STOP");
+    let port = dpu.representor(&pod);
+    let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err();
+    assert!(refused.to_string().contains("ovs-vswitchd has not done it in 5 s"), "{refused}");
+    assert_eq!(refused.fault(), Fault::Elsewhere);
+    dpu.vswitch().signal_daemon("CONT");
+    dpu.program(&pod);
+    pod.reaches("10.9.0.1");
+    assert!(is_member(&dpu, &pods[0]));
+}
+
+#[test]
+fn a_representor_that_was_made_anew_joins_anew() {
+    let (mut dpu, pods) = with_pods(2);
+    dpu.netns.run("ip link delete pf0vf0");
+    dpu.plug_into(&pods[0]);
+    assert!(!is_member(&dpu, &pods[0]));
+    let flows = own_flows(&mut dpu);
+    dpu.program(&pods[0]);
+    assert!(is_member(&dpu, &pods[0]) && is_guarded(&dpu, &pods[0]));
+    pods[0].reaches("10.9.0.2");
+    assert!(own_flows(&mut dpu) == flows, "under the number that it had");
+}
+
+#[test]
+fn what_others_change_is_found_told_and_put_back() {
+    let (mut dpu, pods) = with_pods(2);
+    let mut changes = dpu.fabric.changes().unwrap();
+    eventually("both connections are watched", || *changes.borrow() >= 2);
+    for damage in ["del-port pf0vf0", "set port pf0vf0 tag=7", "set port pf0vf0 vlan_mode=trunk"] {
+        changes.mark_unchanged();
+        dpu.vswitch().vsctl(damage);
+        eventually(damage, || changes.has_changed().unwrap());
+        assert!(!is_member(&dpu, &pods[0]), "{damage}");
+        dpu.program(&pods[0]);
+        assert!(is_member(&dpu, &pods[0]) && is_guarded(&dpu, &pods[0]), "{damage}");
+        pods[0].reaches("10.9.0.2");
+    }
+    let drop_all = "priority=1,in_port=1000,actions=drop";
+    for damage in
+        [("add-flow", drop_all), ("del-flows", "in_port=1000"), ("del-flows", "table=241")]
+    {
+        dpu.vswitch().ofctl(damage.0, BRIDGE, damage.1);
+        let is_harmless = damage.1 == drop_all;
+        assert_eq!(is_guarded(&dpu, &pods[0]), is_harmless, "{damage:?}");
+        dpu.program(&pods[0]);
+        assert!(is_guarded(&dpu, &pods[0]), "{damage:?}");
+    }
+    assert!(!is_guarded(&dpu, &pods[1]), "that was of all ports");
+    dpu.program(&pods[1]);
+    pods[0].reaches("10.9.0.2");
+}
+
+#[test]
+fn others_ports_are_left_alone_and_told() {
+    let (mut dpu, _pods) = with_pods(1);
+    let pod = dpu.plug(1);
+    dpu.vswitch().vsctl(&format!("add-port {BRIDGE} pf0vf1"));
+    let port = dpu.representor(&pod);
+    let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
+    assert!(
+        refused.contains("somebody else's port of Open vSwitch's bridge br-offload"),
+        "{refused}"
+    );
+    dpu.fabric.leave(&port).unwrap();
+    assert!(dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}")).contains("pf0vf1"));
+    dpu.vswitch().vsctl("del-port pf0vf1");
+
+    dpu.netns.run("ip link add br0 type bridge");
+    dpu.netns.run("ip link set pf0vf1 master br0");
+    let port = dpu.representor(&pod);
+    let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "representor pf0vf1 is a port of bridge br0: take it out first, with `ip link set pf0vf1 nomaster`"
+    );
+}
+
+#[test]
+fn a_bridge_that_somebody_else_made_is_used_as_it_is() {
+    let mut dpu = Dpu::on(On::OpenVswitch, &[]);
+    dpu.netns.run("ip link add pf0hpf type veth peer name host");
+    let vswitch = dpu.vswitch();
+    vswitch.vsctl(&format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type=netdev"));
+    vswitch.vsctl(&format!("add-port {BRIDGE} pf0hpf"));
+    vswitch.ofctl("add-flow", BRIDGE, "table=0,priority=40000,in_port=LOCAL,actions=drop");
+    let before = vswitch.vsctl(&format!("list bridge {BRIDGE}"));
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    let thief =
+        PortSettings { mac: "02:00:00:00:01:77".parse().unwrap(), ..pods[0].settings.clone() };
+    dpu.fabric.set_guard(&dpu.representor(&pods[0]), &thief).unwrap();
+    dpu.forget_decisions();
+    assert!(!pods[0].pings("10.9.0.2"), "the guard comes before the bridge's own flows");
+    for pod in &pods {
+        dpu.fabric.leave(&dpu.representor(pod)).unwrap();
+    }
+    dpu.prepare().unwrap();
+    assert_eq!(own_flows(&mut dpu), BTreeSet::new());
+    assert_eq!(dpu.vswitch().vsctl(&format!("list bridge {BRIDGE}")), before);
+    assert!(dpu.vswitch().flows(BRIDGE).contains("priority=40000,in_port=LOCAL actions=drop"));
+}
+
+#[test]
+fn ports_leave_nothing_behind_and_join_and_leave_at_once() {
+    let (mut dpu, _) = with_pods(0);
+    let pods: Vec<_> = (0..8).map(|number| dpu.plug(number)).collect();
+    let empty = own_flows(&mut dpu);
+    for _ in 0..3 {
+        at_once(&pods, |pod| dpu.program(pod));
+        assert!(pods.iter().all(|pod| is_member(&dpu, pod) && is_guarded(&dpu, pod)));
+        assert_eq!(dpu.fabric.members().unwrap().len(), pods.len());
+        at_once(&pods, |pod| {
+            let port = dpu.representor(pod);
+            dpu.fabric.leave(&port).unwrap();
+            dpu.fabric.leave(&port).unwrap();
+        });
+        assert!(pods.iter().all(|pod| dpu.fabric.member(&dpu.representor(pod)).unwrap().is_none()));
+        assert!(own_flows(&mut dpu) == empty);
+    }
+}
+
+/// As a crash between the two halves of a leave leaves them.
+#[test]
+fn flows_of_ports_that_have_left_are_deleted() {
+    let (mut dpu, pods) = with_pods(2);
+    let number = dpu.vswitch().vsctl("get interface pf0vf0 ofport");
+    let count = |dpu: &mut Dpu| {
+        let port = format!("in_port={}", number.trim());
+        dpu.vswitch().flows(BRIDGE).lines().filter(|line| line.contains(&port)).count()
+    };
+    assert!(count(&mut dpu) > 10);
+    dpu.vswitch().vsctl("del-port pf0vf0");
+    dpu.prepare().unwrap();
+    assert_eq!(count(&mut dpu), 0);
+    assert!(is_guarded(&dpu, &pods[1]));
+}
+
+#[test]
+fn a_link_that_cannot_be_opened_is_told_in_the_daemons_words() {
+    let (mut dpu, _pods) = with_pods(1);
+    let pod = dpu.plug(1);
+    let port = dpu.representor(&pod);
+    dpu.netns.run("ip link delete pf0vf1");
+    let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
+    assert!(refused.contains("join pf0vf1 to bridge br-offload: "), "{refused}");
+    assert!(refused.contains("No such device"), "{refused}");
+    dpu.fabric.leave(&port).unwrap();
+    assert!(!dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}")).contains("pf0vf1"));
+}
