@@ -178,7 +178,36 @@ trust_domain = "dpu-offload.local"
 TOML
 }
 
-# write_service_config DIR VFS [CARD]: with the networks of the tests.
+FABRICS=(bridge ovs)
+
+# known_fabric NAME: prints it, if it is one.
+known_fabric() {
+    [[ " ${FABRICS[*]} " == *" ${1:-} "* && -n ${1:-} ]] || die "--fabric needs one of ${FABRICS[*]}"
+    say "$1"
+}
+
+# need_fabric NAME: installs what it takes besides the kernel.
+need_fabric() { [[ $1 != ovs ]] || need ovs-vswitchd=openvswitch-switch; }
+
+# start_open_vswitch DIR NETNS: with sockets of its own in DIR, and the userspace datapath, on any kernel.
+start_open_vswitch() {
+    export OVS_RUNDIR=$1 OVS_LOGDIR=$1 OVS_DBDIR=$1
+    local quiet=(-vconsole:off -vsyslog:off --no-chdir --pidfile --detach)
+    mkdir -p "$1"
+    [[ -e $1/conf.db ]] || ovsdb-tool create "$1/conf.db" /usr/share/openvswitch/vswitch.ovsschema
+    in_netns "$2" ovsdb-server "${quiet[@]}" --log-file="$1/ovsdb-server.log" --remote="punix:$1/db.sock" "$1/conf.db" &&
+        ovs-vsctl --db="unix:$1/db.sock" --no-wait init &&
+        in_netns "$2" ovs-vswitchd "${quiet[@]}" --log-file="$1/ovs-vswitchd.log" --disable-system "unix:$1/db.sock"
+}
+
+# fabric_keys DIR FABRIC: what its section holds.
+fabric_keys() {
+    say "driver = \"$2\""
+    say 'bridge = "br-offload"'
+    [[ $2 != ovs ]] || printf '%s\n' "database = \"$1/vswitch/db.sock\"" 'datapath = "netdev"'
+}
+
+# write_service_config DIR VFS [CARD [FABRIC]]: with the networks of the tests.
 write_service_config() {
     local driver=veth
     [[ ${3:-veth} == veth ]] || driver=devlink
@@ -192,8 +221,7 @@ $(tls_section "$1/pki" dpu-dpu-1)
 driver = "$driver"
 
 [fabric]
-driver = "bridge"
-bridge = "br-offload"
+$(fabric_keys "$1" "${4:-bridge}")
 
 [[host]]
 name = "node-1"

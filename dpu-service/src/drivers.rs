@@ -86,6 +86,17 @@ pub enum FabricDriver {
     None,
 }
 
+impl FabricDriver {
+    /// Its name, as in the configuration.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bridge => "bridge",
+            Self::Ovs => "ovs",
+            Self::None => "none",
+        }
+    }
+}
+
 impl Default for FabricSettings {
     fn default() -> Self {
         Self {

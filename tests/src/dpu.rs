@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Netns, Pki, Program, Settings, faults, settings::Seat};
+use crate::{
+    FabricKind, Netns, OpenVswitch, Pki, Program, Settings, faults,
+    settings::{Seat, vswitch_link},
+};
 
 /// The service's program.
 const SERVICE: &str = "dpu-service";
@@ -19,12 +22,15 @@ pub struct Dpu {
     /// Its namespace.
     pub netns: Arc<Netns>,
     folder: PathBuf,
+    /// Its Open vSwitch. Ends after the service.
+    pub(crate) vswitch: Option<OpenVswitch>,
 }
 
 impl Dpu {
     /// Starts the service that [`prepare`] has prepared in a folder.
-    pub(crate) fn start_in(folder: PathBuf, netns: Arc<Netns>) -> Self {
-        Self { service: start_service(&netns, &folder), netns, folder }
+    pub(crate) fn start_in(folder: PathBuf, netns: Arc<Netns>, settings: &Settings) -> Self {
+        let vswitch = start_vswitch(&netns, settings, &folder);
+        Self { service: start_service(&netns, &folder), netns, folder, vswitch }
     }
 
     /// Starts its service again after it ended.
@@ -46,6 +52,21 @@ pub(crate) fn prepare(folder: &Path, settings: &Settings, seats: &[Seat], pki: &
     fs::write(folder.join("dpu-service.toml"), settings.service_file_of(seats, folder, pki))
         .unwrap();
     faults::prepare(folder, SERVICE);
+}
+
+/// Starts Open vSwitch, if that is the fabric, where the service of that folder looks for it.
+pub(crate) fn start_vswitch(
+    netns: &Netns,
+    settings: &Settings,
+    folder: &Path,
+) -> Option<OpenVswitch> {
+    if settings.fabric_kind() != Some(FabricKind::OpenVswitch) {
+        return None;
+    }
+    let vswitch = OpenVswitch::start_in(&netns.path());
+    let sockets = vswitch.socket().parent().expect("a folder").to_owned();
+    std::os::unix::fs::symlink(sockets, vswitch_link(folder)).unwrap();
+    Some(vswitch)
 }
 
 /// Starts the service that was prepared in a folder.

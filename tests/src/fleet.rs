@@ -101,7 +101,7 @@ impl Fleet {
         let cards: Vec<_> = seats.iter().map(plug).collect();
         let folder = self.new_folder(plan.name);
         dpu::prepare(&folder, &plan.settings, &seats, &self.pki);
-        self.dpus.push(Dpu::start_in(folder, netns));
+        self.dpus.push(Dpu::start_in(folder, netns, &plan.settings));
         for (seat, card) in seats.into_iter().zip(cards) {
             let agent = self.start_agent(&plan.settings, seat, card);
             self.agents.push(agent);
@@ -215,7 +215,9 @@ impl Fleet {
 
     pub(crate) fn scene<'a>(&'a self, agent: &'a Agent) -> Scene<'a> {
         let roots = self.agents.iter().flat_map(|agent| [&*agent.card.host, &*agent.card.dpu]);
-        Scene::of(&agent.host, &agent.card, roots.chain(&self.switch).collect())
+        let is_its = |dpu: &&Dpu| Arc::ptr_eq(&dpu.netns, &agent.card.dpu);
+        let vswitch = self.dpus.iter().find(is_its).and_then(|dpu| dpu.vswitch.as_ref());
+        Scene::of(&agent.host, &agent.card, vswitch, roots.chain(&self.switch).collect())
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{Card, Host, HostEnd, Netns, Operator, breach::Breach, eventually, run};
+use crate::{Card, Host, HostEnd, Netns, OpenVswitch, Operator, breach::Breach, eventually, run};
 
 /// How long what goes on in the background may take to settle.
 const SETTLE: Duration = Duration::from_secs(60);
@@ -73,6 +73,9 @@ pub(crate) struct Picture {
     pub(crate) stacked: Vec<String>,
 }
 
+/// The bridge of every DPU.
+const BRIDGE: &str = "br-offload";
+
 /// The container id of attachments of the host itself.
 const HOST_PORT: &str = "host-port";
 
@@ -81,8 +84,19 @@ const STACKED: [&str; 6] = ["macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "m
 
 impl<'a> Scene<'a> {
     /// A host of a lab with its card, and the DPU whose namespace has the representors.
-    pub(crate) fn of(host: &'a Host, card: &'a Card, not_pods: Vec<&'a Netns>) -> Self {
-        let show = || card.dpu.json("ip", &["-d", "link", "show"]);
+    pub(crate) fn of(
+        host: &'a Host,
+        card: &'a Card,
+        vswitch: Option<&'a OpenVswitch>,
+        not_pods: Vec<&'a Netns>,
+    ) -> Self {
+        let show = move || {
+            let links = card.dpu.json("ip", &["-d", "link", "show"]);
+            match vswitch {
+                Some(vswitch) => joined_by(vswitch, links),
+                None => links,
+            }
+        };
         Self {
             host: host.netns(),
             not_pods,
@@ -246,6 +260,17 @@ impl Scene<'_> {
     }
 }
 
+/// The links, with the bridge for a master of those that are its ports: the kernel knows nothing of them.
+fn joined_by(vswitch: &OpenVswitch, mut links: Vec<Value>) -> Vec<Value> {
+    let bridges = vswitch.vsctl("list-br");
+    let ports = |bridge| vswitch.vsctl(&format!("list-ports {bridge}"));
+    for port in bridges.lines().map(ports).collect::<String>().lines() {
+        let link = links.iter_mut().find(|link| link["ifname"] == port);
+        link.into_iter().for_each(|link| link["master"] = BRIDGE.into());
+    }
+    links
+}
+
 /// The global addresses of a link, as `ip` shows it.
 fn global_addresses(link: &Value) -> BTreeSet<String> {
     let addresses = link["addr_info"].as_array().into_iter().flatten();
@@ -269,7 +294,7 @@ impl Picture {
 
     fn look_at_representors(&mut self, links: &[Value]) {
         for link in links.iter().filter(|link| crate::card::is_representor(link)) {
-            let in_bridge = link["master"] == "br-offload";
+            let in_bridge = link["master"] == BRIDGE;
             let up = flags(link).contains("UP");
             let is_plain = link["mtu"] == 1500 && link["qdisc"] != "tbf";
             let name = text(&link["ifname"]);

@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    Card, Host, Pki, Program, Proxy, Settings,
+    Card, Host, OpenVswitch, Pki, Program, Proxy, Settings,
     card::{Plan, root},
     dpu::{self, start_service},
     faults,
@@ -32,6 +32,8 @@ pub struct Lab {
     pub card: Card,
     /// The certificates.
     pub pki: Arc<Pki>,
+    /// The Open vSwitch of the DPU, if that is the fabric.
+    pub vswitch: Option<OpenVswitch>,
     host: Host,
     proxy: Option<Proxy>,
     /// The agent's socket, if it is held for it.
@@ -65,9 +67,10 @@ impl Lab {
         prepare(path);
         let card = Card::between(host_netns, dpu_netns, Plan::of(settings, seat), path);
         let proxy = settings.proxied.then(|| host.start_proxy());
+        let vswitch = dpu::start_vswitch(&card.dpu, settings, path);
         let service = start_service(&card.dpu, path);
         let agent = host.start_agent(None);
-        let lab = Self { agent, service, card, pki, host, proxy, held: None, folder };
+        let lab = Self { agent, service, card, pki, vswitch, host, proxy, held: None, folder };
         lab.wait_until_good();
         lab
     }
@@ -193,7 +196,12 @@ impl Lab {
     }
 
     pub(crate) fn scene(&self) -> Scene<'_> {
-        Scene::of(&self.host, &self.card, vec![&self.card.host, &self.card.dpu])
+        Scene::of(
+            &self.host,
+            &self.card,
+            self.vswitch.as_ref(),
+            vec![&self.card.host, &self.card.dpu],
+        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a lab is set up with, and the configuration files made of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{Pki, outside};
 
@@ -80,6 +80,26 @@ impl CardKind {
     }
 }
 
+/// What joins a lab's representors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricKind {
+    /// A Linux bridge.
+    Bridge,
+    /// Open vSwitch, with its userspace datapath.
+    OpenVswitch,
+}
+
+impl Default for FabricKind {
+    /// As `OFFLOAD_TEST_FABRIC` says: the same scenarios run on each.
+    fn default() -> Self {
+        match std::env::var("OFFLOAD_TEST_FABRIC").as_deref() {
+            Ok("ovs") => Self::OpenVswitch,
+            Ok("bridge") | Err(_) => Self::Bridge,
+            Ok(other) => panic!("OFFLOAD_TEST_FABRIC={other} is no fabric: bridge, ovs"),
+        }
+    }
+}
+
 /// What a lab's card is.
 #[derive(Clone, Copy, Debug)]
 pub struct CardSettings {
@@ -98,6 +118,11 @@ impl Default for CardSettings {
         let (kind, controller) = (CardKind::default(), Seat::ONLY.controller);
         Self { kind, has_eswitch: true, controller, pfs: 1 }
     }
+}
+
+/// Leads to the sockets of the Open vSwitch of the DPU that has this folder.
+pub(crate) fn vswitch_link(folder: &Path) -> PathBuf {
+    folder.join("vswitch")
 }
 
 /// The agent's `[timeouts]`.
@@ -129,6 +154,8 @@ impl From<&str> for Timeouts {
 pub struct Settings {
     /// The card.
     pub card: CardSettings,
+    /// The fabric, of a card with an eswitch.
+    pub kind_of_fabric: FabricKind,
     /// VFs of each of its PFs.
     pub vfs: u32,
     /// VFs of each host's PF 0 that the pool `default` draws from.
@@ -155,6 +182,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             card: CardSettings::default(),
+            kind_of_fabric: FabricKind::default(),
             vfs: 4,
             pool: 4,
             networks: NETWORKS.into(),
@@ -189,6 +217,11 @@ impl Settings {
         Self { card, ..Self::default() }
     }
 
+    /// `None`: what has no eswitch has no fabric.
+    pub(crate) fn fabric_kind(&self) -> Option<FabricKind> {
+        self.card.has_eswitch.then_some(self.kind_of_fabric)
+    }
+
     fn metrics(&self) -> String {
         if self.has_metrics { format!("[metrics]\nlisten = {METRICS:?}\n") } else { String::new() }
     }
@@ -210,9 +243,14 @@ impl Settings {
         let select: Vec<_> =
             seats.iter().map(|seat| format!("{}#0-{}", seat.pf(0), self.pool - 1)).collect();
         let state = folder.join("service");
-        let (eswitch, fabric) = match self.card.has_eswitch {
-            true => (self.card.kind.driver(), "bridge"),
-            false => ("none", "none"),
+        let eswitch = if self.card.has_eswitch { self.card.kind.driver() } else { "none" };
+        let fabric = match self.fabric_kind() {
+            None => "driver = \"none\"".to_owned(),
+            Some(FabricKind::Bridge) => "driver = \"bridge\"".to_owned(),
+            Some(FabricKind::OpenVswitch) => {
+                let socket = vswitch_link(folder).join("db.sock");
+                format!("driver = \"ovs\"\ndatapath = \"netdev\"\ndatabase = {socket:?}")
+            }
         };
         format!(
             r#"listen = "0.0.0.0:7443"
@@ -222,7 +260,7 @@ state_dir = {state:?}
 [eswitch]
 driver = "{eswitch}"
 [fabric]
-driver = "{fabric}"
+{fabric}
 bridge = "br-offload"
 {fabric_keys}
 [allocation]

@@ -1,123 +1,35 @@
 //! Against a real `ovs-vswitchd` with a datapath that does nothing, and against peers that are none.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[allow(dead_code, unreachable_pub, reason = "each user uses its part")]
+#[path = "../../ovsdb/tests/support/open_vswitch.rs"]
+mod open_vswitch;
+
 use std::{
     collections::BTreeSet,
-    fs::File,
     io::{Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
-    path::PathBuf,
-    process::{Child, Command, Stdio},
+    os::unix::net::UnixListener,
     thread,
     time::{Duration, Instant},
 };
 
 use netlink::MacAddress;
+use open_vswitch::OpenVswitch;
 use openflow::{Action, Change, Cookies, Error, Flow, LOCAL, Match, Switch, VlanMatch};
-use tempfile::TempDir;
-
-/// What Debian's package openvswitch-switch has put there.
-const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 const DEADLINE: Duration = Duration::from_secs(2);
 const COOKIE: u64 = 0x0ff1_0ad0_0000_03e8;
 
-/// A bridge of an Open vSwitch of its own.
-struct Vswitch {
-    folder: TempDir,
-    processes: Vec<Child>,
+/// An Open vSwitch with a bridge that has a port, and is connected to nothing.
+fn start() -> OpenVswitch {
+    let vswitch = OpenVswitch::start_dummy();
+    vswitch.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy fail_mode=secure");
+    vswitch.vsctl("add-port br0 p1 -- set interface p1 type=dummy ofport_request=1");
+    vswitch
 }
 
-impl Vswitch {
-    fn start() -> Self {
-        let mut vswitch = Self { folder: tempfile::tempdir().unwrap(), processes: Vec::new() };
-        let (database, socket) = (vswitch.path("conf.db"), vswitch.path("db.sock"));
-        vswitch.run("ovsdb-tool", &["create", &database, SCHEMA]);
-        vswitch.spawn("ovsdb-server", &[&format!("--remote=punix:{socket}"), &database]);
-        eventually("the database answers", || UnixStream::connect(&socket).is_ok());
-        let socket = format!("unix:{socket}");
-        let remote = format!("--db={socket}");
-        vswitch.run("ovs-vsctl", &[&remote, "--no-wait", "init"]);
-        vswitch.spawn("ovs-vswitchd", &[&socket, "--enable-dummy", "--disable-system"]);
-        let bridge = [
-            "add-br",
-            "br0",
-            "--",
-            "set",
-            "bridge",
-            "br0",
-            "datapath_type=dummy",
-            "fail_mode=secure",
-        ];
-        vswitch.run("ovs-vsctl", &[&[&remote[..]][..], &bridge].concat());
-        let port = [
-            "add-port",
-            "br0",
-            "p1",
-            "--",
-            "set",
-            "interface",
-            "p1",
-            "type=dummy",
-            "ofport_request=1",
-        ];
-        vswitch.run("ovs-vsctl", &[&[&remote[..]][..], &port].concat());
-        vswitch
-    }
-
-    fn connect(&self) -> Switch {
-        Switch::connect(&PathBuf::from(self.path("br0.mgmt")), DEADLINE).unwrap()
-    }
-
-    fn flows(&self) -> String {
-        self.run(
-            "ovs-ofctl",
-            &["-O", "OpenFlow13", "--no-stats", "dump-flows", &self.path("br0.mgmt")],
-        )
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self
-            .command(program, arguments)
-            .output()
-            .expect("programs of the package openvswitch-switch");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn spawn(&mut self, program: &str, arguments: &[&str]) {
-        let control = format!("--unixctl={}", self.path(&format!("{program}.ctl")));
-        let null = || File::open("/dev/null").unwrap();
-        let quiet = ["-vconsole:off", "-vsyslog:off", &control];
-        let mut command = self.command(program, &[arguments, &quiet].concat());
-        command.stdin(Stdio::null()).stdout(null()).stderr(null());
-        self.processes.push(command.spawn().expect("programs of the package openvswitch-switch"));
-    }
-
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        let folder = self.folder.path();
-        command.args(arguments).env("OVS_RUNDIR", folder).env("OVS_LOGDIR", folder);
-        command
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
-    }
-
-    fn end(&mut self) {
-        for mut process in self.processes.drain(..).rev() {
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
-    }
-}
-
-impl Drop for Vswitch {
-    fn drop(&mut self) {
-        self.end();
-    }
+fn connect(vswitch: &OpenVswitch) -> Switch {
+    Switch::connect(&vswitch.management("br0"), DEADLINE).unwrap()
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -196,8 +108,8 @@ fn every_match() -> Vec<(Vec<Match>, &'static str)> {
 
 #[test]
 fn every_match_and_action_is_read_as_it_was_set() {
-    let vswitch = Vswitch::start();
-    let mut switch = vswitch.connect();
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
     for (matches, shown) in every_match() {
         // Open vSwitch shows a destination without the bits that do not count.
         let matches = matches.into_iter().map(|it| match it {
@@ -209,7 +121,7 @@ fn every_match_and_action_is_read_as_it_was_set() {
         let flow = flow(7, matches, Action::Drop);
         switch.change(&[Change::Add(flow.clone())]).unwrap();
         assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [flow.clone()].into());
-        let text = vswitch.flows();
+        let text = vswitch.flows("br0");
         assert!(text.contains(shown), "{shown:?} in {text}");
         switch.change(&[Change::Remove(flow)]).unwrap();
     }
@@ -221,14 +133,14 @@ fn every_match_and_action_is_read_as_it_was_set() {
         let flow = flow(7, [], action);
         switch.change(&[Change::Add(flow.clone())]).unwrap();
         assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [flow].into());
-        assert!(vswitch.flows().contains(shown), "{shown}");
+        assert!(vswitch.flows("br0").contains(shown), "{shown}");
     }
 }
 
 #[test]
 fn what_others_have_set_is_like_nothing_that_is_wanted() {
-    let vswitch = Vswitch::start();
-    let mut switch = vswitch.connect();
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
     for text in [
         "actions=output:1",
         "actions=set_queue:1,NORMAL",
@@ -236,8 +148,7 @@ fn what_others_have_set_is_like_nothing_that_is_wanted() {
         "ip,nw_src=10.0.0.1/255.0.255.0,actions=drop",
     ] {
         let text = format!("cookie={COOKIE},priority=7,{text}");
-        vswitch
-            .run("ovs-ofctl", &["-O", "OpenFlow13", "add-flow", &vswitch.path("br0.mgmt"), &text]);
+        vswitch.ofctl(&["add-flow"], "br0", &[&text]);
         let all = found(&mut switch, Cookies::exactly(COOKIE));
         let [one] = Vec::from_iter(all).try_into().unwrap();
         let Flow { action, matches, .. } = &one;
@@ -250,8 +161,8 @@ fn what_others_have_set_is_like_nothing_that_is_wanted() {
 
 #[test]
 fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
-    let vswitch = Vswitch::start();
-    let mut switch = vswitch.connect();
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
     let many: Vec<_> =
         (1..=1000).map(|number| flow(number, [Match::InPort(1)], Action::Normal)).collect();
     let others = Flow { cookie: 1, ..flow(2000, [], Action::Normal) };
@@ -259,7 +170,7 @@ fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
     switch.change(&add.collect::<Vec<_>>()).unwrap();
     assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)).len(), 1000);
     assert_eq!(found(&mut switch, Cookies { value: 0, mask: 0 }).len(), 1001);
-    assert_eq!(vswitch.flows().lines().count(), 1001);
+    assert_eq!(vswitch.flows("br0").lines().count(), 1001);
 
     // A source of IPv4 makes no sense where nothing says that it is IPv4.
     let senseless = flow(7, [Match::UdpSource(7)], Action::Drop);
@@ -280,12 +191,11 @@ fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
 
 #[test]
 fn frames_are_counted() {
-    let vswitch = Vswitch::start();
-    let mut switch = vswitch.connect();
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
     switch.change(&[Change::Add(flow(7, [Match::InPort(1)], Action::Drop))]).unwrap();
     let frame = format!("ffffffffffff02000000010788b5{}", "00".repeat(46));
-    let control = vswitch.path("ovs-vswitchd.ctl");
-    vswitch.run("ovs-appctl", &["-t", &control, "netdev-dummy/receive", "p1", &frame]);
+    vswitch.appctl(&["netdev-dummy/receive", "p1", &frame]);
     eventually("the frame is counted", || {
         let flows = switch.flows(Cookies::exactly(COOKIE)).unwrap();
         (flows[0].packets, flows[0].bytes) == (1, 60)
@@ -294,15 +204,15 @@ fn frames_are_counted() {
 
 #[test]
 fn an_end_of_the_daemon_is_told_at_once() {
-    let mut vswitch = Vswitch::start();
-    let (mut waiting, mut other) = (vswitch.connect(), vswitch.connect());
+    let mut vswitch = start();
+    let (mut waiting, mut other) = (connect(&vswitch), connect(&vswitch));
     let waiting = thread::spawn(move || waiting.wait_until_closed());
-    vswitch.end();
+    vswitch.kill_daemon();
     waiting.join().unwrap();
     let closed = other.flows(Cookies::exactly(COOKIE)).unwrap_err();
     assert!(matches!(closed, Error::Closed { .. }), "{closed}");
     assert!(matches!(other.change(&[]), Err(Error::Closed { .. })));
-    let nobody = Switch::connect(&PathBuf::from(vswitch.path("br0.mgmt")), DEADLINE).unwrap_err();
+    let nobody = Switch::connect(&vswitch.management("br0"), DEADLINE).unwrap_err();
     assert!(matches!(nobody, Error::Connect { .. }), "{nobody}");
 }
 

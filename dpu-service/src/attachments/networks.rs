@@ -138,8 +138,8 @@ async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failur
 }
 
 fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
-    let has_fabric = engine.programmer().has_representors();
-    match engine.gateways().problem_of(network, has_fabric) {
+    let fabric = engine.programmer().fabric_name();
+    match engine.gateways().problem_of(network, fabric) {
         Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
         None => Ok(()),
     }

@@ -13,11 +13,7 @@ use super::{
     networks::{check_network, check_networks, check_reaches, is_label},
     problems::Problems,
 };
-use crate::{
-    drivers::{self, FabricDriver},
-    model::Network,
-    twice::twice,
-};
+use crate::{drivers, model::Network, twice::twice};
 
 impl Config {
     /// Checks what the file's form alone does not tell.
@@ -138,8 +134,8 @@ impl Config {
     }
 
     fn check_gateways(&self) -> Vec<String> {
-        let has_fabric = self.fabric.driver != FabricDriver::None;
-        let check = |network: &Network| self.gateway.check_network(network, has_fabric);
+        let fabric = self.fabric.driver.name();
+        let check = |network: &Network| self.gateway.check_network(network, fabric);
         self.networks.iter().filter_map(check).collect()
     }
 
@@ -405,7 +401,10 @@ mod tests {
         let both = "[fabric]\nuplinks = [\"p0\"]\n[gateway]\nuplinks = [\"p0\"]";
         assert_problem(both, "\"p0\", which is one of fabric.uplinks");
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
-        assert_problem(&format!("{without}\n{}", dpu("")), "gateway_mode = \"dpu\" needs a fabric");
+        assert_problem(
+            &format!("{without}\n{}", dpu("")),
+            "gateway_mode = \"dpu\" needs another fabric",
+        );
     }
 
     #[test]

@@ -111,8 +111,8 @@ impl Gateways {
     }
 
     /// Why this DPU can't be the gateway of the network as it wants, one sentence.
-    pub(crate) fn problem_of(&self, network: &Network, has_fabric: bool) -> Option<String> {
-        self.settings.check_network(network, has_fabric)
+    pub(crate) fn problem_of(&self, network: &Network, fabric: &str) -> Option<String> {
+        self.settings.check_network(network, fabric)
     }
 
     /// Whether an event is about an uplink, which has to forward whenever it comes.

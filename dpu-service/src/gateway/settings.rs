@@ -10,6 +10,9 @@ use crate::{
     twice::twice,
 };
 
+/// The fabrics that have no links for gateways: see [`crate::fabric::Fabric::set_gateways`].
+const WITHOUT_GATEWAYS: [&str; 2] = ["none", "ovs"];
+
 /// The section.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -39,14 +42,15 @@ impl GatewaySettings {
     }
 
     /// Why this DPU can't be the gateway of the network as it wants, one sentence.
-    pub(crate) fn check_network(&self, network: &Network, has_fabric: bool) -> Option<String> {
+    pub(crate) fn check_network(&self, network: &Network, fabric: &str) -> Option<String> {
         if network.gateway_mode == GatewayMode::Router {
             return None;
         }
-        let why = if !has_fabric {
-            "gateway_mode = \"dpu\" needs a fabric, and fabric.driver is \"none\""
+        let why = if WITHOUT_GATEWAYS.contains(&fabric) {
+            format!("gateway_mode = \"dpu\" needs another fabric than fabric.driver = {fabric:?}")
         } else if network.nat && self.uplinks.is_empty() {
             "nat = true needs an uplink: name the DPU's links that lead outside in gateway.uplinks"
+                .into()
         } else {
             return None;
         };
@@ -79,11 +83,14 @@ mod tests {
             let text = format!("name = 'blue'\ngateway_mode = 'dpu'\nnat = {nat}");
             toml::from_str::<Network>(&text).unwrap()
         };
-        assert_eq!(settings(&[]).check_network(&network(false), true), None);
-        assert_eq!(settings(&["p1"]).check_network(&network(true), true), None);
-        let told = settings(&[]).check_network(&network(true), true).unwrap();
+        assert_eq!(settings(&[]).check_network(&network(false), "bridge"), None);
+        assert_eq!(settings(&["p1"]).check_network(&network(true), "bridge"), None);
+        let told = settings(&[]).check_network(&network(true), "bridge").unwrap();
         assert!(told.contains("network \"blue\": nat = true needs an uplink"), "{told}");
-        let told = settings(&[]).check_network(&network(false), false).unwrap();
-        assert!(told.contains("needs a fabric"), "{told}");
+        for fabric in WITHOUT_GATEWAYS {
+            let told = settings(&[]).check_network(&network(false), fabric).unwrap();
+            let expected = format!("needs another fabric than fabric.driver = {fabric:?}");
+            assert!(told.contains(&expected), "{told}");
+        }
     }
 }

@@ -87,9 +87,9 @@ impl Work {
 
     /// Networks that were made under another configuration may want what this one has not.
     fn check(&self, plan: &Plan, shown: &mut Shown) {
-        let has_fabric = self.programmer.has_representors();
+        let fabric = self.programmer.fabric_name();
         for network in plan.networks() {
-            let problem = self.settings.check_network(network, has_fabric);
+            let problem = self.settings.check_network(network, fabric);
             let view = shown.gateways.entry(network.name.clone()).or_default();
             view.problems.extend(problem);
         }

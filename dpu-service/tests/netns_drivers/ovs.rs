@@ -198,7 +198,7 @@ fn what_others_change_is_found_told_and_put_back() {
     for damage in
         [("add-flow", drop_all), ("del-flows", "in_port=1000"), ("del-flows", "table=241")]
     {
-        dpu.vswitch().ofctl(damage.0, BRIDGE, damage.1);
+        dpu.vswitch().ofctl(&[damage.0], BRIDGE, &[damage.1]);
         let is_harmless = damage.1 == drop_all;
         assert_eq!(is_guarded(&dpu, &pods[0]), is_harmless, "{damage:?}");
         dpu.program(&pods[0]);
@@ -241,7 +241,8 @@ fn a_bridge_that_somebody_else_made_is_used_as_it_is() {
     let vswitch = dpu.vswitch();
     vswitch.vsctl(&format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type=netdev"));
     vswitch.vsctl(&format!("add-port {BRIDGE} pf0hpf"));
-    vswitch.ofctl("add-flow", BRIDGE, "table=0,priority=40000,in_port=LOCAL,actions=drop");
+    let drop_all = "table=0,priority=40000,in_port=LOCAL,actions=drop";
+    vswitch.ofctl(&["add-flow"], BRIDGE, &[drop_all]);
     let before = vswitch.vsctl(&format!("list bridge {BRIDGE}"));
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];

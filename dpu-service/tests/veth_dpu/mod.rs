@@ -1,6 +1,8 @@
 //! A DPU with a virtual card, its drivers, and pods that hold the VFs.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[allow(unreachable_pub, reason = "other crates show it")]
+#[path = "../../../crates/ovsdb/tests/support/open_vswitch.rs"]
 mod open_vswitch;
 
 use std::{
@@ -82,7 +84,7 @@ impl Dpu {
         let netns = TestNetns::new();
         let abilities = KernelAbilities::probe().unwrap();
         let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
-        let vswitch = (on == On::OpenVswitch).then(|| OpenVswitch::start(&netns));
+        let vswitch = (on == On::OpenVswitch).then(|| OpenVswitch::start_in(&netns.path()));
         let fabric: Box<dyn Fabric> = match &vswitch {
             None => Box::new(open_fabric(&netns, uplinks, &abilities)),
             Some(vswitch) => Box::new(open_ovs(&netns, uplinks, vswitch)),
@@ -93,7 +95,7 @@ impl Dpu {
     /// Waits until frames like those of before are decided on anew: Open vSwitch remembers for a while.
     pub(crate) fn forget_decisions(&self) {
         if let Some(vswitch) = &self.vswitch {
-            vswitch.appctl("revalidator/wait");
+            vswitch.appctl(&["revalidator/wait"]);
         }
     }
 

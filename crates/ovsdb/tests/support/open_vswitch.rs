@@ -1,0 +1,169 @@
+// Open vSwitch for one test: a database and a daemon of its own, whose userspace datapath needs no module.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// What Debian's package openvswitch-switch has put there.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// Both of its programs, which end with this.
+#[derive(Debug)]
+pub struct OpenVswitch {
+    /// Of a network namespace. `None`: that of the test.
+    netns: Option<PathBuf>,
+    daemon_options: &'static [&'static str],
+    folder: TempDir,
+    database: Option<Child>,
+    daemon: Option<Child>,
+}
+
+impl OpenVswitch {
+    /// Starts both in the network namespace at a path, with the userspace datapath.
+    pub fn start_in(netns: &Path) -> Self {
+        Self::start(Some(netns), &["--disable-system"])
+    }
+
+    /// Starts both with a datapath and ports that are not there: without privileges.
+    pub fn start_dummy() -> Self {
+        Self::start(None, &["--disable-system", "--enable-dummy"])
+    }
+
+    fn start(netns: Option<&Path>, daemon_options: &'static [&'static str]) -> Self {
+        let (netns, folder) = (netns.map(Path::to_owned), tempfile::tempdir().unwrap());
+        let mut vswitch = Self { netns, daemon_options, folder, database: None, daemon: None };
+        vswitch.tool("ovsdb-tool", &["create", &vswitch.path("conf.db"), SCHEMA]);
+        vswitch.start_database();
+        vswitch.vsctl("--no-wait init");
+        vswitch.start_daemon();
+        vswitch
+    }
+
+    /// The socket of the database.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("db.sock")
+    }
+
+    /// The socket by which the flows of a bridge are set.
+    pub fn management(&self, bridge: &str) -> PathBuf {
+        self.folder.path().join(format!("{bridge}.mgmt"))
+    }
+
+    /// Starts the database again.
+    pub fn start_database(&mut self) {
+        let remote = format!("--remote=punix:{}", self.path("db.sock"));
+        self.database = Some(self.spawn("ovsdb-server", &[&remote, &self.path("conf.db")]));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
+            assert!(Instant::now() < deadline, "the database does not answer");
+            thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    /// Starts the daemon again.
+    pub fn start_daemon(&mut self) {
+        let remote = format!("unix:{}", self.path("db.sock"));
+        let options = [&[&remote[..]][..], self.daemon_options].concat();
+        self.daemon = Some(self.spawn("ovs-vswitchd", &options));
+    }
+
+    /// Ends the daemon as a crash does.
+    pub fn kill_daemon(&mut self) {
+        end(self.daemon.take());
+    }
+
+    /// Ends the database likewise.
+    pub fn kill_database(&mut self) {
+        end(self.database.take());
+    }
+
+    /// Stops the daemon, or lets it go on.
+    pub fn signal_daemon(&self, signal: &str) {
+        let process = self.daemon.as_ref().unwrap().id().to_string();
+        self.tool("kill", &[&format!("-{signal}"), &process]);
+    }
+
+    /// What `ovs-vsctl` says, with these arguments.
+    pub fn vsctl(&self, arguments: &str) -> String {
+        let database = format!("--db=unix:{}", self.path("db.sock"));
+        let words: Vec<_> = std::iter::once(&database[..]).chain(arguments.split(' ')).collect();
+        self.tool("ovs-vsctl", &words)
+    }
+
+    /// What the daemon says to a command of `ovs-appctl`.
+    pub fn appctl(&self, command: &[&str]) -> String {
+        let control = self.path("ovs-vswitchd.ctl");
+        self.tool("ovs-appctl", &[&["-t", &control], command].concat())
+    }
+
+    /// The flows of a bridge, as `ovs-ofctl` tells them, without what counts and ages.
+    pub fn flows(&self, bridge: &str) -> String {
+        self.ofctl(&["--no-stats", "dump-flows"], bridge, &[])
+    }
+
+    /// What `ovs-ofctl` says to a command about a bridge.
+    pub fn ofctl(&self, command: &[&str], bridge: &str, rest: &[&str]) -> String {
+        let socket = self.management(bridge).display().to_string();
+        self.tool("ovs-ofctl", &[&["-O", "OpenFlow13"], command, &[&socket], rest].concat())
+    }
+
+    fn tool(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.command(program, arguments).output();
+        let output = output.expect("programs of the package openvswitch-switch");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn spawn(&self, program: &str, arguments: &[&str]) -> Child {
+        let log = format!("--log-file={}", self.path(&format!("{program}.log")));
+        let control = format!("--unixctl={}", self.path(&format!("{program}.ctl")));
+        let quiet = ["-vconsole:off", "-vsyslog:off", &log, &control];
+        let mut command = self.command(program, &[arguments, &quiet].concat());
+        let null = || File::open("/dev/null").unwrap();
+        command.stdin(Stdio::null()).stdout(null()).stderr(null());
+        command.spawn().expect("programs of the package openvswitch-switch")
+    }
+
+    /// In the namespace, whoever calls.
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = match &self.netns {
+            Some(netns) => {
+                let mut command = Command::new("nsenter");
+                command.arg([OsStr::new("--net="), netns.as_os_str()].join(OsStr::new("")));
+                command.arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let folder = self.folder.path();
+        command.args(arguments).env("OVS_RUNDIR", folder).env("OVS_LOGDIR", folder);
+        command.env("OVS_DBDIR", folder);
+        command
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+}
+
+impl Drop for OpenVswitch {
+    fn drop(&mut self) {
+        end(self.daemon.take());
+        end(self.database.take());
+    }
+}
+
+fn end(program: Option<Child>) {
+    if let Some(mut program) = program {
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
+}
