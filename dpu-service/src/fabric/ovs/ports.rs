@@ -1,5 +1,6 @@
 //! How representors join the bridge, and leave it.
 
+use netlink::{LinkChange, Rtnl};
 use ovsdb::{Datum, Operation, Replica};
 use uuid::Uuid;
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::{
     driver::{Fault, Refused},
-    eswitch::Representor,
+    eswitch::{Representor, gone_is_done},
     fabric::Membership,
 };
 
@@ -53,9 +54,20 @@ impl Inner {
         })?;
         let Some(number) = number else { return Ok(()) };
         self.remove_port(port)?;
+        self.keep_down(port)?;
         let Some(number) = number else { return Ok(()) };
         let doing = format!("take away the flows of {}", port.name);
         self.set_flows(&doing, cookie_of(number), &[].into())
+    }
+
+    /// The daemon puts the link's flags back as it has last seen them: it may not have heard yet that the link was
+    /// taken down before the port left.
+    fn keep_down(&self, port: &Representor) -> Result<(), Refused> {
+        let down = |rtnl: &mut Rtnl| {
+            gone_is_done(rtnl.change_link(port.index, &LinkChange::new().down()))
+                .map_err(|error| Refused::new(format!("take {} down", port.name), error))
+        };
+        self.sockets.with(down)
     }
 
     fn found(
