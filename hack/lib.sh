@@ -187,7 +187,7 @@ known_fabric() {
 }
 
 # need_fabric NAME: installs what it takes besides the kernel.
-need_fabric() { [[ $1 != ovs ]] || need ovs-vswitchd=openvswitch-switch; }
+need_fabric() { [[ $1 != ovs ]] || need ovs-vswitchd=openvswitch-switch ethtool=ethtool; }
 
 # start_open_vswitch DIR NETNS: with sockets of its own in DIR, and the userspace datapath, on any kernel.
 start_open_vswitch() {
@@ -198,6 +198,15 @@ start_open_vswitch() {
     in_netns "$2" ovsdb-server "${quiet[@]}" --log-file="$1/ovsdb-server.log" --remote="punix:$1/db.sock" "$1/conf.db" &&
         ovs-vsctl --db="unix:$1/db.sock" --no-wait init &&
         in_netns "$2" ovs-vswitchd "${quiet[@]}" --log-file="$1/ovs-vswitchd.log" --disable-system "unix:$1/db.sock"
+}
+
+# finish_checksums NETNS VFS: the userspace datapath passes packets on as they are, and a veth pair leaves checksums
+# to whoever gets them.
+finish_checksums() {
+    local number
+    for ((number = 0; number < $2; number++)); do
+        in_netns "$1" ethtool -K "p0v$number" tx off >/dev/null
+    done
 }
 
 # fabric_keys DIR FABRIC: what its section holds.

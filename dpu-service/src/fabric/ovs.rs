@@ -233,7 +233,7 @@ impl Fabric for OvsFabric {
     fn forwards(&self, index: u32) -> Result<bool, Refused> {
         let refused = |error| Refused::new(format!("look at link {index}"), error);
         let link = self.inner.sockets.with(|rtnl| rtnl.link_by_index(index).map_err(refused))?;
-        Ok(link.is_some_and(|link| link.is_forwarding))
+        Ok(link.is_some_and(|link| link.is_up && link.is_running))
     }
 
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {

@@ -49,6 +49,12 @@ fn pods_reach_each_other_in_both_families_once_they_are_guarded() {
     let bridge = dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode"));
     assert_eq!(bridge.trim(), "secure");
 
+    let forwards = |dpu: &Dpu, pod: &Pod| dpu.fabric.forwards(dpu.representor(pod).index).unwrap();
+    eventually("the port forwards", || forwards(&dpu, &pods[0]));
+    pods[1].netns.run("ip link set eth0 down");
+    eventually("nothing passes without a carrier", || !forwards(&dpu, &pods[1]));
+    pods[1].netns.run("ip link set eth0 up");
+
     // A port that has joined and is not guarded yet sends nothing.
     let late = dpu.plug(2);
     let port = dpu.representor(&late);

@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use super::pods::addresses;
-use crate::{Dpu, DpuPlan, Fleet, Netns, Operator, Settings, UPLINK, wait_for};
+use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Operator, Settings, UPLINK, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -196,7 +196,7 @@ pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
         let _ = operator.says(&["apply", "-f", file.to_str().unwrap()]);
     }
     if kernel_can {
-        vlans_go_over_the_wire(&fleet);
+        vlans_go_over_the_wire(&fleet, settings.kind_of_fabric);
     } else {
         fleet.agents[0].add("red", &Netns::new("pod"), "eth0").fails(109, &["red", "100"]);
         fleet.assert_clean_slate();
@@ -204,14 +204,18 @@ pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
     kernel_can
 }
 
-fn vlans_go_over_the_wire(fleet: &Fleet) {
+fn vlans_go_over_the_wire(fleet: &Fleet, fabric: FabricKind) {
+    // Open vSwitch's uplinks are in every VLAN, whoever is in it.
+    let is_carried = |dpu: &Dpu| vlans_of_uplink(&dpu.netns).contains(&100);
+    let follows =
+        |dpu: &Dpu, carried: bool| fabric == FabricKind::OpenVswitch || is_carried(dpu) == carried;
     let untagged = Pods::attach(fleet, "blue");
     let tagged = Pods::attach(fleet, "red");
     fleet.assert_invariants();
     untagged.assert_reach();
     tagged.assert_reach();
     for dpu in &fleet.dpus {
-        assert!(vlans_of_uplink(&dpu.netns).contains(&100));
+        assert!(follows(dpu, true));
     }
     // One subnet for both, so that nothing but the VLAN is between them.
     untagged.pods[0].ip(&["addr", "add", "192.0.2.1/24", "dev", "eth0"]);
@@ -220,7 +224,7 @@ fn vlans_go_over_the_wire(fleet: &Fleet) {
 
     tagged.detach(fleet);
     for dpu in &fleet.dpus {
-        assert!(!vlans_of_uplink(&dpu.netns).contains(&100), "no pod is in it any more");
+        assert!(follows(dpu, false), "no pod is in it any more");
     }
     untagged.assert_reach();
     untagged.detach(fleet);
