@@ -2,7 +2,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,16 +16,21 @@ use crate::driver::{Fault, Refused};
 /// How long the daemon has to answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
+/// How long it has to greet once it has not answered: a look at a thousand ports must come to an end.
+const GREETING_OF_STALLED: Duration = Duration::from_millis(50);
+
 /// As many stay open as calls were under way at once.
 #[derive(Debug)]
 pub(super) struct Switches {
     socket: PathBuf,
     idle: Mutex<Vec<Switch>>,
+    /// Whether the latest answer did not come in time.
+    is_stalled: AtomicBool,
 }
 
 impl Switches {
     pub(super) fn new(socket: PathBuf) -> Self {
-        Self { socket, idle: Mutex::default() }
+        Self { socket, idle: Mutex::default(), is_stalled: AtomicBool::default() }
     }
 
     /// Does `work`, which may be done twice, with a connection that nobody else uses meanwhile.
@@ -39,6 +47,9 @@ impl Switches {
                 outcome => return self.keep(switch, outcome).map_err(refused),
             }
         }
+        if self.is_stalled.load(Ordering::Relaxed) {
+            self.look_for_life().map_err(refused)?;
+        }
         let mut switch = self.connect().map_err(refused)?;
         let outcome = work(&mut switch);
         self.keep(switch, outcome).map_err(refused)
@@ -46,11 +57,28 @@ impl Switches {
 
     /// A connection of one's own.
     pub(super) fn connect(&self) -> Result<Switch, Error> {
-        Switch::connect(&self.socket, ANSWER)
+        let connected = Switch::connect(&self.socket, ANSWER);
+        self.note(&connected);
+        connected
+    }
+
+    /// Whether a daemon that did not answer the last time greets again.
+    fn look_for_life(&self) -> Result<(), Error> {
+        Switch::connect(&self.socket, GREETING_OF_STALLED).map(drop)
+    }
+
+    /// Of a daemon that stands still nobody else is to wait for an answer on a connection that lies idle.
+    fn note<T>(&self, outcome: &Result<T, Error>) {
+        let is_stalled = matches!(outcome, Err(Error::TimedOut { .. }));
+        self.is_stalled.store(is_stalled, Ordering::Relaxed);
+        if is_stalled {
+            self.idle().clear();
+        }
     }
 
     /// After any error but a refusal a connection is of no use.
     fn keep<T>(&self, switch: Switch, outcome: Result<T, Error>) -> Result<T, Error> {
+        self.note(&outcome);
         if matches!(outcome, Ok(_) | Err(Error::Refused { .. })) {
             self.idle().push(switch);
         }

@@ -6,7 +6,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,18 +27,24 @@ const ANSWER: Duration = Duration::from_secs(3);
 /// How long the daemon has to do what was written.
 const DONE: Duration = Duration::from_secs(5);
 
+/// How long it has, before more is written, to do what it has once failed to do in time: what is asked for a thousand
+/// ports must come to an end.
+const CATCH_UP: Duration = Duration::from_millis(50);
+
 /// The database and the daemon that follows it.
 #[derive(Debug)]
 pub(super) struct Vswitch {
     settings: ovsdb::Settings,
     database: Mutex<Option<Arc<Database>>>,
+    /// The latest number that the daemon did not reach in time; 0: it has always been in time.
+    overdue: AtomicI64,
 }
 
 impl Vswitch {
     pub(super) fn new(socket: PathBuf) -> Self {
         let (database, tables) = (NAME.to_owned(), tables());
         let settings = ovsdb::Settings { socket, database, tables, deadline: ANSWER };
-        Self { settings, database: Mutex::default() }
+        Self { settings, database: Mutex::default(), overdue: AtomicI64::default() }
     }
 
     /// The connection, made anew if there is none.
@@ -47,6 +56,8 @@ impl Vswitch {
         let opened = Database::open(&self.settings).map_err(|error| {
             refused("ask Open vSwitch's database (does ovsdb-server run?)", error)
         })?;
+        // It may be another database, which counts anew.
+        self.overdue.store(0, Ordering::Relaxed);
         Ok(Arc::clone(database.insert(Arc::new(opened))))
     }
 
@@ -65,17 +76,34 @@ impl Vswitch {
     /// Writes all of that or nothing, and waits until the daemon has done it.
     pub(super) fn change(&self, doing: &str, operations: Vec<Operation>) -> Result<(), Refused> {
         let database = self.database()?;
+        self.await_done(&database, self.overdue.load(Ordering::Relaxed), CATCH_UP, doing)?;
         let written = write(&database, operations).map_err(|error| refused(doing, error))?;
+        self.await_done(&database, written, DONE, doing)
+    }
+
+    /// Waits until the daemon has done all up to that number.
+    fn await_done(
+        &self,
+        database: &Database,
+        number: i64,
+        patience: Duration,
+        doing: &str,
+    ) -> Result<(), Refused> {
         let is_done = |replica: &Replica| {
-            root(replica)?.integer("cur_cfg").filter(|done| *done >= written).map(drop)
+            root(replica)?.integer("cur_cfg").filter(|done| *done >= number).map(drop)
         };
-        database.wait(DONE, is_done).map_err(|error| match error {
-            Error::TimedOut { .. } => Refused::because(format!(
-                "can't {doing}: it is in Open vSwitch's database, but ovs-vswitchd has not done it in {} s; see \
-                 whether it runs, and its log",
-                DONE.as_secs()
-            ))
-            .blamed_on(Fault::Elsewhere),
+        if number == 0 {
+            return Ok(());
+        }
+        database.wait(patience, is_done).map_err(|error| match error {
+            Error::TimedOut { .. } => {
+                self.overdue.store(number, Ordering::Relaxed);
+                Refused::because(format!(
+                    "can't {doing}: ovs-vswitchd does not do what Open vSwitch's database says; see whether it \
+                     runs, and its log"
+                ))
+                .blamed_on(Fault::Elsewhere)
+            }
             other => refused(doing, other),
         })
     }
