@@ -6,6 +6,7 @@ mod former_owner;
 mod port_mapping;
 mod request;
 mod rights;
+mod spelling;
 
 use std::{
     collections::BTreeSet,
@@ -169,9 +170,9 @@ pub struct Subnet {
 
 /// What a pod is attached to. The form in which configuration files give it. The journal keeps it with
 /// each attachment, its lists under the names that they had in its first version: so services of either
-/// version can open it.
+/// version can open it. It is read and written by way of [`spelling`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct Network {
     /// Its name.
     pub name: String,
@@ -202,13 +203,14 @@ pub struct Network {
     /// Limits for each attachment.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// What of pods' frames is checked, if it says so: see [`Self::anti_spoofing`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub anti_spoofing: Option<AntiSpoofing>,
-    /// The same in the words of before: whether nothing is checked, or MAC addresses are. Journals have it, and
-    /// it is what attachments of before have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allow_mac_spoofing: Option<bool>,
+    /// What of pods' frames is checked.
+    #[serde(
+        default,
+        rename(serialize = "allow_mac_spoofing"),
+        serialize_with = "AntiSpoofing::in_older_spelling",
+        skip_serializing_if = "AntiSpoofing::is_full"
+    )]
+    pub anti_spoofing: AntiSpoofing,
     /// Whom pods may send for besides themselves.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allowed_sources: BTreeSet<Source>,
@@ -261,16 +263,6 @@ impl GatewayMode {
 }
 
 impl Network {
-    /// What of its pods' frames is checked.
-    #[must_use]
-    pub fn anti_spoofing(&self) -> AntiSpoofing {
-        let before = self.allow_mac_spoofing.map(|allows| match allows {
-            true => AntiSpoofing::Off,
-            false => AntiSpoofing::Mac,
-        });
-        self.anti_spoofing.or(before).unwrap_or_default()
-    }
-
     /// What may be leased of a subnet of it.
     #[must_use]
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
@@ -402,7 +394,7 @@ impl Record {
             vlan: self.network.vlan,
             trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
-            anti_spoofing: self.network.anti_spoofing(),
+            anti_spoofing: self.network.anti_spoofing,
             allowed_sources: self.checked_sources(),
         }
     }

@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 
 use super::{
     bandwidth::{LimitsOf, check_bandwidth},
-    sources::check_anti_spoofing,
+    sources::check_sources,
 };
 use crate::{
     model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route, Subnet},
@@ -33,7 +33,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
     problems.extend(network.rules.iter().flat_map(check_rule));
     problems.extend(check_way_out(network));
-    problems.extend(check_anti_spoofing(network));
+    problems.extend(check_sources(network));
     problems.extend(check_namespaces(network));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));

@@ -8,13 +8,9 @@ use crate::model::{AntiSpoofing, Network, Source, anti_spoofing::addresses};
 /// Most sources in a list: what a port is guarded by has an end.
 const MOST_SOURCES: usize = 32;
 
-/// Whether it says what is checked once, and names such as can send. Returns one sentence for each problem.
-pub(super) fn check_anti_spoofing(network: &Network) -> Vec<String> {
+/// Whether it names such as can send and are looked at. Returns one sentence for each problem.
+pub(super) fn check_sources(network: &Network) -> Vec<String> {
     let mut problems = Vec::new();
-    if network.anti_spoofing.is_some() && network.allow_mac_spoofing.is_some() {
-        problems
-            .push("allow_mac_spoofing is the older spelling of anti_spoofing: leave it out".into());
-    }
     let lists = [
         ("allowed_sources", &network.allowed_sources),
         ("optional_sources", &network.optional_sources),
@@ -25,7 +21,7 @@ pub(super) fn check_anti_spoofing(network: &Network) -> Vec<String> {
             problems.push(format!("{key} holds {length} sources; {MOST_SOURCES} are the most"));
         }
         problems.extend(sources.iter().filter_map(|source| check_source(key, *source)));
-        problems.extend(check_use(key, sources, network.anti_spoofing()));
+        problems.extend(check_use(key, sources, network.anti_spoofing));
     }
     problems
 }
@@ -59,22 +55,10 @@ fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Op
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::config::{
         check_network,
         networks::tests::{assert_problem, network},
     };
-
-    #[test]
-    fn what_is_checked_of_pods_frames_is_said_once_and_in_the_older_spelling_too() {
-        let level = |text: &str| network(&format!("name = \"a\"\n{text}")).anti_spoofing();
-        assert_eq!(level(""), AntiSpoofing::Full);
-        assert_eq!(level("anti_spoofing = \"mac\""), AntiSpoofing::Mac);
-        assert_eq!(level("allow_mac_spoofing = true"), AntiSpoofing::Off);
-        assert_eq!(level("allow_mac_spoofing = false"), AntiSpoofing::Mac);
-        let both = "name = \"a\"\nanti_spoofing = \"full\"\nallow_mac_spoofing = true";
-        assert_problem(both, "allow_mac_spoofing is the older spelling of anti_spoofing");
-    }
 
     #[test]
     fn allowed_sources_are_such_as_can_send_and_are_looked_at() {

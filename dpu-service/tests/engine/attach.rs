@@ -135,7 +135,7 @@ async fn what_the_card_cant_do_is_refused_by_name() {
 #[tokio::test]
 async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused() {
     let mut configuration = configuration();
-    configuration.networks[0].anti_spoofing = Some(AntiSpoofing::Mac);
+    configuration.networks[0].anti_spoofing = AntiSpoofing::Mac;
     let mut world = World::with(configuration, settings(), 4).await;
     world.kernel.leave_all_to_the_hosts();
     world.restart().await;

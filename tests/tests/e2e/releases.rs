@@ -145,3 +145,51 @@ fn journal_and_records_of_the_release_before_outlive_an_upgrade_of_the_host_and_
  {
     assert_upgrades([HOST, SERVICE]);
 }
+
+/// Whether pods may send from any MAC address, as the service says of a network that was applied.
+fn allows_spoofing(lab: &Lab, name: &str) -> bool {
+    let networks = lab.operator().get("networks");
+    let found = networks.iter().find(|it| it["network"]["name"] == name);
+    found.unwrap()["network"]["allowMacSpoofing"] == true
+}
+
+#[test]
+fn a_journal_that_names_no_sources_goes_back_to_the_release_before() {
+    let mut lab = mixed(&[]);
+    let levels = ["full", "mac", "off"];
+    let file = lab.path().join("levels.yaml");
+    let network = |(index, level): (usize, &&str)| {
+        format!(
+            "name: {level}\nanti_spoofing: {level}\nsubnets: [{{cidr: 10.8.{index}.0/24}}]\n---\n"
+        )
+    };
+    fs::write(&file, levels.iter().enumerate().map(network).collect::<String>()).unwrap();
+    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    let pods = levels.map(Netns::new);
+    let attach = |lab: &Lab| {
+        let pods = levels.iter().zip(&pods);
+        pods.map(|(level, pod)| lab.add(level, pod, "eth0").result()).collect::<Vec<_>>()
+    };
+    let results = attach(&lab);
+
+    lab.service.stop();
+    install_old(lab.path(), SERVICE);
+    lab.start_service();
+    lab.wait_until_good();
+    assert_eq!(levels.map(|level| allows_spoofing(&lab, level)), [false, false, true]);
+    assert_eq!(attach(&lab), results);
+
+    lab.service.stop();
+    uninstall_old(&lab, SERVICE);
+    lab.start_service();
+    lab.wait_until_good();
+    assert_eq!(attach(&lab), results);
+    for network in lab.operator().get("networks") {
+        let (network, name) = (&network["network"], network["network"]["name"].as_str().unwrap());
+        assert!(!levels.contains(&name) || network["antiSpoofing"] == name, "{network}");
+    }
+    for (level, pod) in levels.iter().zip(&pods) {
+        lab.del(level, pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}

@@ -296,7 +296,6 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         anti_spoofing: anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing)?,
-        allow_mac_spoofing: None,
         allowed_sources: sources("allowed_sources", &network.allowed_sources)?,
         optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
@@ -320,15 +319,13 @@ fn told(problems: Vec<String>) -> String {
     }
 }
 
-/// The older spelling is all that a client of before knows. `None`: as is usual.
-fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<Option<AntiSpoofing>, Failure> {
+/// The older spelling is all that a client of before knows.
+fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<AntiSpoofing, Failure> {
     if text.is_empty() {
-        return Ok(allow_mac_spoofing.then_some(AntiSpoofing::Off));
+        return Ok(if allow_mac_spoofing { AntiSpoofing::Off } else { AntiSpoofing::Full });
     }
     let read = text.parse::<AntiSpoofing>();
-    let read =
-        read.map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))?;
-    Ok((read != AntiSpoofing::default()).then_some(read))
+    read.map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))
 }
 
 fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {

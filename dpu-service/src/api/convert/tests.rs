@@ -237,7 +237,7 @@ fn a_network_gets_the_files_defaults_and_rules() {
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
     let unguarded = v1::Network { allow_mac_spoofing: true, ..small.clone() };
     let unguarded = read::network(Some(unguarded)).unwrap();
-    assert_eq!(unguarded.anti_spoofing(), AntiSpoofing::Off);
+    assert_eq!(unguarded.anti_spoofing, AntiSpoofing::Off);
     let half = v1::Network { anti_spoofing: "half".into(), ..small.clone() };
     assert_refused(read::network(Some(half)), Reason::InvalidRequest, "\"half\" must be \"full\"");
     let odd = v1::Network { allowed_sources: vec!["all".into()], ..small.clone() };
