@@ -193,7 +193,7 @@ pub(crate) async fn apply(
             console.note(&format!("network/{name} skipped: it is the configuration file's"))?;
             continue;
         }
-        let question = ApplyNetworkRequest { network: Some(network), dry_run };
+        let question = ApplyNetworkRequest { network: Some(with_defaults(network)), dry_run };
         let answer = client
             .call(async |operator, request| operator.apply_network(request).await, question)
             .await?;
@@ -201,6 +201,15 @@ pub(crate) async fn apply(
         console.line(&format!("network/{name} {}{suffix}", answer.outcome))?;
     }
     Ok(())
+}
+
+/// What a file leaves out is as in the service's own file. In a message it is what programs of before mean,
+/// which is less.
+fn with_defaults(mut network: Network) -> Network {
+    if network.anti_spoofing.is_empty() && !network.allow_mac_spoofing {
+        network.anti_spoofing = "full".into();
+    }
+    network
 }
 
 #[cfg(test)]
@@ -265,6 +274,14 @@ mod tests {
         let networks = networks(text);
         assert_eq!(networks[0].bandwidth.unwrap().egress_rate, 5000);
         assert!(networks[0].allow_mac_spoofing);
+    }
+
+    #[test]
+    fn what_says_no_level_is_checked_as_in_the_services_file() {
+        let level = |text: &str| with_defaults(networks(text).remove(0)).anti_spoofing;
+        assert_eq!(level("name: a"), "full");
+        assert_eq!(level("name: a\nanti_spoofing: mac"), "mac");
+        assert_eq!(level("name: a\nallow_mac_spoofing: true"), "");
     }
 
     #[test]

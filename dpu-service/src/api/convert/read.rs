@@ -319,13 +319,21 @@ fn told(problems: Vec<String>) -> String {
     }
 }
 
-/// The older spelling is all that a client of before knows.
+/// A client of before knows the older spelling alone, and means `mac` by what it leaves out.
 fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<AntiSpoofing, Failure> {
     if text.is_empty() {
-        return Ok(if allow_mac_spoofing { AntiSpoofing::Off } else { AntiSpoofing::Full });
+        return Ok(AntiSpoofing::of_older_spelling(allow_mac_spoofing));
     }
-    let read = text.parse::<AntiSpoofing>();
-    read.map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))
+    let level = text
+        .parse::<AntiSpoofing>()
+        .map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))?;
+    if allow_mac_spoofing && level != AntiSpoofing::Off {
+        return Err(invalid(format!(
+            "allow_mac_spoofing is an older spelling of anti_spoofing = \"off\" and stands beside \
+             anti_spoofing = {text:?}: leave it out"
+        )));
+    }
+    Ok(level)
 }
 
 fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {

@@ -229,21 +229,45 @@ fn a_network_reads_back_as_shown() {
 #[test]
 fn a_network_gets_the_files_defaults_and_rules() {
     let small = v1::Network { name: "a".into(), ..v1::Network::default() };
-    let expected: Network = toml::from_str("name = 'a'").unwrap();
+    let expected: Network = toml::from_str("name = 'a'\nanti_spoofing = 'mac'").unwrap();
     assert_eq!(read::network(Some(small.clone())).unwrap(), expected);
     let wide = v1::Network { vlan: 70_000, mtu: 1, ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "vlan");
     let wide = v1::Network { trunk: vec![70_000], ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
-    let unguarded = v1::Network { allow_mac_spoofing: true, ..small.clone() };
-    let unguarded = read::network(Some(unguarded)).unwrap();
-    assert_eq!(unguarded.anti_spoofing, AntiSpoofing::Off);
-    let half = v1::Network { anti_spoofing: "half".into(), ..small.clone() };
-    assert_refused(read::network(Some(half)), Reason::InvalidRequest, "\"half\" must be \"full\"");
     let odd = v1::Network { allowed_sources: vec!["all".into()], ..small.clone() };
     assert_refused(read::network(Some(odd)), Reason::InvalidRequest, "allowed_sources: \"all\"");
     let of_nobody = v1::Network { gateway_mode: "host".into(), ..small };
     assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
+}
+
+/// Who applies a network again by a client of before gets what that client means.
+#[test]
+fn a_level_that_is_left_out_is_what_clients_of_before_mean() {
+    let said = |text: &str, allow_mac_spoofing| v1::Network {
+        name: "a".into(),
+        anti_spoofing: text.into(),
+        allow_mac_spoofing,
+        ..v1::Network::default()
+    };
+    for (text, older, level) in [
+        ("", false, AntiSpoofing::Mac),
+        ("", true, AntiSpoofing::Off),
+        ("full", false, AntiSpoofing::Full),
+        ("mac", false, AntiSpoofing::Mac),
+        ("off", true, AntiSpoofing::Off),
+        ("off", false, AntiSpoofing::Off),
+    ] {
+        let read = read::network(Some(said(text, older))).unwrap();
+        assert_eq!(read.anti_spoofing, level, "{text:?} beside {older}");
+    }
+    for (text, older, told) in [
+        ("half", false, "\"half\" must be \"full\""),
+        ("full", true, "stands beside anti_spoofing = \"full\""),
+        ("mac", true, "stands beside anti_spoofing = \"mac\""),
+    ] {
+        assert_refused(read::network(Some(said(text, older))), Reason::InvalidRequest, told);
+    }
 }
 
 #[test]
