@@ -367,7 +367,7 @@ pub struct PortSettings {
     pub bandwidth: Bandwidth,
     /// What of the pod's frames is checked.
     pub anti_spoofing: AntiSpoofing,
-    /// Whom the pod may send for besides itself.
+    /// Whom the pod may send for besides itself, as far as that is checked.
     pub allowed_sources: BTreeSet<Source>,
 }
 
@@ -399,10 +399,11 @@ impl Record {
         }
     }
 
-    /// Whom its port is to let pass besides the pod itself. Of a pod whose addresses nobody knows, no address is
-    /// looked at, whichever it asked for.
+    /// Whom its port is to let pass besides the pod itself, of what its network looks at. Of a pod whose addresses
+    /// nobody knows, no address is looked at, whichever it asked for.
     fn checked_sources(&self) -> BTreeSet<Source> {
         let mut sources = self.allowed_sources();
+        sources.retain(|source| self.network.anti_spoofing.looks_at(*source));
         let network = &self.network.allowed_sources;
         if self.leases.is_empty() && anti_spoofing::addresses(network).next().is_none() {
             sources.retain(|source| matches!(source, Source::Mac(_)));

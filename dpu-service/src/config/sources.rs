@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::networks::check_prefix;
-use crate::model::{AntiSpoofing, Network, Source, anti_spoofing::addresses};
+use crate::model::{AntiSpoofing, Network, Source};
 
 /// Most sources in a list: what a port is guarded by has an end.
 const MOST_SOURCES: usize = 32;
@@ -42,11 +42,7 @@ pub(crate) fn check_source(key: &str, source: Source) -> Option<String> {
 
 /// Whether all sources mean something where that is checked.
 fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Option<String> {
-    let is_idle = match checked {
-        AntiSpoofing::Full => false,
-        AntiSpoofing::Mac => addresses(sources).next().is_some(),
-        AntiSpoofing::Off => !sources.is_empty(),
-    };
+    let is_idle = sources.iter().any(|source| !checked.looks_at(*source));
     let checked = checked.name();
     is_idle.then(|| {
         format!("{key} holds what anti_spoofing = {checked:?} does not look at: leave that out")

@@ -30,6 +30,15 @@ impl AntiSpoofing {
             Self::Full => "full",
         }
     }
+
+    /// Whether a pod may send for that source only if it is let.
+    #[must_use]
+    pub(crate) const fn looks_at(self, source: Source) -> bool {
+        match (self, source) {
+            (Self::Full, _) | (Self::Mac, Source::Mac(_)) => true,
+            (Self::Mac, Source::Addresses(_)) | (Self::Off, _) => false,
+        }
+    }
 }
 
 /// A text that says nothing of the kind.

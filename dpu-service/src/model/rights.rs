@@ -62,10 +62,12 @@ impl HostRights {
     }
 }
 
+/// What nobody checks, every pod may send.
 fn check_sources(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
     let is_allowed = |source: &&Source| {
         let mut sources = network.allowed_sources.iter().chain(&network.optional_sources);
-        sources.any(|allowed| source.is_within(*allowed))
+        !network.anti_spoofing.looks_at(**source)
+            || sources.any(|allowed| source.is_within(*allowed))
     };
     match spec.asked_sources.iter().find(|source| !is_allowed(source)) {
         Some(source) => {

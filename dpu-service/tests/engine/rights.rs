@@ -2,7 +2,7 @@
 
 use dpu_service::{
     attachments::Configuration,
-    model::{AttachSpec, HostRights, Network},
+    model::{AntiSpoofing, AttachSpec, HostRights, Network},
 };
 use offload_proto::{Reason, form::HOST_PORT_CONTAINER};
 
@@ -80,6 +80,29 @@ async fn a_pod_whose_addresses_nobody_knows_is_not_narrowed_by_what_it_asks_for(
         assert!(sources.contains(&"00:00:5e:00:01:07".parse().unwrap()), "{name}");
     }
     world.check();
+}
+
+#[tokio::test]
+async fn what_a_network_does_not_look_at_pods_may_ask_for() {
+    let (station, address) = ("00:00:5e:00:01:07", "10.1.0.7");
+    for (level, passing, refused) in [
+        (AntiSpoofing::Off, &[station, address][..], &[][..]),
+        (AntiSpoofing::Mac, &[address], &[station]),
+        (AntiSpoofing::Full, &[], &[station, address]),
+    ] {
+        let mut configuration = configuration();
+        configuration.networks[0].anti_spoofing = level;
+        let world = World::with(configuration, settings(), 4).await;
+        for source in refused {
+            let refused = world.attach(sending_from("thief", &[source])).await.unwrap_err();
+            assert_told(&refused, Reason::SourceNotAllowed, &["network red", source]);
+        }
+        let view = world.attach(sending_from("router", passing)).await.unwrap();
+        assert_eq!(view.record.allowed_sources().len(), passing.len());
+        // Nobody is told to let it send for whom it may send for anyway.
+        assert!(view.record.port_settings().allowed_sources.is_empty());
+        world.check();
+    }
 }
 
 async fn load(world: &World, configuration: Configuration) {
