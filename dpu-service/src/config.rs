@@ -31,7 +31,7 @@ pub use limits::Limits;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
 pub use problems::Problems;
-pub(crate) use sources::check_source;
+pub(crate) use sources::{check_source, check_without_eswitch};
 
 use crate::{
     attachments::{Configuration, Settings},

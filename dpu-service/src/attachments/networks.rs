@@ -17,7 +17,10 @@ use super::{
     views::{Applied, NetworkView, Origin},
     welcome::tell_all_wanted_vfs,
 };
-use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
+use crate::{
+    config::check_without_eswitch, events::EventKind, model::Network, records::Changes,
+    sessions::HostCommand,
+};
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +99,7 @@ async fn apply(
     let _changes = engine.network_changes.lock().await;
     check_gateway(engine, &network)?;
     check_mtu(engine, &network)?;
+    check_guard(engine, &network)?;
     let outcome = engine.registry().change_networks().check(&network)?;
     if dry_run {
         return Ok((preview(network), outcome));
@@ -148,6 +152,16 @@ fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
 fn check_mtu(engine: &Engine, network: &Network) -> Result<(), Failure> {
     match too_large_for_uplinks(engine, network) {
         Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+        None => Ok(()),
+    }
+}
+
+fn check_guard(engine: &Engine, network: &Network) -> Result<(), Failure> {
+    if engine.programmer().has_representors() {
+        return Ok(());
+    }
+    match check_without_eswitch(network) {
+        Some(problem) => Err(Failure::new(Reason::Unsupported, problem)),
         None => Ok(()),
     }
 }

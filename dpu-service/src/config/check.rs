@@ -12,8 +12,13 @@ use super::{
     Config, Host,
     networks::{check_network, check_networks, check_reaches, is_label},
     problems::Problems,
+    sources::check_without_eswitch,
 };
-use crate::{drivers, model::Network, twice::twice};
+use crate::{
+    drivers::{self, EswitchDriver},
+    model::Network,
+    twice::twice,
+};
 
 impl Config {
     /// Checks what the file's form alone does not tell.
@@ -34,6 +39,7 @@ impl Config {
         problems.extend(check_networks(&self.networks));
         problems.extend(check_reaches(&self.networks, |_, _| true));
         problems.extend(self.check_gateways());
+        problems.extend(self.check_guards());
         problems.extend(self.check_pools_of_networks());
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
     }
@@ -137,6 +143,13 @@ impl Config {
         let fabric = self.fabric.driver.name();
         let check = |network: &Network| self.gateway.check_network(network, fabric);
         self.networks.iter().filter_map(check).collect()
+    }
+
+    fn check_guards(&self) -> Vec<String> {
+        if self.eswitch.driver != EswitchDriver::None {
+            return Vec::new();
+        }
+        self.networks.iter().filter_map(check_without_eswitch).collect()
     }
 
     fn check_pools_of_networks(&self) -> Vec<String> {
@@ -401,10 +414,17 @@ mod tests {
         let both = "[fabric]\nuplinks = [\"p0\"]\n[gateway]\nuplinks = [\"p0\"]";
         assert_problem(both, "\"p0\", which is one of fabric.uplinks");
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
-        assert_problem(
-            &format!("{without}\n{}", dpu("")),
-            "gateway_mode = \"dpu\" needs another fabric",
-        );
+        let mac = dpu("anti_spoofing = \"mac\"");
+        assert_problem(&format!("{without}\n{mac}"), "gateway_mode = \"dpu\" needs another fabric");
+    }
+
+    #[test]
+    fn networks_want_no_more_checked_than_cards_without_a_dpu_do() {
+        let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
+        let told = "network \"blue\": anti_spoofing = \"full\" needs a DPU";
+        assert_problem(&format!("{without}\n{GOOD}"), told);
+        let mac = format!("{without}\n{GOOD}\nanti_spoofing = \"mac\"");
+        assert_eq!(problems_of(&mac), [""; 0]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::networks::check_prefix;
-use crate::model::{AntiSpoofing, Network, Source};
+use crate::model::{AntiSpoofing, Network, Source, anti_spoofing::macs};
 
 /// Most sources in a list: what a port is guarded by has an end.
 const MOST_SOURCES: usize = 32;
@@ -49,12 +49,45 @@ fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Op
     })
 }
 
+/// Whether it wants more checked than PFs do, on SR-IOV cards without a DPU: one sentence.
+pub(crate) fn check_without_eswitch(network: &Network) -> Option<String> {
+    let (what, instead) = match network.anti_spoofing {
+        AntiSpoofing::Full => {
+            ("anti_spoofing = \"full\"".to_owned(), "anti_spoofing = \"mac\" or \"off\"")
+        }
+        AntiSpoofing::Mac => {
+            let mac = macs(&network.allowed_sources).next()?;
+            (format!("{mac} among allowed_sources"), "anti_spoofing = \"off\" without it")
+        }
+        AntiSpoofing::Off => return None,
+    };
+    Some(format!(
+        "network {:?}: {what} needs a DPU, and on cards without one (eswitch.driver = \"none\") a PF looks \
+         at a VF's own MAC address alone: write {instead}",
+        network.name
+    ))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::{
         check_network,
         networks::tests::{assert_problem, network},
     };
+
+    #[test]
+    fn pfs_alone_look_at_mac_addresses_alone() {
+        let told = |lines: &str| check_without_eswitch(&network(&format!("name = \"a\"\n{lines}")));
+        let unsaid = told("").unwrap();
+        assert!(unsaid.starts_with("network \"a\": anti_spoofing = \"full\" needs"), "{unsaid}");
+        assert!(unsaid.ends_with("write anti_spoofing = \"mac\" or \"off\""), "{unsaid}");
+        let mac = "anti_spoofing = \"mac\"";
+        let other = told(&format!("{mac}\nallowed_sources = [\"00:00:5e:00:01:07\"]")).unwrap();
+        assert!(other.contains("00:00:5e:00:01:07 among allowed_sources needs"), "{other}");
+        assert_eq!(told(mac), None);
+        assert_eq!(told("anti_spoofing = \"off\""), None);
+    }
 
     #[test]
     fn allowed_sources_are_such_as_can_send_and_are_looked_at() {
