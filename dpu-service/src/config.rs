@@ -7,6 +7,7 @@ mod bandwidth;
 mod check;
 mod limits;
 mod networks;
+mod older_spelling;
 mod problems;
 mod section;
 mod sources;
@@ -30,6 +31,7 @@ pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
+pub(crate) use older_spelling::with_older_spelling;
 pub use problems::Problems;
 pub(crate) use sources::{check_source, check_without_eswitch};
 

@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::{self, Shared},
     attachments::{Depth, Engine},
-    config::Config,
+    config::{self, Config},
     driver::Capability,
     drivers,
     error::ServiceError,
@@ -50,6 +50,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 /// See [`ServiceError`].
 pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), ServiceError> {
     raise_file_limit();
+    warn_of_older_spelling(path);
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let credentials = credentials(&config)?;
     tokio::spawn(credentials.clone().follow(CERTIFICATES_PERIOD));
@@ -155,6 +156,19 @@ fn flatten(
 fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
     let records = Records::open(&config.state_dir.join(JOURNAL))?;
     Engine::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
+}
+
+/// Once, at the start: what is still read, and no longer to be written.
+fn warn_of_older_spelling(path: &Path) {
+    let networks = config::with_older_spelling(path);
+    if !networks.is_empty() {
+        tracing::warn!(
+            "{}: allow_mac_spoofing of networks {} is an older spelling: write anti_spoofing = \"off\" for \
+             true and \"mac\" for false, or leave it out, so that addresses are checked, too",
+            path.display(),
+            networks.join(", ")
+        );
+    }
 }
 
 fn log_capability(capability: &Capability) {
