@@ -1,6 +1,7 @@
 //! `dpuctl apply`: networks from files.
 
 mod mistake;
+mod taken;
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +20,8 @@ use serde::{
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_norway::Deserializer;
+
+use taken::passed_over;
 
 use crate::{client::Client, console::Console, error::CallError, mistake::Mistake};
 
@@ -193,12 +196,19 @@ pub(crate) async fn apply(
             console.note(&format!("network/{name} skipped: it is the configuration file's"))?;
             continue;
         }
-        let question = ApplyNetworkRequest { network: Some(with_defaults(network)), dry_run };
+        let question =
+            ApplyNetworkRequest { network: Some(with_defaults(network.clone())), dry_run };
         let answer = client
             .call(async |operator, request| operator.apply_network(request).await, question)
             .await?;
         let suffix = if dry_run { " (dry run)" } else { "" };
-        console.line(&format!("network/{name} {}{suffix}", answer.outcome))?;
+        let outcome = format!("{}{suffix}", answer.outcome);
+        let taken = answer.network.and_then(|status| status.network).unwrap_or_default();
+        let fields = passed_over(&network, &taken);
+        if !fields.is_empty() {
+            return Err(CallError::PassedOver { network: name, outcome, fields });
+        }
+        console.line(&format!("network/{name} {outcome}"))?;
     }
     Ok(())
 }

@@ -75,6 +75,19 @@ pub enum CallError {
         /// Where and what.
         mistake: Mistake,
     },
+    /// The service took a network over, and not all of it.
+    #[error(
+        "network/{network} {outcome} without {}: the DPU's service is of a release that does not know that",
+        fields.join(", ")
+    )]
+    PassedOver {
+        /// The network.
+        network: String,
+        /// What became of it, such as `created`.
+        outcome: String,
+        /// The fields that the service has passed over, by their paths.
+        fields: Vec<String>,
+    },
     /// Nobody was there to confirm.
     #[error("standard input is no terminal to ask on: confirm with --yes")]
     Unconfirmed,
@@ -142,7 +155,7 @@ impl CallError {
             Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
                 FAILED
             }
-            Self::Encode(_) | Self::Output(_) => FAILED,
+            Self::PassedOver { .. } | Self::Encode(_) | Self::Output(_) => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. } | Self::Document { .. } | Self::Unconfirmed => USAGE,
             Self::Authority(_) => USAGE,

@@ -113,6 +113,15 @@ pub(crate) fn vlan(vlan: u32) -> String {
     if vlan == 0 { "-".into() } else { vlan.to_string() }
 }
 
+/// What of pods' frames is checked; a service of before says it in its own words.
+pub(crate) fn anti_spoofing(level: &str, allow_mac_spoofing: bool) -> &str {
+    match (level, allow_mac_spoofing) {
+        ("", true) => "off",
+        ("", false) => "mac",
+        (level, _) => level,
+    }
+}
+
 pub(crate) fn network_table(networks: &[NetworkStatus], wide: bool) -> String {
     let headings =
         ["NAME", "VLAN", "SUBNETS", "FREE", "ATTACHMENTS", "POOL", "ORIGIN", "MTU", "DEFAULT"];

@@ -166,6 +166,20 @@ async fn networks_are_applied_from_files_and_standard_input() {
 }
 
 #[tokio::test]
+async fn what_an_older_service_passes_over_is_an_error() {
+    let dut = Dut::start().await;
+    let network = "name: older\noptional_sources: [10.1.0.7]";
+    let outcome = dut.dpuctl_with_input("apply -f - --dry-run", network).await;
+    assert_eq!((outcome.code, outcome.output.as_str()), (1, ""));
+    assert_eq!(
+        outcome.notes,
+        "error: network/older created (dry run) without optional_sources: the DPU's service is of a \
+         release that does not know that\ncode: UNSUPPORTED\nadvice: upgrade the service, then apply \
+         the network again\n"
+    );
+}
+
+#[tokio::test]
 async fn a_malformed_file_changes_nothing() {
     let dut = Dut::start().await;
     let outcome =

@@ -22,8 +22,8 @@ use offload_proto::{
         Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDpuRequest,
         ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
         ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, MendRequest,
-        PoolStatus, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState,
-        VfStatus, WatchRequest,
+        NetworkStatus, PoolStatus, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf,
+        VfPlace, VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -295,7 +295,12 @@ impl Operator for Canned {
     ) -> Result<Response<ApplyNetworkResponse>, Status> {
         self.note(&request);
         let outcome = "created".into();
-        Ok(Response::new(ApplyNetworkResponse { network: None, outcome }))
+        let mut network = request.into_inner().network;
+        if let Some(network) = network.as_mut().filter(|network| network.name == "older") {
+            network.optional_sources.clear();
+        }
+        let network = Some(NetworkStatus { network, ..NetworkStatus::default() });
+        Ok(Response::new(ApplyNetworkResponse { network, outcome }))
     }
 
     async fn delete_network(
