@@ -106,6 +106,11 @@ pub struct AddRequest {
     pub device_info_file: Option<String>,
 }
 
+/// Whether the attachment lets its pod send for all of these, which programs of before pass over in silence.
+pub(crate) fn lets_send_for(attachment: &v1::Attachment, sources: &[String]) -> bool {
+    sources.iter().all(|source| attachment.allowed_sources.contains(source))
+}
+
 /// Rate limits as CNI's `bandwidth` capability has them: bits per second and bits. 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -270,6 +275,17 @@ mod tests {
         assert_eq!(read.device, Some("0000:03:00.2".into()));
         let written = serde_json::to_value(&read).unwrap();
         assert_eq!(written["pci_address"], "0000:03:00.2");
+    }
+
+    #[test]
+    fn a_pod_may_send_for_all_that_it_asks_for_or_else_for_too_little() {
+        let list = |texts: &[&str]| Vec::from_iter(texts.iter().map(|text| (*text).to_owned()));
+        let allowed_sources = list(&["00:00:5e:00:01:07", "10.0.0.7/32", "fd07::/64"]);
+        let attachment = v1::Attachment { allowed_sources, ..Default::default() };
+        assert!(lets_send_for(&attachment, &[]));
+        assert!(lets_send_for(&attachment, &list(&["fd07::/64", "00:00:5e:00:01:07"])));
+        assert!(!lets_send_for(&attachment, &list(&["10.0.0.8/32"])), "as many, and others");
+        assert!(!lets_send_for(&v1::Attachment::default(), &list(&["10.0.0.7/32"])));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::{
     request::{Document, Prepared, ResultBase, prepare},
     version::{self, Version},
 };
-use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent};
+use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent, lets_send_for};
 
 /// What to do where the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
@@ -139,11 +139,11 @@ fn comes_back(socket: &Path, error: &io::Error, comeback: Option<Duration>) -> b
     error.kind() == io::ErrorKind::NotFound && changed().is_some_and(|ago| ago < comeback)
 }
 
-/// How much of it is wanted that an agent of before would leave out in silence.
+/// What of it is wanted that an agent of before would leave out in silence.
 #[derive(Default)]
 struct Wanted {
     mapped_ports: usize,
-    allowed_sources: usize,
+    allowed_sources: Vec<String>,
 }
 
 impl Wanted {
@@ -151,7 +151,7 @@ impl Wanted {
         match request {
             Request::Add(add) => Self {
                 mapped_ports: add.port_mappings.len(),
-                allowed_sources: add.allowed_sources.len(),
+                allowed_sources: add.allowed_sources.clone(),
             },
             _ => Self::default(),
         }
@@ -161,8 +161,8 @@ impl Wanted {
     fn check(&self, attachment: &Attachment) -> Result<(), CniError> {
         let why = if attachment.port_mappings.len() != self.mapped_ports {
             "portMappings: the agent is of a version that maps no ports: upgrade it"
-        } else if attachment.allowed_sources.len() < self.allowed_sources {
-            "allowed sources: the agent is of a version that knows of none: upgrade it"
+        } else if !lets_send_for(attachment, &self.allowed_sources) {
+            "allowed sources: the pod does not get all that it asks for from the agent: upgrade it"
         } else {
             return Ok(());
         };

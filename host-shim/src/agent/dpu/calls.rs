@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
-    protocol::{AddRequest, GcRequest, Key},
+    protocol::{AddRequest, GcRequest, Key, lets_send_for},
     vf_source::identity_of,
 };
 
@@ -318,8 +318,8 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
 fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
     let why = if attachment.port_mappings.len() != request.port_mappings.len() {
         "portMappings: the DPU's service is of a version that maps no ports: upgrade it"
-    } else if attachment.allowed_sources.len() < request.allowed_sources.len() {
-        "allowed sources: the DPU's service is of a version that knows of none: upgrade it"
+    } else if !lets_send_for(attachment, &request.allowed_sources) {
+        "allowed sources: the DPU's service does not let the pod have all that it asks for: upgrade it"
     } else {
         return Ok(());
     };
