@@ -13,7 +13,7 @@ use crate::{
     description::Description,
     error::{CallError, Kind},
     get::{attachment, network_named, networks},
-    rows::{attachment_state, pod_name, vlan},
+    rows::{anti_spoofing, attachment_state, pod_name, vlan},
     status::{dpu, host_table},
     table::table,
     text::{count, or_dash, rate, short_id, vf_name, yes_or_no},
@@ -56,13 +56,15 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("MAC", &attachment.mac);
     text.field("VLAN", &vlan(attachment.vlan));
     text.field("MTU", &attachment.mtu.to_string());
+    let level = anti_spoofing(&attachment.anti_spoofing, attachment.allow_mac_spoofing);
+    text.field("Anti-spoofing", level);
+    if !attachment.allowed_sources.is_empty() {
+        text.field("Sources", &attachment.allowed_sources.join(", "));
+    }
     bandwidth(&mut text, attachment.bandwidth.as_ref());
     let address =
         |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
     text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
-    if !attachment.allowed_sources.is_empty() {
-        text.field("Sends for", &attachment.allowed_sources.join(", "));
-    }
     text.list("Routes", &attachment.routes.iter().map(route).collect::<Vec<_>>());
     if !attachment.port_mappings.is_empty() {
         let mapped: Vec<_> = attachment.port_mappings.iter().map(port_mapping).collect();
@@ -170,9 +172,9 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
-    text.field("Anti-spoofing", anti_spoofing(&network));
-    text.field("Sends for", &network.allowed_sources.join(", "));
-    text.field("May ask for", &network.optional_sources.join(", "));
+    let level = anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing);
+    text.field("Anti-spoofing", level);
+    text.list("Sources", &sources(&network));
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
@@ -183,10 +185,12 @@ fn network_text(status: &NetworkStatus) -> String {
     text.finish()
 }
 
-/// What of pods' frames is checked; a service of before says it in its own words.
-fn anti_spoofing(network: &Network) -> &str {
-    let of_before = if network.allow_mac_spoofing { "off" } else { "mac" };
-    or(&network.anti_spoofing, of_before)
+/// Whom pods may send for, and whom if they ask for it.
+fn sources(network: &Network) -> Vec<String> {
+    let Network { allowed_sources, optional_sources, .. } = network;
+    let lists = [("allowed", allowed_sources), ("optional", optional_sources)];
+    let lists = lists.into_iter().filter(|(_, sources)| !sources.is_empty());
+    lists.map(|(list, sources)| format!("{list}: {}", sources.join(", "))).collect()
 }
 
 /// Who is the gateway, and where it leads; of the DPU, too, how it stands.
@@ -310,6 +314,27 @@ MACs:          with the DPU's prefix
     }
 
     #[test]
+    fn a_network_is_told_with_what_is_checked_and_whom_pods_may_send_for() {
+        let network =
+            Network { allow_mac_spoofing: true, anti_spoofing: "off".into(), ..Network::default() };
+        let told = |network: &Network| {
+            let network = Some(network.clone());
+            network_text(&NetworkStatus { network, ..NetworkStatus::default() })
+        };
+        let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
+        has(&told(&network), "\nAnti-spoofing: off\nSources:       none\n");
+        let of_before = Network { anti_spoofing: String::new(), ..network.clone() };
+        has(&told(&of_before), "\nAnti-spoofing: off\n");
+        let with_sources = Network {
+            allowed_sources: vec!["10.1.0.7/32".into(), "fd07::/64".into()],
+            optional_sources: vec!["00:00:5e:00:01:07".into()],
+            ..network
+        };
+        let lines = "Sources:\n  allowed: 10.1.0.7/32, fd07::/64\n  optional: 00:00:5e:00:01:07\n";
+        has(&told(&with_sources), lines);
+    }
+
+    #[test]
     fn an_attachment_is_told_with_its_steps_and_events() {
         let detail = AttachmentDetail {
             attachment: Some(Attachment {
@@ -333,6 +358,8 @@ MACs:          with the DPU's prefix
                     gateway: "10.1.0.1".into(),
                 }],
                 mtu: 1500,
+                anti_spoofing: "full".into(),
+                allowed_sources: vec!["10.1.0.7/32".into(), "fd07::/64".into()],
                 state: AttachmentState::Attached.into(),
                 created_at: "2026-03-01T12:00:00Z".into(),
                 ..Attachment::default()
@@ -369,6 +396,8 @@ Representor:   pf0vf3
 MAC:           02:00:00:00:00:01
 VLAN:          100
 MTU:           1500
+Anti-spoofing: full
+Sources:       10.1.0.7/32, fd07::/64
 To the pod:    unlimited
 From the pod:  unlimited
 Addresses:
