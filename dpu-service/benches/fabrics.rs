@@ -37,9 +37,9 @@ fn main() {
         let (one_joins, one_leaves) = (median(joins.into_iter()), median(leaves.into_iter()));
         let (mut joins, mut looks, mut leaves) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            joins.push(time(|| at_once(&pods, &join)));
+            joins.push(time(|| at_once(&pods, join)));
             looks.push(time(|| pods.iter().for_each(|pod| look(&dpu, pod))));
-            leaves.push(time(|| at_once(&pods, &leave)));
+            leaves.push(time(|| at_once(&pods, leave)));
         }
         let [joins, looks, leaves] = [joins, looks, leaves].map(|all| median(all.into_iter()));
         println!(
