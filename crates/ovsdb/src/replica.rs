@@ -1,6 +1,6 @@
 //! What a database has of the tables that are wanted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -10,27 +10,46 @@ use crate::datum::{members, pairs, referred};
 /// What the database has of the tables that are wanted, as the server told last.
 #[derive(Debug, Default)]
 pub struct Replica {
-    tables: HashMap<String, HashMap<Uuid, Row>>,
+    tables: HashMap<String, Table>,
     version: u64,
 }
+
+#[derive(Debug, Default)]
+struct Table {
+    rows: HashMap<Uuid, Row>,
+    /// By the column that tables have for names.
+    names: HashMap<String, Uuid>,
+}
+
+/// The column that holds what a row is called, in tables whose rows are called something.
+const NAME: &str = "name";
 
 /// A row. A column that is not there, or holds something else than is asked for, reads as empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     id: Uuid,
     columns: Map<String, Value>,
+    /// The rows that columns refer to: a bridge may have ten thousand ports, and is asked for one.
+    references: HashMap<String, HashSet<Uuid>>,
 }
 
 impl Replica {
     /// All rows of a table, in no order.
     pub fn rows(&self, table: &str) -> impl Iterator<Item = &Row> {
-        self.tables.get(table).into_iter().flat_map(HashMap::values)
+        self.tables.get(table).into_iter().flat_map(|table| table.rows.values())
     }
 
     /// The row of a table with that identity.
     #[must_use]
     pub fn row(&self, table: &str, id: Uuid) -> Option<&Row> {
-        self.tables.get(table)?.get(&id)
+        self.tables.get(table)?.rows.get(&id)
+    }
+
+    /// The row of a table whose column `name` holds that text. Of several it is any.
+    #[must_use]
+    pub fn named(&self, table: &str, name: &str) -> Option<&Row> {
+        let table = self.tables.get(table)?;
+        table.rows.get(table.names.get(name)?)
     }
 
     /// Counts what the server has told.
@@ -45,10 +64,11 @@ impl Replica {
             let table = self.tables.entry(table.clone()).or_default();
             for (id, update) in rows.as_object()? {
                 let id = id.parse().ok()?;
-                match update.as_object()?.get("new") {
-                    Some(columns) => table.insert(id, Row::new(id, columns.as_object()?.clone())),
-                    None => table.remove(&id),
-                };
+                let columns = update.as_object()?.get("new").map(Value::as_object);
+                match columns {
+                    Some(columns) => table.insert(Row::new(id, columns?.clone())),
+                    None => table.remove(id),
+                }
             }
         }
         self.version += 1;
@@ -56,9 +76,31 @@ impl Replica {
     }
 }
 
+impl Table {
+    fn insert(&mut self, row: Row) {
+        self.remove(row.id);
+        self.names.insert(row.text(NAME).to_owned(), row.id);
+        self.rows.insert(row.id, row);
+    }
+
+    fn remove(&mut self, id: Uuid) {
+        let Some(row) = self.rows.remove(&id) else { return };
+        let name = row.text(NAME);
+        // One update may tell of a row that goes after it has told of one that has taken its name.
+        if self.names.get(name) == Some(&id) {
+            self.names.remove(name);
+        }
+    }
+}
+
 impl Row {
     pub(crate) fn new(id: Uuid, columns: Map<String, Value>) -> Self {
-        Self { id, columns }
+        let references = |(name, value): (&String, &Value)| {
+            let all: HashSet<_> = members(value).iter().filter_map(referred).collect();
+            (!all.is_empty()).then(|| (name.clone(), all))
+        };
+        let references = columns.iter().filter_map(references).collect();
+        Self { id, columns, references }
     }
 
     /// Its identity.
@@ -95,9 +137,15 @@ impl Row {
         self.members(column).first()?.as_bool()
     }
 
-    /// The rows that a column refers to.
+    /// The rows that a column refers to, in no order.
     pub fn references(&self, column: &str) -> impl Iterator<Item = Uuid> {
-        self.members(column).iter().filter_map(referred)
+        self.references.get(column).into_iter().flatten().copied()
+    }
+
+    /// Whether a column refers to that row, however many others it refers to.
+    #[must_use]
+    pub fn refers(&self, column: &str, id: Uuid) -> bool {
+        self.references.get(column).is_some_and(|all| all.contains(&id))
     }
 
     /// The texts of a column by their names.
@@ -139,6 +187,24 @@ mod tests {
     }
 
     #[test]
+    fn a_row_is_found_by_the_name_that_it_has_now() {
+        let mut replica = Replica::default();
+        let two = ONE.replace('1', "2");
+        let mut found = |updates: Value| {
+            replica.apply(&json!({ "Port": updates })).unwrap();
+            ["p0", "p1"].map(|name| replica.named("Port", name).map(Row::id))
+        };
+        let (one, other) = (Some(one()), two.parse().ok());
+        assert_eq!(found(json!({ONE: {"new": {"name": "p0"}}})), [one, None]);
+        assert_eq!(found(json!({ONE: {"new": {"name": "p1"}}})), [None, one]);
+        let taken_over = json!({&two: {"new": {"name": "p1"}}, ONE: {"old": {}}});
+        assert_eq!(found(taken_over), [None, other]);
+        let given_back = json!({&two: {"old": {}}, ONE: {"new": {"name": "p1"}}});
+        assert_eq!(found(given_back), [None, one]);
+        assert_eq!(replica.named("Bridge", "p1"), None);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_told() {
         for update in
             [json!(7), json!({"Port": 7}), json!({"Port": {"x": {}}}), json!({"Port": {ONE: 7}})]
@@ -157,6 +223,7 @@ mod tests {
         assert_eq!((row.text("name"), row.integer("tag"), row.flag("up")), ("", None, Some(true)));
         assert_eq!(row.integers("trunks").collect::<Vec<_>>(), [1, 3]);
         assert_eq!(row.references("ports").collect::<Vec<_>>(), [one()]);
+        assert_eq!([one(), Uuid::nil()].map(|id| row.refers("ports", id)), [true, false]);
         assert_eq!(row.texts("several").collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(row.map("external_ids"), [("a", "b")].into());
         assert_eq!((row.text("none"), row.map("name").len(), row.flag("name")), ("", 0, None));
