@@ -42,7 +42,7 @@ use super::{
     sockets::Sockets,
 };
 use crate::{
-    driver::{Capability, Reading, Refused, Unsupported, capability, limited_capability},
+    driver::{Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability},
     eswitch::Representor,
     model::PortSettings,
 };
@@ -135,6 +135,19 @@ impl Inner {
     /// The number of a member in flows.
     fn number(&self, port: &Representor) -> Result<Option<u32>, Refused> {
         Ok(self.of_member(port, |port| port.number())?.flatten())
+    }
+
+    /// Refuses a daemon that looks behind a second tag: the guard counts on finding its type in place of what is
+    /// behind it.
+    fn check_tags(&self, doing: &str) -> Result<(), Refused> {
+        let limit = self.vswitch.look(|replica| rows::other_vlan_limit(replica).map(str::to_owned));
+        limit?.map_or(Ok(()), |limit| {
+            Err(Refused::because(format!(
+                "can't {doing}: Open vSwitch's vlan-limit is {limit}, by which it does not see that a tag is behind \
+                 another; set it back with `ovs-vsctl remove Open_vSwitch . other_config vlan-limit`"
+            ))
+            .blamed_on(Fault::Elsewhere))
+        })
     }
 
     /// Has exactly these flows with that cookie.
@@ -241,6 +254,7 @@ impl Fabric for OvsFabric {
         let not_joined =
             || Refused::because(format!("{} is not in bridge {}", port.name, self.inner.bridge));
         let number = self.inner.number(port)?.ok_or_else(not_joined)?;
+        self.inner.check_tags(&doing)?;
         let cookie = cookie_of(number);
         self.inner.set_flows(&doing, cookie, &guard::flows(number, cookie, &wanted(settings)))
     }
@@ -252,6 +266,9 @@ impl Fabric for OvsFabric {
         let (doing, cookie) = (format!("read the flows of {}", port.name), cookie_of(number));
         let found = self.inner.switches.with(&doing, |switch| flows_with(switch, cookie))?;
         let guard = wanted(settings);
+        if let Err(refused) = self.inner.check_tags("rely on its flows") {
+            return Ok(Reading::missing(refused.to_string()));
+        }
         Ok(if found == guard::flows(number, cookie, &guard) {
             Reading::in_place(told(&guard))
         } else if found.is_empty() {

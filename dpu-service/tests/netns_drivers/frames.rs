@@ -15,12 +15,13 @@ pub(crate) struct Frame {
     from: MacAddress,
     kind: u16,
     payload: Vec<u8>,
+    trailer: usize,
 }
 
 impl Frame {
     /// An empty one of that station.
     pub(crate) fn from(station: &str) -> Self {
-        Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new() }
+        Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new(), trailer: 0 }
     }
 
     /// One of a type that is nobody's.
@@ -105,6 +106,11 @@ impl Frame {
         self.with(self.kind, payload)
     }
 
+    /// Likewise with much behind the packet's end, which whoever receives it cuts off.
+    pub(crate) fn with_trailer(&self) -> Self {
+        Self { trailer: 300, ..self.clone() }
+    }
+
     /// With a mark: at the end of the packet, or in the group that one of IPv6 goes to. br_netfilter looks at
     /// packets: it drops one whose header is not right, and what is behind one.
     pub(crate) fn marked(&self, mark: [u8; 8]) -> Vec<u8> {
@@ -120,7 +126,7 @@ impl Frame {
         let kind = self.kind.to_be_bytes();
         let parts: [&[u8]; 4] = [&[0xff; 6], &self.from.0, &kind, &payload];
         let mut frame = parts.concat();
-        frame.resize(frame.len().max(60), 0);
+        frame.resize(frame.len().max(60) + self.trailer, 0);
         frame
     }
 }

@@ -351,6 +351,7 @@ fn dishonest_frames() -> Vec<Frame> {
         own.of_ipv4("10.9.0.1", 1, &[5; 8]).with_ipv4_options(),
         own.udp("10.9.0.1", (67, 68)),
         own.udp("10.9.0.1", (67, 68)).with_ipv4_options(),
+        own.udp("10.9.0.1", (67, 68)).with_trailer(),
         own.udp("fd09::1", (547, 546)),
         own.udp("fd09::1", (547, 546)).behind(44),
         own.udp("fd09::1", (547, 546)).behind(60),
@@ -450,7 +451,9 @@ fn lets_pods_without_known_addresses_have_any(on: On) {
         own.arp((OWN, "10.9.0.2"), "10.9.0.1"),
         own.arp((OTHERS, "10.9.0.2"), "10.9.0.1"),
         own.icmpv6("fe80::1", 134, "::"),
+        own.icmpv6("fe80::1", 134, "::").with_trailer(),
         own.udp("10.9.0.2", (67, 68)),
+        own.udp("10.9.0.2", (67, 68)).with_trailer(),
     ];
     assert_eq!(ports.arriving_frames(&frames), [0, 1]);
 }

@@ -229,6 +229,10 @@ impl Flows {
         self.add(SOURCES, ALLOWED, asks, Action::Normal);
         let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), nobody];
         self.add(SOURCES, ALLOWED, listens, Action::Normal);
+        // From nobody is also what Open vSwitch could not read, in its older releases a packet with much behind its
+        // end, which hosts cut off: it may be of a DHCP server.
+        let unread = [Match::EthernetType(TYPE_IPV4), nobody];
+        self.add(SOURCES, OTHERWISE + 1, unread, Action::Drop);
 
         let nobody = Match::Ipv6Source(Ipv6Addr::UNSPECIFIED.into());
         for kind in LISTENER_MESSAGES.into_iter().chain([ROUTER_SOLICITATION]) {

@@ -26,7 +26,7 @@ const EVERY_VLAN: std::ops::RangeInclusive<u16> = 1..=4094;
 /// What is kept a replica of.
 pub(super) fn tables() -> Vec<MonitoredTable> {
     vec![
-        MonitoredTable::new(ROOT, ["bridges", "cur_cfg", "next_cfg"]),
+        MonitoredTable::new(ROOT, ["bridges", "cur_cfg", "next_cfg", "other_config"]),
         MonitoredTable::new(BRIDGE, ["name", "ports", "external_ids", "fail_mode"]),
         MonitoredTable::new(
             PORT,
@@ -63,8 +63,14 @@ pub(super) fn root(replica: &Replica) -> Option<&Row> {
     replica.rows(ROOT).next()
 }
 
+/// Behind how many tags the daemon is told to look, where that is not the one of its default (0: all that it can).
+pub(super) fn other_vlan_limit(replica: &Replica) -> Option<&str> {
+    let limit = root(replica)?.map("other_config").get("vlan-limit").copied();
+    limit.filter(|limit| *limit != "1")
+}
+
 pub(super) fn bridge<'a>(replica: &'a Replica, name: &str) -> Option<&'a Row> {
-    replica.rows(BRIDGE).find(|row| row.text("name") == name)
+    replica.named(BRIDGE, name)
 }
 
 /// The row of ours that leaves a port's queues to others.
@@ -89,10 +95,12 @@ pub(super) struct Port<'a> {
 impl<'a> Port<'a> {
     /// The port of that name, in whichever bridge. A bond has several interfaces, and is none that we look for.
     pub(super) fn find(replica: &'a Replica, name: &str) -> Option<Self> {
-        let interface = replica.rows(INTERFACE).find(|row| row.text("name") == name)?;
-        let has = |row: &&Row, column: &str, id| row.references(column).any(|it| it == id);
-        let port = replica.rows(PORT).find(|row| has(row, "interfaces", interface.id()))?;
-        let bridge = replica.rows(BRIDGE).find(|row| has(row, "ports", port.id()))?;
+        let interface = replica.named(INTERFACE, name)?;
+        let has_it = |row: &&Row| row.refers("interfaces", interface.id());
+        // A port is called like its one interface, unless somebody has called it otherwise.
+        let port = replica.named(PORT, name).filter(has_it);
+        let port = port.or_else(|| replica.rows(PORT).find(has_it))?;
+        let bridge = replica.rows(BRIDGE).find(|row| row.refers("ports", port.id()))?;
         Some(Self { bridge, port, interface })
     }
 

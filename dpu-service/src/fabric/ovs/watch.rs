@@ -62,6 +62,10 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
 /// Until the database can't be asked any more: tells of rows of ours that somebody else has changed.
 fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
     let Ok(database) = fabric.vswitch.database() else { return };
+    // Whoever ended it has not ended a connection that was made after that.
+    if fabric.is_over_after(Duration::ZERO) {
+        return;
+    }
     count.send_modify(|count| *count += 1);
     let mut known = None;
     loop {
