@@ -54,7 +54,11 @@ pub enum Match {
     Ipv6Source(Ipv6Network),
     /// A message of that type.
     Icmpv6Type(u8),
-    /// About one of these addresses, as neighbour discovery says; `::` of options that contradict each other.
+    /// A message of that code.
+    Icmpv6Code(u8),
+    /// About one of these addresses, as neighbour discovery says; `::` of options that contradict each other. As the
+    /// two after it, it takes hold in the kernel's datapath only beside the code (ovs, lib/odp-util.c,
+    /// `odp_flow_key_from_flow__`).
     NdTarget(Ipv6Network),
     /// The link of the sender, as a solicitation says; all zero if it does not.
     NdSourceLink(MacAddress),

@@ -28,6 +28,7 @@ const ARP_TPA: u8 = 23;
 const ARP_SHA: u8 = 24;
 const IPV6_SRC: u8 = 26;
 const ICMPV6_TYPE: u8 = 29;
+const ICMPV6_CODE: u8 = 30;
 const IPV6_ND_TARGET: u8 = 31;
 const IPV6_ND_SLL: u8 = 32;
 const IPV6_ND_TLL: u8 = 33;
@@ -73,6 +74,7 @@ fn field(wanted: &Match) -> Option<Field> {
         Match::ArpSenderMac(MacAddress(station)) => exactly(ARP_SHA, station),
         Match::Ipv6Source(network) => of_ipv6(IPV6_SRC, *network),
         Match::Icmpv6Type(kind) => exactly(ICMPV6_TYPE, &[*kind]),
+        Match::Icmpv6Code(code) => exactly(ICMPV6_CODE, &[*code]),
         Match::NdTarget(network) => of_ipv6(IPV6_ND_TARGET, *network),
         Match::NdSourceLink(MacAddress(station)) => exactly(IPV6_ND_SLL, station),
         Match::NdTargetLink(MacAddress(station)) => exactly(IPV6_ND_TLL, station),
@@ -148,6 +150,7 @@ fn exact(number: u8, body: &[u8]) -> Option<Match> {
         UDP_DST => Match::UdpDestination(half()?),
         ICMPV4_TYPE => Match::Icmpv4Type(byte()?),
         ICMPV6_TYPE => Match::Icmpv6Type(byte()?),
+        ICMPV6_CODE => Match::Icmpv6Code(byte()?),
         ARP_SHA => Match::ArpSenderMac(mac()?),
         IPV6_ND_SLL => Match::NdSourceLink(mac()?),
         IPV6_ND_TLL => Match::NdTargetLink(mac()?),
@@ -225,6 +228,7 @@ mod tests {
             Match::ArpSenderMac(mac),
             Match::Ipv6Source("fd00::/64".parse().unwrap()),
             Match::Icmpv6Type(136),
+            Match::Icmpv6Code(0),
             Match::NdTarget("fd00::1/128".parse().unwrap()),
             Match::NdSourceLink(mac),
             Match::NdTargetLink(MacAddress([0; 6])),

@@ -88,6 +88,13 @@ impl Frame {
         self.with(self.kind, payload)
     }
 
+    /// A message with another code than is usual.
+    pub(crate) fn with_code(&self, code: u8) -> Self {
+        let mut payload = self.payload.clone();
+        payload[41] = code;
+        self.with(self.kind, payload)
+    }
+
     /// Likewise behind an extension of that kind.
     pub(crate) fn behind(&self, extension: u8) -> Self {
         let mut payload = self.payload.clone();

@@ -338,6 +338,7 @@ fn dishonest_frames() -> Vec<Frame> {
         own.icmpv6("::", 128, "::"),
         own.icmpv6("fe80::ff:fe00:100", 134, "::").behind(0),
         own.icmpv6("fe80::ff:fe00:100", 134, "::").behind(60),
+        own.icmpv6("fd09::1", 136, "fd09::2").with_code(1),
         own.icmpv6("fd09::1", 136, "fd09::2").behind(43),
         own.icmpv6("fd09::1", 136, "fd09::2").behind(44),
         own.icmpv6("fd09::1", 136, "fd09::2").behind(60).behind(60),

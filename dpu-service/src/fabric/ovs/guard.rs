@@ -183,8 +183,11 @@ impl Flows {
             icmpv6(ROUTER_ADVERTISEMENT).to_vec(),
             icmpv6(REDIRECT).to_vec(),
             // Open vSwitch makes nothing of options that contradict each other, nor of the target then.
-            with(icmpv6(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
-            with(icmpv6(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
+            with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
+            with(
+                neighbours(NEIGHBOUR_ADVERTISEMENT),
+                Match::NdTarget(Ipv6Addr::UNSPECIFIED.into()),
+            ),
         ] {
             self.add(CLAIMS, REFUSED, refused, Action::Drop);
         }
@@ -204,10 +207,10 @@ impl Flows {
         }
         for station in stations.iter().chain([&NONE]) {
             let own = Match::NdSourceLink(*station);
-            let claim = with(icmpv6(NEIGHBOUR_SOLICITATION), own);
+            let claim = with(neighbours(NEIGHBOUR_SOLICITATION), own);
             self.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
             let own = Match::NdTargetLink(*station);
-            let claim = with(icmpv6(NEIGHBOUR_ADVERTISEMENT), own);
+            let claim = with(neighbours(NEIGHBOUR_ADVERTISEMENT), own);
             self.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
         }
         for refused in [
@@ -242,12 +245,12 @@ impl Flows {
         if addresses.are_known {
             self.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), Action::Drop);
         }
-        let advertises = icmpv6(NEIGHBOUR_ADVERTISEMENT);
-        self.add(SOURCES, REFUSED - 1, advertises, Action::Drop);
+        let advertises = neighbours(NEIGHBOUR_ADVERTISEMENT);
+        self.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), Action::Drop);
         for address in &addresses.v6 {
-            let takes = with(icmpv6(NEIGHBOUR_SOLICITATION), Match::NdTarget(*address));
+            let takes = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(*address));
             self.add(SOURCES, ALLOWED, with(takes, nobody), Action::Normal);
-            let tells = with(advertises, Match::NdTarget(*address));
+            let tells = with(advertises.clone(), Match::NdTarget(*address));
             self.add(SOURCES, REFUSED, tells, Action::Table(NEIGHBOURS));
             let is_from = [Match::EthernetType(TYPE_IPV6), Match::Ipv6Source(*address)];
             self.add(SOURCES, OTHERWISE, is_from, Action::Normal);
@@ -287,6 +290,12 @@ fn icmpv4(kind: u8) -> [Match; 3] {
 
 fn icmpv6(kind: u8) -> [Match; 3] {
     [Match::EthernetType(TYPE_IPV6), Match::IpProtocol(ICMPV6), Match::Icmpv6Type(kind)]
+}
+
+/// What is in messages to neighbours counts in the kernel's datapath only if their code was asked for, and no host
+/// reads one with another code (RFC 4861, sections 7.1.1 and 7.1.2).
+fn neighbours(kind: u8) -> Vec<Match> {
+    with(icmpv6(kind), Match::Icmpv6Code(0))
 }
 
 /// Whether every frame of its kind is like that.
