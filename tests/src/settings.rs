@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Pki, outside};
+use crate::{OpenVswitch, Pki, outside};
 
 /// Networks of most tests: blue, green, wire and tiny.
 const NETWORKS: &str = include_str!("../fixtures/networks.toml");
@@ -85,7 +85,7 @@ impl CardKind {
 pub enum FabricKind {
     /// A Linux bridge.
     Bridge,
-    /// Open vSwitch, with its userspace datapath.
+    /// Open vSwitch.
     OpenVswitch,
 }
 
@@ -249,7 +249,8 @@ impl Settings {
             Some(FabricKind::Bridge) => "driver = \"bridge\"".to_owned(),
             Some(FabricKind::OpenVswitch) => {
                 let socket = vswitch_link(folder).join("db.sock");
-                format!("driver = \"ovs\"\ndatapath = \"netdev\"\ndatabase = {socket:?}")
+                let datapath = OpenVswitch::datapath();
+                format!("driver = \"ovs\"\ndatapath = {datapath:?}\ndatabase = {socket:?}")
             }
         };
         format!(

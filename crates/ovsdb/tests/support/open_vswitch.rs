@@ -1,4 +1,5 @@
-// Open vSwitch for one test: a database and a daemon of its own, whose userspace datapath needs no module.
+// Open vSwitch for one test: a database and a daemon of its own. Its datapath is that of the daemon, which needs no
+// module, or with OFFLOAD_TEST_DATAPATH=system the kernel's, which hack/vm has.
 
 use std::{
     ffi::OsStr,
@@ -26,9 +27,15 @@ pub struct OpenVswitch {
 }
 
 impl OpenVswitch {
-    /// Starts both in the network namespace at a path, with the userspace datapath.
+    /// Starts both in the network namespace at a path.
     pub fn start_in(netns: &Path) -> Self {
-        Self::start(Some(netns), &["--disable-system"])
+        let has_module = Self::datapath() == "system";
+        Self::start(Some(netns), if has_module { &[] } else { &["--disable-system"] })
+    }
+
+    /// What bridges made for tests forward by: `netdev` or `system`.
+    pub fn datapath() -> String {
+        std::env::var("OFFLOAD_TEST_DATAPATH").unwrap_or_else(|_| "netdev".to_owned())
     }
 
     /// Starts both with a datapath and ports that are not there: without privileges.
