@@ -286,6 +286,7 @@ mod tests {
             ("eswitch.devices = ['pci/1']", "eswitch.devices"),
             ("eswitch.mode = 'switchdev'", "eswitch.mode"),
             ("fabric.uplinks = ['u']", "fabric.uplinks"),
+            ("fabric.keep = ['k']", "fabric.keep"),
             ("gateway.uplinks = ['u']", "gateway.uplinks"),
             ("allocation.mac_prefix = '06'", "allocation.mac_prefix"),
             ("limits.watchers = 1", "limits.watchers"),

@@ -67,6 +67,8 @@ pub struct FabricSettings {
     pub bridge: String,
     /// Netdevs that join the bridge as uplinks, likewise.
     pub uplinks: Vec<String>,
+    /// Netdevs that join the bridge untagged, likewise: that of a host's PF, say.
+    pub keep: Vec<String>,
     /// The socket of Open vSwitch's database, for driver `ovs`.
     pub database: PathBuf,
     /// What forwards in a bridge that driver `ovs` creates.
@@ -103,6 +105,7 @@ impl Default for FabricSettings {
             driver: FabricDriver::Bridge,
             bridge: "br-offload".into(),
             uplinks: Vec::new(),
+            keep: Vec::new(),
             database: DATABASE.into(),
             datapath: Datapath::default(),
         }
@@ -170,7 +173,11 @@ impl EswitchSettings {
 
 impl FabricSettings {
     fn bridge(&self) -> BridgeSettings {
-        BridgeSettings { name: self.bridge.clone(), uplinks: self.uplinks.clone() }
+        BridgeSettings {
+            name: self.bridge.clone(),
+            uplinks: self.uplinks.clone(),
+            kept: self.keep.clone(),
+        }
     }
 
     fn ovs(&self) -> OvsSettings {
@@ -222,8 +229,10 @@ fn check_fabric(settings: &FabricSettings) -> Vec<String> {
             vec!["fabric.database and fabric.datapath are for fabric.driver = \"ovs\"".into()]
         }
         FabricDriver::Bridge => settings.bridge().check(),
-        FabricDriver::None if !settings.uplinks.is_empty() => {
-            vec!["fabric.uplinks is for fabric.driver = \"bridge\" or \"ovs\"".into()]
+        FabricDriver::None if !(settings.uplinks.is_empty() && settings.keep.is_empty()) => {
+            let told =
+                "fabric.uplinks and fabric.keep are for fabric.driver = \"bridge\" or \"ovs\"";
+            vec![told.into()]
         }
         FabricDriver::None => Vec::new(),
     }

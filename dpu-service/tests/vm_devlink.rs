@@ -63,7 +63,7 @@ impl Dpu {
             let abilities = KernelAbilities::probe().unwrap();
             let of_bridges = BridgeAbilities::probe().unwrap();
             let eswitch = DevlinkEswitch::open(cards.clone(), &abilities).unwrap();
-            let bridge = BridgeSettings { name: BRIDGE.into(), uplinks: Vec::new() };
+            let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
             let fabric = BridgeFabric::open(&bridge, of_bridges, &abilities).unwrap();
             let eswitch: Arc<dyn Eswitch> = Arc::new(eswitch);
             (Arc::clone(&eswitch), Programmer::new(eswitch, Arc::new(fabric)))

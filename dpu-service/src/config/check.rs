@@ -265,8 +265,10 @@ mod tests {
         for alone in [eswitch, fabric] {
             assert_problem(alone, "go together: set both or neither");
         }
-        let uplink = format!("{eswitch}\n{fabric}\nuplinks = [\"p0\"]");
-        assert_problem(&uplink, "fabric.uplinks is for fabric.driver = \"bridge\"");
+        for links in ["uplinks = [\"p0\"]", "keep = [\"pf0hpf\"]"] {
+            let told = "fabric.uplinks and fabric.keep are for fabric.driver = \"bridge\"";
+            assert_problem(&format!("{eswitch}\n{fabric}\n{links}"), told);
+        }
     }
 
     #[test]
@@ -343,6 +345,9 @@ mod tests {
         assert_problem("[fabric]\nuplinks = [\"\"]", "fabric.uplinks holds \"\", which can't name");
         assert_problem("[fabric]\nuplinks = [\"p0\", \"p0\"]", "fabric.uplinks holds \"p0\" twice");
         assert_problem("[fabric]\nuplinks = [\"br-offload\"]", "the bridge itself");
+        assert_problem("[fabric]\nkeep = [\"a/b\"]", "fabric.keep holds \"a/b\", which can't name");
+        let both = "[fabric]\nuplinks = [\"p0\"]\nkeep = [\"p0\"]";
+        assert_problem(both, "fabric.keep and fabric.uplinks hold \"p0\"");
     }
 
     #[test]
@@ -412,7 +417,7 @@ mod tests {
         let uplinks = "[gateway]\nuplinks = [\"p1\"]";
         assert_eq!(problems_of(&format!("{uplinks}\n{}", dpu("nat = true"))), [""; 0]);
         let both = "[fabric]\nuplinks = [\"p0\"]\n[gateway]\nuplinks = [\"p0\"]";
-        assert_problem(both, "\"p0\", which is one of fabric.uplinks");
+        assert_problem(both, "\"p0\", which is one of fabric.uplinks or fabric.keep");
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
         let mac = dpu("anti_spoofing = \"mac\"");
         assert_problem(&format!("{without}\n{mac}"), "gateway_mode = \"dpu\" needs another fabric");

@@ -13,6 +13,7 @@
 mod abilities;
 mod gateways;
 mod guard;
+mod kept;
 mod link;
 mod stations;
 mod uplinks;
@@ -51,9 +52,10 @@ const MOST_PORTS: u32 = 1023;
 /// The driver.
 #[derive(Debug)]
 pub struct BridgeFabric {
+    settings: BridgeSettings,
     bridge: BridgeLink,
     uplinks: Uplinks,
-    /// Those of the bridge and its uplinks, as the latest look found them.
+    /// Those of the bridge and the links in it that are no pods', as the latest look found them.
     own_macs: Mutex<Vec<MacAddress>>,
     sockets: Sockets,
     abilities: BridgeAbilities,
@@ -71,13 +73,14 @@ impl BridgeFabric {
         abilities: BridgeAbilities,
         of_kernel: &KernelAbilities,
     ) -> Result<Self, Refused> {
-        let BridgeSettings { name, uplinks } = settings;
+        let name = &settings.name;
         let sockets = Sockets::open()?;
         let refused = |error| Refused::new(format!("open bridge {name}"), error);
         let found = sockets.with(|rtnl| rtnl.link_by_name(name).map_err(refused))?;
         Ok(Self {
+            settings: settings.clone(),
             bridge: BridgeLink::new(name),
-            uplinks: Uplinks::new(uplinks),
+            uplinks: Uplinks::new(&settings.uplinks),
             own_macs: Mutex::default(),
             sockets,
             abilities: abilities.of(found.as_ref()),
@@ -123,7 +126,7 @@ impl BridgeFabric {
 
     /// Of those links that are there.
     fn find_own_macs(&self, rtnl: &mut Rtnl) -> Vec<MacAddress> {
-        let names = self.uplinks.names().chain([self.bridge.name()]);
+        let names = self.settings.links().map(|(_, name)| name).chain([self.bridge.name()]);
         names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect()
     }
 
@@ -264,7 +267,7 @@ impl Fabric for BridgeFabric {
             LinkEvent::Changed(link) => &link.name,
             LinkEvent::Gone { name, .. } => name,
         };
-        *name == self.bridge.name() || self.uplinks.has(name) || gateways::is_name(name)
+        self.settings.names(name) || gateways::is_name(name)
     }
 
     /// Does all that can be done, then tells the first thing that could not.
@@ -272,11 +275,12 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             let bridge = self.bridge.ensure(rtnl, self.filters_vlans())?;
             let joined = self.uplinks.join(rtnl, bridge);
+            let kept = kept::join(rtnl, bridge, &self.settings.kept, self.filters_vlans());
             let synced = self.sync_uplinks(rtnl, bridge);
             // The bridge takes one of its ports', and so has it only now.
             let own_macs = self.find_own_macs(rtnl);
             *self.lock_own_macs() = own_macs;
-            joined.and(
+            joined.and(kept).and(
                 synced
                     .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error)),
             )
@@ -423,7 +427,8 @@ mod tests {
         let abilities = BridgeAbilities { vlan_filtering: unable() };
         let of_kernel = KernelAbilities { guard: unable(), token_bucket: unable() };
         let uplinks = uplinks.iter().map(ToString::to_string).collect();
-        let settings = BridgeSettings { name: "br-none".into(), uplinks };
+        let settings =
+            BridgeSettings { name: "br-none".into(), uplinks, kept: vec!["pf0hpf".into()] };
         BridgeFabric::open(&settings, abilities, &of_kernel).unwrap()
     }
 
@@ -435,7 +440,8 @@ mod tests {
             name.clone_into(&mut link.name);
             fabric.concerns(&LinkEvent::Changed(Box::new(link)))
         };
-        assert_eq!(["br-none", "p0", "p1", "pf0vf0"].map(changed), [true, true, false, false]);
+        let concerned = ["br-none", "p0", "pf0hpf", "p1", "pf0vf0"].map(changed);
+        assert_eq!(concerned, [true, true, true, false, false]);
         let gone = |name: &str| {
             let name = name.to_owned();
             fabric.concerns(&LinkEvent::Gone { index: 1, name, alias: None, parent: None })

@@ -37,7 +37,7 @@ use touched::Touched;
 use vswitch::Vswitch;
 
 use super::{
-    Fabric, Membership,
+    BridgeSettings, Fabric, Membership,
     guard::{told, wanted},
     sockets::Sockets,
 };
@@ -63,7 +63,8 @@ pub struct OvsFabric {
 #[derive(Debug)]
 struct Inner {
     bridge: String,
-    uplinks: Vec<String>,
+    /// The links in it that are no pods', and its name.
+    settings: BridgeSettings,
     datapath: Datapath,
     vswitch: Vswitch,
     switches: Switches,
@@ -89,7 +90,7 @@ impl OvsFabric {
     pub fn open(settings: &OvsSettings) -> Result<Self, Refused> {
         let inner = Inner {
             bridge: settings.bridge.name.clone(),
-            uplinks: settings.bridge.uplinks.clone(),
+            settings: settings.bridge.clone(),
             datapath: settings.datapath,
             vswitch: Vswitch::new(settings.database.clone()),
             switches: Switches::new(settings.management()),
@@ -200,7 +201,7 @@ impl Fabric for OvsFabric {
             LinkEvent::Changed(link) => &link.name,
             LinkEvent::Gone { name, .. } => name,
         };
-        *name == self.inner.bridge || self.inner.uplinks.contains(name)
+        self.inner.settings.names(name)
     }
 
     fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {

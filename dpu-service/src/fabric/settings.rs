@@ -7,33 +7,76 @@ use crate::twice::twice;
 const NO_INTERFACE: &str =
     "can't name an interface: use 1 to 15 visible characters without / : and %";
 
-/// Which bridge, and what leads outside of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which bridge, and what is in it besides pods' ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeSettings {
     /// The bridge's name. It is created if it does not exist.
     pub name: String,
     /// Netdevs that join it as uplinks.
     pub uplinks: Vec<String>,
+    /// Netdevs that join it untagged, such as that of a host's PF, whose network is outside, too.
+    pub kept: Vec<String>,
+}
+
+/// What a link that is no pod's is in the bridge for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It leads outside.
+    Uplink,
+    /// Its own network is outside, too.
+    Kept,
+}
+
+impl Role {
+    /// As people are told.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Uplink => "uplink",
+            Self::Kept => "kept link",
+        }
+    }
 }
 
 impl BridgeSettings {
+    /// The links in it that are no pods'.
+    pub(super) fn links(&self) -> impl Iterator<Item = (Role, &str)> {
+        let uplinks = self.uplinks.iter().map(|name| (Role::Uplink, &**name));
+        uplinks.chain(self.kept.iter().map(|name| (Role::Kept, &**name)))
+    }
+
+    /// Whether the bridge itself is called so, or a link in it that is no pod's.
+    pub(super) fn names(&self, name: &str) -> bool {
+        name == self.name || self.links().any(|(_, link)| link == name)
+    }
+
     /// What makes no sense in them, one sentence each.
     pub(crate) fn check(&self) -> Vec<String> {
-        let Self { name, uplinks } = self;
+        let Self { name, uplinks, kept } = self;
         let mut problems = Vec::new();
         if !is_interface_name(name) {
             problems.push(format!("fabric.bridge = {name:?} {NO_INTERFACE}"));
         }
-        for uplink in uplinks {
-            if !is_interface_name(uplink) {
-                problems.push(format!("fabric.uplinks holds {uplink:?}, which {NO_INTERFACE}"));
+        problems.extend(self.check_links("fabric.uplinks", uplinks));
+        problems.extend(self.check_links("fabric.keep", kept));
+        let both = kept.iter().filter(|link| uplinks.contains(link));
+        problems.extend(both.map(|link| {
+            format!("fabric.keep and fabric.uplinks hold {link:?}: an uplink is kept as it is")
+        }));
+        problems
+    }
+
+    fn check_links(&self, key: &str, links: &[String]) -> Vec<String> {
+        let mut problems = Vec::new();
+        for link in links {
+            if !is_interface_name(link) {
+                problems.push(format!("{key} holds {link:?}, which {NO_INTERFACE}"));
             }
-            if uplink == name {
-                problems.push(format!("fabric.uplinks holds {uplink:?}, the bridge itself"));
+            if *link == self.name {
+                problems.push(format!("{key} holds {link:?}, the bridge itself"));
             }
         }
-        let names = uplinks.iter().map(String::as_str);
-        problems.extend(twice(names).map(|name| format!("fabric.uplinks holds {name:?} twice")));
+        let names = links.iter().map(String::as_str);
+        problems.extend(twice(names).map(|name| format!("{key} holds {name:?} twice")));
         problems
     }
 }

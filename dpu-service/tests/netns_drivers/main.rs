@@ -10,6 +10,7 @@ mod veth_dpu;
 mod bridge;
 mod frames;
 mod guard;
+mod kept;
 mod ovs;
 mod rates;
 mod representors;

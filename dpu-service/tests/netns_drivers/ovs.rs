@@ -11,7 +11,7 @@ use netlink::{Request, VethEnd};
 
 use crate::{
     support::{TestNetns, eventually},
-    veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, at_once, mark},
+    veth_dpu::{BRIDGE, Capture, Dpu, On, OpenVswitch, Pod, at_once, mark},
 };
 
 /// A DPU on Open vSwitch, with so many pods that are programmed.
@@ -51,6 +51,8 @@ fn pods_reach_each_other_in_both_families_once_they_are_guarded() {
     assert_eq!(port.trim(), "owner=dpu-offload purpose=pf0vf0");
     let bridge = dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode"));
     assert_eq!(bridge.trim(), "secure");
+    let datapaths = dpu.vswitch().appctl(&["dpif/show"]);
+    assert!(datapaths.starts_with(&format!("{}@", OpenVswitch::datapath())), "{datapaths}");
 
     let forwards = |dpu: &Dpu, pod: &Pod| dpu.fabric.forwards(dpu.representor(pod).index).unwrap();
     eventually("the port forwards", || forwards(&dpu, &pods[0]));
@@ -266,7 +268,7 @@ fn others_ports_are_left_alone_and_told() {
     let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
     assert_eq!(
         refused,
-        "representor pf0vf1 is a port of bridge br0: take it out first, with `ip link set pf0vf1 nomaster`"
+        "representor pf0vf1 is a port of br0: take it out first, with `ip link set pf0vf1 nomaster`"
     );
 }
 
@@ -275,7 +277,8 @@ fn a_bridge_that_somebody_else_made_is_used_as_it_is() {
     let mut dpu = Dpu::on(On::OpenVswitch, &[]);
     dpu.netns.run("ip link add pf0hpf type veth peer name host");
     let vswitch = dpu.vswitch();
-    vswitch.vsctl(&format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type=netdev"));
+    let datapath = OpenVswitch::datapath();
+    vswitch.vsctl(&format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type={datapath}"));
     vswitch.vsctl(&format!("add-port {BRIDGE} pf0hpf"));
     let drop_all = "table=0,priority=40000,in_port=LOCAL,actions=drop";
     vswitch.ofctl(&["add-flow"], BRIDGE, &[drop_all]);

@@ -18,7 +18,7 @@ use dpu_service::{
     fabric::{
         BridgeSettings, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
-        ovs::{Datapath, OvsFabric, OvsSettings},
+        ovs::{OvsFabric, OvsSettings},
     },
     model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
@@ -81,13 +81,21 @@ impl Dpu {
     }
 
     pub(crate) fn on(on: On, uplinks: &[&str]) -> Self {
+        Self::with_links(on, uplinks, &[])
+    }
+
+    /// One whose bridge has these links besides.
+    pub(crate) fn with_links(on: On, uplinks: &[&str], kept: &[&str]) -> Self {
+        let [uplinks, kept] =
+            [uplinks, kept].map(|names| names.iter().map(ToString::to_string).collect());
+        let bridge = BridgeSettings { name: BRIDGE.into(), uplinks, kept };
         let netns = TestNetns::new();
         let abilities = KernelAbilities::probe().unwrap();
         let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
         let vswitch = (on == On::OpenVswitch).then(|| OpenVswitch::start_in(&netns.path()));
         let fabric: Box<dyn Fabric> = match &vswitch {
-            None => Box::new(open_fabric(&netns, uplinks, &abilities)),
-            Some(vswitch) => Box::new(open_ovs(&netns, uplinks, vswitch)),
+            None => Box::new(open_bridge(&netns, &bridge, &abilities)),
+            Some(vswitch) => Box::new(open_ovs(&netns, bridge, vswitch)),
         };
         Self { netns, abilities, eswitch, fabric, vswitch }
     }
@@ -206,10 +214,15 @@ impl Pod {
     }
 
     pub(crate) fn pings(&self, address: &str) -> bool {
-        let mut ping = Command::new("ping");
-        ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
-        self.netns.netns.run(|| ping.status().unwrap().success()).unwrap()
+        pings(&self.netns, address)
     }
+}
+
+/// Whether an address answers who asks from that namespace.
+pub(crate) fn pings(from: &TestNetns, address: &str) -> bool {
+    let mut ping = Command::new("ping");
+    ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
+    from.netns.run(|| ping.status().unwrap().success()).unwrap()
 }
 
 /// The addresses of the pod that has that VF.
@@ -251,23 +264,31 @@ pub(crate) fn mark(number: usize) -> [u8; 8] {
     format!("mark{number:04}").into_bytes().try_into().unwrap()
 }
 
+/// Opens the fabric of a DPU as a service that starts again does.
 pub(crate) fn open_fabric(
     netns: &TestNetns,
     uplinks: &[&str],
     abilities: &KernelAbilities,
 ) -> BridgeFabric {
     let uplinks = uplinks.iter().map(ToString::to_string).collect();
-    let bridge = BridgeSettings { name: BRIDGE.into(), uplinks };
+    let bridge = BridgeSettings { name: BRIDGE.into(), uplinks, ..BridgeSettings::default() };
+    open_bridge(netns, &bridge, abilities)
+}
+
+fn open_bridge(
+    netns: &TestNetns,
+    bridge: &BridgeSettings,
+    abilities: &KernelAbilities,
+) -> BridgeFabric {
     let of_bridges = BridgeAbilities::probe().unwrap();
-    let open = || BridgeFabric::open(&bridge, of_bridges, abilities);
+    let open = || BridgeFabric::open(bridge, of_bridges, abilities);
     netns.netns.run(open).unwrap().unwrap()
 }
 
-pub(crate) fn open_ovs(netns: &TestNetns, uplinks: &[&str], vswitch: &OpenVswitch) -> OvsFabric {
-    let uplinks = uplinks.iter().map(ToString::to_string).collect();
-    let bridge = BridgeSettings { name: BRIDGE.into(), uplinks };
+fn open_ovs(netns: &TestNetns, bridge: BridgeSettings, vswitch: &OpenVswitch) -> OvsFabric {
     let database = vswitch.socket();
-    let settings = OvsSettings { bridge, database, datapath: Datapath::Netdev };
+    let datapath = serde_json::from_value(OpenVswitch::datapath().into()).unwrap();
+    let settings = OvsSettings { bridge, database, datapath };
     netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap()
 }
 

@@ -1,10 +1,13 @@
-//! The bridge itself: found by its name, made unless somebody else has made it.
+//! The bridge itself: found by its name, made unless somebody else has made it, and joined by links that are no pods'.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl};
 
-use crate::driver::{Fault, Refused};
+use crate::{
+    driver::{Fault, Refused},
+    fabric::settings::Role,
+};
 
 /// Marks a bridge that this service made.
 pub(super) const ALIAS: &str = "dpu-offload fabric";
@@ -96,6 +99,34 @@ impl BridgeLink {
         let made = rtnl.link_by_name(&self.name)?.unwrap_or_default();
         self.hide_from_pods();
         rtnl.change_link(made.index, &LinkChange::new().alias(ALIAS))
+    }
+
+    /// Has the link of that name join a bridge, and be up. One that is a port of another is left there.
+    pub(super) fn take_in(
+        rtnl: &mut Rtnl,
+        bridge: u32,
+        role: Role,
+        name: &str,
+    ) -> Result<Link, Refused> {
+        let role = role.name();
+        let refused = |error| Refused::new(format!("join {role} {name}"), error);
+        let missing = || Refused::because(format!("there is no {role} {name}"));
+        let link = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
+        match link.master {
+            Some(master) if master == bridge => {}
+            Some(_) => {
+                return Err(Refused::because(format!(
+                    "{role} {name} is a port of another bridge or bond: take it out first"
+                )));
+            }
+            None => rtnl
+                .change_link(link.index, &LinkChange::new().master(Some(bridge)))
+                .map_err(refused)?,
+        }
+        if !link.is_up {
+            rtnl.change_link(link.index, &LinkChange::new().up()).map_err(refused)?;
+        }
+        Ok(link)
     }
 
     /// The bridge forwards between pods; it is no neighbour of theirs.

@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netlink::{Error, LinkChange, Rtnl};
+use netlink::{Error, Rtnl};
 
-use super::vlans::uplink_changes;
-use crate::driver::Refused;
+use super::{link::BridgeLink, vlans::uplink_changes};
+use crate::{driver::Refused, fabric::settings::Role};
 
 /// The uplinks of a bridge.
 #[derive(Debug)]
@@ -23,18 +23,11 @@ impl Uplinks {
         Self { names: names.to_vec(), following: Mutex::default(), mtu: Mutex::default() }
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
-    }
-
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.names.iter().any(|uplink| uplink == name)
-    }
-
     /// Joins all that can be, then tells the first that could not.
     pub(super) fn join(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Refused> {
-        let joined: Vec<_> = self.names.iter().map(|name| join(rtnl, bridge, name)).collect();
-        *self.lock_mtu() = joined.iter().filter_map(|mtu| mtu.as_ref().ok()).min().copied();
+        let join = |name: &String| BridgeLink::take_in(rtnl, bridge, Role::Uplink, name);
+        let joined: Vec<_> = self.names.iter().map(join).collect();
+        *self.lock_mtu() = joined.iter().filter_map(|link| Some(link.as_ref().ok()?.mtu)).min();
         joined.into_iter().try_for_each(|joined| joined.map(drop))
     }
 
@@ -61,26 +54,4 @@ impl Uplinks {
         let vlans = rtnl.bridge_vlans(bridge)?;
         rtnl.batch(&uplink_changes(bridge, &uplinks, &vlans))
     }
-}
-
-/// Joins an uplink, and returns its MTU.
-fn join(rtnl: &mut Rtnl, bridge: u32, name: &str) -> Result<u32, Refused> {
-    let refused = |error| Refused::new(format!("join uplink {name}"), error);
-    let missing = || Refused::because(format!("there is no uplink {name}"));
-    let uplink = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
-    match uplink.master {
-        Some(master) if master == bridge => {}
-        Some(_) => {
-            return Err(Refused::because(format!(
-                "uplink {name} is a port of another bridge or bond: take it out first"
-            )));
-        }
-        None => rtnl
-            .change_link(uplink.index, &LinkChange::new().master(Some(bridge)))
-            .map_err(refused)?,
-    }
-    if !uplink.is_up {
-        rtnl.change_link(uplink.index, &LinkChange::new().up()).map_err(refused)?;
-    }
-    Ok(uplink.mtu)
 }

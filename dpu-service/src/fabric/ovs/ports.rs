@@ -14,6 +14,9 @@ use crate::{
     fabric::Membership,
 };
 
+/// The kind of the link that is the master of ports of the kernel's datapath.
+const DATAPATH: &str = "openvswitch";
+
 /// How the database has a representor.
 enum Found {
     /// Not at all.
@@ -95,7 +98,7 @@ impl Inner {
         wanted: &Membership,
         queues: Uuid,
     ) -> Result<(), Refused> {
-        self.check_free(port)?;
+        self.check_free("representor", &port.name, port.master)?;
         let doing = format!("join {} to bridge {}", port.name, self.bridge);
         let (bridge, number) = self.vswitch.look(|replica| {
             (rows::bridge(replica, &self.bridge).map(ovsdb::Row::id), self.numbers.choose(replica))
@@ -169,17 +172,23 @@ impl Inner {
         self.vswitch.change(&doing, vec![removal])
     }
 
-    /// Refuses a port of a bridge or bond of the kernel's. The kernel datapath is the master of its own.
-    fn check_free(&self, port: &Representor) -> Result<(), Refused> {
-        let Some(master) = port.master else { return Ok(()) };
-        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+    /// Refuses a link that is a port of something else in the kernel, such as a bridge or a bond.
+    pub(super) fn check_free(
+        &self,
+        role: &str,
+        name: &str,
+        master: Option<u32>,
+    ) -> Result<(), Refused> {
+        let Some(master) = master else { return Ok(()) };
+        let refused = |error| Refused::new(format!("look at {name}"), error);
         let master = self.sockets.with(|rtnl| rtnl.link_by_index(master).map_err(refused))?;
         match master {
-            Some(master) if master.bridge.is_some() => Err(Refused::because(format!(
-                "representor {name} is a port of bridge {}: take it out first, with `ip link set {name} nomaster`",
-                master.name,
-                name = port.name
-            ))),
+            Some(master) if master.kind.as_deref() != Some(DATAPATH) => {
+                Err(Refused::because(format!(
+                    "{role} {name} is a port of {}: take it out first, with `ip link set {name} nomaster`",
+                    master.name
+                )))
+            }
             _ => Ok(()),
         }
     }

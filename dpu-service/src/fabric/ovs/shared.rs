@@ -1,4 +1,4 @@
-//! What all ports share: the bridge, its uplinks, and the flows of both.
+//! What all ports share: the bridge, the links in it that are no pods', and the flows of both.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,19 @@ use super::{
     COOKIE, Inner, cookie_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
-use crate::driver::Refused;
+use crate::{driver::Refused, fabric::settings::Role};
 
 /// What the kernel has of the links that all ports share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedLinks {
     /// The smallest MTU of the uplinks that could be joined.
     pub(super) mtu: Option<u32>,
-    /// The Ethernet addresses of the bridge and its uplinks.
+    /// The Ethernet addresses of the bridge and of the links in it that are no pods'.
     pub(super) macs: Vec<MacAddress>,
 }
+
+/// A trunk of it alone carries what has no tag.
+const UNTAGGED: i64 = 0;
 
 /// Only what flows of ours let pass is forwarded, with the daemon or without.
 const SECURE: &str = "secure";
@@ -28,12 +31,15 @@ impl Inner {
     /// Does all that can be done, then tells the first thing that could not.
     pub(super) fn prepare(&self) -> Result<(), Refused> {
         let is_ours = self.ensure_bridge()?;
-        let joined: Vec<_> = self.uplinks.iter().map(|name| self.join_uplink(name)).collect();
-        let shared = self.look_at_links(joined.iter().filter_map(|mtu| mtu.as_ref().ok()).min());
+        let join = |(role, name)| (role, self.join_link(role, name));
+        let joined: Vec<_> = self.settings.links().map(join).collect();
+        let uplinks = joined.iter().filter(|(role, _)| *role == Role::Uplink);
+        let shared = self.look_at_links(uplinks.filter_map(|(_, mtu)| mtu.as_ref().ok()).min());
         *self.shared() = shared?;
         let flows = self.set_own_flows(is_ours);
         let forgotten = self.forget_flows_of_nobody();
-        joined.into_iter().try_for_each(|joined| joined.map(drop)).and(flows).and(forgotten)
+        let joined = joined.into_iter().try_for_each(|(_, joined)| joined.map(drop));
+        joined.and(flows).and(forgotten)
     }
 
     /// Makes the bridge unless there is one. Whether it is ours.
@@ -89,27 +95,32 @@ impl Inner {
         Ok(())
     }
 
-    /// Joins an uplink in all VLANs, and returns its MTU.
-    fn join_uplink(&self, name: &str) -> Result<u32, Refused> {
-        let refused = |error| Refused::new(format!("join uplink {name}"), error);
+    /// Joins a link, an uplink in all VLANs and a kept one untagged, and returns its MTU.
+    fn join_link(&self, role: Role, name: &str) -> Result<u32, Refused> {
+        let what = role.name();
+        let refused = |error| Refused::new(format!("join {what} {name}"), error);
+        let missing = || Refused::because(format!("there is no {what} {name}"));
         let link = self.sockets.with(|rtnl| rtnl.link_by_name(name).map_err(refused))?;
-        let link = link.ok_or_else(|| Refused::because(format!("there is no uplink {name}")))?;
-        let of_uplink = |replica: &Replica| {
+        let link = link.ok_or_else(missing)?;
+        let of_link = |replica: &Replica| {
             let bridge = rows::bridge(replica, &self.bridge).map(Row::id);
             let port = Port::find(replica, name);
             (bridge, port.map(|port| (port.bridge.id(), port.index())))
         };
-        match self.vswitch.look(of_uplink)? {
+        match self.vswitch.look(of_link)? {
             (None, _) => return Err(self.no_bridge()),
-            (Some(bridge), None) => self.add_uplink(name, link.index, bridge)?,
+            (Some(bridge), None) => {
+                self.check_free(what, name, link.master)?;
+                self.add_link(role, name, link.index, bridge)?;
+            }
             (Some(bridge), Some((other, _))) if other != bridge => {
                 return Err(Refused::because(format!(
-                    "uplink {name} is a port of another bridge of Open vSwitch: take it out first"
+                    "{what} {name} is a port of another bridge of Open vSwitch: take it out first"
                 )));
             }
             (Some(bridge), Some((_, index))) if index != Some(link.index) => {
-                self.remove_uplink(name, bridge)?;
-                self.add_uplink(name, link.index, bridge)?;
+                self.remove_link(role, name, bridge)?;
+                self.add_link(role, name, link.index, bridge)?;
             }
             (Some(_), Some(_)) => {}
         }
@@ -122,14 +133,26 @@ impl Inner {
         Ok(link.mtu)
     }
 
-    fn add_uplink(&self, name: &str, index: u32, bridge: uuid::Uuid) -> Result<(), Refused> {
-        let doing = format!("join uplink {name} to bridge {}", self.bridge);
+    fn add_link(
+        &self,
+        role: Role,
+        name: &str,
+        index: u32,
+        bridge: uuid::Uuid,
+    ) -> Result<(), Refused> {
+        let what = role.name();
+        let doing = format!("join {what} {name} to bridge {}", self.bridge);
         let text = || Datum::text(name);
-        let interface = [("name", text()), ("external_ids", rows::marks_of_link("uplink", index))];
+        let interface = [("name", text()), ("external_ids", rows::marks_of_link(what, index))];
+        let trunks = match role {
+            Role::Uplink => Datum::empty(),
+            Role::Kept => Datum::integer(UNTAGGED),
+        };
         let port = [
             ("name", text()),
             ("interfaces", Datum::inserted("interface")),
-            ("external_ids", rows::marks("uplink")),
+            ("trunks", trunks),
+            ("external_ids", rows::marks(what)),
         ];
         let _touching = self.touch(name);
         self.vswitch.change(
@@ -144,11 +167,12 @@ impl Inner {
     }
 
     /// One that was joined by a link which is gone.
-    fn remove_uplink(&self, name: &str, bridge: uuid::Uuid) -> Result<(), Refused> {
+    fn remove_link(&self, role: Role, name: &str, bridge: uuid::Uuid) -> Result<(), Refused> {
         let row = |replica: &Replica| Port::find(replica, name).map(|port| port.port.id());
         let Some(row) = self.vswitch.look(row)? else { return Ok(()) };
+        let what = role.name();
         let doing =
-            format!("take uplink {name}, which was made anew, out of bridge {}", self.bridge);
+            format!("take {what} {name}, which was made anew, out of bridge {}", self.bridge);
         let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
         let _touching = self.touch(name);
         self.vswitch.change(&doing, vec![removal])
@@ -156,23 +180,23 @@ impl Inner {
 
     fn look_at_links(&self, mtu: Option<&u32>) -> Result<SharedLinks, Refused> {
         self.sockets.with(|rtnl| {
-            let names = self.uplinks.iter().chain([&self.bridge]);
+            let names = self.settings.links().map(|(_, name)| name).chain([&*self.bridge]);
             let macs = names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect();
             Ok(SharedLinks { mtu: mtu.copied(), macs })
         })
     }
 
-    /// In a bridge of ours, what comes in at an uplink or from the DPU itself is forwarded. In another's, what is
-    /// forwarded is his affair.
+    /// In a bridge of ours, what comes in at a link that is no pod's or from the DPU itself is forwarded. In
+    /// another's, what is forwarded is his affair.
     fn set_own_flows(&self, is_ours: bool) -> Result<(), Refused> {
         let own = [Match::InPort(openflow::LOCAL)].map(forwarded);
         let numbers = self.vswitch.look(|replica| {
-            let ports = self.uplinks.iter().filter_map(|name| Port::find(replica, name));
+            let ports = self.settings.links().filter_map(|(_, name)| Port::find(replica, name));
             ports.filter_map(|port| port.number()).collect::<Vec<_>>()
         })?;
-        let of_uplinks = numbers.into_iter().map(|number| forwarded(Match::InPort(number)));
+        let of_links = numbers.into_iter().map(|number| forwarded(Match::InPort(number)));
         let wanted =
-            if is_ours { own.into_iter().chain(of_uplinks).collect() } else { BTreeSet::new() };
+            if is_ours { own.into_iter().chain(of_links).collect() } else { BTreeSet::new() };
         self.set_flows(&format!("set the flows of bridge {}", self.bridge), COOKIE, &wanted)
     }
 

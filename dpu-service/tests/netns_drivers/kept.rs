@@ -1,0 +1,111 @@
+//! Links in the bridge that are no pods', whose own network is outside, such as that of the host's PF.
+
+use dpu_service::model::PortSettings;
+use netlink::{Request, VethEnd};
+
+use crate::{
+    support::{TestNetns, eventually},
+    veth_dpu::{Capture, Dpu, On, Pod, can, mark, pings},
+};
+
+const HOST: &str = "10.9.0.50";
+/// The host's, however often its PF comes back.
+const PF: &str = "02:00:00:00:02:01";
+const OUTSIDE: &str = "10.9.0.99";
+
+/// Makes a link of the DPU whose other end, `eth0`, is in that namespace and has an address.
+fn wire(dpu: &Dpu, name: &str, other: &TestNetns, address: &str) {
+    let end = VethEnd::new("eth0").netns(&other.netns);
+    let end = if name == "p0" { end } else { end.mac(PF.parse().unwrap()) };
+    dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new(name), &end)).unwrap();
+    other.run("ip link set eth0 up");
+    other.run(&format!("ip addr add {address}/24 dev eth0"));
+}
+
+#[test]
+fn the_hosts_own_network_stays_with_its_pf_whenever_that_comes_back() {
+    On::EVERY.into_iter().for_each(keeps_the_hosts_network);
+}
+
+fn keeps_the_hosts_network(on: On) {
+    let (host, outside) = (TestNetns::new(), TestNetns::new());
+    let dpu = Dpu::with_links(on, &["p0"], &["pf0hpf"]);
+    wire(&dpu, "p0", &outside, OUTSIDE);
+    let refused = dpu.prepare().unwrap_err();
+    assert_eq!(refused.to_string(), "there is no kept link pf0hpf");
+    let pod = dpu.plug(0);
+    dpu.program(&pod);
+    pod.reaches(OUTSIDE);
+    for _ in 0..2 {
+        wire(&dpu, "pf0hpf", &host, HOST);
+        dpu.netns.run("ip link set pf0hpf mtu 1400");
+        dpu.prepare().unwrap();
+        eventually("the host is outside", || pings(&host, OUTSIDE));
+        pod.reaches(HOST);
+        assert_eq!(dpu.fabric.uplink_mtu(), Some(1500), "of the uplink");
+        let pf: netlink::MacAddress =
+            dpu.netns.link("pf0hpf")["address"].as_str().unwrap().parse().unwrap();
+        assert!(dpu.fabric.own_macs().contains(&pf));
+        dpu.netns.run("ip link delete pf0hpf");
+    }
+}
+
+#[test]
+fn the_host_is_in_no_vlan_of_the_pods_unless_somebody_puts_it_there() {
+    On::EVERY.into_iter().for_each(keeps_the_host_out_of_vlans);
+}
+
+fn keeps_the_host_out_of_vlans(on: On) {
+    let host = TestNetns::new();
+    let mut dpu = Dpu::with_links(on, &[], &["pf0hpf"]);
+    if !can(&*dpu.fabric, "vlan-filtering") {
+        // The bridge of a kernel that keeps no VLANs apart has no pods in any: hack/vm has another.
+        assert_eq!(on, On::Bridge);
+        return;
+    }
+    wire(&dpu, "pf0hpf", &host, HOST);
+    dpu.prepare().unwrap();
+    let mut pods = [dpu.plug(0), dpu.plug(1)];
+    pods[0].settings.vlan = Some(100);
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[1].reaches(HOST);
+    assert!(!pods[0].pings(HOST));
+    let settings = PortSettings { mac: PF.parse().unwrap(), ..pods[1].settings.clone() };
+    let host = Pod { netns: host, settings };
+    let capture = Capture::of(&pods[0].netns);
+    let tag: &[[u8; 4]] = &[[0x81, 0, 0, 100]];
+    host.sends([0xff; 6], tag, mark(0));
+
+    match on {
+        On::Bridge => drop(dpu.netns.run("bridge vlan add dev pf0hpf vid 100")),
+        On::OpenVswitch => drop(dpu.vswitch().vsctl("add port pf0hpf trunks 100")),
+    }
+    dpu.prepare().unwrap();
+    dpu.forget_decisions();
+    host.sends([0xff; 6], tag, mark(1));
+    assert_eq!(capture.marks_until(mark(1)), [mark(1)], "the one before passed nowhere");
+}
+
+#[test]
+fn a_link_that_is_a_port_already_is_left_there() {
+    On::EVERY.into_iter().for_each(leaves_ports_of_others);
+}
+
+fn leaves_ports_of_others(on: On) {
+    let (host, outside) = (TestNetns::new(), TestNetns::new());
+    let dpu = Dpu::with_links(on, &["p0"], &["pf0hpf"]);
+    wire(&dpu, "pf0hpf", &host, HOST);
+    wire(&dpu, "p0", &outside, OUTSIDE);
+    dpu.netns.run("ip link add foreign type bridge");
+    for link in ["p0", "pf0hpf"] {
+        dpu.netns.run(&format!("ip link set {link} master foreign"));
+    }
+    for (link, told) in [("p0", "uplink p0"), ("pf0hpf", "kept link pf0hpf")] {
+        let refused = dpu.prepare().unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("{told} is a port of ")), "{refused}");
+        assert_eq!(dpu.netns.link(link)["master"], "foreign");
+        dpu.netns.run(&format!("ip link set {link} nomaster"));
+    }
+    dpu.prepare().unwrap();
+    assert!(pings(&host, OUTSIDE));
+}
