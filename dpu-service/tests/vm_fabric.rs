@@ -1,4 +1,4 @@
-//! The bridge fabric on a kernel that keeps VLANs apart, looked at with `bridge`, `ip` and `ping`.
+//! Fabrics on a kernel that keeps VLANs apart and has bonds, looked at with `bridge`, `ip` and `ping`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../crates/netlink/tests/support/mod.rs"]
@@ -11,8 +11,8 @@ use dpu_service::{
 };
 use netlink::{LinkChange, Request, VethEnd};
 use serde_json::{Value, json};
-use support::TestNetns;
-use veth_dpu::{BRIDGE, Dpu, Pod, at_once, can, open_fabric};
+use support::{TestNetns, eventually};
+use veth_dpu::{BRIDGE, Dpu, On, Pod, at_once, can, open_fabric};
 
 /// A DPU whose uplink `p0` leads to the link `wire` of another namespace.
 fn with_uplink() -> (Dpu, TestNetns) {
@@ -242,4 +242,61 @@ fn frames_pass_as_large_as_both_sides_take() {
     let vf = rtnl.link_by_name("eth0").unwrap().unwrap().index;
     rtnl.change_link(vf, &LinkChange::new().mtu(9000)).unwrap();
     assert!(passes("10.9.0.3"));
+}
+
+/// Both sockets of a card lead to one switch. Which of them frames take is the bond's affair.
+#[test]
+fn pods_are_outside_by_a_bond_whichever_of_its_members_fails() {
+    for on in On::EVERY {
+        for mode in ["active-backup", "802.3ad lacp_rate fast"] {
+            leads_outside_by_a_bond(on, mode);
+        }
+    }
+}
+
+const MEMBERS: [(&str, &str); 2] = [("p0", "wire0"), ("p1", "wire1")];
+
+fn leads_outside_by_a_bond(on: On, mode: &str) {
+    let (dpu, outside) = (Dpu::on(on, &["bond0"]), TestNetns::new());
+    for (member, wire) in MEMBERS {
+        let wire = VethEnd::new(wire).netns(&outside.netns);
+        dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new(member), &wire)).unwrap();
+    }
+    bond(&dpu.netns, mode, MEMBERS.map(|(member, _)| member));
+    bond(&outside, mode, MEMBERS.map(|(_, wire)| wire));
+    outside.run("ip addr add 10.9.0.99/24 dev bond0");
+    outside.run("ip link add link bond0 name bond0.100 type vlan id 100");
+    outside.run("ip link set bond0.100 up");
+    outside.run("ip addr add 10.9.0.100/32 dev bond0.100");
+    outside.run("ip route add 10.9.0.2/32 dev bond0.100");
+    dpu.prepare().unwrap();
+    let pods = [plug(&dpu, 0, None), plug(&dpu, 1, Some(100))];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    let are_outside = || {
+        pods[0].reaches("10.9.0.99");
+        pods[1].reaches("10.9.0.100");
+    };
+    are_outside();
+    assert_eq!(dpu.fabric.uplink_mtu(), Some(1500));
+    for (member, wire) in MEMBERS {
+        outside.run(&format!("ip link set {wire} down"));
+        eventually("the bond does without", || !has_carrier(&dpu.netns, member));
+        are_outside();
+        outside.run(&format!("ip link set {wire} up"));
+        eventually("the bond has it again", || has_carrier(&dpu.netns, member));
+        are_outside();
+    }
+}
+
+fn bond(netns: &TestNetns, mode: &str, members: [&str; 2]) {
+    netns.run(&format!("ip link add bond0 type bond miimon 20 mode {mode}"));
+    for member in members {
+        netns.run(&format!("ip link set {member} master bond0"));
+    }
+    netns.run("ip link set bond0 up");
+}
+
+/// As the bond sees its member.
+fn has_carrier(netns: &TestNetns, member: &str) -> bool {
+    netns.link(member)["linkinfo"]["info_slave_data"]["mii_status"] == "UP"
 }
