@@ -6,8 +6,9 @@
 //! again when it is back.
 //!
 //! Calls for several ports overlap. What two ports share is the connection to the database, the numbers of ports and
-//! the row that leaves queues to others: each has a lock of its own, none is held while another is taken, and none
-//! while the daemon is waited for, but for that of the one row, which is made once.
+//! the row that leaves queues to others: each has a lock of its own. That of the numbers is taken while the replica is
+//! looked at; otherwise none is held while another is taken, and none while the daemon is waited for, but for that of
+//! the one row, which is made once. A number is nobody's again when its flows are gone, which is after its row is.
 
 mod guard;
 mod numbers;

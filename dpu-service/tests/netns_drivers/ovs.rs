@@ -348,3 +348,15 @@ fn a_link_that_cannot_be_opened_is_told_in_the_daemons_words() {
     dpu.fabric.leave(&port).unwrap();
     assert!(!dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}")).contains("pf0vf1"));
 }
+
+#[test]
+fn a_port_that_leaves_takes_no_flows_of_one_that_joins_along() {
+    let (dpu, pods) = with_pods(8);
+    at_once(&pods, |pod| {
+        for _ in 0..30 {
+            dpu.fabric.leave(&dpu.representor(pod)).unwrap();
+            dpu.program(pod);
+            assert!(is_guarded(&dpu, pod), "with whose number it has now");
+        }
+    });
+}

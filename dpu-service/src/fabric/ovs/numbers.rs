@@ -13,39 +13,45 @@ use super::rows::INTERFACE;
 /// Below, the daemon chooses for ports that ask for none; above, OpenFlow 1.0 has no ports.
 const NUMBERS: std::ops::Range<u32> = 1_000..0xff00;
 
-/// Those that calls under way have chosen, and the database does not have yet.
+/// Those that calls under way hold: chosen, and the database does not have them yet; or given up, and there are flows
+/// left of them, which would be taken from whoever chose one now.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    chosen: Mutex<BTreeSet<u32>>,
+    held: Mutex<BTreeSet<u32>>,
 }
 
 /// A number that nobody else chooses until it is dropped.
 #[derive(Debug)]
-pub(super) struct Chosen<'a> {
+pub(super) struct Held<'a> {
     numbers: &'a Numbers,
     pub(super) number: u32,
 }
 
 impl Numbers {
     /// The lowest that no port has or asks for. `None`: all are taken.
-    pub(super) fn choose(&self, replica: &Replica) -> Option<Chosen<'_>> {
+    pub(super) fn choose(&self, replica: &Replica) -> Option<Held<'_>> {
         let columns = ["ofport", "ofport_request"];
         let of_row = |row: &ovsdb::Row| columns.map(|column| row.integer(column));
         let taken = replica.rows(INTERFACE).flat_map(of_row).flatten();
         let taken: BTreeSet<u32> = taken.filter_map(|number| number.try_into().ok()).collect();
-        let mut chosen = self.lock();
-        let mut free = NUMBERS.filter(|number| !taken.contains(number) && !chosen.contains(number));
+        let mut held = self.lock();
+        let mut free = NUMBERS.filter(|number| !taken.contains(number) && !held.contains(number));
         let number = free.next()?;
-        chosen.insert(number);
-        Some(Chosen { numbers: self, number })
+        held.insert(number);
+        Some(Held { numbers: self, number })
+    }
+
+    /// Keeps one from being chosen. `None`: somebody holds it already.
+    pub(super) fn hold(&self, number: u32) -> Option<Held<'_>> {
+        self.lock().insert(number).then_some(Held { numbers: self, number })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Chosen<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.numbers.lock().remove(&self.number);
     }

@@ -56,6 +56,7 @@ impl Inner {
             Some(found.number().or_else(|| found.wanted_number()))
         })?;
         let Some(number) = number else { return Ok(()) };
+        let _held = number.and_then(|number| self.numbers.hold(number));
         self.remove_port(port)?;
         self.keep_down(port)?;
         let Some(number) = number else { return Ok(()) };

@@ -205,24 +205,25 @@ impl Inner {
         let doing = format!("look at the flows of bridge {}", self.bridge);
         let ours = Cookies { value: COOKIE, mask: !u64::from(u32::MAX) };
         let found = self.switches.with(&doing, |switch| switch.flows(ours))?;
-        let cookies: BTreeSet<u64> =
-            found.iter().map(|counted| counted.flow.cookie).filter(|it| *it != COOKIE).collect();
-        // After the flows: a port that joins has its row before it has flows.
-        let numbers = self.vswitch.look(|replica| {
+        let number_of = |cookie: u64| u32::try_from(cookie & !COOKIE).ok();
+        let numbers = found.iter().filter_map(|counted| number_of(counted.flow.cookie));
+        let numbers: BTreeSet<u32> = numbers.filter(|number| *number != 0).collect();
+        // After the flows: a port that joins has its row, or holds its number, before it has flows.
+        let of_nobody = self.vswitch.look(|replica| {
             let bridge = rows::bridge(replica, &self.bridge)?;
-            let numbers = Port::all(replica, bridge).filter(Port::is_ours);
-            let numbers = numbers.flat_map(|port| [port.number(), port.wanted_number()]);
-            Some(numbers.flatten().map(cookie_of).collect::<BTreeSet<_>>())
+            let ports = Port::all(replica, bridge).filter(Port::is_ours);
+            let taken = ports.flat_map(|port| [port.number(), port.wanted_number()]).flatten();
+            let taken: BTreeSet<u32> = taken.collect();
+            let of_nobody = numbers.difference(&taken);
+            Some(of_nobody.filter_map(|number| self.numbers.hold(*number)).collect::<Vec<_>>())
         })?;
-        let numbers = numbers.ok_or_else(|| self.no_bridge())?;
-        let of_nobody: Vec<_> = cookies
-            .difference(&numbers)
-            .map(|value| Change::RemoveAll(Cookies { value: *value, mask: u64::MAX }))
-            .collect();
+        let of_nobody = of_nobody.ok_or_else(|| self.no_bridge())?;
         if of_nobody.is_empty() {
             return Ok(());
         }
-        self.switches.with(&doing, |switch| switch.change(&of_nobody))
+        let removals = of_nobody.iter().map(|held| cookie_of(held.number));
+        let removals: Vec<_> = removals.map(Cookies::exactly).map(Change::RemoveAll).collect();
+        self.switches.with(&doing, |switch| switch.change(&removals))
     }
 }
 
