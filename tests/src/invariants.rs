@@ -16,7 +16,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{Card, Host, HostEnd, Netns, OpenVswitch, Operator, breach::Breach, eventually, run};
+use crate::{
+    Card, Host, HostEnd, Netns, OpenVswitch, Operator, breach::Breach, eventually, fabric::BRIDGE,
+    run,
+};
 
 /// How long what goes on in the background may take to settle.
 const SETTLE: Duration = Duration::from_secs(60);
@@ -72,9 +75,6 @@ pub(crate) struct Picture {
     /// Links that are stacked on others, in pods and on the host.
     pub(crate) stacked: Vec<String>,
 }
-
-/// The bridge of every DPU.
-const BRIDGE: &str = "br-offload";
 
 /// The container id of attachments of the host itself.
 const HOST_PORT: &str = "host-port";

@@ -21,6 +21,7 @@ pub mod cluster;
 mod cni;
 mod command;
 mod dpu;
+mod fabric;
 mod faults;
 mod fleet;
 mod halves;

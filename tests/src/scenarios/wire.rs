@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use super::pods::addresses;
-use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Operator, Settings, UPLINK, wait_for};
+use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Operator, Settings, UPLINK, fabric, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -136,7 +136,10 @@ pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
     let mut fleet = two_dpus(settings);
     let pods = Pods::attach(&fleet, "blue");
     pods.assert_reach();
-    let take_out = |dpu: &Dpu| dpu.netns.ip(&["link", "set", UPLINK, "down", "nomaster"]);
+    let take_out = |dpu: &Dpu| {
+        fabric::take_out(&dpu.netns, dpu.vswitch.as_ref(), UPLINK);
+        dpu.netns.ip(&["link", "set", UPLINK, "down"]);
+    };
     take_out(&fleet.dpus[0]);
     wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
 

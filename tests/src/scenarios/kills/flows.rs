@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::residents::{LIMIT, Residents};
 use crate::{
-    Call, Fault, Lab, Netns, Program,
+    Call, Fault, Lab, Netns, Program, fabric,
     process::kill_points,
     run,
     scenarios::crowd::{CALLERS, Habit},
@@ -191,11 +191,14 @@ impl Stage<'_> {
     fn damage(&self) {
         let dpu = &self.lab.card.dpu;
         let of_b = &self.residents.representor;
-        dpu.ip(&["link", "set", of_b, "down", "nomaster", "mtu", "1400"]);
+        let vswitch = self.lab.vswitch.as_ref();
+        fabric::take_out(dpu, vswitch, of_b);
+        dpu.ip(&["link", "set", of_b, "down", "mtu", "1400"]);
         let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "root"]));
         let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "clsact"]));
         let of_no_pool = format!("pf0vf{}", CALLERS + OTHERS);
-        dpu.ip(&["link", "set", &of_no_pool, "master", "br-offload", "up"]);
+        fabric::put_in(dpu, vswitch, &of_no_pool);
+        dpu.ip(&["link", "set", &of_no_pool, "up"]);
     }
 
     fn fall_out(&self) {
