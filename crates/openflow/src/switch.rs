@@ -4,8 +4,10 @@ use std::{
     io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use patience::Patience;
 
 use crate::{
     Error,
@@ -79,9 +81,9 @@ impl Switch {
             let number = switch.next_number();
             switch.write(&flows_request(number, cookies))?;
             let mut all = Vec::new();
-            let end = Instant::now() + switch.deadline;
+            let mut patience = Patience::new(switch.deadline);
             loop {
-                let said = switch.answer(end)?;
+                let said = switch.answer(&mut patience)?;
                 match said.kind {
                     ERROR if said.number == number => return Err(refusal(&said.body)?),
                     MULTIPART_REPLY if said.number == number => {
@@ -112,9 +114,9 @@ impl Switch {
         all.extend(message(BARRIER_REQUEST, barrier, &[]));
         self.write(&all)?;
         let mut refused = Ok(());
-        let end = Instant::now() + self.deadline;
+        let mut patience = Patience::new(self.deadline);
         loop {
-            let said = self.answer(end)?;
+            let said = self.answer(&mut patience)?;
             match said.kind {
                 BARRIER_REPLY if said.number == barrier => return refused,
                 // The first is why the others are.
@@ -137,7 +139,7 @@ impl Switch {
     fn greet(&mut self) -> Result<(), Error> {
         let number = self.next_number();
         self.write(&message(HELLO, number, &[]))?;
-        let said = self.next(Some(Instant::now() + self.deadline))?;
+        let said = self.next(Some(&mut Patience::new(self.deadline)))?;
         match (said.kind, said.version) {
             (HELLO, VERSION..) => Ok(()),
             (HELLO | ERROR, _) => Err(Error::Version),
@@ -155,16 +157,16 @@ impl Switch {
     }
 
     /// What the switch says next in the version that was agreed on.
-    fn answer(&mut self, end: Instant) -> Result<Said, Error> {
-        let said = self.next(Some(end))?;
+    fn answer(&mut self, patience: &mut Patience) -> Result<Said, Error> {
+        let said = self.next(Some(patience))?;
         // The greeting tells whether it speaks ours; that it took another, only what it says then.
         if said.version == VERSION { Ok(said) } else { Err(Error::Version) }
     }
 
     /// What the switch says next, but for the question whether somebody is there, which is answered.
-    fn next(&mut self, end: Option<Instant>) -> Result<Said, Error> {
+    fn next(&mut self, mut patience: Option<&mut Patience>) -> Result<Said, Error> {
         loop {
-            let said = self.read(end)?;
+            let said = self.read(patience.as_deref_mut())?;
             if said.kind != ECHO_REQUEST {
                 return Ok(said);
             }
@@ -172,28 +174,38 @@ impl Switch {
         }
     }
 
-    fn read(&mut self, end: Option<Instant>) -> Result<Said, Error> {
+    fn read(&mut self, mut patience: Option<&mut Patience>) -> Result<Said, Error> {
         let mut head = [0; HEADER_LEN];
-        self.fill(&mut head, end)?;
+        self.fill(&mut head, patience.as_deref_mut())?;
         let [version, kind, high, low, a, b, c, d] = head;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let rest = length.checked_sub(HEADER_LEN);
         let rest = rest.ok_or(Error::Garbage { why: "a message is shorter than its head" })?;
         let mut body = vec![0; rest];
-        self.fill(&mut body, end)?;
+        self.fill(&mut body, patience)?;
         Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
     }
 
-    fn fill(&mut self, mut buffer: &mut [u8], end: Option<Instant>) -> Result<(), Error> {
+    fn fill(
+        &mut self,
+        mut buffer: &mut [u8],
+        mut patience: Option<&mut Patience>,
+    ) -> Result<(), Error> {
         while !buffer.is_empty() {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(self.failed(ErrorKind::TimedOut));
-            }
-            let limited = self.stream.set_read_timeout(left);
-            match limited.and_then(|()| self.stream.read(buffer)) {
+            let mut read =
+                |most| self.stream.set_read_timeout(most).and_then(|()| self.stream.read(buffer));
+            let read = match &mut patience {
+                None => read(None),
+                Some(patience) => {
+                    let waited = patience.wait(|most| read(Some(most)));
+                    waited.ok_or_else(|| self.failed(ErrorKind::TimedOut))?
+                }
+            };
+            match read {
                 Ok(0) => return Err(self.closed()),
                 Ok(read) => buffer = &mut buffer[read..],
+                // Nothing came in this stretch of the waiting.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed(error.kind())),
             }

@@ -8,9 +8,10 @@ use std::{
     path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use patience::Patience;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -255,24 +256,24 @@ impl Shared {
         deadline: Option<Duration>,
         mut look: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
-        let begun = Instant::now();
+        let mut patience = deadline.map(Patience::new);
         let mut state = self.lock();
         loop {
             if let Some(found) = look(&mut state) {
                 return Ok(found);
             }
             self.still_open(&state)?;
-            let Some(deadline) = deadline else {
+            let Some(patience) = &mut patience else {
                 state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = deadline.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                let milliseconds = deadline.as_millis();
-                return Err(Error::TimedOut { socket: self.socket.clone(), what, milliseconds });
-            }
-            let waited = self.news.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let silent = || Error::TimedOut {
+                socket: self.socket.clone(),
+                what,
+                milliseconds: deadline.unwrap_or_default().as_millis(),
+            };
+            let waited = patience.wait(|most| self.news.wait_timeout(state, most));
+            state = waited.ok_or_else(silent)?.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
