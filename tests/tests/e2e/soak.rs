@@ -11,7 +11,10 @@ use e2e::{
 const OPERATIONS: usize = 300;
 
 fn soak(hosts: usize, seed: u64) {
-    println!("hack/soak --hosts {hosts} --ops {OPERATIONS} --seed {seed} does the same again");
+    let fabric = std::env::var("OFFLOAD_TEST_FABRIC").unwrap_or_else(|_| "bridge".to_owned());
+    println!(
+        "hack/soak --hosts {hosts} --ops {OPERATIONS} --seed {seed} --fabric {fabric} does the same again"
+    );
     let mut soak = Soak::start(hosts, OPERATIONS, seed, &Hazard::ALL);
     let folder = soak.folder();
     while soak.advance() {}
