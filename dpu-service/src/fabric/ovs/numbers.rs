@@ -43,7 +43,8 @@ impl Numbers {
 
     /// Keeps one from being chosen. `None`: somebody holds it already.
     pub(super) fn hold(&self, number: u32) -> Option<Held<'_>> {
-        self.lock().insert(number).then_some(Held { numbers: self, number })
+        let is_free = self.lock().insert(number);
+        is_free.then(|| Held { numbers: self, number })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
@@ -54,5 +55,21 @@ impl Numbers {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.numbers.lock().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_held_by_one_until_he_drops_it() {
+        let numbers = Numbers::default();
+        let held = numbers.hold(1000).unwrap();
+        assert!(numbers.hold(1000).is_none());
+        assert!(numbers.hold(1000).is_none(), "who did not get it has not given it back");
+        assert!(numbers.hold(1001).is_some());
+        drop(held);
+        assert!(numbers.hold(1000).is_some());
     }
 }
