@@ -7,7 +7,7 @@ use std::{
     process::Command,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use e2e::{Lab, Netns, Settings, program, run, wait_for};
@@ -132,11 +132,11 @@ fn who_is_killed_at_any_moment_leaves_whole_files() {
     for round in 0..40 {
         let mut installer = host.install(1 + round % 2).spawn().unwrap();
         let half = || folder.path().join("bin/host-shim.new").exists();
-        // Either it is amid the plugin, or it is over before anybody could see that.
-        wait_for("an installer amid its work", LIMIT, || {
-            (half() || installer.try_wait().unwrap().is_some()).then_some(())
-        });
-        thread::park_timeout(Duration::from_millis(round as u64));
+        // Either it is amid the plugin, or it is over before anybody could see that: a copy takes no longer than a
+        // pause between two looks.
+        let end = Instant::now() + LIMIT;
+        while !half() && installer.try_wait().unwrap().is_none() && Instant::now() < end {}
+        thread::park_timeout(Duration::from_micros(100 * round as u64));
         installer.kill().unwrap();
         installer.wait().unwrap();
         unfinished += u32::from(half());
