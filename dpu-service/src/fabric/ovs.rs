@@ -63,8 +63,6 @@ pub struct OvsFabric {
 /// What the threads that wait for news share with it.
 #[derive(Debug)]
 struct Inner {
-    bridge: String,
-    /// The links in it that are no pods', and its name.
     settings: BridgeSettings,
     datapath: Datapath,
     vswitch: Vswitch,
@@ -90,7 +88,6 @@ impl OvsFabric {
     /// When the kernel can't be talked to.
     pub fn open(settings: &OvsSettings) -> Result<Self, Refused> {
         let inner = Inner {
-            bridge: settings.bridge.name.clone(),
             settings: settings.bridge.clone(),
             datapath: settings.datapath,
             vswitch: Vswitch::new(settings.database.clone()),
@@ -128,8 +125,9 @@ impl Inner {
     ) -> Result<Option<T>, Refused> {
         self.vswitch.look(|replica| {
             let found = Port::find(replica, &port.name)?;
-            let is_member =
-                found.is_ours() && found.is_in(&self.bridge) && found.index() == Some(port.index);
+            let is_member = found.is_ours()
+                && found.is_in(&self.settings.name)
+                && found.index() == Some(port.index);
             is_member.then(|| look(found))
         })
     }
@@ -238,7 +236,7 @@ impl Fabric for OvsFabric {
         inner
             .vswitch
             .look(|replica| {
-                let bridge = rows::bridge(replica, &inner.bridge)?;
+                let bridge = rows::bridge(replica, &inner.settings.name)?;
                 let ports = Port::all(replica, bridge);
                 Some(ports.filter_map(|port| Some((port.index()?, port.membership()))).collect())
             })?
@@ -253,8 +251,9 @@ impl Fabric for OvsFabric {
 
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         let doing = format!("set the flows of {}", port.name);
-        let not_joined =
-            || Refused::because(format!("{} is not in bridge {}", port.name, self.inner.bridge));
+        let not_joined = || {
+            Refused::because(format!("{} is not in bridge {}", port.name, self.inner.settings.name))
+        };
         let number = self.inner.number(port)?.ok_or_else(not_joined)?;
         self.inner.check_tags(&doing)?;
         let cookie = cookie_of(number);

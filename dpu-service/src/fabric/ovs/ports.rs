@@ -85,7 +85,7 @@ impl Inner {
         if !found.is_ours() {
             return Found::Strangers(found.bridge.text("name").to_owned());
         }
-        if !found.is_in(&self.bridge) || found.index() != Some(port.index) {
+        if !found.is_in(&self.settings.name) || found.index() != Some(port.index) {
             return Found::Broken;
         }
         let is_as_wanted = found.is_like(wanted, Some(queues));
@@ -100,9 +100,12 @@ impl Inner {
         queues: Uuid,
     ) -> Result<(), Refused> {
         self.check_free("representor", &port.name, port.master)?;
-        let doing = format!("join {} to bridge {}", port.name, self.bridge);
+        let doing = format!("join {} to bridge {}", port.name, self.settings.name);
         let (bridge, number) = self.vswitch.look(|replica| {
-            (rows::bridge(replica, &self.bridge).map(ovsdb::Row::id), self.numbers.choose(replica))
+            (
+                rows::bridge(replica, &self.settings.name).map(ovsdb::Row::id),
+                self.numbers.choose(replica),
+            )
         })?;
         let bridge = bridge.ok_or_else(|| self.no_bridge())?;
         let full = || {
@@ -154,7 +157,7 @@ impl Inner {
         wanted: &Membership,
         queues: Uuid,
     ) -> Result<(), Refused> {
-        let doing = format!("move {} to other VLANs of bridge {}", port.name, self.bridge);
+        let doing = format!("move {} to other VLANs of bridge {}", port.name, self.settings.name);
         let _touching = self.touch(&port.name);
         let columns = rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues))]);
         self.vswitch.change(&doing, vec![Operation::update(PORT, row, columns)])
@@ -167,7 +170,7 @@ impl Inner {
             Some((found.bridge.id(), found.port.id()))
         })?;
         let Some((bridge, row)) = found else { return Ok(()) };
-        let doing = format!("take {} out of bridge {}", port.name, self.bridge);
+        let doing = format!("take {} out of bridge {}", port.name, self.settings.name);
         let _touching = self.touch(&port.name);
         let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
         self.vswitch.change(&doing, vec![removal])
@@ -211,7 +214,7 @@ impl Inner {
     }
 
     pub(super) fn no_bridge(&self) -> Refused {
-        Refused::because(format!("Open vSwitch has no bridge {}", self.bridge))
+        Refused::because(format!("Open vSwitch has no bridge {}", self.settings.name))
             .blamed_on(Fault::Elsewhere)
     }
 }

@@ -45,13 +45,13 @@ impl Inner {
     /// Makes the bridge unless there is one. Whether it is ours.
     fn ensure_bridge(&self) -> Result<bool, Refused> {
         let of_bridge = |replica: &Replica| {
-            let bridge = rows::bridge(replica, &self.bridge)?;
+            let bridge = rows::bridge(replica, &self.settings.name)?;
             Some((bridge.id(), rows::is_ours(bridge), bridge.text("fail_mode") == SECURE))
         };
         match self.vswitch.look(of_bridge)? {
             None => self.make_bridge()?,
             Some((row, true, false)) => {
-                let doing = format!("set fail_mode of bridge {}", self.bridge);
+                let doing = format!("set fail_mode of bridge {}", self.settings.name);
                 let mode = [("fail_mode", Datum::text(SECURE))];
                 self.vswitch.change(&doing, vec![Operation::update(BRIDGE, row, mode)])?;
             }
@@ -61,11 +61,11 @@ impl Inner {
     }
 
     fn make_bridge(&self) -> Result<(), Refused> {
-        let doing = format!("make Open vSwitch's bridge {}", self.bridge);
+        let doing = format!("make Open vSwitch's bridge {}", self.settings.name);
         let root = self.vswitch.look(|replica| rows::root(replica).map(Row::id))?;
         let empty = || Refused::because(format!("can't {doing}: its database is empty"));
         let root = root.ok_or_else(empty)?;
-        let name = || Datum::text(&self.bridge);
+        let name = || Datum::text(&self.settings.name);
         let marks = || rows::marks("joins representors");
         let interface =
             [("name", name()), ("type", Datum::text("internal")), ("external_ids", marks())];
@@ -91,7 +91,7 @@ impl Inner {
                 Operation::add_to_set(ROOT, root, "bridges", &Datum::inserted("bridge")),
             ],
         )?;
-        tracing::info!(bridge = self.bridge, "made Open vSwitch's bridge");
+        tracing::info!(bridge = self.settings.name, "made Open vSwitch's bridge");
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Inner {
         let link = self.sockets.with(|rtnl| rtnl.link_by_name(name).map_err(refused))?;
         let link = link.ok_or_else(missing)?;
         let of_link = |replica: &Replica| {
-            let bridge = rows::bridge(replica, &self.bridge).map(Row::id);
+            let bridge = rows::bridge(replica, &self.settings.name).map(Row::id);
             let port = Port::find(replica, name);
             (bridge, port.map(|port| (port.bridge.id(), port.index())))
         };
@@ -141,7 +141,7 @@ impl Inner {
         bridge: uuid::Uuid,
     ) -> Result<(), Refused> {
         let what = role.name();
-        let doing = format!("join {what} {name} to bridge {}", self.bridge);
+        let doing = format!("join {what} {name} to bridge {}", self.settings.name);
         let text = || Datum::text(name);
         let interface = [("name", text()), ("external_ids", rows::marks_of_link(what, index))];
         let trunks = match role {
@@ -171,8 +171,10 @@ impl Inner {
         let row = |replica: &Replica| Port::find(replica, name).map(|port| port.port.id());
         let Some(row) = self.vswitch.look(row)? else { return Ok(()) };
         let what = role.name();
-        let doing =
-            format!("take {what} {name}, which was made anew, out of bridge {}", self.bridge);
+        let doing = format!(
+            "take {what} {name}, which was made anew, out of bridge {}",
+            self.settings.name
+        );
         let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
         let _touching = self.touch(name);
         self.vswitch.change(&doing, vec![removal])
@@ -180,7 +182,7 @@ impl Inner {
 
     fn look_at_links(&self, mtu: Option<&u32>) -> Result<SharedLinks, Refused> {
         self.sockets.with(|rtnl| {
-            let names = self.settings.links().map(|(_, name)| name).chain([&*self.bridge]);
+            let names = self.settings.links().map(|(_, name)| name).chain([&*self.settings.name]);
             let macs = names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect();
             Ok(SharedLinks { mtu: mtu.copied(), macs })
         })
@@ -197,12 +199,12 @@ impl Inner {
         let of_links = numbers.into_iter().map(|number| forwarded(Match::InPort(number)));
         let wanted =
             if is_ours { own.into_iter().chain(of_links).collect() } else { BTreeSet::new() };
-        self.set_flows(&format!("set the flows of bridge {}", self.bridge), COOKIE, &wanted)
+        self.set_flows(&format!("set the flows of bridge {}", self.settings.name), COOKIE, &wanted)
     }
 
     /// Deletes the flows of ports that have left, which a crash may have kept.
     fn forget_flows_of_nobody(&self) -> Result<(), Refused> {
-        let doing = format!("look at the flows of bridge {}", self.bridge);
+        let doing = format!("look at the flows of bridge {}", self.settings.name);
         let ours = Cookies { value: COOKIE, mask: !u64::from(u32::MAX) };
         let found = self.switches.with(&doing, |switch| switch.flows(ours))?;
         let number_of = |cookie: u64| u32::try_from(cookie & !COOKIE).ok();
@@ -210,7 +212,7 @@ impl Inner {
         let numbers: BTreeSet<u32> = numbers.filter(|number| *number != 0).collect();
         // After the flows: a port that joins has its row, or holds its number, before it has flows.
         let of_nobody = self.vswitch.look(|replica| {
-            let bridge = rows::bridge(replica, &self.bridge)?;
+            let bridge = rows::bridge(replica, &self.settings.name)?;
             let ports = Port::all(replica, bridge).filter(Port::is_ours);
             let taken = ports.flat_map(|port| [port.number(), port.wanted_number()]).flatten();
             let taken: BTreeSet<u32> = taken.collect();

@@ -70,7 +70,7 @@ fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
     let mut known = None;
     loop {
         let Ok((version, shown)) =
-            database.read(|replica| (replica.version(), all_shown(replica, &fabric.bridge)))
+            database.read(|replica| (replica.version(), all_shown(replica, &fabric.settings.name)))
         else {
             return;
         };
