@@ -159,11 +159,15 @@ ms_since() { say $(((${EPOCHREALTIME/[^0-9]/} - ${1/[^0-9]/}) / 1000)); }
 
 in_netns() { nsenter --net="/run/netns/$1" "${@:2}"; }
 
-# make_pki DIR: a development CA with certificates for host node-1, DPU dpu-1 and operator admin.
+# make_pki DIR [DPUS]: a development CA with certificates for host node-1, DPU dpu-1 and operator admin; for as many
+# DPUs with a host each.
 make_pki() {
+    local number
     "$BIN/dpuctl" pki init --dir "$1" --trust-domain dpu-offload.local >/dev/null
-    "$BIN/dpuctl" pki issue host node-1 --dir "$1" >/dev/null
-    "$BIN/dpuctl" pki issue dpu dpu-1 --dir "$1" >/dev/null
+    for ((number = 1; number <= ${2:-1}; number++)); do
+        "$BIN/dpuctl" pki issue host "node-$number" --dir "$1" >/dev/null
+        "$BIN/dpuctl" pki issue dpu "dpu-$number" --dir "$1" >/dev/null
+    done
     "$BIN/dpuctl" pki issue operator admin --dir "$1" >/dev/null
 }
 
@@ -209,42 +213,67 @@ finish_checksums() {
     done
 }
 
-# fabric_keys DIR FABRIC: what its section holds.
+# fabric_keys DIR FABRIC [ONE_OF_TWO]: what its section holds.
 fabric_keys() {
     say "driver = \"$2\""
     say 'bridge = "br-offload"'
     [[ $2 != ovs ]] || printf '%s\n' "database = \"$1/vswitch/db.sock\"" 'datapath = "netdev"'
+    [[ ! ${3:-} ]] || say 'uplinks = ["p0"]'
 }
 
-# write_service_config DIR VFS [CARD [FABRIC]]: with the networks of the tests.
+# The halves of the subnets of the tests' networks.
+declare -A HALVES=(
+    [10.1.0.0/16]="10.1.0.0/17 10.1.128.0/17"
+    [fd00:10:1::/64]="fd00:10:1::/65 fd00:10:1:0:8000::/65"
+    [10.2.0.0/24]="10.2.0.0/25 10.2.0.128/25"
+    [fd00:10:2::/64]="fd00:10:2::/65 fd00:10:2:0:8000::/65"
+    [10.4.0.0/30]="10.4.0.0/31 10.4.0.2/31"
+)
+
+# networks [ONE_OF_TWO]: those of the tests. Of two DPUs, each leaves half of each subnet to the other.
+networks() {
+    local line halves
+    while IFS= read -r line; do
+        say "$line"
+        [[ ${1:-} && $line =~ ^cidr\ =\ \"(.*)\"$ ]] || continue
+        [[ -n ${HALVES[${BASH_REMATCH[1]}]:-} ]] || die "which are the halves of ${BASH_REMATCH[1]}?"
+        read -ra halves <<<"${HALVES[${BASH_REMATCH[1]}]}"
+        say "exclude = [\"${halves[2 - $1]}\"]"
+    done <"$ROOT/tests/fixtures/networks.toml"
+}
+
+# write_service_config DIR VFS [CARD [FABRIC [ONE_OF_TWO]]]: with the networks of the tests. Of two DPUs that a wire
+# joins, for the first or the second.
 write_service_config() {
-    local driver=veth
+    local driver=veth number=${5:-1}
     [[ ${3:-veth} == veth ]] || driver=devlink
     cat >"$1/dpu-service.toml" <<TOML
 listen = "0.0.0.0:7443"
 state_dir = "$1/state/service"
 
-$(tls_section "$1/pki" dpu-dpu-1)
+$(tls_section "$1/pki" "dpu-dpu-$number")
 
 [eswitch]
 driver = "$driver"
 
 [fabric]
-$(fabric_keys "$1" "${4:-bridge}")
+$(fabric_keys "$1" "${4:-bridge}" "${5:-}")
 
 [[host]]
-name = "node-1"
+name = "node-$number"
 pfs = ["p0"]
 
 [[pool]]
 name = "default"
 select = ["p0#0-$(($2 - 1))"]
 
-$(cat "$ROOT/tests/fixtures/networks.toml")
+$(networks "${5:-}")
 TOML
 }
 
+# write_agent_config DIR [NUMBER]
 write_agent_config() {
+    local number=${2:-1}
     cat >"$1/host-shim.toml" <<TOML
 socket = "$1/agent.sock"
 state_dir = "$1/state/agent"
@@ -252,20 +281,20 @@ pod_locks = "$1/pods.lock"
 
 [dpu]
 endpoint = "192.168.100.2:7443"
-name = "dpu-1"
+name = "dpu-$number"
 
-$(tls_section "$1/pki" host-node-1)
+$(tls_section "$1/pki" "host-node-$number")
 
 [vf_source]
 kind = "virtual"
 TOML
 }
 
-# write_dpuctl_config DIR ENDPOINT
+# write_dpuctl_config DIR ENDPOINT [NUMBER]
 write_dpuctl_config() {
     cat >"$1/dpuctl.toml" <<TOML
 endpoint = "$2"
-dpu = "dpu-1"
+dpu = "dpu-${3:-1}"
 
 $(tls_section "$1/pki" operator-admin)
 TOML

@@ -8,7 +8,8 @@ use std::{
     thread,
 };
 
-use e2e::{program, run};
+use e2e::{Call, Netns, program, run, scenarios::pods::addresses};
+use serde_json::json;
 
 /// How a soak ends that found nothing wrong.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, 4 pings: \
@@ -104,6 +105,8 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "certs /tmp/a b",
         "lab down x",
         "lab restart agent x",
+        "lab env x",
+        "lab env 2 x",
         "vm run x",
         "cross x",
         "cross --only host-shim x",
@@ -272,7 +275,11 @@ impl HackLab {
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
-        let assignments = self.succeeds(&["env"]);
+        self.environment_by(&["env"])
+    }
+
+    fn environment_by(&self, arguments: &[&str]) -> BTreeMap<String, String> {
+        let assignments = self.succeeds(arguments);
         let pairs = assignments.lines().map(|line| line.split_once('=').unwrap());
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
@@ -393,6 +400,66 @@ fn labs_that_come_up_at_once_do_not_meet() {
             up.join().unwrap();
         }
     });
+}
+
+/// A network of large packets, half of which is the other DPU's.
+fn jumbo(of_the_other: &str) -> String {
+    let subnet = json!({"cidr": "10.9.0.0/24", "exclude": [of_the_other]});
+    json!({"name": "jumbo", "mtu": 9000, "subnets": [subnet]}).to_string()
+}
+
+/// Whether as large a packet as that network's passes whole.
+fn passes_jumbo(pod: &Netns, address: &str) -> bool {
+    let arguments = ["-n", "-q", "-c", "1", "-W", "5", "-M", "do", "-s", "8972", address];
+    run(pod.command("ping").args(arguments)).status.success()
+}
+
+fn pods_of_two_dpus_reach_each_other(fabric: &str) {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "3", "--dpus", "2", "--fabric", fabric]);
+    let (here, pods) = (Netns::of_this_process("here"), ["a", "b"].map(Netns::new));
+    let mut found: Vec<Vec<String>> = Vec::new();
+    let dpus = [(&["env"][..], "10.9.0.128/25"), (&["env", "2"], "10.9.0.0/25")];
+    for (pod, (assignments, of_the_other)) in pods.iter().zip(dpus) {
+        let environment = lab.environment_by(assignments);
+        let file = PathBuf::from(&environment["STATE_DIR"]).join("jumbo.json");
+        fs::write(&file, jumbo(of_the_other)).unwrap();
+        let mut apply = Command::new(program("dpuctl"));
+        apply.args(["apply", "-f"]).arg(&file).env("DPUCTL_CONFIG", &environment["DPUCTL_CONFIG"]);
+        let applied = run(&mut apply);
+        assert!(applied.status.success(), "{}", text(&applied));
+        let attach = |network: &str, interface: &str| {
+            let configuration = json!({
+                "cniVersion": "1.1.0", "name": network, "type": "host-shim",
+                "agentSocket": environment["AGENT_SOCKET"],
+            });
+            let call = Call::new("ADD", &configuration);
+            addresses(&call.of(pod.name(), Some(&pod.path()), interface).execute(&here).result())
+        };
+        found.push([attach("blue", "eth0"), attach("jumbo", "net1")].concat());
+    }
+    let [a, b] = &pods;
+    for address in &found[1] {
+        assert!(a.pings(address), "{fabric}: {address} of {found:?}");
+    }
+    assert!(found[0].iter().all(|address| b.pings(address)), "{fabric}: {found:?}");
+    let large = found[1].last().unwrap();
+    assert!(passes_jumbo(a, large), "{fabric}: {large}");
+    let process = lab.environment_by(&["env", "2"])["DPU_SERVICE_PID"].clone();
+    lab.succeeds(&["restart", "service", "2"]);
+    assert_ne!(lab.environment_by(&["env", "2"])["DPU_SERVICE_PID"], process);
+    lab.succeeds(&["down"]);
+    assert_eq!(lab.left(), "");
+}
+
+#[test]
+fn pods_of_two_dpus_reach_each_other_over_a_wire() {
+    pods_of_two_dpus_reach_each_other("bridge");
+}
+
+#[test]
+fn pods_of_two_dpus_with_open_vswitch_reach_each_other_over_a_wire() {
+    pods_of_two_dpus_reach_each_other("ovs");
 }
 
 #[test]
