@@ -22,6 +22,8 @@ pub struct FdbEntry {
     pub vlan: Option<u16>,
     /// Whether it was put there rather than learnt, and so never ages.
     pub is_static: bool,
+    /// Whether hardware forwards to it.
+    pub is_offloaded: bool,
 }
 
 impl Request<'_> {
@@ -104,5 +106,7 @@ pub(crate) fn described_by(message: &NeighbourMessage) -> Option<FdbEntry> {
         }
     }
     let is_static = state == NeighbourState::Noarp;
-    Some(FdbEntry { port: message.header.ifindex, mac: MacAddress(mac?), vlan, is_static })
+    let is_offloaded = message.header.flags.contains(NeighbourFlags::Offloaded);
+    let (port, mac) = (message.header.ifindex, MacAddress(mac?));
+    Some(FdbEntry { port, mac, vlan, is_static, is_offloaded })
 }

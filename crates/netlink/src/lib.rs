@@ -43,6 +43,7 @@ mod route;
 mod rtnl;
 mod rule;
 mod socket;
+mod statistics;
 mod sysctl;
 mod told;
 mod traffic_control;
@@ -75,9 +76,10 @@ pub use request::Request;
 pub use route::Route;
 pub use rtnl::Rtnl;
 pub use rule::Rule;
+pub use statistics::{LinkStatistics, Traffic};
 pub use sysctl::{Family, set_sysctl, sysctl};
 pub use traffic_control::{
-    Guard, Guarding, Hook, Limit, LimitInForce, Redirect, Senders, TrafficControl,
+    Drops, Guard, Guarding, Hook, Limit, LimitInForce, Offload, Redirect, Senders, TrafficControl,
 };
 pub use veth::VethEnd;
 pub use vf::{VfLinkState, VfSetting, VfSettings};

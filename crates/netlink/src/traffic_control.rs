@@ -4,18 +4,24 @@
 //! whoever changes a link's queues keeps others from it.
 
 pub(crate) mod bpf_filter;
+pub(crate) mod drops;
 mod guard;
 mod hook;
 pub(crate) mod limit;
+pub(crate) mod offload;
 mod program;
 mod redirect;
+
+use std::collections::BTreeMap;
 
 use netlink_packet_route::RouteNetlinkMessage;
 
 use bpf_filter::Listed;
+pub use drops::Drops;
 pub use guard::{Guard, Guarding, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
+pub use offload::Offload;
 pub use redirect::Redirect;
 
 use crate::{Error, Rtnl};
@@ -63,6 +69,34 @@ impl TrafficControl<'_> {
         };
         let listed = self.rtnl.list("list the queues", &limit::list_message(), of_link)?;
         Ok(listed.into_iter().next())
+    }
+
+    /// What all links with a limit or with hooks have dropped, by index.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn drops(&mut self) -> Result<BTreeMap<u32, Drops>, Error> {
+        let listed =
+            self.rtnl.list("list the queues", &limit::list_message(), drops::described_by)?;
+        let mut links: BTreeMap<u32, Drops> = BTreeMap::new();
+        for (index, drops) in listed {
+            let so_far = links.entry(index).or_default();
+            *so_far = so_far.and(drops);
+        }
+        Ok(links)
+    }
+
+    /// Of the filters by flower of what comes in at a link, how many are in hardware. A link that is gone has none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn offload(&mut self, index: u32) -> Result<Offload, Error> {
+        let message = offload::list_message(index);
+        let listed = self.rtnl.list("list the filters of a link", &message, offload::described_by);
+        match listed {
+            Err(error) if error.is_not_found() => Ok(Offload::default()),
+            listed => Ok(listed?.into_iter().collect()),
+        }
     }
 
     /// Redirects frames from hooks that have no redirection yet, all in one send.

@@ -6,7 +6,8 @@ use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
     Link, LinkEvent, Request, address, bridge_vlan, fdb, route, rule,
     socket::Outgoing,
-    traffic_control::{bpf_filter, limit},
+    statistics,
+    traffic_control::{bpf_filter, drops, limit, offload},
     vf,
     watch::Event,
 };
@@ -46,13 +47,16 @@ fn check_routing(object: RouteNetlinkMessage) {
         RouteNetlinkMessage::NewLink(message) | RouteNetlinkMessage::DelLink(message) => {
             let _vfs = vf::described_by(&message);
             let _vlans = bridge_vlan::vlans_of(&message);
+            let _statistics = statistics::described_by(&message);
             let _link = Link::from(message);
         }
         RouteNetlinkMessage::NewQueueDiscipline(message) => {
             let _limit = limit::described_by(&message, message.header.index.cast_unsigned());
+            let _drops = drops::described_by(RouteNetlinkMessage::NewQueueDiscipline(message));
         }
         RouteNetlinkMessage::NewTrafficFilter(message) => {
             let _filter = bpf_filter::described_by(&message);
+            let _offload = offload::described_by(RouteNetlinkMessage::NewTrafficFilter(message));
         }
         other => check_written(&other),
     }

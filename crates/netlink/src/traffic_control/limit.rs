@@ -115,16 +115,15 @@ pub(crate) fn described_by(message: &TcMessage, index: u32) -> Option<LimitInFor
     if header.index != index.cast_signed() || header.parent != TcHandle::ROOT {
         return None;
     }
-    let mut is_bucket = false;
-    let mut limit = None;
-    for attribute in &message.attributes {
-        match attribute {
-            TcAttribute::Kind(kind) => is_bucket = kind == "tbf",
-            TcAttribute::Options(options) => limit = in_force(options),
-            _ => {}
-        }
-    }
-    limit.filter(|_| is_bucket)
+    let limit = message.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => in_force(options),
+        _ => None,
+    });
+    limit.filter(|_| is_token_bucket(message))
+}
+
+pub(super) fn is_token_bucket(message: &TcMessage) -> bool {
+    message.attributes.contains(&TcAttribute::Kind("tbf".to_owned()))
 }
 
 /// The options of a queue whose kind the codec does not know come as one attribute that holds them

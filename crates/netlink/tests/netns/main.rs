@@ -22,3 +22,4 @@ mod nftables;
 mod portraits;
 mod programs;
 mod redirects;
+mod statistics;

@@ -1,0 +1,96 @@
+//! What of a link's filters is done by hardware.
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    tc::{TcAttribute, TcFilterFlowerOption, TcHandle, TcMessage, TcOption},
+};
+
+use super::hook::Hook;
+
+/// `TCA_CLS_FLAGS_IN_HW`
+const IN_HARDWARE: u32 = 1 << 2;
+
+/// Filters of one kind, and where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// How many there are.
+    pub filters: u64,
+    /// How many of them the hardware has taken over.
+    pub in_hardware: u64,
+}
+
+/// Asks for the filters of what comes in at a link.
+pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
+    let mut message = TcMessage::with_index(index.cast_signed());
+    message.header.parent = Hook::Ingress.handle();
+    RouteNetlinkMessage::GetTrafficFilter(message)
+}
+
+/// Whether a filter is in hardware. `None`: `object` describes no filter by flower, which is the kind that cards
+/// take over.
+pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<bool> {
+    let RouteNetlinkMessage::NewTrafficFilter(message) = object else { return None };
+    // Each priority is described once without a filter.
+    if message.header.handle == TcHandle::UNSPEC {
+        return None;
+    }
+    let options = message.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    })?;
+    let flags = |option: &TcOption| match option {
+        TcOption::Flower(TcFilterFlowerOption::Flags(flags)) => Some(*flags),
+        _ => None,
+    };
+    options
+        .iter()
+        .any(|option| matches!(option, TcOption::Flower(_)))
+        .then(|| options.iter().filter_map(flags).any(|flags| flags & IN_HARDWARE != 0))
+}
+
+impl FromIterator<bool> for Offload {
+    /// Of filters each of which is in hardware or not.
+    fn from_iter<I: IntoIterator<Item = bool>>(filters: I) -> Self {
+        filters.into_iter().fold(Self::default(), |so_far, is_in_hardware| Self {
+            filters: so_far.filters + 1,
+            in_hardware: so_far.in_hardware + u64::from(is_in_hardware),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOT_IN_HARDWARE: u32 = 1 << 3;
+
+    fn filter(kind: &str, options: Vec<TcFilterFlowerOption>) -> RouteNetlinkMessage {
+        let mut message = TcMessage::with_index(7);
+        message.header.handle = 1.into();
+        let options = options.into_iter().map(TcOption::Flower).collect();
+        message.attributes =
+            vec![TcAttribute::Kind(kind.to_owned()), TcAttribute::Options(options)];
+        RouteNetlinkMessage::NewTrafficFilter(message)
+    }
+
+    #[test]
+    fn what_the_card_has_taken_over_is_told_from_what_it_has_not() {
+        use TcFilterFlowerOption::{ClassId, Flags};
+        let listed = [
+            filter("flower", vec![ClassId(1), Flags(IN_HARDWARE)]),
+            filter("flower", vec![Flags(NOT_IN_HARDWARE)]),
+            // From before kernels told it.
+            filter("flower", vec![ClassId(1)]),
+            filter("bpf", Vec::new()),
+        ];
+        let offload: Offload = listed.into_iter().filter_map(described_by).collect();
+        assert_eq!(offload, Offload { filters: 3, in_hardware: 1 });
+
+        let RouteNetlinkMessage::NewTrafficFilter(mut head) = filter("flower", vec![ClassId(1)])
+        else {
+            unreachable!()
+        };
+        head.header.handle = TcHandle::UNSPEC;
+        assert_eq!(described_by(RouteNetlinkMessage::NewTrafficFilter(head)), None);
+    }
+}
