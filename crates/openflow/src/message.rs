@@ -136,10 +136,10 @@ fn instructions(action: Action) -> Vec<u8> {
     }
 }
 
-/// Asks for the flows with these cookies, of all tables.
-pub(crate) fn flows_request(number: u32, cookies: Cookies) -> Vec<u8> {
+/// Asks for the flows with these cookies, of one table or of all.
+pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) -> Vec<u8> {
     let kind = [FLOW_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
-    let table = vec![ALL_TABLES, 0, 0, 0];
+    let table = vec![table.unwrap_or(ALL_TABLES), 0, 0, 0];
     let any = [ANY, ANY, 0].map(u32::to_be_bytes).concat();
     let cookies = [cookies.value, cookies.mask].map(u64::to_be_bytes).concat();
     let body = [kind, table, any, cookies, fields(&[])].concat();
@@ -229,7 +229,7 @@ mod tests {
         ] {
             assert_eq!(flow_mod(&change).len() % 8, 0);
         }
-        assert_eq!(flows_request(1, Cookies::exactly(7)).len(), 8 + 8 + 40);
+        assert_eq!(flows_request(1, None, Cookies::exactly(7)).len(), 8 + 8 + 40);
         assert_eq!(control(1, OPEN).len(), 24);
     }
 

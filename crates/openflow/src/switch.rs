@@ -77,9 +77,25 @@ impl Switch {
     /// # Errors
     /// As any call.
     pub fn flows(&mut self, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
+        self.listed(None, cookies)
+    }
+
+    /// The flows with these cookies, of one table.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn flows_of_table(
+        &mut self,
+        table: u8,
+        cookies: Cookies,
+    ) -> Result<Vec<CountedFlow>, Error> {
+        self.listed(Some(table), cookies)
+    }
+
+    fn listed(&mut self, table: Option<u8>, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
         self.guarded(|switch| {
             let number = switch.next_number();
-            switch.write(&flows_request(number, cookies))?;
+            switch.write(&flows_request(number, table, cookies))?;
             let mut all = Vec::new();
             let mut patience = Patience::new(switch.deadline);
             loop {

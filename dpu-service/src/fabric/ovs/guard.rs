@@ -10,7 +10,7 @@
 //! | `NEIGHBOURS` | for advertisements, whose target was asked for, likewise the source | the end |
 //!
 //! The end is `NORMAL`: the bridge forwards, as it does for ports that are not ours. What no flow of a table lets
-//! pass is dropped by the table's last one, which counts. Open vSwitch looks behind extensions of IPv6 by itself, and
+//! pass goes to `DROPS`, where one flow for each port drops it, and counts. Open vSwitch looks behind extensions of IPv6 by itself, and
 //! of fragments it knows the source of all and the rest of the first (ovs-fields(7)). Options it reads of neighbours'
 //! messages, not of hosts' questions for routers.
 
@@ -29,9 +29,13 @@ const STATIONS: u8 = 241;
 const CLAIMS: u8 = 242;
 const SOURCES: u8 = 243;
 const NEIGHBOURS: u8 = 244;
+pub(super) const DROPS: u8 = 249;
 
 /// Above what others have in the first table: they must not let pass what is not looked at.
 const FIRST: u16 = 65_000;
+
+/// Dropped, and counted.
+const DROPPED: Action = Action::Table(DROPS);
 
 // Within our tables: what is refused before it is let pass, what is let pass, what of the rest, and the rest.
 const REFUSED: u16 = 40;
@@ -78,6 +82,7 @@ const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [
 pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
     let mut flows = Flows { port, cookie, all: BTreeSet::new() };
     flows.add(0, FIRST, [], Action::Table(TAGS));
+    flows.add(DROPS, REST, [], Action::Drop);
     flows.of_tags(&guard.trunk);
     match &guard.senders {
         Senders::Any => flows.add(STATIONS, ALLOWED, [], Action::Normal),
@@ -144,24 +149,24 @@ impl Flows {
     fn of_tags(&mut self, trunk: &BTreeSet<u16>) {
         for (group, mask) in LINK_LOCAL {
             let to_group = Match::EthernetDestination(group, mask);
-            self.add(TAGS, REFUSED, [to_group], Action::Drop);
+            self.add(TAGS, REFUSED, [to_group], DROPPED);
         }
         for kind in TAG_TYPES {
-            self.add(TAGS, REFUSED, [Match::EthernetType(kind)], Action::Drop);
+            self.add(TAGS, REFUSED, [Match::EthernetType(kind)], DROPPED);
         }
         // A tag that tells a priority and no VLAN is none.
         let tags = trunk.iter().chain([&0]).map(|vlan| VlanMatch::Id(*vlan));
         for tag in tags.chain([VlanMatch::Untagged]) {
             self.add(TAGS, ALLOWED, [Match::Vlan(tag)], Action::Table(STATIONS));
         }
-        self.add(TAGS, REST, [], Action::Drop);
+        self.add(TAGS, REST, [], DROPPED);
     }
 
     fn of_stations(&mut self, stations: &BTreeSet<MacAddress>, then: Action) {
         for station in stations {
             self.add(STATIONS, ALLOWED, [Match::EthernetSource(*station)], then);
         }
-        self.add(STATIONS, REST, [], Action::Drop);
+        self.add(STATIONS, REST, [], DROPPED);
     }
 
     /// In a VLAN of the trunk they have whatever addresses they like.
@@ -189,7 +194,7 @@ impl Flows {
                 Match::NdTarget(Ipv6Addr::UNSPECIFIED.into()),
             ),
         ] {
-            self.add(CLAIMS, REFUSED, refused, Action::Drop);
+            self.add(CLAIMS, REFUSED, refused, DROPPED);
         }
         self.of_links(stations);
         for kind in [TYPE_IPV4, TYPE_IPV6] {
@@ -218,7 +223,7 @@ impl Flows {
             icmpv6(NEIGHBOUR_SOLICITATION).to_vec(),
             icmpv6(NEIGHBOUR_ADVERTISEMENT).to_vec(),
         ] {
-            self.add(CLAIMS, ALLOWED - 1, refused, Action::Drop);
+            self.add(CLAIMS, ALLOWED - 1, refused, DROPPED);
         }
     }
 
@@ -235,7 +240,7 @@ impl Flows {
         // From nobody is also what Open vSwitch could not read, in its older releases a packet with much behind its
         // end, which hosts cut off: it may be of a DHCP server.
         let unread = [Match::EthernetType(TYPE_IPV4), nobody];
-        self.add(SOURCES, OTHERWISE + 1, unread, Action::Drop);
+        self.add(SOURCES, OTHERWISE + 1, unread, DROPPED);
 
         let nobody = Match::Ipv6Source(Ipv6Addr::UNSPECIFIED.into());
         for kind in LISTENER_MESSAGES.into_iter().chain([ROUTER_SOLICITATION]) {
@@ -243,10 +248,10 @@ impl Flows {
         }
         // Nobody here can see whose link it tells. A host whose addresses are known has been given its routes, too.
         if addresses.are_known {
-            self.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), Action::Drop);
+            self.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), DROPPED);
         }
         let advertises = neighbours(NEIGHBOUR_ADVERTISEMENT);
-        self.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), Action::Drop);
+        self.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), DROPPED);
         for address in &addresses.v6 {
             let takes = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(*address));
             self.add(SOURCES, ALLOWED, with(takes, nobody), Action::Normal);
@@ -258,10 +263,10 @@ impl Flows {
         }
         // Nobody is no host, whatever addresses these may have.
         let unspecified = [Match::EthernetType(TYPE_IPV6), nobody];
-        self.add(SOURCES, OTHERWISE + 1, unspecified, Action::Drop);
-        self.add(NEIGHBOURS, OTHERWISE + 1, unspecified, Action::Drop);
-        self.add(SOURCES, REST, [], Action::Drop);
-        self.add(NEIGHBOURS, REST, [], Action::Drop);
+        self.add(SOURCES, OTHERWISE + 1, unspecified, DROPPED);
+        self.add(NEIGHBOURS, OTHERWISE + 1, unspecified, DROPPED);
+        self.add(SOURCES, REST, [], DROPPED);
+        self.add(NEIGHBOURS, REST, [], DROPPED);
     }
 
     /// A probe of ARP, which has no sender, tells everybody that somebody is about to take the target.
