@@ -56,6 +56,7 @@ const fn name_of(kind: u16) -> &'static str {
         3 => "bad instruction",
         4 => "bad match",
         5 => "the flow can't be set",
+        12 => "the meter can't be set",
         0xffff | 17 => "the changes can't be made together",
         _ => "an error",
     }

@@ -86,6 +86,13 @@ pub enum Action {
     Normal,
     /// A later table decides.
     Table(u8),
+    /// What exceeds the meter of that number is dropped, and a later table decides on the rest.
+    Metered {
+        /// The meter, which has to be there.
+        meter: u32,
+        /// The table.
+        table: u8,
+    },
     /// Something that is not known here. Only of flows that were read: it can't be set.
     Other,
 }
@@ -116,6 +123,17 @@ pub struct CountedFlow {
     pub packets: u64,
     /// How many bytes these had.
     pub bytes: u64,
+}
+
+/// What flows may have in common: how much of what they let pass goes on. The rest is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    /// By which flows name it, from 1 on.
+    pub number: u32,
+    /// The rate, in kbit/s.
+    pub rate_kbits: u32,
+    /// What may go on at once, in kbit.
+    pub burst_kbits: u32,
 }
 
 /// Something to be changed.

@@ -3,6 +3,7 @@
 //! It speaks of what a port may send and no more: [`Match`] and [`Action`] are what that takes. A flow that has
 //! something else in it, as others may set, reads as such and is like none that is wanted. What is changed together
 //! is changed at once, or not at all: by a bundle, which Open vSwitch takes in 1.3 as an extension (ONF EXT-230).
+//! Meters it does not take in one, so that each is changed by itself.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -13,5 +14,5 @@ mod oxm;
 mod switch;
 
 pub use error::Error;
-pub use flow::{Action, Change, Cookies, CountedFlow, Flow, Match, VlanMatch};
+pub use flow::{Action, Change, Cookies, CountedFlow, Flow, Match, Meter, VlanMatch};
 pub use switch::{LOCAL, Switch};

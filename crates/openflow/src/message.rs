@@ -1,7 +1,7 @@
 //! Messages on the wire (OpenFlow 1.3.5, section 7).
 
 use crate::{
-    flow::{Action, Change, Cookies, CountedFlow, Flow},
+    flow::{Action, Change, Cookies, CountedFlow, Flow, Meter},
     oxm,
 };
 
@@ -19,6 +19,7 @@ const MULTIPART_REQUEST: u8 = 18;
 pub(crate) const MULTIPART_REPLY: u8 = 19;
 pub(crate) const BARRIER_REQUEST: u8 = 20;
 pub(crate) const BARRIER_REPLY: u8 = 21;
+const METER_MOD: u8 = 29;
 
 /// Any port, any group, no buffered packet.
 const ANY: u32 = u32::MAX;
@@ -29,6 +30,8 @@ const DELETE: u8 = 3;
 const DELETE_STRICT: u8 = 4;
 
 const FLOW_STATISTICS: u16 = 1;
+const METER_CONFIGURATION: u16 = 10;
+const METER_FEATURES: u16 = 11;
 /// More parts of the reply follow.
 const MORE: u16 = 1;
 
@@ -47,9 +50,19 @@ const BUNDLE_NUMBER: u32 = 1;
 const MATCH_OF_FIELDS: u16 = 1;
 const GOTO_TABLE: u16 = 1;
 const APPLY_ACTIONS: u16 = 4;
+const METER: u16 = 6;
 const OUTPUT: u16 = 0;
 /// Forwarded as bridges do.
 const NORMAL: u32 = 0xffff_fffa;
+
+const ADD_METER: u16 = 0;
+const MODIFY_METER: u16 = 1;
+const DELETE_METER: u16 = 2;
+/// In kbit/s, and with a burst.
+const METER_FLAGS: u16 = 1 | 4;
+const DROP_BAND: u16 = 1;
+/// The error of a meter that is not there: its type and code.
+pub(crate) const UNKNOWN_METER: (u16, u16) = (12, 3);
 
 /// A message with that number.
 pub(crate) fn message(kind: u8, number: u32, body: &[u8]) -> Vec<u8> {
@@ -129,6 +142,10 @@ fn instructions(action: Action) -> Vec<u8> {
         Action::Table(table) => {
             [&[GOTO_TABLE, 8].map(u16::to_be_bytes).concat()[..], &[table, 0, 0, 0]].concat()
         }
+        Action::Metered { meter, table } => {
+            let metered = [&[METER, 8].map(u16::to_be_bytes).concat()[..], &meter.to_be_bytes()];
+            [metered.concat(), instructions(Action::Table(table))].concat()
+        }
         Action::Normal => {
             let head = [APPLY_ACTIONS, 24, 0, 0, OUTPUT, 16].map(u16::to_be_bytes).concat();
             [&head, &NORMAL.to_be_bytes()[..], &[0; 8]].concat()
@@ -187,11 +204,73 @@ fn counted_flow(bytes: &[u8]) -> Option<CountedFlow> {
 fn action(instructions: &[u8]) -> Action {
     let all = [Action::Drop, Action::Normal];
     let known = all.into_iter().find(|action| self::instructions(*action) == instructions);
-    let goes_on = || {
-        let action = Action::Table(*instructions.get(4)?);
-        Some(action).filter(|action| self::instructions(*action) == instructions)
+    let goes_on = || Some(Action::Table(*instructions.get(4)?));
+    let is_metered = || {
+        let (meter, _) = instructions.get(4..)?.split_first_chunk::<4>()?;
+        let table = *instructions.get(12)?;
+        Some(Action::Metered { meter: u32::from_be_bytes(*meter), table })
     };
-    known.or_else(goes_on).unwrap_or(Action::Other)
+    let is_so = |action: &Action| self::instructions(*action) == instructions;
+    let known = known.or_else(|| goes_on().filter(is_so));
+    known.or_else(|| is_metered().filter(is_so)).unwrap_or(Action::Other)
+}
+
+/// What is to become of a meter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MeterChange {
+    /// It is made. There is none of its number.
+    Add(Meter),
+    /// It is as it says from now on. There is one of its number.
+    Modify(Meter),
+    /// There is none of that number any more.
+    Remove(u32),
+}
+
+pub(crate) fn meter_mod(number: u32, change: MeterChange) -> Vec<u8> {
+    let (command, described) = match change {
+        MeterChange::Add(meter) => (ADD_METER, described(meter)),
+        MeterChange::Modify(meter) => (MODIFY_METER, described(meter)),
+        MeterChange::Remove(meter) => (DELETE_METER, [&[0; 2][..], &meter.to_be_bytes()].concat()),
+    };
+    message(METER_MOD, number, &[&command.to_be_bytes()[..], &described].concat())
+}
+
+/// As messages say it behind their first field, which is another in each.
+fn described(meter: Meter) -> Vec<u8> {
+    let Meter { number, rate_kbits, burst_kbits } = meter;
+    let band = [DROP_BAND, 16].map(u16::to_be_bytes).concat();
+    let numbers = [rate_kbits, burst_kbits, 0].map(u32::to_be_bytes).concat();
+    [&METER_FLAGS.to_be_bytes()[..], &number.to_be_bytes(), &band, &numbers].concat()
+}
+
+/// Asks what the meter of that number is like.
+pub(crate) fn meter_request(number: u32, meter: u32) -> Vec<u8> {
+    let kind = [METER_CONFIGURATION, 0, 0, 0].map(u16::to_be_bytes).concat();
+    message(MULTIPART_REQUEST, number, &[&kind, &meter.to_be_bytes()[..], &[0; 4]].concat())
+}
+
+/// Whether the reply is of exactly this meter. `None`: it makes no sense.
+pub(crate) fn is_meter(body: &[u8], meter: Meter) -> Option<bool> {
+    let body = reply(METER_CONFIGURATION, body)?;
+    Some(body.get(2..)? == described(meter))
+}
+
+/// Asks which meters there can be.
+pub(crate) fn meter_features_request(number: u32) -> Vec<u8> {
+    let kind = [METER_FEATURES, 0, 0, 0].map(u16::to_be_bytes).concat();
+    message(MULTIPART_REQUEST, number, &kind)
+}
+
+/// The highest number that a meter can have; 0: there are none. `None`: the reply makes no sense.
+pub(crate) fn highest_meter(body: &[u8]) -> Option<u32> {
+    let (highest, _) = reply(METER_FEATURES, body)?.split_first_chunk::<4>()?;
+    Some(u32::from_be_bytes(*highest))
+}
+
+/// What is behind the head of a reply of that kind.
+fn reply(kind: u16, body: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = body.split_first_chunk::<8>()?;
+    (u16::from_be_bytes([head[0], head[1]]) == kind).then_some(rest)
 }
 
 #[cfg(test)]
@@ -202,7 +281,8 @@ mod tests {
 
     #[test]
     fn actions_are_read_as_they_are_written() {
-        for it in [Action::Drop, Action::Normal, Action::Table(240)] {
+        let metered = Action::Metered { meter: 1000, table: 240 };
+        for it in [Action::Drop, Action::Normal, Action::Table(240), metered] {
             assert_eq!(action(&instructions(it)), it);
         }
         // Both of two instructions, and an output elsewhere.
@@ -231,6 +311,23 @@ mod tests {
         }
         assert_eq!(flows_request(1, None, Cookies::exactly(7)).len(), 8 + 8 + 40);
         assert_eq!(control(1, OPEN).len(), 24);
+    }
+
+    #[test]
+    fn a_meter_is_known_again_and_no_other_is_like_it() {
+        let meter = Meter { number: 1000, rate_kbits: 10_000, burst_kbits: 1_000 };
+        let added = meter_mod(1, MeterChange::Add(meter));
+        assert_eq!(added.len(), HEADER_LEN + 8 + 16);
+        assert_eq!(meter_mod(1, MeterChange::Remove(1000)).len(), HEADER_LEN + 8);
+        let body = [&[0, 10, 0, 0, 0, 0, 0, 0], &added[HEADER_LEN..]].concat();
+        assert_eq!(is_meter(&body, meter), Some(true));
+        assert_eq!(is_meter(&body, Meter { burst_kbits: 999, ..meter }), Some(false));
+        let two_bands = [&body[..], &added[HEADER_LEN + 8..]].concat();
+        assert_eq!(is_meter(&two_bands, meter), Some(false));
+        assert_eq!(highest_meter(&[0, 11, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0]), Some(1 << 18));
+        for bytes in [&[][..], &[0, 10, 0, 0, 0, 0, 0], &[0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!((is_meter(bytes, meter), highest_meter(bytes)), (None, None));
+        }
     }
 
     #[test]

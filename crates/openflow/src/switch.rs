@@ -11,10 +11,11 @@ use patience::Patience;
 
 use crate::{
     Error,
-    flow::{Change, Cookies, CountedFlow},
+    flow::{Change, Cookies, CountedFlow, Meter},
     message::{
         BARRIER_REPLY, BARRIER_REQUEST, Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, HEADER_LEN, HELLO,
-        MULTIPART_REPLY, VERSION, bundle, flows, flows_request, message,
+        MULTIPART_REPLY, MeterChange, UNKNOWN_METER, VERSION, bundle, flows, flows_request,
+        highest_meter, is_meter, message, meter_features_request, meter_mod, meter_request,
     },
 };
 
@@ -62,13 +63,13 @@ impl Switch {
     pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
         self.guarded(|switch| {
             // The switch would carry out the rest of a bundle of which it has refused a part.
-            if let Err(refused) = switch.say(Bundle::Open(changes)) {
+            if let Err(refused) = switch.say(|number| bundle(number, Bundle::Open(changes))) {
                 if matches!(refused, Error::Refused { .. }) {
-                    switch.say(Bundle::Discard)?;
+                    switch.say(|number| bundle(number, Bundle::Discard))?;
                 }
                 return Err(refused);
             }
-            switch.say(Bundle::Commit)
+            switch.say(|number| bundle(number, Bundle::Commit))
         })
     }
 
@@ -94,26 +95,105 @@ impl Switch {
 
     fn listed(&mut self, table: Option<u8>, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
         self.guarded(|switch| {
-            let number = switch.next_number();
-            switch.write(&flows_request(number, table, cookies))?;
             let mut all = Vec::new();
-            let mut patience = Patience::new(switch.deadline);
-            loop {
-                let said = switch.answer(&mut patience)?;
-                match said.kind {
-                    ERROR if said.number == number => return Err(refusal(&said.body)?),
-                    MULTIPART_REPLY if said.number == number => {
-                        let garbage = Error::Garbage { why: "flows that make no sense" };
-                        let (found, has_more) = flows(&said.body).ok_or(garbage)?;
-                        all.extend(found);
-                        if !has_more {
-                            return Ok(all);
-                        }
-                    }
-                    _ => {}
-                }
-            }
+            switch.ask(
+                |number| flows_request(number, table, cookies),
+                |body| {
+                    let (found, has_more) = flows(body)?;
+                    all.extend(found);
+                    Some(has_more)
+                },
+            )?;
+            Ok(all)
         })
+    }
+
+    /// The highest number that a meter can have. 0: the datapath has no meters.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn highest_meter(&mut self) -> Result<u32, Error> {
+        self.guarded(|switch| {
+            let mut highest = 0;
+            switch.ask(meter_features_request, |body| {
+                highest = highest_meter(body)?;
+                Some(false)
+            })?;
+            Ok(highest)
+        })
+    }
+
+    /// Whether there is exactly this meter.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn has_meter(&mut self, meter: Meter) -> Result<bool, Error> {
+        self.guarded(|switch| Ok(switch.find_meter(meter)? == Some(true)))
+    }
+
+    /// Sets a meter, in place of any other of its number. Flows that name it go on doing so.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], and nothing was done; others, and it may have been.
+    pub fn set_meter(&mut self, meter: Meter) -> Result<(), Error> {
+        self.guarded(|switch| {
+            let change = match switch.find_meter(meter)? {
+                Some(true) => return Ok(()),
+                Some(false) => MeterChange::Modify(meter),
+                None => MeterChange::Add(meter),
+            };
+            switch.say(|number| meter_mod(number, change))
+        })
+    }
+
+    /// Takes a meter away, if there is one, and all flows that name it.
+    ///
+    /// # Errors
+    /// As [`Self::set_meter`].
+    pub fn remove_meter(&mut self, number: u32) -> Result<(), Error> {
+        let change = MeterChange::Remove(number);
+        self.guarded(|switch| switch.say(|number| meter_mod(number, change)))
+    }
+
+    /// Whether the meter of that number is exactly this one. `None`: there is none of that number.
+    fn find_meter(&mut self, meter: Meter) -> Result<Option<bool>, Error> {
+        let mut found = None;
+        let asked = self.ask(
+            |number| meter_request(number, meter.number),
+            |body| {
+                found = Some(is_meter(body, meter)?);
+                Some(false)
+            },
+        );
+        match asked {
+            Err(Error::Refused { kind, code }) if (kind, code) == UNKNOWN_METER => Ok(None),
+            asked => asked.map(|()| found),
+        }
+    }
+
+    /// Asks, and has each part of the reply taken, until one says that no more follow. One that makes no sense says
+    /// nothing.
+    fn ask(
+        &mut self,
+        request: impl FnOnce(u32) -> Vec<u8>,
+        mut take: impl FnMut(&[u8]) -> Option<bool>,
+    ) -> Result<(), Error> {
+        let number = self.next_number();
+        self.write(&request(number))?;
+        let mut patience = Patience::new(self.deadline);
+        loop {
+            let said = self.answer(&mut patience)?;
+            match said.kind {
+                ERROR if said.number == number => return Err(refusal(&said.body)?),
+                MULTIPART_REPLY if said.number == number => {
+                    let garbage = Error::Garbage { why: "a reply that makes no sense" };
+                    if !take(&said.body).ok_or(garbage)? {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Blocks until the other side has closed the connection, or says what makes no sense.
@@ -123,10 +203,10 @@ impl Switch {
         }
     }
 
-    /// Says that of a bundle, and waits until the switch is done with it.
-    fn say(&mut self, next: Bundle<'_>) -> Result<(), Error> {
+    /// Says that, and waits until the switch is done with it.
+    fn say(&mut self, messages: impl FnOnce(u32) -> Vec<u8>) -> Result<(), Error> {
         let (number, barrier) = (self.next_number(), self.next_number());
-        let mut all = bundle(number, next);
+        let mut all = messages(number);
         all.extend(message(BARRIER_REQUEST, barrier, &[]));
         self.write(&all)?;
         let mut refused = Ok(());

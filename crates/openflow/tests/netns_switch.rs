@@ -15,7 +15,7 @@ use std::{
 
 use netlink::MacAddress;
 use open_vswitch::OpenVswitch;
-use openflow::{Action, Change, Cookies, Error, Flow, LOCAL, Match, Switch, VlanMatch};
+use openflow::{Action, Change, Cookies, Error, Flow, LOCAL, Match, Meter, Switch, VlanMatch};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 const COOKIE: u64 = 0x0ff1_0ad0_0000_03e8;
@@ -138,11 +138,51 @@ fn every_match_and_action_is_read_as_it_was_set() {
 }
 
 #[test]
+fn a_meter_is_set_changed_and_taken_away_with_the_flows_that_name_it() {
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
+    assert!(switch.highest_meter().unwrap() >= 65_535);
+    let meters = || vswitch.ofctl(&["dump-meters"], "br0", &[]);
+    let metered = flow(7, [Match::InPort(1)], Action::Metered { meter: 1000, table: 240 });
+    let refused = switch.change(&[Change::Add(metered.clone())]).unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "there is no such meter yet: {refused}");
+    let meter = Meter { number: 1000, rate_kbits: 10_000, burst_kbits: 1_000 };
+    let wider = Meter { burst_kbits: 2_000, ..meter };
+    for (wanted, other) in [(meter, wider), (wider, meter), (wider, meter)] {
+        switch.set_meter(wanted).unwrap();
+        let shown = meters();
+        let burst = format!("type=drop rate=10000 burst_size={}", wanted.burst_kbits);
+        assert!(shown.contains("meter=1000 kbps burst") && shown.contains(&burst), "{shown}");
+        assert!(switch.has_meter(wanted).unwrap() && !switch.has_meter(other).unwrap());
+        switch.change(&[Change::Add(metered.clone())]).unwrap();
+        assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [metered.clone()].into());
+        let text = vswitch.flows("br0");
+        assert!(text.contains("actions=meter:1000,goto_table:240"), "{text}");
+    }
+    for _ in 0..2 {
+        switch.remove_meter(1000).unwrap();
+        assert!(!meters().contains("meter="));
+        assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [].into());
+    }
+    // Of packets, as others count.
+    vswitch.ofctl(
+        &["add-meter"],
+        "br0",
+        &["meter=1000,pktps,burst,band=type=drop,rate=10000,burst_size=1000"],
+    );
+    assert!(!switch.has_meter(meter).unwrap());
+    switch.set_meter(meter).unwrap();
+    assert!(switch.has_meter(meter).unwrap());
+}
+
+#[test]
 fn what_others_have_set_is_like_nothing_that_is_wanted() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
+    switch.set_meter(Meter { number: 1, rate_kbits: 1_000, burst_kbits: 1_000 }).unwrap();
     for text in [
         "actions=output:1",
+        "actions=meter:1,NORMAL",
         "actions=set_queue:1,NORMAL",
         "reg0=7,actions=NORMAL",
         "ip,nw_src=10.0.0.1/255.0.255.0,actions=drop",
