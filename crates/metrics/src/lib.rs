@@ -15,4 +15,4 @@ mod settings;
 pub use calls::{Calls, OK};
 pub use endpoint::Endpoint;
 pub use page::{Label, Page, label};
-pub use settings::MetricsSettings;
+pub use settings::{MetricsSettings, listen_address};

@@ -7,7 +7,7 @@ use std::{
 use mtls::Credentials;
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder, text},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge, info::Info},
+    metrics::{MetricType, TypedMetric, counter::ConstCounter, gauge::ConstGauge, info::Info},
     registry::{Registry, Unit},
 };
 
@@ -53,12 +53,22 @@ impl Page {
         help: &str,
         series: impl IntoIterator<Item = ([Label; N], u64)>,
     ) {
-        self.0.register(name, help, Gauges(series.into_iter().collect()));
+        self.0.register(name, help, Series::of(ConstGauge::new, series));
     }
 
     /// Adds a number that only goes up. It is shown as `<name>_total`.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.0.register(name, help, ConstCounter::new(value));
+    }
+
+    /// Adds numbers that only go up, by their labels. They are shown as `<name>_total`.
+    pub fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = ([Label; N], u64)>,
+    ) {
+        self.0.register(name, help, Series::of(ConstCounter::new, series));
     }
 
     /// Adds calls: `<scope>_calls_total` and `<scope>_call_duration_seconds`.
@@ -92,7 +102,7 @@ impl Page {
             let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             ([("certificate", which.to_owned())], since_1970.as_secs())
         });
-        let gauges = Gauges(series.to_vec());
+        let gauges = Series::of(ConstGauge::new, series);
         self.0.register_with_unit(format!("{name}_timestamp"), help, Unit::Seconds, gauges);
     }
 
@@ -107,20 +117,26 @@ impl Page {
     }
 }
 
-/// Gauges of one family, by their labels.
+/// The numbers of one family, by their labels.
 #[derive(Debug)]
-struct Gauges<const N: usize>(Vec<([Label; N], u64)>);
+struct Series<M, const N: usize>(Vec<([Label; N], M)>);
 
-impl<const N: usize> EncodeMetric for Gauges<N> {
+impl<M, const N: usize> Series<M, N> {
+    fn of(number: fn(u64) -> M, series: impl IntoIterator<Item = ([Label; N], u64)>) -> Self {
+        Self(series.into_iter().map(|(labels, value)| (labels, number(value))).collect())
+    }
+}
+
+impl<M: EncodeMetric + TypedMetric, const N: usize> EncodeMetric for Series<M, N> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (labels, value) in &self.0 {
+        for (labels, number) in &self.0 {
             let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
-            ConstGauge::new(*value).encode(encoder.encode_family(&labels)?)?;
+            number.encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
+        M::TYPE
     }
 }

@@ -32,6 +32,8 @@ fn page() -> Page {
     let labels = |state: &str| [("network", "a \"b\"".to_owned()), ("state", state.to_owned())];
     page.gauges("things", "Things by state", [(labels("new"), 2), (labels("old"), 3)]);
     page.counter("commits", "Commits", 4);
+    let of_pod = |pod: &str| [("pod", pod.to_owned())];
+    page.counters("bytes", "Bytes by pod", [(of_pod("a"), 5), (of_pod("b"), 6)]);
     let calls = Arc::new(Calls::new("verb", ["ADD", "DEL"]));
     calls.note("ADD", OK, Duration::from_millis(3));
     calls.note("ADD", "OVERLOADED", Duration::from_secs(60));
