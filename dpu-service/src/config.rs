@@ -6,6 +6,7 @@ mod allocation;
 mod bandwidth;
 mod check;
 mod limits;
+mod metrics;
 mod networks;
 mod older_spelling;
 mod problems;
@@ -20,7 +21,6 @@ use std::{
 };
 
 use bootstrap::{LogSettings, socket_address};
-use metrics::MetricsSettings;
 use mtls::{ExpiryWarning, TlsSettings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
@@ -29,6 +29,7 @@ use vf_alloc::{PfId, PoolSpec};
 pub use allocation::{Allocation, MacPrefix};
 pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
+pub use metrics::Metrics;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
 pub(crate) use older_spelling::with_older_spelling;
@@ -66,7 +67,7 @@ pub struct Config {
     pub log: LogSettings,
     /// Metrics.
     #[serde(default)]
-    pub metrics: MetricsSettings,
+    pub metrics: Metrics,
     /// How VFs' representors are reached.
     #[serde(default)]
     pub eswitch: EswitchSettings,
@@ -282,6 +283,7 @@ mod tests {
             ("certificate_warning_days = 1", "certificate_warning_days"),
             ("log.format = 'json'", "log.format"),
             ("metrics.listen = '0.0.0.0:2'", "metrics.listen"),
+            ("metrics.attachments = true", "metrics.attachments"),
             ("eswitch.driver = 'devlink'", "eswitch.driver"),
             ("eswitch.devices = ['pci/1']", "eswitch.devices"),
             ("eswitch.mode = 'switchdev'", "eswitch.mode"),

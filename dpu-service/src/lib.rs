@@ -5,6 +5,7 @@ mod api;
 pub mod arguments;
 pub mod attachments;
 pub mod config;
+pub mod counters;
 pub mod driver;
 mod drivers;
 mod error;

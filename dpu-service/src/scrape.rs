@@ -5,12 +5,14 @@ use std::{
     time::Duration,
 };
 
-use metrics::{Calls, Page, label};
+use metrics::{Calls, Label, Page, label};
 use mtls::LiveCredentials;
 
 use crate::{
     api::Shared,
     attachments::{Engine, NetworkView, PoolView},
+    counters::PortCounters,
+    model::{AttachmentView, Record},
     sessions::HostView,
 };
 
@@ -21,6 +23,8 @@ pub(crate) struct Scrape {
     /// How long before its end it is told that the certificate expires.
     pub(crate) certificate_warning: Duration,
     pub(crate) calls: Arc<Calls>,
+    /// Whether it is told of each attachment what it sends and receives.
+    pub(crate) of_attachments: bool,
     /// Empty as long as the journal can't be read.
     pub(crate) shared: Arc<OnceLock<Arc<Shared>>>,
 }
@@ -35,6 +39,9 @@ impl Scrape {
         if let Some(shared) = shared {
             add_journal(&mut page, &shared.engine);
             add_attachments(&mut page, &shared.engine);
+            if self.of_attachments {
+                add_traffic(&mut page, &shared.engine).await;
+            }
             add_hosts(&mut page, &shared.engine.hosts().list());
             add_vfs(&mut page, &shared.engine.operators().pools());
             add_addresses(&mut page, &shared.engine.networks().list());
@@ -76,6 +83,51 @@ fn add_attachments(page: &mut Page, engine: &Arc<Engine>) {
     let numbers = engine.operators().attachments_by_state();
     let series = numbers.map(|(state, number)| ([label("state", state.name())], number as u64));
     page.gauges("service_attachments", "Attachments, by where they stand", series);
+}
+
+async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
+    let counted = match engine.operators().counters().await {
+        Ok(counted) => counted,
+        Err(failure) => {
+            tracing::warn!(%failure, "the metrics lack what attachments send and receive");
+            return;
+        }
+    };
+    let all: Vec<_> = counted.iter().map(|(view, counters)| (who(view), counters)).collect();
+    let families: [(_, _, fn(&PortCounters) -> u64); 4] = [
+        ("sent_bytes", "Bytes that the pod has sent", |port| port.sent.bytes),
+        ("sent_packets", "Packets that the pod has sent", |port| port.sent.packets),
+        ("received_bytes", "Bytes that the pod has received", |port| port.received.bytes),
+        ("received_packets", "Packets that the pod has received", |port| port.received.packets),
+    ];
+    for (name, help, number) in families {
+        let series = all.iter().map(|(who, counters)| (who.clone(), number(counters)));
+        page.counters(&format!("service_attachment_{name}"), help, series);
+    }
+    let dropped = all.iter().flat_map(|(who, counters)| {
+        let causes =
+            [("guard", counters.guard_drops), ("ingress_limit", counters.ingress_limit_drops)];
+        causes.map(|(cause, number)| (with_cause(who, cause), number))
+    });
+    let help = "Packets from and to the pod that were dropped, by what dropped them";
+    page.counters("service_attachment_dropped_packets", help, dropped);
+}
+
+/// The labels of an attachment. A host port has no pod.
+fn who(view: &AttachmentView) -> [Label; 5] {
+    let Record { id, key, network, pod, .. } = &*view.record;
+    [
+        label("attachment", &id.to_string()),
+        label("host", &key.host.0),
+        label("network", &network.name),
+        label("namespace", &pod.namespace),
+        label("pod", &pod.name),
+    ]
+}
+
+fn with_cause(who: &[Label; 5], cause: &str) -> [Label; 6] {
+    let [attachment, host, network, namespace, pod] = who.clone();
+    [attachment, host, network, namespace, pod, label("cause", cause)]
 }
 
 fn add_hosts(page: &mut Page, hosts: &[HostView]) {

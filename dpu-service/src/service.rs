@@ -112,11 +112,12 @@ fn serve_metrics(
     calls: &Arc<Calls>,
 ) -> Arc<OnceLock<Arc<Shared>>> {
     let shared = Arc::<OnceLock<_>>::default();
-    if let Some(endpoint) = Endpoint::listen(&config.metrics) {
+    if let Some(endpoint) = Endpoint::listen(&config.metrics.endpoint()) {
         let scrape = Scrape {
             credentials: credentials.clone(),
             certificate_warning: config.certificate_warning.ahead(),
             calls: Arc::clone(calls),
+            of_attachments: config.metrics.attachments,
             shared: Arc::clone(&shared),
         };
         tokio::spawn(endpoint.serve(move || scrape.clone().page()));

@@ -94,6 +94,8 @@ pub enum Verb {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// What attachments send and receive in a second, the busiest first, until interrupted
+    Top(Top),
     /// Create or change networks
     Apply {
         /// YAML or JSON with networks, or what `get networks` prints so; `-` reads standard input
@@ -139,6 +141,35 @@ pub enum Verb {
         /// The shell
         shell: Shell,
     },
+}
+
+/// Of what `top` tells, and how often.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print one table, and end
+    #[arg(long)]
+    pub once: bool,
+    /// How long it is from one look to the next, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = whole("seconds", 3600))]
+    pub interval: u64,
+    /// Print so many attachments at most; without it, as many as there are, and 20 on a terminal
+    #[arg(long, value_name = "NUMBER")]
+    pub lines: Option<usize>,
+    /// Only those of this network
+    #[arg(long, value_parser = name())]
+    pub network: Option<String>,
+    /// Only those of this host
+    #[arg(long, value_parser = name())]
+    pub host: Option<String>,
+    /// How to print them; json is one line per look and yaml one document, with counters in place of rates
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+impl Top {
+    pub(crate) const fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval)
+    }
 }
 
 /// How to print an answer.
@@ -363,6 +394,8 @@ mod tests {
             "dpuctl describe dpu",
             "dpuctl describe network blue",
             "dpuctl watch -o json",
+            "dpuctl top",
+            "dpuctl top --once --interval 5 --lines 3 --network blue --host node-1 -o wide",
             "dpuctl apply -f - --dry-run",
             "dpuctl delete network blue --force",
             "dpuctl release 0190 --reason maintenance -y",
@@ -390,6 +423,7 @@ mod tests {
             ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
+            ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
         ];
         for (line, expected) in told {

@@ -20,6 +20,8 @@ pub struct Console<'a> {
     pub input: &'a mut (dyn BufRead + Send),
     /// Whether somebody is there to answer.
     pub interactive: bool,
+    /// Whether what was printed can be replaced, as on a terminal.
+    pub is_screen: bool,
 }
 
 impl fmt::Debug for Console<'_> {
@@ -93,6 +95,7 @@ mod tests {
                 notes: &mut notes,
                 input: &mut input,
                 interactive: true,
+                is_screen: false,
             };
             assert_eq!(console.confirm("Really?").unwrap(), expected, "{answer:?}");
             assert_eq!(notes, b"Really? [y/N] ");

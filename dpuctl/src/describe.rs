@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use offload_proto::v1::{
     AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus, HostStatus, Network,
-    NetworkStatus, PortMapping, Route, StepStatus, Subnet, SubnetUsage,
+    NetworkStatus, PortCounters, PortMapping, Route, StepStatus, Subnet, SubnetUsage,
 };
 
 use crate::{
@@ -13,10 +13,10 @@ use crate::{
     description::Description,
     error::{CallError, Kind},
     get::{attachment, network_named, networks},
-    rows::{anti_spoofing, attachment_state, pod_name, vlan},
+    rows::{anti_spoofing, attachment_state, in_hardware, pod_name, vlan},
     status::{dpu, host_table},
     table::table,
-    text::{count, or_dash, rate, short_id, vf_name, yes_or_no},
+    text::{bytes, count, or_dash, rate, short_id, vf_name, yes_or_no},
     watch::event_line,
 };
 
@@ -70,6 +70,9 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
         let mapped: Vec<_> = attachment.port_mappings.iter().map(port_mapping).collect();
         text.list("Mapped ports", &mapped);
     }
+    if let Some(counters) = &detail.counters {
+        traffic(&mut text, counters);
+    }
     text.block("Steps", &step_table(&detail.steps));
     text.block("Events", &event_lines(&detail.events));
     text.finish()
@@ -79,6 +82,16 @@ fn bandwidth(text: &mut Description, bandwidth: Option<&Bandwidth>) {
     let bandwidth = bandwidth.copied().unwrap_or_default();
     text.field("To the pod", &rate(bandwidth.ingress_rate));
     text.field("From the pod", &rate(bandwidth.egress_rate));
+}
+
+/// What its port has carried and dropped.
+fn traffic(text: &mut Description, counters: &PortCounters) {
+    let carried = |count: u64, packets: u64| format!("{} in {packets} packets", bytes(count));
+    text.field("Sent", &carried(counters.sent_bytes, counters.sent_packets));
+    text.field("Received", &carried(counters.received_bytes, counters.received_packets));
+    text.field("Guard drops", &counters.guard_drops.to_string());
+    text.field("Limit drops", &counters.ingress_limit_drops.to_string());
+    text.field("In hardware", &in_hardware(counters));
 }
 
 fn port_mapping(mapping: &PortMapping) -> String {
@@ -377,6 +390,16 @@ MACs:          with the DPU's prefix
                 subject: "0190".into(),
                 message: "for web/shop".into(),
             }],
+            counters: Some(PortCounters {
+                sent_bytes: 1_250_000,
+                sent_packets: 1000,
+                received_bytes: 98,
+                received_packets: 1,
+                guard_drops: 7,
+                ingress_limit_drops: 3,
+                rules: 4,
+                rules_in_hardware: 1,
+            }),
         };
         assert_eq!(
             attachment_text(&detail),
@@ -403,6 +426,11 @@ From the pod:  unlimited
 Addresses:
   10.1.0.5/16 via 10.1.0.1
 Routes:        none
+Sent:          1.25 MB in 1000 packets
+Received:      98 B in 1 packets
+Guard drops:   7
+Limit drops:   3
+In hardware:   1 of 4
 
 Steps:
 STEP   IN PLACE   DETAIL

@@ -22,9 +22,10 @@ mod rows;
 mod status;
 mod table;
 mod text;
+mod top;
 mod watch;
 
-pub use arguments::{Arguments, Options, Verb};
+pub use arguments::{Arguments, Options, Top, Verb};
 pub use config::Config;
 pub use console::{Console, report};
 pub use error::{CallError, Kind};
@@ -51,6 +52,7 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         Verb::Watch { output } => {
             match watch::watch(&mut connect().await?, output, console).await? {}
         }
+        Verb::Top(what) => top::top(&mut connect().await?, &what, console).await,
         Verb::Apply { file, dry_run } => {
             let networks = apply::read(&file, console)?;
             apply::apply(&mut connect().await?, networks, dry_run, console).await

@@ -17,6 +17,7 @@ async fn main() -> ExitCode {
         notes: &mut io::stderr(),
         input: &mut io::BufReader::new(io::stdin()),
         interactive: io::stdin().is_terminal() && io::stderr().is_terminal(),
+        is_screen: io::stdout().is_terminal(),
     };
     match run(arguments, console).await {
         Ok(()) => ExitCode::SUCCESS,

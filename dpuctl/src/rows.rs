@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use offload_proto::{
     form::HOST_PORT_CONTAINER,
-    v1::{Attachment, NetworkStatus, PoolStatus, SubnetUsage, VfStatus},
+    v1::{
+        Attachment, AttachmentKey, NetworkStatus, Pod, PoolStatus, PortCounters, SubnetUsage,
+        VfStatus,
+    },
 };
 
 use crate::{
@@ -60,7 +63,8 @@ pub(crate) fn attachment_table(attachments: &[Attachment], wide: bool) -> String
         "INTERFACE",
         "CONTAINER",
     ];
-    let (length, now) = (short_length(attachments), Timestamp::now());
+    let length = short_length(attachments.iter().map(|attachment| &*attachment.id));
+    let now = Timestamp::now();
     let row = |attachment: &Attachment| {
         let key = attachment.key.clone().unwrap_or_default();
         vec![
@@ -82,8 +86,8 @@ pub(crate) fn attachment_table(attachments: &[Attachment], wide: bool) -> String
 }
 
 /// As long as ids must be shown for each to be the beginning of no other.
-fn short_length(attachments: &[Attachment]) -> usize {
-    let mut ids: Vec<_> = attachments.iter().map(|attachment| attachment.id.as_bytes()).collect();
+pub(crate) fn short_length<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
+    let mut ids: Vec<_> = ids.map(str::as_bytes).collect();
     ids.sort_unstable();
     let shared = |pair: &[&[u8]]| pair[0].iter().zip(pair[1]).take_while(|(a, b)| a == b).count();
     ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(SHORT_ID)
@@ -91,10 +95,15 @@ fn short_length(attachments: &[Attachment]) -> usize {
 
 /// Whom an attachment serves: its pod, or the host itself.
 pub(crate) fn pod_name(attachment: &Attachment) -> String {
-    if attachment.key.as_ref().is_some_and(|key| key.container_id == HOST_PORT_CONTAINER) {
+    whom(attachment.key.as_ref(), attachment.pod.as_ref())
+}
+
+/// The same, of one with that key.
+pub(crate) fn whom(key: Option<&AttachmentKey>, pod: Option<&Pod>) -> String {
+    if key.is_some_and(|key| key.container_id == HOST_PORT_CONTAINER) {
         return "(host port)".into();
     }
-    match &attachment.pod {
+    match pod {
         Some(pod) if !pod.name.is_empty() => format!("{}/{}", or_dash(&pod.namespace), pod.name),
         _ => "-".into(),
     }
@@ -107,6 +116,15 @@ pub(crate) fn addresses(attachment: &Attachment) -> String {
 
 pub(crate) fn attachment_state(attachment: &Attachment) -> String {
     state(attachment.state().as_str_name(), "ATTACHMENT_STATE_")
+}
+
+/// Whether the card deals with a port's packets by itself.
+pub(crate) fn in_hardware(counters: &PortCounters) -> String {
+    match (counters.rules, counters.rules_in_hardware) {
+        (_, 0) => "no".into(),
+        (all, of_them) if all == of_them => "yes".into(),
+        (all, of_them) => format!("{of_them} of {all}"),
+    }
 }
 
 pub(crate) fn vlan(vlan: u32) -> String {
@@ -178,17 +196,21 @@ fn policy(pool: &PoolStatus) -> String {
 mod tests {
     use super::*;
 
-    fn attachment(id: &str) -> Attachment {
-        Attachment { id: id.into(), ..Attachment::default() }
+    #[test]
+    fn ids_are_as_long_as_needed_and_no_longer() {
+        let length = |ids: &[&str]| short_length(ids.iter().copied());
+        assert_eq!(length(&["0190aaaa-bbbb-7000", "0190aaaa-cccc-7000"]), SHORT_ID);
+        let near = ["0190aaaa-bbbb-7001", "0190aaaa-bbbb-7000"];
+        assert_eq!(length(&near), "0190aaaa-bbbb-7000".len());
+        assert_eq!(length(&[]), SHORT_ID);
     }
 
     #[test]
-    fn ids_are_as_long_as_needed_and_no_longer() {
-        let far = [attachment("0190aaaa-bbbb-7000"), attachment("0190aaaa-cccc-7000")];
-        assert_eq!(short_length(&far), SHORT_ID);
-        let near = [attachment("0190aaaa-bbbb-7001"), attachment("0190aaaa-bbbb-7000")];
-        assert_eq!(short_length(&near), "0190aaaa-bbbb-7000".len());
-        assert_eq!(short_length(&[]), SHORT_ID);
+    fn what_a_card_does_by_itself_is_all_nothing_or_a_part() {
+        let told = |rules, rules_in_hardware| {
+            in_hardware(&PortCounters { rules, rules_in_hardware, ..PortCounters::default() })
+        };
+        assert_eq!([told(0, 0), told(3, 0), told(3, 3), told(3, 1)], ["no", "no", "yes", "1 of 3"]);
     }
 
     #[test]

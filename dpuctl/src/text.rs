@@ -103,6 +103,24 @@ pub(crate) fn rate(bits: u64) -> String {
     unit.map_or_else(|| bits.to_string(), |(size, unit)| format!("{}{unit}", bits / size))
 }
 
+/// So many bytes, to three digits, such as `1.25 MB`.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let mut unit = 0;
+    let mut divisor = 1;
+    while number / divisor >= 1000 {
+        divisor *= 1000;
+        unit += 1;
+    }
+    let (whole, rest) = (number / divisor, number % divisor);
+    match whole {
+        _ if unit == 0 => format!("{whole} B"),
+        0..10 => format!("{whole}.{:02} {}", rest / (divisor / 100), UNITS[unit]),
+        10..100 => format!("{whole}.{} {}", rest / (divisor / 10), UNITS[unit]),
+        _ => format!("{whole} {}", UNITS[unit]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +169,12 @@ mod tests {
         assert_eq!(rate(0), "unlimited");
         assert_eq!(rate(250_000_000), "250M");
         assert_eq!(rate(1_500), "1500");
+    }
+
+    #[test]
+    fn numbers_of_bytes_have_three_digits() {
+        let told = [0, 999, 1000, 1_259_999, 12_999_999, 999_999_999, u64::MAX].map(bytes);
+        assert_eq!(told, ["0 B", "999 B", "1.00 kB", "1.25 MB", "12.9 MB", "999 MB", "18.4 EB"]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ const CALLS: &[(&str, &[Role])] = &[
     ("Operator/ListAttachments", OPERATORS_AND_VIEWERS),
     ("Operator/ListNetworks", OPERATORS_AND_VIEWERS),
     ("Operator/ListPools", OPERATORS_AND_VIEWERS),
+    ("Operator/ListTraffic", OPERATORS_AND_VIEWERS),
     ("Operator/ListVfs", OPERATORS_AND_VIEWERS),
     ("Operator/Mend", OPERATORS),
     ("Operator/ReleaseAttachment", OPERATORS),
@@ -95,6 +96,7 @@ mod tests {
             "GetAttachment",
             "ListNetworks",
             "ListPools",
+            "ListTraffic",
             "Examine",
             "Watch",
         ];

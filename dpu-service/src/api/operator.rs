@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use jiff::Timestamp;
 use offload_proto::{Failure, Reason, v1};
 use tokio::sync::{
     OwnedSemaphorePermit,
@@ -53,12 +54,8 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::ListAttachmentsRequest>,
     ) -> Result<Response<v1::ListAttachmentsResponse>, Status> {
         let v1::ListAttachmentsRequest { network, host } = request.into_inner();
-        let filter = AttachmentFilter {
-            network: read::optional_network(network)?,
-            host: read::optional_host(host)?,
-        };
-        let attachments =
-            self.0.engine.operators().attachments(&filter).iter().map(show::attachment).collect();
+        let found = self.0.engine.operators().attachments(&filter(network, host)?);
+        let attachments = found.iter().map(show::attachment).collect();
         Ok(Response::new(v1::ListAttachmentsResponse { attachments }))
     }
 
@@ -68,6 +65,18 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::AttachmentDetail>, Status> {
         let id = read::id_prefix(&request.into_inner().id)?;
         Ok(Response::new(show::detail(&self.0.engine.operators().attachment(&id).await?)))
+    }
+
+    async fn list_traffic(
+        &self,
+        request: Request<v1::ListTrafficRequest>,
+    ) -> Result<Response<v1::ListTrafficResponse>, Status> {
+        let v1::ListTrafficRequest { network, host } = request.into_inner();
+        let traffic = self.0.engine.operators().traffic(&filter(network, host)?).await?;
+        // Once the ports were looked at: from one look to the next they counted for as long.
+        let time = Timestamp::now().to_string();
+        let attachments = traffic.iter().map(show::attachment_traffic).collect();
+        Ok(Response::new(v1::ListTrafficResponse { time, attachments }))
     }
 
     async fn list_networks(
@@ -159,6 +168,11 @@ impl v1::operator_server::Operator for OperatorApi {
         let watcher = Watcher { feed, stopping: self.0.stopping.clone(), _permit: permit };
         Ok(Response::new(stream::unfold(Some(watcher), next_event).boxed()))
     }
+}
+
+fn filter(network: String, host: String) -> Result<AttachmentFilter, Failure> {
+    let (network, host) = (read::optional_network(network)?, read::optional_host(host)?);
+    Ok(AttachmentFilter { network, host })
 }
 
 /// One `Watch`. A watcher that does not keep up loses its stream; it never holds the service up.

@@ -79,7 +79,8 @@ pub use operators::Operators;
 pub use pooled::{HostPool, PooledVf};
 pub use settings::{Configuration, Settings};
 pub use views::{
-    Applied, AttachmentDetail, AttachmentFilter, NetworkView, Origin, PoolView, SubnetUsage, VfView,
+    Applied, AttachmentDetail, AttachmentFilter, AttachmentTraffic, NetworkView, Origin, PoolView,
+    SubnetUsage, VfView,
 };
 
 use crate::{host::SessionId, model::Record};

@@ -12,9 +12,10 @@ use super::{
     listing::vf_views,
     registry::Entry,
     unknown,
-    views::{AttachmentDetail, AttachmentFilter, PoolView, VfView},
+    views::{AttachmentDetail, AttachmentFilter, AttachmentTraffic, PoolView, VfView},
 };
 use crate::{
+    counters::PortCounters,
     events::EventKind,
     model::{AttachmentId, AttachmentState, AttachmentView, Record},
     programmer::ProgramError,
@@ -88,7 +89,41 @@ impl Operators<'_> {
             Err(error) => return Err(Failure::new(Reason::Internal, Chain(&error).to_string())),
         };
         let events = self.0.events.about(&view.record.id.to_string());
-        Ok(AttachmentDetail { view, representor, steps, events })
+        let vf = view.record.vf;
+        let traffic = self.0.ports.traffic([vf].into()).await?.remove(&vf);
+        Ok(AttachmentDetail { view, representor, steps, events, traffic })
+    }
+
+    /// The attachments that the filter lets pass, oldest first, with what their ports have carried and dropped.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub async fn traffic(
+        self,
+        filter: &AttachmentFilter,
+    ) -> Result<Vec<AttachmentTraffic>, Failure> {
+        let views = self.attachments(filter);
+        let vfs = views.iter().map(|view| view.record.vf).collect();
+        let traffic = self.0.ports.traffic(vfs).await?;
+        let of_one = |view: AttachmentView| {
+            let traffic = traffic.get(&view.record.vf).copied();
+            AttachmentTraffic { view, traffic }
+        };
+        Ok(views.into_iter().map(of_one).collect())
+    }
+
+    /// All attachments that have a port, oldest first, with what it has carried and dropped.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) async fn counters(self) -> Result<Vec<(AttachmentView, PortCounters)>, Failure> {
+        let views = self.attachments(&AttachmentFilter::default());
+        let counters = self.0.ports.counters().await?;
+        let counted = |view: AttachmentView| {
+            let counters = *counters.get(&view.record.vf)?;
+            Some((view, counters))
+        };
+        Ok(views.into_iter().filter_map(counted).collect())
     }
 
     /// Takes an attachment away from its pod.

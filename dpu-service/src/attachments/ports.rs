@@ -5,7 +5,10 @@
 //! attachment, or begun another one on the same VF. All work blocks on the kernel, and so is done on
 //! threads of its own.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use bootstrap::Chain;
 use keyed_locks::{Held, KeyedLocks};
@@ -18,6 +21,7 @@ use tokio::{
 use vf_alloc::FunctionId;
 
 use crate::{
+    counters::{PortCounters, PortTraffic},
     driver::Refused,
     model::{PortSettings, Record},
     programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired, Surveyed},
@@ -108,8 +112,26 @@ impl Ports {
     /// # Errors
     /// When the kernel can't be asked.
     pub(super) async fn survey(&self) -> Result<Survey, Failure> {
-        let surveyed = self.on_thread(Programmer::survey).await;
-        surveyed.map_err(|refused| Failure::new(Reason::Internal, Chain(&refused).to_string()))
+        self.on_thread(Programmer::survey).await.map_err(unreadable)
+    }
+
+    /// What each port has carried and dropped.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(super) async fn counters(&self) -> Result<BTreeMap<FunctionId, PortCounters>, Failure> {
+        self.on_thread(Programmer::counters).await.map_err(unreadable)
+    }
+
+    /// The same of the ports of these VFs, and what of that is done in hardware.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(super) async fn traffic(
+        &self,
+        vfs: BTreeSet<FunctionId>,
+    ) -> Result<BTreeMap<FunctionId, PortTraffic>, Failure> {
+        self.on_thread(move |programmer| programmer.traffic(&vfs)).await.map_err(unreadable)
     }
 
     /// Makes what all ports share.
@@ -149,4 +171,9 @@ impl Ports {
             }
         }
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what it makes an error of")]
+fn unreadable(refused: Refused) -> Failure {
+    Failure::new(Reason::Internal, Chain(&refused).to_string())
 }

@@ -6,6 +6,7 @@ use ipnetwork::IpNetwork;
 use vf_alloc::{Device, FunctionId};
 
 use crate::{
+    counters::PortTraffic,
     events::Event,
     gateway::GatewayView,
     model::{AttachmentId, AttachmentView, HostName, Network},
@@ -31,6 +32,17 @@ pub struct AttachmentDetail {
     pub steps: Vec<crate::programmer::StepStatus>,
     /// Its latest events, oldest first.
     pub events: Vec<Event>,
+    /// Its port's. `None`: it has none.
+    pub traffic: Option<PortTraffic>,
+}
+
+/// An attachment, and what its port has carried and dropped.
+#[derive(Clone, Debug)]
+pub struct AttachmentTraffic {
+    /// The attachment.
+    pub view: AttachmentView,
+    /// Its port's. `None`: it has none.
+    pub traffic: Option<PortTraffic>,
 }
 
 /// A VF as operators see it.

@@ -5,7 +5,10 @@
 
 mod look;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use netlink::{
     Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, RateChange,
@@ -14,7 +17,7 @@ use netlink::{
 use vf_alloc::FunctionId;
 
 use super::{
-    Card, Eswitch, Representor,
+    Card, Carried, Eswitch, Representor,
     link::{Links, check_ingress_rate, described, gone_is_done, when_limited},
 };
 use crate::{
@@ -352,6 +355,10 @@ impl Eswitch for DevlinkEswitch {
             Some(NO_MAC) => Reading::missing("none"),
             Some(current) => Reading { in_place: current == mac, detail: current.to_string() },
         })
+    }
+
+    fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
+        self.links.carried()
     }
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {

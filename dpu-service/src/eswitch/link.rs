@@ -1,11 +1,14 @@
 //! What every card leaves to its representors' links.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
 use vf_alloc::FunctionId;
 
-use super::Representor;
+use super::{Carried, Representor};
 use crate::{
     driver::{Ability, Refused, Unsupported},
     model::Bandwidth,
@@ -48,6 +51,24 @@ impl Links {
 
     pub(super) fn all(&self) -> Result<Vec<Link>, Refused> {
         self.rtnl().links().map_err(|error| Refused::new("list the representors", error))
+    }
+
+    /// What each has carried, by index. What it has received, a VF has sent.
+    pub(super) fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
+        let mut rtnl = self.rtnl();
+        let refused = |error| Refused::new("count what the representors have carried", error);
+        let statistics = rtnl.link_statistics().map_err(refused)?;
+        let drops = rtnl.traffic_control().drops().map_err(refused)?;
+        let carried = statistics.into_iter().map(|(index, of_link)| {
+            let drops = drops.get(&index).copied().unwrap_or_default();
+            let carried = Carried {
+                sent: of_link.received,
+                received: of_link.sent,
+                ingress_limit_drops: drops.by_limit,
+            };
+            (index, carried)
+        });
+        Ok(carried.collect())
     }
 
     pub(super) fn named(&self, name: &str) -> Result<Option<Link>, netlink::Error> {

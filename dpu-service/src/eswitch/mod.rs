@@ -4,9 +4,9 @@ pub mod devlink;
 mod link;
 pub mod veth;
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
-use netlink::{LinkEvent, MacAddress};
+use netlink::{LinkEvent, MacAddress, Traffic};
 use vf_alloc::FunctionId;
 
 pub(crate) use link::gone_is_done;
@@ -35,6 +35,17 @@ pub struct Representor {
     pub master: Option<u32>,
     /// Whether a rate limit of any kind is on it.
     pub is_limited: bool,
+}
+
+/// What a representor's link has carried and dropped since it was made, as the VF behind it sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// By the VF.
+    pub sent: Traffic,
+    /// By the VF.
+    pub received: Traffic,
+    /// How many packets on their way to the VF its limit has dropped.
+    pub ingress_limit_drops: u64,
 }
 
 /// A card whose VFs the driver serves.
@@ -108,6 +119,12 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When the kernel can't be asked.
     fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused>;
+
+    /// What each representor has carried, by index, in one look at all. Other links may be among them.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused>;
 
     /// Gives the VF its MAC address. Does nothing where the card leaves that to the host.
     ///

@@ -1,11 +1,13 @@
 //! The virtual card's eswitch: a representor is the other end of a VF's veth pair.
 
+use std::collections::BTreeMap;
+
 use netlink::{Link, LinkEvent};
 use vf_alloc::FunctionId;
 use virtual_nic::RepresentorAlias;
 
 use super::{
-    Eswitch, Representor,
+    Carried, Eswitch, Representor,
     link::{Links, check_ingress_rate, described, when_limited},
 };
 use crate::{
@@ -93,6 +95,10 @@ impl Eswitch for VethEswitch {
             Some(found) if found.vf == vf => Ok(Some(found)),
             _ => Ok(self.representors()?.into_iter().find(|found| found.vf == vf)),
         }
+    }
+
+    fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
+        self.links.carried()
     }
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {

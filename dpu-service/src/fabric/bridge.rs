@@ -20,7 +20,7 @@ mod uplinks;
 mod vlans;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -34,10 +34,11 @@ use uplinks::Uplinks;
 use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
 
 use super::{
-    BridgeSettings, Fabric, GatewayLinks, GatewayPort, Membership, guard::only_station,
+    BridgeSettings, Fabric, GatewayLinks, GatewayPort, Membership, guard::only_station, offload,
     sockets::Sockets,
 };
 use crate::{
+    counters::Offloaded,
     driver::{
         Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
     },
@@ -414,6 +415,25 @@ impl Fabric for BridgeFabric {
                 }
                 Err(why) => Ok(stations.and(&Reading::missing(why.clone()))),
             }
+        })
+    }
+
+    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+        self.sockets.with(guard::drops)
+    }
+
+    /// The stations are among the rules: by them a card forwards what goes to a pod.
+    fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
+        self.sockets.with(|rtnl| {
+            let mut offloaded = offload::of_filters(rtnl, ports)?;
+            let refused = |error| self.bridge.refused("list the stations of", error);
+            for station in rtnl.fdb().map_err(refused)? {
+                if let Some(of_port) = offloaded.get_mut(&station.port) {
+                    of_port.rules += 1;
+                    of_port.in_hardware += u64::from(station.is_offloaded);
+                }
+            }
+            Ok(offloaded)
         })
     }
 }

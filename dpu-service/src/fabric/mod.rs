@@ -3,6 +3,7 @@
 pub mod bridge;
 mod gateway;
 mod guard;
+mod offload;
 pub mod ovs;
 mod settings;
 mod sockets;
@@ -19,6 +20,7 @@ pub use settings::BridgeSettings;
 use tokio::sync::watch;
 
 use crate::{
+    counters::Offloaded,
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::Representor,
     model::PortSettings,
@@ -177,4 +179,18 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When the kernel can't be asked.
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused>;
+
+    /// How many packets the guards have dropped, by the index of the joined link, in one look at all. Who has
+    /// dropped none may be left out.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused>;
+
+    /// What of the work for the joined links of these indices the card does by itself. A link that is gone may be
+    /// left out.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused>;
 }

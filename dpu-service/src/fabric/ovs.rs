@@ -27,7 +27,7 @@ use std::{
 };
 
 use netlink::{LinkEvent, MacAddress};
-use openflow::{Change, Cookies};
+use openflow::{Change, Cookies, CountedFlow};
 pub use settings::{DATABASE, Datapath, OvsSettings};
 
 use numbers::Numbers;
@@ -40,9 +40,11 @@ use vswitch::Vswitch;
 use super::{
     BridgeSettings, Fabric, Membership,
     guard::{told, wanted},
+    offload,
     sockets::Sockets,
 };
 use crate::{
+    counters::Offloaded,
     driver::{Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability},
     eswitch::Representor,
     model::PortSettings,
@@ -53,6 +55,9 @@ const WHERE: &str = "by flows, which a card may take over";
 
 /// Marks our flows. The lower half is the port's number; 0: those of the bridge itself.
 const COOKIE: u64 = 0x0ff1_0ad0_0000_0000;
+
+/// All flows of ours.
+const OURS: Cookies = Cookies { value: COOKIE, mask: u64::MAX << u32::BITS };
 
 /// The driver.
 #[derive(Debug)]
@@ -150,6 +155,22 @@ impl Inner {
         })
     }
 
+    /// What each port's flow that drops has counted, by the index of its link.
+    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+        let doing = format!("count what bridge {} has dropped", self.settings.name);
+        let counted =
+            self.switches.with(&doing, |switch| switch.flows_of_table(guard::DROPS, OURS))?;
+        let of_port =
+            |counted: CountedFlow| Some((number_of(counted.flow.cookie)?, counted.packets));
+        let by_number: BTreeMap<_, _> = counted.into_iter().filter_map(of_port).collect();
+        self.vswitch.look(|replica| {
+            let bridge = rows::bridge(replica, &self.settings.name);
+            let ports = bridge.into_iter().flat_map(|bridge| Port::all(replica, bridge));
+            let dropped = |port: Port<'_>| Some((port.index()?, *by_number.get(&port.number()?)?));
+            ports.filter(Port::is_ours).filter_map(dropped).collect()
+        })
+    }
+
     /// Has exactly these flows with that cookie.
     fn set_flows(
         &self,
@@ -174,6 +195,11 @@ fn flows_with(
 ) -> Result<BTreeSet<openflow::Flow>, openflow::Error> {
     let found = switch.flows(Cookies { value: cookie, mask: u64::MAX })?;
     Ok(found.into_iter().map(|counted| counted.flow).collect())
+}
+
+/// The number of the port whose flows are marked so. `None`: it is no flow of ours.
+fn number_of(cookie: u64) -> Option<u32> {
+    u32::try_from(cookie & !COOKIE).ok()
 }
 
 /// What marks the flows of the port with that number.
@@ -277,5 +303,13 @@ impl Fabric for OvsFabric {
         } else {
             Reading::missing("it has other flows")
         })
+    }
+
+    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+        self.inner.guard_drops()
+    }
+
+    fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
+        self.inner.sockets.with(|rtnl| offload::of_filters(rtnl, ports))
     }
 }

@@ -23,6 +23,7 @@ const NO_INDEX: u32 = 0;
 
 mod by_hosts;
 mod steps;
+mod traffic;
 
 use steps::Port;
 pub use steps::{STEPS, StepStatus};

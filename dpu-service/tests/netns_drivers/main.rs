@@ -14,3 +14,4 @@ mod kept;
 mod ovs;
 mod rates;
 mod representors;
+mod traffic;

@@ -122,6 +122,44 @@ async fn events_are_lines() {
 }
 
 #[tokio::test]
+async fn the_busiest_attachment_is_on_top() {
+    let dut = Dut::start().await;
+    assert_eq!(
+        output_of(&dut, "top --once --interval 1").await,
+        "\
+ATTACHMENT      POD        NETWORK   VF       SENT/S    RECEIVED/S   GUARD DROPS   LIMIT DROPS   HARDWARE
+0190aaaa-bbbb   web/shop   blue      pf0vf3   1.23 MB   2.00 kB      5             2             yes
+0190aaaa-aaaa   -          blue      pf0vf3   0 B       0 B          0             0             no
+"
+    );
+    let line = "top --once --interval 1 --lines 1 -o wide --network blue --host node-1";
+    let wide = output_of(&dut, line).await;
+    let busiest: Vec<_> = wide.lines().skip(1).flat_map(str::split_whitespace).collect();
+    assert_eq!(busiest[busiest.len() - 3..], ["node-1", "1000", "20"]);
+    let question = "alice ListTrafficRequest { network: \"blue\", host: \"node-1\" }";
+    assert_eq!(dut.asked()[2..], [question, question]);
+    let outcome = dut.dpuctl("top --once --interval 1 --network empty").await;
+    let expected = Outcome { code: 0, output: String::new(), notes: "No attachments.\n".into() };
+    assert_eq!(outcome, expected);
+}
+
+#[tokio::test]
+async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
+    let dut = Dut::start().await;
+    let json = output_of(&dut, "top --once -o json").await;
+    let look: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(look["time"], "2026-03-01T12:00:00.0Z");
+    assert_eq!(look["attachments"][1]["counters"]["sentBytes"], "700");
+    let yaml = output_of(&dut, "top --once -o yaml").await;
+    assert!(yaml.starts_with("---\ntime: 2026-03-01T12:00:00.5Z\n"), "{yaml}");
+    let sent = dut.first_lines("top --interval 1 -o json", 2).await.into_iter().map(|line| {
+        let look: serde_json::Value = serde_json::from_str(&line).unwrap();
+        look["attachments"][1]["counters"]["sentPackets"].clone()
+    });
+    assert_eq!(sent.collect::<Vec<_>>(), ["1007", "1507"]);
+}
+
+#[tokio::test]
 async fn empty_lists_say_so_beside_the_output() {
     let dut = Dut::start().await;
     let outcome = dut.dpuctl("get attachments --network empty").await;

@@ -4,7 +4,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Output,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,13 +20,14 @@ use offload_proto::{
     Failure, Reason,
     v1::{
         ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail, AttachmentKey,
-        AttachmentState, ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
-        DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
-        Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDpuRequest,
-        ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
-        ListPoolsRequest, ListPoolsResponse, ListVfsRequest, ListVfsResponse, MendRequest,
-        NetworkStatus, PoolStatus, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf,
-        VfPlace, VfState, VfStatus, WatchRequest,
+        AttachmentState, AttachmentTraffic, ClearQuarantineRequest, ClearQuarantineResponse,
+        DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
+        Difference, DifferenceState, Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest,
+        GetDpuRequest, ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest,
+        ListNetworksResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
+        ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, NetworkStatus, Pod,
+        PoolStatus, PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace,
+        VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -63,7 +67,8 @@ impl Dut {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let asked = Asked::default();
-        let service = OperatorServer::new(Canned { asked: Arc::clone(&asked) });
+        let service =
+            OperatorServer::new(Canned { asked: Arc::clone(&asked), looks: AtomicU64::default() });
         let limits = Limits {
             handshakes: 4,
             connections: 16,
@@ -96,6 +101,26 @@ impl Dut {
     pub(crate) async fn dpuctl(&self, line: &str) -> Outcome {
         let arguments = format!("--config {} {line}", self.config().display());
         run(&arguments, Path::new("."), "").await
+    }
+
+    /// What it prints first, before it is interrupted.
+    pub(crate) async fn first_lines(&self, line: &str, count: usize) -> Vec<String> {
+        use tokio::io::{AsyncBufReadExt, BufReader};
+        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_dpuctl"))
+            .arg("--config")
+            .arg(self.config())
+            .args(line.split_whitespace())
+            .stdout(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = Vec::new();
+        while lines.len() < count {
+            let next = tokio::time::timeout(Duration::from_secs(30), output.next_line());
+            lines.push(next.await.expect("dpuctl hangs").unwrap().expect("dpuctl has ended"));
+        }
+        lines
     }
 
     pub(crate) async fn dpuctl_with_input(&self, line: &str, input: &str) -> Outcome {
@@ -143,6 +168,8 @@ pub(crate) async fn run(line: &str, folder: &Path, input: &str) -> Outcome {
 
 struct Canned {
     asked: Asked,
+    /// How often it was looked at the traffic.
+    looks: AtomicU64,
 }
 
 impl Canned {
@@ -167,6 +194,38 @@ fn attachment() -> Attachment {
         mac: "02:00:00:00:00:01".into(),
         state: AttachmentState::Attached.into(),
         ..Attachment::default()
+    }
+}
+
+fn busy(look: u64) -> AttachmentTraffic {
+    let counters = PortCounters {
+        sent_bytes: 700 + 617_000 * look,
+        sent_packets: 7 + 500 * look,
+        received_bytes: 1000 * look,
+        received_packets: 10 * look,
+        guard_drops: 5,
+        ingress_limit_drops: 2,
+        rules: 3,
+        rules_in_hardware: 3,
+    };
+    AttachmentTraffic {
+        attachment_id: ID.into(),
+        host: "node-1".into(),
+        pod: Some(Pod { namespace: "web".into(), name: "shop".into(), uid: String::new() }),
+        network: "blue".into(),
+        vf: Some(vf()),
+        counters: Some(counters),
+        ..AttachmentTraffic::default()
+    }
+}
+
+fn idle() -> AttachmentTraffic {
+    let id = ID.replace("0190aaaa-bbbb", "0190aaaa-aaaa");
+    AttachmentTraffic {
+        attachment_id: id,
+        pod: None,
+        counters: Some(PortCounters::default()),
+        ..busy(0)
     }
 }
 
@@ -264,6 +323,21 @@ impl Operator for Canned {
         }
         let attachment = Some(attachment());
         Ok(Response::new(AttachmentDetail { attachment, ..AttachmentDetail::default() }))
+    }
+
+    /// Half a second is between two looks.
+    async fn list_traffic(
+        &self,
+        request: Request<ListTrafficRequest>,
+    ) -> Result<Response<ListTrafficResponse>, Status> {
+        self.note(&request);
+        let look = self.looks.fetch_add(1, Ordering::Relaxed);
+        let time = format!("2026-03-01T12:00:{:02}.{}Z", look / 2, 5 * (look % 2));
+        let attachments = match request.get_ref().network.as_str() {
+            "empty" => Vec::new(),
+            _ => vec![idle(), busy(look)],
+        };
+        Ok(Response::new(ListTrafficResponse { time, attachments }))
     }
 
     async fn list_networks(

@@ -8,9 +8,10 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
 use crate::{
     attachments::{
-        Applied, AttachmentDetail, HostPool, NetworkView, Origin, PoolView, PooledVf, SubnetUsage,
-        VfView,
+        Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, Origin, PoolView,
+        PooledVf, SubnetUsage, VfView,
     },
+    counters::PortTraffic,
     driver::Capability,
     eswitch::Card,
     events::Event,
@@ -152,6 +153,34 @@ pub(crate) fn detail(detail: &AttachmentDetail) -> v1::AttachmentDetail {
         representor: detail.representor.clone(),
         steps: detail.steps.iter().map(step).collect(),
         events: detail.events.iter().map(event).collect(),
+        counters: detail.traffic.as_ref().map(counters),
+    }
+}
+
+fn counters(traffic: &PortTraffic) -> v1::PortCounters {
+    let PortTraffic { counters, offloaded } = traffic;
+    v1::PortCounters {
+        sent_bytes: counters.sent.bytes,
+        sent_packets: counters.sent.packets,
+        received_bytes: counters.received.bytes,
+        received_packets: counters.received.packets,
+        guard_drops: counters.guard_drops,
+        ingress_limit_drops: counters.ingress_limit_drops,
+        rules: offloaded.rules,
+        rules_in_hardware: offloaded.in_hardware,
+    }
+}
+
+pub(crate) fn attachment_traffic(of: &AttachmentTraffic) -> v1::AttachmentTraffic {
+    let record: &Record = &of.view.record;
+    v1::AttachmentTraffic {
+        attachment_id: record.id.to_string(),
+        host: record.key.host.to_string(),
+        key: Some(key(&record.key)),
+        pod: Some(record.pod.clone()),
+        network: record.network.name.clone(),
+        vf: Some(vf(record.vf, &record.device)),
+        counters: of.traffic.as_ref().map(counters),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a port takes from its pod: a filter at the representor's ingress, before the bridge sees a frame.
 
+use std::collections::BTreeMap;
+
 use netlink::{Error, Guarding, Rtnl};
 
 use crate::{
@@ -40,6 +42,13 @@ pub(super) fn find(
         Guarding::Otherwise => Reading::missing("something else is filtered"),
         Guarding::Missing => Reading::missing("any frame may be sent"),
     })
+}
+
+/// How many packets were dropped where guards are, by link. What others have dropped there is counted along.
+pub(super) fn drops(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, u64>, Refused> {
+    let drops = rtnl.traffic_control().drops();
+    let drops = drops.map_err(|error| Refused::new("count what the guards have dropped", error))?;
+    Ok(drops.into_iter().map(|(index, drops)| (index, drops.by_filters)).collect())
 }
 
 fn refused(port: &Representor, error: Error) -> Refused {

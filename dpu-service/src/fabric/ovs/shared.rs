@@ -7,7 +7,7 @@ use openflow::{Action, Change, Cookies, Flow, Match};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    COOKIE, Inner, cookie_of,
+    COOKIE, Inner, OURS, cookie_of, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
 use crate::{driver::Refused, fabric::settings::Role};
@@ -205,9 +205,7 @@ impl Inner {
     /// Deletes the flows of ports that have left, which a crash may have kept.
     fn forget_flows_of_nobody(&self) -> Result<(), Refused> {
         let doing = format!("look at the flows of bridge {}", self.settings.name);
-        let ours = Cookies { value: COOKIE, mask: !u64::from(u32::MAX) };
-        let found = self.switches.with(&doing, |switch| switch.flows(ours))?;
-        let number_of = |cookie: u64| u32::try_from(cookie & !COOKIE).ok();
+        let found = self.switches.with(&doing, |switch| switch.flows(OURS))?;
         let numbers = found.iter().filter_map(|counted| number_of(counted.flow.cookie));
         let numbers: BTreeSet<u32> = numbers.filter(|number| *number != 0).collect();
         // After the flows: a port that joins has its row, or holds its number, before it has flows.

@@ -1,10 +1,11 @@
 //! The drivers of the card and the kernel in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dpu_service::{
+    counters::Offloaded,
     driver::{Capability, Reading, Refused, Unsupported},
-    eswitch::{Eswitch, Representor},
+    eswitch::{Carried, Eswitch, Representor},
     fabric::{Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
@@ -44,6 +45,11 @@ impl Eswitch for FakeEswitch {
 
     fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         Ok(self.0.lock().ports.get(&vf).map(Port::look))
+    }
+
+    fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
+        let carried = |port: &Port| (port.representor.index, Carried::default());
+        Ok(self.0.lock().ports.values().map(carried).collect())
     }
 
     fn set_port_mac(&self, port: &Representor, mac: MacAddress) -> Result<(), Refused> {
@@ -143,5 +149,13 @@ impl Fabric for FakeFabric {
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
         self.0.find(port, |port| reading(port.guard == Some(guarded(settings))))
+    }
+
+    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+        Ok(BTreeMap::new())
+    }
+
+    fn offloaded(&self, _: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
+        Ok(BTreeMap::new())
     }
 }

@@ -1,0 +1,65 @@
+//! What ports have carried and dropped, and what of their work cards do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vf_alloc::FunctionId;
+
+use super::{Drivers, Programmer};
+use crate::{
+    counters::{PortCounters, PortTraffic},
+    driver::Refused,
+    eswitch::Carried,
+};
+
+/// A representor's index, and what its port has counted.
+type Counted = (u32, PortCounters);
+
+impl Programmer {
+    /// What each port has carried and dropped, in as many looks for a thousand as for one.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) fn counters(&self) -> Result<BTreeMap<FunctionId, PortCounters>, Refused> {
+        let Some(drivers) = &self.drivers else { return Ok(BTreeMap::new()) };
+        let counted = drivers.count()?.into_iter();
+        Ok(counted.map(|(vf, (_, counters))| (vf, counters)).collect())
+    }
+
+    /// What the ports of these VFs have carried and dropped, and what of that is done in hardware: a look more for
+    /// each.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) fn traffic(
+        &self,
+        vfs: &BTreeSet<FunctionId>,
+    ) -> Result<BTreeMap<FunctionId, PortTraffic>, Refused> {
+        let Some(drivers) = &self.drivers else { return Ok(BTreeMap::new()) };
+        let mut counted = drivers.count()?;
+        counted.retain(|vf, _| vfs.contains(vf));
+        let indices = counted.values().map(|(index, _)| *index).collect();
+        let offloaded = drivers.fabric.offloaded(&indices)?;
+        let traffic = |(vf, (index, counters))| {
+            let offloaded = offloaded.get(&index).copied().unwrap_or_default();
+            (vf, PortTraffic { counters, offloaded })
+        };
+        Ok(counted.into_iter().map(traffic).collect())
+    }
+}
+
+impl Drivers {
+    /// A representor that came after the others were looked at has counted nothing yet, and is left out.
+    fn count(&self) -> Result<BTreeMap<FunctionId, Counted>, Refused> {
+        let carried = self.eswitch.carried()?;
+        let drops = self.fabric.guard_drops()?;
+        let representors = self.eswitch.representors()?.into_iter();
+        let counted = representors.filter_map(|representor| {
+            let index = representor.index;
+            let Carried { sent, received, ingress_limit_drops } = *carried.get(&index)?;
+            let guard_drops = drops.get(&index).copied().unwrap_or_default();
+            let counters = PortCounters { sent, received, guard_drops, ingress_limit_drops };
+            Some((representor.vf, (index, counters)))
+        });
+        Ok(counted.collect())
+    }
+}

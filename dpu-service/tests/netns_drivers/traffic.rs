@@ -1,0 +1,166 @@
+//! What ports have carried and dropped, compared with what `ip`, `tc` and `ovs-ofctl` count.
+
+use std::process::Command;
+
+use dpu_service::{
+    counters::Offloaded,
+    eswitch::{Carried, Eswitch},
+    model::Bandwidth,
+};
+use netlink::Traffic;
+use serde_json::Value;
+
+use crate::{
+    support::{TestNetns, eventually},
+    veth_dpu::{BRIDGE, Dpu, On, Pod, mark},
+};
+
+/// Two pods that reach each other.
+fn with_two_pods(on: On) -> (Dpu, [Pod; 2]) {
+    let dpu = Dpu::on(on, &[]);
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    (dpu, pods)
+}
+
+fn carried(dpu: &Dpu, pod: &Pod) -> Carried {
+    dpu.eswitch.carried().unwrap()[&dpu.representor(pod).index]
+}
+
+fn guard_drops(dpu: &Dpu, pod: &Pod) -> u64 {
+    dpu.fabric.guard_drops().unwrap()[&dpu.representor(pod).index]
+}
+
+/// What `ip` says that a link has sent (`tx`) or received (`rx`).
+fn told_by_ip(netns: &TestNetns, link: &str, way: &str) -> Traffic {
+    let told = netns.json(&format!("ip -s -j link show dev {link}"))[0]["stats64"][way].clone();
+    let number = |key: &str| told[key].as_u64().unwrap();
+    Traffic { packets: number("packets"), bytes: number("bytes") }
+}
+
+/// What `tc` says that the queue of that kind has dropped.
+fn dropped_by_queue(dpu: &Dpu, link: &str, kind: &str) -> u64 {
+    let queues = dpu.netns.json(&format!("tc -s -j qdisc show dev {link}"));
+    let is_it = |queue: &&Value| queue["kind"] == kind;
+    queues.as_array().unwrap().iter().find(is_it).unwrap()["drops"].as_u64().unwrap()
+}
+
+/// What `ovs-ofctl` says that the flow of that port has dropped which drops.
+fn dropped_by_flow(dpu: &mut Dpu, link: &str) -> u64 {
+    let number = dpu.vswitch().vsctl(&format!("get interface {link} ofport"));
+    let of_port = format!("in_port={},table=249", number.trim());
+    let flows = dpu.vswitch().ofctl(&["dump-flows"], BRIDGE, &[&of_port]);
+    let counts: Vec<_> = flows.split("n_packets=").skip(1).collect();
+    assert!(counts.len() == 1 && counts[0].contains("actions=drop"), "{flows}");
+    counts[0].split(',').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_a_pod_sends_and_receives_is_counted_from_its_side() {
+    On::EVERY.into_iter().for_each(counts_from_the_pods_side);
+}
+
+fn counts_from_the_pods_side(on: On) {
+    let (dpu, [one, two]) = with_two_pods(on);
+    let before = carried(&dpu, &one);
+    one.netns.run("ping -q -c 5 -i 0.01 -s 1000 10.9.0.2");
+    // Only answers come back; neighbours may be asked for besides.
+    let after = carried(&dpu, &one);
+    const WITH_HEADERS: u64 = 1000 + 8 + 20 + 14;
+    for (before, after) in [(before.sent, after.sent), (before.received, after.received)] {
+        assert!(after.packets >= before.packets + 5, "{before:?} {after:?}");
+        assert!(after.bytes >= before.bytes + 5 * WITH_HEADERS, "{before:?} {after:?}");
+    }
+    for pod in [&one, &two] {
+        let representor = dpu.representor(pod).name;
+        eventually("representor and pod count the same", || {
+            let Carried { sent, received, .. } = carried(&dpu, pod);
+            sent == told_by_ip(&pod.netns, "eth0", "tx")
+                && sent == told_by_ip(&dpu.netns, &representor, "rx")
+                && received == told_by_ip(&pod.netns, "eth0", "rx")
+                && received == told_by_ip(&dpu.netns, &representor, "tx")
+        });
+    }
+}
+
+/// More than pods send by themselves that is dropped.
+const SPOOFED: u64 = 50;
+
+#[test]
+fn what_the_guard_drops_is_counted_where_it_came_in() {
+    On::EVERY.into_iter().for_each(counts_what_the_guard_drops);
+}
+
+fn counts_what_the_guard_drops(on: On) {
+    let (mut dpu, [mut one, two]) = with_two_pods(on);
+    let before = [&one, &two].map(|pod| guard_drops(&dpu, pod));
+    let own = one.settings.mac;
+    one.settings.mac = "02:00:00:00:01:99".parse().unwrap();
+    (0..SPOOFED).for_each(|_| one.sends([0xff; 6], &[], mark(0)));
+    one.settings.mac = own;
+    eventually("they are counted", || guard_drops(&dpu, &one) >= before[0] + SPOOFED);
+    assert!(guard_drops(&dpu, &two) < before[1] + SPOOFED);
+    eventually("others count the same", || {
+        let told = match on {
+            On::Bridge => dropped_by_queue(&dpu, "pf0vf0", "clsact"),
+            On::OpenVswitch => dropped_by_flow(&mut dpu, "pf0vf0"),
+        };
+        guard_drops(&dpu, &one) == told
+    });
+    // What is in place already is left alone, and goes on counting.
+    let before = guard_drops(&dpu, &one);
+    dpu.program(&one);
+    assert!(guard_drops(&dpu, &one) >= before);
+}
+
+#[test]
+fn what_a_limit_drops_is_counted_apart() {
+    On::EVERY.into_iter().for_each(counts_what_a_limit_drops);
+}
+
+fn counts_what_a_limit_drops(on: On) {
+    let (dpu, [one, mut two]) = with_two_pods(on);
+    assert_eq!(carried(&dpu, &two).ingress_limit_drops, 0);
+    two.settings.bandwidth = Bandwidth { ingress_rate: 64_000, ..Bandwidth::default() };
+    dpu.program(&two);
+    let mut flood = Command::new("ping");
+    flood.args(["-q", "-f", "-c", "40", "-s", "1400", "-W", "1", "10.9.0.2"]);
+    let _ = one.netns.netns.run(|| flood.output().unwrap()).unwrap();
+    let drops = carried(&dpu, &two).ingress_limit_drops;
+    assert!(drops > 0);
+    eventually("tc counts the same", || {
+        carried(&dpu, &two).ingress_limit_drops == dropped_by_queue(&dpu, "pf0vf1", "tbf")
+    });
+    assert_eq!(carried(&dpu, &one).ingress_limit_drops, 0);
+}
+
+#[test]
+fn a_card_of_software_does_nothing_by_itself() {
+    for on in On::EVERY {
+        let (dpu, [one, two]) = with_two_pods(on);
+        let ports = [&one, &two].map(|pod| dpu.representor(pod).index);
+        // A bridge forwards by the station that is behind a port.
+        let rules = if on == On::Bridge { 1 } else { 0 };
+        let expected = ports.map(|port| (port, Offloaded { rules, in_hardware: 0 }));
+        assert_eq!(dpu.fabric.offloaded(&ports.into()).unwrap(), expected.into());
+    }
+}
+
+#[test]
+fn a_port_that_is_gone_is_not_counted_and_in_nobodys_way() {
+    for on in On::EVERY {
+        let (dpu, [one, two]) = with_two_pods(on);
+        let [gone, there] = [&one, &two].map(|pod| dpu.representor(pod).index);
+        dpu.netns.run("ip link delete pf0vf0");
+        eventually("its counters are gone", || {
+            let (carried, drops) =
+                (dpu.eswitch.carried().unwrap(), dpu.fabric.guard_drops().unwrap());
+            assert!(carried.contains_key(&there) && drops.contains_key(&there));
+            !carried.contains_key(&gone) && !drops.contains_key(&gone)
+        });
+        let offloaded = dpu.fabric.offloaded(&[gone, there].into()).unwrap();
+        assert_eq!(offloaded.get(&gone).copied().unwrap_or_default(), Offloaded::default());
+    }
+}
