@@ -6,6 +6,7 @@ mod support;
 mod veth_dpu;
 
 use dpu_service::{
+    counters::Offloaded,
     eswitch::Eswitch,
     fabric::{Fabric, Membership},
 };
@@ -299,4 +300,20 @@ fn bond(netns: &TestNetns, mode: &str, members: [&str; 2]) {
 /// As the bond sees its member.
 fn has_carrier(netns: &TestNetns, member: &str) -> bool {
     netns.link(member)["linkinfo"]["info_slave_data"]["mii_status"] == "UP"
+}
+
+#[test]
+fn filters_and_stations_that_no_card_takes_over_are_told_as_such() {
+    let (dpu, _outside) = with_uplink();
+    let pod = plug(&dpu, 0, Some(100));
+    dpu.program(&pod);
+    let port = dpu.representor(&pod).index;
+    let offloaded = || dpu.fabric.offloaded(&[port].into()).unwrap()[&port];
+    assert_eq!(offloaded(), Offloaded { rules: 1, in_hardware: 0 }, "the pod's station");
+    let place = "dev pf0vf0 ingress pref 7 protocol ip";
+    dpu.netns.run(&format!("tc filter add {place} flower src_ip 10.9.0.1 action pass"));
+    let filters = dpu.netns.json(&format!("tc -j filter show {place}"));
+    let is_told = |filter: &Value| filter["options"]["not_in_hw"] == true;
+    assert!(filters.as_array().unwrap().iter().any(is_told), "{filters}");
+    assert_eq!(offloaded(), Offloaded { rules: 2, in_hardware: 0 });
 }

@@ -174,6 +174,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Whether both programs serve their metrics, on [`METRICS`].
     pub has_metrics: bool,
+    /// Whether those of the service tell of each attachment.
+    pub has_attachment_metrics: bool,
     /// Whether the agent reaches the DPU through a [`crate::Proxy`].
     pub proxied: bool,
 }
@@ -192,6 +194,7 @@ impl Default for Settings {
             service: String::new(),
             timeouts: Timeouts::default(),
             has_metrics: false,
+            has_attachment_metrics: false,
             proxied: false,
         }
     }
@@ -224,6 +227,10 @@ impl Settings {
 
     fn metrics(&self) -> String {
         if self.has_metrics { format!("[metrics]\nlisten = {METRICS:?}\n") } else { String::new() }
+    }
+
+    fn attachment_metrics(&self) -> &str {
+        if self.has_attachment_metrics { "attachments = true" } else { "" }
     }
 
     /// Where a lab's card sits.
@@ -275,7 +282,7 @@ select = {select:?}
 {networks}"#,
             tls = pki.section("dpu", seats[0].dpu),
             fabric_keys = self.fabric,
-            metrics = self.metrics(),
+            metrics = self.metrics() + self.attachment_metrics(),
             cool_down = self.cool_down,
             quarantine_after = self.quarantine_after,
             service = self.service,

@@ -50,6 +50,7 @@ mod scripts;
 mod secrets;
 mod soak;
 mod spoofing;
+mod traffic;
 mod two_dpus;
 mod upgrade;
 mod wire;

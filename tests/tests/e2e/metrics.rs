@@ -27,7 +27,12 @@ const STEADY: &str = "dpu_offload_build";
 const NETWORK: &str = "name: late\nsubnets:\n  - cidr: 10.9.0.0/28\n";
 
 fn settings() -> Settings {
-    Settings { has_metrics: true, cool_down: 1, ..Settings::default() }
+    Settings {
+        has_metrics: true,
+        has_attachment_metrics: true,
+        cool_down: 1,
+        ..Settings::default()
+    }
 }
 
 /// One of the two programs.
@@ -75,11 +80,15 @@ impl Watched {
         self.expect(program, metric, &[(label, what), ("outcome", outcome)], number);
     }
 
-    /// The families seen, as documents name them.
+    /// The families seen, as documents name them, with all samples that they have had.
     fn families(&self) -> BTreeMap<String, Family> {
+        let mut families = BTreeMap::<_, Family>::new();
         let seen = self.seen.borrow();
-        let families = seen.iter().flat_map(|(_, page)| page);
-        families.map(|(name, family)| (documented_name(name, family), family.clone())).collect()
+        for (name, family) in seen.iter().flat_map(|(_, page)| page) {
+            let all = families.entry(documented_name(name, family)).or_insert(family.clone());
+            all.samples.extend(family.samples.clone());
+        }
+        families
     }
 
     /// Those that were always the same.
@@ -105,7 +114,7 @@ fn documented_name(name: &str, family: &Family) -> String {
 }
 
 /// Labels whose values the tables in docs/OPERATIONS.md list.
-const LISTED: [&str; 4] = ["certificate", "phase", "state", "verb"];
+const LISTED: [&str; 5] = ["cause", "certificate", "phase", "state", "verb"];
 
 /// What the tables in docs/OPERATIONS.md say of a metric.
 #[derive(Debug)]
