@@ -94,16 +94,14 @@ async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
         }
     };
     let all: Vec<_> = counted.iter().map(|(view, counters)| (who(view), counters)).collect();
-    let families: [(_, _, fn(&PortCounters) -> u64); 4] = [
-        ("sent_bytes", "Bytes that the pod has sent", |port| port.sent.bytes),
-        ("sent_packets", "Packets that the pod has sent", |port| port.sent.packets),
-        ("received_bytes", "Bytes that the pod has received", |port| port.received.bytes),
-        ("received_packets", "Packets that the pod has received", |port| port.received.packets),
-    ];
-    for (name, help, number) in families {
+    let mut add = |name: &str, help: &str, number: fn(&PortCounters) -> u64| {
         let series = all.iter().map(|(who, counters)| (who.clone(), number(counters)));
         page.counters(&format!("service_attachment_{name}"), help, series);
-    }
+    };
+    add("sent_bytes", "Bytes that the pod has sent", |port| port.sent.bytes);
+    add("sent_packets", "Packets that the pod has sent", |port| port.sent.packets);
+    add("received_bytes", "Bytes that the pod has received", |port| port.received.bytes);
+    add("received_packets", "Packets that the pod has received", |port| port.received.packets);
     let dropped = all.iter().flat_map(|(who, counters)| {
         let causes =
             [("guard", counters.guard_drops), ("ingress_limit", counters.ingress_limit_drops)];

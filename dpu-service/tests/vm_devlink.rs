@@ -14,13 +14,14 @@ use std::{
 
 use bootstrap::Chain;
 use dpu_service::{
+    counters::Offloaded,
     driver::Refused,
     eswitch::{
         Card, Eswitch, Representor,
         devlink::{DevlinkEswitch, DevlinkSettings},
     },
     fabric::{
-        BridgeSettings,
+        BridgeSettings, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
     },
     model::{AntiSpoofing, Bandwidth, PortSettings},
@@ -30,7 +31,7 @@ use dpu_service::{
 use netdevsim::Netdevsim;
 use netlink::{EswitchMode, MacAddress};
 use serde_json::{Value, json};
-use support::TestNetns;
+use support::{TestNetns, eventually};
 use vf_alloc::FunctionId;
 
 const BRIDGE: &str = "br-offload";
@@ -40,6 +41,7 @@ const VF: FunctionId = FunctionId::local(0, 1);
 struct Dpu {
     card: Netdevsim,
     eswitch: Arc<dyn Eswitch>,
+    fabric: Arc<dyn Fabric>,
     programmer: Programmer,
     netns: TestNetns,
 }
@@ -66,10 +68,11 @@ impl Dpu {
             let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
             let fabric = BridgeFabric::open(&bridge, of_bridges, &abilities).unwrap();
             let eswitch: Arc<dyn Eswitch> = Arc::new(eswitch);
-            (Arc::clone(&eswitch), Programmer::new(eswitch, Arc::new(fabric)))
+            let fabric: Arc<dyn Fabric> = Arc::new(fabric);
+            (Arc::clone(&eswitch), Arc::clone(&fabric), Programmer::new(eswitch, fabric))
         };
-        let (eswitch, programmer) = netns.netns.run(open).unwrap();
-        Self { netns, eswitch, programmer, card }
+        let (eswitch, fabric, programmer) = netns.netns.run(open).unwrap();
+        Self { netns, eswitch, fabric, programmer, card }
     }
 
     /// Inside, since a thread sees the sysctls of its own namespace.
@@ -392,4 +395,40 @@ fn cards_in_switchdev_mode_are_found_by_themselves() {
     drop(other);
     assert_eq!(seen(), [FunctionId::local(0, 0), VF]);
     assert!(dpu.eswitch().problems().is_empty());
+}
+
+/// What `tc` and `bridge` say that the card has of a port: filters by flower, and stations.
+fn offloaded_by_tools(dpu: &Dpu, port: &str) -> Offloaded {
+    let filters = dpu.netns.json(&format!("tc -j filter show dev {port} ingress"));
+    let filters = filters.as_array().unwrap().iter();
+    let filters =
+        filters.filter(|it| it["kind"] == "flower" && it["options"]["handle"] != Value::Null);
+    let stations = dpu.netns.json(&format!("bridge -j fdb show brport {port}"));
+    let stations = stations.as_array().unwrap().iter().filter(|it| it["state"] != "permanent");
+    let has_flag = |it: &&Value| it["flags"].as_array().unwrap().contains(&"offload".into());
+    let in_hardware = filters.clone().filter(|it| it["options"]["in_hw"] == true).count()
+        + stations.clone().filter(has_flag).count();
+    let rules = filters.count() + stations.count();
+    Offloaded { rules: rules as u64, in_hardware: in_hardware as u64 }
+}
+
+#[test]
+fn what_the_card_has_taken_over_is_told() {
+    let dpu = Dpu::new();
+    dpu.programmer.program(&settings()).unwrap();
+    let Representor { name, index, .. } = dpu.representor();
+    let offloaded = || dpu.fabric.offloaded(&[index].into()).unwrap()[&index];
+    eventually("the pod's station is told to be the card's", || {
+        let told = offloaded();
+        told == offloaded_by_tools(&dpu, &name) && told.rules > 0 && told.in_hardware == told.rules
+    });
+    let before = offloaded();
+    for (preference, flags) in [(7, "skip_sw"), (8, "skip_hw")] {
+        let place = format!("dev {name} ingress pref {preference} protocol ip");
+        dpu.netns.run(&format!("tc filter add {place} flower {flags} src_ip 10.9.0.1 action drop"));
+    }
+    let rules = before.rules + 2;
+    let expected = Offloaded { rules, in_hardware: before.in_hardware + 1 };
+    assert_eq!(offloaded(), expected);
+    assert_eq!(offloaded_by_tools(&dpu, &name), expected);
 }
