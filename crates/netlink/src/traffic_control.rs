@@ -9,12 +9,13 @@ mod guard;
 mod hook;
 pub(crate) mod limit;
 pub(crate) mod offload;
+pub(crate) mod police;
 mod program;
 mod redirect;
 
 use std::collections::BTreeMap;
 
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{RouteNetlinkMessage, tc::TcMessage};
 
 use bpf_filter::Listed;
 pub use drops::Drops;
@@ -22,6 +23,7 @@ pub use guard::{Guard, Guarding, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
 pub use offload::Offload;
+pub use police::{Police, PoliceInForce};
 pub use redirect::Redirect;
 
 use crate::{Error, Rtnl};
@@ -160,10 +162,45 @@ impl TrafficControl<'_> {
         }
     }
 
+    /// Limits what comes in at a link, of what the guard lets in, or no longer. There may be no limit to take off, or
+    /// somebody else's filter, which stays; so do the hooks.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_ingress_limit(&mut self, index: u32, limit: Option<Police>) -> Result<(), Error> {
+        let found = self.ingress_limit(index)?;
+        if found == limit.map(PoliceInForce::from) {
+            return Ok(());
+        }
+        // The kernel changes none that is there (mall_change in net/sched/cls_matchall.c).
+        let removal = found.map(|_| police::delete(index));
+        let Some(limit) = limit else {
+            return removal.map_or(Ok(()), |removal| unless_absent(self.rtnl.change(removal)));
+        };
+        let requests = [Some(hook::add(index)), removal, Some(police::add(index, limit))];
+        self.rtnl.batch(&requests.into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    /// The limit that [`Self::set_ingress_limit`] has set.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn ingress_limit(&mut self, index: u32) -> Result<Option<PoliceInForce>, Error> {
+        Ok(self.list_filters(index, police::described_by)?.into_iter().next())
+    }
+
     /// What stands where the guard does, in the order in which the kernel asks.
     fn filters(&mut self, index: u32) -> Result<Vec<Listed>, Error> {
+        self.list_filters(index, bpf_filter::described_by)
+    }
+
+    fn list_filters<T>(
+        &mut self,
+        index: u32,
+        described_by: impl Fn(&TcMessage) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
         let filter = |object| match object {
-            RouteNetlinkMessage::NewTrafficFilter(message) => bpf_filter::described_by(&message),
+            RouteNetlinkMessage::NewTrafficFilter(message) => described_by(&message),
             _ => None,
         };
         let message = bpf_filter::list_message(index);

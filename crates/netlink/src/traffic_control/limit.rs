@@ -79,7 +79,7 @@ impl Limit {
     }
 }
 
-fn saturated(number: u64) -> u32 {
+pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 

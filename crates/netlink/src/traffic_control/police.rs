@@ -1,0 +1,255 @@
+//! A limit of what comes in at a link: what exceeds it is dropped.
+//!
+//! A filter takes all frames that the filters before it have left, and asks an action (net/sched/act_police.c). What
+//! is within the limit goes on to the filters behind, as a card wants it that does it by itself (`mlx5`,
+//! `scan_tc_matchall_fdb_actions`).
+
+use std::ops::Range;
+
+use netlink_packet_core::{DefaultNla, Nla};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    tc::{
+        TcAction, TcActionAttribute, TcActionOption, TcAttribute, TcFilterMatchAll,
+        TcFilterMatchAllOption, TcHandle, TcMessage, TcOption,
+    },
+};
+
+use super::{
+    hook::{ALL_PROTOCOLS, Hook},
+    limit::saturated,
+};
+use crate::request::{Existing, LINK, Request};
+
+/// A number of our own choice for the filter, so that there is no second.
+const FILTER: u32 = 1;
+
+/// Behind the guard: only what it lets in is counted.
+const PRIORITY: u16 = 2;
+
+const POLICE: &str = "police";
+
+const TCA_POLICE_TBF: u16 = 1;
+const TCA_POLICE_RATE: u16 = 2;
+const TCA_POLICE_RESULT: u16 = 5;
+const TCA_POLICE_RATE64: u16 = 8;
+
+// Where these are in `struct tc_police`.
+const ACTION: Range<usize> = 4..8;
+const BURST: Range<usize> = 12..16;
+const LARGEST_FRAME: Range<usize> = 16..20;
+const RATE_SPECIFICATION: Range<usize> = 20..22;
+const RATE: Range<usize> = 28..32;
+/// How long that structure is.
+const PARAMETERS: usize = 56;
+
+/// `TC_ACT_SHOT`: a frame beyond the limit is dropped.
+const DROPPED: i32 = 2;
+/// `TC_ACT_UNSPEC`: of one within it, the filters behind decide.
+const GOES_ON: i32 = -1;
+
+/// How long `struct tc_ratespec` says that a frame takes is looked up in such a table, which kernels want to get and
+/// have not read since 3.8.
+const TABLE: [u8; 1024] = [0; 1024];
+/// What makes sense beside it: cells of 2 bytes, of Ethernet.
+const CELLS: [u8; 2] = [1, 1];
+
+/// In which the kernel counts how long a burst lasts at the rate.
+const TICK_NS: u128 = 64;
+const SECOND_NS: u128 = 1_000_000_000;
+
+/// A limit of what comes in at a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Police {
+    /// The rate in bits per second; at least 8.
+    pub rate_bits: u64,
+    /// How much may come in at once, in bits. A frame that is larger is dropped.
+    pub burst_bits: u64,
+}
+
+/// What the kernel tells of a [`Police`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoliceInForce {
+    rate_bytes: u64,
+    burst_ticks: u32,
+    drops: bool,
+}
+
+impl PoliceInForce {
+    /// What stands in the place of one, and limits nothing or otherwise.
+    const OTHER: Self = Self { rate_bytes: 0, burst_ticks: 0, drops: false };
+
+    /// The rate in bits per second. 0: it is none of ours.
+    #[must_use]
+    pub fn rate_bits(self) -> u64 {
+        self.rate_bytes.saturating_mul(8)
+    }
+}
+
+impl From<Police> for PoliceInForce {
+    /// As the kernel counts: in whole bytes, and bursts by how long they last.
+    fn from(police: Police) -> Self {
+        Self { rate_bytes: police.rate_bytes(), burst_ticks: police.burst_ticks(), drops: true }
+    }
+}
+
+impl Police {
+    fn rate_bytes(self) -> u64 {
+        self.rate_bits / 8
+    }
+
+    fn burst_ticks(self) -> u32 {
+        let rate = u128::from(self.rate_bits.max(8));
+        let ticks = u128::from(self.burst_bits) * SECOND_NS / rate / TICK_NS;
+        u32::try_from(ticks).unwrap_or(u32::MAX)
+    }
+
+    /// `struct tc_police`, in the machine's byte order.
+    fn parameters(self) -> Vec<u8> {
+        let mut bytes = vec![0; PARAMETERS];
+        let mut put = |at: Range<usize>, value: &[u8]| bytes[at].copy_from_slice(value);
+        put(ACTION, &DROPPED.to_ne_bytes());
+        put(BURST, &self.burst_ticks().to_ne_bytes());
+        put(LARGEST_FRAME, &u32::MAX.to_ne_bytes());
+        put(RATE_SPECIFICATION, &CELLS);
+        put(RATE, &saturated(self.rate_bytes()).to_ne_bytes());
+        bytes
+    }
+
+    fn action(self) -> TcAction {
+        let rate = self.rate_bytes();
+        let wide_rate =
+            (rate > u64::from(u32::MAX)).then(|| option(TCA_POLICE_RATE64, &rate.to_ne_bytes()));
+        let options = [
+            option(TCA_POLICE_TBF, &self.parameters()),
+            option(TCA_POLICE_RATE, &TABLE),
+            option(TCA_POLICE_RESULT, &GOES_ON.to_ne_bytes()),
+        ];
+        let options = options.into_iter().chain(wide_rate).collect();
+        let mut action = TcAction::default();
+        action.attributes.push(TcActionAttribute::Kind(POLICE.to_owned()));
+        action.attributes.push(TcActionAttribute::Options(options));
+        action
+    }
+}
+
+fn option(kind: u16, value: &[u8]) -> TcActionOption {
+    TcActionOption::Other(DefaultNla::new(kind, value.to_vec()))
+}
+
+/// Limits what comes in at a link that is not limited so yet. The link needs hooks.
+pub(super) fn add(index: u32, police: Police) -> Request<'static> {
+    let mut message = place(index);
+    message.attributes.push(TcAttribute::Kind(TcFilterMatchAll::KIND.to_owned()));
+    let option = TcFilterMatchAllOption::Action(vec![police.action()]);
+    message.attributes.push(TcAttribute::Options(vec![TcOption::MatchAll(option)]));
+    let message = RouteNetlinkMessage::NewTrafficFilter(message);
+    let operation = format!("limit what comes in at {LINK} to {} bit/s", police.rate_bits);
+    Request::new(operation, Some(index), message, Existing::Refused)
+}
+
+/// Takes the limit off a link.
+pub(super) fn delete(index: u32) -> Request<'static> {
+    let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
+    let operation = format!("no longer limit what comes in at {LINK}");
+    Request::new(operation, Some(index), message, Existing::Required)
+}
+
+fn place(index: u32) -> TcMessage {
+    let mut message = TcMessage::with_index(index.cast_signed());
+    message.header.parent = Hook::Ingress.handle();
+    message.header.info = TcHandle { major: PRIORITY, minor: ALL_PROTOCOLS.to_be() }.into();
+    message.header.handle = FILTER.into();
+    message
+}
+
+/// The limit, if `message` describes one that stands where ours would.
+pub(crate) fn described_by(message: &TcMessage) -> Option<PoliceInForce> {
+    let header = &message.header;
+    let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
+    let kind = TcAttribute::Kind(TcFilterMatchAll::KIND.to_owned());
+    let is_ours = TcHandle::from(header.info).major == PRIORITY
+        && header.handle == FILTER.into()
+        && message.attributes.contains(&kind)
+        && !message.attributes.iter().any(is_in_chain);
+    is_ours.then(|| in_force(message).unwrap_or(PoliceInForce::OTHER))
+}
+
+fn in_force(message: &TcMessage) -> Option<PoliceInForce> {
+    let actions = message.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => options.iter().find_map(|option| match option {
+            TcOption::MatchAll(TcFilterMatchAllOption::Action(actions)) => Some(actions),
+            _ => None,
+        }),
+        _ => None,
+    })?;
+    let [action] = &actions[..] else { return None };
+    let kind = TcActionAttribute::Kind(POLICE.to_owned());
+    let options = action.attributes.iter().find_map(|attribute| match attribute {
+        TcActionAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    let options = options.filter(|_| action.attributes.contains(&kind))?;
+    let value = |kind: u16| options.iter().find(|option| option.kind() == kind).map(value_of);
+    let parameters = value(TCA_POLICE_TBF)?;
+    let number = |at: Range<usize>| Some(u32::from_ne_bytes(parameters.get(at)?.try_into().ok()?));
+    let narrow_rate = number(RATE)?;
+    // The narrow rate is full where there is a wide one.
+    let rate_bytes = match value(TCA_POLICE_RATE64) {
+        Some(wide) => u64::from_ne_bytes(wide.try_into().ok()?),
+        None => u64::from(narrow_rate),
+    };
+    let drops = number(ACTION)? == DROPPED.cast_unsigned();
+    Some(PoliceInForce { rate_bytes, burst_ticks: number(BURST)?, drops })
+}
+
+fn value_of(option: &TcActionOption) -> Vec<u8> {
+    let mut value = vec![0; option.value_len()];
+    option.emit_value(&mut value);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(police: Police) -> TcMessage {
+        let mut message = place(7);
+        let option = TcFilterMatchAllOption::Action(vec![police.action()]);
+        message.attributes = vec![
+            TcAttribute::Kind(TcFilterMatchAll::KIND.to_owned()),
+            TcAttribute::Options(vec![TcOption::MatchAll(option)]),
+        ];
+        message
+    }
+
+    #[test]
+    fn a_limit_is_known_again_at_any_rate() {
+        for rate_bits in [8_000, 1_000_000, 34_359_738_360, 34_359_738_368, 400_000_000_000] {
+            let police = Police { rate_bits, burst_bits: 589_824 };
+            let found = described_by(&message(police));
+            assert_eq!(found, Some(police.into()), "{rate_bits}");
+            let other = Police { rate_bits: rate_bits + 8, ..police };
+            assert_ne!(found, Some(other.into()));
+            let other = Police { burst_bits: 2 * 589_824, ..police };
+            assert_ne!(found, Some(other.into()));
+        }
+    }
+
+    #[test]
+    fn somebody_elses_filter_is_no_limit_of_ours() {
+        let ours = message(Police { rate_bits: 8_000, burst_bits: 80_000 });
+        let mut at_another_place = ours.clone();
+        at_another_place.header.info = TcHandle { major: 3, minor: 0 }.into();
+        let mut of_another_kind = ours.clone();
+        of_another_kind.attributes[0] = TcAttribute::Kind("flower".to_owned());
+        let mut second = ours.clone();
+        second.header.handle = 2.into();
+        for others in [at_another_place, of_another_kind, second] {
+            assert_eq!(described_by(&others), None);
+        }
+        let mut without_action = ours;
+        without_action.attributes.truncate(1);
+        assert_eq!(described_by(&without_action), Some(PoliceInForce::OTHER));
+    }
+}
