@@ -2,7 +2,7 @@
 
 use std::{io, thread};
 
-use netlink::{Guard, Limit, Link, Request, Rtnl, VethEnd};
+use netlink::{Guard, Limit, Link, Police, Request, Rtnl, VethEnd};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::driver::{Ability, Refused};
@@ -14,6 +14,8 @@ pub struct KernelAbilities {
     pub(crate) guard: Ability,
     /// Limits of what a link sends.
     pub(crate) token_bucket: Ability,
+    /// Limits of what comes in at a link.
+    pub(crate) police: Ability,
 }
 
 impl KernelAbilities {
@@ -26,6 +28,7 @@ impl KernelAbilities {
             Ok(Self {
                 guard: probe_guard(rtnl, port),
                 token_bucket: probe_token_bucket(rtnl, port),
+                police: probe_police(rtnl, port),
             })
         })
     }
@@ -78,4 +81,14 @@ fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
     rtnl.traffic_control()
         .set_egress_limit(port, Some(limit))
         .map_err(|error| format!("the kernel is built without CONFIG_NET_SCH_TBF ({error})"))
+}
+
+fn probe_police(rtnl: &mut Rtnl, port: u32) -> Ability {
+    let police = Police { rate_bits: 1_000_000_000, burst_bits: 1_000_000 };
+    rtnl.traffic_control().set_ingress_limit(port, Some(police)).map_err(|error| {
+        format!(
+            "the kernel is built without CONFIG_NET_ACT_POLICE, CONFIG_NET_CLS_MATCHALL or CONFIG_NET_SCH_INGRESS \
+             ({error})"
+        )
+    })
 }

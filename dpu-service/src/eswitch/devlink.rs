@@ -39,7 +39,7 @@ const NO_MAC_OF_VFS: &str = "the card has no say in the MAC addresses of VFs; th
 const BY_THE_QUEUE: &str =
     "by the representor's queue: what the card forwards by itself passes it by";
 const NO_EGRESS_RATE: &str =
-    "the card's driver limits nothing that VFs send (`devlink port function rate show` is empty)";
+    "the card's driver limits nothing that VFs send; the fabric does, where it can";
 
 /// Which cards, and what they shall be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,10 +147,17 @@ impl DevlinkEswitch {
     /// What can't be served is told once.
     fn note(&self, look: Look) {
         let problems = look.problems();
-        let known = std::mem::replace(&mut *self.latest(), look).problems();
+        let known = self.replace_latest(look).problems();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             tracing::warn!("{problem}");
         }
+    }
+
+    /// Returns the look of before.
+    fn replace_latest(&self, look: Look) -> Look {
+        let mut latest = self.latest();
+        let look = look.after(&latest);
+        std::mem::replace(&mut *latest, look)
     }
 
     /// The devlink port of a representor. A card that was reset gives the same numbers to new ports: one
@@ -181,16 +188,27 @@ impl DevlinkEswitch {
     fn set_egress_rate(&self, port: &DevlinkPort, bits: u64) -> Result<(), Refused> {
         match self.egress_rate(port)? {
             Some(rate) if rate == bits => Ok(()),
-            // There is nothing to take away.
-            None if bits == 0 => Ok(()),
-            None => Err(Refused::because(NO_EGRESS_RATE)),
+            None => Ok(()),
             Some(_) => {
                 let change = RateChange::new().max_bits(bits);
                 let leaf = RateSubject::Leaf(port.index);
-                gone_is_done_if(bits == 0, self.devlink().set_rate(&port.device, &leaf, &change))
-                    .map_err(|error| Refused::new(format!("limit port {port}"), error))
+                let limited = self.devlink().set_rate(&port.device, &leaf, &change);
+                match limited {
+                    // Only now is it known of the driver. The fabric does it in its place.
+                    Err(error) if error.is_unsupported() => {
+                        vf_of(port).into_iter().for_each(|vf| self.latest().note_refused_rate(vf));
+                        Ok(())
+                    }
+                    limited => gone_is_done_if(bits == 0, limited)
+                        .map_err(|error| Refused::new(format!("limit port {port}"), error)),
+                }
             }
         }
+    }
+
+    /// What the card is to limit it to; 0 for no limit.
+    fn egress_rate_of(&self, port: &Representor, bandwidth: &Bandwidth) -> u64 {
+        if self.limits_egress(port.vf) { kept_rate(bandwidth.egress_rate) } else { 0 }
     }
 
     fn set_mac(&self, port: &DevlinkPort, mac: MacAddress) -> Result<(), Refused> {
@@ -235,10 +253,6 @@ fn kept_rate(bits: u64) -> u64 {
         0 => 0,
         bits => (bits / RATE_UNIT * RATE_UNIT).max(RATE_UNIT),
     }
-}
-
-fn egress_rate_setting(bits: u64) -> String {
-    format!("an egress rate of {bits} bit/s")
 }
 
 impl Eswitch for DevlinkEswitch {
@@ -293,7 +307,7 @@ impl Eswitch for DevlinkEswitch {
             told_by_ports(
                 &latest,
                 "egress-rate",
-                |found| found.takes_rate,
+                FoundPort::limits_egress,
                 "in whole Mbit/s, rounded down; the card chooses the burst",
                 NO_EGRESS_RATE,
             ),
@@ -301,14 +315,7 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        let Bandwidth { ingress_rate, egress_rate, .. } = settings.bandwidth;
-        if egress_rate != 0 && self.latest().found(settings.vf).is_some_and(|vf| !vf.takes_rate) {
-            return Err(Unsupported {
-                setting: egress_rate_setting(egress_rate),
-                why: NO_EGRESS_RATE.into(),
-            });
-        }
-        check_ingress_rate(ingress_rate, &self.token_bucket)
+        check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
@@ -361,9 +368,14 @@ impl Eswitch for DevlinkEswitch {
         self.links.carried()
     }
 
+    /// A port that no look has found yet will be known by the time that it is programmed.
+    fn limits_egress(&self, vf: FunctionId) -> bool {
+        self.latest().found(vf).is_none_or(FoundPort::limits_egress)
+    }
+
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
         self.links.limit(port, bandwidth)?;
-        self.set_egress_rate(&self.existing_port(port)?, kept_rate(bandwidth.egress_rate))
+        self.set_egress_rate(&self.existing_port(port)?, self.egress_rate_of(port, bandwidth))
     }
 
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
@@ -382,7 +394,7 @@ impl Eswitch for DevlinkEswitch {
         let detail: Vec<_> = to_pod.into_iter().chain(from_pod).collect();
         Ok(Reading {
             in_place: ingress == when_limited(bandwidth, port)
-                && egress == kept_rate(bandwidth.egress_rate),
+                && egress == self.egress_rate_of(port, bandwidth),
             detail: if detail.is_empty() { "unlimited".to_owned() } else { detail.join(", ") },
         })
     }

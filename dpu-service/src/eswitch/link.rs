@@ -26,7 +26,7 @@ const LARGEST_BURST: u64 = 100;
 const DEFAULT_BURST: u64 = 10;
 
 /// The largest piece that a stack hands over at once, in bits, with the headers that its frames get.
-const LARGEST_PIECE: u64 = 72 * 1024 * 8;
+pub(crate) const LARGEST_PIECE: u64 = 72 * 1024 * 8;
 
 /// Ethernet's header with a VLAN tag, in bytes.
 const HEADER: u64 = 18;

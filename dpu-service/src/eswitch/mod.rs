@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt};
 use netlink::{LinkEvent, MacAddress, Traffic};
 use vf_alloc::FunctionId;
 
-pub(crate) use link::gone_is_done;
+pub(crate) use link::{LARGEST_PIECE, gone_is_done};
 
 use crate::{
     driver::{Capability, Reading, Refused, Unsupported},
@@ -150,7 +150,12 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
         Ok(Reading::in_place("set by the host"))
     }
 
-    /// Limits the VF's rates. A rate of 0 takes that direction's limit away.
+    /// Whether its card limits what that VF sends, as far as is known without asking the kernel. Where it does not,
+    /// the fabric does.
+    fn limits_egress(&self, vf: FunctionId) -> bool;
+
+    /// Limits the VF's rates: what it receives, and what it sends if its card does that. A rate of 0 takes that
+    /// direction's limit away.
     ///
     /// # Errors
     /// When the kernel or card refuses.

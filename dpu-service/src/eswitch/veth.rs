@@ -17,7 +17,7 @@ use crate::{
 };
 
 const NO_EGRESS_RATE: &str =
-    "the virtual card polices nothing that pods send; limit ingress only, or use a real card";
+    "the virtual card limits nothing that pods send; the fabric does, where it can";
 
 /// The driver.
 #[derive(Debug)]
@@ -72,14 +72,7 @@ impl Eswitch for VethEswitch {
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        let Bandwidth { ingress_rate, egress_rate, .. } = settings.bandwidth;
-        if egress_rate != 0 {
-            return Err(Unsupported {
-                setting: format!("an egress rate of {egress_rate} bit/s"),
-                why: NO_EGRESS_RATE.into(),
-            });
-        }
-        check_ingress_rate(ingress_rate, &self.token_bucket)
+        check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
@@ -99,6 +92,10 @@ impl Eswitch for VethEswitch {
 
     fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
         self.links.carried()
+    }
+
+    fn limits_egress(&self, _: FunctionId) -> bool {
+        false
     }
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {

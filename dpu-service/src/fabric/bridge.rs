@@ -14,6 +14,7 @@ mod abilities;
 mod gateways;
 mod guard;
 mod kept;
+mod limit;
 mod link;
 mod stations;
 mod uplinks;
@@ -34,8 +35,8 @@ use uplinks::Uplinks;
 use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
 
 use super::{
-    BridgeSettings, Fabric, GatewayLinks, GatewayPort, Membership, guard::only_station, offload,
-    sockets::Sockets,
+    BridgeSettings, EgressLimit, Fabric, GatewayLinks, GatewayPort, Membership,
+    guard::only_station, offload, sockets::Sockets,
 };
 use crate::{
     counters::Offloaded,
@@ -61,6 +62,7 @@ pub struct BridgeFabric {
     sockets: Sockets,
     abilities: BridgeAbilities,
     guard: Ability,
+    police: Ability,
 }
 
 impl BridgeFabric {
@@ -86,6 +88,7 @@ impl BridgeFabric {
             sockets,
             abilities: abilities.of(found.as_ref()),
             guard: of_kernel.guard.clone(),
+            police: of_kernel.police.clone(),
         })
     }
 
@@ -235,6 +238,7 @@ impl Fabric for BridgeFabric {
         vec![
             capability("vlan-filtering", &self.abilities.vlan_filtering),
             limited_capability("guard", &self.guard, guard::WHERE),
+            limited_capability("egress-limit", &self.police, limit::WHERE),
         ]
     }
 
@@ -436,6 +440,28 @@ impl Fabric for BridgeFabric {
             Ok(offloaded)
         })
     }
+
+    fn check_egress_limit(&self, limit: &EgressLimit) -> Result<(), Unsupported> {
+        limit.check(&self.police)
+    }
+
+    fn set_egress_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
+        let unable = |error| Refused::new(format!("limit {}", port.name), error);
+        limit.check(&self.police).map_err(|error| unable(error).blamed_on(Fault::Elsewhere))?;
+        self.sockets.with(|rtnl| limit::set(rtnl, port, limit))
+    }
+
+    fn clear_egress_limit(&self, port: &Representor) -> Result<(), Refused> {
+        self.sockets.with(|rtnl| limit::clear(rtnl, port))
+    }
+
+    fn egress_limit(
+        &self,
+        port: &Representor,
+        wanted: Option<&EgressLimit>,
+    ) -> Result<Reading, Refused> {
+        self.sockets.with(|rtnl| limit::find(rtnl, port, wanted))
+    }
 }
 
 #[cfg(test)]
@@ -445,7 +471,8 @@ mod tests {
     fn fabric(uplinks: &[&str]) -> BridgeFabric {
         let unable = || Err("not probed".to_owned());
         let abilities = BridgeAbilities { vlan_filtering: unable() };
-        let of_kernel = KernelAbilities { guard: unable(), token_bucket: unable() };
+        let of_kernel =
+            KernelAbilities { guard: unable(), token_bucket: unable(), police: unable() };
         let uplinks = uplinks.iter().map(ToString::to_string).collect();
         let settings =
             BridgeSettings { name: "br-none".into(), uplinks, kept: vec!["pf0hpf".into()] };

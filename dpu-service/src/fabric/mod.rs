@@ -3,6 +3,7 @@
 pub mod bridge;
 mod gateway;
 mod guard;
+mod limit;
 mod offload;
 pub mod ovs;
 mod settings;
@@ -15,6 +16,7 @@ use std::{
 
 pub(crate) use gateway::mac_of;
 pub use gateway::{GatewayLink, GatewayPort};
+pub use limit::EgressLimit;
 use netlink::{LinkEvent, MacAddress};
 pub use settings::BridgeSettings;
 use tokio::sync::watch;
@@ -193,4 +195,32 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When the kernel can't be asked.
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused>;
+
+    /// Whether what VFs send can be limited so, where their card does not limit it. Does not ask the kernel.
+    ///
+    /// # Errors
+    /// The limit, if it can't be had.
+    fn check_egress_limit(&self, limit: &EgressLimit) -> Result<(), Unsupported>;
+
+    /// Limits what the representor's VF sends, of what the guard lets pass at most: it has joined, and been guarded.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_egress_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused>;
+
+    /// Takes the limit away again. The representor has not left yet.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn clear_egress_limit(&self, port: &Representor) -> Result<(), Refused>;
+
+    /// Whether what the VF sends is limited exactly so, or not at all.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn egress_limit(
+        &self,
+        port: &Representor,
+        wanted: Option<&EgressLimit>,
+    ) -> Result<Reading, Refused>;
 }

@@ -11,6 +11,7 @@
 //! the one row, which is made once. A number is nobody's again when its flows are gone, which is after its row is.
 
 mod guard;
+mod limit;
 mod numbers;
 mod ports;
 mod rows;
@@ -38,14 +39,16 @@ use touched::Touched;
 use vswitch::Vswitch;
 
 use super::{
-    BridgeSettings, Fabric, Membership,
+    BridgeSettings, EgressLimit, Fabric, Membership,
     guard::{told, wanted},
     offload,
     sockets::Sockets,
 };
 use crate::{
     counters::Offloaded,
-    driver::{Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability},
+    driver::{
+        Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
+    },
     eswitch::Representor,
     model::PortSettings,
 };
@@ -53,8 +56,10 @@ use crate::{
 /// What is done where it can be, for people.
 const WHERE: &str = "by flows, which a card may take over";
 
-/// Marks our flows. The lower half is the port's number; 0: those of the bridge itself.
+/// Marks our flows. The last 16 bits are the port's number; 0: those of the bridge itself.
 const COOKIE: u64 = 0x0ff1_0ad0_0000_0000;
+/// Where the number is.
+const NUMBER: u64 = 0xffff;
 
 /// All flows of ours.
 const OURS: Cookies = Cookies { value: COOKIE, mask: u64::MAX << u32::BITS };
@@ -76,6 +81,8 @@ struct Inner {
     sockets: Sockets,
     /// What the latest look found of the links that all ports share.
     shared: Mutex<SharedLinks>,
+    /// Whether the datapath has meters, as the latest look found.
+    meters: Mutex<Ability>,
     /// Held while the one row is looked for or made that leaves queues to others.
     no_queues: Mutex<()>,
     touched: Touched,
@@ -100,6 +107,7 @@ impl OvsFabric {
             numbers: Numbers::default(),
             sockets: Sockets::open()?,
             shared: Mutex::default(),
+            meters: Mutex::new(Ok(())),
             no_queues: Mutex::default(),
             touched: Touched::default(),
             is_over: Mutex::default(),
@@ -140,6 +148,10 @@ impl Inner {
     /// The number of a member in flows.
     fn number(&self, port: &Representor) -> Result<Option<u32>, Refused> {
         Ok(self.of_member(port, |port| port.number())?.flatten())
+    }
+
+    fn not_joined(&self, port: &Representor) -> Refused {
+        Refused::because(format!("{} is not in bridge {}", port.name, self.settings.name))
     }
 
     /// Refuses a daemon that looks behind a second tag: the guard counts on finding its type in place of what is
@@ -197,14 +209,19 @@ fn flows_with(
     Ok(found.into_iter().map(|counted| counted.flow).collect())
 }
 
-/// The number of the port whose flows are marked so. `None`: it is no flow of ours.
+/// The number of the port whose flows are marked so.
 fn number_of(cookie: u64) -> Option<u32> {
-    u32::try_from(cookie & !COOKIE).ok()
+    u32::try_from(cookie & NUMBER).ok()
 }
 
-/// What marks the flows of the port with that number.
+/// What marks the flows of the guard of the port with that number.
 fn cookie_of(number: u32) -> u64 {
     COOKIE | u64::from(number)
+}
+
+/// All flows of the port with that number.
+fn cookies_of(number: u32) -> Cookies {
+    Cookies { value: cookie_of(number), mask: !limit::LIMIT }
 }
 
 impl Fabric for OvsFabric {
@@ -213,7 +230,11 @@ impl Fabric for OvsFabric {
     }
 
     fn capabilities(&self) -> Vec<Capability> {
-        vec![capability("vlan-filtering", &Ok(())), limited_capability("guard", &Ok(()), WHERE)]
+        vec![
+            capability("vlan-filtering", &Ok(())),
+            limited_capability("guard", &Ok(()), WHERE),
+            limited_capability("egress-limit", &self.inner.meters(), limit::WHERE),
+        ]
     }
 
     fn check(&self, _: &PortSettings) -> Result<(), Unsupported> {
@@ -277,10 +298,7 @@ impl Fabric for OvsFabric {
 
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         let doing = format!("set the flows of {}", port.name);
-        let not_joined = || {
-            Refused::because(format!("{} is not in bridge {}", port.name, self.inner.settings.name))
-        };
-        let number = self.inner.number(port)?.ok_or_else(not_joined)?;
+        let number = self.inner.number(port)?.ok_or_else(|| self.inner.not_joined(port))?;
         self.inner.check_tags(&doing)?;
         let cookie = cookie_of(number);
         self.inner.set_flows(&doing, cookie, &guard::flows(number, cookie, &wanted(settings)))
@@ -311,5 +329,25 @@ impl Fabric for OvsFabric {
 
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
         self.inner.sockets.with(|rtnl| offload::of_filters(rtnl, ports))
+    }
+
+    fn check_egress_limit(&self, limit: &EgressLimit) -> Result<(), Unsupported> {
+        limit.check(&self.inner.meters())
+    }
+
+    fn set_egress_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
+        self.inner.set_limit(port, limit)
+    }
+
+    fn clear_egress_limit(&self, port: &Representor) -> Result<(), Refused> {
+        self.inner.clear_limit(port)
+    }
+
+    fn egress_limit(
+        &self,
+        port: &Representor,
+        wanted: Option<&EgressLimit>,
+    ) -> Result<Reading, Refused> {
+        self.inner.find_limit(port, wanted)
     }
 }

@@ -25,7 +25,7 @@ mod by_hosts;
 mod steps;
 mod traffic;
 
-use steps::Port;
+use steps::{Port, fabric_limit};
 pub use steps::{STEPS, StepStatus};
 
 /// A representor, looked at closely.
@@ -197,7 +197,8 @@ impl Programmer {
             return by_hosts::check(settings);
         };
         eswitch.check(settings)?;
-        fabric.check(settings)
+        fabric.check(settings)?;
+        fabric_limit(&**eswitch, settings).map_or(Ok(()), |limit| fabric.check_egress_limit(&limit))
     }
 
     /// The links of gateways: see [`Fabric::set_gateways`].
@@ -308,7 +309,7 @@ impl Programmer {
         let Some(drivers) = &self.drivers else {
             return Ok(Inspection { representor: None, steps: Vec::new() });
         };
-        let port = drivers.port(settings)?;
+        let mut port = drivers.port(settings)?;
         let unreadable = |source| ProgramError::Unreadable { vf: settings.vf, source };
         let steps = port.inspect().map_err(unreadable)?;
         Ok(Inspection { representor: Some(port.into_representor()), steps })

@@ -1,7 +1,8 @@
 //! The programming steps, in order. The representor comes up last and goes down first, so that no
 //! frame passes a port that is half programmed. It joins the fabric first and leaves it last, so that
 //! what a crash leaves half done is found among the fabric's ports, be there a record of it or not. Its
-//! guard goes after that, with the undo of the join. Only its MTU is set before and reset after that: a fabric may take over the smallest MTU of its ports, and
+//! guard goes after that, with the undo of the join. What it sends is limited by its card or, where that does not, by
+//! the fabric, which is asked for nothing where nothing is to be limited. Only its MTU is set before and reset after that: a fabric may take over the smallest MTU of its ports, and
 //! a port with the idle one would narrow it for all.
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use saga::{Step, Steps};
 use crate::{
     driver::{Reading, Refused},
     eswitch::{Eswitch, Representor},
-    fabric::{Fabric, Membership},
+    fabric::{EgressLimit, Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
 
@@ -19,13 +20,20 @@ use crate::{
 const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
-const ALL: [PortStep; 6] =
-    [PortStep::Mtu, PortStep::Join, PortStep::Mac, PortStep::Rate, PortStep::Guard, PortStep::Up];
+const ALL: [PortStep; 7] = [
+    PortStep::Mtu,
+    PortStep::Join,
+    PortStep::Mac,
+    PortStep::Rate,
+    PortStep::Guard,
+    PortStep::Limit,
+    PortStep::Up,
+];
 
 /// All steps, in order, as a saga.
 pub const STEPS: &Steps<Port, Refused> = &{
-    let [a, b, c, d, e, f] = &ALL;
-    [a, b, c, d, e, f]
+    let [a, b, c, d, e, f, g] = &ALL;
+    [a, b, c, d, e, f, g]
 };
 
 /// One programming step.
@@ -36,6 +44,7 @@ enum PortStep {
     Mac,
     Rate,
     Guard,
+    Limit,
     Up,
 }
 
@@ -57,6 +66,8 @@ pub struct Port {
     fabric: Arc<dyn Fabric>,
     representor: Representor,
     settings: PortSettings,
+    /// Whether the steps that are run are those that were found missing.
+    is_inspected: bool,
 }
 
 impl Port {
@@ -66,7 +77,12 @@ impl Port {
         representor: Representor,
         settings: PortSettings,
     ) -> Self {
-        Self { eswitch, fabric, representor, settings }
+        Self { eswitch, fabric, representor, settings, is_inspected: false }
+    }
+
+    /// What the fabric is to limit.
+    fn egress_limit(&self) -> Option<EgressLimit> {
+        fabric_limit(&*self.eswitch, &self.settings)
     }
 
     /// The representor's index.
@@ -78,8 +94,9 @@ impl Port {
         self.representor
     }
 
-    /// Each step and what the kernel has of it.
-    pub(super) fn inspect(&self) -> Result<Vec<StepStatus>, Refused> {
+    /// Each step and what the kernel has of it. Whoever runs steps after that runs those that are not in place.
+    pub(super) fn inspect(&mut self) -> Result<Vec<StepStatus>, Refused> {
+        self.is_inspected = true;
         let inspect = |step: &PortStep| {
             let Reading { in_place, detail } = step.find(self)?;
             Ok(StepStatus { name: step.name(), in_place, detail })
@@ -98,18 +115,26 @@ impl Step<Port> for PortStep {
             Self::Mac => "port-mac",
             Self::Rate => "port-rate",
             Self::Guard => "guard",
+            Self::Limit => "egress-limit",
             Self::Up => "representor-up",
         }
     }
 
     fn run(&self, port: &mut Port) -> Result<(), Refused> {
-        let Port { eswitch, fabric, representor, settings } = port;
+        let limit = port.egress_limit();
+        let Port { eswitch, fabric, representor, settings, is_inspected } = port;
         match self {
             Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
             Self::Join => fabric.join(representor, settings),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
             Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
             Self::Guard => fabric.set_guard(representor, settings),
+            Self::Limit => match limit {
+                Some(limit) => fabric.set_egress_limit(representor, &limit),
+                None if *is_inspected => fabric.clear_egress_limit(representor),
+                // A port that joins has none.
+                None => Ok(()),
+            },
             Self::Up => set_up(&**eswitch, representor, true),
         }
     }
@@ -123,9 +148,15 @@ impl Step<Port> for PortStep {
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
             // A guard goes once the port has left, and a limit that was never set is none.
             Self::Guard | Self::Rate => Ok(()),
+            Self::Limit => fabric.clear_egress_limit(representor),
             Self::Up => set_up(&**eswitch, representor, false),
         }
     }
+}
+
+/// What the fabric is to limit of what a port sends: what its card does not.
+pub(super) fn fabric_limit(eswitch: &dyn Eswitch, settings: &PortSettings) -> Option<EgressLimit> {
+    EgressLimit::of(&settings.bandwidth).filter(|_| !eswitch.limits_egress(settings.vf))
 }
 
 // What the look at the representor found as wanted is left alone. Whatever is tried from then on
@@ -161,7 +192,7 @@ fn set_up(eswitch: &dyn Eswitch, representor: &mut Representor, up: bool) -> Res
 
 impl PortStep {
     fn find(self, port: &Port) -> Result<Reading, Refused> {
-        let Port { eswitch, fabric, representor, settings } = port;
+        let Port { eswitch, fabric, representor, settings, .. } = port;
         match self {
             Self::Mtu => Ok(Reading {
                 in_place: representor.mtu == settings.mtu,
@@ -171,6 +202,7 @@ impl PortStep {
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
             Self::Guard => fabric.guard(representor, settings),
+            Self::Limit => fabric.egress_limit(representor, port.egress_limit().as_ref()),
             Self::Up => Ok(Reading {
                 in_place: representor.up,
                 detail: if representor.up { "up" } else { "down" }.into(),

@@ -22,7 +22,8 @@ async fn a_step_that_fails_leaves_a_clean_slate_and_the_next_attach_works() {
     for (step, method) in STEPS.iter().zip(DOING) {
         let world = World::new().await;
         world.kernel.refuse(method, 1);
-        let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+        let bandwidth =
+            Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
         let failure = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap_err();
         assert_eq!(failure.reason, Reason::ProgrammingFailed);
         assert!(failure.message.contains(step.name()), "{failure}");
@@ -92,7 +93,11 @@ async fn what_no_other_vf_could_do_either_sets_none_aside() {
         for method in DOING {
             for _ in 0..4 {
                 world.kernel.refuse(method, 1);
-                let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+                let bandwidth = Bandwidth {
+                    ingress_rate: 1_000_000,
+                    egress_rate: 1_000_000,
+                    ..Bandwidth::default()
+                };
                 let spec = AttachSpec { bandwidth, ..spec("pod") };
                 assert_eq!(world.refused(spec).await, told, "{method}");
             }

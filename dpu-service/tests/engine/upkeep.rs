@@ -8,7 +8,7 @@ use std::{
 use dpu_service::{
     attachments::Depth,
     events::EventKind,
-    fabric::Membership,
+    fabric::{EgressLimit, Membership},
     model::{AttachSpec, AttachmentState, Bandwidth, PortSettings},
     reconcile,
     sessions::HostCommand,
@@ -25,12 +25,13 @@ use crate::{
 
 #[tokio::test]
 async fn whatever_was_meddled_with_is_mended() {
-    let meddlings: [fn(&mut Port); 6] = [
+    let meddlings: [fn(&mut Port); 7] = [
         |port| port.mac = None,
         |port| port.rate.egress_rate = 1,
         |port| port.representor.mtu = 1280,
         |port| port.membership = None,
         |port| port.guard = None,
+        |port| port.limit = Some(EgressLimit { rate: 1, burst: 1 }),
         |port| port.representor.up = false,
     ];
     let world = World::new().await;
@@ -59,7 +60,8 @@ async fn a_representor_that_serves_nobody_is_unprogrammed() {
 /// The service programs while it records, so that a crash can leave any of it without a record.
 #[tokio::test]
 async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
-    let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+    let bandwidth =
+        Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
     let world = World::new().await;
     let view = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap();
     let vf = FunctionId::local(0, 3);
@@ -80,7 +82,8 @@ async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
 /// It has left the fabric by then, so that a look at the ports does not find it.
 #[tokio::test]
 async fn what_an_undo_has_left_is_taken_back_later() {
-    let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
+    let bandwidth =
+        Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
     let limited = || AttachSpec { bandwidth, ..spec("pod") };
     let world = World::new().await;
     world.kernel.refuse("clear_rate", 1);

@@ -11,6 +11,7 @@ mod bridge;
 mod frames;
 mod guard;
 mod kept;
+mod limits;
 mod ovs;
 mod rates;
 mod representors;

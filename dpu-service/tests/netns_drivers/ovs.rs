@@ -6,7 +6,11 @@ use std::{
 };
 
 use bootstrap::Chain;
-use dpu_service::{driver::Fault, fabric::Membership, model::PortSettings};
+use dpu_service::{
+    driver::Fault,
+    fabric::{EgressLimit, Membership},
+    model::{Bandwidth, PortSettings},
+};
 use netlink::{Request, VethEnd};
 
 use crate::{
@@ -359,4 +363,58 @@ fn a_port_that_leaves_takes_no_flows_of_one_that_joins_along() {
             assert!(is_guarded(&dpu, pod), "with whose number it has now");
         }
     });
+}
+
+/// The meters, as `ovs-ofctl` tells them, and the flows that name one.
+fn meters(dpu: &mut Dpu) -> (String, usize) {
+    let shown = dpu.vswitch().ofctl(&["dump-meters"], BRIDGE, &[]);
+    let meters = shown.lines().filter(|line| !line.contains("OFPST")).collect::<Vec<_>>().join(" ");
+    (meters, dpu.vswitch().flows(BRIDGE).matches("actions=meter:").count())
+}
+
+#[test]
+fn a_limit_is_a_meter_that_goes_with_its_port_and_comes_back_with_the_daemon() {
+    let (mut dpu, pods) = with_pods(2);
+    let bandwidth = Bandwidth { egress_rate: 10_485_760, ..Bandwidth::default() };
+    let limit = EgressLimit::of(&bandwidth).unwrap();
+    let port = dpu.representor(&pods[0]);
+    let set = |dpu: &Dpu| dpu.fabric.set_egress_limit(&port, &limit).unwrap();
+    let is_in_place = |dpu: &Dpu| dpu.fabric.egress_limit(&port, Some(&limit)).unwrap().in_place;
+    set(&dpu);
+    let (shown, flows) = meters(&mut dpu);
+    let number = dpu.vswitch().vsctl("get interface pf0vf0 ofport").trim().to_owned();
+    assert!(shown.contains(&format!("meter={number} kbps burst")), "{shown}");
+    assert!(shown.contains("type=drop rate=10485 burst_size=1048"), "{shown}");
+    assert_eq!(flows, 1);
+    assert!(is_guarded(&dpu, &pods[0]) && is_in_place(&dpu));
+
+    dpu.vswitch().kill_daemon();
+    dpu.vswitch().start_daemon();
+    eventually("the daemon is back", || dpu.prepare().is_ok());
+    assert_eq!(meters(&mut dpu), (String::new(), 0));
+    assert!(!is_in_place(&dpu));
+    pods.iter().for_each(|pod| dpu.program(pod));
+    set(&dpu);
+    assert_eq!(meters(&mut dpu), (shown, 1));
+    assert!(is_in_place(&dpu));
+    pods[0].reaches("10.9.0.2");
+
+    let meddled = format!("meter={number},kbps,burst,band=type=drop,rate=9,burst_size=9");
+    dpu.vswitch().ofctl(&["mod-meter"], BRIDGE, &[&meddled]);
+    assert!(!is_in_place(&dpu));
+    set(&dpu);
+    assert!(is_in_place(&dpu));
+    dpu.vswitch().ofctl(&["del-meters"], BRIDGE, &[]);
+    assert!(!is_in_place(&dpu));
+    assert!(is_guarded(&dpu, &pods[0]));
+    set(&dpu);
+
+    dpu.fabric.leave(&port).unwrap();
+    assert_eq!(meters(&mut dpu), (String::new(), 0));
+    dpu.program(&pods[0]);
+    set(&dpu);
+    // As a crash between the two halves of a leave leaves them.
+    dpu.vswitch().vsctl("del-port pf0vf0");
+    dpu.prepare().unwrap();
+    assert_eq!(meters(&mut dpu), (String::new(), 0));
 }

@@ -16,7 +16,7 @@ use dpu_service::{
     driver::Refused,
     eswitch::{Eswitch, Representor, veth::VethEswitch},
     fabric::{
-        BridgeSettings, Fabric,
+        BridgeSettings, EgressLimit, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
         ovs::{OvsFabric, OvsSettings},
     },
@@ -163,6 +163,9 @@ impl Dpu {
         self.fabric.join(&port, settings).unwrap();
         self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
         self.fabric.set_guard(&port, settings).unwrap();
+        if let Some(limit) = EgressLimit::of(&settings.bandwidth) {
+            self.fabric.set_egress_limit(&port, &limit).unwrap();
+        }
         self.netns.netns.run(|| self.eswitch.set_up(&port, true)).unwrap().unwrap();
     }
 

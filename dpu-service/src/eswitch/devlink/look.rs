@@ -33,8 +33,10 @@ pub(super) struct FoundPort {
     link: Option<u32>,
     /// Whether the card takes a MAC address for the VF.
     pub(super) takes_mac: bool,
-    /// Whether the card limits what the VF sends.
-    pub(super) takes_rate: bool,
+    /// Whether there is a place for a limit of what the VF sends.
+    takes_rate: bool,
+    /// Whether the card's driver has said that it limits nothing.
+    has_refused_rate: bool,
     is_rated: bool,
 }
 
@@ -48,8 +50,21 @@ impl FoundPort {
             link: port.netdev.as_ref().map(|netdev| netdev.index),
             takes_mac: port.function.is_some_and(|function| function.mac.is_some()),
             takes_rate: rate.is_some(),
+            has_refused_rate: false,
             is_rated: rate.is_some_and(|rate| rate != 0),
         }
+    }
+
+    /// Whether the card limits what the VF sends, as far as is known.
+    pub(super) fn limits_egress(&self) -> bool {
+        self.takes_rate && !self.has_refused_rate
+    }
+
+    /// With what the same port has said when it was asked for something. One that was made anew is asked again.
+    fn after(self, known: Option<&Self>) -> Self {
+        let is_same = |known: &Self| known.link.is_some() && known.link == self.link;
+        let has_refused_rate = known.is_some_and(|known| known.has_refused_rate && is_same(known));
+        Self { has_refused_rate, ..self }
     }
 
     pub(super) fn representor(&self, vf: FunctionId, link: Link) -> Representor {
@@ -81,7 +96,21 @@ impl Look {
     }
 
     pub(super) fn note(&mut self, vf: FunctionId, found: FoundPort) {
+        let found = found.after(self.ports.get(&vf));
         self.ports.insert(vf, found);
+    }
+
+    /// The card's driver limits nothing that the VF sends, whatever the kernel tells.
+    pub(super) fn note_refused_rate(&mut self, vf: FunctionId) {
+        if let Some(found) = self.ports.get_mut(&vf) {
+            found.has_refused_rate = true;
+        }
+    }
+
+    /// With what is known from an earlier look and can't be asked.
+    pub(super) fn after(self, known: &Self) -> Self {
+        let after = |(vf, found): (FunctionId, FoundPort)| (vf, found.after(known.found(vf)));
+        Self { ports: self.ports.into_iter().map(after).collect(), ..self }
     }
 
     fn add(&mut self, vf: FunctionId, found: FoundPort) {
@@ -195,5 +224,40 @@ pub(super) fn vf_of(port: &DevlinkPort) -> Option<FunctionId> {
             Some(FunctionId { pf: PfId { controller, pf }, vf })
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look_with(link: u32) -> Look {
+        let device = "netdevsim/netdevsim1".parse().unwrap();
+        let found = FoundPort {
+            device,
+            port: 1,
+            link: Some(link),
+            takes_mac: false,
+            takes_rate: true,
+            has_refused_rate: false,
+            is_rated: false,
+        };
+        let mut look = Look::default();
+        look.note(FunctionId::local(0, 1), found);
+        look
+    }
+
+    #[test]
+    fn a_port_that_has_refused_a_rate_is_asked_again_once_it_was_made_anew() {
+        let vf = FunctionId::local(0, 1);
+        let limits = |look: &Look| look.found(vf).unwrap().limits_egress();
+        let mut known = look_with(7);
+        assert!(limits(&known));
+        known.note_refused_rate(vf);
+        assert!(!limits(&known));
+        known.note(vf, look_with(7).found(vf).unwrap().clone());
+        assert!(!limits(&known));
+        assert!(!limits(&look_with(7).after(&known)));
+        assert!(limits(&look_with(8).after(&known)));
     }
 }

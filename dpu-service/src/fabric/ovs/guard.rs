@@ -24,7 +24,7 @@ use netlink::{Guard, MacAddress, Senders};
 use openflow::{Action, Flow, Match, VlanMatch};
 
 /// The tables are not among the first, which others use, should the bridge be theirs.
-const TAGS: u8 = 240;
+pub(super) const TAGS: u8 = 240;
 const STATIONS: u8 = 241;
 const CLAIMS: u8 = 242;
 const SOURCES: u8 = 243;
@@ -32,7 +32,7 @@ const NEIGHBOURS: u8 = 244;
 pub(super) const DROPS: u8 = 249;
 
 /// Above what others have in the first table: they must not let pass what is not looked at.
-const FIRST: u16 = 65_000;
+pub(super) const FIRST: u16 = 65_000;
 
 /// Dropped, and counted.
 const DROPPED: Action = Action::Table(DROPS);

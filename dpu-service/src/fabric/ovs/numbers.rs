@@ -11,7 +11,10 @@ use ovsdb::Replica;
 use super::rows::INTERFACE;
 
 /// Below, the daemon chooses for ports that ask for none; above, OpenFlow 1.0 has no ports.
-const NUMBERS: std::ops::Range<u32> = 1_000..0xff00;
+const NUMBERS: std::ops::RangeInclusive<u32> = 1_000..=HIGHEST;
+
+/// The highest of them.
+pub(super) const HIGHEST: u32 = 0xfeff;
 
 /// Those that calls under way hold: chosen, and the database does not have them yet; or given up, and there are flows
 /// left of them, which would be taken from whoever chose one now.

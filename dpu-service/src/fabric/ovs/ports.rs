@@ -1,11 +1,12 @@
 //! How representors join the bridge, and leave it.
 
 use netlink::{LinkChange, Rtnl};
+use openflow::Change;
 use ovsdb::{Datum, Operation, Replica};
 use uuid::Uuid;
 
 use super::{
-    Inner, cookie_of,
+    Inner, cookies_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, QOS},
 };
 use crate::{
@@ -51,17 +52,31 @@ impl Inner {
     }
 
     pub(super) fn leave(&self, port: &Representor) -> Result<(), Refused> {
-        let number = self.vswitch.look(|replica| {
-            let found = Port::find(replica, &port.name).filter(Port::is_ours)?;
-            Some(found.number().or_else(|| found.wanted_number()))
-        })?;
-        let Some(number) = number else { return Ok(()) };
+        let Some(number) = self.own_port(port)? else { return Ok(()) };
         let _held = number.and_then(|number| self.numbers.hold(number));
         self.remove_port(port)?;
         self.keep_down(port)?;
         let Some(number) = number else { return Ok(()) };
         let doing = format!("take away the flows of {}", port.name);
-        self.set_flows(&doing, cookie_of(number), &[].into())
+        self.forget_flows(&doing, &[number])
+    }
+
+    /// The number of a port of ours, in whichever bridge, if it has one. `None`: there is no such port.
+    pub(super) fn own_port(&self, port: &Representor) -> Result<Option<Option<u32>>, Refused> {
+        self.vswitch.look(|replica| {
+            let found = Port::find(replica, &port.name).filter(Port::is_ours)?;
+            Some(found.number().or_else(|| found.wanted_number()))
+        })
+    }
+
+    /// Takes away all flows and meters of the ports that had these numbers.
+    pub(super) fn forget_flows(&self, doing: &str, numbers: &[u32]) -> Result<(), Refused> {
+        let removals: Vec<_> =
+            numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
+        self.switches.with(doing, |switch| {
+            switch.change(&removals)?;
+            numbers.iter().try_for_each(|number| switch.remove_meter(*number))
+        })
     }
 
     /// The daemon puts the link's flags back as it has last seen them: it may not have heard yet that the link was

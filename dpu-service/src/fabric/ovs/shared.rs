@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use netlink::{LinkChange, MacAddress, Rtnl};
-use openflow::{Action, Change, Cookies, Flow, Match};
+use openflow::{Action, Cookies, Flow, Match};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    COOKIE, Inner, OURS, cookie_of, number_of,
+    COOKIE, Inner, OURS, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
 use crate::{driver::Refused, fabric::settings::Role};
@@ -38,8 +38,9 @@ impl Inner {
         *self.shared() = shared?;
         let flows = self.set_own_flows(is_ours);
         let forgotten = self.forget_flows_of_nobody();
+        let meters = self.look_for_meters();
         let joined = joined.into_iter().try_for_each(|(_, joined)| joined.map(drop));
-        joined.and(flows).and(forgotten)
+        joined.and(flows).and(forgotten).and(meters)
     }
 
     /// Makes the bridge unless there is one. Whether it is ours.
@@ -221,9 +222,8 @@ impl Inner {
         if of_nobody.is_empty() {
             return Ok(());
         }
-        let removals = of_nobody.iter().map(|held| cookie_of(held.number));
-        let removals: Vec<_> = removals.map(Cookies::exactly).map(Change::RemoveAll).collect();
-        self.switches.with(&doing, |switch| switch.change(&removals))
+        let numbers: Vec<_> = of_nobody.iter().map(|held| held.number).collect();
+        self.forget_flows(&doing, &numbers)
     }
 }
 

@@ -6,7 +6,7 @@ use dpu_service::{
     counters::Offloaded,
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::{Carried, Eswitch, Representor},
-    fabric::{Fabric, Membership},
+    fabric::{EgressLimit, Fabric, Membership},
     model::{Bandwidth, PortSettings},
 };
 use netlink::MacAddress;
@@ -62,6 +62,10 @@ impl Eswitch for FakeEswitch {
 
     fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Reading, Refused> {
         self.0.find(port, |port| reading(port.mac == Some(mac)))
+    }
+
+    fn limits_egress(&self, _: FunctionId) -> bool {
+        false
     }
 
     fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
@@ -157,5 +161,25 @@ impl Fabric for FakeFabric {
 
     fn offloaded(&self, _: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
         Ok(BTreeMap::new())
+    }
+
+    fn check_egress_limit(&self, _: &EgressLimit) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    fn set_egress_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
+        self.0.call("set_egress_limit", port, |port| port.limit = Some(*limit))
+    }
+
+    fn clear_egress_limit(&self, port: &Representor) -> Result<(), Refused> {
+        self.0.call("clear_egress_limit", port, |port| port.limit = None)
+    }
+
+    fn egress_limit(
+        &self,
+        port: &Representor,
+        wanted: Option<&EgressLimit>,
+    ) -> Result<Reading, Refused> {
+        self.0.find(port, |port| reading(port.limit.as_ref() == wanted))
     }
 }

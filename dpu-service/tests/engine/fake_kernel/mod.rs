@@ -14,7 +14,7 @@ use std::{
 use dpu_service::{
     driver::{Fault, Refused},
     eswitch::Representor,
-    fabric::Membership,
+    fabric::{EgressLimit, Membership},
     model::{AntiSpoofing, Bandwidth, PortSettings, Source},
     programmer::Programmer,
 };
@@ -24,8 +24,8 @@ use vf_alloc::FunctionId;
 use drivers::{FakeEswitch, FakeFabric};
 
 /// The methods that do a step, in the steps' order.
-pub(crate) const DOING: [&str; 6] =
-    ["set_mtu", "join", "set_port_mac", "set_rate", "set_guard", "set_up"];
+pub(crate) const DOING: [&str; 7] =
+    ["set_mtu", "join", "set_port_mac", "set_rate", "set_guard", "set_egress_limit", "set_up"];
 
 /// That of a link of the fabric's own.
 pub(crate) const FABRIC_MAC: MacAddress = MacAddress([0x0e, 0, 0, 0, 0, 0xfa]);
@@ -67,6 +67,8 @@ pub(crate) struct Port {
     pub(crate) is_waiting_for_vf: bool,
     /// Whom it lets send.
     pub(crate) guard: Option<Guarded>,
+    /// How much it lets the VF send, where the card does not limit that.
+    pub(crate) limit: Option<EgressLimit>,
 }
 
 /// What a guard looks at, and whom and what it lets pass.
@@ -108,6 +110,7 @@ impl Port {
             membership: None,
             is_waiting_for_vf: false,
             guard: None,
+            limit: None,
         }
     }
 
@@ -133,6 +136,7 @@ impl Port {
             && self.rate == settings.bandwidth
             && self.membership.as_ref() == Some(&Membership::of(settings))
             && self.guard == Some(guarded(settings))
+            && self.limit == EgressLimit::of(&settings.bandwidth)
     }
 }
 

@@ -1,0 +1,48 @@
+//! How much a port takes from its pod, of what its guard lets pass: at the representor's ingress, too.
+
+use netlink::{Error, Police, PoliceInForce, Rtnl};
+
+use crate::{
+    driver::{Reading, Refused},
+    eswitch::{Representor, gone_is_done},
+    fabric::EgressLimit,
+};
+
+/// What is done where it can be, for people.
+pub(super) const WHERE: &str =
+    "by police at the representor's ingress, for VFs whose card limits nothing";
+
+fn police(limit: &EgressLimit) -> Police {
+    Police { rate_bits: limit.rate, burst_bits: limit.burst }
+}
+
+pub(super) fn set(rtnl: &mut Rtnl, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
+    rtnl.traffic_control()
+        .set_ingress_limit(port.index, Some(police(limit)))
+        .map_err(|error| refused(port, error))
+}
+
+pub(super) fn clear(rtnl: &mut Rtnl, port: &Representor) -> Result<(), Refused> {
+    gone_is_done(rtnl.traffic_control().set_ingress_limit(port.index, None))
+        .map_err(|error| refused(port, error))
+}
+
+pub(super) fn find(
+    rtnl: &mut Rtnl,
+    port: &Representor,
+    wanted: Option<&EgressLimit>,
+) -> Result<Reading, Refused> {
+    let found = rtnl.traffic_control().ingress_limit(port.index);
+    let found = found.map_err(|error| refused(port, error))?;
+    let in_place = found == wanted.map(police).map(PoliceInForce::from);
+    let detail = match (found, wanted) {
+        (None, _) => "unlimited".to_owned(),
+        (Some(_), Some(wanted)) if in_place => wanted.to_string(),
+        (Some(found), _) => format!("from the pod {} bit/s", found.rate_bits()),
+    };
+    Ok(Reading { in_place, detail })
+}
+
+fn refused(port: &Representor, error: Error) -> Refused {
+    Refused::new(format!("limit what comes in at {}", port.name), error)
+}

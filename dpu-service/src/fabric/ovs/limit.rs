@@ -1,0 +1,114 @@
+//! How much a port takes from its pod: a meter, and a flow before those of its guard that asks it. Both have the port's
+//! number, and end with the daemon as the guard's flows do.
+
+use openflow::{Action, Flow, Match, Meter};
+
+use super::{
+    Inner, cookie_of, flows_with,
+    guard::{FIRST, TAGS},
+    numbers,
+};
+use crate::{
+    driver::{Ability, Reading, Refused},
+    eswitch::Representor,
+    fabric::EgressLimit,
+};
+
+/// What is done where it can be, for people.
+pub(super) const WHERE: &str = "by a meter of Open vSwitch, for VFs whose card limits nothing";
+
+/// Marks the flow of a limit, beside its port's number.
+pub(super) const LIMIT: u64 = 1 << 16;
+
+impl Inner {
+    pub(super) fn set_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
+        let number = self.number(port)?.ok_or_else(|| self.not_joined(port))?;
+        let doing = format!("limit what {} takes from its pod", port.name);
+        self.switches.with(&doing, |switch| switch.set_meter(meter(number, limit)))?;
+        let flow = flow(number);
+        self.set_flows(&doing, flow.cookie, &[flow].into())
+    }
+
+    /// The switch takes the flow away with the meter.
+    pub(super) fn clear_limit(&self, port: &Representor) -> Result<(), Refused> {
+        let Some(number) = self.own_port(port)?.flatten() else { return Ok(()) };
+        let doing = format!("no longer limit what {} takes from its pod", port.name);
+        self.switches.with(&doing, |switch| switch.remove_meter(number))
+    }
+
+    pub(super) fn find_limit(
+        &self,
+        port: &Representor,
+        wanted: Option<&EgressLimit>,
+    ) -> Result<Reading, Refused> {
+        let Some(number) = self.number(port)? else {
+            return Ok(Reading::missing("the port is not in the bridge"));
+        };
+        let doing = format!("read the limit of {}", port.name);
+        let expected = wanted.map(|_| flow(number)).into_iter().collect();
+        self.switches.with(&doing, |switch| {
+            let found = flows_with(switch, flow(number).cookie)?;
+            let is_metered = match wanted {
+                Some(limit) => switch.has_meter(meter(number, limit))?,
+                None => true,
+            };
+            Ok(match wanted {
+                _ if found.is_empty() => {
+                    Reading { in_place: wanted.is_none(), detail: "unlimited".to_owned() }
+                }
+                Some(limit) if is_metered && found == expected => {
+                    Reading::in_place(limit.to_string())
+                }
+                _ => Reading::missing("it has another limit"),
+            })
+        })
+    }
+
+    /// Whether there are meters, as the latest look found.
+    pub(super) fn meters(&self) -> Ability {
+        self.meters.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn look_for_meters(&self) -> Result<(), Refused> {
+        let doing = format!("ask for the meters of bridge {}", self.settings.name);
+        let highest = self.switches.with(&doing, openflow::Switch::highest_meter)?;
+        let meters = match highest < numbers::HIGHEST {
+            true => Err("Open vSwitch's datapath has no meters, or too few".to_owned()),
+            false => Ok(()),
+        };
+        *self.meters.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = meters;
+        Ok(())
+    }
+}
+
+fn flow(number: u32) -> Flow {
+    Flow {
+        table: 0,
+        priority: FIRST + 1,
+        cookie: cookie_of(number) | LIMIT,
+        matches: [Match::InPort(number)].into(),
+        action: Action::Metered { meter: number, table: TAGS },
+    }
+}
+
+/// Never more than is wanted, but the least that it counts.
+fn meter(number: u32, limit: &EgressLimit) -> Meter {
+    let kilobits = |bits: u64| u32::try_from(bits / 1000).unwrap_or(u32::MAX).max(1);
+    Meter { number, rate_kbits: kilobits(limit.rate), burst_kbits: kilobits(limit.burst) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meter_counts_in_whole_kilobits() {
+        let of = |rate, burst| {
+            let Meter { rate_kbits, burst_kbits, .. } = meter(1000, &EgressLimit { rate, burst });
+            (rate_kbits, burst_kbits)
+        };
+        assert_eq!(of(8_000, 589_824), (8, 589));
+        assert_eq!(of(10_485_760, 1_048_576), (10_485, 1_048));
+        assert_eq!(of(u64::MAX, u64::MAX), (u32::MAX, u32::MAX));
+    }
+}
