@@ -44,6 +44,17 @@ impl<'a> Operator<'a> {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
+    /// Whether the fabric limits what pods send, as `dpuctl` tells of this DPU: not every kernel can.
+    ///
+    /// # Panics
+    /// When it does not tell.
+    #[must_use]
+    pub fn has_egress_limits(&self) -> bool {
+        let described = self.says(&["describe", "dpu"]);
+        let told = described.lines().find_map(|line| line.strip_prefix("egress-limit"));
+        told.expect("an ability").trim_start().starts_with("yes")
+    }
+
     /// What `dpuctl` complains when it has to fail.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use crate::runtimes::{Recorded, lab};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// An ADD of CRI-O, without the limit that the card of the tests can't have.
+/// An ADD of CRI-O, without the limit that not every kernel can keep.
 fn add_of_cri_o() -> Recorded {
     let add = Recorded::read("cri-o-1.37-add");
     add.set("/runtimeConfig/bandwidth/egressRate", 0).set("/runtimeConfig/bandwidth/egressBurst", 0)

@@ -19,17 +19,25 @@ fn the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached() {
     wishes::the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached(&settings);
 }
 
-/// The software card polices nothing that pods send.
+/// The software card limits nothing that pods send: the fabric does, or says by name why it can't.
 #[test]
-fn a_limit_that_the_card_cant_keep_is_refused_by_name_and_leaves_nothing() {
+fn a_limit_of_what_a_pod_sends_is_kept_or_refused_by_name_and_leaves_nothing() {
     let lab = lab();
     let pod = Netns::new("pod");
+    let is_kept = lab.operator().has_egress_limits();
     for bandwidth in [
         json!({ "egressRate": 8_000_000 }),
         json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000, "egressBurst": 80_000 }),
     ] {
-        let refused = add(&lab, "limited", &pod, &json!({ "bandwidth": bandwidth }));
-        refused.fails(109, &["an egress rate of 8000000 bit/s", "the virtual card"]);
+        let added = add(&lab, "limited", &pod, &json!({ "bandwidth": bandwidth }));
+        if is_kept {
+            let _ = added.result();
+            assert!(in_force(&lab).contains("from the pod 8000000 bit/s"), "{}", in_force(&lab));
+            lab.assert_invariants();
+            lab.del("limited", &pod, "eth0").nothing();
+        } else {
+            added.fails(109, &["an egress rate of 8000000 bit/s", "CONFIG_NET_ACT_POLICE"]);
+        }
         assert_eq!(limits(&lab), []);
         lab.assert_clean_slate();
     }
@@ -44,6 +52,15 @@ fn a_limit_that_the_card_cant_keep_is_refused_by_name_and_leaves_nothing() {
     // None of these is counted against the VF.
     let _ = add(&lab, "limited", &pod, &json!({})).result();
     lab.assert_invariants();
+}
+
+/// What the kernel or switch has of the one attachment's limit, as `dpuctl` tells.
+fn in_force(lab: &Lab) -> String {
+    let operator = lab.operator();
+    let id = operator.get("attachments")[0]["id"].as_str().unwrap().to_owned();
+    let described = operator.says(&["describe", "attachment", &id]);
+    let step = described.lines().find(|line| line.trim_start().starts_with("egress-limit"));
+    step.unwrap_or_else(|| panic!("{described}")).to_owned()
 }
 
 #[test]
