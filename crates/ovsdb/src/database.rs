@@ -79,6 +79,10 @@ struct State {
     latest_call: u64,
     /// The call whose answer is what the tables hold at first.
     monitor: Option<u64>,
+    /// Counts what was read.
+    heard: u64,
+    /// What had been read when an answer did not come in time.
+    silent_at: Option<u64>,
     /// Why there is no connection any more.
     ended: Option<String>,
 }
@@ -112,10 +116,16 @@ impl Database {
 
     /// Does all of that or nothing. Once it returns, the replica shows it.
     ///
+    /// A server that has once not answered in time, and has said nothing since, is asked for a sign of life first, and
+    /// that is waited for briefly: what is asked for a thousand times must come to an end.
+    ///
     /// # Errors
     /// [`Error::NotSame`] or [`Error::Refused`], and nothing was done; [`Error::Closed`] or [`Error::TimedOut`], and
     /// it may have been done, or be done yet.
     pub fn transact(&self, operations: &[Operation]) -> Result<Vec<Outcome>, Error> {
+        if self.shared.is_silent() {
+            self.call_within(SIGN_OF_LIFE, "echo", &json!([]))?;
+        }
         let name = Value::from(self.name.as_str());
         let operations = operations.iter().map(|operation| operation.0.clone());
         let params = std::iter::once(name).chain(operations).collect();
@@ -169,8 +179,12 @@ impl Database {
 
     fn check_schema(&self, tables: &[MonitoredTable]) -> Result<(), Error> {
         let schema = self.call("get_schema", &json!([self.name]))?;
+        let version = schema["version"].as_str().unwrap_or("unknown");
+        let missing = |missing: String| {
+            let (database, version) = (self.name.clone(), version.to_owned());
+            Error::TooOld { database, version, missing }
+        };
         for MonitoredTable { name, columns } in tables {
-            let missing = |missing: String| Error::TooOld { missing };
             let table = schema["tables"].get(name);
             let table = table.ok_or_else(|| missing(format!("table {name}")))?;
             let is_missing = |column: &&String| table["columns"].get(*column).is_none();
@@ -190,19 +204,36 @@ impl Database {
     }
 
     fn call(&self, method: &str, params: &Value) -> Result<Value, Error> {
+        self.call_within(self.deadline, method, params)
+    }
+
+    fn call_within(
+        &self,
+        deadline: Duration,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, Error> {
         let id = self.shared.expect_answer(method)?;
         let message = json!({"id": id, "method": method, "params": params});
         let answered = self.shared.write(&message).and_then(|()| {
             let answer = |state: &mut State| state.answers.get_mut(&id)?.take();
-            self.shared.await_news("answered", Some(self.deadline), answer)
+            self.shared.await_news("answered", Some(deadline), answer)
         });
-        self.shared.lock().answers.remove(&id);
+        let mut state = self.shared.lock();
+        state.answers.remove(&id);
+        if matches!(answered, Err(Error::TimedOut { .. })) {
+            state.silent_at = Some(state.heard);
+        }
+        drop(state);
         answered?.map_err(|told| refusal(&told))
     }
 }
 
 /// By which the server names the replica in its messages.
 const MONITOR: &str = "replica";
+
+/// How long a server that has not answered has to say that it is there.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(50);
 
 impl Drop for Database {
     fn drop(&mut self) {
@@ -221,6 +252,12 @@ impl Shared {
 
     fn still_open(&self, state: &State) -> Result<(), Error> {
         state.ended.as_ref().map_or(Ok(()), |why| Err(self.closed(why)))
+    }
+
+    /// Whether an answer did not come in time, and nothing else has come since.
+    fn is_silent(&self) -> bool {
+        let state = self.lock();
+        state.silent_at == Some(state.heard)
     }
 
     /// The number of a new call, whose answer is kept.
@@ -294,6 +331,7 @@ impl Shared {
 
     fn take(&self, message: Message) -> Result<(), String> {
         let senseless = || "the server told of rows in a way that makes no sense".to_owned();
+        self.lock().heard += 1;
         match message {
             Message::Echo { id, params } => {
                 let answer = json!({"id": id, "result": params, "error": null});
@@ -304,6 +342,10 @@ impl Shared {
             }
             Message::Answer(id, answer) => {
                 let mut state = self.lock();
+                // The answer that was meant is lost, and who knows what else.
+                if id > state.latest_call {
+                    return Err("the server answered what nobody has asked".to_owned());
+                }
                 if let (true, Ok(rows)) = (state.monitor == Some(id), &answer) {
                     state.replica.apply(rows).ok_or_else(senseless)?;
                 }

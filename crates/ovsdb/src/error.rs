@@ -45,8 +45,15 @@ pub enum Error {
         details: String,
     },
     /// The database is of another kind, or of an older release.
-    #[error("the database has no {missing}: it is older than what this needs, or another one")]
+    #[error(
+        "the schema of database {database} is of version {version} and has no {missing}: it is older than what this \
+         needs, or another one"
+    )]
     TooOld {
+        /// Its name.
+        database: String,
+        /// What the server says of it.
+        version: String,
         /// What it lacks: a table, or a column of one.
         missing: String,
     },

@@ -8,8 +8,9 @@ use std::{
 
 use serde_json::{Deserializer, Value};
 
-/// The longest message that is read, in bytes: an answer with a hundred thousand rows has room.
-const LONGEST: u64 = 256 << 20;
+/// The longest message that is read, in bytes: an answer with a hundred thousand rows has room. In memory a message
+/// takes up to sixteen times as much.
+const LONGEST: u64 = 64 << 20;
 
 /// A message of the server's.
 #[derive(Debug, PartialEq)]

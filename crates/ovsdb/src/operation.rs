@@ -133,7 +133,12 @@ pub(crate) fn refusal(told: &Value) -> Error {
         (Some(error), _) => Error::Refused { error: error.to_owned(), details: String::new() },
         // All that is waited for here is waited for no time at all.
         (None, error) if error == "timed out" => Error::NotSame,
-        (None, error) => Error::Refused { error, details: text("details") },
+        (None, error) => {
+            // What the server's kernel said, such as that the disk is full.
+            let details = [text("details"), text("io-error")];
+            let told = details.into_iter().filter(|details| !details.is_empty());
+            Error::Refused { error, details: told.collect::<Vec<_>>().join(": ") }
+        }
     }
 }
 
@@ -148,6 +153,10 @@ mod tests {
         assert_eq!(error.to_string(), "the database refused: constraint violation (no bridge)");
         let error = Outcome::all(json!([{"error": "timed out"}, null])).unwrap_err();
         assert!(matches!(error, Error::NotSame), "{error}");
+        let failed = json!({"error": "I/O error", "details": "write failed", "io-error": "No space left on device"});
+        let error = Outcome::all(json!([{"count": 1}, failed])).unwrap_err();
+        let told = "the database refused: I/O error (write failed: No space left on device)";
+        assert_eq!(error.to_string(), told);
         let error = Outcome::all(json!({})).unwrap_err();
         assert!(matches!(error, Error::Garbage { .. }), "{error}");
         assert_eq!(

@@ -19,6 +19,8 @@ use uuid::Uuid;
 /// What Debian's package openvswitch-switch has put there.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
+const HALF: Duration = Duration::from_millis(500);
+
 struct Server {
     folder: TempDir,
     process: Child,
@@ -182,13 +184,12 @@ fn what_the_server_refuses_changes_nothing_and_is_told_in_its_words() {
     let mut settings = server.settings();
     settings.tables.push(MonitoredTable::new("Port", ["name", "colour"]));
     let refused = Database::open(&settings).unwrap_err();
-    assert!(
-        refused.to_string().starts_with("the database has no column colour in table Port"),
-        "{refused}"
-    );
+    let told = "the schema of database Open_vSwitch is of version 8.3.1 and has no column colour in table Port: it is \
+                older";
+    assert!(refused.to_string().starts_with(told), "{refused}");
     settings.tables = vec![MonitoredTable::new("Colour", [])];
     let refused = Database::open(&settings).unwrap_err();
-    assert!(refused.to_string().starts_with("the database has no table Colour"), "{refused}");
+    assert!(refused.to_string().contains(" has no table Colour: "), "{refused}");
     let other = Settings { database: "other".into(), ..server.settings() };
     assert!(matches!(Database::open(&other), Err(Error::Refused { .. })));
 }
@@ -221,6 +222,24 @@ fn a_server_that_stands_still_is_told_and_answers_once_it_goes_on() {
     let done = |replica: &Replica| (names(replica) == ["p0"]).then_some(());
     database.wait(Duration::from_secs(10), done).unwrap();
     database.transact(&join(&database, "p1")).unwrap();
+}
+
+#[test]
+fn a_server_that_is_silent_is_waited_for_once_and_then_briefly() {
+    let server = Server::start();
+    let database = Database::open(&Settings { deadline: HALF, ..server.settings() }).unwrap();
+    server.signal("STOP");
+    assert!(matches!(database.transact(&[]), Err(Error::TimedOut { .. })));
+    let begun = Instant::now();
+    for _ in 0..5 {
+        let late = database.transact(&join(&database, "p0")).unwrap_err();
+        assert!(matches!(late, Error::TimedOut { milliseconds: ..500, .. }), "{late}");
+    }
+    assert!(begun.elapsed() < HALF * 5, "{:?}", begun.elapsed());
+    server.signal("CONT");
+    eventually("it says something", || database.transact(&[]).is_ok());
+    assert_eq!(database.read(names).unwrap(), [""; 0], "nothing was asked of it meanwhile");
+    database.transact(&join(&database, "p0")).unwrap();
 }
 
 #[test]
@@ -268,8 +287,12 @@ fn peers_that_are_no_database_are_told() {
     for (answer, expected) in [
         (&b"HTTP/1.1 400 Bad Request"[..], "what is no message"),
         (br#"{"id":1,"resul"#, "has not answered"),
-        (br#"{"id":2,"result":{},"error":null}"#, "has not answered"),
-        (br#"{"id":1,"result":7,"error":null}"#, "has no table Open_vSwitch"),
+        (br#"{"id":0,"result":{},"error":null}"#, "has not answered"),
+        (br#"{"id":2,"result":{},"error":null}"#, "answered what nobody has asked"),
+        (
+            br#"{"id":1,"result":7,"error":null}"#,
+            "of version unknown and has no table Open_vSwitch",
+        ),
         (br#"{"id":1,"result":null,"error":"unknown database"}"#, "refused: unknown database"),
         (br#"{"method":"update","id":null,"params":["replica",7]}"#, "makes no sense"),
     ] {
