@@ -90,10 +90,12 @@ async fn compare(engine: &Engine, depth: Depth) {
 async fn prepare_fabric(engine: &Engine) {
     let prepared = engine.ports.prepare().await;
     let problem = prepared.err().map(|refused| Chain(&refused).to_string());
-    if let Some(problem) = &problem {
-        tracing::error!(problem, "the fabric can't be prepared");
+    let is_news = engine.reconciler.set_fabric_problem(problem.clone());
+    match problem {
+        Some(problem) if is_news => tracing::error!(problem, "the fabric can't be prepared"),
+        None if is_news => tracing::info!("the fabric is prepared again"),
+        _ => {}
     }
-    engine.reconciler.set_fabric_problem(problem);
 }
 
 /// As far as one look tells. A representor that is missing is none to mend, and one that could

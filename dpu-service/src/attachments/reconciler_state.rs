@@ -33,8 +33,12 @@ impl ReconcilerState {
         self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_fabric_problem(&self, problem: Option<String>) {
-        *self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    /// Whether it was another one, or none, before.
+    pub(super) fn set_fabric_problem(&self, problem: Option<String>) -> bool {
+        let mut before = self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = *before != problem;
+        *before = problem;
+        is_news
     }
 
     pub(super) fn note_end(&self) {

@@ -24,7 +24,7 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use netlink::{LinkEvent, MacAddress};
@@ -83,6 +83,8 @@ struct Inner {
     shared: Mutex<SharedLinks>,
     /// Whether the datapath has meters, as the latest look found.
     meters: Mutex<Ability>,
+    /// Whether the bridge that was found last is somebody else's.
+    is_others: AtomicBool,
     /// Held while the one row is looked for or made that leaves queues to others.
     no_queues: Mutex<()>,
     touched: Touched,
@@ -108,6 +110,7 @@ impl OvsFabric {
             sockets: Sockets::open()?,
             shared: Mutex::default(),
             meters: Mutex::new(Ok(())),
+            is_others: AtomicBool::default(),
             no_queues: Mutex::default(),
             touched: Touched::default(),
             is_over: Mutex::default(),

@@ -13,6 +13,8 @@ mod guard;
 mod kept;
 mod limits;
 mod ovs;
+mod ovs_troubles;
 mod rates;
+mod relay;
 mod representors;
 mod traffic;

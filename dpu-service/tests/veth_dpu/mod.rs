@@ -9,6 +9,7 @@ use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -23,7 +24,7 @@ use dpu_service::{
     model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
 };
-use netlink::{LinkChange, Request, VethEnd};
+use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use nix::{
     ifaddrs::getifaddrs,
     sys::{
@@ -50,7 +51,7 @@ pub(crate) struct Dpu {
     pub(crate) eswitch: VethEswitch,
     pub(crate) fabric: Box<dyn Fabric>,
     /// Ends after the fabric.
-    vswitch: Option<OpenVswitch>,
+    pub(crate) vswitch: Option<OpenVswitch>,
 }
 
 /// A fabric.
@@ -89,10 +90,21 @@ impl Dpu {
         let [uplinks, kept] =
             [uplinks, kept].map(|names| names.iter().map(ToString::to_string).collect());
         let bridge = BridgeSettings { name: BRIDGE.into(), uplinks, kept };
+        let start = (on == On::OpenVswitch).then_some(OpenVswitch::start_in as fn(&_) -> _);
+        Self::start(bridge, start)
+    }
+
+    /// One on an Open vSwitch that has little room to write.
+    pub(crate) fn on_small_disk() -> Self {
+        let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
+        Self::start(bridge, Some(OpenVswitch::start_on_small_disk))
+    }
+
+    fn start(bridge: BridgeSettings, vswitch: Option<fn(&Path) -> OpenVswitch>) -> Self {
         let netns = TestNetns::new();
         let abilities = KernelAbilities::probe().unwrap();
         let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
-        let vswitch = (on == On::OpenVswitch).then(|| OpenVswitch::start_in(&netns.path()));
+        let vswitch = vswitch.map(|start| start(&netns.path()));
         let fabric: Box<dyn Fabric> = match &vswitch {
             None => Box::new(open_bridge(&netns, &bridge, &abilities)),
             Some(vswitch) => Box::new(open_ovs(&netns, bridge, vswitch)),
@@ -114,36 +126,28 @@ impl Dpu {
 
     /// Plugs VF `number` in, its host end in the namespace of a new pod.
     pub(crate) fn plug(&self, number: u16) -> Pod {
-        let pod = Pod {
-            netns: TestNetns::new(),
-            settings: PortSettings {
-                vf: FunctionId::local(0, number),
-                mac: format!("02:00:00:00:01:{number:02x}").parse().unwrap(),
-                addresses: addresses_of(number).into(),
-                mtu: 1500,
-                vlan: None,
-                trunk: BTreeSet::new(),
-                bandwidth: Bandwidth::default(),
-                anti_spoofing: AntiSpoofing::Full,
-                allowed_sources: BTreeSet::new(),
-            },
-        };
+        let pod = Pod { netns: TestNetns::new(), settings: settings_of(number) };
         self.plug_into(&pod);
         pod
     }
 
     pub(crate) fn plug_into(&self, pod: &Pod) {
-        let name = pod.settings.vf.to_string();
-        let mut rtnl = self.netns.rtnl();
-        let vf = VethEnd::new("eth0").netns(&pod.netns.netns).mac(pod.settings.mac);
-        rtnl.change(Request::add_veth(&VethEnd::new(&name), &vf)).unwrap();
-        let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
-        let alias = format!("virtual-nic representor {name}");
-        rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
+        self.plug_as("eth0", &pod.netns, &pod.settings);
         pod.netns.run("ip link set eth0 up");
         let [v4, v6] = addresses_of(pod.settings.vf.vf);
         pod.netns.run(&format!("ip addr add {v4}/24 dev eth0"));
         pod.netns.run(&format!("ip addr add {v6}/64 dev eth0 nodad"));
+    }
+
+    /// Plugs a VF in, its host end under that name in a namespace.
+    pub(crate) fn plug_as(&self, vf: &str, host: &TestNetns, settings: &PortSettings) {
+        let name = settings.vf.to_string();
+        let mut rtnl = self.netns.rtnl();
+        let vf = VethEnd::new(vf).netns(&host.netns).mac(settings.mac);
+        rtnl.change(Request::add_veth(&VethEnd::new(&name), &vf)).unwrap();
+        let index = rtnl.link_by_name(&name).unwrap().unwrap().index;
+        let alias = format!("virtual-nic representor {name}");
+        rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
     }
 
     /// Inside, since a thread sees the sysctls of its own namespace.
@@ -226,6 +230,22 @@ pub(crate) fn pings(from: &TestNetns, address: &str) -> bool {
     let mut ping = Command::new("ping");
     ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
     from.netns.run(|| ping.status().unwrap().success()).unwrap()
+}
+
+/// What the pod that has that VF wants of its port.
+pub(crate) fn settings_of(vf: u16) -> PortSettings {
+    let [high, low] = vf.to_be_bytes();
+    PortSettings {
+        vf: FunctionId::local(0, vf),
+        mac: MacAddress([2, 0, 0, 0, high + 1, low]),
+        addresses: addresses_of(vf).into(),
+        mtu: 1500,
+        vlan: None,
+        trunk: BTreeSet::new(),
+        bandwidth: Bandwidth::default(),
+        anti_spoofing: AntiSpoofing::Full,
+        allowed_sources: BTreeSet::new(),
+    }
 }
 
 /// The addresses of the pod that has that VF.

@@ -4,6 +4,7 @@
 use std::{
     ffi::OsStr,
     fs::File,
+    io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -15,6 +16,9 @@ use tempfile::TempDir;
 /// What Debian's package openvswitch-switch has put there.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
+/// How much a small disk holds, for `mount`.
+const SMALL: &str = "size=1m,mode=700";
+
 /// Both of its programs, which end with this.
 #[derive(Debug)]
 pub struct OpenVswitch {
@@ -22,6 +26,8 @@ pub struct OpenVswitch {
     netns: Option<PathBuf>,
     daemon_options: &'static [&'static str],
     folder: TempDir,
+    /// Whether the folder is a small disk of its own.
+    is_small: bool,
     database: Option<Child>,
     daemon: Option<Child>,
 }
@@ -29,8 +35,16 @@ pub struct OpenVswitch {
 impl OpenVswitch {
     /// Starts both in the network namespace at a path.
     pub fn start_in(netns: &Path) -> Self {
-        let has_module = Self::datapath() == "system";
-        Self::start(Some(netns), if has_module { &[] } else { &["--disable-system"] })
+        Self::start(Some(netns), Self::options(), false)
+    }
+
+    /// Likewise, with all that they write on a small disk, which is this mount namespace's alone.
+    pub fn start_on_small_disk(netns: &Path) -> Self {
+        Self::start(Some(netns), Self::options(), true)
+    }
+
+    fn options() -> &'static [&'static str] {
+        if Self::datapath() == "system" { &[] } else { &["--disable-system"] }
     }
 
     /// What bridges made for tests forward by: `netdev` or `system`.
@@ -40,12 +54,22 @@ impl OpenVswitch {
 
     /// Starts both with a datapath and ports that are not there: without privileges.
     pub fn start_dummy() -> Self {
-        Self::start(None, &["--disable-system", "--enable-dummy"])
+        Self::start(None, &["--disable-system", "--enable-dummy"], false)
     }
 
-    fn start(netns: Option<&Path>, daemon_options: &'static [&'static str]) -> Self {
+    fn start(
+        netns: Option<&Path>,
+        daemon_options: &'static [&'static str],
+        is_small: bool,
+    ) -> Self {
         let (netns, folder) = (netns.map(Path::to_owned), tempfile::tempdir().unwrap());
-        let mut vswitch = Self { netns, daemon_options, folder, database: None, daemon: None };
+        let mut vswitch =
+            Self { netns, daemon_options, folder, is_small, database: None, daemon: None };
+        if is_small {
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", SMALL, "small"]).arg(vswitch.folder.path());
+            assert!(mount.status().unwrap().success());
+        }
         vswitch.tool("ovsdb-tool", &["create", &vswitch.path("conf.db"), SCHEMA]);
         vswitch.start_database();
         vswitch.vsctl("--no-wait init");
@@ -95,6 +119,28 @@ impl OpenVswitch {
     pub fn signal_daemon(&self, signal: &str) {
         let process = self.daemon.as_ref().unwrap().id().to_string();
         self.tool("kill", &[&format!("-{signal}"), &process]);
+    }
+
+    /// Fills a small disk, until the database can't write any more.
+    pub fn fill_disk(&self) {
+        let mut filler = File::create(self.path("filler")).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        // Its last page has some room, for what is no longer than the daemon's shortest word.
+        for version in ["1", "2"].into_iter().cycle() {
+            let row = format!(r#"{{"db_version":"{version}"}}"#);
+            let update = format!(
+                r#"["Open_vSwitch",{{"op":"update","table":"Open_vSwitch","where":[],"row":{row}}}]"#
+            );
+            let server = format!("unix:{}", self.path("db.sock"));
+            if self.tool("ovsdb-client", &["transact", &server, &update]).contains("error") {
+                return;
+            }
+        }
+    }
+
+    /// Makes room on it.
+    pub fn empty_disk(&self) {
+        std::fs::remove_file(self.path("filler")).unwrap();
     }
 
     /// What `ovs-vsctl` says, with these arguments.
@@ -165,6 +211,10 @@ impl Drop for OpenVswitch {
     fn drop(&mut self) {
         end(self.daemon.take());
         end(self.database.take());
+        if self.is_small {
+            // What is left of it goes with the mount namespace.
+            let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
+        }
     }
 }
 

@@ -215,6 +215,10 @@ impl Inner {
     /// The row of ours that has ports leave their queues to others: a limit of the eswitch's is one, and the daemon
     /// would delete it.
     fn no_queues(&self) -> Result<Uuid, Refused> {
+        // Without the lock: whoever waits for a connection waits together with others.
+        if let Some(found) = self.vswitch.look(rows::no_queues)? {
+            return Ok(found);
+        }
         let _making = self.no_queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(found) = self.vswitch.look(rows::no_queues)? {
             return Ok(found);

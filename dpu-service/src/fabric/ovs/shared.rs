@@ -1,6 +1,6 @@
 //! What all ports share: the bridge, the links in it that are no pods', and the flows of both.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use netlink::{LinkChange, MacAddress, Rtnl};
 use openflow::{Action, Cookies, Flow, Match};
@@ -10,7 +10,10 @@ use super::{
     COOKIE, Inner, OURS, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
-use crate::{driver::Refused, fabric::settings::Role};
+use crate::{
+    driver::{Fault, Refused},
+    fabric::settings::Role,
+};
 
 /// What the kernel has of the links that all ports share.
 #[derive(Clone, Debug, Default)]
@@ -43,13 +46,19 @@ impl Inner {
         joined.and(flows).and(forgotten).and(meters)
     }
 
-    /// Makes the bridge unless there is one. Whether it is ours.
+    /// Makes the bridge unless there is one. Whether it is ours. One that somebody else has made, and taken away, is
+    /// his to make again: nobody but him knows what else was in it.
     fn ensure_bridge(&self) -> Result<bool, Refused> {
         let of_bridge = |replica: &Replica| {
             let bridge = rows::bridge(replica, &self.settings.name)?;
             Some((bridge.id(), rows::is_ours(bridge), bridge.text("fail_mode") == SECURE))
         };
-        match self.vswitch.look(of_bridge)? {
+        let found = self.vswitch.look(of_bridge)?;
+        if let Some((_, is_ours, _)) = found {
+            self.is_others.store(!is_ours, Ordering::Relaxed);
+        }
+        match found {
+            None if self.is_others.load(Ordering::Relaxed) => return Err(self.taken_away()),
             None => self.make_bridge()?,
             Some((row, true, false)) => {
                 let doing = format!("set fail_mode of bridge {}", self.settings.name);
@@ -59,6 +68,16 @@ impl Inner {
             Some((_, is_ours, _)) => return Ok(is_ours),
         }
         Ok(true)
+    }
+
+    fn taken_away(&self) -> Refused {
+        let name = &self.settings.name;
+        Refused::because(format!(
+            "Open vSwitch has no bridge {name} any more, which somebody else had made: make it again, with \
+             `ovs-vsctl add-br {name}` and what else was in it, or restart this service, which then makes one of its \
+             own"
+        ))
+        .blamed_on(Fault::Elsewhere)
     }
 
     fn make_bridge(&self) -> Result<(), Refused> {

@@ -1,14 +1,14 @@
 //! Open vSwitch as its database has it: what is written there, its daemon does.
 //!
 //! One connection serves all calls, and is made anew once it was lost. Its lock is held while it is made, so that
-//! calls which find none wait for the one that makes it, and never while one waits for the daemon: calls for several
-//! ports overlap, and the daemon does together what they have written meanwhile.
+//! calls which find none wait for the one that makes it, and share what comes of that; and never while one waits for
+//! the daemon: calls for several ports overlap, and the daemon does together what they have written meanwhile.
 
 use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -35,35 +35,57 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Vswitch {
     settings: ovsdb::Settings,
-    database: Mutex<Option<Arc<Database>>>,
+    connection: Mutex<Connection>,
+    /// Counts how often a connection was tried to be made.
+    attempts: AtomicU64,
     /// The latest number that the daemon did not reach in time; 0: it has always been in time.
     overdue: AtomicI64,
+}
+
+/// The connection, or why there is none.
+#[derive(Debug, Default)]
+struct Connection {
+    database: Option<Arc<Database>>,
+    /// Why the latest attempt has failed. `None`: it has not.
+    failure: Option<Arc<Error>>,
 }
 
 impl Vswitch {
     pub(super) fn new(socket: PathBuf) -> Self {
         let (database, tables) = (NAME.to_owned(), tables());
         let settings = ovsdb::Settings { socket, database, tables, deadline: ANSWER };
-        Self { settings, database: Mutex::default(), overdue: AtomicI64::default() }
+        let (connection, attempts) = (Mutex::default(), AtomicU64::default());
+        Self { settings, connection, attempts, overdue: AtomicI64::default() }
     }
 
     /// The connection, made anew if there is none.
     pub(super) fn database(&self) -> Result<Arc<Database>, Refused> {
-        let mut database = self.lock();
-        if let Some(open) = database.as_ref().filter(|open| open.read(|_| ()).is_ok()) {
+        let attempts = self.attempts.load(Ordering::Acquire);
+        let mut connection = self.lock();
+        if let Some(open) = connection.database.as_ref().filter(|open| open.read(|_| ()).is_ok()) {
             return Ok(Arc::clone(open));
         }
-        let opened = Database::open(&self.settings).map_err(|error| {
-            refused("ask Open vSwitch's database (does ovsdb-server run?)", error)
-        })?;
-        // It may be another database, which counts anew.
-        self.overdue.store(0, Ordering::Relaxed);
-        Ok(Arc::clone(database.insert(Arc::new(opened))))
+        // Whoever has waited for an attempt would wait as long again, one behind the other.
+        let has_waited = self.attempts.load(Ordering::Acquire) != attempts;
+        if let Some(failure) = connection.failure.as_ref().filter(|_| has_waited) {
+            return Err(no_connection(failure));
+        }
+        let opened = Database::open(&self.settings);
+        self.attempts.fetch_add(1, Ordering::Release);
+        match opened {
+            Ok(database) => {
+                // It may be another database, which counts anew.
+                self.overdue.store(0, Ordering::Relaxed);
+                connection.failure = None;
+                Ok(Arc::clone(connection.database.insert(Arc::new(database))))
+            }
+            Err(error) => Err(no_connection(connection.failure.insert(Arc::new(error)))),
+        }
     }
 
     /// One look at the rows, if there is a connection.
     pub(super) fn glance<T>(&self, look: impl FnOnce(&Replica) -> T) -> Option<T> {
-        let database = self.lock().clone();
+        let database = self.lock().database.clone();
         database.and_then(|open| open.read(look).ok())
     }
 
@@ -76,9 +98,20 @@ impl Vswitch {
     /// Writes all of that or nothing, and waits until the daemon has done it.
     pub(super) fn change(&self, doing: &str, operations: Vec<Operation>) -> Result<(), Refused> {
         let database = self.database()?;
-        self.await_done(&database, self.overdue.load(Ordering::Relaxed), CATCH_UP, doing)?;
+        self.catch_up(&database, doing)?;
         let written = write(&database, operations).map_err(|error| refused(doing, error))?;
         self.await_done(&database, written, DONE, doing)
+    }
+
+    /// Waits until the daemon has done what it has not done in time. It may have, and could not tell, as on a full
+    /// disk: whatever is written has it tell again.
+    fn catch_up(&self, database: &Database, doing: &str) -> Result<(), Refused> {
+        let overdue = self.overdue.load(Ordering::Relaxed);
+        if overdue == 0 || database.read(|replica| is_done(replica, overdue)).unwrap_or(false) {
+            return Ok(());
+        }
+        write(database, Vec::new()).map_err(|error| refused(doing, error))?;
+        self.await_done(database, overdue, CATCH_UP, doing)
     }
 
     /// Waits until the daemon has done all up to that number.
@@ -89,13 +122,11 @@ impl Vswitch {
         patience: Duration,
         doing: &str,
     ) -> Result<(), Refused> {
-        let is_done = |replica: &Replica| {
-            root(replica)?.integer("cur_cfg").filter(|done| *done >= number).map(drop)
-        };
         if number == 0 {
             return Ok(());
         }
-        database.wait(patience, is_done).map_err(|error| match error {
+        let done = |replica: &Replica| is_done(replica, number).then_some(());
+        database.wait(patience, done).map_err(|error| match error {
             Error::TimedOut { .. } => {
                 self.overdue.store(number, Ordering::Relaxed);
                 Refused::because(format!(
@@ -119,14 +150,19 @@ impl Vswitch {
 
     /// Ends the connection: whoever waits on it is told.
     pub(super) fn close(&self) {
-        if let Some(database) = self.lock().take() {
+        if let Some(database) = self.lock().database.take() {
             database.close();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Database>>> {
-        self.database.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the daemon has done all up to that number.
+fn is_done(replica: &Replica, number: i64) -> bool {
+    root(replica).and_then(|root| root.integer("cur_cfg")).is_some_and(|done| done >= number)
 }
 
 /// Returns the number that the daemon's `cur_cfg` has once it has done that.
@@ -142,7 +178,14 @@ fn write(database: &Database, mut operations: Vec<Operation>) -> Result<i64, Err
     Ok(selected.first().and_then(|row| row.integer("next_cfg")).unwrap_or_default())
 }
 
+fn no_connection(failure: &Arc<Error>) -> Refused {
+    Refused::new("ask Open vSwitch's database (does ovsdb-server run?)", Arc::clone(failure))
+        .blamed_on(Fault::Elsewhere)
+}
+
 /// What the database or the daemon lacks is no port's fault.
 fn refused(doing: &str, error: Error) -> Refused {
-    Refused::new(doing, error).blamed_on(Fault::Elsewhere)
+    let is_servers = matches!(error, Error::TimedOut { .. } | Error::Garbage { .. });
+    let hint = if is_servers { " (see whether ovsdb-server runs, and its log)" } else { "" };
+    Refused::new(format!("{doing}{hint}"), error).blamed_on(Fault::Elsewhere)
 }

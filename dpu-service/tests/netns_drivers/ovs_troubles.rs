@@ -1,0 +1,339 @@
+//! An Open vSwitch that is slow, speaks nonsense, can't write, or is full of others' ports; looked at with `ovs-vsctl`
+//! and `ovs-ofctl`.
+
+use std::{
+    fs,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use bootstrap::Chain;
+use dpu_service::{
+    driver::{Fault, Refused},
+    fabric::{
+        BridgeSettings,
+        ovs::{OvsFabric, OvsSettings},
+    },
+};
+use ovsdb::{Database, Datum, Operation};
+use tempfile::TempDir;
+
+use crate::{
+    relay::{Answers, Relay},
+    support::eventually,
+    veth_dpu::{BRIDGE, Dpu, On, OpenVswitch, Pod, at_once},
+};
+
+/// How long an answer is waited for.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// A DPU whose fabric speaks to Open vSwitch through two relays.
+struct Relayed {
+    dpu: Dpu,
+    database: Relay,
+    bridge: Relay,
+    _folder: TempDir,
+}
+
+impl Relayed {
+    fn start() -> Self {
+        let mut dpu = Dpu::on(On::OpenVswitch, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let database = Relay::start(&path("db.sock"), dpu.vswitch().socket());
+        let management = format!("{BRIDGE}.mgmt");
+        let bridge = Relay::start(&path(&management), dpu.vswitch().management(BRIDGE));
+        dpu.fabric = Box::new(open(&dpu, path("db.sock")));
+        dpu.prepare().unwrap();
+        Self { dpu, database, bridge, _folder: folder }
+    }
+
+    fn plug(&self, numbers: std::ops::Range<u16>) -> Vec<Pod> {
+        numbers.map(|number| self.dpu.plug(number)).collect()
+    }
+
+    /// Has all of them join at once, and returns what was refused.
+    fn refusals(&self, pods: &[Pod]) -> Vec<Refused> {
+        let refusals = Mutex::new(Vec::new());
+        at_once(pods, |pod| {
+            let joined = self.dpu.fabric.join(&self.dpu.representor(pod), &pod.settings);
+            refusals.lock().unwrap().extend(joined.err());
+        });
+        refusals.into_inner().unwrap()
+    }
+}
+
+fn open(dpu: &Dpu, database: std::path::PathBuf) -> OvsFabric {
+    let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
+    let datapath = serde_json::from_value(OpenVswitch::datapath().into()).unwrap();
+    let settings = OvsSettings { bridge, database, datapath };
+    dpu.netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap()
+}
+
+/// The refusal, with its reason, which is no port's fault.
+fn told(refused: &Refused) -> String {
+    assert_eq!(refused.fault(), Fault::Elsewhere, "{refused}");
+    Chain(refused).to_string()
+}
+
+/// Exactly these pods have ports, and each of them its flows under the number that its port has.
+fn assert_ports(dpu: &mut Dpu, pods: &[Pod]) {
+    let ports = dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}"));
+    let mut expected: Vec<_> = pods.iter().map(|pod| pod.settings.vf.to_string()).collect();
+    expected.sort();
+    assert_eq!(ports.lines().collect::<Vec<_>>(), expected);
+    let shown = dpu.vswitch().flows(BRIDGE);
+    for name in expected {
+        let number = dpu.vswitch().vsctl(&format!("get interface {name} ofport"));
+        let port = format!("in_port={},", number.trim());
+        assert!(shown.contains(&port), "{name} has no flows in {shown}");
+    }
+    let cookies: std::collections::BTreeSet<_> =
+        shown.lines().filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(cookies.len(), pods.len() + 1, "flows of somebody: {shown}");
+}
+
+#[test]
+fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
+    let mut at = Relayed::start();
+    let mut pods = at.plug(0..16);
+    let others = pods.split_off(2);
+    pods.iter().for_each(|pod| at.dpu.program(pod));
+    at.database.set(Answers::HeldBack);
+    let begun = Instant::now();
+    let refusals = at.refusals(&others);
+    assert!(begun.elapsed() < ANSWER * 2, "{:?}", begun.elapsed());
+    assert_eq!(refusals.len(), others.len());
+    let expected = "(see whether ovsdb-server runs, and its log): the database at";
+    let refusals: Vec<_> = refusals.iter().map(told).collect();
+    assert!(refusals.iter().all(|it| it.contains(expected)), "{refusals:?}");
+    assert!(refusals.iter().all(|it| it.contains("has not answered in 3000 ms")), "{refusals:?}");
+
+    // Whoever comes next does not wait as long as the first.
+    let begun = Instant::now();
+    for pod in &others {
+        assert!(at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings).is_err());
+    }
+    assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());
+    pods[0].reaches("10.9.0.2");
+
+    // A connection that is to be made is waited for by all together.
+    at.database.set(Answers::Halved);
+    eventually("the connection ends", || at.dpu.fabric.members().is_err());
+    at.database.set(Answers::HeldBack);
+    let begun = Instant::now();
+    let refusals = at.refusals(&others);
+    assert!(begun.elapsed() < ANSWER * 2, "{:?}", begun.elapsed());
+    assert_eq!(refusals.len(), others.len());
+    refusals.iter().for_each(|refused| {
+        let told = told(refused);
+        assert!(told.starts_with("can't ask Open vSwitch's database"), "{told}");
+    });
+
+    at.database.set(Answers::Whole);
+    pods.extend(others);
+    at_once(&pods, |pod| at.dpu.program(pod));
+    pods[0].reaches("10.9.0.16");
+    assert_ports(&mut at.dpu, &pods);
+}
+
+#[test]
+fn a_database_that_speaks_nonsense_is_told_and_spoken_to_anew() {
+    const WRONG_ID: &[u8] = br#"{"id":1000000,"result":[],"error":null}"#;
+    const ROWS: &[u8] = br#"{"method":"update","id":null,"params":["replica",{"Port":7}]}"#;
+    let mut at = Relayed::start();
+    let pods = at.plug(0..7);
+    pods.iter().take(2).for_each(|pod| at.dpu.program(pod));
+    for (pod, (answers, expected)) in pods[2..].iter().zip([
+        (Answers::Replaced(b"HTTP/1.1 400 Bad Request\r\n"), "the server said what is no message"),
+        (Answers::Halved, "has ended"),
+        (Answers::Replaced(ROWS), "told of rows in a way that makes no sense"),
+        (Answers::Replaced(WRONG_ID), "answered what nobody has asked"),
+        (Answers::Endless(b"[\"", b'x'), ""),
+    ]) {
+        at.database.set(answers.clone());
+        let begun = Instant::now();
+        let joined = at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings);
+        let refused = told(&joined.unwrap_err());
+        assert!(refused.contains(expected), "{answers:?}: {refused}");
+        assert!(begun.elapsed() < ANSWER * 2, "{answers:?}: {:?}", begun.elapsed());
+        pods[0].reaches("10.9.0.2");
+
+        at.database.set(Answers::Whole);
+        eventually("it is spoken to anew", || {
+            at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings).is_ok()
+        });
+        at.dpu.program(pod);
+        pod.reaches("10.9.0.1");
+    }
+    at_once(&pods, |pod| at.dpu.program(pod));
+    assert_ports(&mut at.dpu, &pods);
+}
+
+#[test]
+fn a_switch_that_is_slow_or_speaks_nonsense_is_told_and_spoken_to_anew() {
+    let mut at = Relayed::start();
+    let pods = at.plug(0..2);
+    pods.iter().for_each(|pod| at.dpu.program(pod));
+    let looks = |at: &Relayed| {
+        let port = at.dpu.representor(&pods[0]);
+        at.dpu.fabric.guard(&port, &pods[0].settings)
+    };
+    for (answers, expected) in [
+        (Answers::HeldBack, "has not answered in 3000 ms"),
+        (Answers::Halved, "the connection to the switch at"),
+        (Answers::Replaced(&[4, 0, 0, 7, 0, 0, 0, 1]), "a message is shorter than its head"),
+        (Answers::Replaced(&[1, 0, 0, 8, 0, 0, 0, 1]), "let the bridge's `protocols` have"),
+    ] {
+        at.bridge.set(answers.clone());
+        let begun = Instant::now();
+        let refused = told(&looks(&at).unwrap_err());
+        assert!(refused.contains(expected), "{answers:?}: {refused}");
+        let port = at.dpu.representor(&pods[1]);
+        assert!(at.dpu.fabric.set_guard(&port, &pods[1].settings).is_err(), "{answers:?}");
+        assert!(begun.elapsed() < ANSWER * 2, "{answers:?}: {:?}", begun.elapsed());
+        pods[0].reaches("10.9.0.2");
+
+        at.bridge.set(Answers::Whole);
+        eventually("it is spoken to anew", || looks(&at).is_ok_and(|found| found.in_place));
+    }
+    assert_ports(&mut at.dpu, &pods);
+}
+
+#[test]
+fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
+    let mut dpu = Dpu::on_small_disk();
+    dpu.prepare().unwrap();
+    let mut pods: Vec<_> = (0..3).map(|number| dpu.plug(number)).collect();
+    pods.iter().take(2).for_each(|pod| dpu.program(pod));
+    dpu.vswitch().fill_disk();
+    let representor = |number: usize| dpu.representor(&pods[number]);
+    let begun = Instant::now();
+    let joined = dpu.fabric.join(&representor(2), &pods[2].settings);
+    let left = dpu.fabric.leave(&representor(0));
+    for refused in [joined.unwrap_err(), left.unwrap_err()] {
+        let refused = told(&refused);
+        assert!(refused.contains("No space left on device"), "{refused}");
+    }
+    dpu.prepare().unwrap();
+    assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());
+    pods[0].reaches("10.9.0.2");
+    let guarded = dpu.fabric.guard(&representor(0), &pods[0].settings).unwrap();
+    assert!(guarded.in_place, "it has not left");
+
+    // The daemon does what was written before the disk was full, and can't say so.
+    dpu.vswitch().empty_disk();
+    dpu.vswitch().signal_daemon("STOP");
+    let port = dpu.representor(&pods[2]);
+    std::thread::scope(|scope| {
+        let joining = scope.spawn(|| dpu.fabric.join(&port, &pods[2].settings));
+        let vswitch = dpu.vswitch.as_ref().unwrap();
+        let is_written = || vswitch.vsctl(&format!("list-ports {BRIDGE}")).contains("pf0vf2");
+        eventually("the port is written", is_written);
+        vswitch.fill_disk();
+        vswitch.signal_daemon("CONT");
+        let refused = told(&joining.join().unwrap().unwrap_err());
+        assert!(refused.contains("ovs-vswitchd does not do what"), "{refused}");
+    });
+    dpu.vswitch().empty_disk();
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[2].reaches("10.9.0.1");
+    dpu.fabric.leave(&dpu.representor(&pods[0])).unwrap();
+    pods.remove(0);
+    assert_ports(&mut dpu, &pods);
+}
+
+#[test]
+fn a_bridge_of_ours_that_is_taken_away_is_made_anew() {
+    let mut dpu = Dpu::on(On::OpenVswitch, &[]);
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    let mut changes = dpu.fabric.changes().unwrap();
+    eventually("both connections are watched", || *changes.borrow() >= 2);
+    changes.mark_unchanged();
+    dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
+    eventually("it is noticed", || changes.has_changed().unwrap());
+    assert!(dpu.fabric.members().is_err());
+    dpu.prepare().unwrap();
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    assert_ports(&mut dpu, &pods);
+}
+
+#[test]
+fn a_bridge_of_somebody_elses_that_is_taken_away_is_his_to_make_again() {
+    let mut dpu = Dpu::on(On::OpenVswitch, &[]);
+    let datapath = OpenVswitch::datapath();
+    let make = format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type={datapath}");
+    dpu.vswitch().vsctl(&make);
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    let mut changes = dpu.fabric.changes().unwrap();
+    eventually("both connections are watched", || *changes.borrow() >= 2);
+    changes.mark_unchanged();
+    dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
+    eventually("it is noticed", || changes.has_changed().unwrap());
+
+    let refused = told(&dpu.prepare().unwrap_err());
+    let expected = format!("Open vSwitch has no bridge {BRIDGE} any more, which somebody else had");
+    assert!(refused.starts_with(&expected), "{refused}");
+    let port = dpu.representor(&pods[0]);
+    let refused = told(&dpu.fabric.join(&port, &pods[0].settings).unwrap_err());
+    assert_eq!(refused, format!("Open vSwitch has no bridge {BRIDGE}"));
+    dpu.fabric.leave(&dpu.representor(&pods[1])).unwrap();
+    assert_eq!(dpu.vswitch().vsctl("list-br"), "", "nobody makes it in his place");
+
+    changes.mark_unchanged();
+    dpu.vswitch().vsctl(&make);
+    eventually("its return is noticed", || changes.has_changed().unwrap());
+    let bridge = dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode external_ids"));
+    dpu.prepare().unwrap();
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    assert_eq!(dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode external_ids")), bridge);
+}
+
+/// The memory that this process holds.
+fn memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn ten_thousand_rows_of_others_cost_little() {
+    const OTHERS: usize = 10_000;
+    let mut dpu = Dpu::on(On::OpenVswitch, &[]);
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    insert_rows(dpu.vswitch(), OTHERS);
+    let before = memory();
+    let begun = Instant::now();
+    dpu.prepare().unwrap();
+    pods.iter().for_each(|pod| dpu.program(pod));
+    assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());
+    let taken = memory().saturating_sub(before);
+    assert!(taken < 64 << 20, "{taken} bytes");
+    pods[0].reaches("10.9.0.2");
+    assert_ports(&mut dpu, &pods);
+    let rows = dpu.vswitch().vsctl("--bare --columns=_uuid find qos type=linux-htb");
+    assert_eq!(rows.split_whitespace().count(), OTHERS);
+}
+
+/// Of a kind that the service looks at, too.
+fn insert_rows(vswitch: &OpenVswitch, count: usize) {
+    let settings = ovsdb::Settings {
+        socket: vswitch.socket(),
+        database: "Open_vSwitch".into(),
+        tables: Vec::new(),
+        deadline: Duration::from_secs(30),
+    };
+    let row = |number: usize| {
+        let marks = Datum::map([("owner", "somebody"), ("purpose", "limits what a tenant sends")]);
+        let columns = [("type", Datum::text("linux-htb")), ("external_ids", marks)];
+        Operation::insert("QoS", &format!("row{number}"), columns)
+    };
+    let rows: Vec<_> = (0..count).map(row).collect();
+    Database::open(&settings).unwrap().transact(&rows).unwrap();
+}
