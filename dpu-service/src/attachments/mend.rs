@@ -1,13 +1,15 @@
 //! Making the kernel agree with the records: recovery and upkeep are the same code.
 //!
-//! A pass looks at the records, then at the kernel, and goes through what differs, one representor
-//! at a time. Attaches and detaches go on meanwhile, so that what was looked at may be outdated: each
-//! representor is worked at under the lock of its VF, once the registry was asked again. A record is
-//! looked for only once the journal has it; until then the attach that makes it holds the VF's lock.
+//! A pass looks at the records, then at the kernel, and goes through what differs, as many
+//! representors at a time as the fabric does together. Attaches and detaches go on meanwhile, so that
+//! what was looked at may be outdated: each representor is worked at under the lock of its VF, once the
+//! registry was asked again. A record is looked for only once the journal has it; until then the attach
+//! that makes it holds the VF's lock.
 
 use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
+use futures::{StreamExt as _, stream};
 use vf_alloc::FunctionId;
 
 use super::{
@@ -69,12 +71,7 @@ async fn compare(engine: &Engine, depth: Depth) {
         engine.registry().note_representors(&held, present);
     }
     Milestone::ReconcileSurveyed.pass();
-    for record in held {
-        if depth == Depth::Thorough || looks_wrong(engine, &record, &survey) {
-            let index = survey.get(&record.vf).map(|surveyed| surveyed.representor.index);
-            mend(engine, &record, index).await;
-        }
-    }
+    mend_all(engine, held, &survey, depth).await;
     Milestone::ReconcileMended.pass();
     for (vf, surveyed) in &survey {
         if surveyed.membership.is_some() || is_unclean(engine, *vf) {
@@ -96,6 +93,18 @@ async fn prepare_fabric(engine: &Engine) {
         None if is_news => tracing::info!("the fabric is prepared again"),
         _ => {}
     }
+}
+
+/// As many at a time as the fabric does together.
+async fn mend_all(engine: &Engine, held: Vec<Arc<Record>>, survey: &Survey, depth: Depth) {
+    let mend_one = async |record: Arc<Record>| {
+        if depth == Depth::Thorough || looks_wrong(engine, &record, survey) {
+            let index = survey.get(&record.vf).map(|surveyed| surveyed.representor.index);
+            mend(engine, &record, index).await;
+        }
+    };
+    let together = engine.programmer().together();
+    stream::iter(held).map(mend_one).buffer_unordered(together).collect::<()>().await;
 }
 
 /// As far as one look tells. A representor that is missing is none to mend, and one that could

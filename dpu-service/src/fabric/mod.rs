@@ -97,6 +97,11 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses.
     fn prepare(&self) -> Result<(), Refused>;
 
+    /// How many ports are best worked at at a time, where there are many. Does not ask the kernel.
+    fn together(&self) -> usize {
+        1
+    }
+
     /// The largest packet that all uplinks carry, in bytes, as the latest [`Self::prepare`] found them. Does not
     /// ask the kernel. `None`: there is none.
     fn uplink_mtu(&self) -> Option<u32> {

@@ -261,6 +261,11 @@ impl Fabric for OvsFabric {
         self.inner.prepare()
     }
 
+    /// With every change the daemon goes through all of its ports, and through several changes together.
+    fn together(&self) -> usize {
+        16
+    }
+
     fn uplink_mtu(&self) -> Option<u32> {
         self.inner.shared().mtu
     }

@@ -218,6 +218,12 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.fabric.gateway_name(network))
     }
 
+    /// How many representors are best programmed at a time: see [`Fabric::together`].
+    #[must_use]
+    pub fn together(&self) -> usize {
+        self.drivers.as_ref().map_or(1, |drivers| drivers.fabric.together())
+    }
+
     /// What leaves this DPU at most: see [`Fabric::uplink_mtu`].
     #[must_use]
     pub(crate) fn uplink_mtu(&self) -> Option<u32> {
