@@ -14,6 +14,8 @@ pub struct Capability {
     pub name: &'static str,
     /// Whether it can be used.
     pub available: bool,
+    /// Whether hardware does it. What is available otherwise, the kernel does.
+    pub offloaded: bool,
     /// Why not, or with what limits. One sentence without a final stop, or nothing.
     pub detail: String,
 }
@@ -68,5 +70,13 @@ pub(crate) fn limited_capability(
     limits: &str,
 ) -> Capability {
     let detail = ability.clone().err().unwrap_or_else(|| limits.to_owned());
-    Capability { name, available: ability.is_ok(), detail }
+    Capability { name, available: ability.is_ok(), offloaded: false, detail }
+}
+
+impl Capability {
+    /// Likewise; where it can be done, hardware does it.
+    #[must_use]
+    pub(crate) fn by_hardware(self) -> Self {
+        Self { offloaded: self.available, ..self }
+    }
 }

@@ -69,7 +69,8 @@ pub(crate) fn find(rtnl: &mut Rtnl, name: &str) -> Result<Link, netlink::Error> 
 }
 
 fn probe_guard(rtnl: &mut Rtnl, port: u32) -> Ability {
-    rtnl.traffic_control().set_guard(port, &Guard::default()).map_err(|error| {
+    let set = rtnl.traffic_control().set_guard(port, &Guard::default(), false);
+    set.map(drop).map_err(|error| {
         format!(
             "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
         )

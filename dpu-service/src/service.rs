@@ -173,8 +173,8 @@ fn warn_of_older_spelling(path: &Path) {
 }
 
 fn log_capability(capability: &Capability) {
-    let Capability { name, available, detail } = capability;
-    tracing::info!(name, available, detail, "capability");
+    let Capability { name, available, offloaded, detail } = capability;
+    tracing::info!(name, available, offloaded, detail, "capability");
 }
 
 fn share(

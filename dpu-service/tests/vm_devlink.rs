@@ -8,6 +8,7 @@ mod netdevsim;
 mod support;
 
 use std::{
+    net::UdpSocket,
     process::{Command, Stdio},
     sync::Arc,
 };
@@ -29,13 +30,16 @@ use dpu_service::{
     programmer::{ProgramError, Programmer},
 };
 use netdevsim::Netdevsim;
-use netlink::{EswitchMode, MacAddress};
+use netlink::{EswitchMode, Hook, MacAddress, Redirect, Request, VethEnd};
 use serde_json::{Value, json};
 use support::{TestNetns, eventually};
 use vf_alloc::FunctionId;
 
 const BRIDGE: &str = "br-offload";
 const VF: FunctionId = FunctionId::local(0, 1);
+
+/// What the kernel says of a link that takes no filters for its card.
+const NO_FILTERS: &str = "TC offload is disabled on net device";
 
 /// A DPU with a netdevsim card of two VFs.
 struct Dpu {
@@ -107,6 +111,75 @@ impl Dpu {
         self.netns.json("devlink -j port function rate show")["rate"][port].clone()
     }
 
+    /// Whether the card carries out filters, and what is told of that.
+    fn filters(&self) -> (bool, String) {
+        self.eswitch().representors().unwrap();
+        let [card] = &self.eswitch().cards()[..] else { panic!("{:?}", self.eswitch().cards()) };
+        let found = card.capabilities.iter().find(|capability| capability.name == "filters");
+        found.map(|found| (found.available, found.detail.clone())).unwrap()
+    }
+
+    /// Has the representors take filters, or no more.
+    fn set_filters(&self, on_or_off: &str) {
+        let shown = self.netns.json("devlink -j port show");
+        let ports = shown["port"].as_object().unwrap().values();
+        for port in ports.filter(|port| port["flavour"] == "pcivf") {
+            let name = port["netdev"].as_str().unwrap();
+            self.netns.run(&format!("ethtool -K {name} hw-tc-offload {on_or_off}"));
+        }
+    }
+
+    /// The filters of a port that its card carries out, as `tc` shows them.
+    fn flowers(&self, port: &str) -> Vec<Value> {
+        let shown = self.netns.json(&format!("tc -s -j filter show dev {port} ingress"));
+        let filter = |shown: &Value| {
+            let mut filter = shown["options"].clone();
+            filter["pref"] = shown["pref"].clone();
+            filter["protocol"] = shown["protocol"].clone();
+            filter
+        };
+        let flowers = shown.as_array().unwrap().iter();
+        flowers
+            .filter(|shown| shown["kind"] == "flower" && shown["options"].is_object())
+            .map(filter)
+            .collect()
+    }
+
+    /// How many frames the card would have forwarded by itself, and how many not.
+    fn decided(&self, port: &str) -> (u64, u64) {
+        let counted = |verdict: &str| {
+            let flowers = self.flowers(port).into_iter();
+            let actions = flowers.map(|flower| flower["actions"][0].clone());
+            let are = actions.filter(|action| action["control_action"]["type"] == verdict);
+            are.map(|action| action["stats"]["hw_packets"].as_u64().unwrap_or_default()).sum()
+        };
+        (counted("pass"), counted("trap"))
+    }
+
+    fn guard_detail(&self, settings: &PortSettings) -> String {
+        let found = self.programmer.inspect(settings).unwrap();
+        assert!(found.steps.iter().all(|step| step.in_place), "{:#?}", found.steps);
+        found.steps.into_iter().find(|step| step.name == "guard").unwrap().detail
+    }
+
+    /// A pod whose frames come in at the representor.
+    fn pod_behind(&self, port: &Representor) -> TestNetns {
+        let pod = TestNetns::new();
+        let end = VethEnd::new("eth0").netns(&pod.netns);
+        let mut rtnl = self.netns.rtnl();
+        rtnl.change(Request::add_veth(&VethEnd::new("behind"), &end)).unwrap();
+        let behind = rtnl.link_by_name("behind").unwrap().unwrap().index;
+        self.netns.run("ip link set behind up");
+        let (from, to) = ((behind, Hook::Ingress), (port.index, Hook::Ingress));
+        rtnl.traffic_control().add_redirects(&[Redirect { from, to }]).unwrap();
+        pod.run(&format!("ip link set eth0 address {} up", settings().mac));
+        for (own, other) in [("10.9.0.1/24", "10.9.0.2"), ("fd09::1/64", "fd09::2")] {
+            pod.run(&format!("ip address add {own} dev eth0 nodad"));
+            pod.run(&format!("ip neighbour add {other} lladdr 02:00:00:00:01:02 dev eth0"));
+        }
+        pod
+    }
+
     /// That nothing is left of any programming.
     fn assert_idle(&self) {
         assert_eq!(self.rate(), json!({"type": "leaf"}));
@@ -133,6 +206,23 @@ fn settings() -> PortSettings {
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: [].into(),
     }
+}
+
+/// Those of a pod with addresses.
+fn of_pod() -> PortSettings {
+    let addresses = ["10.9.0.1", "fd09::1"].map(|address| address.parse().unwrap()).into();
+    PortSettings { addresses, ..settings() }
+}
+
+/// A datagram.
+fn send(from: &TestNetns, to: &str) {
+    let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let sent = from.netns.run(|| {
+        let socket = UdpSocket::bind(any).unwrap();
+        socket.set_broadcast(true).unwrap();
+        socket.send_to(b"hello", to).unwrap()
+    });
+    assert_eq!(sent.unwrap(), 5);
 }
 
 /// Why a programming failed: the step, and all that is told.
@@ -250,8 +340,16 @@ fn what_the_card_can_do_is_known() {
     let host = "the card has no say in the MAC addresses of VFs; the host sets them";
     assert_eq!(can("port-mac"), (false, host.into()));
     assert!(can("ingress-rate").0);
-    let card = Card { device: dpu.card.device(), mode: "switchdev".into(), representors: 2 };
-    assert_eq!(dpu.eswitch().cards(), [card]);
+    let [Card { device, mode, representors, capabilities }] = &dpu.eswitch().cards()[..] else {
+        panic!("{:?}", dpu.eswitch().cards())
+    };
+    assert_eq!((&**device, &**mode, *representors), (&*dpu.card.device(), "switchdev", 2));
+    let by_hardware = |name| {
+        let found = capabilities.iter().find(|capability| capability.name == name).unwrap();
+        found.available.then_some(found.offloaded)
+    };
+    let found = ["filters", "egress-rate", "ingress-rate", "port-mac"].map(by_hardware);
+    assert_eq!(found, [Some(true), Some(true), Some(false), None]);
 
     assert_eq!(dpu.programmer.check(&settings()), Ok(()));
 }
@@ -288,8 +386,13 @@ fn representors_are_known_by_their_ports_under_any_name() {
 #[test]
 fn a_card_that_was_reset_is_found_again() {
     let dpu = Dpu::new();
+    // It is asked once more after the reset, and says something else.
+    dpu.set_filters("off");
+    let (takes_filters, why) = dpu.filters();
+    assert!(!takes_filters && why.ends_with(NO_FILTERS), "{why}");
     dpu.programmer.program(&settings()).unwrap();
     let before = dpu.representor();
+    assert_eq!(dpu.flowers(&before.name), [Value::Null; 0]);
 
     // The card refuses to come back: its representors stay away.
     dpu.card.set_knob("fail_reload", "Y");
@@ -312,6 +415,7 @@ fn a_card_that_was_reset_is_found_again() {
     let steps = ["representor-mtu", "fabric-join", "port-rate", "guard", "representor-up"];
     assert_eq!(repaired.steps, steps);
     assert_eq!(dpu.rate()["tx_max"], 1_250_000);
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
 }
 
 /// What mlx5 answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
@@ -338,6 +442,107 @@ fn a_port_is_guarded_whose_card_refuses_all_of_the_bridges_flags_but_a_few() {
     assert!(found.steps.iter().all(|step| step.in_place), "{:?}", found.steps);
     dpu.programmer.unprogram(VF).unwrap();
     dpu.assert_idle();
+}
+
+/// What may be sent for sure the card forwards by itself, all else comes to the kernel: see
+/// hack/vm.d/switchdevsim, which counts for each filter what a card would have it decide about.
+#[test]
+fn a_card_forwards_by_itself_only_what_is_honest_for_sure() {
+    let dpu = Dpu::new();
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+    let settings = PortSettings { vlan: None, trunk: [].into(), ..of_pod() };
+    dpu.programmer.program(&settings).unwrap();
+    let port = dpu.representor();
+    let known = dpu.netns.json(&format!("bridge -j fdb show dev {} state static", port.name));
+    assert!(known[0]["flags"].to_string().contains("offload"), "{known}");
+    // For both versions, with the link-local address: what DHCP's clients get, then TCP and UDP; and all else.
+    let flowers = dpu.flowers(&port.name);
+    assert_eq!(flowers.len(), 9, "{flowers:?}");
+    assert!(
+        flowers.iter().all(|one| one["in_hw"] == true && one["skip_sw"] == true),
+        "{flowers:?}"
+    );
+    assert!(
+        dpu.guard_detail(&settings).ends_with("the card forwards by itself what is so for sure")
+    );
+
+    let pod = dpu.pod_behind(&port);
+    let is_forwarded = |to: &str| {
+        let (passed, trapped) = dpu.decided(&port.name);
+        send(&pod, to);
+        eventually("the card decides", || dpu.decided(&port.name) > (passed, trapped));
+        dpu.decided(&port.name).0 > passed
+    };
+    assert!(is_forwarded("10.9.0.2:80") && is_forwarded("[fd09::2]:80"));
+    assert!(!is_forwarded("10.9.0.2:68"), "as a server of DHCP");
+    assert!(!is_forwarded("10.9.0.255:80"), "to all");
+    for (change, to) in [
+        ("address add 10.9.0.66/32 dev lo", "10.9.0.2:80"),
+        ("link set eth0 address 02:00:00:00:01:99", "[fd09::2]:80"),
+    ] {
+        pod.run(&format!("ip {change}"));
+        pod.run("ip route replace 10.9.0.2/32 dev eth0 src 10.9.0.66");
+        assert!(!is_forwarded(to), "{change}");
+    }
+
+    let removed = &flowers[3];
+    let (pref, handle) = (&removed["pref"], &removed["handle"]);
+    let protocol = removed["protocol"].as_str().unwrap();
+    dpu.netns.run(&format!(
+        "tc filter del dev {} ingress pref {pref} protocol {protocol} handle {handle} flower",
+        port.name
+    ));
+    assert_eq!(dpu.programmer.repair(&settings).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port.name).len(), 9);
+    let anti_spoofing = PortSettings { anti_spoofing: AntiSpoofing::Mac, ..settings.clone() };
+    assert_eq!(dpu.programmer.repair(&anti_spoofing).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port.name).len(), 3);
+    let anti_spoofing = PortSettings { anti_spoofing: AntiSpoofing::Off, ..settings };
+    assert_eq!(dpu.programmer.repair(&anti_spoofing).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port.name), [Value::Null; 0]);
+    dpu.programmer.program(&of_pod()).unwrap();
+    dpu.programmer.unprogram(VF).unwrap();
+    assert_eq!(dpu.flowers(&port.name), [Value::Null; 0]);
+    dpu.assert_idle();
+}
+
+#[test]
+fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told() {
+    let dpu = Dpu::new();
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+    dpu.set_filters("off");
+    dpu.programmer.program(&of_pod()).unwrap();
+    let port = dpu.representor();
+    assert_eq!(dpu.flowers(&port.name), [Value::Null; 0]);
+    let detail = dpu.guard_detail(&of_pod());
+    assert!(detail.contains("in software alone") && detail.contains(NO_FILTERS), "{detail}");
+    assert_eq!(dpu.programmer.repair(&of_pod()).unwrap().steps, [""; 0]);
+    dpu.set_filters("on");
+    dpu.programmer.program(&of_pod()).unwrap();
+    assert!(!dpu.guard_detail(&of_pod()).contains("in software alone"));
+    assert_eq!(dpu.flowers(&port.name).len(), 9);
+}
+
+/// What mlx5's driver says of filters, in its words.
+#[test]
+fn filters_are_refused_as_mlx5_refuses_them() {
+    let dpu = Dpu::new();
+    let port = dpu.representor().name;
+    dpu.netns.run(&format!("tc qdisc add dev {port} clsact"));
+    let refusals = [
+        ("arp", "arp_sip 10.9.0.1 action pass", "Unsupported key"),
+        ("ip", "action mirred egress redirect dev lo", "not on same switch HW"),
+        ("ip", "action skbedit mark 3", "Not implemented offload action"),
+        ("ip", "ip_flags firstfrag action drop", "Unsupported match on control.flags"),
+    ];
+    for (protocol, filter, why) in refusals {
+        let mut tc = Command::new("tc");
+        tc.args(["filter", "add", "dev", &port, "ingress", "protocol", protocol]);
+        tc.args(["flower", "skip_sw"]).args(filter.split(' '));
+        let output = dpu.netns.netns.run(|| tc.output().unwrap()).unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{filter}: {told}");
+    }
 }
 
 #[test]

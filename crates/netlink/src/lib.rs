@@ -79,8 +79,8 @@ pub use rule::Rule;
 pub use statistics::{LinkStatistics, Traffic};
 pub use sysctl::{Family, set_sysctl, sysctl};
 pub use traffic_control::{
-    Drops, Guard, Guarding, Hook, Limit, LimitInForce, Offload, Police, PoliceInForce, Redirect,
-    Senders, TrafficControl,
+    CardGuarding, Drops, Guard, Guarded, Guarding, Hook, Limit, LimitInForce, Offload, Police,
+    PoliceInForce, Redirect, Senders, TrafficControl,
 };
 pub use veth::VethEnd;
 pub use vf::{VfLinkState, VfSetting, VfSettings};

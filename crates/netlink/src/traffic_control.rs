@@ -4,7 +4,9 @@
 //! whoever changes a link's queues keeps others from it.
 
 pub(crate) mod bpf_filter;
+mod by_card;
 pub(crate) mod drops;
+pub(crate) mod flower;
 mod guard;
 mod hook;
 pub(crate) mod limit;
@@ -16,10 +18,12 @@ mod redirect;
 use std::collections::BTreeMap;
 
 use netlink_packet_route::{RouteNetlinkMessage, tc::TcMessage};
+use nix::errno::Errno;
 
 use bpf_filter::Listed;
 pub use drops::Drops;
-pub use guard::{Guard, Guarding, Senders};
+use flower::{Flower, Found};
+pub use guard::{CardGuarding, Guard, Guarded, Guarding, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
 pub use offload::Offload;
@@ -121,32 +125,70 @@ impl TrafficControl<'_> {
         self.rtnl.change(redirect::add(redirect))
     }
 
-    /// Drops what may not come in at a link, in place of what was dropped so before.
+    /// Drops what may not come in at a link, in place of what was dropped so before. Where it is asked for,
+    /// the link's card forwards by itself what may come in for sure, and nothing else; else whatever it likes.
+    ///
+    /// If the card refuses that, it forwards nothing by itself, or if it refuses even that, whatever it likes: why is
+    /// returned.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn set_guard(&mut self, index: u32, guard: &Guard) -> Result<(), Error> {
-        let listed = self.filters(index)?;
+    pub fn set_guard(
+        &mut self,
+        index: u32,
+        guard: &Guard,
+        by_card: bool,
+    ) -> Result<Option<Error>, Error> {
+        let Ingress { first, by_card: found } = self.ingress(index)?;
         // The kernel would ask that one first. What is added comes before what is there (cls_bpf_change in
         // net/sched/cls_bpf.c).
-        let is_behind = listed.first() == Some(&Listed::Other) && has_ours(&listed);
+        let is_behind = first.first() == Some(&Listed::Other) && has_ours(&first);
         let mut requests = vec![hook::add(index)];
         requests.extend(is_behind.then(|| bpf_filter::delete(index)));
         requests.push(bpf_filter::set(index, &guard.program()));
-        self.rtnl.batch(&requests)
+        self.rtnl.batch(&requests)?;
+        let wanted = if by_card { guard.by_card() } else { Vec::new() };
+        Ok(self.set_flowers(index, &found, &wanted).err())
+    }
+
+    /// The first of the `wanted` has the card forward nothing by itself. It comes first and stays to the last.
+    fn set_flowers(&mut self, index: u32, found: &[Found], wanted: &[Flower]) -> Result<(), Error> {
+        let is_right = |found: &&Found| found.is_by_card && wanted.contains(&found.flower);
+        let right: Vec<_> = found.iter().filter(is_right).map(|found| &found.flower).collect();
+        // At no moment does what passes stand without what is taken aside of it.
+        let surplus =
+            found.iter().rev().map(|found| &found.flower).filter(|one| !right.contains(one));
+        let missing = wanted.iter().filter(|one| !right.contains(one));
+        let deletes = surplus.map(|one| one.delete(index));
+        let adds: Vec<_> = missing.map(|one| one.add(index)).collect();
+        let changes: Vec<_> = deletes.chain(adds).collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let refused = self.rtnl.batch(&changes);
+        if refused.is_err() {
+            let undone: Vec<_> = wanted.iter().skip(1).rev().map(|one| one.delete(index)).collect();
+            // What was refused is not there to be deleted.
+            let _ = self.rtnl.batch(&undone);
+        }
+        refused
     }
 
     /// What of that is dropped at a link.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn guarding(&mut self, index: u32, guard: &Guard) -> Result<Guarding, Error> {
-        let listed = self.filters(index)?;
-        let wanted = Listed::Ours(guard.program().bytes());
-        Ok(match has_ours(&listed) {
-            false => Guarding::Missing,
-            true if listed.first() == Some(&wanted) => Guarding::AsWanted,
-            true => Guarding::Otherwise,
+    pub fn guarding(&mut self, index: u32, guard: &Guard, by_card: bool) -> Result<Guarded, Error> {
+        let Ingress { first, by_card: found } = self.ingress(index)?;
+        let program = Listed::Ours(guard.program().bytes());
+        let wanted = if by_card { guard.by_card() } else { Vec::new() };
+        Ok(Guarded {
+            by_kernel: match has_ours(&first) {
+                false => Guarding::Missing,
+                true if first.first() == Some(&program) => Guarding::AsWanted,
+                true => Guarding::Otherwise,
+            },
+            by_card: by_card::compare(&found, &wanted),
         })
     }
 
@@ -156,9 +198,13 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn clear_guard(&mut self, index: u32) -> Result<(), Error> {
-        match has_ours(&self.filters(index)?) {
-            true => unless_absent(self.rtnl.change(bpf_filter::delete(index))),
-            false => Ok(()),
+        let Ingress { first, by_card } = self.ingress(index)?;
+        let mut requests: Vec<_> =
+            by_card.iter().rev().map(|found| found.flower.delete(index)).collect();
+        requests.extend(has_ours(&first).then(|| bpf_filter::delete(index)));
+        match requests.is_empty() {
+            true => Ok(()),
+            false => unless_absent(self.rtnl.batch(&requests)),
         }
     }
 
@@ -189,9 +235,44 @@ impl TrafficControl<'_> {
         Ok(self.list_filters(index, police::described_by)?.into_iter().next())
     }
 
-    /// What stands where the guard does, in the order in which the kernel asks.
-    fn filters(&mut self, index: u32) -> Result<Vec<Listed>, Error> {
-        self.list_filters(index, bpf_filter::described_by)
+    /// Whether a link's card takes filters of what it may forward by itself, tried with one that no frame
+    /// meets and that is taken away again. The link keeps its hooks.
+    ///
+    /// # Errors
+    /// Why it does not, or what can't be taken away.
+    pub fn try_card(&mut self, index: u32) -> Result<(), Error> {
+        let filter = by_card::trial();
+        let hooks = self.rtnl.change(hook::add(index));
+        let taken = self.rtnl.change(filter.add(index));
+        let taken = match taken {
+            // Somebody who ended amid this has left it.
+            Err(error) if error.errno() == Some(Errno::EEXIST) => Ok(()),
+            taken => taken,
+        };
+        if taken.is_err() {
+            return hooks.and(taken);
+        }
+        self.rtnl.change(filter.delete(index))
+    }
+
+    /// What filters there are of what comes in at a link.
+    fn ingress(&mut self, index: u32) -> Result<Ingress, Error> {
+        enum Filter {
+            First(Listed),
+            ByCard(Found),
+        }
+        let described_by = |message: &TcMessage| {
+            let by_card = || flower::described_by(message).map(Filter::ByCard);
+            bpf_filter::described_by(message).map(Filter::First).or_else(by_card)
+        };
+        let mut ingress = Ingress::default();
+        for listed in self.list_filters(index, described_by)? {
+            match listed {
+                Filter::First(listed) => ingress.first.push(listed),
+                Filter::ByCard(found) => ingress.by_card.push(found),
+            }
+        }
+        Ok(ingress)
     }
 
     fn list_filters<T>(
@@ -206,6 +287,15 @@ impl TrafficControl<'_> {
         let message = bpf_filter::list_message(index);
         self.rtnl.list("list the filters of a link", &message, filter)
     }
+}
+
+/// The filters of what comes in at a link.
+#[derive(Default)]
+struct Ingress {
+    /// What stands where the guard does, in the order in which the kernel asks.
+    first: Vec<Listed>,
+    /// Ours that the card carries out.
+    by_card: Vec<Found>,
 }
 
 fn has_ours(listed: &[Listed]) -> bool {

@@ -4,9 +4,10 @@
 //! controller, PF and VF number. Names tell nothing.
 
 mod look;
+mod trials;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -27,6 +28,7 @@ use crate::{
     twice::twice,
 };
 use look::{FoundPort, Look, vf_of};
+use trials::Trials;
 
 /// What cards count rates in, in bits per second.
 const RATE_UNIT: u64 = 1_000_000;
@@ -35,6 +37,10 @@ const RATE_UNIT: u64 = 1_000_000;
 const NO_MAC: MacAddress = MacAddress([0; 6]);
 
 const NO_MAC_OF_VFS: &str = "the card has no say in the MAC addresses of VFs; the host sets them";
+
+const UNKNOWN_YET: &str = "no VF has a representor yet, so it is not known";
+
+const BY_FILTERS: &str = "what pods may send is kept to also where the card forwards by itself";
 
 const BY_THE_QUEUE: &str =
     "by the representor's queue: what the card forwards by itself passes it by";
@@ -72,6 +78,7 @@ pub struct DevlinkEswitch {
     links: Links,
     devlink: Mutex<Devlink>,
     token_bucket: Ability,
+    trials: Trials,
     /// The latest look at everything, for what can't wait for the kernel.
     latest: Mutex<Look>,
 }
@@ -88,6 +95,7 @@ impl DevlinkEswitch {
             links: Links::open()?,
             devlink: Mutex::new(devlink),
             token_bucket: abilities.token_bucket.clone(),
+            trials: Trials::default(),
             latest: Mutex::new(Look::default()),
         };
         // What can't be seen now is told by each later look.
@@ -142,6 +150,51 @@ impl DevlinkEswitch {
             Some(why) if found.is_none() => Err(Refused::because(why)),
             _ => Ok(found),
         }
+    }
+
+    /// Tries what its cards can do on the representors that a look found, and notes there what that is.
+    fn try_cards(&self, look: &Look, representors: &mut [Representor]) {
+        let cards: BTreeSet<_> = look.ports().map(|found| &found.device).collect();
+        for card in cards {
+            let is_its =
+                |port: &Representor| look.found(port.vf).is_some_and(|found| found.device == *card);
+            let its: Vec<_> = representors.iter().filter(|port| is_its(port)).collect();
+            self.trials.of_card(card, &its, |port| self.links.try_filters(port));
+            let offloads_filters = self.offloads_filters(card);
+            let its = representors.iter_mut().filter(|port| is_its(port));
+            its.for_each(|port| port.offloads_filters = offloads_filters);
+        }
+    }
+
+    fn offloads_filters(&self, card: &DevlinkDevice) -> bool {
+        self.trials.filters(card).is_some_and(|filters| filters.is_ok())
+    }
+
+    /// What the ports that were found tell of what can be done with them.
+    fn capabilities_of<'a>(
+        &self,
+        ports: impl Iterator<Item = &'a FoundPort> + Clone,
+    ) -> Vec<Capability> {
+        vec![
+            told_by_ports(ports.clone(), "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
+            limited_capability("ingress-rate", &self.token_bucket, BY_THE_QUEUE),
+            told_by_ports(
+                ports,
+                "egress-rate",
+                FoundPort::limits_egress,
+                "in whole Mbit/s, rounded down; the card chooses the burst",
+                NO_EGRESS_RATE,
+            ),
+        ]
+    }
+
+    /// What one card can do.
+    fn capabilities_of_card(&self, look: &Look, card: &Card) -> Vec<Capability> {
+        let ports = || look.ports_of(&card.device);
+        let tried = ports().find_map(|found| self.trials.filters(&found.device));
+        let filters = tried.unwrap_or_else(|| Err(UNKNOWN_YET.to_owned()));
+        let filters = limited_capability("filters", &filters, BY_FILTERS).by_hardware();
+        self.capabilities_of(ports()).into_iter().chain([filters]).collect()
     }
 
     /// What can't be served is told once.
@@ -231,20 +284,19 @@ fn gone_is_done_if(
 }
 
 /// What VFs' ports tell of the card: with which limits it can do something, or what is missing.
-fn told_by_ports(
-    look: &Look,
+fn told_by_ports<'a>(
+    mut ports: impl Iterator<Item = &'a FoundPort> + Clone,
     name: &'static str,
     can: impl Fn(&FoundPort) -> bool,
     limits: &str,
     missing: &str,
 ) -> Capability {
-    let available = look.any(can);
-    let detail = match () {
-        () if available => limits,
-        () if look.is_empty() => "no VF has a representor yet, so it is not known",
-        () => missing,
+    let ability = match () {
+        () if ports.clone().any(can) => Ok(()),
+        () if ports.next().is_none() => Err(UNKNOWN_YET.to_owned()),
+        () => Err(missing.to_owned()),
     };
-    Capability { name, available, detail: detail.to_owned() }
+    limited_capability(name, &ability, limits).by_hardware()
 }
 
 /// A rate as one that a card can keep: never more, but the least that it counts.
@@ -300,18 +352,7 @@ impl Eswitch for DevlinkEswitch {
 
     /// As the latest look found them.
     fn capabilities(&self) -> Vec<Capability> {
-        let latest = self.latest();
-        vec![
-            told_by_ports(&latest, "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
-            limited_capability("ingress-rate", &self.token_bucket, BY_THE_QUEUE),
-            told_by_ports(
-                &latest,
-                "egress-rate",
-                FoundPort::limits_egress,
-                "in whole Mbit/s, rounded down; the card chooses the burst",
-                NO_EGRESS_RATE,
-            ),
-        ]
+        self.capabilities_of(self.latest().ports())
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
@@ -321,9 +362,15 @@ impl Eswitch for DevlinkEswitch {
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
         // The ports first: a link that comes between the two looks is told of by an event, and has its
         // port at the next.
-        let look = look::everything(&mut self.devlink(), &self.settings.devices)?;
+        let mut look = look::everything(&mut self.devlink(), &self.settings.devices)?;
         let links = self.links.all()?;
-        let representors = look.representors(links);
+        let mut representors = look.representors(links);
+        self.try_cards(&look, &mut representors);
+        let capabilities: Vec<_> =
+            look.cards.iter().map(|card| self.capabilities_of_card(&look, card)).collect();
+        for (card, capabilities) in look.cards.iter_mut().zip(capabilities) {
+            card.capabilities = capabilities;
+        }
         self.note(look);
         Ok(representors)
     }
@@ -338,7 +385,9 @@ impl Eswitch for DevlinkEswitch {
         let link = link.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
         let rate = self.egress_rate(&port)?;
         let found = FoundPort::new(&port, rate);
-        let representor = link.map(|link| found.representor(vf, link));
+        let offloads_filters = self.offloads_filters(&found.device);
+        let representor =
+            link.map(|link| Representor { offloads_filters, ..found.representor(vf, link) });
         self.latest().note(vf, found);
         Ok(representor)
     }

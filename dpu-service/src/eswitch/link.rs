@@ -79,6 +79,13 @@ impl Links {
         self.rtnl().link_by_index(index)
     }
 
+    /// Whether the card carries out filters of what comes in at a representor: see
+    /// [`netlink::TrafficControl::try_card`].
+    pub(super) fn try_filters(&self, port: &Representor) -> Ability {
+        let tried = self.rtnl().traffic_control().try_card(port.index);
+        tried.map_err(|error| error.to_string())
+    }
+
     pub(super) fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
         self.change(port, &LinkChange::new().mtu(mtu))
     }
@@ -141,7 +148,8 @@ pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<()
 }
 
 impl Representor {
-    /// As its link tells. Whether it is limited by other means than the link's queue, it does not.
+    /// As its link tells. Whether it is limited by other means than the link's queue, and what its card can do,
+    /// it does not.
     pub(super) fn of_link(vf: FunctionId, link: Link) -> Self {
         Self {
             vf,
@@ -151,6 +159,7 @@ impl Representor {
             mac: link.mac,
             master: link.master,
             is_limited: is_limited(&link),
+            offloads_filters: false,
             name: link.name,
         }
     }

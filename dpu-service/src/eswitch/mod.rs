@@ -35,6 +35,8 @@ pub struct Representor {
     pub master: Option<u32>,
     /// Whether a rate limit of any kind is on it.
     pub is_limited: bool,
+    /// Whether its card carries out filters of what comes in at it, and so may be told what to forward by itself.
+    pub offloads_filters: bool,
 }
 
 /// What a representor's link has carried and dropped since it was made, as the VF behind it sees it.
@@ -57,6 +59,8 @@ pub struct Card {
     pub mode: String,
     /// How many VFs have a representor on it.
     pub representors: usize,
+    /// What it can do.
+    pub capabilities: Vec<Capability>,
 }
 
 /// A driver of an embedded switch.

@@ -16,6 +16,7 @@ use crate::{
     probe::KernelAbilities,
 };
 
+const NO_PORT_MAC: &str = "a virtual card's MAC address is set by the host";
 const NO_EGRESS_RATE: &str =
     "the virtual card limits nothing that pods send; the fabric does, where it can";
 
@@ -61,11 +62,7 @@ impl Eswitch for VethEswitch {
 
     fn capabilities(&self) -> Vec<Capability> {
         vec![
-            Capability {
-                name: "port-mac",
-                available: false,
-                detail: "a virtual card's MAC address is set by the host".into(),
-            },
+            capability("port-mac", &Err(NO_PORT_MAC.into())),
             capability("ingress-rate", &self.token_bucket),
             capability("egress-rate", &Err(NO_EGRESS_RATE.into())),
         ]

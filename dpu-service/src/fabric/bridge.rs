@@ -63,6 +63,7 @@ pub struct BridgeFabric {
     abilities: BridgeAbilities,
     guard: Ability,
     police: Ability,
+    refusals: guard::Refusals,
 }
 
 impl BridgeFabric {
@@ -89,6 +90,7 @@ impl BridgeFabric {
             abilities: abilities.of(found.as_ref()),
             guard: of_kernel.guard.clone(),
             police: of_kernel.police.clone(),
+            refusals: guard::Refusals::default(),
         })
     }
 
@@ -355,7 +357,7 @@ impl Fabric for BridgeFabric {
                     .map_err(refused)?;
                 self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)?;
             }
-            guard::clear(rtnl, port)
+            guard::clear(rtnl, &self.refusals, port)
         })
     }
 
@@ -398,7 +400,7 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             self.set_stations(rtnl, port, settings)?;
             match &self.guard {
-                Ok(()) => guard::set(rtnl, port, settings),
+                Ok(()) => guard::set(rtnl, &self.refusals, port, settings),
                 Err(_) if settings.anti_spoofing == AntiSpoofing::Off => Ok(()),
                 // One that was attached while the kernel could do it.
                 Err(why) => {
@@ -413,7 +415,7 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             let stations = self.stations(rtnl, port, settings)?;
             match &self.guard {
-                Ok(()) => Ok(stations.and(&guard::find(rtnl, port, settings)?)),
+                Ok(()) => Ok(stations.and(&guard::find(rtnl, &self.refusals, port, settings)?)),
                 Err(why) if settings.anti_spoofing == AntiSpoofing::Off => {
                     Ok(stations.and(&Reading::in_place(why.clone())))
                 }

@@ -31,8 +31,13 @@ pub(super) fn capabilities() -> Vec<Capability> {
         ("trunk", false, NO_TRUNK),
         ("guard", true, MACS_ALONE),
     ];
-    all.map(|(name, available, detail)| Capability { name, available, detail: detail.into() })
-        .into()
+    all.map(|(name, available, detail)| Capability {
+        name,
+        available,
+        offloaded: available,
+        detail: detail.into(),
+    })
+    .into()
 }
 
 /// Whether PFs can keep a pod to these settings.

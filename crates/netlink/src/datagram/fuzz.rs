@@ -7,7 +7,7 @@ use crate::{
     Link, LinkEvent, Request, address, bridge_vlan, fdb, route, rule,
     socket::Outgoing,
     statistics,
-    traffic_control::{bpf_filter, drops, limit, offload, police},
+    traffic_control::{bpf_filter, drops, flower, limit, offload, police},
     vf,
     watch::Event,
 };
@@ -56,6 +56,7 @@ fn check_routing(object: RouteNetlinkMessage) {
         }
         RouteNetlinkMessage::NewTrafficFilter(message) => {
             let _filter = bpf_filter::described_by(&message);
+            let _flower = flower::described_by(&message);
             let _police = police::described_by(&message);
             let _offload = offload::described_by(RouteNetlinkMessage::NewTrafficFilter(message));
         }

@@ -1,7 +1,7 @@
 //! What may come in at a link: frames of the stations behind it, and packets of their addresses.
 //!
 //! It is one question about each frame, asked by a program in software: what a card forwards by itself, it
-//! does not see. What is compared is where Linux, and others, read the same: at fixed places of Ethernet, ARP
+//! does not see. So a card is told which frames it may forward by itself ([`super::by_card`]). What is compared is where Linux, and others, read the same: at fixed places of Ethernet, ARP
 //! (RFC 826), IPv4 (RFC 791) and IPv6 (RFC 8200).
 
 use std::{collections::BTreeSet, net::Ipv6Addr};
@@ -40,6 +40,28 @@ pub enum Senders {
         /// Their addresses. `None`: not known, so that they have any.
         addresses: Option<BTreeSet<IpNetwork>>,
     },
+}
+
+/// What a link has of a guard, and its card of the filters that go with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// What is dropped of the frames that the kernel sees.
+    pub by_kernel: Guarding,
+    /// What the card forwards by itself.
+    pub by_card: CardGuarding,
+}
+
+/// What a card forwards by itself of what comes in at a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CardGuarding {
+    /// Whatever it knows a way for.
+    Missing,
+    /// Something else, or more or less.
+    Otherwise,
+    /// Nothing: the kernel sees all.
+    Closed,
+    /// Only what is wanted. If nothing was asked for, that is whatever it knows a way for.
+    AsWanted,
 }
 
 /// What a link has of a guard.

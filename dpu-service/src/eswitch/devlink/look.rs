@@ -27,10 +27,10 @@ struct Clash {
 /// A VF's port, as it was found.
 #[derive(Clone, Debug)]
 pub(super) struct FoundPort {
-    device: DevlinkDevice,
+    pub(super) device: DevlinkDevice,
     port: u32,
     /// The index of its link, once it has one.
-    link: Option<u32>,
+    pub(super) link: Option<u32>,
     /// Whether the card takes a MAC address for the VF.
     pub(super) takes_mac: bool,
     /// Whether there is a place for a limit of what the VF sends.
@@ -74,12 +74,14 @@ impl FoundPort {
 }
 
 impl Look {
-    pub(super) fn is_empty(&self) -> bool {
-        self.ports.is_empty()
+    /// All VFs' ports.
+    pub(super) fn ports(&self) -> impl Iterator<Item = &FoundPort> + Clone {
+        self.ports.values()
     }
 
-    pub(super) fn any(&self, is_so: impl Fn(&FoundPort) -> bool) -> bool {
-        self.ports.values().any(is_so)
+    /// Those of one card.
+    pub(super) fn ports_of(&self, card: &str) -> impl Iterator<Item = &FoundPort> + Clone {
+        self.ports().filter(move |found| found.device.to_string() == card)
     }
 
     pub(super) fn found(&self, vf: FunctionId) -> Option<&FoundPort> {
@@ -92,7 +94,7 @@ impl Look {
     }
 
     pub(super) fn has_link(&self, index: u32) -> bool {
-        self.any(|found| found.link == Some(index))
+        self.ports().any(|found| found.link == Some(index))
     }
 
     pub(super) fn note(&mut self, vf: FunctionId, found: FoundPort) {
@@ -173,9 +175,10 @@ pub(super) fn everything(
         let rate = rates.get(&(port.device.clone(), port.index)).copied();
         look.add(vf, FoundPort::new(port, rate));
     }
-    for card in &mut look.cards {
-        card.representors =
-            look.ports.values().filter(|found| found.device.to_string() == card.device).count();
+    let counts: Vec<_> =
+        look.cards.iter().map(|card| look.ports_of(&card.device).count()).collect();
+    for (card, count) in look.cards.iter_mut().zip(counts) {
+        card.representors = count;
     }
     Ok(look)
 }
@@ -193,7 +196,8 @@ pub(super) fn cards(
         let mode = devlink.eswitch_mode(&device).map_err(unlisted)?;
         if !devices.is_empty() || mode == Some(EswitchMode::Switchdev) {
             let mode = mode.map_or_else(|| "none".to_owned(), |mode| mode.to_string());
-            cards.push(Card { device: device.to_string(), mode, representors: 0 });
+            let device = device.to_string();
+            cards.push(Card { device, mode, representors: 0, capabilities: Vec::new() });
         }
     }
     Ok(cards)

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use netlink::{LinkChange, MacAddress, Rtnl};
-use openflow::{Action, Cookies, Flow, Match};
+use openflow::{Action, Flow, Match};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{

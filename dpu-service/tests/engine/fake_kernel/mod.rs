@@ -102,6 +102,7 @@ impl Port {
             mac: None,
             master: None,
             is_limited: false,
+            offloads_filters: false,
         };
         Self {
             representor,
