@@ -12,7 +12,10 @@ use crate::{
     api::Shared,
     attachments::{Engine, NetworkView, PoolView},
     counters::PortCounters,
+    driver::Capability,
+    eswitch::Card,
     model::{AttachmentView, Record},
+    programmer::Programmer,
     sessions::HostView,
 };
 
@@ -43,6 +46,7 @@ impl Scrape {
                 add_traffic(&mut page, &shared.engine).await;
             }
             add_hosts(&mut page, &shared.engine.hosts().list());
+            add_capabilities(&mut page, shared.engine.programmer());
             add_vfs(&mut page, &shared.engine.operators().pools());
             add_addresses(&mut page, &shared.engine.networks().list());
         }
@@ -131,6 +135,28 @@ fn with_cause(who: &[Label; 5], cause: &str) -> [Label; 6] {
 fn add_hosts(page: &mut Page, hosts: &[HostView]) {
     let series = hosts.iter().map(|host| ([label("host", &host.name.0)], host.connected.into()));
     page.gauges("service_host_connected", "Whether the host has a session", series);
+}
+
+fn add_capabilities(page: &mut Page, programmer: &Programmer) {
+    let of_card = |card: Card| (card.device, card.capabilities);
+    let of_dpu = (String::new(), programmer.capabilities());
+    let all = programmer.cards().into_iter().map(of_card).chain([of_dpu]);
+    let series = all.flat_map(|(card, capabilities)| {
+        let labels = move |can: Capability| {
+            [label("card", &card), label("capability", can.name), label("done", done_by(&can))]
+        };
+        capabilities.into_iter().map(move |can| (labels(can), 1))
+    });
+    let help = "What the DPU and each card can do, and where that is done";
+    page.gauges("service_capability", help, series);
+}
+
+const fn done_by(capability: &Capability) -> &'static str {
+    match (capability.available, capability.offloaded) {
+        (false, _) => "no",
+        (true, false) => "in_software",
+        (true, true) => "in_hardware",
+    }
 }
 
 fn add_vfs(page: &mut Page, pools: &[PoolView]) {

@@ -128,6 +128,7 @@ fn dpu_text(dpu: &Dpu) -> String {
     text.field("Attachments", &dpu.attachments.to_string());
     text.list("Problems", &dpu.problems);
     text.block("Cards", &card_table(&dpu.cards));
+    text.block("What cards can do", &card_capability_table(&dpu.cards));
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(&dpu.capabilities));
     text.finish()
@@ -158,10 +159,31 @@ fn card_table(cards: &[Card]) -> String {
         return String::new();
     }
     let row = |card: &Card| {
-        let Card { device, eswitch_mode, representors } = card;
+        let Card { device, eswitch_mode, representors, .. } = card;
         vec![device.clone(), eswitch_mode.clone(), representors.to_string()]
     };
     table(&["DEVICE", "ESWITCH MODE", "REPRESENTORS"], cards.iter().map(row))
+}
+
+fn card_capability_table(cards: &[Card]) -> String {
+    let row = |card: &Card, capability: &Capability| {
+        let Capability { name, detail, .. } = capability;
+        vec![card.device.clone(), name.clone(), done_by(capability).into(), or_dash(detail).into()]
+    };
+    let rows = cards.iter().flat_map(|card| card.capabilities.iter().map(|can| row(card, can)));
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(&["DEVICE", "NAME", "DONE", "DETAIL"], rows)
+}
+
+fn done_by(capability: &Capability) -> &'static str {
+    match (capability.available, capability.offloaded) {
+        (false, _) => "no",
+        (true, false) => "in software",
+        (true, true) => "in hardware",
+    }
 }
 
 fn capability_table(capabilities: &[Capability]) -> String {
@@ -169,7 +191,7 @@ fn capability_table(capabilities: &[Capability]) -> String {
         return String::new();
     }
     let row = |capability: &Capability| {
-        let Capability { name, available, detail } = capability;
+        let Capability { name, available, detail, .. } = capability;
         vec![name.clone(), yes_or_no(*available).into(), or_dash(detail).into()]
     };
     table(&["NAME", "AVAILABLE", "DETAIL"], capabilities.iter().map(row))
@@ -263,11 +285,27 @@ mod tests {
                 name: "port-mac".into(),
                 available: false,
                 detail: "the host sets them".into(),
+                ..Capability::default()
             }],
             cards: vec![Card {
                 device: "pci/0000:03:00.0".into(),
                 eswitch_mode: "switchdev".into(),
                 representors: 16,
+                capabilities: vec![
+                    Capability {
+                        name: "filters".into(),
+                        available: true,
+                        offloaded: true,
+                        ..Capability::default()
+                    },
+                    Capability {
+                        name: "ingress-rate".into(),
+                        available: true,
+                        detail: "by the queue".into(),
+                        ..Capability::default()
+                    },
+                    Capability { name: "egress-rate".into(), ..Capability::default() },
+                ],
             }],
             started_at: "2026-03-01T10:58:00Z".into(),
             ..Dpu::default()
@@ -286,6 +324,12 @@ Problems:      none
 Cards:
 DEVICE             ESWITCH MODE   REPRESENTORS
 pci/0000:03:00.0   switchdev      16
+
+What cards can do:
+DEVICE             NAME           DONE          DETAIL
+pci/0000:03:00.0   filters        in hardware   -
+pci/0000:03:00.0   ingress-rate   in software   by the queue
+pci/0000:03:00.0   egress-rate    no            -
 
 Capabilities:
 NAME       AVAILABLE   DETAIL

@@ -22,7 +22,10 @@ use nix::sys::signal::Signal;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Says which program runs, and nothing else.
-const STEADY: &str = "dpu_offload_build";
+const BUILD: &str = "dpu_offload_build";
+
+/// Says what a card and a kernel can do that stay the same.
+const CAPABILITIES: &str = "dpu_offload_service_capability";
 
 const NETWORK: &str = "name: late\nsubnets:\n  - cidr: 10.9.0.0/28\n";
 
@@ -289,7 +292,8 @@ fn every_metric_is_documented_and_moves() {
     the_agent_is_away(&mut it);
     it.lab.assert_clean_slate();
 
-    let steady = [Service, Agent].map(|program| (program, STEADY.to_owned()));
+    let steady = [(Service, BUILD), (Service, CAPABILITIES), (Agent, BUILD)];
+    let steady = steady.map(|(program, name)| (program, name.to_owned()));
     assert_eq!(it.unmoved(), BTreeSet::from(steady));
     let found = it.families();
     let labels_of = found.iter().map(|(name, family)| (name.clone(), labels(family)));

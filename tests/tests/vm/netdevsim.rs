@@ -166,6 +166,15 @@ fn operators_see_the_card_and_what_it_can_do() {
     let can = |name| row(name)[1] == "yes";
     assert!(can("egress-rate") && can("ingress-rate") && can("vlan-filtering"), "{described}");
     assert!(!can("port-mac"), "{described}");
+    let of_card = |name: &str| {
+        let begin = format!("{} ", Device::of(&lab).handle());
+        let mut lines = described.lines().filter(|line| line.starts_with(&begin));
+        let found = lines.find(|line| line.split_whitespace().nth(1) == Some(name));
+        found.unwrap_or_else(|| panic!("{name}: {described}")).to_owned()
+    };
+    assert!(of_card("filters").contains("in hardware"), "{described}");
+    assert!(of_card("egress-rate").contains("in hardware"), "{described}");
+    assert!(of_card("ingress-rate").contains("in software"), "{described}");
 }
 
 #[test]

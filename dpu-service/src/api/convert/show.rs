@@ -331,6 +331,7 @@ pub(crate) fn capability(capability: &Capability) -> v1::Capability {
         name: capability.name.into(),
         available: capability.available,
         detail: capability.detail.clone(),
+        offloaded: capability.offloaded,
     }
 }
 
@@ -339,6 +340,7 @@ pub(crate) fn card(card: &Card) -> v1::Card {
         device: card.device.clone(),
         eswitch_mode: card.mode.clone(),
         representors: count(card.representors),
+        capabilities: card.capabilities.iter().map(capability).collect(),
     }
 }
 
