@@ -38,10 +38,16 @@ pub enum Match {
     IpProtocol(u8),
     /// From one of these addresses.
     Ipv4Source(Ipv4Network),
+    /// To one of these addresses.
+    Ipv4Destination(Ipv4Network),
+    /// To one of these ports.
+    TcpDestination(Ports),
     /// From that port.
     UdpSource(u16),
-    /// To that port.
-    UdpDestination(u16),
+    /// To one of these ports.
+    UdpDestination(Ports),
+    /// To one of these ports.
+    SctpDestination(Ports),
     /// A message of that type.
     Icmpv4Type(u8),
     /// Sent by one of these addresses, as ARP says.
@@ -52,6 +58,8 @@ pub enum Match {
     ArpSenderMac(MacAddress),
     /// From one of these addresses.
     Ipv6Source(Ipv6Network),
+    /// To one of these addresses.
+    Ipv6Destination(Ipv6Network),
     /// A message of that type.
     Icmpv6Type(u8),
     /// A message of that code.
@@ -64,6 +72,8 @@ pub enum Match {
     NdSourceLink(MacAddress),
     /// The link of the target, as an advertisement says; all zero if it does not.
     NdTargetLink(MacAddress),
+    /// Of such a connection. Only of what was looked up by [`Action::Track`].
+    Connection(Connection),
     /// Something that is not known here, by its field's number. Only of flows that were read.
     Other(u32),
 }
@@ -75,6 +85,34 @@ pub enum VlanMatch {
     Untagged,
     /// The tag of that VLAN; 0: one that tells a priority and no VLAN.
     Id(u16),
+}
+
+/// Ports of a protocol: those whose bits under `mask` are as in `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ports {
+    /// The bits.
+    pub value: u16,
+    /// Which of them count. Not none.
+    pub mask: u16,
+}
+
+impl Ports {
+    /// That one alone.
+    #[must_use]
+    pub const fn exactly(value: u16) -> Self {
+        Self { value, mask: u16::MAX }
+    }
+}
+
+/// How a packet stands to the connections of the zone in which it was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Connection {
+    /// It is of none that was answered: it opens one, if anything does.
+    New,
+    /// It is of one that was remembered and answered.
+    Established,
+    /// It tells of an error on one that was remembered.
+    Related,
 }
 
 /// What is done with a frame.
@@ -91,6 +129,20 @@ pub enum Action {
         /// The meter, which has to be there.
         meter: u32,
         /// The table.
+        table: u8,
+    },
+    /// Its connection is looked up among those of that zone, then that table decides.
+    Track {
+        /// Zones are numbered within a datapath.
+        zone: u16,
+        /// Any table.
+        table: u8,
+    },
+    /// Likewise, and its connection is remembered.
+    Remember {
+        /// The zone.
+        zone: u16,
+        /// Any table, but one from which it comes back to be remembered again and again.
         table: u8,
     },
     /// Something that is not known here. Only of flows that were read: it can't be set.

@@ -1,7 +1,7 @@
 //! Flows of a bridge of Open vSwitch: set, read and counted, by OpenFlow 1.3 over the bridge's management socket.
 //!
-//! It speaks of what a port may send and no more: [`Match`] and [`Action`] are what that takes. A flow that has
-//! something else in it, as others may set, reads as such and is like none that is wanted. What is changed together
+//! It speaks of what a port may send and be sent, and no more: [`Match`] and [`Action`] are what that takes. A flow that
+//! has something else in it, as others may set, reads as such and is like none that is wanted. What is changed together
 //! is changed at once, or not at all: by a bundle, which Open vSwitch takes in 1.3 as an extension (ONF EXT-230).
 //! Meters it does not take in one, so that each is changed by itself.
 #![forbid(unsafe_code)]
@@ -14,5 +14,7 @@ mod oxm;
 mod switch;
 
 pub use error::Error;
-pub use flow::{Action, Change, Cookies, CountedFlow, Flow, Match, Meter, VlanMatch};
+pub use flow::{
+    Action, Change, Connection, Cookies, CountedFlow, Flow, Match, Meter, Ports, VlanMatch,
+};
 pub use switch::{LOCAL, Switch};

@@ -52,6 +52,13 @@ const GOTO_TABLE: u16 = 1;
 const APPLY_ACTIONS: u16 = 4;
 const METER: u16 = 6;
 const OUTPUT: u16 = 0;
+/// Open vSwitch's own messages and actions.
+const NICIRA: u32 = 0x2320;
+const FORGET_CONNECTIONS: u32 = 29;
+const OWN_ACTION: u16 = 0xffff;
+const TRACK: u16 = 35;
+/// The connection is remembered.
+const REMEMBERED: u16 = 1;
 /// Forwarded as bridges do.
 const NORMAL: u32 = 0xffff_fffa;
 
@@ -150,7 +157,24 @@ fn instructions(action: Action) -> Vec<u8> {
             let head = [APPLY_ACTIONS, 24, 0, 0, OUTPUT, 16].map(u16::to_be_bytes).concat();
             [&head, &NORMAL.to_be_bytes()[..], &[0; 8]].concat()
         }
+        Action::Track { zone, table } => tracked(0, zone, table),
+        Action::Remember { zone, table } => tracked(REMEMBERED, zone, table),
     }
+}
+
+/// Looks a connection up, and goes on in that table.
+fn tracked(flags: u16, zone: u16, table: u8) -> Vec<u8> {
+    let head = [APPLY_ACTIONS, 32, 0, 0, OWN_ACTION, 24].map(u16::to_be_bytes).concat();
+    let what = [TRACK, flags].map(u16::to_be_bytes).concat();
+    // The zone is a number, and none of the packet's fields has it.
+    let zone = [&[0; 4][..], &zone.to_be_bytes()].concat();
+    [head, NICIRA.to_be_bytes().into(), what, zone, vec![table, 0, 0, 0, 0, 0]].concat()
+}
+
+/// Has all connections of a zone forgotten.
+pub(crate) fn forget_connections(number: u32, zone: u16) -> Vec<u8> {
+    let head = [NICIRA, FORGET_CONNECTIONS].map(u32::to_be_bytes).concat();
+    message(EXPERIMENTER, number, &[&head, &[0; 6][..], &zone.to_be_bytes()].concat())
 }
 
 /// Asks for the flows with these cookies, of one table or of all.
@@ -202,17 +226,19 @@ fn counted_flow(bytes: &[u8]) -> Option<CountedFlow> {
 }
 
 fn action(instructions: &[u8]) -> Action {
-    let all = [Action::Drop, Action::Normal];
+    let byte = |at: usize| instructions.get(at).copied().unwrap_or_default();
+    let (zone, table) = (u16::from_be_bytes([byte(24), byte(25)]), byte(26));
+    let meter = u32::from_be_bytes([byte(4), byte(5), byte(6), byte(7)]);
+    let all = [
+        Action::Drop,
+        Action::Normal,
+        Action::Table(byte(4)),
+        Action::Metered { meter, table: byte(12) },
+        Action::Track { zone, table },
+        Action::Remember { zone, table },
+    ];
     let known = all.into_iter().find(|action| self::instructions(*action) == instructions);
-    let goes_on = || Some(Action::Table(*instructions.get(4)?));
-    let is_metered = || {
-        let (meter, _) = instructions.get(4..)?.split_first_chunk::<4>()?;
-        let table = *instructions.get(12)?;
-        Some(Action::Metered { meter: u32::from_be_bytes(*meter), table })
-    };
-    let is_so = |action: &Action| self::instructions(*action) == instructions;
-    let known = known.or_else(|| goes_on().filter(is_so));
-    known.or_else(|| is_metered().filter(is_so)).unwrap_or(Action::Other)
+    known.unwrap_or(Action::Other)
 }
 
 /// What is to become of a meter.
@@ -281,8 +307,14 @@ mod tests {
 
     #[test]
     fn actions_are_read_as_they_are_written() {
-        let metered = Action::Metered { meter: 1000, table: 240 };
-        for it in [Action::Drop, Action::Normal, Action::Table(240), metered] {
+        for it in [
+            Action::Drop,
+            Action::Normal,
+            Action::Table(240),
+            Action::Metered { meter: 1000, table: 240 },
+            Action::Track { zone: 1000, table: 248 },
+            Action::Remember { zone: 0xff00, table: 249 },
+        ] {
             assert_eq!(action(&instructions(it)), it);
         }
         // Both of two instructions, and an output elsewhere.
@@ -311,6 +343,8 @@ mod tests {
         }
         assert_eq!(flows_request(1, None, Cookies::exactly(7)).len(), 8 + 8 + 40);
         assert_eq!(control(1, OPEN).len(), 24);
+        assert_eq!(forget_connections(1, 1000).len(), 24);
+        assert_eq!(instructions(Action::Track { zone: 1, table: 2 }).len(), 32);
     }
 
     #[test]

@@ -8,10 +8,12 @@ use std::{
 use ipnetwork::{Ipv4Network, Ipv6Network};
 use netlink::MacAddress;
 
-use crate::flow::{Match, VlanMatch};
+use crate::flow::{Connection, Match, Ports, VlanMatch};
 
 /// The class of the fields that OpenFlow defines itself.
 const BASIC: u16 = 0x8000;
+/// That of Open vSwitch's own.
+const NICIRA: u16 = 1;
 
 const IN_PORT: u8 = 0;
 const ETH_DST: u8 = 3;
@@ -20,18 +22,30 @@ const ETH_TYPE: u8 = 5;
 const VLAN_VID: u8 = 6;
 const IP_PROTO: u8 = 10;
 const IPV4_SRC: u8 = 11;
+const IPV4_DST: u8 = 12;
+const TCP_DST: u8 = 14;
 const UDP_SRC: u8 = 15;
 const UDP_DST: u8 = 16;
+const SCTP_DST: u8 = 18;
 const ICMPV4_TYPE: u8 = 19;
 const ARP_SPA: u8 = 22;
 const ARP_TPA: u8 = 23;
 const ARP_SHA: u8 = 24;
 const IPV6_SRC: u8 = 26;
+const IPV6_DST: u8 = 27;
 const ICMPV6_TYPE: u8 = 29;
 const ICMPV6_CODE: u8 = 30;
 const IPV6_ND_TARGET: u8 = 31;
 const IPV6_ND_SLL: u8 = 32;
 const IPV6_ND_TLL: u8 = 33;
+/// Of Open vSwitch's own.
+const CT_STATE: u8 = 105;
+
+// How a packet stands to connections (ovs-fields(7), "Connection Tracking Fields").
+const NEW: u32 = 1;
+const ESTABLISHED: u32 = 1 << 1;
+const RELATED: u32 = 1 << 2;
+const TRACKED: u32 = 1 << 5;
 
 /// A VLAN's number with that bit is a tag.
 const PRESENT: u16 = 0x1000;
@@ -40,6 +54,7 @@ const VLAN_BITS: u16 = 0x1fff;
 
 /// A field with what it has to be, and the bits that count, if not all do.
 struct Field {
+    class: u16,
     number: u8,
     value: Vec<u8>,
     mask: Option<Vec<u8>>,
@@ -53,12 +68,17 @@ pub(crate) fn encode(matches: &BTreeSet<Match>) -> Vec<u8> {
 }
 
 fn field(wanted: &Match) -> Option<Field> {
-    let exactly = |number, value: &[u8]| Some(Field { number, value: value.to_vec(), mask: None });
+    let exactly = |number, value: &[u8]| {
+        Some(Field { class: BASIC, number, value: value.to_vec(), mask: None })
+    };
+    let ports = |number, ports: &Ports| {
+        masked(number, ports.value.to_be_bytes().into(), ports.mask.to_be_bytes().into())
+    };
     match wanted {
         Match::InPort(port) => exactly(IN_PORT, &port.to_be_bytes()),
         Match::EthernetDestination(MacAddress(station), MacAddress(mask)) => {
             let mask = Some(mask.to_vec());
-            Some(Field { number: ETH_DST, value: station.to_vec(), mask })
+            Some(Field { class: BASIC, number: ETH_DST, value: station.to_vec(), mask })
         }
         Match::EthernetSource(MacAddress(station)) => exactly(ETH_SRC, station),
         Match::EthernetType(kind) => exactly(ETH_TYPE, &kind.to_be_bytes()),
@@ -66,20 +86,38 @@ fn field(wanted: &Match) -> Option<Field> {
         Match::Vlan(VlanMatch::Id(vlan)) => exactly(VLAN_VID, &(vlan | PRESENT).to_be_bytes()),
         Match::IpProtocol(protocol) => exactly(IP_PROTO, &[*protocol]),
         Match::Ipv4Source(network) => of_ipv4(IPV4_SRC, *network),
+        Match::Ipv4Destination(network) => of_ipv4(IPV4_DST, *network),
+        Match::TcpDestination(of) => ports(TCP_DST, of),
         Match::UdpSource(port) => exactly(UDP_SRC, &port.to_be_bytes()),
-        Match::UdpDestination(port) => exactly(UDP_DST, &port.to_be_bytes()),
+        Match::UdpDestination(of) => ports(UDP_DST, of),
+        Match::SctpDestination(of) => ports(SCTP_DST, of),
         Match::Icmpv4Type(kind) => exactly(ICMPV4_TYPE, &[*kind]),
         Match::ArpSenderAddress(network) => of_ipv4(ARP_SPA, *network),
         Match::ArpTargetAddress(network) => of_ipv4(ARP_TPA, *network),
         Match::ArpSenderMac(MacAddress(station)) => exactly(ARP_SHA, station),
         Match::Ipv6Source(network) => of_ipv6(IPV6_SRC, *network),
+        Match::Ipv6Destination(network) => of_ipv6(IPV6_DST, *network),
         Match::Icmpv6Type(kind) => exactly(ICMPV6_TYPE, &[*kind]),
         Match::Icmpv6Code(code) => exactly(ICMPV6_CODE, &[*code]),
         Match::NdTarget(network) => of_ipv6(IPV6_ND_TARGET, *network),
         Match::NdSourceLink(MacAddress(station)) => exactly(IPV6_ND_SLL, station),
         Match::NdTargetLink(MacAddress(station)) => exactly(IPV6_ND_TLL, station),
+        Match::Connection(connection) => Some(of_connection(*connection)),
         Match::Other(_) => None,
     }
+}
+
+const fn bits(connection: Connection) -> u32 {
+    match connection {
+        Connection::New => TRACKED | NEW,
+        Connection::Established => TRACKED | ESTABLISHED,
+        Connection::Related => TRACKED | RELATED,
+    }
+}
+
+fn of_connection(connection: Connection) -> Field {
+    let bits = bits(connection).to_be_bytes().to_vec();
+    Field { class: NICIRA, number: CT_STATE, value: bits.clone(), mask: Some(bits) }
 }
 
 /// `None`: any address will do.
@@ -98,16 +136,22 @@ fn masked(number: u8, value: Vec<u8>, mask: Vec<u8>) -> Option<Field> {
         return None;
     }
     let mask = Some(mask).filter(|mask| mask.iter().any(|byte| *byte != 0xff));
-    Some(Field { number, value, mask })
+    Some(Field { class: BASIC, number, value, mask })
+}
+
+impl Field {
+    fn body(&self) -> Vec<u8> {
+        [&self.value[..], self.mask.as_deref().unwrap_or_default()].concat()
+    }
 }
 
 fn bytes(field: &Field) -> Vec<u8> {
-    let mask = field.mask.as_deref().unwrap_or_default();
+    let body = field.body();
     let has_mask = u8::from(field.mask.is_some());
     // No field is longer than an address of IPv6 with its mask.
-    let length = u8::try_from(field.value.len() + mask.len()).unwrap_or(u8::MAX);
-    let head = [BASIC.to_be_bytes(), [field.number << 1 | has_mask, length]].concat();
-    [&head, &field.value[..], mask].concat()
+    let length = u8::try_from(body.len()).unwrap_or(u8::MAX);
+    let head = [field.class.to_be_bytes(), [field.number << 1 | has_mask, length]].concat();
+    [head, body].concat()
 }
 
 /// What matches say. `None`: they break off.
@@ -124,12 +168,12 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<BTreeSet<Match>> {
 
 fn read(head: [u8; 4], body: &[u8]) -> Match {
     let known = || {
-        if u16::from_be_bytes([head[0], head[1]]) != BASIC {
-            return None;
-        }
-        match head[2] & 1 {
-            0 => exact(head[2] >> 1, body),
-            _ => under_mask(head[2] >> 1, body),
+        let (number, has_mask) = (head[2] >> 1, head[2] & 1 == 1);
+        match (u16::from_be_bytes([head[0], head[1]]), has_mask) {
+            (BASIC, false) => exact(number, body),
+            (BASIC, true) => under_mask(number, body),
+            (NICIRA, true) if number == CT_STATE => connection(body),
+            _ => None,
         }
     };
     known().unwrap_or(Match::Other(u32::from_be_bytes(head)))
@@ -147,15 +191,17 @@ fn exact(number: u8, body: &[u8]) -> Option<Match> {
         VLAN_VID => Match::Vlan(vlan(half()?)?),
         IP_PROTO => Match::IpProtocol(byte()?),
         UDP_SRC => Match::UdpSource(half()?),
-        UDP_DST => Match::UdpDestination(half()?),
+        TCP_DST => Match::TcpDestination(Ports::exactly(half()?)),
+        UDP_DST => Match::UdpDestination(Ports::exactly(half()?)),
+        SCTP_DST => Match::SctpDestination(Ports::exactly(half()?)),
         ICMPV4_TYPE => Match::Icmpv4Type(byte()?),
         ICMPV6_TYPE => Match::Icmpv6Type(byte()?),
         ICMPV6_CODE => Match::Icmpv6Code(byte()?),
         ARP_SHA => Match::ArpSenderMac(mac()?),
         IPV6_ND_SLL => Match::NdSourceLink(mac()?),
         IPV6_ND_TLL => Match::NdTargetLink(mac()?),
-        IPV4_SRC | ARP_SPA | ARP_TPA => ipv4(number, body, &[0xff; 4])?,
-        IPV6_SRC | IPV6_ND_TARGET => ipv6(number, body, &[0xff; 16])?,
+        IPV4_SRC | IPV4_DST | ARP_SPA | ARP_TPA => ipv4(number, body, &[0xff; 4])?,
+        IPV6_SRC | IPV6_DST | IPV6_ND_TARGET => ipv6(number, body, &[0xff; 16])?,
         _ => return None,
     })
 }
@@ -170,10 +216,25 @@ fn under_mask(number: u8, body: &[u8]) -> Option<Match> {
         VLAN_VID if mask == VLAN_BITS.to_be_bytes() => {
             Some(Match::Vlan(vlan(u16::from_be_bytes(value.try_into().ok()?))?))
         }
-        IPV4_SRC | ARP_SPA | ARP_TPA => ipv4(number, value, mask),
-        IPV6_SRC | IPV6_ND_TARGET => ipv6(number, value, mask),
+        TCP_DST => Some(Match::TcpDestination(ports(value, mask)?)),
+        UDP_DST => Some(Match::UdpDestination(ports(value, mask)?)),
+        SCTP_DST => Some(Match::SctpDestination(ports(value, mask)?)),
+        IPV4_SRC | IPV4_DST | ARP_SPA | ARP_TPA => ipv4(number, value, mask),
+        IPV6_SRC | IPV6_DST | IPV6_ND_TARGET => ipv6(number, value, mask),
         _ => None,
     }
+}
+
+fn ports(value: &[u8], mask: &[u8]) -> Option<Ports> {
+    let half = |bytes: &[u8]| Some(u16::from_be_bytes(bytes.try_into().ok()?));
+    Some(Ports { value: half(value)?, mask: half(mask)? })
+}
+
+/// `None`: one that nobody here asks for.
+fn connection(body: &[u8]) -> Option<Match> {
+    let known = [Connection::New, Connection::Established, Connection::Related];
+    let found = known.into_iter().find(|it| of_connection(*it).body() == body)?;
+    Some(Match::Connection(found))
 }
 
 /// `None`: neither a tag nor none.
@@ -191,6 +252,7 @@ fn ipv4(number: u8, value: &[u8], mask: &[u8]) -> Option<Match> {
     let network = Ipv4Network::with_netmask(address(value)?, address(mask)?).ok()?;
     Some(match number {
         IPV4_SRC => Match::Ipv4Source(network),
+        IPV4_DST => Match::Ipv4Destination(network),
         ARP_SPA => Match::ArpSenderAddress(network),
         _ => Match::ArpTargetAddress(network),
     })
@@ -200,7 +262,11 @@ fn ipv6(number: u8, value: &[u8], mask: &[u8]) -> Option<Match> {
     let address = |bytes: &[u8]| Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?));
     let prefix = ipnetwork::ipv6_mask_to_prefix(address(mask)?).ok()?;
     let network = Ipv6Network::new(address(value)?, prefix).ok()?;
-    Some(if number == IPV6_SRC { Match::Ipv6Source(network) } else { Match::NdTarget(network) })
+    Some(match number {
+        IPV6_SRC => Match::Ipv6Source(network),
+        IPV6_DST => Match::Ipv6Destination(network),
+        _ => Match::NdTarget(network),
+    })
 }
 
 #[cfg(test)]
@@ -221,17 +287,24 @@ mod tests {
             Match::IpProtocol(58),
             Match::Ipv4Source("10.0.0.0/24".parse().unwrap()),
             Match::UdpSource(67),
-            Match::UdpDestination(68),
+            Match::Ipv4Destination("10.0.0.7/32".parse().unwrap()),
+            Match::TcpDestination(Ports { value: 8000, mask: 0xffe0 }),
+            Match::UdpDestination(Ports::exactly(68)),
+            Match::SctpDestination(Ports { value: 0, mask: 0x8000 }),
             Match::Icmpv4Type(5),
             Match::ArpSenderAddress("10.0.0.7/32".parse().unwrap()),
             Match::ArpTargetAddress("10.0.0.8/31".parse().unwrap()),
             Match::ArpSenderMac(mac),
             Match::Ipv6Source("fd00::/64".parse().unwrap()),
+            Match::Ipv6Destination("fd00::7/128".parse().unwrap()),
             Match::Icmpv6Type(136),
             Match::Icmpv6Code(0),
             Match::NdTarget("fd00::1/128".parse().unwrap()),
             Match::NdSourceLink(mac),
             Match::NdTargetLink(MacAddress([0; 6])),
+            Match::Connection(Connection::New),
+            Match::Connection(Connection::Established),
+            Match::Connection(Connection::Related),
         ];
         for it in all {
             assert_eq!(decode(&encode(&[it].into())), Some([it].into()), "{it:?}");

@@ -15,7 +15,8 @@ use crate::{
     message::{
         BARRIER_REPLY, BARRIER_REQUEST, Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, HEADER_LEN, HELLO,
         MULTIPART_REPLY, MeterChange, UNKNOWN_METER, VERSION, bundle, flows, flows_request,
-        highest_meter, is_meter, message, meter_features_request, meter_mod, meter_request,
+        forget_connections, highest_meter, is_meter, message, meter_features_request, meter_mod,
+        meter_request,
     },
 };
 
@@ -71,6 +72,14 @@ impl Switch {
             }
             switch.say(|number| bundle(number, Bundle::Commit))
         })
+    }
+
+    /// Forgets all connections of a zone that [`crate::Action::Remember`] has had remembered.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn forget_connections(&mut self, zone: u16) -> Result<(), Error> {
+        self.guarded(|switch| switch.say(|number| forget_connections(number, zone)))
     }
 
     /// The flows with these cookies, of all tables.

@@ -15,7 +15,9 @@ use std::{
 
 use netlink::MacAddress;
 use open_vswitch::OpenVswitch;
-use openflow::{Action, Change, Cookies, Error, Flow, LOCAL, Match, Meter, Switch, VlanMatch};
+use openflow::{
+    Action, Change, Connection, Cookies, Error, Flow, LOCAL, Match, Meter, Ports, Switch, VlanMatch,
+};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 const COOKIE: u64 = 0x0ff1_0ad0_0000_03e8;
@@ -55,6 +57,8 @@ fn every_match() -> Vec<(Vec<Match>, &'static str)> {
     let mask = MacAddress([0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]);
     let kind = Match::EthernetType;
     let udp = [kind(0x0800), Match::IpProtocol(17)];
+    let tcp = [kind(0x0800), Match::IpProtocol(6)];
+    let sctp = [kind(0x86dd), Match::IpProtocol(132)];
     let icmp = [kind(0x0800), Match::IpProtocol(1)];
     let icmpv6 = [kind(0x86dd), Match::IpProtocol(58)];
     let solicits = [&icmpv6[..], &[Match::Icmpv6Type(135)]].concat();
@@ -79,7 +83,27 @@ fn every_match() -> Vec<(Vec<Match>, &'static str)> {
             "nw_src=10.9.0.0/24",
         ),
         (with(&udp, Match::UdpSource(68)), "tp_src=68"),
-        (with(&udp, Match::UdpDestination(67)), "tp_dst=67"),
+        (with(&udp, Match::UdpDestination(Ports::exactly(67))), "tp_dst=67"),
+        (
+            with(&udp, Match::UdpDestination(Ports { value: 0x1f40, mask: 0xffe0 })),
+            "tp_dst=0x1f40/0xffe0",
+        ),
+        (with(&tcp, Match::TcpDestination(Ports::exactly(80))), "tcp,tp_dst=80"),
+        (
+            with(&sctp, Match::SctpDestination(Ports { value: 0x8000, mask: 0x8000 })),
+            "sctp6,tp_dst=0x8000/0x8000",
+        ),
+        (
+            with(&[kind(0x0800)], Match::Ipv4Destination("10.9.0.7/32".parse().unwrap())),
+            "nw_dst=10.9.0.7 ",
+        ),
+        (
+            with(&[kind(0x86dd)], Match::Ipv6Destination("fd09::7/128".parse().unwrap())),
+            "ipv6_dst=fd09::7 ",
+        ),
+        (vec![Match::Connection(Connection::New)], "ct_state=+new+trk"),
+        (vec![Match::Connection(Connection::Established)], "ct_state=+est+trk"),
+        (vec![Match::Connection(Connection::Related)], "ct_state=+rel+trk"),
         (with(&icmp, Match::Icmpv4Type(5)), "icmp,icmp_type=5"),
         (
             with(&[kind(0x0806)], Match::ArpSenderAddress("10.9.0.7/32".parse().unwrap())),
@@ -129,8 +153,11 @@ fn every_match_and_action_is_read_as_it_was_set() {
         (Action::Drop, "actions=drop"),
         (Action::Normal, "actions=NORMAL"),
         (Action::Table(240), "actions=goto_table:240"),
+        (Action::Track { zone: 1000, table: 248 }, "actions=ct(table=248,zone=1000)"),
+        (Action::Remember { zone: 1000, table: 249 }, "actions=ct(commit,table=249,zone=1000)"),
     ] {
-        let flow = flow(7, [], action);
+        // Of IPv4, since nothing else has connections that could be looked up.
+        let flow = flow(7, [Match::EthernetType(0x0800)], action);
         switch.change(&[Change::Add(flow.clone())]).unwrap();
         assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [flow].into());
         assert!(vswitch.flows("br0").contains(shown), "{shown}");
@@ -227,6 +254,26 @@ fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
     let half = Cookies { value: COOKIE, mask: !u64::from(u32::MAX) };
     switch.change(&[Change::RemoveAll(half)]).unwrap();
     assert_eq!(found(&mut switch, Cookies { value: 0, mask: 0 }), [others].into());
+}
+
+#[test]
+fn connections_are_remembered_by_zone_until_they_are_forgotten() {
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
+    let udp = [Match::InPort(1), Match::EthernetType(0x0800), Match::IpProtocol(17)];
+    let tracked = Action::Remember { zone: 1000, table: 1 };
+    let dropped = Flow { table: 1, ..flow(7, udp, Action::Drop) };
+    switch.change(&[flow(7, udp, tracked), dropped].map(Change::Add)).unwrap();
+    // From port 7 of 10.0.0.1 to port 9 of 10.0.0.2, without a checksum of UDP's.
+    let ip = "4500001c00000000401166cf0a0000010a000002";
+    let frame = format!("0200000001080200000001070800{ip}0007000900080000{}", "00".repeat(18));
+    vswitch.appctl(&["netdev-dummy/receive", "p1", &frame]);
+    let known = || vswitch.appctl(&["dpctl/dump-conntrack", "dummy@ovs-dummy"]);
+    eventually("it is remembered", || known().contains("src=10.0.0.1,dst=10.0.0.2"));
+    switch.forget_connections(1001).unwrap();
+    assert!(known().contains("zone=1000"), "that was of another zone");
+    switch.forget_connections(1000).unwrap();
+    assert_eq!(known(), "");
 }
 
 #[test]
