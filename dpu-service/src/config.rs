@@ -3,6 +3,7 @@
 //! `configs/dpu-service.toml` documents every key; a test loads it.
 
 mod allocation;
+mod allow;
 mod bandwidth;
 mod check;
 mod limits;
@@ -27,6 +28,8 @@ use serde_json::Value;
 use vf_alloc::{PfId, PoolSpec};
 
 pub use allocation::{Allocation, MacPrefix};
+pub use allow::check_named_networks;
+pub(crate) use allow::prefixes_of;
 pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub use limits::Limits;
 pub use metrics::Metrics;

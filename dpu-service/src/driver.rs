@@ -7,6 +7,9 @@ pub use refused::{Fault, Refused};
 /// Whether something can be done. `Err`: why not.
 pub(crate) type Ability = Result<(), String>;
 
+/// The ability to keep to a network's `allow`.
+pub(crate) const ALLOW_RULES: &str = "allow-rules";
+
 /// Something that a kernel or a card may or may not be able to do, as probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {

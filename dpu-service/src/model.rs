@@ -1,6 +1,7 @@
 //! The service's own words: what its rooms hand to each other. The journal stores these as JSON;
 //! `api::convert` turns them into the protocol's messages.
 
+pub(crate) mod allow;
 pub(crate) mod anti_spoofing;
 mod former_owner;
 mod port_mapping;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
 
+pub use allow::{AllowRule, AllowedProtocol, Opening, PortRange, Prefixes};
 pub use anti_spoofing::{AntiSpoofing, Source};
 pub(crate) use former_owner::FormerOwner;
 pub(crate) use port_mapping::share_an_address;
@@ -232,6 +234,9 @@ pub struct Network {
     /// The Kubernetes namespaces whose pods may use it. Empty: all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub namespaces: BTreeSet<String>,
+    /// Who may open connections to its pods. Empty: anybody.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<AllowRule>,
 }
 
 /// Who answers the addresses of a network's gateways.
@@ -342,6 +347,10 @@ pub struct Record {
     pub asked_sources: BTreeSet<Source>,
     /// The network as it was at the attach.
     pub network: Arc<Network>,
+    /// Likewise the prefixes of the networks that its rules name.
+    #[serde(default, skip_serializing_if = "Prefixes::is_empty")]
+    // as journals of before have it
+    pub named_networks: Prefixes,
     /// The host kernel's boot id at the attach.
     pub boot_id: String,
     /// Milliseconds since 1970, UTC.
@@ -369,6 +378,8 @@ pub struct PortSettings {
     pub anti_spoofing: AntiSpoofing,
     /// Whom the pod may send for besides itself, as far as that is checked.
     pub allowed_sources: BTreeSet<Source>,
+    /// What may be opened to the pod. `None`: anything.
+    pub openings: Option<Vec<Opening>>,
 }
 
 impl PortSettings {
@@ -396,6 +407,7 @@ impl Record {
             bandwidth: self.bandwidth,
             anti_spoofing: self.network.anti_spoofing,
             allowed_sources: self.checked_sources(),
+            openings: allow::openings(&self.network.allow, &self.named_networks),
         }
     }
 

@@ -347,15 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_without_mapped_ports_is_written_as_the_release_before_did() {
+    fn an_attachment_without_mapped_ports_and_rules_is_written_as_the_release_before_did() {
         let network: Network = toml::from_str("name = 'blue'").unwrap();
         let row = attachment(&serde_json::to_value(network).unwrap());
         let mut record: Record = serde_json::from_value(row).unwrap();
-        assert!(serde_json::to_value(&record).unwrap().get("port_mappings").is_none());
+        let written = serde_json::to_value(&record).unwrap();
+        let is_new = |row: &Value, key: &str| row.get(key).is_some();
+        assert!(!is_new(&written, "port_mappings") && !is_new(&written, "named_networks"));
+        assert!(!is_new(&written["network"], "allow"));
         let mapping = serde_json::json!({
             "host_port": 8080, "protocol": "tcp", "host_ip": null, "container_port": 80,
         });
         record.port_mappings = vec![serde_json::from_value(mapping).unwrap()];
+        let with_rules = "name = 'blue'\nallow = [{ from_networks = ['green'], protocol = 'tcp', ports = ['80'] }]";
+        record.network = std::sync::Arc::new(toml::from_str(with_rules).unwrap());
+        record.named_networks = [("green".into(), ["10.2.0.0/16".parse().unwrap()].into())].into();
         let written = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&written).unwrap(), record);
     }

@@ -205,6 +205,7 @@ fn settings() -> PortSettings {
         },
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: [].into(),
+        openings: None,
     }
 }
 

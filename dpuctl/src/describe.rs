@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus, HostStatus, Network,
-    NetworkStatus, PortCounters, PortMapping, Route, StepStatus, Subnet, SubnetUsage,
+    AllowRule, AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus,
+    HostStatus, Network, NetworkStatus, PortCounters, PortMapping, Route, StepStatus, Subnet,
+    SubnetUsage,
 };
 
 use crate::{
@@ -210,6 +211,7 @@ fn network_text(status: &NetworkStatus) -> String {
     let level = anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing);
     text.field("Anti-spoofing", level);
     text.list("Sources", &sources(&network));
+    allow(&mut text, &network.allow);
     bandwidth(&mut text, network.bandwidth.as_ref());
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
@@ -226,6 +228,23 @@ fn sources(network: &Network) -> Vec<String> {
     let lists = [("allowed", allowed_sources), ("optional", optional_sources)];
     let lists = lists.into_iter().filter(|(_, sources)| !sources.is_empty());
     lists.map(|(list, sources)| format!("{list}: {}", sources.join(", "))).collect()
+}
+
+/// Who may open what to its pods.
+fn allow(text: &mut Description, rules: &[AllowRule]) {
+    match rules {
+        [] => text.field("Allow", "anybody"),
+        [rule] if rule.nobody => text.field("Allow", "nobody"),
+        rules => text.list("Allow", &rules.iter().map(allow_rule).collect::<Vec<_>>()),
+    }
+}
+
+fn allow_rule(rule: &AllowRule) -> String {
+    let AllowRule { from_networks, from, protocol, ports, .. } = rule;
+    let networks = from_networks.iter().map(|name| format!("network {name}"));
+    let from: Vec<_> = networks.chain(from.iter().cloned()).collect();
+    let what = [&[or(protocol, "anything").to_owned()][..], ports].concat();
+    format!("{}: {}", or(&from.join(", "), "anybody"), what.join(" "))
 }
 
 /// Who is the gateway, and where it leads; of the DPU, too, how it stands.
@@ -389,6 +408,28 @@ MACs:          with the DPU's prefix
         };
         let lines = "Sources:\n  allowed: 10.1.0.7/32, fd07::/64\n  optional: 00:00:5e:00:01:07\n";
         has(&told(&with_sources), lines);
+    }
+
+    #[test]
+    fn a_network_is_told_with_who_may_open_connections_to_its_pods() {
+        let told = |allow: Vec<AllowRule>| {
+            let network = Some(Network { allow, ..Network::default() });
+            network_text(&NetworkStatus { network, ..NetworkStatus::default() })
+        };
+        let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
+        has(&told(Vec::new()), "\nAllow:         anybody\n");
+        let nobody = AllowRule { nobody: true, ..AllowRule::default() };
+        has(&told(vec![nobody]), "\nAllow:         nobody\n");
+        let web = AllowRule {
+            from_networks: vec!["green".into()],
+            from: vec!["10.7.0.0/16".into()],
+            protocol: "tcp".into(),
+            ports: vec!["80".into(), "8000-8100".into()],
+            ..AllowRule::default()
+        };
+        let pings = AllowRule { protocol: "icmp".into(), ..AllowRule::default() };
+        let lines = "Allow:\n  network green, 10.7.0.0/16: tcp 80 8000-8100\n  anybody: icmp\n";
+        has(&told(vec![web, pings]), lines);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use vf_alloc::{PfId, PoolSpec, Selector};
 
 use super::{
     Config, Host,
+    allow::{check_named_networks, check_rules_on},
     networks::{check_network, check_networks, check_reaches, is_label},
     problems::Problems,
     sources::check_without_eswitch,
@@ -38,8 +39,10 @@ impl Config {
         problems.extend(self.networks.iter().flat_map(check_network));
         problems.extend(check_networks(&self.networks));
         problems.extend(check_reaches(&self.networks, |_, _| true));
+        problems.extend(check_named_networks(&self.networks, |_, _| true));
         problems.extend(self.check_gateways());
         problems.extend(self.check_guards());
+        problems.extend(self.check_rules());
         problems.extend(self.check_pools_of_networks());
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
     }
@@ -150,6 +153,11 @@ impl Config {
             return Vec::new();
         }
         self.networks.iter().filter_map(check_without_eswitch).collect()
+    }
+
+    fn check_rules(&self) -> Vec<String> {
+        let fabric = self.fabric.driver.name();
+        self.networks.iter().filter_map(|network| check_rules_on(network, fabric)).collect()
     }
 
     fn check_pools_of_networks(&self) -> Vec<String> {

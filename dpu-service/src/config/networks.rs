@@ -10,6 +10,7 @@ use ipam::Pool;
 use ipnetwork::IpNetwork;
 
 use super::{
+    allow::check_allow,
     bandwidth::{LimitsOf, check_bandwidth},
     sources::check_sources,
 };
@@ -21,7 +22,7 @@ use crate::{
 const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
 /// Longest list of any kind inside a network.
-const LONGEST_LIST: usize = 64;
+pub(super) const LONGEST_LIST: usize = 64;
 const LONGEST_DOMAIN: usize = 253;
 /// Checks one network by itself. Returns one sentence for each problem.
 #[must_use]
@@ -34,6 +35,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(network.rules.iter().flat_map(check_rule));
     problems.extend(check_way_out(network));
     problems.extend(check_sources(network));
+    problems.extend(check_allow(network));
     problems.extend(check_namespaces(network));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
@@ -104,6 +106,7 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         ("rules", network.rules.len()),
         ("networks that it reaches", network.reaches.len()),
         ("namespaces", network.namespaces.len()),
+        ("allow rules", network.allow.len()),
         ("dns.nameservers", network.dns.nameservers.len()),
         ("dns.search", network.dns.search.len()),
         ("dns.options", network.dns.options.len()),

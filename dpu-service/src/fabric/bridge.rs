@@ -41,7 +41,8 @@ use super::{
 use crate::{
     counters::Offloaded,
     driver::{
-        Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
+        ALLOW_RULES, Ability, Capability, Fault, Reading, Refused, Unsupported, capability,
+        limited_capability,
     },
     eswitch::{Representor, gone_is_done},
     model::{AntiSpoofing, PortSettings},
@@ -50,6 +51,9 @@ use crate::{
 
 /// The kernel's `BR_MAX_PORTS` without the port number 0, which it does not give.
 const MOST_PORTS: u32 = 1023;
+
+const NO_RULES: &str = "a Linux bridge does not know which packets answer others; use fabric.driver = \"ovs\", or leave \
+                        it out";
 
 /// The driver.
 #[derive(Debug)]
@@ -241,6 +245,7 @@ impl Fabric for BridgeFabric {
             capability("vlan-filtering", &self.abilities.vlan_filtering),
             limited_capability("guard", &self.guard, guard::WHERE),
             limited_capability("egress-limit", &self.police, limit::WHERE),
+            capability(ALLOW_RULES, &Err(NO_RULES.into())),
         ]
     }
 
@@ -258,6 +263,9 @@ impl Fabric for BridgeFabric {
                 }
                 Ok(()) => {}
             }
+        }
+        if settings.openings.is_some() {
+            return refuse("allow".into(), NO_RULES);
         }
         match &self.guard {
             Err(why) if settings.anti_spoofing != AntiSpoofing::Off => {
@@ -408,11 +416,16 @@ impl Fabric for BridgeFabric {
                     Err(Refused::because(what).blamed_on(Fault::Elsewhere))
                 }
             }
+        })?;
+        // Likewise while the fabric was another.
+        settings.openings.as_ref().map_or(Ok(()), |_| {
+            let what = format!("{} can't have its network's allow: {NO_RULES}", port.name);
+            Err(Refused::because(what).blamed_on(Fault::Elsewhere))
         })
     }
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
-        self.sockets.with(|rtnl| {
+        let found = self.sockets.with(|rtnl| {
             let stations = self.stations(rtnl, port, settings)?;
             match &self.guard {
                 Ok(()) => Ok(stations.and(&guard::find(rtnl, &self.refusals, port, settings)?)),
@@ -421,6 +434,10 @@ impl Fabric for BridgeFabric {
                 }
                 Err(why) => Ok(stations.and(&Reading::missing(why.clone()))),
             }
+        })?;
+        Ok(match settings.openings {
+            None => found,
+            Some(_) => found.and(&Reading::missing(NO_RULES)),
         })
     }
 
@@ -468,7 +485,11 @@ impl Fabric for BridgeFabric {
 
 #[cfg(test)]
 mod tests {
+    use vf_alloc::FunctionId;
+
     use super::*;
+
+    const VF: FunctionId = FunctionId::local(0, 1);
 
     fn fabric(uplinks: &[&str]) -> BridgeFabric {
         let unable = || Err("not probed".to_owned());
@@ -497,6 +518,18 @@ mod tests {
         };
         assert_eq!(["br-none", "p0", "p1"].map(gone), [true, true, false]);
         assert!(fabric.concerns(&LinkEvent::Missed));
+    }
+
+    #[test]
+    fn rules_of_a_network_are_refused_by_name() {
+        let settings = PortSettings { openings: Some(Vec::new()), ..crate::programmer::idle(VF) };
+        let refused = fabric(&[]).check(&settings).unwrap_err().to_string();
+        let expected = "allow can't be done here: a Linux bridge does not know which packets answer others; use \
+                        fabric.driver = \"ovs\", or leave it out";
+        assert_eq!(refused, expected);
+        let can = fabric(&[]).capabilities();
+        let of_rules = can.iter().find(|can| can.name == ALLOW_RULES).unwrap();
+        assert_eq!((of_rules.available, &*of_rules.detail), (false, NO_RULES));
     }
 
     #[test]

@@ -175,7 +175,8 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
 
     /// Drops what the representor's VF must not send: what its network's `anti_spoofing` says, frames to
     /// link-local groups, which would have the switch outside take this DPU for a switch, and those with a tag,
-    /// unless it is of a VLAN of the port's trunk. The representor has joined with these settings.
+    /// unless it is of a VLAN of the port's trunk. And what must not be opened to the pod, if its network has rules
+    /// for that: what it opens itself is answered. The representor has joined with these settings.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -13,6 +13,7 @@
 mod guard;
 mod limit;
 mod numbers;
+mod openings;
 mod ports;
 mod rows;
 mod settings;
@@ -28,7 +29,7 @@ use std::{
 };
 
 use netlink::{LinkEvent, MacAddress};
-use openflow::{Change, Cookies, CountedFlow};
+use openflow::{Action, Change, Cookies, CountedFlow};
 pub use settings::{DATABASE, Datapath, OvsSettings};
 
 use numbers::Numbers;
@@ -47,7 +48,8 @@ use super::{
 use crate::{
     counters::Offloaded,
     driver::{
-        Ability, Capability, Fault, Reading, Refused, Unsupported, capability, limited_capability,
+        ALLOW_RULES, Ability, Capability, Fault, Reading, Refused, Unsupported, capability,
+        limited_capability,
     },
     eswitch::Representor,
     model::PortSettings,
@@ -199,7 +201,13 @@ impl Inner {
             let missing = wanted.difference(&found).cloned().map(Change::Add);
             // The switch does all of it at once: what was let pass, and still is, is at no moment dropped.
             let changes: Vec<_> = surplus.chain(missing).collect();
-            if changes.is_empty() { Ok(()) } else { switch.change(&changes) }
+            if changes.is_empty() {
+                return Ok(());
+            }
+            switch.change(&changes)?;
+            let zones = zones(&found);
+            let left = zones.difference(&self::zones(wanted)).copied().collect::<Vec<_>>();
+            left.into_iter().try_for_each(|zone| switch.forget_connections(zone))
         })
     }
 }
@@ -215,6 +223,28 @@ fn flows_with(
 /// The number of the port whose flows are marked so.
 fn number_of(cookie: u64) -> Option<u32> {
     u32::try_from(cookie & NUMBER).ok()
+}
+
+/// The zones in which flows look connections up.
+fn zones<'a>(flows: impl IntoIterator<Item = &'a openflow::Flow>) -> BTreeSet<u16> {
+    let zone = |flow: &openflow::Flow| match flow.action {
+        Action::Track { zone, .. } | Action::Remember { zone, .. } => Some(zone),
+        Action::Drop
+        | Action::Normal
+        | Action::Table(_)
+        | Action::Metered { .. }
+        | Action::Other => None,
+    };
+    flows.into_iter().filter_map(zone).collect()
+}
+
+/// All flows of the port with that number.
+fn flows_of(number: u32, settings: &PortSettings) -> BTreeSet<openflow::Flow> {
+    let cookie = cookie_of(number);
+    let end = openings::behind_guard(settings);
+    let mut flows = guard::flows(number, cookie, &wanted(settings), end);
+    flows.extend(openings::flows(number, cookie, settings));
+    flows
 }
 
 /// What marks the flows of the guard of the port with that number.
@@ -237,11 +267,12 @@ impl Fabric for OvsFabric {
             capability("vlan-filtering", &Ok(())),
             limited_capability("guard", &Ok(()), WHERE),
             limited_capability("egress-limit", &self.inner.meters(), limit::WHERE),
+            limited_capability(ALLOW_RULES, &Ok(()), WHERE),
         ]
     }
 
-    fn check(&self, _: &PortSettings) -> Result<(), Unsupported> {
-        Ok(())
+    fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        openings::check(settings)
     }
 
     fn concerns(&self, event: &LinkEvent) -> bool {
@@ -308,8 +339,7 @@ impl Fabric for OvsFabric {
         let doing = format!("set the flows of {}", port.name);
         let number = self.inner.number(port)?.ok_or_else(|| self.inner.not_joined(port))?;
         self.inner.check_tags(&doing)?;
-        let cookie = cookie_of(number);
-        self.inner.set_flows(&doing, cookie, &guard::flows(number, cookie, &wanted(settings)))
+        self.inner.set_flows(&doing, cookie_of(number), &flows_of(number, settings))
     }
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
@@ -318,12 +348,12 @@ impl Fabric for OvsFabric {
         };
         let (doing, cookie) = (format!("read the flows of {}", port.name), cookie_of(number));
         let found = self.inner.switches.with(&doing, |switch| flows_with(switch, cookie))?;
-        let guard = wanted(settings);
         if let Err(refused) = self.inner.check_tags("rely on its flows") {
             return Ok(Reading::missing(refused.to_string()));
         }
-        Ok(if found == guard::flows(number, cookie, &guard) {
-            Reading::in_place(told(&guard))
+        Ok(if found == flows_of(number, settings) {
+            let rules = openings::told(settings).map(|rules| format!("; {rules}"));
+            Reading::in_place(told(&wanted(settings)) + &rules.unwrap_or_default())
         } else if found.is_empty() {
             Reading::missing("it has no flows")
         } else {

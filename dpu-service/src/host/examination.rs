@@ -121,6 +121,7 @@ pub(crate) mod tests {
             port_mappings: Vec::new(),
             asked_sources: [].into(),
             network: Arc::new(toml::from_str("name = 'blue'").unwrap()),
+            named_networks: [].into(),
             boot_id: "boot".into(),
             created_at: 0,
         }

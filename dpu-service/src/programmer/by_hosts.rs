@@ -2,7 +2,7 @@
 //! the pods to their settings.
 
 use crate::{
-    driver::{Capability, Unsupported},
+    driver::{ALLOW_RULES, Capability, Unsupported},
     model::{AntiSpoofing, PortSettings, anti_spoofing::macs},
 };
 
@@ -19,6 +19,8 @@ const NO_ADDRESSES: &str = "a PF looks at the MAC addresses that frames are from
                             network have anti_spoofing = \"mac\", or use a card with an eswitch";
 const NO_OTHER_MACS: &str = "a PF lets a VF send from its own MAC address or from any; leave it out, let the \
                              network have anti_spoofing = \"off\", or use a card with an eswitch";
+const NO_RULES: &str = "a PF does not know which packets answer others; leave it out, or use a card with an eswitch and \
+                        fabric.driver = \"ovs\"";
 const NO_TRUNK: &str =
     "a PF puts a VF into one VLAN or into none; leave the trunk out, or use a card with an eswitch";
 
@@ -30,6 +32,7 @@ pub(super) fn capabilities() -> Vec<Capability> {
         ("access-vlan", true, BY_CARD),
         ("trunk", false, NO_TRUNK),
         ("guard", true, MACS_ALONE),
+        (ALLOW_RULES, false, NO_RULES),
     ];
     all.map(|(name, available, detail)| Capability {
         name,
@@ -48,6 +51,9 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
         return Err(Unsupported { setting, why: NO_INGRESS_RATE.into() });
     }
     check_trunk(settings)?;
+    if settings.openings.is_some() {
+        return Err(Unsupported { setting: "allow".into(), why: NO_RULES.into() });
+    }
     check_guard(settings)
 }
 
@@ -93,6 +99,7 @@ mod tests {
             bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },
             anti_spoofing: AntiSpoofing::Mac,
             allowed_sources: [].into(),
+            openings: None,
         }
     }
 
@@ -110,6 +117,9 @@ mod tests {
         assert!(refused.to_string().starts_with("00:00:5e:00:01:07 among allowed"), "{refused}");
         let trunk = [300, 301].into();
         let refused = check(&PortSettings { trunk, ..settings() }).unwrap_err().to_string();
+        let openings = Some(Vec::new());
+        let no_rules = check(&PortSettings { openings, ..settings() }).unwrap_err().to_string();
+        assert!(no_rules.starts_with("allow can't be done here: a PF does not"), "{no_rules}");
         assert!(refused.starts_with("a trunk of VLANs 300, 301 can't be done"), "{refused}");
     }
 }

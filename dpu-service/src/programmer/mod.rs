@@ -395,7 +395,7 @@ impl Surveyed {
 }
 
 /// What a VF that serves nobody wants of its representor: undoing needs no more.
-fn idle(vf: FunctionId) -> PortSettings {
+pub(crate) fn idle(vf: FunctionId) -> PortSettings {
     PortSettings {
         vf,
         mac: MacAddress([0; 6]),
@@ -406,6 +406,7 @@ fn idle(vf: FunctionId) -> PortSettings {
         bandwidth: Bandwidth::default(),
         anti_spoofing: AntiSpoofing::Off,
         allowed_sources: BTreeSet::new(),
+        openings: None,
     }
 }
 

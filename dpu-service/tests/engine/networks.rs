@@ -2,7 +2,7 @@
 
 use dpu_service::{
     attachments::{Applied, Origin},
-    model::{AttachSpec, HostName, Network},
+    model::{AttachSpec, HostName, Network, Record},
 };
 use offload_proto::Reason;
 use vf_alloc::PfId;
@@ -95,6 +95,41 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     world.detach("other").await;
     world.detach("third").await;
     delete_for_good(&world).await;
+}
+
+#[tokio::test]
+async fn whom_rules_name_is_known_by_what_it_has_when_a_pod_is_attached() {
+    let mut world = World::new().await;
+    let green = network("name = 'green'\nsubnets = [{ cidr = '10.3.0.0/24' }]");
+    let allow = "allow = [{ from_networks = ['blue', 'green'] }]";
+    let with_rules = |rules: &str| {
+        network(&format!("name = 'blue'\n{rules}\nsubnets = [{{ cidr = '10.2.0.0/24' }}]"))
+    };
+    assert_eq!(apply(&world, with_rules(allow)).await, Err(Reason::InvalidRequest));
+    assert_eq!(apply(&world, green.clone()).await, Ok(Applied::Created));
+    assert_eq!(apply(&world, with_rules(allow)).await, Ok(Applied::Created));
+    let first = world.attach(on_blue("first")).await.unwrap().record;
+    let told = |record: &Record| record.port_settings().openings.unwrap()[0].to_string();
+    assert_eq!(told(&first), "10.2.0.0/24 10.3.0.0/24 may open anything");
+
+    let bare = Network { subnets: Vec::new(), ..green.clone() };
+    assert_eq!(apply(&world, bare).await, Err(Reason::InvalidRequest));
+    let wider = network("name = 'green'\nsubnets = [{ cidr = '10.3.0.0/16' }]");
+    assert_eq!(apply(&world, wider).await, Ok(Applied::Changed));
+    let refused = world.engine.networks().delete("green".into(), false).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::NetworkInUse);
+    assert_eq!(refused.message, "network green is in `allow` of network blue: take it out first");
+    let second = world.attach(on_blue("second")).await.unwrap().record;
+    assert_eq!(told(&second), "10.2.0.0/24 10.3.0.0/16 may open anything");
+    world.engine.networks().delete("green".into(), true).await.unwrap();
+    let third = world.attach(on_blue("third")).await.unwrap().record;
+    assert_eq!(told(&third), "10.2.0.0/24 may open anything");
+
+    // What runs keeps what it was attached with.
+    assert_eq!(apply(&world, with_rules("")).await, Ok(Applied::Changed));
+    world.restart().await;
+    let restored: Vec<_> = world.list().into_iter().map(|view| view.record).collect();
+    assert!([first, second, third].iter().all(|record| restored.contains(record)));
 }
 
 #[tokio::test]

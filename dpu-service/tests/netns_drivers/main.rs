@@ -12,6 +12,7 @@ mod frames;
 mod guard;
 mod kept;
 mod limits;
+mod openings;
 mod ovs;
 mod ovs_troubles;
 mod rates;

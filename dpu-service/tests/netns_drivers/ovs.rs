@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A DPU on Open vSwitch, with so many pods that are programmed.
-fn with_pods(count: u16) -> (Dpu, Vec<Pod>) {
+pub(crate) fn with_pods(count: u16) -> (Dpu, Vec<Pod>) {
     let dpu = Dpu::on(On::OpenVswitch, &[]);
     dpu.prepare().unwrap();
     let pods: Vec<_> = (0..count).map(|number| dpu.plug(number)).collect();
@@ -35,12 +35,12 @@ fn is_member(dpu: &Dpu, pod: &Pod) -> bool {
     found == Some(Membership::of(&pod.settings))
 }
 
-fn is_guarded(dpu: &Dpu, pod: &Pod) -> bool {
+pub(crate) fn is_guarded(dpu: &Dpu, pod: &Pod) -> bool {
     dpu.fabric.guard(&dpu.representor(pod), &pod.settings).unwrap().in_place
 }
 
 /// The flows of ours.
-fn own_flows(dpu: &mut Dpu) -> BTreeSet<String> {
+pub(crate) fn own_flows(dpu: &mut Dpu) -> BTreeSet<String> {
     let shown = dpu.vswitch().flows(BRIDGE);
     shown.lines().filter(|line| line.contains("cookie=0xff10ad0")).map(str::to_owned).collect()
 }

@@ -245,6 +245,7 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
         bandwidth: Bandwidth::default(),
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: BTreeSet::new(),
+        openings: None,
     }
 }
 

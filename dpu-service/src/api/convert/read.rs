@@ -23,8 +23,9 @@ use crate::{
     config::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
     host::{Asked, HostTime, SessionId},
     model::{
-        AddressRange, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns,
-        GatewayMode, HostName, Network, PolicyRule, Route, Source, Subnet, WantedAddress,
+        AddressRange, AllowRule, AllowedProtocol, AntiSpoofing, AttachSpec, AttachmentId,
+        AttachmentKey, Bandwidth, Dns, GatewayMode, HostName, Network, PolicyRule, PortRange,
+        Route, Source, Subnet, WantedAddress,
     },
 };
 
@@ -303,6 +304,7 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         reaches: network.reaches.into_iter().collect(),
         nat: network.nat,
         namespaces: network.namespaces.into_iter().collect(),
+        allow: collect(&network.allow, allow_rule)?,
     };
     let problems = check_network(&read);
     if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }
@@ -403,6 +405,23 @@ fn route(route: &v1::Route) -> Result<Route, Failure> {
         advmss: route.advmss,
         priority: route.priority,
         table: route.table,
+    })
+}
+
+fn allow_rule(rule: &v1::AllowRule) -> Result<AllowRule, Failure> {
+    let protocol = |text: &str| {
+        text.parse::<AllowedProtocol>()
+            .map_err(|error| invalid(format!("allow: protocol {} {error}", shortened(text))))
+    };
+    let range = |text: &String| {
+        text.parse::<PortRange>().map_err(|error| invalid(format!("allow: {error}")))
+    };
+    Ok(AllowRule {
+        from_networks: rule.from_networks.iter().cloned().collect(),
+        from: rule.from.iter().map(|text| prefix("allow: from", text)).collect::<Result<_, _>>()?,
+        protocol: optional(rule.protocol.clone(), |text| protocol(&text))?,
+        ports: rule.ports.iter().map(range).collect::<Result<_, _>>()?,
+        nobody: rule.nobody,
     })
 }
 

@@ -18,8 +18,8 @@ use crate::{
     gateway::GatewayView,
     host::ExaminedVf,
     model::{
-        AntiSpoofing, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, HostRights,
-        Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet,
+        AllowRule, AntiSpoofing, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns,
+        HostRights, Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},
@@ -254,6 +254,17 @@ fn network(network: &Network) -> v1::Network {
         reaches: network.reaches.iter().cloned().collect(),
         nat: network.nat,
         namespaces: network.namespaces.iter().cloned().collect(),
+        allow: network.allow.iter().map(allow_rule).collect(),
+    }
+}
+
+fn allow_rule(rule: &AllowRule) -> v1::AllowRule {
+    v1::AllowRule {
+        from_networks: rule.from_networks.iter().cloned().collect(),
+        from: rule.from.iter().map(ToString::to_string).collect(),
+        protocol: rule.protocol.map(|protocol| protocol.name().into()).unwrap_or_default(),
+        ports: rule.ports.iter().map(ToString::to_string).collect(),
+        nobody: rule.nobody,
     }
 }
 

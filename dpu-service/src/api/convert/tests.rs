@@ -216,6 +216,10 @@ fn a_network_reads_back_as_shown() {
         "#,
     )
     .unwrap();
+    assert_eq!(shown_and_read(&network), network);
+}
+
+fn shown_and_read(network: &Network) -> Network {
     let view = NetworkView {
         network: Arc::new(network.clone()),
         origin: Origin::Api,
@@ -223,7 +227,17 @@ fn a_network_reads_back_as_shown() {
         gateway: None,
         subnets: Vec::new(),
     };
-    assert_eq!(read::network(show::network_status(&view).network).unwrap(), network);
+    read::network(show::network_status(&view).network).unwrap()
+}
+
+#[test]
+fn rules_read_back_as_shown() {
+    let rules = r#"[{ from_networks = ["green"], from = ["10.7.0.0/16"], protocol = "tcp",
+                      ports = ["80", "8000-8100"] }, { protocol = "icmp" }]"#;
+    for rules in [rules, "[{ nobody = true }]"] {
+        let network = toml::from_str(&format!("name = \"blue\"\nallow = {rules}")).unwrap();
+        assert_eq!(shown_and_read(&network), network);
+    }
 }
 
 #[test]
@@ -237,8 +251,18 @@ fn a_network_gets_the_files_defaults_and_rules() {
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
     let odd = v1::Network { allowed_sources: vec!["all".into()], ..small.clone() };
     assert_refused(read::network(Some(odd)), Reason::InvalidRequest, "allowed_sources: \"all\"");
-    let of_nobody = v1::Network { gateway_mode: "host".into(), ..small };
+    let of_nobody = v1::Network { gateway_mode: "host".into(), ..small.clone() };
     assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
+    let rule = v1::AllowRule { protocol: "tcp".into(), ..v1::AllowRule::default() };
+    for (rule, words) in [
+        (v1::AllowRule { protocol: "TCP".into(), ..rule.clone() }, "allow: protocol \"TCP\" must"),
+        (v1::AllowRule { ports: vec!["9-1".into()], ..rule.clone() }, "allow: \"9-1\" names no"),
+        (v1::AllowRule { from: vec!["any".into()], ..rule.clone() }, "allow: from \"any\" is not"),
+        (v1::AllowRule::default(), "allow rule 1: it says nothing"),
+    ] {
+        let wrong = v1::Network { allow: vec![rule], ..small.clone() };
+        assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, words);
+    }
 }
 
 /// Who applies a network again by a client of before gets what that client means.

@@ -11,8 +11,8 @@ use crate::{
         settings::Configuration,
         views::{Applied, Origin},
     },
-    config::{check_networks, check_reaches},
-    model::{HostName, Network, Record},
+    config::{check_named_networks, check_networks, check_reaches},
+    model::{HostName, Network, Record, allow::named_networks},
     records::OpenError,
 };
 
@@ -69,7 +69,7 @@ impl NetworkChanges<'_> {
             None => Applied::Created,
         };
         self.check_beside_others(network)?;
-        self.check_reaches(network)?;
+        self.check_named(network)?;
         let limit = self.0.settings.networks;
         if outcome == Applied::Created && networks.len() >= limit {
             return Err(Failure::new(
@@ -104,10 +104,10 @@ impl NetworkChanges<'_> {
         if users > 0 && !force {
             return Err(in_use(name, users));
         }
-        let reached_by =
-            self.0.networks.iter().find(|other| other.network().reaches.contains(name));
-        if let Some(other) = reached_by.filter(|_| !force) {
-            return Err(reached(name, other.network()));
+        let named_by =
+            self.0.networks.iter().find_map(|other| Some((other, naming(other.network(), name)?)));
+        if let Some((other, key)) = named_by.filter(|_| !force) {
+            return Err(named(name, key, other.network()));
         }
         self.0.networks.set_closing(name, true);
         Ok(())
@@ -188,7 +188,8 @@ impl NetworkChanges<'_> {
         let all: Vec<_> = networks.iter().chain(made).collect();
         check_together(&all)?;
         let is_of_file = |network: &Network| networks.iter().any(|of| of.name == network.name);
-        first_problem(check_reaches(all, |network, _| is_of_file(network)))?;
+        first_problem(check_reaches(all.clone(), |network, _| is_of_file(network)))?;
+        first_problem(check_named_networks(all, |network, _| is_of_file(network)))?;
         self.check_hosts(hosts)
     }
 
@@ -259,15 +260,16 @@ impl NetworkChanges<'_> {
         check_together(&others.chain([network]).collect::<Vec<_>>())
     }
 
-    /// Whether `network` reaches such as there are, and can be reached by those that name it. Others that
-    /// are in force already stay so, whatever has become of those that they reach, as by a forced
-    /// deletion: they just do not reach them.
-    fn check_reaches(&self, network: &Network) -> Result<(), Failure> {
+    /// Whether `network` reaches such as there are, and can be reached by those that name it; likewise of whom
+    /// its rules name. Others that are in force already stay so, whatever has become of those that they name, as
+    /// by a forced deletion: they just do not reach them, or let nobody in for them.
+    fn check_named(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
         let others = all.filter(|other| other.name != network.name);
-        let concerns =
-            |of: &Network, reached: &str| of.name == network.name || reached == network.name;
-        first_problem(check_reaches(others.chain([network]).collect::<Vec<_>>(), concerns))
+        let concerns = |of: &Network, named: &str| of.name == network.name || named == network.name;
+        let all: Vec<_> = others.chain([network]).collect();
+        first_problem(check_reaches(all.clone(), concerns))?;
+        first_problem(check_named_networks(all, concerns))
     }
 
     /// Puts a network of the API into force or, where it can't be, aside. Returns why it can't.
@@ -334,9 +336,21 @@ fn fixed(network: &Network) -> Failure {
     )
 }
 
-fn reached(name: &str, by: &Network) -> Failure {
+/// The key by which a network names another. Itself it may name in its rules.
+fn naming(network: &Network, name: &str) -> Option<&'static str> {
+    let is_another = network.name != name;
+    if network.reaches.contains(name) {
+        Some("reaches")
+    } else if is_another && named_networks(&network.allow).any(|named| named == name) {
+        Some("allow")
+    } else {
+        None
+    }
+}
+
+fn named(name: &str, key: &str, by: &Network) -> Failure {
     let by = &by.name;
-    let message = format!("network {name} is in `reaches` of network {by}: take it out first");
+    let message = format!("network {name} is in `{key}` of network {by}: take it out first");
     Failure::new(Reason::NetworkInUse, message)
 }
 

@@ -13,8 +13,9 @@ pub(super) use addresses::distinct_addresses;
 use super::Entry;
 use crate::{
     attachments::views::{NetworkView, Origin, SubnetUsage},
+    config::prefixes_of,
     fabric::mac_of,
-    model::{AttachmentId, Network, Subnet},
+    model::{AttachmentId, Network, Prefixes, Subnet, allow::named_networks},
     records::Cooling,
 };
 
@@ -89,6 +90,12 @@ impl PooledNetworks {
     pub(super) fn of_origin(&self, origin: Origin) -> impl Iterator<Item = &Arc<Network>> {
         let of_origin = self.iter().filter(move |entry| entry.origin == origin);
         of_origin.map(|entry| &entry.network)
+    }
+
+    /// The prefixes of the networks that the network's rules name.
+    pub(super) fn named_in(&self, network: &Network) -> Prefixes {
+        let named = named_networks(&network.allow).filter_map(|name| self.get(name));
+        named.map(|entry| (entry.network.name.clone(), prefixes_of(&entry.network))).collect()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -47,6 +47,7 @@ impl Registry {
             bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
             port_mappings: spec.port_mappings.clone(),
             asked_sources: spec.asked_sources.clone(),
+            named_networks: self.networks.named_in(&network),
             network,
             boot_id,
             created_at: Timestamp::now().as_millisecond(),

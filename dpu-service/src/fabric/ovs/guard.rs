@@ -9,8 +9,9 @@
 //! | `SOURCES` | from an address of the pod's, or from none where that is meant | the end, or `NEIGHBOURS` |
 //! | `NEIGHBOURS` | for advertisements, whose target was asked for, likewise the source | the end |
 //!
-//! The end is `NORMAL`: the bridge forwards, as it does for ports that are not ours. What no flow of a table lets
-//! pass goes to `DROPS`, where one flow for each port drops it, and counts. Open vSwitch looks behind extensions of IPv6 by itself, and
+//! The end is what the port's settings say, in `openings.rs`: after it the bridge forwards, as it does for ports that
+//! are not ours. What no flow of a table lets pass goes to `DROPS`, where one flow for each port drops it, and counts.
+//! Open vSwitch looks behind extensions of IPv6 by itself, and
 //! of fragments it knows the source of all and the rest of the first (ovs-fields(7)). Options it reads of neighbours'
 //! messages, not of hosts' questions for routers.
 
@@ -21,7 +22,7 @@ use std::{
 
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use netlink::{Guard, MacAddress, Senders};
-use openflow::{Action, Flow, Match, VlanMatch};
+use openflow::{Action, Flow, Match, Ports, VlanMatch};
 
 /// The tables are not among the first, which others use, should the bridge be theirs.
 pub(super) const TAGS: u8 = 240;
@@ -38,36 +39,36 @@ pub(super) const FIRST: u16 = 65_000;
 const DROPPED: Action = Action::Table(DROPS);
 
 // Within our tables: what is refused before it is let pass, what is let pass, what of the rest, and the rest.
-const REFUSED: u16 = 40;
-const ALLOWED: u16 = 30;
-const OTHERWISE: u16 = 20;
-const REST: u16 = 10;
+pub(super) const REFUSED: u16 = 40;
+pub(super) const ALLOWED: u16 = 30;
+pub(super) const OTHERWISE: u16 = 20;
+pub(super) const REST: u16 = 10;
 
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_ARP: u16 = 0x0806;
-const TYPE_IPV6: u16 = 0x86dd;
+pub(super) const TYPE_IPV4: u16 = 0x0800;
+pub(super) const TYPE_ARP: u16 = 0x0806;
+pub(super) const TYPE_IPV6: u16 = 0x86dd;
 /// The types of tags behind the one that was looked at, or that is none for Open vSwitch.
 const TAG_TYPES: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
 
-const ICMP: u8 = 1;
-const IGMP: u8 = 2;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
+pub(super) const ICMP: u8 = 1;
+pub(super) const IGMP: u8 = 2;
+pub(super) const UDP: u8 = 17;
+pub(super) const ICMPV6: u8 = 58;
 
 const ICMP_REDIRECT: u8 = 5;
 const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;
 
 const ROUTER_SOLICITATION: u8 = 133;
-const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-const REDIRECT: u8 = 137;
+pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
+pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
+pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+pub(super) const REDIRECT: u8 = 137;
 /// Who listens to which groups: reports of both versions, and the end of one.
 const LISTENER_MESSAGES: [u8; 3] = [131, 132, 143];
 
-const DHCP_SERVER: u16 = 67;
-const DHCP_CLIENT: u16 = 68;
-const DHCPV6_CLIENT: u16 = 546;
+pub(super) const DHCP_SERVER: u16 = 67;
+pub(super) const DHCP_CLIENT: u16 = 68;
+pub(super) const DHCPV6_CLIENT: u16 = 546;
 
 /// Groups that no bridge forwards, each with the bits that make it one: IEEE's, and Cisco's.
 const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [
@@ -78,15 +79,15 @@ const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [
     ),
 ];
 
-/// The flows of a port's guard, all with that cookie.
-pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
-    let mut flows = Flows { port, cookie, all: BTreeSet::new() };
+/// The flows of a port's guard, all with that cookie, and what becomes of what they let pass.
+pub(super) fn flows(port: u32, cookie: u64, guard: &Guard, end: Action) -> BTreeSet<Flow> {
+    let mut flows = Flows { port, cookie, end, all: BTreeSet::new() };
     flows.add(0, FIRST, [], Action::Table(TAGS));
     flows.add(DROPS, REST, [], Action::Drop);
     flows.of_tags(&guard.trunk);
     match &guard.senders {
-        Senders::Any => flows.add(STATIONS, ALLOWED, [], Action::Normal),
-        Senders::Stations(stations) => flows.of_stations(stations, Action::Normal),
+        Senders::Any => flows.add(STATIONS, ALLOWED, [], end),
+        Senders::Stations(stations) => flows.of_stations(stations, end),
         Senders::Hosts { stations, addresses } => {
             flows.of_trunk(stations, &guard.trunk);
             flows.of_stations(stations, Action::Table(CLAIMS));
@@ -100,6 +101,7 @@ pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
 struct Flows {
     port: u32,
     cookie: u64,
+    end: Action,
     all: BTreeSet<Flow>,
 }
 
@@ -175,14 +177,14 @@ impl Flows {
             stations.iter().flat_map(|station| trunk.iter().map(move |vlan| (*station, *vlan)))
         {
             let matches = [Match::EthernetSource(station), Match::Vlan(VlanMatch::Id(vlan))];
-            self.add(STATIONS, REFUSED, matches, Action::Normal);
+            self.add(STATIONS, REFUSED, matches, self.end);
         }
     }
 
     fn of_claims(&mut self, stations: &BTreeSet<MacAddress>) {
         for refused in [
-            udp(TYPE_IPV4, Match::UdpDestination(DHCP_CLIENT)).to_vec(),
-            udp(TYPE_IPV6, Match::UdpDestination(DHCPV6_CLIENT)).to_vec(),
+            udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_CLIENT))).to_vec(),
+            udp(TYPE_IPV6, Match::UdpDestination(Ports::exactly(DHCPV6_CLIENT))).to_vec(),
             icmpv4(ICMP_REDIRECT).to_vec(),
             icmpv4(ICMP_ROUTER_ADVERTISEMENT).to_vec(),
             icmpv6(ROUTER_ADVERTISEMENT).to_vec(),
@@ -200,7 +202,7 @@ impl Flows {
         for kind in [TYPE_IPV4, TYPE_IPV6] {
             self.add(CLAIMS, OTHERWISE, [Match::EthernetType(kind)], Action::Table(SOURCES));
         }
-        self.add(CLAIMS, REST, [], Action::Normal);
+        self.add(CLAIMS, REST, [], self.end);
     }
 
     /// What tells the address of a link tells that of a station of theirs, or of none.
@@ -232,11 +234,11 @@ impl Flows {
             self.of_ipv4(*address);
         }
         let nobody = Match::Ipv4Source(Ipv4Addr::UNSPECIFIED.into());
-        let asks = udp(TYPE_IPV4, Match::UdpDestination(DHCP_SERVER));
+        let asks = udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_SERVER)));
         let asks = with(with(asks, Match::UdpSource(DHCP_CLIENT)), nobody);
-        self.add(SOURCES, ALLOWED, asks, Action::Normal);
+        self.add(SOURCES, ALLOWED, asks, self.end);
         let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), nobody];
-        self.add(SOURCES, ALLOWED, listens, Action::Normal);
+        self.add(SOURCES, ALLOWED, listens, self.end);
         // From nobody is also what Open vSwitch could not read, in its older releases a packet with much behind its
         // end, which hosts cut off: it may be of a DHCP server.
         let unread = [Match::EthernetType(TYPE_IPV4), nobody];
@@ -244,7 +246,7 @@ impl Flows {
 
         let nobody = Match::Ipv6Source(Ipv6Addr::UNSPECIFIED.into());
         for kind in LISTENER_MESSAGES.into_iter().chain([ROUTER_SOLICITATION]) {
-            self.add(SOURCES, ALLOWED, with(icmpv6(kind), nobody), Action::Normal);
+            self.add(SOURCES, ALLOWED, with(icmpv6(kind), nobody), self.end);
         }
         // Nobody here can see whose link it tells. A host whose addresses are known has been given its routes, too.
         if addresses.are_known {
@@ -254,12 +256,12 @@ impl Flows {
         self.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), DROPPED);
         for address in &addresses.v6 {
             let takes = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(*address));
-            self.add(SOURCES, ALLOWED, with(takes, nobody), Action::Normal);
+            self.add(SOURCES, ALLOWED, with(takes, nobody), self.end);
             let tells = with(advertises.clone(), Match::NdTarget(*address));
             self.add(SOURCES, REFUSED, tells, Action::Table(NEIGHBOURS));
             let is_from = [Match::EthernetType(TYPE_IPV6), Match::Ipv6Source(*address)];
-            self.add(SOURCES, OTHERWISE, is_from, Action::Normal);
-            self.add(NEIGHBOURS, OTHERWISE, is_from, Action::Normal);
+            self.add(SOURCES, OTHERWISE, is_from, self.end);
+            self.add(NEIGHBOURS, OTHERWISE, is_from, self.end);
         }
         // Nobody is no host, whatever addresses these may have.
         let unspecified = [Match::EthernetType(TYPE_IPV6), nobody];
@@ -272,20 +274,20 @@ impl Flows {
     /// A probe of ARP, which has no sender, tells everybody that somebody is about to take the target.
     fn of_ipv4(&mut self, address: Ipv4Network) {
         let is_from = [Match::EthernetType(TYPE_IPV4), Match::Ipv4Source(address)];
-        self.add(SOURCES, OTHERWISE, is_from, Action::Normal);
+        self.add(SOURCES, OTHERWISE, is_from, self.end);
         let arp = Match::EthernetType(TYPE_ARP);
-        self.add(SOURCES, OTHERWISE, [arp, Match::ArpSenderAddress(address)], Action::Normal);
+        self.add(SOURCES, OTHERWISE, [arp, Match::ArpSenderAddress(address)], self.end);
         let nobody = Match::ArpSenderAddress(Ipv4Addr::UNSPECIFIED.into());
         let probes = [arp, nobody, Match::ArpTargetAddress(address)];
-        self.add(SOURCES, OTHERWISE, probes, Action::Normal);
+        self.add(SOURCES, OTHERWISE, probes, self.end);
     }
 }
 
-fn with(matches: impl IntoIterator<Item = Match>, one_more: Match) -> Vec<Match> {
+pub(super) fn with(matches: impl IntoIterator<Item = Match>, one_more: Match) -> Vec<Match> {
     matches.into_iter().chain([one_more]).collect()
 }
 
-fn udp(kind: u16, port: Match) -> [Match; 3] {
+pub(super) fn udp(kind: u16, port: Match) -> [Match; 3] {
     [Match::EthernetType(kind), Match::IpProtocol(UDP), port]
 }
 
@@ -293,7 +295,7 @@ fn icmpv4(kind: u8) -> [Match; 3] {
     [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(ICMP), Match::Icmpv4Type(kind)]
 }
 
-fn icmpv6(kind: u8) -> [Match; 3] {
+pub(super) fn icmpv6(kind: u8) -> [Match; 3] {
     [Match::EthernetType(TYPE_IPV6), Match::IpProtocol(ICMPV6), Match::Icmpv6Type(kind)]
 }
 
@@ -304,7 +306,7 @@ fn neighbours(kind: u8) -> Vec<Match> {
 }
 
 /// Whether every frame of its kind is like that.
-fn is_about_anything(it: &Match) -> bool {
+pub(super) fn is_about_anything(it: &Match) -> bool {
     match it {
         Match::Ipv4Source(network)
         | Match::ArpSenderAddress(network)

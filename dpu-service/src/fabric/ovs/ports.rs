@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::{
     Inner, cookies_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, QOS},
+    zones,
 };
 use crate::{
     driver::{Fault, Refused},
@@ -69,12 +70,16 @@ impl Inner {
         })
     }
 
-    /// Takes away all flows and meters of the ports that had these numbers.
+    /// Takes away all flows and meters of the ports that had these numbers, and forgets their connections.
     pub(super) fn forget_flows(&self, doing: &str, numbers: &[u32]) -> Result<(), Refused> {
         let removals: Vec<_> =
             numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
         self.switches.with(doing, |switch| {
+            let found = numbers.iter().map(|number| switch.flows(cookies_of(*number)));
+            let found = found.collect::<Result<Vec<_>, _>>()?;
+            let zones = zones(found.iter().flatten().map(|counted| &counted.flow));
             switch.change(&removals)?;
+            zones.iter().try_for_each(|zone| switch.forget_connections(*zone))?;
             numbers.iter().try_for_each(|number| switch.remove_meter(*number))
         })
     }

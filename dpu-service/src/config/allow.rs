@@ -1,0 +1,262 @@
+//! What makes sense in what a network says of who may open connections to its pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnetwork::IpNetwork;
+
+use super::networks::{LONGEST_LIST, check_prefix, is_label};
+use crate::model::{
+    AllowRule, AntiSpoofing, Network, Prefixes,
+    allow::{MOST_COMBINATIONS, named_networks, openings},
+    anti_spoofing::macs,
+};
+
+/// The fabrics that know which packets answer others: see [`crate::fabric::Fabric::set_guard`].
+const WITH_RULES: [&str; 1] = ["ovs"];
+
+/// Whether the rules say something, and such as can be kept. Returns one sentence for each problem.
+pub(super) fn check_allow(network: &Network) -> Vec<String> {
+    let mut problems: Vec<_> = check_pods(network).into_iter().collect();
+    if network.allow.len() > 1 && network.allow.iter().any(|rule| rule.nobody) {
+        problems.push(
+            "allow has a rule with nobody = true and others: leave that one or the others out"
+                .into(),
+        );
+    }
+    for (index, rule) in network.allow.iter().enumerate() {
+        let of_rule = check_rule(rule).into_iter();
+        problems.extend(of_rule.map(|problem| format!("allow rule {}: {problem}", index + 1)));
+    }
+    problems
+}
+
+/// Whether it is known what is for a pod: rules are about the MAC address that is its own alone.
+fn check_pods(network: &Network) -> Option<String> {
+    if network.allow.is_empty() {
+        return None;
+    }
+    if network.anti_spoofing == AntiSpoofing::Off {
+        return Some(
+            "allow needs anti_spoofing = \"full\" or \"mac\": of a pod that may have any MAC address, nobody \
+             knows what is for it"
+                .into(),
+        );
+    }
+    let mac = macs(&network.allowed_sources).chain(macs(&network.optional_sources)).next()?;
+    Some(format!(
+        "allow stands beside {mac} among its sources, which several pods may have, so that nobody knows what \
+         is for which: leave either out"
+    ))
+}
+
+fn check_rule(rule: &AllowRule) -> Vec<String> {
+    let AllowRule { from_networks, from, protocol, ports, nobody } = rule;
+    let says_nothing =
+        from_networks.is_empty() && from.is_empty() && protocol.is_none() && ports.is_empty();
+    match (nobody, says_nothing) {
+        (true, true) => return Vec::new(),
+        (true, false) => return vec!["nobody = true stands alone in its rule".into()],
+        (false, true) => {
+            return vec![
+                "it says nothing, so that anybody may open anything: leave allow out for that, or write \
+                 nobody = true for the opposite"
+                    .into(),
+            ];
+        }
+        (false, false) => {}
+    }
+    let mut problems: Vec<_> = from.iter().filter_map(|prefix| check_from(*prefix)).collect();
+    let wrong = from_networks.iter().filter(|name| !is_label(name));
+    problems.extend(
+        wrong.map(|name| format!("from_networks holds {name:?}, which can't name a network")),
+    );
+    if !ports.is_empty() && !protocol.is_some_and(|protocol| protocol.has_ports()) {
+        problems.push("ports need protocol = \"tcp\", \"udp\" or \"sctp\"".into());
+    }
+    let lengths =
+        [("from_networks", from_networks.len()), ("from", from.len()), ("ports", ports.len())];
+    let too_long = lengths.into_iter().filter(|(_, length)| *length > LONGEST_LIST);
+    problems.extend(
+        too_long.map(|(key, length)| {
+            format!("{key} holds {length} entries; {LONGEST_LIST} are the most")
+        }),
+    );
+    problems
+}
+
+fn check_from(prefix: IpNetwork) -> Option<String> {
+    let problem = check_prefix(prefix).or_else(|| {
+        let is_nobodys = prefix.network().is_multicast();
+        is_nobodys.then(|| format!("{prefix} is multicast, which nobody sends from"))
+    });
+    problem.map(|problem| format!("from: {problem}"))
+}
+
+/// Checks that rules name networks that there are and that have addresses, and come to no more than a port can
+/// have, as far as `concerns` says of a network and the name of one that it names. Returns one sentence for each
+/// problem.
+#[must_use]
+pub fn check_named_networks<'a>(
+    networks: impl IntoIterator<Item = &'a Network> + Clone,
+    concerns: impl Fn(&Network, &str) -> bool,
+) -> Vec<String> {
+    let known: Prefixes = networks
+        .clone()
+        .into_iter()
+        .map(|network| (network.name.clone(), prefixes_of(network)))
+        .collect();
+    let is_concerned = |network: &&Network| {
+        let mut named = named_networks(&network.allow).chain([&network.name]);
+        named.any(|name| concerns(network, name))
+    };
+    let concerned = networks.into_iter().filter(is_concerned);
+    concerned.flat_map(|network| check_named(network, &known)).collect()
+}
+
+/// The prefixes that a network's pods have addresses of.
+pub(crate) fn prefixes_of(network: &Network) -> BTreeSet<IpNetwork> {
+    network.subnets.iter().map(|subnet| subnet.cidr).collect()
+}
+
+fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>) -> Vec<String> {
+    let subject = format!("network {:?}", network.name);
+    let unusable = named_networks(&network.allow).filter_map(|name| {
+        let why = match known.get(name) {
+            Some(prefixes) if !prefixes.is_empty() => return None,
+            Some(_) => "which has no subnets, so that nobody knows its pods' addresses",
+            None => "which there is not: make it first",
+        };
+        Some(format!("{subject}: allow names {name:?}, {why}"))
+    });
+    let mut problems: Vec<_> = unusable.collect();
+    let openings = openings(&network.allow, known).unwrap_or_default();
+    let combinations: usize = openings.iter().map(crate::model::Opening::combinations).sum();
+    if combinations > MOST_COMBINATIONS {
+        problems.push(format!(
+            "{subject}: allow comes to {combinations} combinations of a prefix and a block of ports; \
+             {MOST_COMBINATIONS} are the most: name wider prefixes, or fewer ranges of ports"
+        ));
+    }
+    problems
+}
+
+/// Why a fabric can't keep to a network's rules, one sentence.
+pub(crate) fn check_rules_on(network: &Network, fabric: &str) -> Option<String> {
+    let is_kept = network.allow.is_empty() || WITH_RULES.contains(&fabric);
+    (!is_kept).then(|| {
+        format!(
+            "network {:?}: allow needs fabric.driver = \"ovs\", and this DPU has {fabric:?}, which does not know \
+             what answers what: use that fabric, or leave allow out",
+            network.name
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{
+        check_network,
+        networks::tests::{assert_problem, network},
+    };
+
+    fn with(rules: &str) -> String {
+        format!("name = \"a\"\n{rules}")
+    }
+
+    #[test]
+    fn rules_say_who_may_open_what() {
+        let good = r#"
+            [[allow]]
+            from_networks = ["green", "a"]
+            from = ["10.9.0.0/16", "fd09::/16", "10.8.0.7", "0.0.0.0/0"]
+            protocol = "tcp"
+            ports = ["80", "8000-8100"]
+            [[allow]]
+            protocol = "icmp"
+        "#;
+        assert_eq!(check_network(&network(&with(good))), [""; 0]);
+        assert_eq!(check_network(&network(&with("allow = [{ nobody = true }]"))), [""; 0]);
+        for (rules, told) in [
+            ("[{}]", "allow rule 1: it says nothing, so that anybody may open anything: leave"),
+            ("[{ nobody = true, protocol = \"tcp\" }]", "nobody = true stands alone in its rule"),
+            ("[{ nobody = true }, { protocol = \"tcp\" }]", "leave that one or the others out"),
+            ("[{ protocol = \"icmp\", ports = [\"8\"] }]", "ports need protocol = \"tcp\","),
+            ("[{ ports = [\"80\"] }]", "ports need protocol = \"tcp\","),
+            ("[{ protocol = \"tcp\" }, { from = [\"10.0.0.1/8\"] }]", "allow rule 2: from: 10.0"),
+            ("[{ from_networks = [\"Green\"] }]", "holds \"Green\", which can't name a network"),
+            ("[{ from = [\"224.0.0.0/4\"] }]", "from: 224.0.0.0/4 is multicast, which nobody"),
+        ] {
+            assert_problem(&with(&format!("allow = {rules}")), told);
+        }
+        for wrong in ["ports = [\"99999\"]", "ports = [80]", "protocol = \"TCP\"", "form = []"] {
+            let text = with(&format!("allow = [{{ {wrong} }}]"));
+            assert!(toml::from_str::<Network>(&text).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rules_are_for_pods_that_have_their_mac_address_for_themselves() {
+        let allow = "allow = [{ protocol = \"tcp\" }]";
+        let off = with(&format!("anti_spoofing = \"off\"\n{allow}"));
+        assert_problem(&off, "allow needs anti_spoofing = \"full\" or \"mac\"");
+        for key in ["allowed_sources", "optional_sources"] {
+            let shared = with(&format!("{key} = [\"00:00:5e:00:01:07\"]\n{allow}"));
+            assert_problem(&shared, "allow stands beside 00:00:5e:00:01:07 among its sources");
+        }
+        let mac = with(&format!("anti_spoofing = \"mac\"\n{allow}"));
+        assert_eq!(check_network(&network(&mac)), [""; 0]);
+        let addresses = with(&format!("allowed_sources = [\"10.0.0.7\"]\n{allow}"));
+        assert_eq!(check_network(&network(&addresses)), [""; 0]);
+    }
+
+    #[test]
+    fn rules_name_networks_that_there_are_and_that_have_addresses() {
+        let subnet = |name: &str, octet: usize| {
+            network(&format!("name = {name:?}\nsubnets = [{{ cidr = \"10.{octet}.0.0/16\" }}]"))
+        };
+        let blue = network(
+            "name = \"blue\"\nallow = [{ from_networks = [\"blue\", \"green\", \"red\", \"none\"] }]",
+        );
+        let (green, red) = (subnet("green", 2), network("name = \"red\""));
+        let told = check_named_networks([&blue, &green, &red], |_, _| true);
+        let without = "which has no subnets, so that nobody knows its pods' addresses";
+        assert_eq!(
+            told,
+            [
+                format!("network \"blue\": allow names \"blue\", {without}"),
+                "network \"blue\": allow names \"none\", which there is not: make it first".into(),
+                format!("network \"blue\": allow names \"red\", {without}"),
+            ]
+        );
+        let of_green = |network: &Network, named: &str| [&*network.name, named].contains(&"yellow");
+        assert_eq!(check_named_networks([&blue, &green, &red], of_green), [""; 0]);
+    }
+
+    #[test]
+    fn what_rules_come_to_has_an_end() {
+        // 30 blocks for each of so many prefixes.
+        let rules = |prefixes: usize| {
+            let from: Vec<_> = (0..prefixes).map(|number| format!("10.{number}.0.0/16")).collect();
+            let ports = "protocol = \"tcp\", ports = [\"1-65534\"]";
+            network(&with(&format!("allow = [{{ from = {from:?}, {ports} }}]")))
+        };
+        let most = MOST_COMBINATIONS / 30;
+        assert_eq!(check_named_networks([&rules(most)], |_, _| true), [""; 0]);
+        let told = check_named_networks([&rules(most + 1)], |_, _| true);
+        assert!(told[0].contains("allow comes to 270 combinations of a prefix"), "{told:?}");
+    }
+
+    #[test]
+    fn fabrics_that_know_no_connections_are_told_by_name() {
+        let blue = network(&with("allow = [{ nobody = true }]"));
+        assert_eq!(check_rules_on(&blue, "ovs"), None);
+        assert_eq!(check_rules_on(&network("name = \"a\""), "bridge"), None);
+        for fabric in ["bridge", "none"] {
+            let told = check_rules_on(&blue, fabric).unwrap();
+            let expected =
+                format!("this DPU has {fabric:?}, which does not know what answers what");
+            assert!(told.contains(&expected), "{told}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What may be opened to a port's pod as flows, which Open vSwitch asks one table after the other:
+//!
+//! | table | asks | lets pass to |
+//! | --- | --- | --- |
+//! | `SENT` | from the pod, once its guard has let it pass: looks its connection up | `OPENED` |
+//! | `OPENED` | from the pod: whether it opens one, which is remembered | `RECEIVED` |
+//! | 0 | to the pod, from what is no pod's port | `RECEIVED` |
+//! | `RECEIVED` | to the pod: what a link needs; of all else looks the connection up | the end, or `RULES` |
+//! | `RULES` | to the pod: of one that is known, or that may be opened, which is remembered | the end, or `LET_IN` |
+//! | `LET_IN` | to the pod | the end |
+//!
+//! Guards lead to `RECEIVED` whatever the port's network says, for it has rules of the others' ports; a port with
+//! rules of its own has the first two tables besides. The end is `NORMAL`. A pod is known by its MAC address in
+//! whatever VLAN, for a bridge of somebody else's may take tags off before its ports are asked. Connections are looked
+//! up in a zone of the port's own, by the number that it has in flows, and are forgotten with it. What opens one is
+//! looked up twice, so that what follows it is not remembered anew by each packet, which cards can't do.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnetwork::IpNetwork;
+use netlink::MacAddress;
+use openflow::{Action, Connection, Flow, Match, Ports};
+
+use super::guard::{
+    ALLOWED, DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, FIRST, ICMP, ICMPV6, IGMP,
+    NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, OTHERWISE, REDIRECT, REFUSED, REST,
+    ROUTER_ADVERTISEMENT, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, UDP, icmpv6, udp, with,
+};
+use crate::{
+    driver::Unsupported,
+    model::{AllowedProtocol, Opening, PortSettings, allow::MOST_COMBINATIONS},
+};
+
+const SENT: u8 = 245;
+const OPENED: u8 = 246;
+const RECEIVED: u8 = 247;
+const RULES: u8 = 248;
+const LET_IN: u8 = 250;
+
+/// Behind what comes from pods' ports, before what others have in the first table.
+const TO_PODS: u16 = FIRST - 1;
+
+/// The bit of addresses of groups.
+const GROUP: MacAddress = MacAddress([1, 0, 0, 0, 0, 0]);
+
+const DHCPV6_SERVER: u16 = 547;
+const LISTENER_QUERY: u8 = 130;
+/// What routers and neighbours tell a pod or ask it, without its having asked for that.
+const UNASKED: [u8; 5] = [
+    LISTENER_QUERY,
+    ROUTER_ADVERTISEMENT,
+    NEIGHBOUR_SOLICITATION,
+    NEIGHBOUR_ADVERTISEMENT,
+    REDIRECT,
+];
+
+/// What becomes of what a port's guard has let pass.
+pub(super) const fn behind_guard(settings: &PortSettings) -> Action {
+    Action::Table(if settings.openings.is_some() { SENT } else { RECEIVED })
+}
+
+/// The flows of a port besides its guard's, all with that cookie.
+pub(super) fn flows(port: u32, cookie: u64, settings: &PortSettings) -> BTreeSet<Flow> {
+    let mut flows = Flows { cookie, all: BTreeSet::new() };
+    flows.add(RECEIVED, 0, [Match::InPort(port)], Action::Normal);
+    if let Some(openings) = &settings.openings {
+        // The switch numbers ports by 16 bits.
+        let zone = u16::try_from(port).unwrap_or(u16::MAX);
+        flows.of_sent(Match::InPort(port), zone);
+        flows.of_groups(settings);
+        let to = Match::EthernetDestination(settings.mac, MacAddress::BROADCAST);
+        flows.of_received(to, zone);
+        flows.of_rules(to, zone, openings);
+    }
+    flows.all
+}
+
+struct Flows {
+    cookie: u64,
+    all: BTreeSet<Flow>,
+}
+
+impl Flows {
+    fn add(
+        &mut self,
+        table: u8,
+        priority: u16,
+        matches: impl IntoIterator<Item = Match>,
+        action: Action,
+    ) {
+        let matches = matches.into_iter().collect();
+        self.all.insert(Flow { table, priority, cookie: self.cookie, matches, action });
+    }
+
+    fn of_sent(&mut self, from: Match, zone: u16) {
+        for kind in [TYPE_IPV4, TYPE_IPV6] {
+            let kind = Match::EthernetType(kind);
+            let looked_up = Action::Track { zone, table: OPENED };
+            self.add(SENT, ALLOWED, [from, kind], looked_up);
+            let opens = [from, kind, Match::Connection(Connection::New)];
+            self.add(OPENED, ALLOWED, opens, Action::Remember { zone, table: RECEIVED });
+        }
+        for table in [SENT, OPENED] {
+            self.add(table, REST, [from], Action::Table(RECEIVED));
+        }
+    }
+
+    /// To an address of the pod's, and to a group of stations: nobody sends that, and it would get past.
+    fn of_groups(&mut self, settings: &PortSettings) {
+        let link_local = IpAddr::V6(settings.mac.link_local());
+        for address in settings.addresses.iter().chain([&link_local]) {
+            let to = match address {
+                IpAddr::V4(address) => Match::Ipv4Destination((*address).into()),
+                IpAddr::V6(address) => Match::Ipv6Destination((*address).into()),
+            };
+            let kind = Match::EthernetType(if address.is_ipv4() { TYPE_IPV4 } else { TYPE_IPV6 });
+            let matches = [Match::EthernetDestination(GROUP, GROUP), kind, to];
+            self.add(0, TO_PODS, matches, Action::Drop);
+            self.add(RECEIVED, REFUSED, matches, Action::Drop);
+        }
+    }
+
+    fn of_received(&mut self, to: Match, zone: u16) {
+        self.add(0, TO_PODS, [to], Action::Table(RECEIVED));
+        let of_links = [
+            vec![Match::EthernetType(TYPE_ARP)],
+            vec![Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP)],
+            // A server answers whom it has an address for, and that one has asked everybody.
+            dhcp(TYPE_IPV4, DHCP_SERVER, DHCP_CLIENT),
+            dhcp(TYPE_IPV6, DHCPV6_SERVER, DHCPV6_CLIENT),
+        ];
+        let unasked = UNASKED.map(|kind| icmpv6(kind).to_vec());
+        for needed in of_links.into_iter().chain(unasked) {
+            self.add(RECEIVED, ALLOWED, with(needed, to), Action::Normal);
+        }
+        for kind in [TYPE_IPV4, TYPE_IPV6] {
+            let looked_up = Action::Track { zone, table: RULES };
+            self.add(RECEIVED, OTHERWISE, [to, Match::EthernetType(kind)], looked_up);
+        }
+        self.add(RECEIVED, REST, [to], Action::Drop);
+    }
+
+    fn of_rules(&mut self, to: Match, zone: u16, openings: &[Opening]) {
+        for kind in [TYPE_IPV4, TYPE_IPV6] {
+            for known in [Connection::Established, Connection::Related] {
+                let known = [to, Match::EthernetType(kind), Match::Connection(known)];
+                self.add(RULES, ALLOWED, known, Action::Normal);
+            }
+        }
+        for opening in openings.iter().flat_map(matches) {
+            let opens = opening.into_iter().chain([to, Match::Connection(Connection::New)]);
+            self.add(RULES, OTHERWISE, opens, Action::Remember { zone, table: LET_IN });
+        }
+        self.add(RULES, REST, [to], Action::Drop);
+        self.add(LET_IN, REST, [to], Action::Normal);
+    }
+}
+
+fn dhcp(kind: u16, from: u16, to: u16) -> Vec<Match> {
+    with(udp(kind, Match::UdpDestination(Ports::exactly(to))), Match::UdpSource(from))
+}
+
+/// What a packet is like that opens it, one for each combination.
+fn matches(opening: &Opening) -> Vec<Vec<Match>> {
+    let blocks = || opening.ports.iter().flat_map(|range| range.blocks());
+    let ports: Vec<_> = blocks().map(|(value, mask)| Some(Ports { value, mask })).collect();
+    let ports = if ports.is_empty() { vec![None] } else { ports };
+    let of_source = |(kind, source): (u16, Option<Match>)| {
+        let protocol = opening.protocol;
+        let of_ports = move |ports: &Option<Ports>| {
+            let number = protocol.map(|protocol| Match::IpProtocol(number(protocol, kind)));
+            let ports =
+                protocol.zip(*ports).and_then(|(protocol, ports)| to_ports(protocol, ports));
+            [Some(Match::EthernetType(kind)), source, number, ports].into_iter().flatten().collect()
+        };
+        ports.iter().map(of_ports).collect::<Vec<Vec<Match>>>()
+    };
+    sources(opening).into_iter().flat_map(of_source).collect()
+}
+
+/// The families with the prefixes of each. `None`: all of the family.
+fn sources(opening: &Opening) -> Vec<(u16, Option<Match>)> {
+    let Some(from) = &opening.from else { return vec![(TYPE_IPV4, None), (TYPE_IPV6, None)] };
+    let source = |prefix: &IpNetwork| match prefix {
+        IpNetwork::V4(prefix) => (TYPE_IPV4, Some(Match::Ipv4Source(*prefix))),
+        IpNetwork::V6(prefix) => (TYPE_IPV6, Some(Match::Ipv6Source(*prefix))),
+    };
+    // A switch does not ask for what every address is like.
+    let asked = |(kind, source): (u16, Option<Match>)| {
+        (kind, source.filter(|source| !super::guard::is_about_anything(source)))
+    };
+    from.iter().map(source).map(asked).collect()
+}
+
+const fn number(protocol: AllowedProtocol, kind: u16) -> u8 {
+    match protocol {
+        AllowedProtocol::Tcp => 6,
+        AllowedProtocol::Udp => UDP,
+        AllowedProtocol::Sctp => 132,
+        AllowedProtocol::Icmp if kind == TYPE_IPV4 => ICMP,
+        AllowedProtocol::Icmp => ICMPV6,
+    }
+}
+
+const fn to_ports(protocol: AllowedProtocol, ports: Ports) -> Option<Match> {
+    match protocol {
+        AllowedProtocol::Tcp => Some(Match::TcpDestination(ports)),
+        AllowedProtocol::Udp => Some(Match::UdpDestination(ports)),
+        AllowedProtocol::Sctp => Some(Match::SctpDestination(ports)),
+        AllowedProtocol::Icmp => None,
+    }
+}
+
+/// Refuses rules that come to more flows than a port may have: those of other networks have changed since the rules
+/// were applied.
+pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
+    let combinations = settings.openings.iter().flatten().map(Opening::combinations).sum::<usize>();
+    if combinations <= MOST_COMBINATIONS {
+        return Ok(());
+    }
+    Err(Unsupported {
+        setting: "allow".into(),
+        why: format!(
+            "it comes to {combinations} combinations of a prefix and a block of ports, and {MOST_COMBINATIONS} are \
+             the most; name fewer networks, or wider prefixes"
+        ),
+    })
+}
+
+/// For people. `None`: there are no rules.
+pub(super) fn told(settings: &PortSettings) -> Option<String> {
+    let openings = settings.openings.as_ref()?;
+    if openings.is_empty() {
+        return Some("nobody may open anything to it".into());
+    }
+    let all: Vec<_> = openings.iter().map(ToString::to_string).collect();
+    Some(format!("of others, {}", all.join(", ")))
+}

@@ -1,0 +1,287 @@
+//! Who may open connections to a network's pods.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+};
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+/// Most combinations of a prefix and a block of ports that rules may come to: what a port is looked at for has an
+/// end.
+pub(crate) const MOST_COMBINATIONS: usize = 256;
+
+/// A rule of a network's `allow`: who may open what to its pods. The form in which configuration files give it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AllowRule {
+    /// From pods of these networks.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub from_networks: BTreeSet<String>,
+    /// From these addresses. Neither these nor networks: from anybody.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub from: BTreeSet<IpNetwork>,
+    /// By that protocol. `None`: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<AllowedProtocol>,
+    /// To these ports. None: all.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub ports: BTreeSet<PortRange>,
+    /// Nobody may open anything: then it is the only rule, and says nothing else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nobody: bool,
+}
+
+/// A protocol that a rule can be about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AllowedProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+    /// ICMP, of the address's family.
+    Icmp,
+}
+
+impl AllowedProtocol {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Sctp, Self::Icmp];
+
+    /// Its name, as in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+            Self::Icmp => "icmp",
+        }
+    }
+
+    /// Whether it has ports.
+    #[must_use]
+    pub(crate) const fn has_ports(self) -> bool {
+        !matches!(self, Self::Icmp)
+    }
+}
+
+/// A text that names no protocol of a rule.
+#[derive(Debug, thiserror::Error)]
+#[error("must be \"tcp\", \"udp\", \"sctp\" or \"icmp\"")]
+pub struct ParseAllowedProtocolError;
+
+impl FromStr for AllowedProtocol {
+    type Err = ParseAllowedProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, ParseAllowedProtocolError> {
+        Self::ALL.into_iter().find(|it| it.name() == text).ok_or(ParseAllowedProtocolError)
+    }
+}
+
+/// A port, or all from one to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+/// A text that names no ports.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} names no ports: write one from 1 to 65535, or a range such as \"8000-8100\"")]
+pub struct ParsePortRangeError(String);
+
+impl PortRange {
+    /// The range as values with masks: those ports whose bits under the mask are as in the value.
+    pub(crate) fn blocks(self) -> impl Iterator<Item = (u16, u16)> {
+        let mut next = u32::from(self.first);
+        std::iter::from_fn(move || {
+            let left = (u32::from(self.last) + 1).checked_sub(next).filter(|left| *left > 0)?;
+            let size = 1_u32 << next.trailing_zeros().min(left.ilog2());
+            let block = (u16::try_from(next).ok()?, !u16::try_from(size - 1).ok()?);
+            next += size;
+            Some(block)
+        })
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = ParsePortRangeError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePortRangeError> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+        let range = port(first).zip(port(last)).filter(|(first, last)| first <= last);
+        let (first, last) =
+            range.ok_or_else(|| ParsePortRangeError(text.chars().take(64).collect()))?;
+        Ok(Self { first, last })
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, last } = self;
+        if first == last { write!(out, "{first}") } else { write!(out, "{first}-{last}") }
+    }
+}
+
+impl TryFrom<String> for PortRange {
+    type Error = ParsePortRangeError;
+
+    fn try_from(text: String) -> Result<Self, ParsePortRangeError> {
+        text.parse()
+    }
+}
+
+impl From<PortRange> for String {
+    fn from(range: PortRange) -> Self {
+        range.to_string()
+    }
+}
+
+/// The prefixes of networks, by their names.
+pub type Prefixes = BTreeMap<String, BTreeSet<IpNetwork>>;
+
+/// What a rule lets be opened, with the prefixes of the networks that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Who may. `None`: anybody.
+    pub from: Option<BTreeSet<IpNetwork>>,
+    /// By which protocol. `None`: any.
+    pub protocol: Option<AllowedProtocol>,
+    /// To which ports. None: all.
+    pub ports: BTreeSet<PortRange>,
+}
+
+impl Opening {
+    /// How many combinations there are of a prefix, or a family where anybody may, and a block of ports.
+    #[must_use]
+    pub(crate) fn combinations(&self) -> usize {
+        const FAMILIES: usize = 2;
+        let sources = self.from.as_ref().map_or(FAMILIES, BTreeSet::len);
+        let blocks = self.ports.iter().map(|range| range.blocks().count()).sum::<usize>();
+        sources * blocks.max(1)
+    }
+}
+
+/// As people are told.
+impl fmt::Display for Opening {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.from {
+            None => out.write_str("anybody")?,
+            Some(from) if from.is_empty() => out.write_str("nobody")?,
+            Some(from) => out.write_str(&list(from))?,
+        }
+        write!(out, " may open {}", self.protocol.map_or("anything", AllowedProtocol::name))?;
+        if self.ports.is_empty() { Ok(()) } else { write!(out, " {}", list(&self.ports)) }
+    }
+}
+
+fn list(all: &BTreeSet<impl ToString>) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+impl AllowRule {
+    /// With what the networks that it names have; one that is not there has nothing.
+    fn opening(&self, networks: &Prefixes) -> Opening {
+        let is_of_anybody = self.from_networks.is_empty() && self.from.is_empty();
+        let named = self.from_networks.iter().filter_map(|name| networks.get(name)).flatten();
+        let from = || named.chain(&self.from).copied().collect();
+        Opening {
+            from: (!is_of_anybody).then(from),
+            protocol: self.protocol,
+            ports: self.ports.clone(),
+        }
+    }
+}
+
+/// What rules let be opened. `None`: anything, for there are none.
+#[must_use]
+pub(crate) fn openings(rules: &[AllowRule], networks: &Prefixes) -> Option<Vec<Opening>> {
+    let allowing = rules.iter().filter(|rule| !rule.nobody);
+    (!rules.is_empty()).then(|| allowing.map(|rule| rule.opening(networks)).collect())
+}
+
+/// The networks that rules name.
+pub(crate) fn named_networks(rules: &[AllowRule]) -> impl Iterator<Item = &String> {
+    rules.iter().flat_map(|rule| &rule.from_networks)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn blocks(text: &str) -> Vec<(u16, u16)> {
+        text.parse::<PortRange>().unwrap().blocks().collect()
+    }
+
+    #[test]
+    fn ranges_are_few_blocks() {
+        assert_eq!(blocks("80"), [(80, 0xffff)]);
+        assert_eq!(blocks("8000-8031"), [(8000, 0xffe0)]);
+        assert_eq!(blocks("1-3"), [(1, 0xffff), (2, 0xfffe)]);
+        assert_eq!(blocks("32768-65535"), [(0x8000, 0x8000)]);
+        assert_eq!(blocks("1-65535").len(), 16);
+        assert_eq!(blocks("1-65534").len(), 30);
+    }
+
+    #[test]
+    fn ports_are_shown_as_they_are_read() {
+        for text in ["1", "80", "8000-8100", "1-65535"] {
+            assert_eq!(text.parse::<PortRange>().unwrap().to_string(), text);
+        }
+        assert_eq!("80-80".parse::<PortRange>().unwrap().to_string(), "80");
+        for text in ["", "0", "0-7", "65536", "81-80", "80-", "-80", "http", "1-2-3", "+80 "] {
+            assert!(text.parse::<PortRange>().is_err(), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_have_each_port_of_the_range_once_and_no_other(one in 1_u16.., other in 1_u16..) {
+            let range = PortRange { first: one.min(other), last: one.max(other) };
+            let blocks: Vec<_> = range.blocks().collect();
+            prop_assert!(blocks.len() <= 30);
+            for port in [range.first, range.last, one / 2, other | 1, 0, u16::MAX] {
+                let found = blocks.iter().filter(|(value, mask)| port & mask == *value).count();
+                let is_within = (range.first..=range.last).contains(&port);
+                prop_assert_eq!(found, usize::from(is_within), "{}", port);
+            }
+        }
+    }
+
+    #[test]
+    fn rules_open_what_they_say_to_whom_the_networks_have() {
+        let network = |text: &str| toml::from_str::<crate::model::Network>(text).unwrap();
+        let rules = network(
+            "name = 'a'\n[[allow]]\nfrom_networks = ['green', 'gone']\nfrom = ['10.7.0.0/16']\n\
+             protocol = 'tcp'\nports = ['80', '8000-8031']\n[[allow]]\nprotocol = 'icmp'\n\
+             [[allow]]\nfrom_networks = ['gone']",
+        )
+        .allow;
+        let green = ["10.2.0.0/16", "fd00:2::/64"].map(|prefix| prefix.parse().unwrap());
+        let known = [("green".to_owned(), green.into())].into();
+        let openings_of = |rules: &[AllowRule]| openings(rules, &known);
+        let found = openings_of(&rules).unwrap();
+        let told: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "10.2.0.0/16 10.7.0.0/16 fd00:2::/64 may open tcp 80 8000-8031",
+                "anybody may open icmp",
+                "nobody may open anything"
+            ]
+        );
+        assert_eq!(found.iter().map(Opening::combinations).collect::<Vec<_>>(), [6, 2, 0]);
+        assert_eq!(openings_of(&[]), None);
+        let nobody = network("name = 'a'\nallow = [{ nobody = true }]").allow;
+        assert_eq!(openings_of(&nobody), Some(Vec::new()));
+    }
+}
