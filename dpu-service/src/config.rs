@@ -5,6 +5,7 @@
 mod allocation;
 mod allow;
 mod bandwidth;
+mod bridges;
 mod check;
 mod limits;
 mod metrics;
@@ -31,6 +32,7 @@ pub use allocation::{Allocation, MacPrefix};
 pub use allow::check_named_networks;
 pub(crate) use allow::prefixes_of;
 pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
+pub(crate) use bridges::check_bridge;
 pub use limits::Limits;
 pub use metrics::Metrics;
 pub(crate) use networks::is_label;
@@ -178,6 +180,7 @@ impl Config {
             quarantine_after: self.allocation.quarantine_after,
             attachments: self.limits.attachments,
             networks: self.limits.networks,
+            bridges: self.fabric.bridge_names(),
             gateway: self.gateway.clone(),
             own_ports: [self.listen].into_iter().chain(self.metrics.listen).collect(),
             ..Settings::default()
@@ -292,6 +295,7 @@ mod tests {
             ("eswitch.mode = 'switchdev'", "eswitch.mode"),
             ("fabric.uplinks = ['u']", "fabric.uplinks"),
             ("fabric.keep = ['k']", "fabric.keep"),
+            ("fabric.bridges = [{ name = 'b' }]", "fabric.bridges"),
             ("gateway.uplinks = ['u']", "gateway.uplinks"),
             ("allocation.mac_prefix = '06'", "allocation.mac_prefix"),
             ("limits.watchers = 1", "limits.watchers"),

@@ -15,7 +15,7 @@ use crate::{
         veth::VethEswitch,
     },
     fabric::{
-        BridgeSettings, Fabric,
+        BridgeSettings, Bridges, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
         ovs::{DATABASE, Datapath, OvsFabric, OvsSettings},
     },
@@ -69,10 +69,26 @@ pub struct FabricSettings {
     pub uplinks: Vec<String>,
     /// Netdevs that join the bridge untagged, likewise: that of a host's PF, say.
     pub keep: Vec<String>,
+    /// Further bridges, for networks that name one.
+    pub bridges: Vec<FurtherBridge>,
     /// The socket of Open vSwitch's database, for driver `ovs`.
     pub database: PathBuf,
     /// What forwards in a bridge that driver `ovs` creates.
     pub datapath: Datapath,
+}
+
+/// A further bridge, which is likewise created if it does not exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct FurtherBridge {
+    /// Its name.
+    pub name: String,
+    /// Netdevs that join it as uplinks.
+    #[serde(default)]
+    pub uplinks: Vec<String>,
+    /// Netdevs that join it untagged.
+    #[serde(default)]
+    pub keep: Vec<String>,
 }
 
 /// The drivers of fabrics.
@@ -106,6 +122,7 @@ impl Default for FabricSettings {
             bridge: "br-offload".into(),
             uplinks: Vec::new(),
             keep: Vec::new(),
+            bridges: Vec::new(),
             database: DATABASE.into(),
             datapath: Datapath::default(),
         }
@@ -154,14 +171,24 @@ fn open_fabric(
     settings: &FabricSettings,
     abilities: &KernelAbilities,
 ) -> Result<Option<Arc<dyn Fabric>>, Refused> {
-    Ok(Some(match settings.driver {
+    let bridges: Vec<_> = match settings.driver {
         FabricDriver::Bridge => {
             let of_bridges = BridgeAbilities::probe()?;
-            Arc::new(BridgeFabric::open(&settings.bridge(), of_bridges, abilities)?)
+            let open = |bridge: BridgeSettings| -> Result<(_, Arc<dyn Fabric>), Refused> {
+                let fabric = BridgeFabric::open(&bridge, of_bridges.clone(), abilities)?;
+                Ok((bridge.name, Arc::new(fabric)))
+            };
+            settings.bridges().into_iter().map(open).collect::<Result<_, _>>()?
         }
-        FabricDriver::Ovs => Arc::new(OvsFabric::open(&settings.ovs())?),
+        FabricDriver::Ovs => {
+            let open = |bridge: BridgeSettings| -> Result<(_, Arc<dyn Fabric>), Refused> {
+                Ok((bridge.name.clone(), Arc::new(OvsFabric::open(&settings.ovs(bridge))?)))
+            };
+            settings.bridges().into_iter().map(open).collect::<Result<_, _>>()?
+        }
         FabricDriver::None => return Ok(None),
-    }))
+    };
+    Ok(Bridges::joined(bridges))
 }
 
 impl EswitchSettings {
@@ -172,20 +199,49 @@ impl EswitchSettings {
 }
 
 impl FabricSettings {
-    fn bridge(&self) -> BridgeSettings {
-        BridgeSettings {
-            name: self.bridge.clone(),
-            uplinks: self.uplinks.clone(),
-            kept: self.keep.clone(),
+    /// The names of its bridges, of which the first is that of networks that name none.
+    pub(crate) fn bridge_names(&self) -> Vec<String> {
+        if self.driver == FabricDriver::None {
+            return Vec::new();
         }
+        let further = self.bridges.iter().map(|bridge| &bridge.name);
+        std::iter::once(&self.bridge).chain(further).cloned().collect()
     }
 
-    fn ovs(&self) -> OvsSettings {
-        OvsSettings {
-            bridge: self.bridge(),
-            database: self.database.clone(),
-            datapath: self.datapath,
-        }
+    /// Whether a link that is no pod's is in one of its bridges.
+    pub(crate) fn has_link(&self, name: &String) -> bool {
+        let has =
+            |uplinks: &[String], keep: &[String]| uplinks.contains(name) || keep.contains(name);
+        has(&self.uplinks, &self.keep)
+            || self.bridges.iter().any(|bridge| has(&bridge.uplinks, &bridge.keep))
+    }
+
+    fn bridges(&self) -> Vec<BridgeSettings> {
+        let names = self.bridge_names();
+        let settings = |name: &String, uplinks: &[String], keep: &[String]| BridgeSettings {
+            name: name.clone(),
+            uplinks: uplinks.to_vec(),
+            kept: keep.to_vec(),
+            siblings: names.iter().filter(|other| *other != name).cloned().collect(),
+        };
+        let further =
+            self.bridges.iter().map(|bridge| settings(&bridge.name, &bridge.uplinks, &bridge.keep));
+        std::iter::once(settings(&self.bridge, &self.uplinks, &self.keep)).chain(further).collect()
+    }
+
+    fn check_bridges(&self) -> Vec<String> {
+        let bridges = self.bridges();
+        let places = std::iter::once(("fabric", "bridge"))
+            .chain(std::iter::repeat(("fabric.bridges", "name")));
+        let each = bridges.iter().zip(places);
+        let mut problems: Vec<_> =
+            each.flat_map(|(bridge, (section, key))| bridge.check(section, key)).collect();
+        problems.extend(BridgeSettings::check_together(&bridges));
+        problems
+    }
+
+    fn ovs(&self, bridge: BridgeSettings) -> OvsSettings {
+        OvsSettings { bridge, database: self.database.clone(), datapath: self.datapath }
     }
 
     /// Whether a key is set that only driver `ovs` has.
@@ -224,15 +280,22 @@ fn check_pair(eswitch: EswitchDriver, fabric: FabricDriver) -> Option<String> {
 
 fn check_fabric(settings: &FabricSettings) -> Vec<String> {
     match settings.driver {
-        FabricDriver::Ovs => settings.ovs().check(),
+        FabricDriver::Ovs => {
+            let mut problems = settings.check_bridges();
+            problems.extend(settings.ovs(BridgeSettings::default()).check());
+            problems
+        }
         FabricDriver::Bridge | FabricDriver::None if settings.is_about_ovs() => {
             vec!["fabric.database and fabric.datapath are for fabric.driver = \"ovs\"".into()]
         }
-        FabricDriver::Bridge => settings.bridge().check(),
+        FabricDriver::Bridge => settings.check_bridges(),
         FabricDriver::None if !(settings.uplinks.is_empty() && settings.keep.is_empty()) => {
             let told =
                 "fabric.uplinks and fabric.keep are for fabric.driver = \"bridge\" or \"ovs\"";
             vec![told.into()]
+        }
+        FabricDriver::None if !settings.bridges.is_empty() => {
+            vec!["fabric.bridges is for fabric.driver = \"bridge\" or \"ovs\"".into()]
         }
         FabricDriver::None => Vec::new(),
     }

@@ -178,9 +178,18 @@ pub struct Subnet {
 pub struct Network {
     /// Its name.
     pub name: String,
+    /// Its bridge. `None`: `fabric.bridge`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
     /// VLAN, 1 to 4094. `None`: untagged.
     #[serde(default)]
     pub vlan: Option<u16>,
+    /// VLAN of a tag around all that pods send and their own tags (QinQ). `None`: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_vlan: Option<u16>,
+    /// Priority in the tag of what pods send, 0 to 7. 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub vlan_priority: u8,
     /// VLANs that pods may use besides, tagged.
     #[serde(default)]
     pub trunk: BTreeSet<u16>,
@@ -287,6 +296,12 @@ impl Network {
     }
 }
 
+/// By reference, as serde asks.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+const fn is_zero(number: &u8) -> bool {
+    *number == 0
+}
+
 fn default_pool() -> String {
     "default".into()
 }
@@ -368,6 +383,8 @@ pub struct PortSettings {
     pub addresses: Vec<IpAddr>,
     /// MTU in bytes.
     pub mtu: u32,
+    /// The bridge. `None`: the first, or the only one.
+    pub bridge: Option<String>,
     /// Access VLAN. `None`: untagged.
     pub vlan: Option<u16>,
     /// VLANs that pass tagged.
@@ -402,6 +419,7 @@ impl Record {
             mac: self.mac,
             addresses: self.leases.iter().map(|lease| lease.address.ip()).collect(),
             mtu: self.network.mtu,
+            bridge: self.network.bridge.clone(),
             vlan: self.network.vlan,
             trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,

@@ -84,7 +84,7 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }
-    if let Some(changes) = programmer.fabric_changes() {
+    for changes in programmer.fabric_changes() {
         tokio::spawn(links::follow_fabric(engine.clone(), changes));
     }
     tokio::spawn(feed_watchdog(is_well(engine.clone())));

@@ -196,6 +196,7 @@ fn settings() -> PortSettings {
         mac: MacAddress([2, 0, 0, 0, 1, 1]),
         addresses: Vec::new(),
         mtu: 9000,
+        bridge: None,
         vlan: Some(100),
         trunk: [200].into(),
         bandwidth: Bandwidth {

@@ -278,7 +278,7 @@ fn leads_outside_by_a_bond(on: On, mode: &str) {
         pods[1].reaches("10.9.0.100");
     };
     are_outside();
-    assert_eq!(dpu.fabric.uplink_mtu(), Some(1500));
+    assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500));
     for (member, wire) in MEMBERS {
         outside.run(&format!("ip link set {wire} down"));
         eventually("the bond does without", || !has_carrier(&dpu.netns, member));

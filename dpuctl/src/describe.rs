@@ -204,6 +204,7 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Name", &network.name);
     text.field("Origin", &status.origin);
     text.field("Default", yes_or_no(network.default));
+    text.field("Bridge", or(&network.bridge, "the fabric's first"));
     text.field("VLAN", &vlan(network.vlan));
     text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     text.field("Pool", &network.pool);

@@ -115,7 +115,7 @@ fn looks_wrong(engine: &Engine, record: &Record, survey: &Survey) -> bool {
     engine.registry().entries().get(record.id).is_some_and(|entry| {
         let index = surveyed.representor.index;
         let is_known = entry.programmed() == Some(index);
-        let is_right = is_known && surveyed.agrees_with(&record.port_settings());
+        let is_right = is_known && engine.programmer().agrees(surveyed, &record.port_settings());
         !is_right && !entry.repair_failed_on(index)
     })
 }

@@ -185,7 +185,10 @@ fn check_rules(engine: &Engine, network: &Network) -> Result<(), Failure> {
 
 /// That the network has larger packets than leave this DPU, one sentence.
 pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Option<String> {
-    let carried = engine.programmer().uplink_mtu().filter(|carried| *carried < network.mtu)?;
+    let carried = engine
+        .programmer()
+        .uplink_mtu(network.bridge.as_deref())
+        .filter(|carried| *carried < network.mtu)?;
     Some(format!(
         "network {} has an mtu of {}, and an uplink of this DPU carries {carried} at most: give the \
          network that, or the uplink more by `ip link set UPLINK mtu {}`",

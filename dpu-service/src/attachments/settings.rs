@@ -37,6 +37,8 @@ pub struct Settings {
     pub attachments: usize,
     /// How many networks there may be, of file and API together.
     pub networks: usize,
+    /// The fabric's bridges, by name.
+    pub bridges: Vec<String>,
     /// Where networks lead whose gateway is this DPU.
     pub gateway: GatewaySettings,
     /// Where the service listens itself, by TCP.
@@ -55,6 +57,7 @@ impl Default for Settings {
             quarantine_after: 3,
             attachments: 4096,
             networks: 1024,
+            bridges: Vec::new(),
             gateway: GatewaySettings::default(),
             own_ports: Vec::new(),
             representor_wait: Duration::from_secs(2),

@@ -11,6 +11,7 @@ use vf_alloc::{PfId, PoolSpec, Selector};
 use super::{
     Config, Host,
     allow::{check_named_networks, check_rules_on},
+    bridges::check_bridge,
     networks::{check_network, check_networks, check_reaches, is_label},
     problems::Problems,
     sources::check_without_eswitch,
@@ -40,6 +41,7 @@ impl Config {
         problems.extend(check_networks(&self.networks));
         problems.extend(check_reaches(&self.networks, |_, _| true));
         problems.extend(check_named_networks(&self.networks, |_, _| true));
+        problems.extend(self.check_bridges());
         problems.extend(self.check_gateways());
         problems.extend(self.check_guards());
         problems.extend(self.check_rules());
@@ -140,6 +142,11 @@ impl Config {
             }
         }
         problems.into_iter().map(|problem| format!("pool {:?}: {problem}", pool.name)).collect()
+    }
+
+    fn check_bridges(&self) -> Vec<String> {
+        let known = self.fabric.bridge_names();
+        self.networks.iter().filter_map(|network| check_bridge(network, &known)).collect()
     }
 
     fn check_gateways(&self) -> Vec<String> {
@@ -277,6 +284,31 @@ mod tests {
             let told = "fabric.uplinks and fabric.keep are for fabric.driver = \"bridge\"";
             assert_problem(&format!("{eswitch}\n{fabric}\n{links}"), told);
         }
+    }
+
+    #[test]
+    fn bridges_are_apart_and_networks_name_one_of_them() {
+        let more = |tables: &str| format!("[fabric]\nuplinks = ['p0']\nbridges = [{tables}]");
+        let storage = "{ name = 'br-storage', uplinks = ['p1'], keep = ['pf1hpf'] }";
+        let blue = |bridge: &str| format!("{}\n{GOOD}\nbridge = {bridge:?}", more(storage));
+        assert_eq!(problems_of(&blue("br-storage")), [""; 0]);
+        assert_eq!(problems_of(&blue("br-offload")), [""; 0]);
+        let told = "no bridge \"br-storag\": did you mean \"br-storage\"?";
+        assert_problem(&blue("br-storag"), told);
+        for (tables, told) in [
+            ("{ name = 'br-offload' }", "two bridges of the fabric are named \"br-offload\""),
+            ("{ name = 'a/b' }", "fabric.bridges.name = \"a/b\" can't name an interface"),
+            ("{ name = 'b', uplinks = ['p0'] }", "link \"p0\" is named for two bridges"),
+            ("{ name = 'b', keep = ['br-offload'] }", "\"br-offload\" is a bridge of the fabric"),
+            ("{ name = 'b', uplinks = ['x', 'x'] }", "fabric.bridges.uplinks holds \"x\" twice"),
+        ] {
+            assert_problem(&more(tables), told);
+        }
+        let uplink = format!("{}\n[gateway]\nuplinks = ['p1']", more(storage));
+        assert_problem(&uplink, "gateway.uplinks holds \"p1\", which is one of");
+        let none =
+            "[eswitch]\ndriver = 'none'\n[fabric]\ndriver = 'none'\nbridges = [{ name = 'b' }]";
+        assert_problem(none, "fabric.bridges is for fabric.driver = \"bridge\" or \"ovs\"");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use ipnetwork::IpNetwork;
 use super::{
     allow::check_allow,
     bandwidth::{LimitsOf, check_bandwidth},
+    bridges::check_tags,
     sources::check_sources,
 };
 use crate::{
@@ -29,6 +30,7 @@ const LONGEST_DOMAIN: usize = 253;
 pub fn check_network(network: &Network) -> Vec<String> {
     let mut problems = check_names(network);
     problems.extend(check_link(network));
+    problems.extend(check_tags(network));
     problems.extend(check_list_lengths(network));
     problems.extend(network.subnets.iter().flat_map(check_subnet));
     problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));

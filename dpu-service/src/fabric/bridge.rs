@@ -162,14 +162,17 @@ impl BridgeFabric {
     }
 
     /// Refuses a port that somebody else's bridge or bond has. A bridge that this service made under
-    /// another name is its own.
-    fn check_free(rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
+    /// another name is its own, and so are ports of the fabric's other bridges.
+    fn check_free(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
         let Some(master) = port.master.filter(|master| *master != bridge) else { return Ok(()) };
         let master = rtnl.link_by_index(master);
         let master =
             master.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
         match master {
-            Some(master) if master.alias.as_deref() != Some(ALIAS) => {
+            Some(master)
+                if master.alias.as_deref() != Some(ALIAS)
+                    && !self.settings.siblings.contains(&master.name) =>
+            {
                 Err(Refused::because(format!(
                     "representor {} is a port of {}: take it out first",
                     port.name, master.name
@@ -303,7 +306,7 @@ impl Fabric for BridgeFabric {
     }
 
     /// With br_netfilter, which others may have loaded for theirs.
-    fn uplink_mtu(&self) -> Option<u32> {
+    fn uplink_mtu(&self, _bridge: Option<&str>) -> Option<u32> {
         self.uplinks.mtu()
     }
 
@@ -311,8 +314,8 @@ impl Fabric for BridgeFabric {
         self.lock_own_macs().clone()
     }
 
-    fn ports_seen_as(&self) -> Option<String> {
-        Some(self.bridge.name().to_owned())
+    fn ports_seen_as(&self) -> Vec<String> {
+        vec![self.bridge.name().to_owned()]
     }
 
     fn gateway_name(&self, network: &str) -> String {
@@ -323,16 +326,19 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             let refused = |error| self.bridge.refused("look at the gateways' links of", error);
             let links = rtnl.links().map_err(refused)?;
+            let is_sibling = |link: &&Link| self.settings.siblings.contains(&link.name);
+            let siblings: Vec<_> = links.iter().filter(is_sibling).map(|link| link.index).collect();
             let bridge = match self.bridge.find(rtnl) {
                 // What nobody wants any more is taken away all the same.
-                Err(_) if ports.is_empty() => return gateways::remove_all(rtnl, &links),
+                Err(_) if ports.is_empty() => return gateways::remove_all(rtnl, &links, &siblings),
                 found => found?.index,
             };
             let vlans = match self.filters_vlans() {
                 true => Some(rtnl.bridge_vlans(bridge).map_err(refused)?),
                 false => None,
             };
-            let gateways = GatewayPairs { bridge, links: &links, vlans: vlans.as_ref() };
+            let gateways =
+                GatewayPairs { bridge, siblings: &siblings, links: &links, vlans: vlans.as_ref() };
             let (ensured, has_changed) = gateways.set(rtnl, ports)?;
             if has_changed {
                 self.sync_uplinks(rtnl, bridge).map_err(refused)?;
@@ -344,7 +350,7 @@ impl Fabric for BridgeFabric {
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         self.sockets.with(|rtnl| {
             let bridge = self.bridge.index(rtnl)?;
-            Self::check_free(rtnl, bridge, port)?;
+            self.check_free(rtnl, bridge, port)?;
             self.enslave(rtnl, bridge, port.index, settings).map_err(|error| {
                 // Perhaps somebody deleted the bridge, and the reconciler made it anew under another
                 // index: the next join looks it up.
@@ -497,8 +503,12 @@ mod tests {
         let of_kernel =
             KernelAbilities { guard: unable(), token_bucket: unable(), police: unable() };
         let uplinks = uplinks.iter().map(ToString::to_string).collect();
-        let settings =
-            BridgeSettings { name: "br-none".into(), uplinks, kept: vec!["pf0hpf".into()] };
+        let settings = BridgeSettings {
+            name: "br-none".into(),
+            uplinks,
+            kept: vec!["pf0hpf".into()],
+            siblings: vec![],
+        };
         BridgeFabric::open(&settings, abilities, &of_kernel).unwrap()
     }
 

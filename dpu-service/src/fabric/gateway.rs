@@ -7,6 +7,8 @@ use netlink::MacAddress;
 pub struct GatewayPort {
     /// The network's name.
     pub network: String,
+    /// Its bridge. `None`: the first, or the only one.
+    pub bridge: Option<String>,
     /// Its VLAN. `None`: untagged.
     pub vlan: Option<u16>,
     /// MTU in bytes.

@@ -1,6 +1,7 @@
 //! What joins representors and uplinks: the driver's contract.
 
 pub mod bridge;
+mod bridges;
 mod gateway;
 mod guard;
 mod limit;
@@ -14,6 +15,7 @@ use std::{
     fmt,
 };
 
+pub use bridges::Bridges;
 pub(crate) use gateway::mac_of;
 pub use gateway::{GatewayLink, GatewayPort};
 pub use limit::EgressLimit;
@@ -31,6 +33,8 @@ use crate::{
 /// How a link is joined to the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
+    /// Its bridge, where there are several. `None`: there is one.
+    pub bridge: Option<String>,
     /// Its access VLAN. `None`: untagged.
     pub vlan: Option<u16>,
     /// The VLANs that pass tagged.
@@ -38,18 +42,22 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// What a port wants of the fabric.
+    /// What a port wants of a fabric with one bridge.
     #[must_use]
     pub fn of(settings: &PortSettings) -> Self {
-        Self { vlan: settings.vlan, trunk: settings.trunk.clone() }
+        Self { bridge: None, vlan: settings.vlan, trunk: settings.trunk.clone() }
     }
 }
 
 impl fmt::Display for Membership {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("joined")?;
+        if let Some(bridge) = &self.bridge {
+            write!(out, " to {bridge}")?;
+        }
         match self.vlan {
-            None => write!(out, "joined, untagged")?,
-            Some(vlan) => write!(out, "joined in VLAN {vlan}")?,
+            None => write!(out, ", untagged")?,
+            Some(vlan) => write!(out, " in VLAN {vlan}")?,
         }
         if self.trunk.is_empty() {
             return Ok(());
@@ -77,9 +85,10 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Counts what happens, from now on, to what the kernel tells nothing of: a daemon that ended and came back,
-    /// or something that others have changed. `None`: there is nothing of the kind. Asked once.
-    fn changes(&self) -> Option<watch::Receiver<u64>> {
-        None
+    /// or something that others have changed. Of a fabric with several bridges, each counts. Empty: there is nothing
+    /// of the kind. Asked once.
+    fn changes(&self) -> Vec<watch::Receiver<u64>> {
+        Vec::new()
     }
 
     /// What the kernel can do for it, as probed at start.
@@ -102,9 +111,9 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
         1
     }
 
-    /// The largest packet that all uplinks carry, in bytes, as the latest [`Self::prepare`] found them. Does not
-    /// ask the kernel. `None`: there is none.
-    fn uplink_mtu(&self) -> Option<u32> {
+    /// The largest packet that all uplinks of a network's `bridge` carry, in bytes, as the latest [`Self::prepare`]
+    /// found them. Does not ask the kernel. `None`: there is none.
+    fn uplink_mtu(&self, _bridge: Option<&str>) -> Option<u32> {
         None
     }
 
@@ -136,10 +145,15 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
         network.to_owned()
     }
 
-    /// As coming in by which link the kernel's packet filter sees packets that pass between ports, where
+    /// As coming in by which links the kernel's packet filter sees packets that pass between ports, where
     /// it may see them at all. Does not ask the kernel.
-    fn ports_seen_as(&self) -> Option<String> {
-        None
+    fn ports_seen_as(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// How a port with these settings is joined. Does not ask the kernel.
+    fn membership(&self, settings: &PortSettings) -> Membership {
+        Membership::of(settings)
     }
 
     /// Joins the representor, in its VLAN.

@@ -284,8 +284,8 @@ impl Fabric for OvsFabric {
         self.inner.settings.names(name)
     }
 
-    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
-        Some(watch::follow(&self.inner))
+    fn changes(&self) -> Vec<tokio::sync::watch::Receiver<u64>> {
+        vec![watch::follow(&self.inner)]
     }
 
     fn prepare(&self) -> Result<(), Refused> {
@@ -297,7 +297,7 @@ impl Fabric for OvsFabric {
         16
     }
 
-    fn uplink_mtu(&self) -> Option<u32> {
+    fn uplink_mtu(&self, _bridge: Option<&str>) -> Option<u32> {
         self.inner.shared().mtu
     }
 

@@ -1,5 +1,7 @@
 //! What the configuration tells the driver.
 
+use std::collections::BTreeSet;
+
 use offload_proto::form::is_interface_name;
 
 use crate::twice::twice;
@@ -16,6 +18,8 @@ pub struct BridgeSettings {
     pub uplinks: Vec<String>,
     /// Netdevs that join it untagged, such as that of a host's PF, whose network is outside, too.
     pub kept: Vec<String>,
+    /// The names of the fabric's other bridges: a port of one of them is ours, too, and that one sees to it.
+    pub siblings: Vec<String>,
 }
 
 /// What a link that is no pod's is in the bridge for.
@@ -49,19 +53,46 @@ impl BridgeSettings {
         name == self.name || self.links().any(|(_, link)| link == name)
     }
 
-    /// What makes no sense in them, one sentence each.
-    pub(crate) fn check(&self) -> Vec<String> {
-        let Self { name, uplinks, kept } = self;
+    /// What makes no sense in them, one sentence each. `section` and `key` are where the configuration has them and
+    /// the name.
+    pub(crate) fn check(&self, section: &str, key: &str) -> Vec<String> {
+        let Self { name, uplinks, kept, .. } = self;
         let mut problems = Vec::new();
         if !is_interface_name(name) {
-            problems.push(format!("fabric.bridge = {name:?} {NO_INTERFACE}"));
+            problems.push(format!("{section}.{key} = {name:?} {NO_INTERFACE}"));
         }
-        problems.extend(self.check_links("fabric.uplinks", uplinks));
-        problems.extend(self.check_links("fabric.keep", kept));
+        problems.extend(self.check_links(&format!("{section}.uplinks"), uplinks));
+        problems.extend(self.check_links(&format!("{section}.keep"), kept));
         let both = kept.iter().filter(|link| uplinks.contains(link));
         problems.extend(both.map(|link| {
-            format!("fabric.keep and fabric.uplinks hold {link:?}: an uplink is kept as it is")
+            format!(
+                "{section}.keep and {section}.uplinks hold {link:?}: an uplink is kept as it is"
+            )
         }));
+        problems
+    }
+
+    /// What makes no sense in several bridges together, one sentence each.
+    pub(crate) fn check_together(bridges: &[Self]) -> Vec<String> {
+        let names = || bridges.iter().map(|bridge| bridge.name.as_str());
+        let mut problems: Vec<_> = twice(names())
+            .map(|name| format!("two bridges of the fabric are named {name:?}: rename one"))
+            .collect();
+        // What is named twice for one bridge is told of that one.
+        let of_bridge = |bridge: &Self| -> BTreeSet<String> {
+            bridge.links().map(|(_, link)| link.to_owned()).collect()
+        };
+        let links: Vec<_> = bridges.iter().flat_map(of_bridge).collect();
+        problems.extend(twice(links.iter().map(String::as_str)).map(|link| {
+            format!("link {link:?} is named for two bridges of the fabric: it can be in one")
+        }));
+        for bridge in bridges {
+            let others = bridge.links().filter(|(_, link)| *link != bridge.name);
+            let are_bridges = others.filter(|(_, link)| names().any(|name| name == *link));
+            problems.extend(are_bridges.map(|(role, link)| {
+                format!("{} {link:?} is a bridge of the fabric, too: name a link", role.name())
+            }));
+        }
         problems
     }
 

@@ -67,6 +67,7 @@ impl Plan {
     pub(super) fn ports(&self) -> Vec<GatewayPort> {
         let port = |network: &Arc<Network>| GatewayPort {
             network: network.name.clone(),
+            bridge: network.bridge.clone(),
             vlan: network.vlan,
             mtu: network.mtu,
         };
@@ -74,13 +75,13 @@ impl Plan {
     }
 
     /// The table. It has the name of each gateway's link, be the link there or not: one that it did not know
-    /// would be open to all. Packets that pass between the fabric's ports are seen as `ports`, if they are
+    /// would be open to all. Packets that pass between the fabric's ports are seen as of `ports`, if they are
     /// seen. A DPU that is a router besides forwards by its uplinks what it did before.
     pub(super) fn table(
         &self,
         name_of: impl Fn(&str) -> Option<String>,
         uplinks: &[String],
-        ports: Option<&str>,
+        ports: &[String],
         unrouted: &[Family],
     ) -> Table {
         let name = |network: &Arc<Network>| Some(LinkName::new(&name_of(&network.name)?));
@@ -91,10 +92,10 @@ impl Plan {
             .collect();
         let translated = self.networks.iter().filter(|network| network.nat);
         // One that is an uplink has packets of its own, whose connections are to be known.
-        let ports = ports.filter(|link| !uplinks.iter().any(|uplink| uplink == link));
+        let ports = ports.iter().filter(|link| !uplinks.contains(link));
         let uplinks: Vec<_> = uplinks.iter().map(|uplink| LinkName::new(uplink)).collect();
         let mut sets = vec![
-            Set::of_links(c"ports", ports.map(LinkName::new)),
+            Set::of_links(c"ports", ports.map(|link| LinkName::new(link))),
             Set::of_links(c"gateways", names.values().copied()),
             Set::of_links(c"uplinks", uplinks.iter().copied()),
             Set::of_links(
@@ -205,7 +206,7 @@ mod tests {
     fn only_networks_whose_gateway_is_this_dpu_get_a_link() {
         let other = Arc::new(toml::from_str("name = 'red'").unwrap());
         let plan = plan([network("blue", "vlan = 7\nmtu = 1400"), other]);
-        let port = GatewayPort { network: "blue".into(), vlan: Some(7), mtu: 1400 };
+        let port = GatewayPort { network: "blue".into(), bridge: None, vlan: Some(7), mtu: 1400 };
         assert_eq!(plan.ports(), [port]);
     }
 
@@ -222,8 +223,8 @@ mod tests {
     fn the_rules_know_links_that_are_not_there_and_uplinks_lead_to_no_other_link() {
         let plan = plan([network("blue", "nat = true")]);
         let name_of = |network: &str| Some(format!("gw-{network}"));
-        let table = |unrouted| plan.table(name_of, &["out".into()], None, unrouted);
-        assert_ne!(table(&[]), plan.table(|_| None, &["out".into()], None, &[]));
+        let table = |unrouted| plan.table(name_of, &["out".into()], &[], unrouted);
+        assert_ne!(table(&[]), plan.table(|_| None, &["out".into()], &[], &[]));
         let rest = |family| vec![Term::From(c"uplinks"), Term::OfFamily(family), Term::Drop];
         let is_closed = |unrouted, family| {
             chains(unrouted).iter().any(|chain| chain.rules.contains(&rest(family)))

@@ -27,7 +27,7 @@ impl GatewaySettings {
         let check = |name: &String| {
             let why = if !is_interface_name(name) {
                 "which can't name an interface: use 1 to 15 visible characters without / : and %"
-            } else if fabric.uplinks.contains(name) || fabric.keep.contains(name) {
+            } else if fabric.has_link(name) {
                 "which is one of fabric.uplinks or fabric.keep: those have no addresses; name a link \
                  that has"
             } else {

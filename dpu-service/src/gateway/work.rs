@@ -100,12 +100,8 @@ impl Work {
         self.is_clear = false;
         let name_of = |network: &str| self.programmer.gateway_name(network);
         let ports = self.programmer.ports_seen_as();
-        let table = plan.table(
-            name_of,
-            &self.settings.uplinks,
-            ports.as_deref(),
-            &links::unrouted_families(),
-        );
+        let table =
+            plan.table(name_of, &self.settings.uplinks, &ports, &links::unrouted_families());
         let is_mended = self.table.put(table)?;
         if is_mended {
             self.stale.begun.extend_from_slice(plan.redirections());

@@ -94,6 +94,7 @@ mod tests {
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
             addresses: Vec::new(),
             mtu: 1500,
+            bridge: None,
             vlan: Some(100),
             trunk: [].into(),
             bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },

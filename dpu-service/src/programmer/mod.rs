@@ -173,8 +173,8 @@ impl Programmer {
 
     /// What happens to the fabric that the kernel tells nothing of: see [`Fabric::changes`].
     #[must_use]
-    pub(crate) fn fabric_changes(&self) -> Option<watch::Receiver<u64>> {
-        self.drivers.as_ref().and_then(|drivers| drivers.fabric.changes())
+    pub(crate) fn fabric_changes(&self) -> Vec<watch::Receiver<u64>> {
+        self.drivers.as_ref().map(|drivers| drivers.fabric.changes()).unwrap_or_default()
     }
 
     /// What kernel and card can do, as probed at start.
@@ -224,10 +224,10 @@ impl Programmer {
         self.drivers.as_ref().map_or(1, |drivers| drivers.fabric.together())
     }
 
-    /// What leaves this DPU at most: see [`Fabric::uplink_mtu`].
+    /// What leaves this DPU at most by a network's bridge: see [`Fabric::uplink_mtu`].
     #[must_use]
-    pub(crate) fn uplink_mtu(&self) -> Option<u32> {
-        self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu())
+    pub(crate) fn uplink_mtu(&self, bridge: Option<&str>) -> Option<u32> {
+        self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu(bridge))
     }
 
     /// Whether an Ethernet address is one of the fabric's: see [`Fabric::own_macs`].
@@ -238,8 +238,8 @@ impl Programmer {
 
     /// As what the packet filter sees packets between ports: see [`Fabric::ports_seen_as`].
     #[must_use]
-    pub fn ports_seen_as(&self) -> Option<String> {
-        self.drivers.as_ref().and_then(|drivers| drivers.fabric.ports_seen_as())
+    pub fn ports_seen_as(&self) -> Vec<String> {
+        self.drivers.as_ref().map(|drivers| drivers.fabric.ports_seen_as()).unwrap_or_default()
     }
 
     /// Makes what all ports share. Does all that can be done, then tells the first thing that could
@@ -354,6 +354,13 @@ impl Programmer {
         };
         Ok(eswitch.representors()?.into_iter().map(survey).collect())
     }
+
+    /// Whether a representor is as `settings` want it, as far as the survey tells. Does not ask the kernel.
+    #[must_use]
+    pub(crate) fn agrees(&self, found: &Surveyed, settings: &PortSettings) -> bool {
+        let wanted = self.drivers.as_ref().map(|drivers| drivers.fabric.membership(settings));
+        found.membership == wanted && found.representor.up && found.representor.mtu == settings.mtu
+    }
 }
 
 impl Drivers {
@@ -384,16 +391,6 @@ pub(crate) struct Surveyed {
     pub membership: Option<Membership>,
 }
 
-impl Surveyed {
-    /// Whether it is as `settings` want it, as far as one look tells.
-    #[must_use]
-    pub(crate) fn agrees_with(&self, settings: &PortSettings) -> bool {
-        self.membership.as_ref() == Some(&Membership::of(settings))
-            && self.representor.up
-            && self.representor.mtu == settings.mtu
-    }
-}
-
 /// What a VF that serves nobody wants of its representor: undoing needs no more.
 pub(crate) fn idle(vf: FunctionId) -> PortSettings {
     PortSettings {
@@ -401,6 +398,7 @@ pub(crate) fn idle(vf: FunctionId) -> PortSettings {
         mac: MacAddress([0; 6]),
         addresses: Vec::new(),
         mtu: 0,
+        bridge: None,
         vlan: None,
         trunk: BTreeSet::new(),
         bandwidth: Bandwidth::default(),

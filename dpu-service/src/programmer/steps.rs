@@ -198,7 +198,10 @@ impl PortStep {
                 in_place: representor.mtu == settings.mtu,
                 detail: format!("{} bytes", representor.mtu),
             }),
-            Self::Join => Ok(find_membership(fabric.member(representor)?.as_ref(), settings)),
+            Self::Join => {
+                let wanted = fabric.membership(settings);
+                Ok(find_membership(fabric.member(representor)?.as_ref(), &wanted))
+            }
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, &settings.bandwidth),
             Self::Guard => fabric.guard(representor, settings),
@@ -211,7 +214,7 @@ impl PortStep {
     }
 }
 
-fn find_membership(found: Option<&Membership>, settings: &PortSettings) -> Reading {
+fn find_membership(found: Option<&Membership>, wanted: &Membership) -> Reading {
     let detail = found.map_or_else(|| "not joined".to_owned(), Membership::to_string);
-    Reading { in_place: found == Some(&Membership::of(settings)), detail }
+    Reading { in_place: found == Some(wanted), detail }
 }

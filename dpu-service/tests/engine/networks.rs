@@ -1,7 +1,7 @@
 //! Networks come, change and go while attachments run.
 
 use dpu_service::{
-    attachments::{Applied, Origin},
+    attachments::{Applied, Origin, Settings},
     model::{AttachSpec, HostName, Network, Record},
 };
 use offload_proto::Reason;
@@ -9,7 +9,7 @@ use vf_alloc::PfId;
 
 use crate::{
     fake_kernel::FABRIC_MAC,
-    world::{World, configuration, hello, key, network, pool, red, settings, spec},
+    world::{VFS, World, configuration, hello, key, network, pool, red, settings, spec},
 };
 
 type Hosts = Vec<(HostName, Vec<PfId>)>;
@@ -277,9 +277,51 @@ async fn hosts_and_pfs_in_use_stay_where_they_are() {
 
 #[tokio::test]
 async fn the_number_of_attachments_and_networks_is_limited() {
-    let limited = dpu_service::attachments::Settings { attachments: 1, networks: 1, ..settings() };
+    let limited = Settings { attachments: 1, networks: 1, ..settings() };
     let world = World::with(configuration(), limited, 4).await;
     world.attached("a").await;
     assert_eq!(world.refused(spec("b")).await, Reason::Overloaded);
     assert_eq!(apply(&world, blue("10.2.0.0/24", 1)).await, Err(Reason::Overloaded));
+}
+
+/// A network in that bridge.
+fn in_bridge(bridge: &str) -> Network {
+    network(&format!("name = 'blue'\nbridge = '{bridge}'"))
+}
+
+/// A world with two bridges.
+async fn with_bridges() -> World {
+    let bridges = ["br-offload", "br-storage"].map(String::from).into();
+    World::with(configuration(), Settings { bridges, ..settings() }, VFS).await
+}
+
+#[tokio::test]
+async fn a_network_names_a_bridge_that_the_fabric_has() {
+    let mut world = with_bridges().await;
+    let refused = world.engine.networks().apply(in_bridge("br-storag"), false).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::InvalidRequest);
+    assert!(refused.message.ends_with("did you mean \"br-storage\"?"), "{refused}");
+    apply(&world, in_bridge("br-storage")).await.unwrap();
+    // Without its bridge it is not in force, and comes back with it.
+    let bridges = world.settings.bridges.clone();
+    world.settings.bridges.truncate(1);
+    world.restart().await;
+    let warnings = world.engine.operators().warnings().join("\n");
+    assert!(warnings.contains("the fabric has no bridge \"br-storage\""), "{warnings}");
+    world.settings.bridges = bridges;
+    world.restart().await;
+    assert_eq!(apply(&world, in_bridge("br-storage")).await, Ok(Applied::Unchanged));
+}
+
+#[tokio::test]
+async fn a_service_does_not_start_without_the_bridge_of_an_attachment() {
+    let mut world = with_bridges().await;
+    apply(&world, in_bridge("br-storage")).await.unwrap();
+    let view = world.attach(on_blue("pod")).await.unwrap();
+    assert_eq!(apply(&world, network("name = 'blue'")).await, Ok(Applied::Changed));
+    assert_eq!(world.list()[0].record.network.bridge.as_deref(), Some("br-storage"));
+    world.settings.bridges.truncate(1);
+    let refused = world.refusal_with(&view.record).await.to_string();
+    assert!(refused.contains(&view.record.id.to_string()), "{refused}");
+    assert!(refused.contains("no bridge \"br-storage\""), "{refused}");
 }

@@ -42,7 +42,7 @@ fn keeps_the_hosts_network(on: On) {
         dpu.prepare().unwrap();
         eventually("the host is outside", || pings(&host, OUTSIDE));
         pod.reaches(HOST);
-        assert_eq!(dpu.fabric.uplink_mtu(), Some(1500), "of the uplink");
+        assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500), "of the uplink");
         let pf: netlink::MacAddress =
             dpu.netns.link("pf0hpf")["address"].as_str().unwrap().parse().unwrap();
         assert!(dpu.fabric.own_macs().contains(&pf));

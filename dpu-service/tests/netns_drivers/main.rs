@@ -8,6 +8,7 @@ mod support;
 mod veth_dpu;
 
 mod bridge;
+mod bridges;
 mod frames;
 mod guard;
 mod kept;

@@ -110,7 +110,7 @@ fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
         outside.run("ip link set wire up");
         outside.run("ip addr add 10.9.0.99/24 dev wire");
         dpu.prepare().unwrap();
-        assert_eq!(dpu.fabric.uplink_mtu(), Some(1500));
+        assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500));
         assert_eq!(dpu.fabric.own_macs().len(), 2);
         let mut pod = dpu.plug(0);
         dpu.program(&pod);
@@ -131,7 +131,7 @@ fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
 #[test]
 fn a_daemon_that_comes_back_gets_its_flows_again() {
     let (mut dpu, pods) = with_pods(2);
-    let mut changes = dpu.fabric.changes().unwrap();
+    let mut changes = dpu.fabric.changes().pop().unwrap();
     eventually("both connections are watched", || *changes.borrow() >= 2);
     let flows = own_flows(&mut dpu);
     dpu.vswitch().kill_daemon();
@@ -209,7 +209,7 @@ fn a_representor_that_was_made_anew_joins_anew() {
 #[test]
 fn what_others_change_is_found_told_and_put_back() {
     let (mut dpu, pods) = with_pods(2);
-    let mut changes = dpu.fabric.changes().unwrap();
+    let mut changes = dpu.fabric.changes().pop().unwrap();
     eventually("both connections are watched", || *changes.borrow() >= 2);
     for damage in ["del-port pf0vf0", "set port pf0vf0 tag=7", "set port pf0vf0 vlan_mode=trunk"] {
         changes.mark_unchanged();

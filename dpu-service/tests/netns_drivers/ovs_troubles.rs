@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -43,7 +43,7 @@ impl Relayed {
         let database = Relay::start(&path("db.sock"), dpu.vswitch().socket());
         let management = format!("{BRIDGE}.mgmt");
         let bridge = Relay::start(&path(&management), dpu.vswitch().management(BRIDGE));
-        dpu.fabric = Box::new(open(&dpu, path("db.sock")));
+        dpu.fabric = Arc::new(open(&dpu, path("db.sock")));
         dpu.prepare().unwrap();
         Self { dpu, database, bridge, _folder: folder }
     }
@@ -249,7 +249,7 @@ fn a_bridge_of_ours_that_is_taken_away_is_made_anew() {
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];
     pods.iter().for_each(|pod| dpu.program(pod));
-    let mut changes = dpu.fabric.changes().unwrap();
+    let mut changes = dpu.fabric.changes().pop().unwrap();
     eventually("both connections are watched", || *changes.borrow() >= 2);
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
@@ -270,7 +270,7 @@ fn a_bridge_of_somebody_elses_that_is_taken_away_is_his_to_make_again() {
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];
     pods.iter().for_each(|pod| dpu.program(pod));
-    let mut changes = dpu.fabric.changes().unwrap();
+    let mut changes = dpu.fabric.changes().pop().unwrap();
     eventually("both connections are watched", || *changes.borrow() >= 2);
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));

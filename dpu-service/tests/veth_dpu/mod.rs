@@ -11,13 +11,14 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
     process::{Command, Stdio},
+    sync::Arc,
 };
 
 use dpu_service::{
     driver::Refused,
     eswitch::{Eswitch, Representor, veth::VethEswitch},
     fabric::{
-        BridgeSettings, EgressLimit, Fabric,
+        BridgeSettings, Bridges, EgressLimit, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
         ovs::{OvsFabric, OvsSettings},
     },
@@ -49,7 +50,7 @@ pub(crate) struct Dpu {
     pub(crate) netns: TestNetns,
     pub(crate) abilities: KernelAbilities,
     pub(crate) eswitch: VethEswitch,
-    pub(crate) fabric: Box<dyn Fabric>,
+    pub(crate) fabric: Arc<dyn Fabric>,
     /// Ends after the fabric.
     pub(crate) vswitch: Option<OpenVswitch>,
 }
@@ -89,26 +90,35 @@ impl Dpu {
     pub(crate) fn with_links(on: On, uplinks: &[&str], kept: &[&str]) -> Self {
         let [uplinks, kept] =
             [uplinks, kept].map(|names| names.iter().map(ToString::to_string).collect());
-        let bridge = BridgeSettings { name: BRIDGE.into(), uplinks, kept };
+        let bridge = BridgeSettings { name: BRIDGE.into(), uplinks, kept, ..Default::default() };
+        Self::with_bridges(on, vec![bridge])
+    }
+
+    /// One with these bridges.
+    pub(crate) fn with_bridges(on: On, bridges: Vec<BridgeSettings>) -> Self {
         let start = (on == On::OpenVswitch).then_some(OpenVswitch::start_in as fn(&_) -> _);
-        Self::start(bridge, start)
+        Self::start(bridges, start)
     }
 
     /// One on an Open vSwitch that has little room to write.
     pub(crate) fn on_small_disk() -> Self {
         let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
-        Self::start(bridge, Some(OpenVswitch::start_on_small_disk))
+        Self::start(vec![bridge], Some(OpenVswitch::start_on_small_disk))
     }
 
-    fn start(bridge: BridgeSettings, vswitch: Option<fn(&Path) -> OpenVswitch>) -> Self {
+    fn start(bridges: Vec<BridgeSettings>, vswitch: Option<fn(&Path) -> OpenVswitch>) -> Self {
         let netns = TestNetns::new();
         let abilities = KernelAbilities::probe().unwrap();
         let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
         let vswitch = vswitch.map(|start| start(&netns.path()));
-        let fabric: Box<dyn Fabric> = match &vswitch {
-            None => Box::new(open_bridge(&netns, &bridge, &abilities)),
-            Some(vswitch) => Box::new(open_ovs(&netns, bridge, vswitch)),
+        let open = |bridge: BridgeSettings| -> (String, Arc<dyn Fabric>) {
+            let name = bridge.name.clone();
+            match &vswitch {
+                None => (name, Arc::new(open_bridge(&netns, &bridge, &abilities))),
+                Some(vswitch) => (name, Arc::new(open_ovs(&netns, bridge, vswitch))),
+            }
         };
+        let fabric = Bridges::joined(bridges.into_iter().map(open).collect()).unwrap();
         Self { netns, abilities, eswitch, fabric, vswitch }
     }
 
@@ -240,6 +250,7 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
         mac: MacAddress([2, 0, 0, 0, high + 1, low]),
         addresses: addresses_of(vf).into(),
         mtu: 1500,
+        bridge: None,
         vlan: None,
         trunk: BTreeSet::new(),
         bandwidth: Bandwidth::default(),

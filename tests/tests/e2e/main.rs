@@ -9,6 +9,7 @@
 )]
 
 mod allow;
+mod bridges;
 mod callers;
 mod clean;
 mod configuration;

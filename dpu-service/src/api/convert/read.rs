@@ -287,7 +287,10 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
     let network = network.ok_or_else(|| invalid("the request has no network"))?;
     let read = Network {
         name: network.name,
+        bridge: (!network.bridge.is_empty()).then_some(network.bridge),
         vlan: (network.vlan != 0).then(|| vlan(network.vlan)),
+        outer_vlan: (network.outer_vlan != 0).then(|| vlan(network.outer_vlan)),
+        vlan_priority: network.vlan_priority.try_into().unwrap_or(u8::MAX),
         trunk: network.trunk.into_iter().map(vlan).collect(),
         pool: or_default(network.pool, "default"),
         mtu: if network.mtu == 0 { 1500 } else { network.mtu },

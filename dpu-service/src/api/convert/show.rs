@@ -236,7 +236,10 @@ fn usage(usage: &SubnetUsage) -> v1::SubnetUsage {
 fn network(network: &Network) -> v1::Network {
     v1::Network {
         name: network.name.clone(),
+        bridge: network.bridge.clone().unwrap_or_default(),
         vlan: network.vlan.unwrap_or_default().into(),
+        outer_vlan: network.outer_vlan.unwrap_or_default().into(),
+        vlan_priority: network.vlan_priority.into(),
         pool: network.pool.clone(),
         mtu: network.mtu,
         subnets: network.subnets.iter().map(subnet).collect(),

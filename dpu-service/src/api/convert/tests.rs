@@ -198,6 +198,7 @@ fn a_network_reads_back_as_shown() {
     let network: Network = toml::from_str(
         r#"
         name = "blue"
+        bridge = "br-storage"
         vlan = 100
         trunk = [200, 201]
         mtu = 9000

@@ -11,7 +11,7 @@ use crate::{
         settings::Configuration,
         views::{Applied, Origin},
     },
-    config::{check_named_networks, check_networks, check_reaches},
+    config::{check_bridge, check_named_networks, check_networks, check_reaches},
     model::{HostName, Network, Record, allow::named_networks},
     records::OpenError,
 };
@@ -61,6 +61,7 @@ impl NetworkChanges<'_> {
     /// It can't be applied.
     pub(crate) fn check(&self, network: &Network) -> Result<Applied, Failure> {
         self.check_pool(network)?;
+        self.check_bridge(network)?;
         let networks = &self.0.networks;
         let outcome = match networks.get(&network.name) {
             Some(entry) if entry.origin() == Origin::Configuration => return Err(fixed(network)),
@@ -178,6 +179,7 @@ impl NetworkChanges<'_> {
         let pool_names = || pools.iter().map(|pool| pool.name.as_str());
         for network in networks {
             check_pool_of(network, pool_names())?;
+            self.check_bridge(network)?;
             self.check_not_made(network)?;
             self.0.networks.check(network)?;
         }
@@ -253,6 +255,14 @@ impl NetworkChanges<'_> {
         check_pool_of(network, self.0.vfs.pools().map(|pool| pool.name.as_str()))
     }
 
+    /// Of the bridges that the service was started with.
+    fn check_bridge(&self, network: &Network) -> Result<(), Failure> {
+        match check_bridge(network, &self.0.settings.bridges) {
+            Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+            None => Ok(()),
+        }
+    }
+
     /// Whether `network` can be in force beside those of other names.
     fn check_beside_others(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
@@ -284,6 +294,7 @@ impl NetworkChanges<'_> {
             return Err(hidden(network));
         }
         self.check_pool(network)?;
+        self.check_bridge(network)?;
         self.check_beside_others(network)?;
         self.put(network.clone(), Origin::Api)
     }

@@ -38,6 +38,7 @@ pub(crate) use reserve::tighter;
 
 use super::settings::{Configuration, Settings};
 use crate::{
+    config::check_bridge,
     host::HostTime,
     model::{AttachmentId, HostName, Phase, Record},
     records::{Cooling, Loaded, OpenError},
@@ -81,10 +82,22 @@ impl Registry {
         };
         registry.hosts.set_rights(rights);
         for record in loaded.attachments {
+            registry.check_bridge_of(&record)?;
             registry.restore_attachment(record)?;
         }
         registry.change_networks().restore(networks, loaded.networks)?;
         Ok(registry)
+    }
+
+    /// A port stays in its bridge until its attachment has ended: nobody else could take it out.
+    fn check_bridge_of(&self, record: &Record) -> Result<(), OpenError> {
+        let Some(problem) = check_bridge(&record.network, &self.settings.bridges) else {
+            return Ok(());
+        };
+        Err(OpenError::Configuration(format!(
+            "attachment {} ({}) is in a bridge that is gone from the file: {problem}",
+            record.id, record.key
+        )))
     }
 
     fn restore_attachment(&mut self, record: Record) -> Result<(), OpenError> {

@@ -33,14 +33,28 @@ pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(OWN_PREFIX) || name.starts_with(PORT_PREFIX)
 }
 
-/// Deletes all pairs.
-pub(super) fn remove_all(rtnl: &mut Rtnl, links: &[Link]) -> Result<GatewayLinks, Refused> {
-    remove_others(rtnl, links, &[]).map(|_| GatewayLinks::new())
+/// Deletes all pairs, but for those of `siblings`.
+pub(super) fn remove_all(
+    rtnl: &mut Rtnl,
+    links: &[Link],
+    siblings: &[u32],
+) -> Result<GatewayLinks, Refused> {
+    remove_others(rtnl, links, siblings, &[]).map(|_| GatewayLinks::new())
 }
 
 /// Deletes the pairs of networks that are not among `ports`, and what is left of pairs, and returns how many ends
-/// there were.
-fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Result<usize, Refused> {
+/// there were. Pairs that the other bridges of the fabric have, `siblings`, are theirs to delete.
+fn remove_others(
+    rtnl: &mut Rtnl,
+    links: &[Link],
+    siblings: &[u32],
+    ports: &[GatewayPort],
+) -> Result<usize, Refused> {
+    let is_in_sibling = |link: &Link| link.master.is_some_and(|master| siblings.contains(&master));
+    let is_siblings = |link: &Link| {
+        let is_end = |other: &&Link| are_pair(link, other) && is_in_sibling(other);
+        is_in_sibling(link) || links.iter().any(|other| is_end(&other))
+    };
     let is_wanted = |link: &Link| ports.iter().any(|port| own_name(&port.network) == link.name);
     let is_in_use = |end: &Link| {
         let wanted = ports.iter().find(|port| is_port_of(&port.network, end));
@@ -49,9 +63,10 @@ fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Resu
             links.iter().any(|own| own.name == name && are_pair(own, end))
         })
     };
-    let is_surplus = |link: &&Link| {
+    let is_unwanted = |link: &Link| {
         is_own_end(link, links) && !is_wanted(link) || is_port_end(link) && !is_in_use(link)
     };
+    let is_surplus = |link: &&Link| is_unwanted(link) && !is_siblings(link);
     let surplus: Vec<_> = links.iter().filter(is_surplus).collect();
     for link in &surplus {
         let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
@@ -63,6 +78,8 @@ fn remove_others(rtnl: &mut Rtnl, links: &[Link], ports: &[GatewayPort]) -> Resu
 /// The bridge, with all links as one look found them.
 pub(super) struct GatewayPairs<'a> {
     pub(super) bridge: u32,
+    /// The fabric's other bridges.
+    pub(super) siblings: &'a [u32],
     pub(super) links: &'a [Link],
     /// The VLANs of its ports. `None`: it keeps none apart.
     pub(super) vlans: Option<&'a BTreeMap<u32, Vec<BridgeVlan>>>,
@@ -76,7 +93,7 @@ impl GatewayPairs<'_> {
         rtnl: &mut Rtnl,
         ports: &[GatewayPort],
     ) -> Result<(GatewayLinks, bool), Refused> {
-        let mut has_changed = remove_others(rtnl, self.links, ports)? > 0;
+        let mut has_changed = remove_others(rtnl, self.links, self.siblings, ports)? > 0;
         let mut ensure = |port| {
             let (link, is_changed) = self.ensure(rtnl, port)?;
             has_changed |= is_changed;

@@ -41,6 +41,7 @@ pub(super) fn membership(vlans: &Vlans, port: u32) -> Membership {
     let vlans = vlans.get(&port).map_or(&[][..], Vec::as_slice);
     let access = vlans.iter().find(|vlan| vlan.pvid).map(|vlan| vlan.id);
     Membership {
+        bridge: None,
         vlan: access.filter(|id| *id != UNTAGGED),
         trunk: vlans.iter().map(|vlan| vlan.id).filter(|id| Some(*id) != access).collect(),
     }

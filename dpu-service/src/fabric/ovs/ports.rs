@@ -62,10 +62,12 @@ impl Inner {
         self.forget_flows(&doing, &[number])
     }
 
-    /// The number of a port of ours, in whichever bridge, if it has one. `None`: there is no such port.
+    /// The number of a port of ours, in whichever bridge that is no sibling, if it has one. `None`: there is no such
+    /// port.
     pub(super) fn own_port(&self, port: &Representor) -> Result<Option<Option<u32>>, Refused> {
+        let is_own = |found: &Port<'_>| found.is_ours() && !self.is_siblings(found);
         self.vswitch.look(|replica| {
-            let found = Port::find(replica, &port.name).filter(Port::is_ours)?;
+            let found = Port::find(replica, &port.name).filter(is_own)?;
             Some(found.number().or_else(|| found.wanted_number()))
         })
     }
@@ -82,6 +84,11 @@ impl Inner {
             zones.iter().try_for_each(|zone| switch.forget_connections(*zone))?;
             numbers.iter().try_for_each(|number| switch.remove_meter(*number))
         })
+    }
+
+    /// Whether another bridge of the fabric has the port, and sees to it.
+    fn is_siblings(&self, port: &Port<'_>) -> bool {
+        self.settings.siblings.iter().any(|sibling| port.is_in(sibling))
     }
 
     /// The daemon puts the link's flags back as it has last seen them: it may not have heard yet that the link was

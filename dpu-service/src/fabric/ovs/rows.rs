@@ -158,17 +158,16 @@ impl<'a> Port<'a> {
         let trunks: BTreeSet<u16> = trunks.filter_map(|vlan| vlan.try_into().ok()).collect();
         // Without a list it is in every VLAN.
         let carried = if trunks.is_empty() { EVERY_VLAN.collect() } else { trunks.clone() };
-        match (self.port.text("vlan_mode"), tag) {
-            ("access", _) | ("", Some(_)) => {
-                Membership { vlan: tag.filter(|tag| *tag != 0), trunk: BTreeSet::new() }
-            }
+        let (vlan, trunk) = match (self.port.text("vlan_mode"), tag) {
+            ("access", _) | ("", Some(_)) => (tag, BTreeSet::new()),
             ("native-untagged", tag) => {
                 let trunk = carried.into_iter().filter(|vlan| Some(*vlan) != tag).collect();
-                Membership { vlan: tag.filter(|tag| *tag != 0), trunk }
+                (tag, trunk)
             }
             // Nothing untagged, or only what is untagged in no VLAN: what is carried tells 0 then.
-            _ => Membership { vlan: None, trunk: carried },
-        }
+            _ => (None, carried),
+        };
+        Membership { bridge: None, vlan: vlan.filter(|vlan| *vlan != 0), trunk }
     }
 
     /// Whether its columns say exactly that.

@@ -42,16 +42,14 @@ impl Datapath {
 }
 
 impl OvsSettings {
-    /// What makes no sense in them, one sentence each.
-    pub(crate) fn check(&self) -> Vec<String> {
-        let mut problems = self.bridge.check();
-        if !self.database.is_absolute() {
-            problems.push(format!(
+    /// What makes no sense in them besides the bridge, one sentence.
+    pub(crate) fn check(&self) -> Option<String> {
+        (!self.database.is_absolute()).then(|| {
+            format!(
                 "fabric.database = {:?} must be an absolute path, such as {DATABASE}",
                 self.database
-            ));
-        }
-        problems
+            )
+        })
     }
 
     /// The socket by which the bridge's flows are set.

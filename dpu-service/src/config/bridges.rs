@@ -1,0 +1,63 @@
+//! What makes sense in the bridge that a network names, and in tags that no fabric sets.
+
+use crate::model::Network;
+
+/// Whether the fabric has the network's bridge: one sentence. `known` are the fabric's, by name.
+pub(crate) fn check_bridge(network: &Network, known: &[String]) -> Option<String> {
+    let wanted = network.bridge.as_ref().filter(|wanted| !known.contains(wanted))?;
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let way_out = match bootstrap::nearest(wanted, &known) {
+        _ if known.is_empty() => "fabric.driver = \"none\" has none: leave it out".to_owned(),
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("add it to fabric.bridges with name = {wanted:?}, and restart the service"),
+    };
+    Some(format!("network {:?}: the fabric has no bridge {wanted:?}: {way_out}", network.name))
+}
+
+/// Whether it wants tags that no fabric sets: one sentence for each, with the way out.
+pub(super) fn check_tags(network: &Network) -> Vec<String> {
+    let outer = network.outer_vlan.map(|outer| {
+        format!(
+            "outer_vlan = {outer} can't be done: a bridge would have to look at two tags, and the guard of pods' \
+             ports counts on one; leave it out, and have the switch at the uplink add the outer tag (QinQ)"
+        )
+    });
+    let priority = (network.vlan_priority != 0).then(|| {
+        format!(
+            "vlan_priority = {} can't be done: a bridge sends what pods send with priority 0; leave it out, and have \
+             the switch at the uplink set the priority of the VLAN",
+            network.vlan_priority
+        )
+    });
+    outer.into_iter().chain(priority).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::networks::tests::{assert_problem, network};
+
+    #[test]
+    fn a_bridge_is_one_of_the_fabrics() {
+        let known = ["br-offload", "br-storage"].map(String::from);
+        let told = |bridge: &str, known: &[String]| {
+            check_bridge(&network(&format!("name = \"a\"\nbridge = {bridge:?}")), known)
+        };
+        assert_eq!(check_bridge(&network("name = \"a\""), &[]), None);
+        assert_eq!(told("br-offload", &known), None);
+        assert_eq!(told("br-storage", &known), None);
+        let near = told("br-storag", &known).unwrap();
+        assert_eq!(
+            near,
+            "network \"a\": the fabric has no bridge \"br-storag\": did you mean \"br-storage\"?"
+        );
+        assert!(told("lan", &known).unwrap().contains("add it to fabric.bridges"));
+        assert!(told("lan", &[]).unwrap().contains("leave it out"));
+    }
+
+    #[test]
+    fn tags_that_no_fabric_sets_are_refused_by_name() {
+        assert_problem("name = \"a\"\nouter_vlan = 100", "outer_vlan = 100 can't be done");
+        assert_problem("name = \"a\"\nvlan_priority = 5", "vlan_priority = 5 can't be done");
+    }
+}

@@ -1,0 +1,166 @@
+//! Several bridges as one fabric, each with an uplink of its own.
+
+use dpu_service::{
+    fabric::{BridgeSettings, GatewayPort, Membership},
+    model::PortSettings,
+};
+use netlink::MacAddress;
+
+use crate::veth_dpu::{BRIDGE, Dpu, On, Pod};
+
+const STORAGE: &str = "br-storage";
+
+/// A DPU whose networks may be in either of two bridges.
+fn with_two(on: On) -> Dpu {
+    let bridge = |name: &str, uplink: &str, sibling: &str| BridgeSettings {
+        name: name.into(),
+        uplinks: vec![uplink.into()],
+        siblings: vec![sibling.into()],
+        ..BridgeSettings::default()
+    };
+    let bridges = vec![bridge(BRIDGE, "p0", STORAGE), bridge(STORAGE, "p1", BRIDGE)];
+    let dpu = Dpu::with_bridges(on, bridges);
+    dpu.netns.run("ip link add p0 type veth peer name wire0");
+    dpu.netns.run("ip link add p1 mtu 9000 type veth peer name wire1 mtu 9000");
+    dpu
+}
+
+/// A pod of a network in that bridge.
+fn plug(dpu: &Dpu, number: u16, bridge: Option<&str>) -> Pod {
+    let mut pod = dpu.plug(number);
+    pod.settings.bridge = bridge.map(Into::into);
+    pod
+}
+
+/// The bridge that a link is in, as other tools see it.
+fn bridge_of(dpu: &mut Dpu, on: On, link: &str) -> String {
+    match on {
+        On::Bridge => dpu.netns.link(link)["master"].as_str().unwrap_or_default().to_owned(),
+        On::OpenVswitch => dpu.vswitch().vsctl(&format!("port-to-br {link}")).trim().to_owned(),
+    }
+}
+
+/// What somebody does who puts the port into the bridge of others.
+fn take_away(dpu: &mut Dpu, on: On, port: &str, bridge: &str) {
+    match on {
+        On::Bridge => drop(dpu.netns.run(&format!("ip link set {port} master {bridge}"))),
+        On::OpenVswitch => {
+            let other = format!("del-port {port} -- add-port {bridge} {port}");
+            let marks = format!("-- set port {port} external_ids:owner=dpu-offload");
+            drop(dpu.vswitch().vsctl(&format!("{other} {marks}")));
+        }
+    }
+}
+
+fn membership(dpu: &Dpu, pod: &Pod) -> Option<Membership> {
+    let port = dpu.representor(pod);
+    let found = dpu.fabric.member(&port).unwrap();
+    assert_eq!(found, dpu.fabric.members().unwrap().remove(&port.index));
+    found
+}
+
+fn is_as_wanted(dpu: &Dpu, pod: &Pod) -> bool {
+    let guard = dpu.fabric.guard(&dpu.representor(pod), &pod.settings).unwrap();
+    membership(dpu, pod) == Some(dpu.fabric.membership(&pod.settings)) && guard.in_place
+}
+
+#[test]
+fn pods_are_in_the_bridge_of_their_network_and_reach_nobody_in_another() {
+    for on in On::EVERY {
+        let mut dpu = with_two(on);
+        dpu.prepare().unwrap();
+        assert_eq!(bridge_of(&mut dpu, on, "p0"), BRIDGE);
+        assert_eq!(bridge_of(&mut dpu, on, "p1"), STORAGE);
+        let pods = [None, Some(BRIDGE), Some(STORAGE), Some(STORAGE)];
+        let pods = [0, 1, 2, 3].map(|number| plug(&dpu, number, pods[usize::from(number)]));
+        pods.iter().for_each(|pod| dpu.program(pod));
+        let told = membership(&dpu, &pods[2]).unwrap().to_string();
+        assert_eq!(told, "joined to br-storage, untagged", "{on:?}");
+        assert!(pods.iter().all(|pod| is_as_wanted(&dpu, pod)), "{on:?}");
+        for (pod, bridge) in pods.iter().zip([BRIDGE, BRIDGE, STORAGE, STORAGE]) {
+            assert_eq!(bridge_of(&mut dpu, on, &pod.settings.vf.to_string()), bridge);
+        }
+        pods[0].reaches("10.9.0.2");
+        pods[2].reaches("10.9.0.4");
+        assert!(!pods[0].pings("10.9.0.3") && !pods[3].pings("10.9.0.2"), "{on:?}");
+        for pod in &pods {
+            dpu.fabric.leave(&dpu.representor(pod)).unwrap();
+            assert_eq!(membership(&dpu, pod), None, "{on:?}");
+        }
+    }
+}
+
+#[test]
+fn what_leads_outside_of_a_bridge_is_its_own() {
+    for on in On::EVERY {
+        let dpu = with_two(on);
+        dpu.prepare().unwrap();
+        assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500), "{on:?}");
+        assert_eq!(dpu.fabric.uplink_mtu(Some(STORAGE)), Some(9000), "{on:?}");
+        let macs = dpu.fabric.own_macs();
+        for link in [BRIDGE, STORAGE, "p0", "p1"] {
+            let mac: MacAddress =
+                dpu.netns.link(link)["address"].as_str().unwrap().parse().unwrap();
+            assert!(macs.contains(&mac), "{on:?}: {link}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_somebody_put_into_another_bridge_comes_back() {
+    for on in On::EVERY {
+        let mut dpu = with_two(on);
+        dpu.prepare().unwrap();
+        let pods = [plug(&dpu, 0, Some(STORAGE)), plug(&dpu, 1, Some(STORAGE))];
+        pods.iter().for_each(|pod| dpu.program(pod));
+        pods[0].reaches("10.9.0.2");
+        take_away(&mut dpu, on, "pf0vf0", BRIDGE);
+        assert!(!is_as_wanted(&dpu, &pods[0]), "{on:?}");
+        dpu.program(&pods[0]);
+        dpu.prepare().unwrap();
+        assert!(is_as_wanted(&dpu, &pods[0]), "{on:?}");
+        assert_eq!(bridge_of(&mut dpu, on, "pf0vf0"), STORAGE);
+        pods[0].reaches("10.9.0.2");
+    }
+}
+
+#[test]
+fn a_bridge_that_the_fabric_has_not_is_refused_by_name() {
+    let dpu = with_two(On::Bridge);
+    dpu.prepare().unwrap();
+    let pod = plug(&dpu, 0, Some("br-gone"));
+    let told = dpu.fabric.check(&pod.settings).unwrap_err().to_string();
+    assert!(told.starts_with("bridge = \"br-gone\" can't be done here"), "{told}");
+    let port = dpu.representor(&pod);
+    let told = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
+    assert!(told.contains("the fabric has no bridge br-gone"), "{told}");
+    let known = PortSettings { bridge: Some(STORAGE.into()), ..pod.settings };
+    assert!(dpu.fabric.check(&known).is_ok());
+}
+
+#[test]
+fn gateways_stand_in_the_bridges_of_their_networks() {
+    let mut dpu = with_two(On::Bridge);
+    dpu.prepare().unwrap();
+    let port = |network: &str, bridge: Option<&str>| GatewayPort {
+        network: network.into(),
+        bridge: bridge.map(Into::into),
+        vlan: None,
+        mtu: 1500,
+    };
+    let set = |dpu: &Dpu, ports: &[GatewayPort]| {
+        let links = dpu.netns.netns.run(|| dpu.fabric.set_gateways(ports)).unwrap().unwrap();
+        links.into_iter().map(|link| link.unwrap().index).collect::<Vec<_>>()
+    };
+    let ports = [port("blue", None), port("storage", Some(STORAGE)), port("red", Some(BRIDGE))];
+    let links = set(&dpu, &ports);
+    assert_eq!(set(&dpu, &ports), links, "nothing is made anew");
+    for (end, bridge) in [("gp-blue", BRIDGE), ("gp-storage", STORAGE), ("gp-red", BRIDGE)] {
+        assert_eq!(bridge_of(&mut dpu, On::Bridge, end), bridge);
+    }
+    let _ = set(&dpu, &[port("blue", Some(STORAGE)), port("red", None)]);
+    assert_eq!(bridge_of(&mut dpu, On::Bridge, "gp-blue"), STORAGE);
+    assert_eq!(bridge_of(&mut dpu, On::Bridge, "gp-red"), BRIDGE);
+    let left = dpu.netns.json("ip -j link").to_string();
+    assert!(!left.contains("gp-storage") && !left.contains("gw-storage"), "{left}");
+}
