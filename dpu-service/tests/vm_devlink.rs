@@ -4,6 +4,9 @@
 
 #[path = "../../crates/netlink/tests/support/netdevsim.rs"]
 mod netdevsim;
+#[path = "../../crates/ovsdb/tests/support/open_vswitch.rs"]
+#[allow(dead_code, unreachable_pub, reason = "others use the rest")]
+mod open_vswitch;
 #[path = "../../crates/netlink/tests/support/mod.rs"]
 mod support;
 
@@ -24,6 +27,7 @@ use dpu_service::{
     fabric::{
         BridgeSettings, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
+        ovs::{Datapath, OvsFabric, OvsSettings},
     },
     model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
@@ -31,6 +35,7 @@ use dpu_service::{
 };
 use netdevsim::Netdevsim;
 use netlink::{EswitchMode, Hook, MacAddress, Redirect, Request, VethEnd};
+use open_vswitch::OpenVswitch;
 use serde_json::{Value, json};
 use support::{TestNetns, eventually};
 use vf_alloc::FunctionId;
@@ -167,9 +172,10 @@ impl Dpu {
         let pod = TestNetns::new();
         let end = VethEnd::new("eth0").netns(&pod.netns);
         let mut rtnl = self.netns.rtnl();
-        rtnl.change(Request::add_veth(&VethEnd::new("behind"), &end)).unwrap();
-        let behind = rtnl.link_by_name("behind").unwrap().unwrap().index;
-        self.netns.run("ip link set behind up");
+        let name = format!("behind{}", port.vf.vf);
+        rtnl.change(Request::add_veth(&VethEnd::new(&name), &end)).unwrap();
+        let behind = rtnl.link_by_name(&name).unwrap().unwrap().index;
+        self.netns.run(&format!("ip link set {name} up"));
         let (from, to) = ((behind, Hook::Ingress), (port.index, Hook::Ingress));
         rtnl.traffic_control().add_redirects(&[Redirect { from, to }]).unwrap();
         pod.run(&format!("ip link set eth0 address {} up", settings().mac));
@@ -523,6 +529,59 @@ fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told
     dpu.programmer.program(&of_pod()).unwrap();
     assert!(!dpu.guard_detail(&of_pod()).contains("in software alone"));
     assert_eq!(dpu.flowers(&port.name).len(), 9);
+}
+
+/// With `hw-offload` the daemon makes a filter of each decision, guard and way in one: as `tc` shows, the card takes
+/// that of a pod's frames to another.
+#[test]
+fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
+    let dpu = Dpu::new();
+    let mut vswitch = OpenVswitch::start_in(&dpu.netns.path());
+    assert_eq!(OpenVswitch::datapath(), "system", "run this by hack/test vm");
+    vswitch.vsctl("--no-wait set Open_vSwitch . other_config:hw-offload=true");
+    vswitch.kill_daemon();
+    vswitch.start_daemon();
+    let bridge = BridgeSettings { name: "br-ovs".into(), ..BridgeSettings::default() };
+    let (database, datapath) = (vswitch.socket(), Datapath::System);
+    let settings = OvsSettings { bridge, database, datapath };
+    let fabric = dpu.netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap();
+    let programmer = Programmer::new(Arc::clone(&dpu.eswitch), Arc::new(fabric));
+    dpu.netns.netns.run(|| programmer.prepare()).unwrap().unwrap();
+
+    let one =
+        PortSettings { vlan: None, trunk: [].into(), bandwidth: Bandwidth::default(), ..of_pod() };
+    let other = PortSettings {
+        vf: FunctionId::local(0, 0),
+        mac: MacAddress([2, 0, 0, 0, 1, 2]),
+        addresses: vec!["10.9.0.2".parse().unwrap()],
+        ..one.clone()
+    };
+    programmer.program(&one).unwrap();
+    programmer.program(&other).unwrap();
+    let ports = dpu.eswitch().representors().unwrap();
+    let [port_of_other, port] = &ports[..] else { panic!("{ports:?}") };
+    let (pod, pod_of_other) = (dpu.pod_behind(port), dpu.pod_behind(port_of_other));
+    pod_of_other.run(&format!("ip link set eth0 address {}", other.mac));
+    pod_of_other.run("ip address flush dev eth0");
+    pod_of_other.run("ip address add 10.9.0.2/24 dev eth0");
+    pod_of_other.run(&format!("ip neighbour replace 10.9.0.1 lladdr {} dev eth0", one.mac));
+    // The switch learns where the other is.
+    send(&pod_of_other, "10.9.0.1:80");
+    let leads_to_other = |flower: &Value| {
+        let action = &flower["actions"][0];
+        action["kind"] == "mirred" && action["to_dev"] == port_of_other.name
+    };
+    let by_card = || {
+        send(&pod, "10.9.0.2:80");
+        let flowers = dpu.flowers(&port.name).into_iter();
+        flowers
+            .filter(|flower| flower["in_hw"] == true && leads_to_other(flower))
+            .collect::<Vec<_>>()
+    };
+    eventually("the card forwards to the other", || !by_card().is_empty());
+    let flowers = by_card();
+    let mac = one.mac.to_string();
+    assert!(flowers.iter().all(|flower| flower["keys"]["src_mac"] == mac), "{flowers:?}");
 }
 
 /// What mlx5's driver says of filters, in its words.
