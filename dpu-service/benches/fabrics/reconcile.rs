@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dpu_service::{eswitch::Eswitch, fabric::Fabric, model::PortSettings, programmer::Programmer};
+use dpu_service::{eswitch::Eswitch, model::PortSettings, programmer::Programmer};
 
 use crate::{
     median,
@@ -31,7 +31,7 @@ pub(crate) fn print() {
         }
         // Ends after the fabric.
         let _vswitch = dpu.vswitch.take();
-        let fabric: Arc<dyn Fabric> = Arc::from(dpu.fabric);
+        let fabric = dpu.fabric;
         let eswitch: Arc<dyn Eswitch> = Arc::new(dpu.eswitch);
         let programmer = Programmer::new(Arc::clone(&eswitch), Arc::clone(&fabric));
         let reconcile = || reconcile(&programmer, &dpu.netns, &ports);

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use super::networks::{LONGEST_LIST, check_prefix, is_label};
 use crate::model::{
-    AllowRule, AntiSpoofing, Network, Prefixes,
+    AllowRule, AllowedProtocol, AntiSpoofing, Network, Opening, Prefixes,
     allow::{MOST_COMBINATIONS, named_networks, openings},
     anti_spoofing::macs,
 };
@@ -70,7 +70,7 @@ fn check_rule(rule: &AllowRule) -> Vec<String> {
     problems.extend(
         wrong.map(|name| format!("from_networks holds {name:?}, which can't name a network")),
     );
-    if !ports.is_empty() && !protocol.is_some_and(|protocol| protocol.has_ports()) {
+    if !ports.is_empty() && !protocol.is_some_and(AllowedProtocol::has_ports) {
         problems.push("ports need protocol = \"tcp\", \"udp\" or \"sctp\"".into());
     }
     let lengths =
@@ -130,7 +130,7 @@ fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>)
     });
     let mut problems: Vec<_> = unusable.collect();
     let openings = openings(&network.allow, known).unwrap_or_default();
-    let combinations: usize = openings.iter().map(crate::model::Opening::combinations).sum();
+    let combinations: usize = openings.iter().map(Opening::combinations).sum();
     if combinations > MOST_COMBINATIONS {
         problems.push(format!(
             "{subject}: allow comes to {combinations} combinations of a prefix and a block of ports; \
