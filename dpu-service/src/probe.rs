@@ -86,7 +86,7 @@ fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
 
 fn probe_police(rtnl: &mut Rtnl, port: u32) -> Ability {
     let police = Police { rate_bits: 1_000_000_000, burst_bits: 1_000_000 };
-    rtnl.traffic_control().set_ingress_limit(port, Some(police)).map_err(|error| {
+    rtnl.traffic_control().set_ingress_limit(port, police, false).map_err(|error| {
         format!(
             "the kernel is built without CONFIG_NET_ACT_POLICE, CONFIG_NET_CLS_MATCHALL or CONFIG_NET_SCH_INGRESS \
              ({error})"

@@ -139,7 +139,7 @@ impl TrafficControl<'_> {
         guard: &Guard,
         by_card: bool,
     ) -> Result<Option<Error>, Error> {
-        let Ingress { first, by_card: found } = self.ingress(index)?;
+        let Ingress { first, by_card: found, limit } = self.ingress(index)?;
         // The kernel would ask that one first. What is added comes before what is there (cls_bpf_change in
         // net/sched/cls_bpf.c).
         let is_behind = first.first() == Some(&Listed::Other) && has_ours(&first);
@@ -147,7 +147,7 @@ impl TrafficControl<'_> {
         requests.extend(is_behind.then(|| bpf_filter::delete(index)));
         requests.push(bpf_filter::set(index, &guard.program()));
         self.rtnl.batch(&requests)?;
-        let wanted = if by_card { guard.by_card() } else { Vec::new() };
+        let wanted = by_card::wanted(guard, by_card, limit.is_some());
         Ok(self.set_flowers(index, &found, &wanted).err())
     }
 
@@ -179,16 +179,19 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn guarding(&mut self, index: u32, guard: &Guard, by_card: bool) -> Result<Guarded, Error> {
-        let Ingress { first, by_card: found } = self.ingress(index)?;
+        let Ingress { first, by_card: found, limit } = self.ingress(index)?;
         let program = Listed::Ours(guard.program().bytes());
-        let wanted = if by_card { guard.by_card() } else { Vec::new() };
+        let wanted = by_card::wanted(guard, by_card, limit.is_some());
         Ok(Guarded {
             by_kernel: match has_ours(&first) {
                 false => Guarding::Missing,
                 true if first.first() == Some(&program) => Guarding::AsWanted,
                 true => Guarding::Otherwise,
             },
-            by_card: by_card::compare(&found, &wanted),
+            by_card: match by_card::compare(&found, &wanted) {
+                CardGuarding::AsWanted if by_card && limit.is_some() => CardGuarding::Limited,
+                compared => compared,
+            },
         })
     }
 
@@ -198,7 +201,7 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn clear_guard(&mut self, index: u32) -> Result<(), Error> {
-        let Ingress { first, by_card } = self.ingress(index)?;
+        let Ingress { first, by_card, .. } = self.ingress(index)?;
         let mut requests: Vec<_> =
             by_card.iter().rev().map(|found| found.flower.delete(index)).collect();
         requests.extend(has_ours(&first).then(|| bpf_filter::delete(index)));
@@ -208,23 +211,38 @@ impl TrafficControl<'_> {
         }
     }
 
-    /// Limits what comes in at a link, of what the guard lets in, or no longer. There may be no limit to take off, or
-    /// somebody else's filter, which stays; so do the hooks.
+    /// Limits what comes in at a link, of what the guard lets in. Where it is asked for, the link's card forwards
+    /// nothing by itself from then on, for that would pass the limit by.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the card's.
+    pub fn set_ingress_limit(
+        &mut self,
+        index: u32,
+        wanted: Police,
+        by_card: bool,
+    ) -> Result<(), Error> {
+        let Ingress { limit, by_card: found, .. } = self.ingress(index)?;
+        if limit != Some(wanted.into()) {
+            // The kernel changes none that is there (mall_change in net/sched/cls_matchall.c).
+            let removal = limit.map(|_| police::delete(index));
+            let requests = [Some(hook::add(index)), removal, Some(police::add(index, wanted))];
+            self.rtnl.batch(&requests.into_iter().flatten().collect::<Vec<_>>())?;
+        }
+        let nothing = if by_card { by_card::nothing() } else { Vec::new() };
+        self.set_flowers(index, &found, &nothing)
+    }
+
+    /// No longer limits what comes in at a link. There may be no limit to take off, or somebody else's filter, which
+    /// stays; so do the hooks, and what the card does: that the guard says.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn set_ingress_limit(&mut self, index: u32, limit: Option<Police>) -> Result<(), Error> {
-        let found = self.ingress_limit(index)?;
-        if found == limit.map(PoliceInForce::from) {
-            return Ok(());
+    pub fn clear_ingress_limit(&mut self, index: u32) -> Result<(), Error> {
+        match self.ingress_limit(index)? {
+            Some(_) => unless_absent(self.rtnl.change(police::delete(index))),
+            None => Ok(()),
         }
-        // The kernel changes none that is there (mall_change in net/sched/cls_matchall.c).
-        let removal = found.map(|_| police::delete(index));
-        let Some(limit) = limit else {
-            return removal.map_or(Ok(()), |removal| unless_absent(self.rtnl.change(removal)));
-        };
-        let requests = [Some(hook::add(index)), removal, Some(police::add(index, limit))];
-        self.rtnl.batch(&requests.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// The limit that [`Self::set_ingress_limit`] has set.
@@ -232,7 +250,7 @@ impl TrafficControl<'_> {
     /// # Errors
     /// The kernel's refusal.
     pub fn ingress_limit(&mut self, index: u32) -> Result<Option<PoliceInForce>, Error> {
-        Ok(self.list_filters(index, police::described_by)?.into_iter().next())
+        Ok(self.ingress(index)?.limit)
     }
 
     /// Whether a link's card takes filters of what it may forward by itself, tried with one that no frame
@@ -260,32 +278,27 @@ impl TrafficControl<'_> {
         enum Filter {
             First(Listed),
             ByCard(Found),
+            Limit(PoliceInForce),
         }
         let described_by = |message: &TcMessage| {
             let by_card = || flower::described_by(message).map(Filter::ByCard);
-            bpf_filter::described_by(message).map(Filter::First).or_else(by_card)
+            let limit = || police::described_by(message).map(Filter::Limit);
+            bpf_filter::described_by(message).map(Filter::First).or_else(by_card).or_else(limit)
         };
-        let mut ingress = Ingress::default();
-        for listed in self.list_filters(index, described_by)? {
-            match listed {
-                Filter::First(listed) => ingress.first.push(listed),
-                Filter::ByCard(found) => ingress.by_card.push(found),
-            }
-        }
-        Ok(ingress)
-    }
-
-    fn list_filters<T>(
-        &mut self,
-        index: u32,
-        described_by: impl Fn(&TcMessage) -> Option<T>,
-    ) -> Result<Vec<T>, Error> {
         let filter = |object| match object {
             RouteNetlinkMessage::NewTrafficFilter(message) => described_by(&message),
             _ => None,
         };
         let message = bpf_filter::list_message(index);
-        self.rtnl.list("list the filters of a link", &message, filter)
+        let mut ingress = Ingress::default();
+        for listed in self.rtnl.list("list the filters of a link", &message, filter)? {
+            match listed {
+                Filter::First(listed) => ingress.first.push(listed),
+                Filter::ByCard(found) => ingress.by_card.push(found),
+                Filter::Limit(limit) => ingress.limit = Some(limit),
+            }
+        }
+        Ok(ingress)
     }
 }
 
@@ -296,6 +309,8 @@ struct Ingress {
     first: Vec<Listed>,
     /// Ours that the card carries out.
     by_card: Vec<Found>,
+    /// What stands where the limit does.
+    limit: Option<PoliceInForce>,
 }
 
 fn has_ours(listed: &[Listed]) -> bool {

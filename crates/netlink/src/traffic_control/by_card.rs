@@ -43,10 +43,24 @@ struct Version {
 const IPV4: Version = Version { ethertype: 0x0800, dhcp_client: 68, priorities: [2, 3] };
 const IPV6: Version = Version { ethertype: 0x86dd, dhcp_client: 546, priorities: [4, 5] };
 
+/// The filters that a link's card is to have: none, unless they are asked for. What is limited, the kernel has to see.
+pub(super) fn wanted(guard: &Guard, is_asked_for: bool, is_limited: bool) -> Vec<Flower> {
+    match (is_asked_for, is_limited) {
+        (false, _) => Vec::new(),
+        (true, true) => nothing(),
+        (true, false) => guard.by_card(),
+    }
+}
+
+/// The filters by which a card forwards nothing by itself.
+pub(super) fn nothing() -> Vec<Flower> {
+    vec![all_else()]
+}
+
 impl Guard {
     /// The filters by which a card forwards nothing by itself but what this lets in for sure. First that of all
     /// else. None, where anybody may send.
-    pub(super) fn by_card(&self) -> Vec<Flower> {
+    fn by_card(&self) -> Vec<Flower> {
         let filters: Vec<_> = match &self.senders {
             Senders::Any => return Vec::new(),
             Senders::Stations(stations) => {

@@ -1,8 +1,9 @@
 //! What may come in at a link: frames of the stations behind it, and packets of their addresses.
 //!
 //! It is one question about each frame, asked by a program in software: what a card forwards by itself, it
-//! does not see. So a card is told which frames it may forward by itself ([`super::by_card`]). What is compared is where Linux, and others, read the same: at fixed places of Ethernet, ARP
-//! (RFC 826), IPv4 (RFC 791) and IPv6 (RFC 8200).
+//! does not see. So a card is told which frames it may forward by itself ([`super::by_card`]). What is compared is
+//! where Linux, and others, read the same: at fixed places of Ethernet, ARP (RFC 826), IPv4 (RFC 791) and IPv6
+//! (RFC 8200).
 
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
@@ -60,6 +61,8 @@ pub enum CardGuarding {
     Otherwise,
     /// Nothing: the kernel sees all.
     Closed,
+    /// Nothing either, and that is wanted: what comes in is limited.
+    Limited,
     /// Only what is wanted. If nothing was asked for, that is whatever it knows a way for.
     AsWanted,
 }

@@ -24,8 +24,8 @@ use crate::request::{Existing, LINK, Request};
 /// A number of our own choice for the filter, so that there is no second.
 const FILTER: u32 = 1;
 
-/// Behind the guard: only what it lets in is counted.
-const PRIORITY: u16 = 2;
+/// Behind the guard, so that only what it lets in is counted, and behind the filters that cards carry out.
+const PRIORITY: u16 = 17;
 
 const POLICE: &str = "police";
 

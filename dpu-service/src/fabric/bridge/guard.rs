@@ -98,6 +98,9 @@ fn by_card(found: CardGuarding, refused: Option<String>, wanted: AntiSpoofing) -
         (CardGuarding::AsWanted, _) => {
             Reading::in_place("the card forwards by itself what is so for sure")
         }
+        (CardGuarding::Limited, _) => Reading::in_place(
+            "the card forwards nothing by itself, for the kernel limits what is sent",
+        ),
         (CardGuarding::Closed, Some(why)) => Reading::in_place(format!(
             "in software alone: the card forwards nothing by itself, for it refused to take more ({why})"
         )),

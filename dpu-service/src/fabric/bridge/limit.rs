@@ -9,8 +9,8 @@ use crate::{
 };
 
 /// What is done where it can be, for people.
-pub(super) const WHERE: &str =
-    "by police at the representor's ingress, for VFs whose card limits nothing";
+pub(super) const WHERE: &str = "by police at the representor's ingress, for VFs whose card limits nothing: what a card forwards by itself, unless \
+     it carries out filters, passes it by";
 
 fn police(limit: &EgressLimit) -> Police {
     Police { rate_bits: limit.rate, burst_bits: limit.burst }
@@ -18,12 +18,12 @@ fn police(limit: &EgressLimit) -> Police {
 
 pub(super) fn set(rtnl: &mut Rtnl, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
     rtnl.traffic_control()
-        .set_ingress_limit(port.index, Some(police(limit)))
+        .set_ingress_limit(port.index, police(limit), port.offloads_filters)
         .map_err(|error| refused(port, error))
 }
 
 pub(super) fn clear(rtnl: &mut Rtnl, port: &Representor) -> Result<(), Refused> {
-    gone_is_done(rtnl.traffic_control().set_ingress_limit(port.index, None))
+    gone_is_done(rtnl.traffic_control().clear_ingress_limit(port.index))
         .map_err(|error| refused(port, error))
 }
 
