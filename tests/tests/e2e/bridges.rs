@@ -26,14 +26,27 @@ fn settings() -> Settings {
     Settings { fabric, networks: NETWORKS.into(), ..Settings::default() }
 }
 
-/// The bridge that a representor is in, as other tools tell.
+/// The bridge that a representor is in, as other tools tell. Empty: it is in none.
 fn bridge_of(lab: &Lab, representor: &str) -> String {
     match &lab.vswitch {
         None => {
             let link = &lab.card.dpu.json("ip", &["link", "show", representor])[0];
             link["master"].as_str().unwrap_or_default().to_owned()
         }
-        Some(vswitch) => vswitch.vsctl(&format!("port-to-br {representor}")).trim().to_owned(),
+        Some(vswitch) => {
+            let is_in = |bridge: &&str| {
+                vswitch
+                    .vsctl(&format!("list-ports {bridge}"))
+                    .lines()
+                    .any(|port| port == representor)
+            };
+            ["br-offload", "br-storage"]
+                .iter()
+                .find(|bridge| is_in(bridge))
+                .copied()
+                .unwrap_or_default()
+                .to_owned()
+        }
     }
 }
 
