@@ -83,14 +83,18 @@ pub struct Bandwidth {
     pub egress_rate: u64,
     /// Burst from the pod.
     pub egress_burst: u64,
+    /// What the pod is sure of, of what it sends. 0: nothing.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub egress_share: u64,
 }
 
-impl Bandwidth {
-    /// Whether it limits nothing.
-    #[must_use]
-    pub(crate) fn is_unlimited(&self) -> bool {
-        self.ingress_rate == 0 && self.egress_rate == 0
-    }
+/// What all pods of a network may send together by one card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TotalRate {
+    /// The network's name.
+    pub network: String,
+    /// In bits per second.
+    pub rate: u64,
 }
 
 /// A route for the pod. A value of 0 leaves the choice to the kernel.
@@ -214,6 +218,9 @@ pub struct Network {
     /// Limits for each attachment.
     #[serde(default)]
     pub bandwidth: Bandwidth,
+    /// What all its pods may send together by one card, in bits per second. 0: no limit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub total_egress_rate: u64,
     /// What of pods' frames is checked.
     #[serde(
         default,
@@ -277,6 +284,12 @@ impl GatewayMode {
 }
 
 impl Network {
+    /// What all its pods share.
+    fn total_egress(&self) -> Option<TotalRate> {
+        let (network, rate) = (self.name.clone(), self.total_egress_rate);
+        (rate != 0).then_some(TotalRate { network, rate })
+    }
+
     /// What may be leased of a subnet of it.
     #[must_use]
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
@@ -297,9 +310,8 @@ impl Network {
 }
 
 /// By reference, as serde asks.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
-const fn is_zero(number: &u8) -> bool {
-    *number == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 fn default_pool() -> String {
@@ -391,6 +403,8 @@ pub struct PortSettings {
     pub trunk: BTreeSet<u16>,
     /// Rate limits.
     pub bandwidth: Bandwidth,
+    /// What the pod shares with all of its network. `None`: no limit.
+    pub total_egress: Option<TotalRate>,
     /// What of the pod's frames is checked.
     pub anti_spoofing: AntiSpoofing,
     /// Whom the pod may send for besides itself, as far as that is checked.
@@ -405,8 +419,14 @@ impl PortSettings {
     pub(crate) fn needs_keeping(&self) -> bool {
         self.vlan.is_some()
             || !self.trunk.is_empty()
-            || !self.bandwidth.is_unlimited()
+            || self.has_rates()
             || self.anti_spoofing != AntiSpoofing::Off
+    }
+
+    /// Whether any rate is to be kept to.
+    #[must_use]
+    pub(crate) fn has_rates(&self) -> bool {
+        self.bandwidth != Bandwidth::default() || self.total_egress.is_some()
     }
 }
 
@@ -423,6 +443,7 @@ impl Record {
             vlan: self.network.vlan,
             trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
+            total_egress: self.network.total_egress(),
             anti_spoofing: self.network.anti_spoofing,
             allowed_sources: self.checked_sources(),
             openings: allow::openings(&self.network.allow, &self.named_networks),

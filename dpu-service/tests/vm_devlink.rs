@@ -29,7 +29,7 @@ use dpu_service::{
         bridge::{BridgeAbilities, BridgeFabric},
         ovs::{Datapath, OvsFabric, OvsSettings},
     },
-    model::{AntiSpoofing, Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, PortSettings, TotalRate},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
 };
@@ -107,13 +107,34 @@ impl Dpu {
         self.netns.netns.run(|| reload.status().unwrap().success()).unwrap()
     }
 
-    /// What `devlink` has of the rate of the VF's port.
-    fn rate(&self) -> Value {
+    /// The VF's port, as `devlink` calls it.
+    fn port(&self) -> String {
         let shown = self.netns.json("devlink -j port show");
         let is_vfs = |port: &Value| port["vfnum"] == VF.vf;
-        let ports = shown["port"].as_object().unwrap().iter();
-        let (port, _) = ports.clone().find(|(_, port)| is_vfs(port)).expect("no such port");
-        self.netns.json("devlink -j port function rate show")["rate"][port].clone()
+        let mut ports = shown["port"].as_object().unwrap().iter();
+        ports.find(|(_, port)| is_vfs(port)).expect("no such port").0.clone()
+    }
+
+    /// What `devlink` has of the rate of the VF's port.
+    fn rate(&self) -> Value {
+        self.rates()[self.port()].clone()
+    }
+
+    /// All that `devlink` has of rates.
+    fn rates(&self) -> Value {
+        self.netns.json("devlink -j port function rate show")["rate"].clone()
+    }
+
+    /// What `devlink` has of a node of the card's rate tree.
+    fn node(&self, name: &str) -> Value {
+        self.rates()[format!("{}/{name}", self.card.device())].clone()
+    }
+
+    /// Whether the step `port-rate` is in place, and what is told of it.
+    fn found_rate(&self, settings: &PortSettings) -> (bool, String) {
+        let found = self.programmer.inspect(settings).unwrap().steps;
+        let step = found.into_iter().find(|step| step.name == "port-rate").unwrap();
+        (step.in_place, step.detail)
     }
 
     /// Whether the card carries out filters, and what is told of that.
@@ -210,6 +231,7 @@ fn settings() -> PortSettings {
             egress_rate: 10_000_000,
             ..Bandwidth::default()
         },
+        total_egress: None,
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: [].into(),
         openings: None,
@@ -220,6 +242,17 @@ fn settings() -> PortSettings {
 fn of_pod() -> PortSettings {
     let addresses = ["10.9.0.1", "fd09::1"].map(|address| address.parse().unwrap()).into();
     PortSettings { addresses, ..settings() }
+}
+
+/// Those of a pod that is sure of something, in a network whose pods may send only so much together.
+fn sharing(vf: u16, rate: u64) -> PortSettings {
+    PortSettings {
+        vf: FunctionId::local(0, vf),
+        mac: MacAddress([2, 0, 0, 0, 1, vf.to_be_bytes()[1]]),
+        bandwidth: Bandwidth { egress_share: 3_000_000, ..settings().bandwidth },
+        total_egress: Some(TotalRate { network: "blue".into(), rate }),
+        ..settings()
+    }
 }
 
 /// A datagram.
@@ -358,8 +391,136 @@ fn what_the_card_can_do_is_known() {
     };
     let found = ["filters", "egress-rate", "ingress-rate", "port-mac"].map(by_hardware);
     assert_eq!(found, [Some(true), Some(true), Some(false), None]);
+    assert_eq!(["egress-share", "egress-total"].map(by_hardware), [Some(true); 2]);
+    assert_eq!(dpu.programmer.check(&sharing(1, 9_000_000)), Ok(()));
 
     assert_eq!(dpu.programmer.check(&settings()), Ok(()));
+}
+
+#[test]
+fn pods_of_a_network_share_a_node_that_goes_with_the_last_of_them() {
+    let dpu = Dpu::new();
+    dpu.devlink("port function rate add {card}/tenant tx_max 40mbit");
+    let [one, two] = [sharing(0, 20_000_000), sharing(1, 20_000_000)];
+    for settings in [&one, &two, &two] {
+        dpu.programmer.program(settings).unwrap();
+    }
+    assert_eq!(dpu.node("offload-blue"), json!({"type": "node", "tx_max": 2_500_000}));
+    let leaf = json!(
+        {"type": "leaf", "tx_share": 375_000, "tx_max": 1_250_000, "parent": "offload-blue"}
+    );
+    assert_eq!(dpu.rate(), leaf);
+    let told = "towards the pod 5000000 bit/s, from the pod 10000000 bit/s, sure of 3000000 bit/s, all of \
+                offload-blue together 20000000 bit/s";
+    assert_eq!(dpu.found_rate(&two), (true, told.into()));
+
+    dpu.programmer.unprogram(one.vf).unwrap();
+    assert_eq!((dpu.rate(), &dpu.node("offload-blue")["tx_max"]), (leaf, &json!(2_500_000)));
+    for _ in 0..2 {
+        dpu.programmer.unprogram(two.vf).unwrap();
+        dpu.assert_idle();
+        assert_eq!(dpu.node("offload-blue"), Value::Null);
+    }
+    assert_eq!(dpu.node("tenant"), json!({"type": "node", "tx_max": 5_000_000}));
+}
+
+#[test]
+fn a_rate_tree_that_somebody_changed_is_mended() {
+    let dpu = Dpu::new();
+    let settings = sharing(1, 20_000_000);
+    dpu.programmer.program(&settings).unwrap();
+    let port = dpu.port();
+    dpu.devlink("port function rate add {card}/tenant");
+    for change in [
+        format!("{port} noparent"),
+        format!("{port} parent tenant"),
+        format!("{port} tx_share 1mbit"),
+        "{card}/offload-blue tx_max 5mbit".to_owned(),
+        "{card}/offload-blue tx_max 0".to_owned(),
+    ] {
+        dpu.devlink(&format!("port function rate set {change}"));
+        assert!(!dpu.found_rate(&settings).0, "{change}");
+        assert_eq!(dpu.programmer.repair(&settings).unwrap().steps, ["port-rate"], "{change}");
+        assert!(dpu.found_rate(&settings).0, "{change}");
+        let found = (&dpu.rate()["parent"], &dpu.rate()["tx_share"]);
+        assert_eq!(found, (&json!("offload-blue"), &json!(375_000)), "{change}");
+        assert_eq!(dpu.node("offload-blue")["tx_max"], 2_500_000, "{change}");
+    }
+    dpu.programmer.unprogram(VF).unwrap();
+    dpu.assert_idle();
+    assert_eq!(dpu.node("tenant"), json!({"type": "node"}));
+}
+
+#[test]
+fn a_leaf_in_somebody_elses_node_stays_there_unless_its_network_has_a_node() {
+    let dpu = Dpu::new();
+    dpu.devlink("port function rate add {card}/tenant");
+    dpu.devlink(&format!("port function rate set {} parent tenant", dpu.port()));
+    dpu.programmer.program(&settings()).unwrap();
+    assert!(dpu.found_rate(&settings()).0);
+    dpu.programmer.unprogram(VF).unwrap();
+    assert_eq!(dpu.rate(), json!({"type": "leaf", "parent": "tenant"}));
+    dpu.programmer.program(&sharing(1, 20_000_000)).unwrap();
+    assert_eq!(dpu.rate()["parent"], "offload-blue");
+}
+
+/// A total that was changed between two attaches is the later one's, for both.
+#[test]
+fn a_node_has_the_rate_of_the_pod_that_was_programmed_last() {
+    let dpu = Dpu::new();
+    let [before, after] = [sharing(0, 20_000_000), sharing(1, 30_000_000)];
+    for settings in [&before, &after] {
+        dpu.programmer.program(settings).unwrap();
+    }
+    assert_eq!(dpu.node("offload-blue")["tx_max"], 3_750_000);
+    assert!(dpu.found_rate(&before).0 && dpu.found_rate(&after).0);
+    dpu.programmer.program(&PortSettings { total_egress: None, ..before.clone() }).unwrap();
+    assert!(!dpu.found_rate(&before).0);
+    dpu.programmer.program(&PortSettings { total_egress: None, ..after }).unwrap();
+    assert_eq!(dpu.node("offload-blue"), Value::Null);
+}
+
+#[test]
+fn a_node_without_leaves_is_deleted() {
+    let dpu = Dpu::new();
+    let shares = Bandwidth { egress_share: 6_000_000_000, ..Bandwidth::default() };
+    let refused = PortSettings { bandwidth: shares, ..sharing(1, 20_000_000) };
+    let (step, told) = failure(&dpu.programmer.program(&refused).unwrap_err());
+    assert_eq!(step, "port-rate");
+    assert!(told.ends_with("TX rate value exceed link maximum speed 5000Mbps."), "{told}");
+    dpu.assert_idle();
+    assert_eq!(dpu.node("offload-blue"), Value::Null);
+
+    // As a service leaves them that ends at the wrong moment.
+    for node in ["offload-blue", "offload-green", "tenant"] {
+        dpu.devlink(&format!("port function rate add {{card}}/{node}"));
+    }
+    dpu.devlink(&format!("port function rate set {} parent offload-green", dpu.port()));
+    dpu.eswitch().representors().unwrap();
+    let left =
+        ["offload-blue", "offload-green", "tenant"].map(|node| dpu.node(node)["type"].clone());
+    assert_eq!(left, [Value::Null, "node".into(), "node".into()]);
+    dpu.programmer.unprogram(VF).unwrap();
+    dpu.assert_idle();
+    assert_eq!(dpu.node("offload-green"), Value::Null);
+}
+
+#[test]
+fn pods_of_a_network_may_come_and_go_at_once() {
+    let dpu = Dpu::new();
+    std::thread::scope(|scope| {
+        for vf in [0, 1] {
+            let programmer = &dpu.programmer;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    programmer.program(&sharing(vf, 20_000_000)).unwrap();
+                    programmer.unprogram(FunctionId::local(0, vf)).unwrap();
+                }
+            });
+        }
+    });
+    dpu.assert_idle();
+    assert_eq!(dpu.node("offload-blue"), Value::Null);
 }
 
 /// A pod's `10Mi` is 10,485,760 bit/s.
@@ -407,7 +568,7 @@ fn a_card_that_was_reset_is_found_again() {
     assert!(!dpu.can_reload());
     assert_eq!(dpu.eswitch().representor(VF).unwrap(), None);
     assert!(matches!(dpu.programmer.program(&settings()), Err(ProgramError::NoRepresentor(VF))));
-    assert!(dpu.eswitch().set_rate(&before, &settings().bandwidth).is_err());
+    assert!(dpu.eswitch().set_rate(&before, &settings()).is_err());
     dpu.eswitch().clear_rate(&before).unwrap();
     dpu.eswitch().clear_port_mac(&before).unwrap();
     dpu.programmer.unprogram(VF).unwrap();

@@ -83,6 +83,9 @@ fn bandwidth(text: &mut Description, bandwidth: Option<&Bandwidth>) {
     let bandwidth = bandwidth.copied().unwrap_or_default();
     text.field("To the pod", &rate(bandwidth.ingress_rate));
     text.field("From the pod", &rate(bandwidth.egress_rate));
+    if bandwidth.egress_share != 0 {
+        text.field("Its share", &rate(bandwidth.egress_share));
+    }
 }
 
 /// What its port has carried and dropped.
@@ -214,6 +217,9 @@ fn network_text(status: &NetworkStatus) -> String {
     text.list("Sources", &sources(&network));
     allow(&mut text, &network.allow);
     bandwidth(&mut text, network.bandwidth.as_ref());
+    if network.total_egress_rate != 0 {
+        text.field("From all pods", &rate(network.total_egress_rate));
+    }
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
     gateway(&mut text, &network, status.gateway.as_ref());

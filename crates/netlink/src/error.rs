@@ -72,6 +72,12 @@ impl Error {
         self.errno() == Some(Errno::EEXIST)
     }
 
+    /// Whether somebody uses the thing to be taken away.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.errno() == Some(Errno::EBUSY)
+    }
+
     /// Whether the caller may not.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {

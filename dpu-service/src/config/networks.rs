@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 
 use super::{
     allow::check_allow,
-    bandwidth::{LimitsOf, check_bandwidth},
+    bandwidth::{LimitsOf, check_bandwidth, check_total},
     bridges::check_tags,
     sources::check_sources,
 };
@@ -41,6 +41,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(check_namespaces(network));
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
+    problems.extend(check_total(network));
     // A pool has most of these rules, too.
     if problems.is_empty() {
         problems.extend(check_address_pools(network));
@@ -535,6 +536,16 @@ pub(super) mod tests {
         let cases = [
             ("bandwidth = { egress_burst = 8 }", "egress_burst needs bandwidth.egress_rate"),
             ("bandwidth = { ingress_rate = 7999 }", "must be at least 8000"),
+            ("bandwidth = { egress_share = 7999 }", "egress_share 7999 must be at least 8000"),
+            (
+                "bandwidth = { egress_rate = 8000, egress_share = 8001 }",
+                "egress_share 8001 must be at most bandwidth.egress_rate 8000",
+            ),
+            ("total_egress_rate = 7999", "total_egress_rate 7999 must be at least 8000"),
+            (
+                "total_egress_rate = 8000\nbandwidth = { egress_share = 8001 }",
+                "egress_share 8001 must be at most total_egress_rate 8000",
+            ),
             ("bandwidth = { ingress_rate = 8000, ingress_burst = 34359738361 }", "at most"),
             ("dns = { search = [\"a b\"] }", "\"a b\" must be one word"),
         ];

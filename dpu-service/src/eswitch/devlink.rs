@@ -4,6 +4,7 @@
 //! controller, PF and VF number. Names tell nothing.
 
 mod look;
+mod tree;
 mod trials;
 
 use std::{
@@ -12,14 +13,14 @@ use std::{
 };
 
 use netlink::{
-    Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, RateChange,
+    Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, Rate, RateChange,
     RateSubject,
 };
 use vf_alloc::FunctionId;
 
 use super::{
     Card, Carried, Eswitch, Representor,
-    link::{Links, check_ingress_rate, described, gone_is_done, when_limited},
+    link::{Links, check_ingress_rate, check_rate_tree, described, gone_is_done, when_limited},
 };
 use crate::{
     driver::{Ability, Capability, Reading, Refused, Unsupported, limited_capability},
@@ -28,7 +29,8 @@ use crate::{
     twice::twice,
 };
 use look::{FoundPort, Look, vf_of};
-use trials::Trials;
+use tree::{Place, Trees};
+use trials::{Trials, Tried};
 
 /// What cards count rates in, in bits per second.
 const RATE_UNIT: u64 = 1_000_000;
@@ -46,6 +48,11 @@ const BY_THE_QUEUE: &str =
     "by the representor's queue: what the card forwards by itself passes it by";
 const NO_EGRESS_RATE: &str =
     "the card's driver limits nothing that VFs send; the fabric does, where it can";
+
+const WHOLE_MEGABITS: &str = "in whole Mbit/s, rounded down";
+
+/// Of a VF that the card's driver has no leaf of.
+const NO_LEAF: &str = "the card's driver has no rates of VFs; leave it out";
 
 /// Which cards, and what they shall be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +86,7 @@ pub struct DevlinkEswitch {
     devlink: Mutex<Devlink>,
     token_bucket: Ability,
     trials: Trials,
+    trees: Trees,
     /// The latest look at everything, for what can't wait for the kernel.
     latest: Mutex<Look>,
 }
@@ -96,6 +104,7 @@ impl DevlinkEswitch {
             devlink: Mutex::new(devlink),
             token_bucket: abilities.token_bucket.clone(),
             trials: Trials::default(),
+            trees: Trees::default(),
             latest: Mutex::new(Look::default()),
         };
         // What can't be seen now is told by each later look.
@@ -159,15 +168,38 @@ impl DevlinkEswitch {
             let is_its =
                 |port: &Representor| look.found(port.vf).is_some_and(|found| found.device == *card);
             let its: Vec<_> = representors.iter().filter(|port| is_its(port)).collect();
-            self.trials.of_card(card, &its, |port| self.links.try_filters(port));
+            self.trials.of_card(card, &its, |port| self.try_card(look, port));
             let offloads_filters = self.offloads_filters(card);
             let its = representors.iter_mut().filter(|port| is_its(port));
             its.for_each(|port| port.offloads_filters = offloads_filters);
         }
     }
 
+    fn try_card(&self, look: &Look, port: &Representor) -> Tried {
+        let filters = self.links.try_filters(port);
+        let mut devlink = self.devlink();
+        let leaf = look
+            .place_of(port.vf)
+            .and_then(|(card, leaf)| devlink.rate(&card, &RateSubject::Leaf(leaf)).ok().flatten());
+        let no_leaf = || Err(NO_LEAF.to_owned());
+        let Some(leaf) = leaf else {
+            return Tried { filters, egress_share: no_leaf(), egress_total: no_leaf() };
+        };
+        let egress_share = tree::try_share(&mut devlink, &leaf);
+        let egress_total = tree::try_node(&mut devlink, &leaf.device);
+        Tried { filters, egress_share, egress_total }
+    }
+
     fn offloads_filters(&self, card: &DevlinkDevice) -> bool {
-        self.trials.filters(card).is_some_and(|filters| filters.is_ok())
+        self.trials.of(card).is_some_and(|tried| tried.filters.is_ok())
+    }
+
+    /// Deletes nodes of ours whose last leaf went with its VF, or that never had one.
+    fn delete_empty_nodes(&self, look: &Look) {
+        for (device, node) in &look.empty_nodes {
+            let deleted = self.trees.delete(&mut self.devlink(), device, node);
+            deleted.unwrap_or_else(|error| tracing::warn!("{error}"));
+        }
     }
 
     /// What the ports that were found tell of what can be done with them.
@@ -175,6 +207,10 @@ impl DevlinkEswitch {
         &self,
         ports: impl Iterator<Item = &'a FoundPort> + Clone,
     ) -> Vec<Capability> {
+        let tried = ports.clone().find_map(|found| self.trials.of(&found.device));
+        let tried = tried.unwrap_or_else(Tried::nothing_yet);
+        let by_card =
+            |name, ability| limited_capability(name, ability, WHOLE_MEGABITS).by_hardware();
         vec![
             told_by_ports(ports.clone(), "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
             limited_capability("ingress-rate", &self.token_bucket, BY_THE_QUEUE),
@@ -185,14 +221,16 @@ impl DevlinkEswitch {
                 "in whole Mbit/s, rounded down; the card chooses the burst",
                 NO_EGRESS_RATE,
             ),
+            by_card("egress-share", &tried.egress_share),
+            by_card("egress-total", &tried.egress_total),
         ]
     }
 
     /// What one card can do.
     fn capabilities_of_card(&self, look: &Look, card: &Card) -> Vec<Capability> {
         let ports = || look.ports_of(&card.device);
-        let tried = ports().find_map(|found| self.trials.filters(&found.device));
-        let filters = tried.unwrap_or_else(|| Err(UNKNOWN_YET.to_owned()));
+        let tried = ports().find_map(|found| self.trials.of(&found.device));
+        let filters = tried.unwrap_or_else(Tried::nothing_yet).filters;
         let filters = limited_capability("filters", &filters, BY_FILTERS).by_hardware();
         self.capabilities_of(ports()).into_iter().chain([filters]).collect()
     }
@@ -227,20 +265,19 @@ impl DevlinkEswitch {
         self.port(port)?.ok_or_else(gone)
     }
 
-    /// To how many bits per second it is limited what the VF sends; 0 for no limit. `None`: it can't
-    /// be limited.
-    fn egress_rate(&self, port: &DevlinkPort) -> Result<Option<u64>, Refused> {
+    /// How it is limited what the VF sends. `None`: it can't be limited.
+    fn leaf(&self, port: &DevlinkPort) -> Result<Option<Rate>, Refused> {
         let rate = self.devlink().rate(&port.device, &RateSubject::Leaf(port.index));
         match rate {
-            Ok(rate) => Ok(rate.map(|rate| rate.max_bits)),
+            Ok(rate) => Ok(rate),
             Err(error) if error.is_unsupported() => Ok(None),
             Err(error) => Err(Refused::new(format!("read the rate of port {port}"), error)),
         }
     }
 
     fn set_egress_rate(&self, port: &DevlinkPort, bits: u64) -> Result<(), Refused> {
-        match self.egress_rate(port)? {
-            Some(rate) if rate == bits => Ok(()),
+        match self.leaf(port)? {
+            Some(leaf) if leaf.max_bits == bits => Ok(()),
             None => Ok(()),
             Some(_) => {
                 let change = RateChange::new().max_bits(bits);
@@ -257,6 +294,27 @@ impl DevlinkEswitch {
                 }
             }
         }
+    }
+
+    /// Brings the VF's leaf to its place in the card's rate tree.
+    fn place(&self, port: &DevlinkPort, place: &Place) -> Result<(), Refused> {
+        let Some(leaf) = self.leaf(port)? else {
+            return if place.is_idle() { Ok(()) } else { Err(Refused::because(NO_LEAF)) };
+        };
+        let placed = self.trees.place(&mut self.devlink(), &leaf, place);
+        gone_is_done_if(place.is_idle(), placed)
+            .map_err(|error| Refused::new(format!("give port {port} its place"), error))
+    }
+
+    /// Whether the VF's leaf is in its place, and what is there for people.
+    fn find_place(
+        &self,
+        leaf: Option<&Rate>,
+        place: &Place,
+    ) -> Result<(bool, Vec<String>), Refused> {
+        let Some(leaf) = leaf else { return Ok((place.is_idle(), Vec::new())) };
+        let found = self.trees.find(&mut self.devlink(), leaf, place);
+        found.map_err(|error| Refused::new("read the rate tree", error))
     }
 
     /// What the card is to limit it to; 0 for no limit.
@@ -356,7 +414,11 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)
+        check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)?;
+        let card = self.latest().place_of(settings.vf).map(|(card, _)| card);
+        // A port that no look has found yet is told by its programming.
+        let Some(tried) = card.and_then(|card| self.trials.of(&card)) else { return Ok(()) };
+        check_rate_tree(settings, &tried.egress_share, &tried.egress_total)
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
@@ -366,6 +428,7 @@ impl Eswitch for DevlinkEswitch {
         let links = self.links.all()?;
         let mut representors = look.representors(links);
         self.try_cards(&look, &mut representors);
+        self.delete_empty_nodes(&look);
         let capabilities: Vec<_> =
             look.cards.iter().map(|card| self.capabilities_of_card(&look, card)).collect();
         for (card, capabilities) in look.cards.iter_mut().zip(capabilities) {
@@ -383,8 +446,7 @@ impl Eswitch for DevlinkEswitch {
         let Some(netdev) = &port.netdev else { return Ok(None) };
         let link = self.links.of_index(netdev.index);
         let link = link.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
-        let rate = self.egress_rate(&port)?;
-        let found = FoundPort::new(&port, rate);
+        let found = FoundPort::new(&port, self.leaf(&port)?.as_ref());
         let offloads_filters = self.offloads_filters(&found.device);
         let representor =
             link.map(|link| Representor { offloads_filters, ..found.representor(vf, link) });
@@ -422,28 +484,37 @@ impl Eswitch for DevlinkEswitch {
         self.latest().found(vf).is_none_or(FoundPort::limits_egress)
     }
 
-    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
-        self.links.limit(port, bandwidth)?;
-        self.set_egress_rate(&self.existing_port(port)?, self.egress_rate_of(port, bandwidth))
+    fn set_rate(&self, representor: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        self.links.limit(representor, &settings.bandwidth)?;
+        let port = self.existing_port(representor)?;
+        self.set_egress_rate(&port, self.egress_rate_of(representor, &settings.bandwidth))?;
+        self.place(&port, &Place::of(settings))
     }
 
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
         self.links.unlimit(port)?;
         match self.port(port)? {
-            Some(port) => self.set_egress_rate(&port, 0),
+            Some(port) => {
+                self.set_egress_rate(&port, 0)?;
+                self.place(&port, &Place::default())
+            }
             None => Ok(()),
         }
     }
 
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
+    fn rate(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
+        let bandwidth = &settings.bandwidth;
         let ingress = self.links.limit_in_force(port)?;
-        let egress = self.egress_rate(&self.existing_port(port)?)?.unwrap_or_default();
+        let leaf = self.leaf(&self.existing_port(port)?)?;
+        let egress = leaf.as_ref().map_or(0, |leaf| leaf.max_bits);
+        let (is_placed, in_tree) = self.find_place(leaf.as_ref(), &Place::of(settings))?;
         let to_pod = ingress.map(described);
         let from_pod = (egress != 0).then(|| format!("from the pod {egress} bit/s"));
-        let detail: Vec<_> = to_pod.into_iter().chain(from_pod).collect();
+        let detail: Vec<_> = to_pod.into_iter().chain(from_pod).chain(in_tree).collect();
         Ok(Reading {
             in_place: ingress == when_limited(bandwidth, port)
-                && egress == self.egress_rate_of(port, bandwidth),
+                && egress == self.egress_rate_of(port, bandwidth)
+                && is_placed,
             detail: if detail.is_empty() { "unlimited".to_owned() } else { detail.join(", ") },
         })
     }

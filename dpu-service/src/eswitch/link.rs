@@ -11,7 +11,7 @@ use vf_alloc::FunctionId;
 use super::{Carried, Representor};
 use crate::{
     driver::{Ability, Refused, Unsupported},
-    model::Bandwidth,
+    model::{Bandwidth, PortSettings},
 };
 
 /// How long a frame may wait before those behind it are dropped, in milliseconds.
@@ -143,6 +143,26 @@ pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<()
             setting: format!("an ingress rate of {bits} bit/s"),
             why: why.clone(),
         }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether there can be what a pod is sure of, and what it shares with all of its network, given a card that is able
+/// to or not.
+pub(crate) fn check_rate_tree(
+    settings: &PortSettings,
+    share: &Ability,
+    total: &Ability,
+) -> Result<(), Unsupported> {
+    let unsupported = |what: &str, bits: u64, why: &String| Unsupported {
+        setting: format!("{what} of {bits} bit/s"),
+        why: why.clone(),
+    };
+    if let (bits @ 1.., Err(why)) = (settings.bandwidth.egress_share, share) {
+        return Err(unsupported("an egress share", bits, why));
+    }
+    match (&settings.total_egress, total) {
+        (Some(total), Err(why)) => Err(unsupported("a total egress rate", total.rate, why)),
         _ => Ok(()),
     }
 }

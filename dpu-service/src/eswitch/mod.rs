@@ -9,11 +9,11 @@ use std::{collections::BTreeMap, fmt};
 use netlink::{LinkEvent, MacAddress, Traffic};
 use vf_alloc::FunctionId;
 
-pub(crate) use link::{LARGEST_PIECE, gone_is_done};
+pub(crate) use link::{LARGEST_PIECE, check_rate_tree, gone_is_done};
 
 use crate::{
     driver::{Capability, Reading, Refused, Unsupported},
-    model::{Bandwidth, PortSettings},
+    model::PortSettings,
 };
 
 /// A VF's port on the DPU, as the kernel has it now.
@@ -158,24 +158,24 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// the fabric does.
     fn limits_egress(&self, vf: FunctionId) -> bool;
 
-    /// Limits the VF's rates: what it receives, and what it sends if its card does that. A rate of 0 takes that
-    /// direction's limit away.
+    /// Limits the VF's rates: what it receives, and what it sends if its card does that; alone, and together with
+    /// all of its network. Gives it its share of what is sent. A rate of 0 takes its limit, or the share, away.
     ///
     /// # Errors
     /// When the kernel or card refuses.
-    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused>;
+    fn set_rate(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
-    /// Takes all rate limits away.
+    /// Takes all rate limits away, and the share.
     ///
     /// # Errors
     /// When the kernel or card refuses.
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused>;
 
-    /// Whether the VF has those rate limits.
+    /// Whether the VF has those rate limits, and that share.
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused>;
+    fn rate(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused>;
 
     /// Sets the representor's MTU in bytes.
     ///

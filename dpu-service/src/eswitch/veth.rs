@@ -8,17 +8,19 @@ use virtual_nic::RepresentorAlias;
 
 use super::{
     Carried, Eswitch, Representor,
-    link::{Links, check_ingress_rate, described, when_limited},
+    link::{Links, check_ingress_rate, check_rate_tree, described, when_limited},
 };
 use crate::{
     driver::{Ability, Capability, Reading, Refused, Unsupported, capability},
-    model::{Bandwidth, PortSettings},
+    model::PortSettings,
     probe::KernelAbilities,
 };
 
 const NO_PORT_MAC: &str = "a virtual card's MAC address is set by the host";
 const NO_EGRESS_RATE: &str =
     "the virtual card limits nothing that pods send; the fabric does, where it can";
+const NO_RATE_TREE: &str =
+    "the virtual card has no rate tree; leave it out, or use a card that has one";
 
 /// The driver.
 #[derive(Debug)]
@@ -65,11 +67,15 @@ impl Eswitch for VethEswitch {
             capability("port-mac", &Err(NO_PORT_MAC.into())),
             capability("ingress-rate", &self.token_bucket),
             capability("egress-rate", &Err(NO_EGRESS_RATE.into())),
+            capability("egress-share", &Err(NO_RATE_TREE.into())),
+            capability("egress-total", &Err(NO_RATE_TREE.into())),
         ]
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)
+        check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)?;
+        let no_tree = Err(NO_RATE_TREE.to_owned());
+        check_rate_tree(settings, &no_tree, &no_tree)
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
@@ -95,18 +101,18 @@ impl Eswitch for VethEswitch {
         false
     }
 
-    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
-        self.links.limit(port, bandwidth)
+    fn set_rate(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        self.links.limit(port, &settings.bandwidth)
     }
 
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
         self.links.unlimit(port)
     }
 
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
+    fn rate(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
         let limit = self.links.limit_in_force(port)?;
         let detail = limit.map_or_else(|| "unlimited".to_owned(), described);
-        Ok(Reading { in_place: limit == when_limited(bandwidth, port), detail })
+        Ok(Reading { in_place: limit == when_limited(&settings.bandwidth, port), detail })
     }
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {

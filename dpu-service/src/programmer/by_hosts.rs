@@ -3,6 +3,7 @@
 
 use crate::{
     driver::{ALLOW_RULES, Capability, Unsupported},
+    eswitch::check_rate_tree,
     model::{AntiSpoofing, PortSettings, anti_spoofing::macs},
 };
 
@@ -21,6 +22,7 @@ const NO_OTHER_MACS: &str = "a PF lets a VF send from its own MAC address or fro
                              network have anti_spoofing = \"off\", or use a card with an eswitch";
 const NO_RULES: &str = "a PF does not know which packets answer others; leave it out, or use a card with an eswitch and \
                         fabric.driver = \"ovs\"";
+const NO_RATE_TREE: &str = "a PF limits each VF by itself; leave it out, or use a card with an eswitch that has a rate tree";
 const NO_TRUNK: &str =
     "a PF puts a VF into one VLAN or into none; leave the trunk out, or use a card with an eswitch";
 
@@ -28,6 +30,8 @@ pub(super) fn capabilities() -> Vec<Capability> {
     let all = [
         ("port-mac", true, BY_PFS),
         ("egress-rate", true, BY_PFS),
+        ("egress-share", false, NO_RATE_TREE),
+        ("egress-total", false, NO_RATE_TREE),
         ("ingress-rate", false, NO_INGRESS_RATE),
         ("access-vlan", true, BY_CARD),
         ("trunk", false, NO_TRUNK),
@@ -50,6 +54,8 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
         let setting = format!("an ingress rate of {rate} bit/s");
         return Err(Unsupported { setting, why: NO_INGRESS_RATE.into() });
     }
+    let no_tree = Err(NO_RATE_TREE.to_owned());
+    check_rate_tree(settings, &no_tree, &no_tree)?;
     check_trunk(settings)?;
     if settings.openings.is_some() {
         return Err(Unsupported { setting: "allow".into(), why: NO_RULES.into() });
@@ -86,7 +92,7 @@ mod tests {
     use vf_alloc::FunctionId;
 
     use super::*;
-    use crate::model::Bandwidth;
+    use crate::model::{Bandwidth, TotalRate};
 
     fn settings() -> PortSettings {
         PortSettings {
@@ -98,6 +104,7 @@ mod tests {
             vlan: Some(100),
             trunk: [].into(),
             bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },
+            total_egress: None,
             anti_spoofing: AntiSpoofing::Mac,
             allowed_sources: [].into(),
             openings: None,
@@ -110,6 +117,12 @@ mod tests {
         let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
         let refused = check(&PortSettings { bandwidth, ..settings() }).unwrap_err().to_string();
         assert!(refused.starts_with("an ingress rate of 1000000 bit/s can't be done"), "{refused}");
+        let bandwidth = Bandwidth { egress_share: 1_000_000, ..Bandwidth::default() };
+        let refused = check(&PortSettings { bandwidth, ..settings() }).unwrap_err().to_string();
+        assert!(refused.starts_with("an egress share of 1000000 bit/s can't be done"), "{refused}");
+        let total_egress = Some(TotalRate { network: "blue".into(), rate: 9_000_000 });
+        let refused = check(&PortSettings { total_egress, ..settings() }).unwrap_err().to_string();
+        assert!(refused.starts_with("a total egress rate of 9000000 bit/s can't"), "{refused}");
         let anti_spoofing = AntiSpoofing::Full;
         let refused = check(&PortSettings { anti_spoofing, ..settings() }).unwrap_err().to_string();
         assert!(refused.starts_with("anti_spoofing = \"full\" can't be done here"), "{refused}");

@@ -402,6 +402,7 @@ pub(crate) fn idle(vf: FunctionId) -> PortSettings {
         vlan: None,
         trunk: BTreeSet::new(),
         bandwidth: Bandwidth::default(),
+        total_egress: None,
         anti_spoofing: AntiSpoofing::Off,
         allowed_sources: BTreeSet::new(),
         openings: None,

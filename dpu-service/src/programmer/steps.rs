@@ -13,7 +13,7 @@ use crate::{
     driver::{Reading, Refused},
     eswitch::{Eswitch, Representor},
     fabric::{EgressLimit, Fabric, Membership},
-    model::{Bandwidth, PortSettings},
+    model::PortSettings,
 };
 
 /// The MTU of a representor that serves nobody, in bytes.
@@ -127,7 +127,7 @@ impl Step<Port> for PortStep {
             Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
             Self::Join => fabric.join(representor, settings),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
-            Self::Rate => set_rate(&**eswitch, representor, &settings.bandwidth),
+            Self::Rate => set_rate(&**eswitch, representor, settings),
             Self::Guard => fabric.set_guard(representor, settings),
             Self::Limit => match limit {
                 Some(limit) => fabric.set_egress_limit(representor, &limit),
@@ -165,13 +165,13 @@ pub(super) fn fabric_limit(eswitch: &dyn Eswitch, settings: &PortSettings) -> Op
 fn set_rate(
     eswitch: &dyn Eswitch,
     representor: &mut Representor,
-    bandwidth: &Bandwidth,
+    settings: &PortSettings,
 ) -> Result<(), Refused> {
-    if *bandwidth == Bandwidth::default() && !representor.is_limited {
+    if !settings.has_rates() && !representor.is_limited {
         return Ok(());
     }
     representor.is_limited = true;
-    eswitch.set_rate(representor, bandwidth)
+    eswitch.set_rate(representor, settings)
 }
 
 fn set_mtu(eswitch: &dyn Eswitch, representor: &mut Representor, mtu: u32) -> Result<(), Refused> {
@@ -203,7 +203,7 @@ impl PortStep {
                 Ok(find_membership(fabric.member(representor)?.as_ref(), &wanted))
             }
             Self::Mac => eswitch.port_mac(representor, settings.mac),
-            Self::Rate => eswitch.rate(representor, &settings.bandwidth),
+            Self::Rate => eswitch.rate(representor, settings),
             Self::Guard => fabric.guard(representor, settings),
             Self::Limit => fabric.egress_limit(representor, port.egress_limit().as_ref()),
             Self::Up => Ok(Reading {

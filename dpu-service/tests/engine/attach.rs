@@ -170,6 +170,7 @@ async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused()
 async fn the_tighter_rate_wins() {
     let mut configuration = configuration();
     configuration.networks[0].bandwidth.ingress_rate = 1000;
+    configuration.networks[0].bandwidth.egress_share = 800;
     let world = World::with(configuration, settings(), 4).await;
     let mut asking = spec("pod");
     asking.bandwidth.ingress_rate = 2000;
@@ -177,6 +178,7 @@ async fn the_tighter_rate_wins() {
     let view = world.attach(asking).await.unwrap();
     assert_eq!(view.record.bandwidth.ingress_rate, 1000);
     assert_eq!(view.record.bandwidth.egress_rate, 500);
+    assert_eq!(view.record.bandwidth.egress_share, 500, "no more than it may send");
     world.check();
 }
 

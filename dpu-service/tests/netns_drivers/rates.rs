@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dpu_service::{eswitch::Eswitch, model::Bandwidth};
+use dpu_service::{
+    eswitch::Eswitch,
+    model::{Bandwidth, PortSettings, TotalRate},
+};
 use serde_json::Value;
 
 use crate::veth_dpu::{Dpu, On, Pod};
@@ -18,15 +21,16 @@ fn rates_towards_the_pod_are_limited() {
     let dpu = Dpu::new();
     let pod = dpu.plug(0);
     let port = dpu.representor(&pod);
-    let limited = Bandwidth { ingress_rate: 10_000_000, ..Bandwidth::default() };
+    let with = |bandwidth| PortSettings { bandwidth, ..pod.settings.clone() };
+    let limited = with(Bandwidth { ingress_rate: 10_000_000, ..Bandwidth::default() });
     for _ in 0..2 {
         dpu.eswitch.set_rate(&port, &limited).unwrap();
         let queue = dpu.netns.json("tc -j qdisc show dev pf0vf0")[0].clone();
         assert_eq!((&queue["kind"], &queue["options"]["rate"]), (&"tbf".into(), &1_250_000.into()));
     }
     assert!(dpu.eswitch.rate(&port, &limited).unwrap().in_place);
-    assert!(!dpu.eswitch.rate(&port, &Bandwidth::default()).unwrap().in_place);
-    let fast = Bandwidth { ingress_rate: 100_000_000_000, ..Bandwidth::default() };
+    assert!(!dpu.eswitch.rate(&port, &pod.settings).unwrap().in_place);
+    let fast = with(Bandwidth { ingress_rate: 100_000_000_000, ..Bandwidth::default() });
     dpu.eswitch.set_rate(&port, &fast).unwrap();
     assert!(dpu.eswitch.rate(&port, &fast).unwrap().in_place);
 
@@ -35,7 +39,29 @@ fn rates_towards_the_pod_are_limited() {
         let queue = dpu.netns.json("tc -j qdisc show dev pf0vf0")[0].clone();
         assert_ne!(queue["kind"], "tbf");
     }
-    assert!(dpu.eswitch.rate(&port, &Bandwidth::default()).unwrap().in_place);
+    assert!(dpu.eswitch.rate(&port, &pod.settings).unwrap().in_place);
+}
+
+#[test]
+fn a_card_without_a_rate_tree_refuses_by_name_what_needs_one() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let why = "the virtual card has no rate tree; leave it out, or use a card that has one";
+    let refused = |settings| dpu.eswitch.check(&settings).unwrap_err().to_string();
+    let bandwidth = Bandwidth { egress_share: 3_000_000, ..Bandwidth::default() };
+    let share = PortSettings { bandwidth, ..pod.settings.clone() };
+    let told = format!("an egress share of 3000000 bit/s can't be done here: {why}");
+    assert_eq!(refused(share), told);
+    let total_egress = Some(TotalRate { network: "blue".into(), rate: 9_000_000 });
+    let total = PortSettings { total_egress, ..pod.settings.clone() };
+    let told = format!("a total egress rate of 9000000 bit/s can't be done here: {why}");
+    assert_eq!(refused(total), told);
+    let capabilities = dpu.eswitch.capabilities();
+    for name in ["egress-share", "egress-total"] {
+        let found = capabilities.iter().find(|capability| capability.name == name).unwrap();
+        assert_eq!((found.available, &*found.detail), (false, why));
+    }
+    assert_eq!(dpu.eswitch.check(&pod.settings), Ok(()));
 }
 
 #[test]
@@ -77,9 +103,8 @@ fn a_burst_is_no_queue_and_no_way_around_the_limit() {
     two.netns.run("ip link set eth0 mtu 9000");
     let rates = [64_000, 1_000_000, 10_000_000, 1_000_000_000, 40_000_000_000];
     for (rate, burst) in rates.iter().flat_map(|rate| BURSTS_OF_RUNTIMES.map(|b| (*rate, b))) {
-        let bandwidth =
+        two.settings.bandwidth =
             Bandwidth { ingress_rate: rate, ingress_burst: burst, ..Bandwidth::default() };
-        two.settings.bandwidth = bandwidth;
         dpu.program(&two);
         let queue = &dpu.netns.json("tc -j qdisc show dev pf0vf1")[0]["options"].clone();
         // What the kernel needs, is frames that fit; it tells a burst rounded.
@@ -92,13 +117,13 @@ fn a_burst_is_no_queue_and_no_way_around_the_limit() {
         let waiting = queue["limit"].as_u64().unwrap_or_else(|| rest(&queue["lat"]));
         assert!((9018..=at_most(50)).contains(&waiting), "{rate}: {queue}");
         let port = dpu.representor(&two);
-        assert!(dpu.eswitch.rate(&port, &bandwidth).unwrap().in_place);
+        assert!(dpu.eswitch.rate(&port, &two.settings).unwrap().in_place);
     }
 
     // One that somebody changed, or an earlier version made, is not as wanted.
     dpu.netns.run("tc qdisc replace dev pf0vf1 root tbf rate 40gbit burst 1g limit 1g");
     let port = dpu.representor(&two);
-    assert!(!dpu.eswitch.rate(&port, &two.settings.bandwidth).unwrap().in_place);
+    assert!(!dpu.eswitch.rate(&port, &two.settings).unwrap().in_place);
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl Dpu {
         self.eswitch.set_mtu(&self.representor(pod), settings.mtu).unwrap();
         let port = self.representor(pod);
         self.fabric.join(&port, settings).unwrap();
-        self.eswitch.set_rate(&port, &settings.bandwidth).unwrap();
+        self.eswitch.set_rate(&port, settings).unwrap();
         self.fabric.set_guard(&port, settings).unwrap();
         if let Some(limit) = EgressLimit::of(&settings.bandwidth) {
             self.fabric.set_egress_limit(&port, &limit).unwrap();
@@ -254,6 +254,7 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
         vlan: None,
         trunk: BTreeSet::new(),
         bandwidth: Bandwidth::default(),
+        total_egress: None,
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: BTreeSet::new(),
         openings: None,

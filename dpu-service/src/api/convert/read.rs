@@ -237,6 +237,7 @@ fn bandwidth(bandwidth: v1::Bandwidth) -> Bandwidth {
         ingress_burst: bandwidth.ingress_burst,
         egress_rate: bandwidth.egress_rate,
         egress_burst: bandwidth.egress_burst,
+        egress_share: bandwidth.egress_share,
     }
 }
 
@@ -299,6 +300,7 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         rules: collect(&network.rules, rule)?,
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
+        total_egress_rate: network.total_egress_rate,
         anti_spoofing: anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing)?,
         allowed_sources: sources("allowed_sources", &network.allowed_sources)?,
         optional_sources: sources("optional_sources", &network.optional_sources)?,

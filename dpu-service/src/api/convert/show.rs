@@ -144,6 +144,7 @@ fn bandwidth(bandwidth: Bandwidth) -> v1::Bandwidth {
         ingress_burst: bandwidth.ingress_burst,
         egress_rate: bandwidth.egress_rate,
         egress_burst: bandwidth.egress_burst,
+        egress_share: bandwidth.egress_share,
     }
 }
 
@@ -247,6 +248,7 @@ fn network(network: &Network) -> v1::Network {
         rules: network.rules.iter().map(rule).collect(),
         dns: Some(dns(&network.dns)),
         bandwidth: Some(bandwidth(network.bandwidth)),
+        total_egress_rate: network.total_egress_rate,
         allow_mac_spoofing: network.anti_spoofing == AntiSpoofing::Off,
         anti_spoofing: network.anti_spoofing.name().into(),
         allowed_sources: network.allowed_sources.iter().map(ToString::to_string).collect(),

@@ -11,7 +11,7 @@ use super::{read, show};
 use crate::{
     attachments::{NetworkView, Origin},
     host::{Examination, HostTime},
-    model::{AntiSpoofing, HostName, HostRights, Network},
+    model::{AntiSpoofing, Bandwidth, HostName, HostRights, Network},
     sessions::HostView,
 };
 
@@ -47,7 +47,7 @@ fn a_small_request_is_enough() {
     assert_eq!(spec.key.to_string(), "node-1/c1/eth0");
     assert_eq!((asked.session.to_string().as_str(), asked.as_of), (SESSION, HostTime(0)));
     assert_eq!((spec.network, spec.mac, spec.device), (None, None, None));
-    assert!(spec.addresses.is_empty() && spec.bandwidth.is_unlimited());
+    assert!(spec.addresses.is_empty() && spec.bandwidth == Bandwidth::default());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn malformed_requests_are_refused_by_field_and_value() {
         change(&mut changed);
         read::attach(&host(), changed)
     };
-    let cases: [(Change<v1::AttachRequest>, &str); 15] = [
+    let cases: [(Change<v1::AttachRequest>, &str); 16] = [
         (|it| it.key = None, "names no attachment"),
         (|it| it.network = "Blue!".into(), "network \"Blue!\""),
         (|it| it.network = "x".repeat(64), "network \"xxx"),
@@ -101,6 +101,10 @@ fn malformed_requests_are_refused_by_field_and_value() {
         (
             |it| it.bandwidth = Some(v1::Bandwidth { ingress_burst: 1, ..Default::default() }),
             "bandwidth.ingressBurst needs bandwidth.ingressRate",
+        ),
+        (
+            |it| it.bandwidth = Some(v1::Bandwidth { egress_share: 8000, ..Default::default() }),
+            "bandwidth.egressShare 8000 can't be asked for",
         ),
     ];
     for (change, words) in cases {
@@ -204,7 +208,8 @@ fn a_network_reads_back_as_shown() {
         mtu = 9000
         anti_spoofing = "mac"
         allowed_sources = ["00:00:5e:00:01:07"]
-        bandwidth = { ingress_rate = 1000000, ingress_burst = 80000 }
+        bandwidth = { ingress_rate = 1000000, ingress_burst = 80000, egress_share = 8000 }
+        total_egress_rate = 90000
         subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
                     ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] }, { cidr = "fd00::/64" }]
         routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 }]

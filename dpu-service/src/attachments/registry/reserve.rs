@@ -89,7 +89,12 @@ pub(crate) fn tighter(network: &Bandwidth, asked: &Bandwidth) -> Bandwidth {
         (network.egress_rate, network.egress_burst),
         (asked.egress_rate, asked.egress_burst),
     );
-    Bandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }
+    // Nobody is sure of more than it may send.
+    let egress_share = match egress_rate {
+        0 => network.egress_share,
+        rate => network.egress_share.min(rate),
+    };
+    Bandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst, egress_share }
 }
 
 /// Rates with their bursts; a rate of 0 is no limit.

@@ -1,11 +1,14 @@
 //! One look at all VFs' ports of the cards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Flavour, Link, RateSubject};
+use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Flavour, Link, Rate, RateSubject};
 use vf_alloc::{FunctionId, PfId};
 
-use super::super::{Card, Representor, link::is_limited};
+use super::{
+    super::{Card, Representor, link::is_limited},
+    tree::is_ours,
+};
 use crate::driver::Refused;
 
 /// What one look found.
@@ -15,6 +18,8 @@ pub(super) struct Look {
     ports: BTreeMap<FunctionId, FoundPort>,
     /// VFs that can't be told apart, for two cards have one of that number. None is in `ports`.
     clashes: BTreeMap<FunctionId, Clash>,
+    /// Nodes of ours in the cards' rate trees that no leaf is under.
+    pub(super) empty_nodes: Vec<(DevlinkDevice, String)>,
 }
 
 /// Two cards that both have a VF of some number.
@@ -41,17 +46,16 @@ pub(super) struct FoundPort {
 }
 
 impl FoundPort {
-    /// `rate`: to how many bits per second it is limited what the VF sends, 0 for no limit, `None`
-    /// if it can't be limited.
-    pub(super) fn new(port: &DevlinkPort, rate: Option<u64>) -> Self {
+    /// `leaf`: how it is limited what the VF sends, `None` if it can't be limited.
+    pub(super) fn new(port: &DevlinkPort, leaf: Option<&Rate>) -> Self {
         Self {
             device: port.device.clone(),
             port: port.index,
             link: port.netdev.as_ref().map(|netdev| netdev.index),
             takes_mac: port.function.is_some_and(|function| function.mac.is_some()),
-            takes_rate: rate.is_some(),
+            takes_rate: leaf.is_some(),
             has_refused_rate: false,
-            is_rated: rate.is_some_and(|rate| rate != 0),
+            is_rated: leaf.is_some_and(is_rated),
         }
     }
 
@@ -71,6 +75,11 @@ impl FoundPort {
         let is_limited = self.is_rated || is_limited(&link);
         Representor { is_limited, ..Representor::of_link(vf, link) }
     }
+}
+
+/// Whether there is anything of a leaf that is to be undone.
+fn is_rated(leaf: &Rate) -> bool {
+    leaf.max_bits != 0 || leaf.share_bits != 0 || leaf.parent.as_deref().is_some_and(is_ours)
 }
 
 impl Look {
@@ -167,13 +176,17 @@ pub(super) fn everything(
     devlink: &mut Devlink,
     devices: &[DevlinkDevice],
 ) -> Result<Look, Refused> {
-    let mut look = Look { cards: cards(devlink, devices)?, ..Look::default() };
+    let is_wanted = |device: &DevlinkDevice| devices.is_empty() || devices.contains(device);
     let rates = rates(devlink)?;
+    let leaves = leaves(&rates);
+    let mut empty_nodes = empty_nodes(&rates);
+    empty_nodes.retain(|(device, _)| is_wanted(device));
+    let mut look = Look { cards: cards(devlink, devices)?, empty_nodes, ..Look::default() };
     let ports = devlink.ports().map_err(unlisted)?;
-    for port in ports.iter().filter(|port| devices.is_empty() || devices.contains(&port.device)) {
+    for port in ports.iter().filter(|port| is_wanted(&port.device)) {
         let Some(vf) = vf_of(port) else { continue };
-        let rate = rates.get(&(port.device.clone(), port.index)).copied();
-        look.add(vf, FoundPort::new(port, rate));
+        let leaf = leaves.get(&(&port.device, port.index)).copied();
+        look.add(vf, FoundPort::new(port, leaf));
     }
     let counts: Vec<_> =
         look.cards.iter().map(|card| look.ports_of(&card.device).count()).collect();
@@ -207,18 +220,32 @@ fn unlisted(error: netlink::Error) -> Refused {
     Refused::new("list the representors", error)
 }
 
-/// To how many bits per second it is limited what is behind each port that can be limited.
-fn rates(devlink: &mut Devlink) -> Result<BTreeMap<(DevlinkDevice, u32), u64>, Refused> {
-    let rates = match devlink.rates() {
+/// The leaf of each port that can be limited, and the nodes.
+fn rates(devlink: &mut Devlink) -> Result<Vec<Rate>, Refused> {
+    match devlink.rates() {
         // Kernels before 5.14 know nothing of rates.
-        Err(error) if error.is_unsupported() => Vec::new(),
-        rates => rates.map_err(unlisted)?,
-    };
-    let leaf = |rate: netlink::Rate| match rate.subject {
-        RateSubject::Leaf(port) => Some(((rate.device, port), rate.max_bits)),
+        Err(error) if error.is_unsupported() => Ok(Vec::new()),
+        rates => rates.map_err(unlisted),
+    }
+}
+
+fn leaves(rates: &[Rate]) -> BTreeMap<(&DevlinkDevice, u32), &Rate> {
+    let leaf = |rate: &Rate| match rate.subject {
+        RateSubject::Leaf(port) => Some(port),
         RateSubject::Node(_) => None,
     };
-    Ok(rates.into_iter().filter_map(leaf).collect())
+    rates.iter().filter_map(|rate| Some(((&rate.device, leaf(rate)?), rate))).collect()
+}
+
+fn empty_nodes<'a>(rates: &'a [Rate]) -> Vec<(DevlinkDevice, String)> {
+    let parent = |rate: &'a Rate| Some((&rate.device, rate.parent.as_ref()?));
+    let parents: BTreeSet<_> = rates.iter().filter_map(parent).collect();
+    let ours = rates.iter().filter_map(|rate| match &rate.subject {
+        RateSubject::Node(name) if is_ours(name) => Some((&rate.device, name)),
+        _ => None,
+    });
+    let empty = ours.filter(|node| !parents.contains(node));
+    empty.map(|(device, node)| (device.clone(), node.clone())).collect()
 }
 
 /// The VF behind a port. `None`: something else is.

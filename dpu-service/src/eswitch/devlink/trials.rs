@@ -7,7 +7,7 @@ use std::{
 
 use netlink::DevlinkDevice;
 
-use super::super::Representor;
+use super::{super::Representor, UNKNOWN_YET};
 use crate::driver::Ability;
 
 /// What each card was found to do.
@@ -19,13 +19,32 @@ pub(super) struct Trials(Mutex<BTreeMap<DevlinkDevice, Trial>>);
 struct Trial {
     /// The link that it was tried on: a card that was reset has made others.
     link: u32,
-    filters: Ability,
+    tried: Tried,
+}
+
+/// Whether a card can do each thing that it is tried for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tried {
+    /// Carry out filters.
+    pub(super) filters: Ability,
+    /// Let a VF be sure of what it sends.
+    pub(super) egress_share: Ability,
+    /// Limit what several VFs send together.
+    pub(super) egress_total: Ability,
+}
+
+impl Tried {
+    /// Of a card that had no VF to try it on.
+    pub(super) fn nothing_yet() -> Self {
+        let unknown = || Err(UNKNOWN_YET.to_owned());
+        Self { filters: unknown(), egress_share: unknown(), egress_total: unknown() }
+    }
 }
 
 impl Trials {
-    /// Whether a card carries out filters. `None`: it was not tried yet.
-    pub(super) fn filters(&self, card: &DevlinkDevice) -> Option<Ability> {
-        self.lock().get(card).map(|trial| trial.filters.clone())
+    /// What a card was found to do. `None`: it was not tried yet.
+    pub(super) fn of(&self, card: &DevlinkDevice) -> Option<Tried> {
+        self.lock().get(card).map(|trial| trial.tried.clone())
     }
 
     /// Tries a card, unless it was tried since it made these representors: on one that serves nobody if there
@@ -34,7 +53,7 @@ impl Trials {
         &self,
         card: &DevlinkDevice,
         representors: &[&Representor],
-        filters: impl FnOnce(&Representor) -> Ability,
+        try_on: impl FnOnce(&Representor) -> Tried,
     ) {
         let mut trials = self.lock();
         let is_known = trials
@@ -43,12 +62,12 @@ impl Trials {
         let serves_nobody = |port: &&&Representor| port.master.is_none() && !port.up;
         let free = representors.iter().find(serves_nobody).or(representors.first());
         let Some(port) = free.filter(|_| !is_known) else { return };
-        let filters = filters(port);
-        match &filters {
+        let tried = try_on(port);
+        match &tried.filters {
             Ok(()) => tracing::info!(%card, port = port.name, "the card carries out filters"),
             Err(why) => tracing::info!(%card, port = port.name, why, "the card takes no filters"),
         }
-        trials.insert(card.clone(), Trial { link: port.index, filters });
+        trials.insert(card.clone(), Trial { link: port.index, tried });
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<DevlinkDevice, Trial>> {
@@ -75,15 +94,15 @@ mod tests {
     fn a_card_is_tried_on_a_port_that_serves_nobody_and_again_once_it_has_others() {
         let (trials, tried_on) = (Trials::default(), Cell::new(0));
         let card: DevlinkDevice = "pci/0000:03:00.0".parse().unwrap();
-        assert_eq!(trials.filters(&card), None);
+        assert_eq!(trials.of(&card), None);
         let look = |ports: &[(u32, bool)], ability: Ability| {
             let ports: Vec<_> = ports.iter().map(|(index, up)| port(*index, *up)).collect();
             tried_on.set(0);
             trials.of_card(&card, &Vec::from_iter(&ports), |port| {
                 tried_on.set(port.index);
-                ability
+                Tried { filters: ability, ..Tried::nothing_yet() }
             });
-            (tried_on.get(), trials.filters(&card))
+            (tried_on.get(), trials.of(&card).map(|tried| tried.filters))
         };
         assert_eq!(look(&[], Ok(())), (0, None), "there is nothing to try it on");
         assert_eq!(look(&[(7, true), (8, false)], Ok(())), (8, Some(Ok(()))));

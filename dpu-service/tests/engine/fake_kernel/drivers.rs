@@ -68,16 +68,16 @@ impl Eswitch for FakeEswitch {
         false
     }
 
-    fn set_rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
-        self.0.call("set_rate", port, |port| port.rate = *bandwidth)
+    fn set_rate(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
+        self.0.call("set_rate", port, |port| port.rate = settings.bandwidth)
     }
 
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused> {
         self.0.call("clear_rate", port, |port| port.rate = Bandwidth::default())
     }
 
-    fn rate(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<Reading, Refused> {
-        self.0.find(port, |port| reading(port.rate == *bandwidth))
+    fn rate(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
+        self.0.find(port, |port| reading(port.rate == settings.bandwidth))
     }
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {

@@ -307,6 +307,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
             ingress_burst: bandwidth.ingress_burst,
             egress_rate: bandwidth.egress_rate,
             egress_burst: bandwidth.egress_burst,
+            ..Bandwidth::default()
         }),
         as_of_ns: nanoseconds_since_boot(),
         port_mappings: request.port_mappings.clone(),

@@ -1,0 +1,203 @@
+//! VFs' leaves in the rate trees of cards: what each VF is sure of and, for each network whose pods may send only so
+//! much together, a node whose children are the leaves of its VFs.
+//!
+//! Who changes a tree holds the one [`Devlink`] meanwhile: so nobody deletes a node between its making and its first
+//! leaf. Whether a node has leaves, the kernel knows, which deletes none that has.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use netlink::{Devlink, DevlinkDevice, Error, Rate, RateChange, RateSubject};
+
+use super::{RATE_UNIT, kept_rate};
+use crate::{
+    driver::Ability,
+    model::{PortSettings, TotalRate},
+};
+
+/// What the names of our nodes begin with. Other nodes are somebody else's. It is the whole name of the one that a
+/// card is tried with, which no network's can be.
+const PREFIX: &str = "offload-";
+
+/// Whether that node is one of ours.
+pub(super) fn is_ours(node: &str) -> bool {
+    node.starts_with(PREFIX)
+}
+
+/// Where a leaf is to be in its tree. By default: by itself, and sure of nothing.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    share: u64,
+    node: Option<Node>,
+}
+
+/// A network's node.
+#[derive(Debug)]
+struct Node {
+    name: String,
+    rate: u64,
+}
+
+impl Node {
+    fn of(total: &TotalRate) -> Self {
+        Self { name: format!("{PREFIX}{}", total.network), rate: kept_rate(total.rate) }
+    }
+}
+
+impl Place {
+    pub(super) fn of(settings: &PortSettings) -> Self {
+        Self {
+            share: kept_rate(settings.bandwidth.egress_share),
+            node: settings.total_egress.as_ref().map(Node::of),
+        }
+    }
+
+    /// Whether nothing is asked for.
+    pub(super) fn is_idle(&self) -> bool {
+        self.share == 0 && self.node.is_none()
+    }
+
+    fn node_name(&self) -> Option<&str> {
+        self.node.as_ref().map(|node| node.name.as_str())
+    }
+
+    /// Whether the leaf is there. A node of somebody else's does no harm to one that needs none.
+    fn has(&self, leaf: &Rate) -> bool {
+        let found = leaf.parent.as_deref();
+        let is_under = match self.node_name() {
+            Some(name) => found == Some(name),
+            None => !found.is_some_and(is_ours),
+        };
+        is_under && leaf.share_bits == self.share
+    }
+
+    /// What brings the leaf there.
+    fn change(&self, leaf: &Rate) -> RateChange {
+        let mut change = RateChange::new();
+        if leaf.share_bits != self.share {
+            change = change.share_bits(self.share);
+        }
+        match self.node_name() {
+            None if !leaf.parent.as_deref().is_some_and(is_ours) => change,
+            name if name == leaf.parent.as_deref() => change,
+            name => change.parent(name),
+        }
+    }
+}
+
+/// The trees of all cards.
+#[derive(Debug, Default)]
+pub(super) struct Trees {
+    /// What the nodes were limited to the last time, in bits per second. Attachments of one network may differ in it,
+    /// if it was changed between them: then the one that was programmed last has its way.
+    totals: Mutex<BTreeMap<(DevlinkDevice, String), u64>>,
+}
+
+impl Trees {
+    /// Brings a leaf to its place. A node that it was the last to leave is deleted.
+    pub(super) fn place(
+        &self,
+        devlink: &mut Devlink,
+        leaf: &Rate,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let placed = self.enter(devlink, leaf, place);
+        let nodes = [leaf.parent.as_deref(), place.node_name()].into_iter().flatten();
+        let left = nodes
+            .filter(|node| is_ours(node) && (placed.is_err() || Some(*node) != place.node_name()));
+        let cleared: Vec<_> = left.map(|node| self.delete(devlink, &leaf.device, node)).collect();
+        placed.and(cleared.into_iter().collect())
+    }
+
+    fn enter(&self, devlink: &mut Devlink, leaf: &Rate, place: &Place) -> Result<(), Error> {
+        if let Some(node) = &place.node {
+            self.set_node(devlink, &leaf.device, node)?;
+        }
+        if place.has(leaf) {
+            return Ok(());
+        }
+        devlink.set_rate(&leaf.device, &leaf.subject, &place.change(leaf))
+    }
+
+    fn set_node(
+        &self,
+        devlink: &mut Devlink,
+        device: &DevlinkDevice,
+        node: &Node,
+    ) -> Result<(), Error> {
+        let limit = RateChange::new().max_bits(node.rate);
+        match devlink.add_rate_node(device, &node.name, &limit) {
+            Err(error) if error.is_exists() => {
+                devlink.set_rate(device, &RateSubject::Node(node.name.clone()), &limit)?;
+            }
+            made => made?,
+        }
+        self.totals().insert((device.clone(), node.name.clone()), node.rate);
+        Ok(())
+    }
+
+    /// Deletes a node of ours, unless it has leaves.
+    pub(super) fn delete(
+        &self,
+        devlink: &mut Devlink,
+        device: &DevlinkDevice,
+        node: &str,
+    ) -> Result<(), Error> {
+        match devlink.delete_rate_node(device, node) {
+            Err(error) if error.is_busy() => return Ok(()),
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+        self.totals().remove(&(device.clone(), node.to_owned()));
+        Ok(())
+    }
+
+    /// Whether a leaf is in its place and its node has its rate, and what is there for people.
+    pub(super) fn find(
+        &self,
+        devlink: &mut Devlink,
+        leaf: &Rate,
+        place: &Place,
+    ) -> Result<(bool, Vec<String>), Error> {
+        let share = leaf.share_bits;
+        let mut told = Vec::from_iter((share != 0).then(|| format!("sure of {share} bit/s")));
+        let mut is_limited = true;
+        if let Some(parent) = &leaf.parent {
+            let node = devlink.rate(&leaf.device, &RateSubject::Node(parent.clone()))?;
+            let rate = node.map_or(0, |node| node.max_bits);
+            told.push(format!("all of {parent} together {rate} bit/s"));
+            is_limited =
+                place.node.as_ref().is_none_or(|node| self.is_right(&leaf.device, node, rate));
+        }
+        Ok((place.has(leaf) && is_limited, told))
+    }
+
+    /// After a start nobody knows who was programmed last, and a node keeps what it has.
+    fn is_right(&self, device: &DevlinkDevice, node: &Node, rate: u64) -> bool {
+        match self.totals().get(&(device.clone(), node.name.clone())) {
+            Some(last) => rate == *last,
+            None => rate != 0,
+        }
+    }
+
+    fn totals(&self) -> MutexGuard<'_, BTreeMap<(DevlinkDevice, String), u64>> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a VF can be sure of a share: asked by giving it the one that it has.
+pub(super) fn try_share(devlink: &mut Devlink, leaf: &Rate) -> Ability {
+    let same = RateChange::new().share_bits(leaf.share_bits);
+    let tried = devlink.set_rate(&leaf.device, &leaf.subject, &same);
+    tried.map_err(|error| error.to_string())
+}
+
+/// Whether a card has nodes: asked by making one.
+pub(super) fn try_node(devlink: &mut Devlink, device: &DevlinkDevice) -> Ability {
+    let made = devlink.add_rate_node(device, PREFIX, &RateChange::new().max_bits(RATE_UNIT));
+    // One that is there was left by a service that ended in between.
+    let made = made.or_else(|error| if error.is_exists() { Ok(()) } else { Err(error) });
+    made.and_then(|()| devlink.delete_rate_node(device, PREFIX)).map_err(|error| error.to_string())
+}
