@@ -290,6 +290,27 @@ impl Network {
         (rate != 0).then_some(TotalRate { network, rate })
     }
 
+    /// What it wants of the representor of a VF that serves nobody yet. `named` are the prefixes of the networks that
+    /// its rules name.
+    #[must_use]
+    pub(crate) fn port_settings(&self, vf: FunctionId, named: &Prefixes) -> PortSettings {
+        let sources = self.allowed_sources.iter().copied();
+        PortSettings {
+            vf,
+            mac: MacAddress([0; 6]),
+            addresses: Vec::new(),
+            mtu: self.mtu,
+            bridge: self.bridge.clone(),
+            vlan: self.vlan,
+            trunk: self.trunk.clone(),
+            bandwidth: self.bandwidth,
+            total_egress: self.total_egress(),
+            anti_spoofing: self.anti_spoofing,
+            allowed_sources: sources.filter(|of| self.anti_spoofing.looks_at(*of)).collect(),
+            openings: allow::openings(&self.allow, named),
+        }
+    }
+
     /// What may be leased of a subnet of it.
     #[must_use]
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
@@ -435,18 +456,11 @@ impl Record {
     #[must_use]
     pub fn port_settings(&self) -> PortSettings {
         PortSettings {
-            vf: self.vf,
             mac: self.mac,
             addresses: self.leases.iter().map(|lease| lease.address.ip()).collect(),
-            mtu: self.network.mtu,
-            bridge: self.network.bridge.clone(),
-            vlan: self.network.vlan,
-            trunk: self.network.trunk.clone(),
             bandwidth: self.bandwidth,
-            total_egress: self.network.total_egress(),
-            anti_spoofing: self.network.anti_spoofing,
             allowed_sources: self.checked_sources(),
-            openings: allow::openings(&self.network.allow, &self.named_networks),
+            ..self.network.port_settings(self.vf, &self.named_networks)
         }
     }
 

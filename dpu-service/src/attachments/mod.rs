@@ -9,6 +9,7 @@
 //! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the rooms below, each read from the top down |
 //! | `hosts`, `networks`, `operators` | doors for what these ask of the engine: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
 //! | `examine`, `listing`, `pooled`, `views`, `warnings` | what callers see; nothing is changed |
+//! | `requirements` | what networks require that cards can't do |
 //! | `gateways` | has the gateways do what networks and attachments want of them |
 //! | `settings`, `overtaken`, `reconciler_state` | what flows are told, and what they keep in mind for one another |
 //! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
@@ -60,6 +61,7 @@ mod pooled;
 mod ports;
 mod reconciler_state;
 mod registry;
+mod requirements;
 mod settings;
 mod views;
 mod warnings;

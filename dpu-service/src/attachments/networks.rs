@@ -13,16 +13,13 @@ use offload_proto::{Failure, Reason};
 use super::{
     engine::{Engine, now},
     gateways::look_after_gateways,
+    requirements::check_requirements,
     settings::Configuration,
     views::{Applied, NetworkView, Origin},
     welcome::tell_all_wanted_vfs,
 };
 use crate::{
-    config::check_without_eswitch,
-    driver::{ALLOW_RULES, Capability},
-    events::EventKind,
-    model::Network,
-    records::Changes,
+    config::check_without_eswitch, events::EventKind, model::Network, records::Changes,
     sessions::HostCommand,
 };
 
@@ -104,8 +101,8 @@ async fn apply(
     check_gateway(engine, &network)?;
     check_mtu(engine, &network)?;
     check_guard(engine, &network)?;
-    check_rules(engine, &network)?;
     let outcome = engine.registry().change_networks().check(&network)?;
+    check_requirements(engine, &network)?;
     if dry_run {
         return Ok((preview(network), outcome));
     }
@@ -167,18 +164,6 @@ fn check_guard(engine: &Engine, network: &Network) -> Result<(), Failure> {
     }
     match check_without_eswitch(network) {
         Some(problem) => Err(Failure::new(Reason::Unsupported, problem)),
-        None => Ok(()),
-    }
-}
-
-fn check_rules(engine: &Engine, network: &Network) -> Result<(), Failure> {
-    let is_missing = |can: &Capability| can.name == ALLOW_RULES && !can.available;
-    let missing = || engine.programmer().capabilities().into_iter().find(is_missing);
-    match missing().filter(|_| !network.allow.is_empty()) {
-        Some(Capability { detail, .. }) => {
-            let why = format!("network {}: allow can't be done here: {detail}", network.name);
-            Err(Failure::new(Reason::Unsupported, why))
-        }
         None => Ok(()),
     }
 }

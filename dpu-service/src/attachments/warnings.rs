@@ -6,6 +6,7 @@ use super::{
     networks::too_large_for_uplinks,
     operators::Operators,
     registry::{Entry, Registry},
+    requirements::unmet,
 };
 use crate::model::HostName;
 
@@ -27,7 +28,7 @@ impl Operators<'_> {
         let too_large = networks.filter_map(|entry| too_large_for_uplinks(self.0, entry.network()));
         let unserved = self.0.programmer().problems();
         let gateways = self.0.gateways().problems();
-        let of_networks = suspended.chain(too_large);
+        let of_networks = suspended.chain(too_large).chain(unmet(self.0, &registry));
         of_networks.chain(unclaimed(&registry)).chain(unserved).chain(gateways).collect()
     }
 

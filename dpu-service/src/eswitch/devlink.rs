@@ -391,6 +391,10 @@ impl Eswitch for DevlinkEswitch {
         self.latest().cards.clone()
     }
 
+    fn card_of(&self, vf: FunctionId) -> Option<String> {
+        self.latest().found(vf).map(|found| found.device.to_string())
+    }
+
     fn problems(&self) -> Vec<String> {
         self.latest().problems()
     }

@@ -87,6 +87,12 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// The card that the VF is of, by [`Card::device`], as far as is known without asking the kernel. `None`, for a
+    /// driver that does not know of cards.
+    fn card_of(&self, _vf: FunctionId) -> Option<String> {
+        None
+    }
+
     /// Which VFs can't be served though their cards are there, one sentence each, as far as is known
     /// without asking the kernel.
     fn problems(&self) -> Vec<String> {

@@ -150,6 +150,12 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.eswitch.cards()).unwrap_or_default()
     }
 
+    /// The card that the VF is of: see [`Eswitch::card_of`].
+    #[must_use]
+    pub(crate) fn card_of(&self, vf: FunctionId) -> Option<String> {
+        self.drivers.as_ref().and_then(|drivers| drivers.eswitch.card_of(vf))
+    }
+
     /// Which VFs can't be served: see [`Eswitch::problems`].
     #[must_use]
     pub(crate) fn problems(&self) -> Vec<String> {
@@ -193,12 +199,21 @@ impl Programmer {
     /// # Errors
     /// The first setting that it can't be given.
     pub fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        self.check_any(settings)?;
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(()) };
+        fabric_limit(&**eswitch, settings).map_or(Ok(()), |limit| fabric.check_egress_limit(&limit))
+    }
+
+    /// Whether there can be a port with these settings at all, whichever card its VF is of.
+    ///
+    /// # Errors
+    /// The first setting that none can be given.
+    pub(crate) fn check_any(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else {
             return by_hosts::check(settings);
         };
         eswitch.check(settings)?;
-        fabric.check(settings)?;
-        fabric_limit(&**eswitch, settings).map_or(Ok(()), |limit| fabric.check_egress_limit(&limit))
+        fabric.check(settings)
     }
 
     /// The links of gateways: see [`Fabric::set_gateways`].

@@ -1,11 +1,12 @@
 //! Networks come, change and go while attachments run.
 
 use dpu_service::{
-    attachments::{Applied, Origin, Settings},
-    model::{AttachSpec, HostName, Network, Record},
+    attachments::{Applied, Depth, Origin, Settings},
+    host::{Hello, HostTime, Inventory, PhysicalFunction, VfCondition, VirtualFunction},
+    model::{AttachSpec, Bandwidth, HostName, Network, Record},
 };
 use offload_proto::Reason;
-use vf_alloc::PfId;
+use vf_alloc::{FunctionId, PfId};
 
 use crate::{
     fake_kernel::FABRIC_MAC,
@@ -85,7 +86,7 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     world.restart().await;
     let pending = vec![key("pod")];
     let hello = hello(&world.kernel, "boot-1", &[]);
-    world.say(dpu_service::host::Hello { pending, ..hello }).await;
+    world.say(Hello { pending, ..hello }).await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let other = world.attach(on_blue("other")).await.unwrap();
     assert_ne!(view.record.leases, other.record.leases);
@@ -178,7 +179,7 @@ async fn a_mac_address_of_the_fabrics_own_links_is_given_to_no_pod() {
 
 async fn delete_for_good(world: &World) {
     world.engine.networks().delete("blue".into(), false).await.unwrap();
-    world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
+    world.engine.reconcile(Depth::Thorough).await;
     world.check();
 }
 
@@ -324,4 +325,110 @@ async fn a_service_does_not_start_without_the_bridge_of_an_attachment() {
     let refused = world.refusal_with(&view.record).await.to_string();
     assert!(refused.contains(&view.record.id.to_string()), "{refused}");
     assert!(refused.contains("no bridge \"br-storage\""), "{refused}");
+}
+
+/// A world whose second host has a VF in the same pool, by a card of its own.
+async fn with_two_cards() -> World {
+    let mut configuration = configuration();
+    configuration.pools = vec![toml::from_str("name = 'default'\nselect = ['p0', 'p1']").unwrap()];
+    let world = World::with(configuration, settings(), VFS).await;
+    let vf = FunctionId::local(1, 0);
+    world.kernel.make(vf);
+    world.engine.reconcile(Depth::Quick).await;
+    let (number, device) = (vf.vf, "d001:00:00.1".into());
+    let function = VirtualFunction { number, device, condition: VfCondition::Clean };
+    let pf = PhysicalFunction { id: vf.pf, vendor_id: 0x1d0f, device_id: 1, vfs: vec![function] };
+    let inventory = Inventory { as_of: HostTime::default(), pfs: vec![pf] };
+    let hello = Hello { inventory, ..hello(&world.kernel, "boot-2", &[]) };
+    let _ = world.engine.hosts().hello(HostName("node-2".into()), hello).await.unwrap();
+    world
+}
+
+fn limited() -> Network {
+    Network {
+        bandwidth: Bandwidth { egress_rate: 8_000_000, ..Bandwidth::default() },
+        ..blue("10.2.0.0/24", 200)
+    }
+}
+
+#[tokio::test]
+async fn what_no_card_of_its_pool_can_do_is_refused_when_a_network_is_applied() {
+    let world = with_two_cards().await;
+    world.kernel.leave_limits_to(None);
+    for dry_run in [true, false] {
+        let refused = world.engine.networks().apply(limited(), dry_run).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::Unsupported);
+        assert_eq!(
+            refused.message,
+            "network blue can't have pods of host node-1 (card pci/0000:00:00.0), host node-2 (card \
+             pci/0000:01:00.0): an egress rate of 8000000 bit/s can't be done here: the kernel has no \
+             police"
+        );
+    }
+    assert_eq!(world.engine.networks().list().len(), 1, "nothing was applied");
+    assert_eq!(world.engine.operators().warnings(), [""; 0]);
+
+    // One that is in force stays as it was.
+    assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Created));
+    assert_eq!(apply(&world, limited()).await, Err(Reason::Unsupported));
+    world.attach(on_blue("pod")).await.unwrap();
+    let bandwidth = limited().bandwidth;
+    let by_itself = AttachSpec { bandwidth, ..on_blue("limited") };
+    assert_eq!(world.refused(by_itself).await, Reason::Unsupported);
+    world.check();
+}
+
+#[tokio::test]
+async fn what_one_card_of_its_pool_can_do_is_applied_and_told_of_the_others() {
+    let world = with_two_cards().await;
+    world.kernel.leave_limits_to(Some(PfId::local(1)));
+    assert_eq!(apply(&world, limited()).await, Ok(Applied::Created));
+    let warnings = world.engine.operators().warnings();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let host =
+        "network blue can't have pods of host node-1 (card pci/0000:00:00.0): an egress rate";
+    assert!(warning.starts_with(host), "{warning}");
+    assert_eq!(world.refused(on_blue("pod")).await, Reason::Unsupported);
+
+    world.kernel.leave_limits_to(Some(PfId::local(0)));
+    assert!(world.engine.operators().warnings()[0].contains("of host node-2 (card"));
+    world.attach(on_blue("pod")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_network_of_the_file_that_no_card_can_do_is_told_and_stops_nothing() {
+    let mut world = World::new().await;
+    world.kernel.leave_limits_to(None);
+    let mut configuration = configuration();
+    configuration.networks.push(limited());
+    world.engine.load_configuration(configuration.clone()).await.unwrap();
+    let told = |world: &World| world.engine.operators().warnings().join("\n");
+    assert!(
+        told(&world).contains("network blue can't have pods of host node-1"),
+        "{}",
+        told(&world)
+    );
+    world.configuration = configuration;
+    world.restart().await;
+    assert_eq!(told(&world), "", "no VF is known yet, so that a card may come that can");
+    world.hello(&[]).await;
+    assert!(
+        told(&world).contains("network blue can't have pods of host node-1"),
+        "{}",
+        told(&world)
+    );
+    world.attach(spec("pod")).await.unwrap();
+}
+
+/// What is the same for all cards needs none to be known.
+#[tokio::test]
+async fn what_no_port_can_be_given_is_refused_before_a_host_has_come() {
+    let mut world = World::new().await;
+    world.kernel.forbid_vlans();
+    world.restart().await;
+    let refused = world.engine.networks().apply(blue("10.2.0.0/24", 200), false).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::Unsupported);
+    let why = "network blue: VLAN 200 can't be done here: the kernel has no VLAN filtering";
+    assert_eq!(refused.message, why);
+    assert_eq!(apply(&world, limited()).await, Err(Reason::Unsupported));
 }

@@ -1,5 +1,7 @@
 //! What runtimes pass by the conflist that users begin with: limits and resolvers.
 
+use std::fs;
+
 use e2e::{
     Lab, Netns, Settings,
     scenarios::{
@@ -7,7 +9,7 @@ use e2e::{
         wishes::{self, add, limits, settings_with_limits},
     },
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn lab() -> Lab {
     Lab::start(&settings_with_limits(&Settings::default()))
@@ -51,6 +53,59 @@ fn a_limit_of_what_a_pod_sends_is_kept_or_refused_by_name_and_leaves_nothing() {
     }
     // None of these is counted against the VF.
     let _ = add(&lab, "limited", &pod, &json!({})).result();
+    lab.assert_invariants();
+}
+
+/// The pod that asks for the limit itself, in the test above, is refused at its ADD.
+#[test]
+fn a_network_whose_limit_nobody_can_keep_is_refused_when_it_is_applied() {
+    let lab = lab();
+    let operator = lab.operator();
+    let file = lab.path().join("slow.yaml");
+    fs::write(&file, "name: slow\nbandwidth: { egress_rate: 8000000 }\n").unwrap();
+    let apply = ["apply", "-f", file.to_str().unwrap()];
+    let apply_dry = [&apply[..], &["--dry-run"]].concat();
+    if operator.has_egress_limits() {
+        let _ = operator.says(&apply_dry);
+        let _ = operator.says(&apply);
+        let pod = Netns::new("pod");
+        let _ = add(&lab, "slow", &pod, &json!({})).result();
+        assert!(in_force(&lab).contains("from the pod 8000000 bit/s"), "{}", in_force(&lab));
+        return lab.assert_invariants();
+    }
+    let before = operator.get("networks");
+    for arguments in [&apply_dry[..], &apply] {
+        let refused = operator.is_refused(arguments);
+        for words in [
+            "UNSUPPORTED",
+            "network slow can't have pods of host node-1: an egress rate of 8000000 bit/s",
+            "CONFIG_NET_ACT_POLICE",
+        ] {
+            assert!(refused.contains(words), "{words:?} is not in {refused}");
+        }
+    }
+    assert_eq!(operator.get("networks"), before);
+    lab.assert_clean_slate();
+}
+
+/// A network of the file is in force all the same: it is told, and refused at each ADD.
+#[test]
+fn a_network_of_the_file_whose_limit_nobody_can_keep_is_told() {
+    let slow = "[[network]]\nname = \"slow\"\nbandwidth = { egress_rate = 8000000 }\n";
+    let networks = format!("{}\n{slow}", Settings::default().networks);
+    let lab = Lab::start(&Settings { networks, ..Settings::default() });
+    let status = lab.operator().says(&["status", "-o", "json"]);
+    let problems = serde_json::from_str::<Value>(&status).unwrap()["problems"].to_string();
+    let is_told = problems.contains("network slow can't have pods of host");
+    let pod = Netns::new("pod");
+    let added = add(&lab, "slow", &pod, &json!({}));
+    if lab.operator().has_egress_limits() {
+        assert!(!is_told, "{problems}");
+        let _ = added.result();
+    } else {
+        assert!(is_told, "{problems}");
+        added.fails(109, &["network slow", "an egress rate of 8000000 bit/s"]);
+    }
     lab.assert_invariants();
 }
 

@@ -93,7 +93,7 @@ impl PooledNetworks {
     }
 
     /// The prefixes of the networks that the network's rules name.
-    pub(super) fn named_in(&self, network: &Network) -> Prefixes {
+    pub(crate) fn named_in(&self, network: &Network) -> Prefixes {
         let named = named_networks(&network.allow).filter_map(|name| self.get(name));
         named.map(|entry| (entry.network.name.clone(), prefixes_of(&entry.network))).collect()
     }

@@ -31,6 +31,10 @@ impl Eswitch for FakeEswitch {
         "fake"
     }
 
+    fn card_of(&self, vf: FunctionId) -> Option<String> {
+        Some(format!("pci/0000:0{}:00.0", vf.pf.pf))
+    }
+
     fn capabilities(&self) -> Vec<Capability> {
         Vec::new()
     }
@@ -64,8 +68,8 @@ impl Eswitch for FakeEswitch {
         self.0.find(port, |port| reading(port.mac == Some(mac)))
     }
 
-    fn limits_egress(&self, _: FunctionId) -> bool {
-        false
+    fn limits_egress(&self, vf: FunctionId) -> bool {
+        self.0.lock().limiting == Some(vf.pf)
     }
 
     fn set_rate(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
@@ -163,8 +167,14 @@ impl Fabric for FakeFabric {
         Ok(BTreeMap::new())
     }
 
-    fn check_egress_limit(&self, _: &EgressLimit) -> Result<(), Unsupported> {
-        Ok(())
+    fn check_egress_limit(&self, limit: &EgressLimit) -> Result<(), Unsupported> {
+        match self.0.lock().without_limits {
+            true => Err(Unsupported {
+                setting: format!("an egress rate of {} bit/s", limit.rate),
+                why: "the kernel has no police".into(),
+            }),
+            false => Ok(()),
+        }
     }
 
     fn set_egress_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {

@@ -19,7 +19,7 @@ use dpu_service::{
     programmer::Programmer,
 };
 use netlink::MacAddress;
-use vf_alloc::FunctionId;
+use vf_alloc::{FunctionId, PfId};
 
 use drivers::{FakeEswitch, FakeFabric};
 
@@ -50,6 +50,10 @@ struct State {
     calls: u32,
     /// Whether VLANs can't be done.
     without_vlan: bool,
+    /// The PF whose card limits what its VFs send. `None`: the fabric limits what any sends.
+    limiting: Option<PfId>,
+    /// Whether the fabric can't.
+    without_limits: bool,
     /// Whether nothing of a VF is programmed.
     without_representors: bool,
     /// The method whose next call finds the representor gone.
@@ -197,6 +201,12 @@ impl FakeKernel {
 
     pub(crate) fn forbid_vlans(&self) {
         self.lock().without_vlan = true;
+    }
+
+    /// Only the card of that PF limits what VFs send.
+    pub(crate) fn leave_limits_to(&self, card: Option<PfId>) {
+        let mut state = self.lock();
+        (state.limiting, state.without_limits) = (card, true);
     }
 
     /// From the service's next start on.
