@@ -707,7 +707,9 @@ fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
     let settings = OvsSettings { bridge, database, datapath };
     let fabric = dpu.netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap();
     let programmer = Programmer::new(Arc::clone(&dpu.eswitch), Arc::new(fabric));
-    dpu.netns.netns.run(|| programmer.prepare()).unwrap().unwrap();
+    // A daemon in an emulated machine may take longer for its first bridge than is waited for.
+    let is_prepared = || dpu.netns.netns.run(|| programmer.prepare()).unwrap().is_ok();
+    eventually("the bridge is there", is_prepared);
 
     let one =
         PortSettings { vlan: None, trunk: [].into(), bandwidth: Bandwidth::default(), ..of_pod() };

@@ -12,6 +12,9 @@ use crate::model::Network;
 /// Of each PF with a VF in a pool that has a port, one of these: what one can do, the others can.
 type Examples = BTreeMap<PfId, FunctionId>;
 
+/// A VF that no card has: what it can't be given, none can.
+const OF_NO_CARD: FunctionId = FunctionId::local(u16::MAX, u16::MAX);
+
 /// What of a network can't be done.
 struct Lack {
     /// Whether no VF can be given the network, of those that are known.
@@ -64,10 +67,12 @@ fn lack(
 ) -> Option<Lack> {
     let named = registry.networks().named_in(network);
     let settings = |vf| network.port_settings(vf, &named);
+    let hosts = registry.hosts();
+    let may_use =
+        |vf: &&FunctionId| hosts.owner(vf.pf).is_none_or(|host| hosts.rights(host).allow(network));
     if examples.is_empty() {
         // What none can be given is known without one.
-        let unsupported =
-            engine.programmer().check_any(&settings(FunctionId::local(0, 0))).err()?;
+        let unsupported = engine.programmer().check_any(&settings(OF_NO_CARD)).err()?;
         let sentences = vec![format!("network {}: {unsupported}", network.name)];
         return Some(Lack { is_complete: true, sentences });
     }
@@ -75,9 +80,10 @@ fn lack(
         let unsupported = engine.programmer().check(&settings(*vf)).err()?;
         Some((unsupported.to_string(), place(engine, registry, *vf)))
     };
-    let lacking: Vec<_> = examples.values().filter_map(check).collect();
+    let wanted: Vec<_> = examples.values().filter(may_use).collect();
+    let lacking: Vec<_> = wanted.iter().copied().filter_map(check).collect();
     (!lacking.is_empty()).then(|| Lack {
-        is_complete: lacking.len() == examples.len(),
+        is_complete: lacking.len() == wanted.len(),
         sentences: told(network, lacking),
     })
 }

@@ -23,7 +23,7 @@ use super::{
     link::{Links, check_ingress_rate, check_rate_tree, described, gone_is_done, when_limited},
 };
 use crate::{
-    driver::{Ability, Capability, Reading, Refused, Unsupported, limited_capability},
+    driver::{Ability, Capability, Fault, Reading, Refused, Unsupported, limited_capability},
     model::{Bandwidth, PortSettings},
     probe::KernelAbilities,
     twice::twice,
@@ -299,7 +299,9 @@ impl DevlinkEswitch {
     /// Brings the VF's leaf to its place in the card's rate tree.
     fn place(&self, port: &DevlinkPort, place: &Place) -> Result<(), Refused> {
         let Some(leaf) = self.leaf(port)? else {
-            return if place.is_idle() { Ok(()) } else { Err(Refused::because(NO_LEAF)) };
+            // That is the card's, not this VF's.
+            let lacks = || Refused::because(NO_LEAF).blamed_on(Fault::Elsewhere);
+            return if place.is_idle() { Ok(()) } else { Err(lacks()) };
         };
         let placed = self.trees.place(&mut self.devlink(), &leaf, place);
         gone_is_done_if(place.is_idle(), placed)

@@ -40,8 +40,13 @@ impl HostRights {
         spec.mac.map_or(Ok(()), |mac| self.check_mac(spec, mac, prefix))
     }
 
+    /// Whether the host may use the network.
+    pub(crate) fn allow(&self, network: &Network) -> bool {
+        self.networks.is_empty() || self.networks.contains(&network.name)
+    }
+
     fn check_network(&self, spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
-        if self.networks.is_empty() || self.networks.contains(&network.name) {
+        if self.allow(network) {
             return Ok(());
         }
         let (host, name) = (&spec.key.host, &network.name);

@@ -107,6 +107,7 @@ fn by_card(found: CardGuarding, refused: Option<String>, wanted: AntiSpoofing) -
         (CardGuarding::Missing, Some(why)) => Reading::in_place(format!(
             "in software alone: what the card forwards by itself is not looked at, for it refused to ({why})"
         )),
+        (CardGuarding::Closed, None) => Reading::missing("the card forwards nothing by itself"),
         (CardGuarding::Missing, None) => {
             Reading::missing("what the card forwards by itself is not looked at")
         }

@@ -91,6 +91,14 @@ fn flow(number: u32) -> Flow {
     }
 }
 
+/// The meter that a flow of ours asks.
+pub(super) fn meter_of(flow: &Flow) -> Option<u32> {
+    match flow.action {
+        Action::Metered { meter, .. } => Some(meter),
+        _ => None,
+    }
+}
+
 /// Never more than is wanted, but the least that it counts.
 fn meter(number: u32, limit: &EgressLimit) -> Meter {
     let kilobits = |bits: u64| u32::try_from(bits / 1000).unwrap_or(u32::MAX).max(1);

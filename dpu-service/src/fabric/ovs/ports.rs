@@ -1,12 +1,14 @@
 //! How representors join the bridge, and leave it.
 
+use std::collections::BTreeSet;
+
 use netlink::{LinkChange, Rtnl};
 use openflow::Change;
 use ovsdb::{Datum, Operation, Replica};
 use uuid::Uuid;
 
 use super::{
-    Inner, cookies_of,
+    Inner, cookies_of, limit,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, QOS},
     zones,
 };
@@ -72,17 +74,21 @@ impl Inner {
         })
     }
 
-    /// Takes away all flows and meters of the ports that had these numbers, and forgets their connections.
+    /// Takes away all flows of the ports that had these numbers, and the meters of those that were limited, and forgets
+    /// their connections. A meter that no flow of ours asks may be somebody else's.
     pub(super) fn forget_flows(&self, doing: &str, numbers: &[u32]) -> Result<(), Refused> {
         let removals: Vec<_> =
             numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
         self.switches.with(doing, |switch| {
             let found = numbers.iter().map(|number| switch.flows(cookies_of(*number)));
             let found = found.collect::<Result<Vec<_>, _>>()?;
-            let zones = zones(found.iter().flatten().map(|counted| &counted.flow));
+            let found: Vec<_> = found.iter().flatten().map(|counted| &counted.flow).collect();
             switch.change(&removals)?;
-            zones.iter().try_for_each(|zone| switch.forget_connections(*zone))?;
-            numbers.iter().try_for_each(|number| switch.remove_meter(*number))
+            zones(found.iter().copied())
+                .iter()
+                .try_for_each(|zone| switch.forget_connections(*zone))?;
+            let meters = found.iter().filter_map(|flow| limit::meter_of(flow));
+            BTreeSet::from_iter(meters).into_iter().try_for_each(|meter| switch.remove_meter(meter))
         })
     }
 
