@@ -2,11 +2,15 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     io::Write,
     net::Shutdown,
     os::unix::net::UnixStream,
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
     thread,
     time::Duration,
 };
@@ -63,8 +67,6 @@ pub struct Database {
 struct Shared {
     socket: PathBuf,
     state: Mutex<State>,
-    /// Told of whatever was read, and of the end.
-    news: Condvar,
     /// To end it: that takes no lock.
     stream: UnixStream,
     /// Held for one message.
@@ -74,9 +76,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     replica: Replica,
-    /// What calls wait for, by their numbers.
-    answers: HashMap<u64, Option<Result<Value, Value>>>,
+    /// Where answers are waited for, by the numbers of the calls.
+    calls: HashMap<u64, SyncSender<Answer>>,
     latest_call: u64,
+    /// What is waited for of the replica, likewise.
+    lookouts: HashMap<u64, Lookout>,
+    latest_lookout: u64,
     /// The call whose answer is what the tables hold at first.
     monitor: Option<u64>,
     /// Counts what was read.
@@ -85,6 +90,19 @@ struct State {
     silent_at: Option<u64>,
     /// Why there is no connection any more.
     ended: Option<String>,
+}
+
+/// What came of a call; `Err`: what the server says that is wrong.
+type Answer = Result<Value, Value>;
+
+/// Looks at the replica with each change, whether it shows what somebody waits for, and tells him once it does. The
+/// reader does so, for each by himself: of sixty-four who wait, each change would wake all.
+struct Lookout(Box<dyn FnMut(&Replica) -> bool + Send>);
+
+impl fmt::Debug for Lookout {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Lookout")
+    }
 }
 
 impl Database {
@@ -101,7 +119,6 @@ impl Database {
         let shared = Arc::new(Shared {
             socket: settings.socket.clone(),
             state: Mutex::default(),
-            news: Condvar::new(),
             stream,
             writer: Mutex::new(writer),
         });
@@ -142,24 +159,17 @@ impl Database {
         Ok(look(&state.replica))
     }
 
-    /// Looks at the replica with each change, until the look finds something.
+    /// Looks at the replica with each change, until the look finds something. A look is taken while nobody else can
+    /// take one, and must not use this connection.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::TimedOut`] after `deadline`.
-    pub fn wait<T>(
+    pub fn wait<T: Send + 'static>(
         &self,
         deadline: Duration,
-        mut look: impl FnMut(&Replica) -> Option<T>,
+        look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let mut seen = None;
-        self.shared.await_news("shown what was waited for", Some(deadline), |state| {
-            let version = Some(state.replica.version());
-            if seen == version {
-                return None;
-            }
-            seen = version;
-            look(&state.replica)
-        })
+        self.shared.look_out("shown what was waited for", Some(deadline), look)
     }
 
     /// Blocks until the replica is of another version than `seen`, and returns that.
@@ -167,9 +177,8 @@ impl Database {
     /// # Errors
     /// [`Error::Closed`].
     pub fn wait_for_change(&self, seen: u64) -> Result<u64, Error> {
-        self.shared.await_news("changed", None, |state| {
-            Some(state.replica.version()).filter(|version| *version != seen)
-        })
+        let look = move |replica: &Replica| Some(replica.version()).filter(|now| *now != seen);
+        self.shared.look_out("changed", None, look)
     }
 
     /// Ends the connection. Whoever waits is told.
@@ -213,14 +222,13 @@ impl Database {
         method: &str,
         params: &Value,
     ) -> Result<Value, Error> {
-        let id = self.shared.expect_answer(method)?;
+        let (id, answer) = self.shared.expect_answer(method)?;
         let message = json!({"id": id, "method": method, "params": params});
-        let answered = self.shared.write(&message).and_then(|()| {
-            let answer = |state: &mut State| state.answers.get_mut(&id)?.take();
-            self.shared.await_news("answered", Some(deadline), answer)
-        });
+        let answered = self.shared.write(&message);
+        let answered =
+            answered.and_then(|()| self.shared.receive("answered", Some(deadline), &answer));
         let mut state = self.shared.lock();
-        state.answers.remove(&id);
+        state.calls.remove(&id);
         if matches!(answered, Err(Error::TimedOut { .. })) {
             state.silent_at = Some(state.heard);
         }
@@ -260,17 +268,42 @@ impl Shared {
         state.silent_at == Some(state.heard)
     }
 
-    /// The number of a new call, whose answer is kept.
-    fn expect_answer(&self, method: &str) -> Result<u64, Error> {
+    /// The number of a new call, and where its answer comes.
+    fn expect_answer(&self, method: &str) -> Result<(u64, Receiver<Answer>), Error> {
+        let (sender, answer) = sync_channel(1);
         let mut state = self.lock();
         self.still_open(&state)?;
         state.latest_call += 1;
         let id = state.latest_call;
-        state.answers.insert(id, None);
+        state.calls.insert(id, sender);
         if method == "monitor" {
             state.monitor = Some(id);
         }
-        Ok(id)
+        Ok((id, answer))
+    }
+
+    /// Waits until `look` finds something.
+    fn look_out<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        deadline: Option<Duration>,
+        mut look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let mut state = self.lock();
+        self.still_open(&state)?;
+        if let Some(found) = look(&state.replica) {
+            return Ok(found);
+        }
+        let (sender, found) = sync_channel(1);
+        // Whoever has given up is told nothing, and is off the list in a moment.
+        let tell = move |replica: &Replica| look(replica).map(|found| sender.send(found)).is_some();
+        state.latest_lookout += 1;
+        let number = state.latest_lookout;
+        state.lookouts.insert(number, Lookout(Box::new(tell)));
+        drop(state);
+        let found = self.receive(what, deadline, &found);
+        self.lock().lookouts.remove(&number);
+        found
     }
 
     /// Half of a message would be the end of all that follow.
@@ -286,32 +319,38 @@ impl Shared {
         })
     }
 
-    /// Waits until `look`, which is asked with each piece of news, finds something.
-    fn await_news<T>(
+    /// Waits until what is waited for has come.
+    fn receive<T>(
         &self,
         what: &'static str,
         deadline: Option<Duration>,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        awaited: &Receiver<T>,
     ) -> Result<T, Error> {
         let mut patience = deadline.map(Patience::new);
-        let mut state = self.lock();
+        let silent = || Error::TimedOut {
+            socket: self.socket.clone(),
+            what,
+            milliseconds: deadline.unwrap_or_default().as_millis(),
+        };
         loop {
-            if let Some(found) = look(&mut state) {
-                return Ok(found);
+            let received = match &mut patience {
+                None => awaited.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(patience) => {
+                    patience.wait(|most| awaited.recv_timeout(most)).ok_or_else(silent)?
+                }
+            };
+            match received {
+                Ok(received) => return Ok(received),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
             }
-            self.still_open(&state)?;
-            let Some(patience) = &mut patience else {
-                state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            let silent = || Error::TimedOut {
-                socket: self.socket.clone(),
-                what,
-                milliseconds: deadline.unwrap_or_default().as_millis(),
-            };
-            let waited = patience.wait(|most| self.news.wait_timeout(state, most));
-            state = waited.ok_or_else(silent)?.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Why nothing comes any more.
+    fn gone(&self) -> Error {
+        let state = self.lock();
+        self.closed(state.ended.as_deref().unwrap_or("nothing comes any more"))
     }
 
     /// Reads what the server says until it ends.
@@ -338,7 +377,9 @@ impl Shared {
                 return self.write(&answer).map_err(|error| error.to_string());
             }
             Message::Update(rows) => {
-                self.lock().replica.apply(&rows).ok_or_else(senseless)?;
+                let State { replica, lookouts, .. } = &mut *self.lock();
+                replica.apply(&rows).ok_or_else(senseless)?;
+                lookouts.retain(|_, lookout| !lookout.0(replica));
             }
             Message::Answer(id, answer) => {
                 let mut state = self.lock();
@@ -350,20 +391,23 @@ impl Shared {
                     state.replica.apply(rows).ok_or_else(senseless)?;
                 }
                 // Who waited for it may have given up.
-                if let Some(awaited) = state.answers.get_mut(&id) {
-                    *awaited = Some(answer);
+                if let Some(awaited) = state.calls.remove(&id) {
+                    let _ = awaited.send(answer);
                 }
             }
-            Message::Other => return Ok(()),
+            Message::Other => {}
         }
-        self.news.notify_all();
         Ok(())
     }
 
     /// There is no connection any more, for the first reason that was told.
     fn end(&self, why: &str) {
-        self.lock().ended.get_or_insert_with(|| why.to_owned());
-        self.news.notify_all();
+        let mut state = self.lock();
+        state.ended.get_or_insert_with(|| why.to_owned());
+        // Whoever waits finds that nobody is left who could tell him anything.
+        state.calls.clear();
+        state.lookouts.clear();
+        drop(state);
         // Whoever is writing is told so. It may have been shut down by the other side.
         let _ = self.stream.shutdown(Shutdown::Both);
     }

@@ -5,8 +5,8 @@
 //! asks nobody. The server tells of a change before it answers the transaction that made it: once
 //! [`Database::transact`] returns, the replica shows what it did.
 //!
-//! Two locks: that of the state (the replica, and who waits), which is held for as long as a look takes, and that of
-//! the writing side, held for one message. The reader takes either alone; nobody takes one while he has the other.
+//! Two locks: that of the state (the replica, and who waits), which is held for as long as a look takes, or those of
+//! all who wait for something in the replica, and that of the writing side, held for one message. The reader takes either alone; nobody takes one while he has the other.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

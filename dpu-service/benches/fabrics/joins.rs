@@ -112,7 +112,7 @@ impl Bare {
         operations.push(Operation::select("Open_vSwitch", root, ["next_cfg"]));
         let outcomes = self.0.transact(&operations).unwrap();
         let wanted = outcomes.last().unwrap().rows()[0].integer("next_cfg");
-        let is_done = |replica: &Replica| {
+        let is_done = move |replica: &Replica| {
             let done = replica.row("Open_vSwitch", root)?.integer("cur_cfg");
             (done >= wanted).then_some(())
         };

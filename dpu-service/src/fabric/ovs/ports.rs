@@ -173,11 +173,12 @@ impl Inner {
 
     /// Waits until the daemon has said of the port that it has opened its link, or what is wrong.
     fn await_opened(&self, doing: &str, port: &Representor) -> Result<(), Refused> {
-        let outcome = self.vswitch.wait(doing, |replica| {
-            let found = Port::find(replica, &port.name)?;
+        let (name, index) = (port.name.clone(), port.index);
+        let outcome = self.vswitch.wait(doing, move |replica| {
+            let found = Port::find(replica, &name)?;
             match found.error() {
                 Some(error) => Some(Err(error.to_owned())),
-                None => (found.index() == Some(port.index)).then_some(Ok(())),
+                None => (found.index() == Some(index)).then_some(Ok(())),
             }
         })?;
         outcome.map_err(|error| Refused::because(format!("can't {doing}: {error}")))

@@ -125,7 +125,7 @@ impl Vswitch {
         if number == 0 {
             return Ok(());
         }
-        let done = |replica: &Replica| is_done(replica, number).then_some(());
+        let done = move |replica: &Replica| is_done(replica, number).then_some(());
         database.wait(patience, done).map_err(|error| match error {
             Error::TimedOut { .. } => {
                 self.overdue.store(number, Ordering::Relaxed);
@@ -140,10 +140,10 @@ impl Vswitch {
     }
 
     /// Waits until a look finds something, as long as the daemon may take.
-    pub(super) fn wait<T>(
+    pub(super) fn wait<T: Send + 'static>(
         &self,
         doing: &str,
-        look: impl FnMut(&Replica) -> Option<T>,
+        look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Refused> {
         self.database()?.wait(DONE, look).map_err(|error| refused(doing, error))
     }
