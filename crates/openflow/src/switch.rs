@@ -1,6 +1,7 @@
 //! A connection to a bridge.
 
 use std::{
+    collections::HashMap,
     io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -87,6 +88,14 @@ impl Switch {
     /// # Errors
     /// As any call.
     pub fn flows(&mut self, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
+        Ok(self.listed(None, &[cookies])?.pop().unwrap_or_default())
+    }
+
+    /// The flows with each of these cookies, of all tables: asked for at once, in that order.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn flows_of_each(&mut self, cookies: &[Cookies]) -> Result<Vec<Vec<CountedFlow>>, Error> {
         self.listed(None, cookies)
     }
 
@@ -99,20 +108,23 @@ impl Switch {
         table: u8,
         cookies: Cookies,
     ) -> Result<Vec<CountedFlow>, Error> {
-        self.listed(Some(table), cookies)
+        Ok(self.listed(Some(table), &[cookies])?.pop().unwrap_or_default())
     }
 
-    fn listed(&mut self, table: Option<u8>, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
+    fn listed(
+        &mut self,
+        table: Option<u8>,
+        cookies: &[Cookies],
+    ) -> Result<Vec<Vec<CountedFlow>>, Error> {
         self.guarded(|switch| {
-            let mut all = Vec::new();
-            switch.ask(
-                |number| flows_request(number, table, cookies),
-                |body| {
-                    let (found, has_more) = flows(body)?;
-                    all.extend(found);
-                    Some(has_more)
-                },
-            )?;
+            let requests =
+                cookies.iter().map(|cookies| move |number| flows_request(number, table, *cookies));
+            let mut all: Vec<Vec<_>> = cookies.iter().map(|_| Vec::new()).collect();
+            switch.ask_all(requests, |place, body| {
+                let (found, has_more) = flows(body)?;
+                all.get_mut(place)?.extend(found);
+                Some(has_more)
+            })?;
             Ok(all)
         })
     }
@@ -187,22 +199,38 @@ impl Switch {
         request: impl FnOnce(u32) -> Vec<u8>,
         mut take: impl FnMut(&[u8]) -> Option<bool>,
     ) -> Result<(), Error> {
-        let number = self.next_number();
-        self.write(&request(number))?;
+        self.ask_all([request], |_, body| take(body))
+    }
+
+    /// The same of several requests at once, each with its place among them.
+    fn ask_all<R: FnOnce(u32) -> Vec<u8>>(
+        &mut self,
+        requests: impl IntoIterator<Item = R>,
+        mut take: impl FnMut(usize, &[u8]) -> Option<bool>,
+    ) -> Result<(), Error> {
+        let (mut bytes, mut places) = (Vec::new(), HashMap::new());
+        for (place, request) in requests.into_iter().enumerate() {
+            let number = self.next_number();
+            bytes.extend(request(number));
+            places.insert(number, place);
+        }
+        self.write(&bytes)?;
         let mut patience = Patience::new(self.deadline);
-        loop {
+        while !places.is_empty() {
             let said = self.answer(&mut patience)?;
+            let Some(place) = places.get(&said.number) else { continue };
             match said.kind {
-                ERROR if said.number == number => return Err(refusal(&said.body)?),
-                MULTIPART_REPLY if said.number == number => {
+                ERROR => return Err(refusal(&said.body)?),
+                MULTIPART_REPLY => {
                     let garbage = Error::Garbage { why: "a reply that makes no sense" };
-                    if !take(&said.body).ok_or(garbage)? {
-                        return Ok(());
+                    if !take(*place, &said.body).ok_or(garbage)? {
+                        places.remove(&said.number);
                     }
                 }
                 _ => {}
             }
         }
+        Ok(())
     }
 
     /// Blocks until the other side has closed the connection, or says what makes no sense.
