@@ -17,7 +17,7 @@ use crate::{
     fabric::{
         BridgeSettings, Bridges, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
-        ovs::{DATABASE, Datapath, OvsFabric, OvsSettings},
+        ovs::{DATABASE, Datapath, OvsFabric, OvsSettings, Vswitch, check_database},
     },
     probe::KernelAbilities,
     programmer::Programmer,
@@ -181,8 +181,10 @@ fn open_fabric(
             settings.bridges().into_iter().map(open).collect::<Result<_, _>>()?
         }
         FabricDriver::Ovs => {
+            let vswitch = Arc::new(Vswitch::at(settings.database.clone()));
             let open = |bridge: BridgeSettings| -> Result<(_, Arc<dyn Fabric>), Refused> {
-                Ok((bridge.name.clone(), Arc::new(OvsFabric::open(&settings.ovs(bridge))?)))
+                let (name, settings) = (bridge.name.clone(), settings.ovs(bridge));
+                Ok((name, Arc::new(OvsFabric::open(&settings, &vswitch)?)))
             };
             settings.bridges().into_iter().map(open).collect::<Result<_, _>>()?
         }
@@ -241,7 +243,7 @@ impl FabricSettings {
     }
 
     fn ovs(&self, bridge: BridgeSettings) -> OvsSettings {
-        OvsSettings { bridge, database: self.database.clone(), datapath: self.datapath }
+        OvsSettings { bridge, datapath: self.datapath }
     }
 
     /// Whether a key is set that only driver `ovs` has.
@@ -282,7 +284,7 @@ fn check_fabric(settings: &FabricSettings) -> Vec<String> {
     match settings.driver {
         FabricDriver::Ovs => {
             let mut problems = settings.check_bridges();
-            problems.extend(settings.ovs(BridgeSettings::default()).check());
+            problems.extend(check_database(&settings.database));
             problems
         }
         FabricDriver::Bridge | FabricDriver::None if settings.is_about_ovs() => {

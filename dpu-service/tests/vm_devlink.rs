@@ -27,7 +27,7 @@ use dpu_service::{
     fabric::{
         BridgeSettings, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
-        ovs::{Datapath, OvsFabric, OvsSettings},
+        ovs::{Datapath, OvsFabric, OvsSettings, Vswitch},
     },
     model::{AntiSpoofing, Bandwidth, PortSettings, TotalRate},
     probe::KernelAbilities,
@@ -703,9 +703,9 @@ fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
     vswitch.kill_daemon();
     vswitch.start_daemon();
     let bridge = BridgeSettings { name: "br-ovs".into(), ..BridgeSettings::default() };
-    let (database, datapath) = (vswitch.socket(), Datapath::System);
-    let settings = OvsSettings { bridge, database, datapath };
-    let fabric = dpu.netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap();
+    let settings = OvsSettings { bridge, datapath: Datapath::System };
+    let database = Arc::new(Vswitch::at(vswitch.socket()));
+    let fabric = dpu.netns.netns.run(|| OvsFabric::open(&settings, &database)).unwrap().unwrap();
     let programmer = Programmer::new(Arc::clone(&dpu.eswitch), Arc::new(fabric));
     // A daemon in an emulated machine may take longer for its first bridge than is waited for.
     let is_prepared = || dpu.netns.netns.run(|| programmer.prepare()).unwrap().is_ok();

@@ -90,7 +90,10 @@ impl Operators<'_> {
         };
         let events = self.0.events.about(&view.record.id.to_string());
         let vf = view.record.vf;
-        let traffic = self.0.ports.traffic([vf].into()).await?.remove(&vf);
+        let traffic = self.0.ports.traffic([vf].into()).await;
+        let traffic =
+            traffic.inspect_err(|failure| tracing::warn!(id, %failure, "nothing counted"));
+        let traffic = traffic.ok().and_then(|mut traffic| traffic.remove(&vf));
         Ok(AttachmentDetail { view, representor, steps, events, traffic })
     }
 

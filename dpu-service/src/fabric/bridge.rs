@@ -390,9 +390,9 @@ impl Fabric for BridgeFabric {
 
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
         self.sockets.with(|rtnl| {
-            let bridge = self.bridge.find(rtnl)?.index;
             let refused = |error| self.bridge.refused("list the ports of", error);
             let links = rtnl.links().map_err(refused)?;
+            let Some(bridge) = self.bridge.among(&links) else { return Ok(BTreeMap::new()) };
             let vlans = match self.filters_vlans() {
                 true => rtnl.bridge_vlans(bridge).map_err(refused)?,
                 false => BTreeMap::new(),

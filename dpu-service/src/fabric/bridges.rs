@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use bootstrap::Chain;
 use netlink::{LinkEvent, MacAddress};
 use tokio::sync::watch;
 
@@ -100,6 +101,11 @@ fn no_bridge(name: Option<&str>) -> String {
     format!("the fabric has no bridge {}: name it in fabric.bridges", name.unwrap_or_default())
 }
 
+/// The same once more.
+fn told(refused: &Refused) -> Refused {
+    Refused::because(Chain(refused).to_string()).blamed_on(refused.fault())
+}
+
 impl Fabric for Bridges {
     fn name(&self) -> &'static str {
         self.first.fabric.name()
@@ -148,17 +154,25 @@ impl Fabric for Bridges {
     fn set_gateways(&self, ports: &[GatewayPort]) -> Result<GatewayLinks, Refused> {
         let missing = |port: &GatewayPort| Err(Refused::because(no_bridge(port.bridge.as_deref())));
         let mut links: GatewayLinks = ports.iter().map(missing).collect();
+        let mut failed = Ok(());
         for bridge in self.all() {
             let is_its = |port: &GatewayPort| {
                 self.find(port.bridge.as_deref()).is_some_and(|of| of.name == bridge.name)
             };
             let (places, own): (Vec<_>, Vec<_>) =
                 ports.iter().cloned().enumerate().filter(|(_, port)| is_its(port)).unzip();
-            for (place, link) in places.into_iter().zip(bridge.fabric.set_gateways(&own)?) {
-                links[place] = link;
+            match bridge.fabric.set_gateways(&own) {
+                Ok(own) => {
+                    places.into_iter().zip(own).for_each(|(place, link)| links[place] = link)
+                }
+                // Told to the networks that it is about, and none of another bridge's.
+                Err(refused) if !places.is_empty() => {
+                    places.into_iter().for_each(|place| links[place] = Err(told(&refused)));
+                }
+                Err(refused) => failed = failed.and(Err(refused)),
             }
         }
-        Ok(links)
+        failed.map(|()| links)
     }
 
     fn gateway_name(&self, network: &str) -> String {

@@ -175,7 +175,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused>;
 
-    /// All joined links by index, uplinks included, in one look.
+    /// All joined links by index, uplinks included, in one look. In a bridge that is not there is none.
     ///
     /// # Errors
     /// When the kernel can't be asked.

@@ -10,6 +10,8 @@
 //! looked at; otherwise none is held while another is taken, and none while the daemon is waited for, but for that of
 //! the one row, which is made once. A number is nobody's again when its flows are gone, which is after its row is.
 
+mod flow_set;
+mod flows;
 mod guard;
 mod limit;
 mod numbers;
@@ -19,6 +21,7 @@ mod rows;
 mod settings;
 mod shared;
 mod switches;
+mod together;
 mod touched;
 mod vswitch;
 mod watch;
@@ -29,15 +32,16 @@ use std::{
 };
 
 use netlink::{LinkEvent, MacAddress};
-use openflow::{Action, Change, Cookies, CountedFlow};
+use openflow::{Cookies, CountedFlow};
+pub(crate) use settings::check_database;
 pub use settings::{DATABASE, Datapath, OvsSettings};
+pub use vswitch::Vswitch;
 
-use numbers::Numbers;
+use flows::Flows;
 use rows::Port;
 use shared::SharedLinks;
 use switches::Switches;
 use touched::Touched;
-use vswitch::Vswitch;
 
 use super::{
     BridgeSettings, EgressLimit, Fabric, Membership,
@@ -77,9 +81,10 @@ pub struct OvsFabric {
 struct Inner {
     settings: BridgeSettings,
     datapath: Datapath,
-    vswitch: Vswitch,
-    switches: Switches,
-    numbers: Numbers,
+    vswitch: Arc<Vswitch>,
+    flows: Flows,
+    /// The flows that are the same for all ports of ours.
+    common: BTreeSet<openflow::Flow>,
     sockets: Sockets,
     /// What the latest look found of the links that all ports share.
     shared: Mutex<SharedLinks>,
@@ -87,8 +92,6 @@ struct Inner {
     meters: Mutex<Ability>,
     /// Whether the bridge that was found last is somebody else's.
     is_others: AtomicBool,
-    /// Held while the one row is looked for or made that leaves queues to others.
-    no_queues: Mutex<()>,
     touched: Touched,
     /// Whether nobody is interested any more in what happens.
     is_over: Mutex<bool>,
@@ -97,23 +100,22 @@ struct Inner {
 }
 
 impl OvsFabric {
-    /// The driver for that bridge; the links are those of the calling thread's network namespace. Open vSwitch
-    /// need not run yet. [`Fabric::prepare`] makes the bridge.
+    /// The driver for that bridge of `vswitch`, which all bridges of it have in common; the links are those of the
+    /// calling thread's network namespace. Open vSwitch need not run yet. [`Fabric::prepare`] makes the bridge.
     ///
     /// # Errors
     /// When the kernel can't be talked to.
-    pub fn open(settings: &OvsSettings) -> Result<Self, Refused> {
+    pub fn open(settings: &OvsSettings, vswitch: &Arc<Vswitch>) -> Result<Self, Refused> {
         let inner = Inner {
             settings: settings.bridge.clone(),
             datapath: settings.datapath,
-            vswitch: Vswitch::new(settings.database.clone()),
-            switches: Switches::new(settings.management()),
-            numbers: Numbers::default(),
+            vswitch: Arc::clone(vswitch),
+            flows: Flows::new(Switches::new(vswitch.management(&settings.bridge.name))),
+            common: common_flows(),
             sockets: Sockets::open()?,
             shared: Mutex::default(),
             meters: Mutex::new(Ok(())),
             is_others: AtomicBool::default(),
-            no_queues: Mutex::default(),
             touched: Touched::default(),
             is_over: Mutex::default(),
             over: Condvar::new(),
@@ -172,52 +174,36 @@ impl Inner {
         })
     }
 
-    /// What each port's flow that drops has counted, by the index of its link.
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
-        let doing = format!("count what bridge {} has dropped", self.settings.name);
-        let counted =
-            self.switches.with(&doing, |switch| switch.flows_of_table(guard::DROPS, OURS))?;
-        let of_port =
-            |counted: CountedFlow| Some((number_of(counted.flow.cookie)?, counted.packets));
-        let by_number: BTreeMap<_, _> = counted.into_iter().filter_map(of_port).collect();
+    /// What of each port in the bridge `look` makes something, if there is a bridge.
+    fn of_ports<T: FromIterator<O>, O>(
+        &self,
+        look: impl Fn(Port<'_>) -> Option<O>,
+    ) -> Result<T, Refused> {
         self.vswitch.look(|replica| {
             let bridge = rows::bridge(replica, &self.settings.name);
             let ports = bridge.into_iter().flat_map(|bridge| Port::all(replica, bridge));
-            let dropped = |port: Port<'_>| Some((port.index()?, *by_number.get(&port.number()?)?));
-            ports.filter(Port::is_ours).filter_map(dropped).collect()
+            ports.filter_map(look).collect()
         })
     }
 
-    /// Has exactly these flows with that cookie.
-    fn set_flows(
-        &self,
-        doing: &str,
-        cookie: u64,
-        wanted: &BTreeSet<openflow::Flow>,
-    ) -> Result<(), Refused> {
-        self.switches.with(doing, |switch| {
-            let found = flows_with(switch, cookie)?;
-            let surplus = found.difference(wanted).cloned().map(Change::Remove);
-            let missing = wanted.difference(&found).cloned().map(Change::Add);
-            // The switch does all of it at once: what was let pass, and still is, is at no moment dropped.
-            let changes: Vec<_> = surplus.chain(missing).collect();
-            if changes.is_empty() {
-                return Ok(());
-            }
-            switch.change(&changes)?;
-            let zones = zones(&found);
-            let left = zones.difference(&self::zones(wanted)).copied().collect::<Vec<_>>();
-            left.into_iter().try_for_each(|zone| switch.forget_connections(zone))
-        })
+    /// What each port's flow that drops has counted, by the index of its link.
+    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+        let number =
+            |port: Port<'_>| Some((port.index()?, port.number()?)).filter(|_| port.is_ours());
+        let numbers: BTreeMap<u32, u32> = self.of_ports(number)?;
+        // Without ports there may be no bridge that could be asked.
+        if numbers.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let doing = format!("count what bridge {} has dropped", self.settings.name);
+        let counted =
+            self.flows.with(&doing, |switch| switch.flows_of_table(guard::DROPS, OURS))?;
+        let of_port =
+            |counted: CountedFlow| Some((number_of(counted.flow.cookie)?, counted.packets));
+        let dropped: BTreeMap<_, _> = counted.into_iter().filter_map(of_port).collect();
+        let by_index = |(index, number)| Some((index, *dropped.get(&number)?));
+        Ok(numbers.into_iter().filter_map(by_index).collect())
     }
-}
-
-fn flows_with(
-    switch: &mut openflow::Switch,
-    cookie: u64,
-) -> Result<BTreeSet<openflow::Flow>, openflow::Error> {
-    let found = switch.flows(Cookies { value: cookie, mask: u64::MAX })?;
-    Ok(found.into_iter().map(|counted| counted.flow).collect())
 }
 
 /// The number of the port whose flows are marked so.
@@ -225,24 +211,17 @@ fn number_of(cookie: u64) -> Option<u32> {
     u32::try_from(cookie & NUMBER).ok()
 }
 
-/// The zones in which flows look connections up.
-fn zones<'a>(flows: impl IntoIterator<Item = &'a openflow::Flow>) -> BTreeSet<u16> {
-    let zone = |flow: &openflow::Flow| match flow.action {
-        Action::Track { zone, .. } | Action::Remember { zone, .. } => Some(zone),
-        Action::Drop
-        | Action::Normal
-        | Action::Table(_)
-        | Action::Metered { .. }
-        | Action::Other => None,
-    };
-    flows.into_iter().filter_map(zone).collect()
+/// What is the same for all ports of ours, beside the flows that each has.
+fn common_flows() -> BTreeSet<openflow::Flow> {
+    let mut flows = guard::common_flows(COOKIE);
+    flows.extend(openings::common_flows(COOKIE));
+    flows
 }
 
 /// All flows of the port with that number.
 fn flows_of(number: u32, settings: &PortSettings) -> BTreeSet<openflow::Flow> {
     let cookie = cookie_of(number);
-    let end = openings::behind_guard(settings);
-    let mut flows = guard::flows(number, cookie, &wanted(settings), end);
+    let mut flows = guard::flows(number, cookie, &wanted(settings));
     flows.extend(openings::flows(number, cookie, settings));
     flows
 }
@@ -318,15 +297,7 @@ impl Fabric for OvsFabric {
     }
 
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
-        let inner = &self.inner;
-        inner
-            .vswitch
-            .look(|replica| {
-                let bridge = rows::bridge(replica, &inner.settings.name)?;
-                let ports = Port::all(replica, bridge);
-                Some(ports.filter_map(|port| Some((port.index()?, port.membership()))).collect())
-            })?
-            .ok_or_else(|| inner.no_bridge())
+        self.inner.of_ports(|port| Some((port.index()?, port.membership())))
     }
 
     fn forwards(&self, index: u32) -> Result<bool, Refused> {
@@ -339,7 +310,8 @@ impl Fabric for OvsFabric {
         let doing = format!("set the flows of {}", port.name);
         let number = self.inner.number(port)?.ok_or_else(|| self.inner.not_joined(port))?;
         self.inner.check_tags(&doing)?;
-        self.inner.set_flows(&doing, cookie_of(number), &flows_of(number, settings))
+        let (cookie, wanted) = (cookie_of(number), flows_of(number, settings));
+        self.inner.flows.set(&doing, cookie, &wanted, &self.inner.common)
     }
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
@@ -347,17 +319,20 @@ impl Fabric for OvsFabric {
             return Ok(Reading::missing("the port is not in the bridge"));
         };
         let (doing, cookie) = (format!("read the flows of {}", port.name), cookie_of(number));
-        let found = self.inner.switches.with(&doing, |switch| flows_with(switch, cookie))?;
+        let flows = self.inner.flows.marked(&doing, vec![cookie, COOKIE])?;
         if let Err(refused) = self.inner.check_tags("rely on its flows") {
             return Ok(Reading::missing(refused.to_string()));
         }
-        Ok(if found == flows_of(number, settings) {
+        let own = flows.with(cookie);
+        Ok(if own.is_empty() {
+            Reading::missing("it has no flows")
+        } else if *own != flows_of(number, settings) {
+            Reading::missing("it has other flows")
+        } else if !self.inner.common.is_subset(flows.with(COOKIE)) {
+            Reading::missing("the bridge lacks the flows of all ports")
+        } else {
             let rules = openings::told(settings).map(|rules| format!("; {rules}"));
             Reading::in_place(told(&wanted(settings)) + &rules.unwrap_or_default())
-        } else if found.is_empty() {
-            Reading::missing("it has no flows")
-        } else {
-            Reading::missing("it has other flows")
         })
     }
 

@@ -12,7 +12,7 @@ use dpu_service::{
     driver::{Fault, Refused},
     fabric::{
         BridgeSettings,
-        ovs::{OvsFabric, OvsSettings},
+        ovs::{OvsFabric, OvsSettings, Vswitch},
     },
 };
 use ovsdb::{Database, Datum, Operation};
@@ -66,8 +66,9 @@ impl Relayed {
 fn open(dpu: &Dpu, database: std::path::PathBuf) -> OvsFabric {
     let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
     let datapath = serde_json::from_value(OpenVswitch::datapath().into()).unwrap();
-    let settings = OvsSettings { bridge, database, datapath };
-    dpu.netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap()
+    let settings = OvsSettings { bridge, datapath };
+    let database = Arc::new(Vswitch::at(database));
+    dpu.netns.netns.run(|| OvsFabric::open(&settings, &database)).unwrap().unwrap()
 }
 
 /// The refusal, with its reason, which is no port's fault.
@@ -107,7 +108,8 @@ fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
     let expected = "(see whether ovsdb-server runs, and its log): the database at";
     let refusals: Vec<_> = refusals.iter().map(told).collect();
     assert!(refusals.iter().all(|it| it.contains(expected)), "{refusals:?}");
-    assert!(refusals.iter().all(|it| it.contains("has not answered in 3000 ms")), "{refusals:?}");
+    // One has waited so long for all.
+    assert!(refusals.iter().any(|it| it.contains("has not answered in 3000 ms")), "{refusals:?}");
 
     // Whoever comes next does not wait as long as the first.
     let begun = Instant::now();
@@ -254,7 +256,7 @@ fn a_bridge_of_ours_that_is_taken_away_is_made_anew() {
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
     eventually("it is noticed", || changes.has_changed().unwrap());
-    assert!(dpu.fabric.members().is_err());
+    assert_eq!(dpu.fabric.members().unwrap().len(), 0);
     dpu.prepare().unwrap();
     pods.iter().for_each(|pod| dpu.program(pod));
     pods[0].reaches("10.9.0.2");

@@ -20,7 +20,7 @@ use dpu_service::{
     fabric::{
         BridgeSettings, Bridges, EgressLimit, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
-        ovs::{OvsFabric, OvsSettings},
+        ovs::{OvsFabric, OvsSettings, Vswitch},
     },
     model::{AntiSpoofing, Bandwidth, PortSettings},
     probe::KernelAbilities,
@@ -111,11 +111,12 @@ impl Dpu {
         let abilities = KernelAbilities::probe().unwrap();
         let eswitch = netns.netns.run(|| VethEswitch::open(&abilities)).unwrap().unwrap();
         let vswitch = vswitch.map(|start| start(&netns.path()));
+        let database = vswitch.as_ref().map(|vswitch| Arc::new(Vswitch::at(vswitch.socket())));
         let open = |bridge: BridgeSettings| -> (String, Arc<dyn Fabric>) {
             let name = bridge.name.clone();
-            match &vswitch {
+            match &database {
                 None => (name, Arc::new(open_bridge(&netns, &bridge, &abilities))),
-                Some(vswitch) => (name, Arc::new(open_ovs(&netns, bridge, vswitch))),
+                Some(database) => (name, Arc::new(open_ovs(&netns, bridge, database))),
             }
         };
         let fabric = Bridges::joined(bridges.into_iter().map(open).collect()).unwrap();
@@ -321,11 +322,10 @@ fn open_bridge(
     netns.netns.run(open).unwrap().unwrap()
 }
 
-fn open_ovs(netns: &TestNetns, bridge: BridgeSettings, vswitch: &OpenVswitch) -> OvsFabric {
-    let database = vswitch.socket();
+fn open_ovs(netns: &TestNetns, bridge: BridgeSettings, database: &Arc<Vswitch>) -> OvsFabric {
     let datapath = serde_json::from_value(OpenVswitch::datapath().into()).unwrap();
-    let settings = OvsSettings { bridge, database, datapath };
-    netns.netns.run(|| OvsFabric::open(&settings)).unwrap().unwrap()
+    let settings = OvsSettings { bridge, datapath };
+    netns.netns.run(|| OvsFabric::open(&settings, database)).unwrap().unwrap()
 }
 
 /// Does `work` for all pods, each on a thread of its own.

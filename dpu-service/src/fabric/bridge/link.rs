@@ -56,6 +56,12 @@ impl BridgeLink {
         .blamed_on(Fault::Elsewhere))
     }
 
+    /// Its index among these links, if it is there.
+    pub(super) fn among(&self, links: &[Link]) -> Option<u32> {
+        let bridge = links.iter().find(|link| link.name == self.name && link.bridge.is_some());
+        bridge.map(|link| link.index)
+    }
+
     /// Its index, as it was last known: somebody may have deleted the bridge since.
     pub(super) fn index(&self, rtnl: &mut Rtnl) -> Result<u32, Refused> {
         let known = *self.known_index();

@@ -9,11 +9,13 @@
 //! | `SOURCES` | from an address of the pod's, or from none where that is meant | the end, or `NEIGHBOURS` |
 //! | `NEIGHBOURS` | for advertisements, whose target was asked for, likewise the source | the end |
 //!
-//! The end is what the port's settings say, in `openings.rs`: after it the bridge forwards, as it does for ports that
-//! are not ours. What no flow of a table lets pass goes to `DROPS`, where one flow for each port drops it, and counts.
-//! Open vSwitch looks behind extensions of IPv6 by itself, and
-//! of fragments it knows the source of all and the rest of the first (ovs-fields(7)). Options it reads of neighbours'
-//! messages, not of hosts' questions for routers.
+//! The end is the first table of `openings.rs`: after those the bridge forwards, as it does for ports that are not
+//! ours. What no flow of a table lets pass goes to `DROPS`, where one flow for each port drops it, and counts. What is
+//! refused to all ports, or let pass to all, flows of the bridge tell; a port has the few that are about itself, as the
+//! daemon takes some 20 µs for each.
+//!
+//! Open vSwitch looks behind extensions of IPv6 by itself, and of fragments it knows the source of all and the rest of
+//! the first (ovs-fields(7)). Options it reads of neighbours' messages, not of hosts' questions for routers.
 
 use std::{
     collections::BTreeSet,
@@ -23,6 +25,11 @@ use std::{
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use netlink::{Guard, MacAddress, Senders};
 use openflow::{Action, Flow, Match, Ports, VlanMatch};
+
+use super::{
+    flow_set::{ALLOWED, FlowSet, OTHERWISE, REFUSED, REST},
+    openings::SENT,
+};
 
 /// The tables are not among the first, which others use, should the bridge be theirs.
 pub(super) const TAGS: u8 = 240;
@@ -37,12 +44,8 @@ pub(super) const FIRST: u16 = 65_000;
 
 /// Dropped, and counted.
 const DROPPED: Action = Action::Table(DROPS);
-
-// Within our tables: what is refused before it is let pass, what is let pass, what of the rest, and the rest.
-pub(super) const REFUSED: u16 = 40;
-pub(super) const ALLOWED: u16 = 30;
-pub(super) const OTHERWISE: u16 = 20;
-pub(super) const REST: u16 = 10;
+/// Let pass.
+const END: Action = Action::Table(SENT);
 
 pub(super) const TYPE_IPV4: u16 = 0x0800;
 pub(super) const TYPE_ARP: u16 = 0x0806;
@@ -79,30 +82,128 @@ const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [
     ),
 ];
 
-/// The flows of a port's guard, all with that cookie, and what becomes of what they let pass.
-pub(super) fn flows(port: u32, cookie: u64, guard: &Guard, end: Action) -> BTreeSet<Flow> {
-    let mut flows = Flows { port, cookie, end, all: BTreeSet::new() };
-    flows.add(0, FIRST, [], Action::Table(TAGS));
-    flows.add(DROPS, REST, [], Action::Drop);
-    flows.of_tags(&guard.trunk);
-    match &guard.senders {
-        Senders::Any => flows.add(STATIONS, ALLOWED, [], end),
-        Senders::Stations(stations) => flows.of_stations(stations, end),
-        Senders::Hosts { stations, addresses } => {
-            flows.of_trunk(stations, &guard.trunk);
-            flows.of_stations(stations, Action::Table(CLAIMS));
-            flows.of_claims(stations);
-            flows.of_sources(&Addresses::of(stations, addresses.as_ref()));
-        }
+/// What is the same for all ports, whatever their guards: each has a flow in the first table that leads here.
+pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
+    let mut flows = FlowSet::of_bridge(cookie);
+    common_tags(&mut flows);
+    common_claims(&mut flows);
+    common_sources(&mut flows);
+    for table in [TAGS, STATIONS, SOURCES, NEIGHBOURS] {
+        flows.add(table, REST, [], DROPPED);
     }
-    flows.all
+    flows.add(CLAIMS, REST, [], END);
+    flows.all()
 }
 
-struct Flows {
-    port: u32,
-    cookie: u64,
-    end: Action,
-    all: BTreeSet<Flow>,
+fn common_tags(flows: &mut FlowSet) {
+    for (group, mask) in LINK_LOCAL {
+        flows.add(TAGS, REFUSED, [Match::EthernetDestination(group, mask)], DROPPED);
+    }
+    for kind in TAG_TYPES {
+        flows.add(TAGS, REFUSED, [Match::EthernetType(kind)], DROPPED);
+    }
+    // A tag that tells a priority and no VLAN is none.
+    for tag in [VlanMatch::Id(0), VlanMatch::Untagged] {
+        flows.add(TAGS, ALLOWED, [Match::Vlan(tag)], Action::Table(STATIONS));
+    }
+}
+
+fn common_claims(flows: &mut FlowSet) {
+    for refused in [
+        udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_CLIENT))).to_vec(),
+        udp(TYPE_IPV6, Match::UdpDestination(Ports::exactly(DHCPV6_CLIENT))).to_vec(),
+        icmpv4(ICMP_REDIRECT).to_vec(),
+        icmpv4(ICMP_ROUTER_ADVERTISEMENT).to_vec(),
+        icmpv6(ROUTER_ADVERTISEMENT).to_vec(),
+        icmpv6(REDIRECT).to_vec(),
+        // Open vSwitch makes nothing of options that contradict each other, nor of the target then.
+        with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
+        with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
+    ] {
+        flows.add(CLAIMS, REFUSED, refused, DROPPED);
+    }
+    claim_links(flows, MacAddress([0; 6]));
+    for refused in [
+        vec![Match::EthernetType(TYPE_ARP)],
+        icmpv6(NEIGHBOUR_SOLICITATION).to_vec(),
+        icmpv6(NEIGHBOUR_ADVERTISEMENT).to_vec(),
+    ] {
+        flows.add(CLAIMS, ALLOWED - 1, refused, DROPPED);
+    }
+    for kind in [TYPE_IPV4, TYPE_IPV6] {
+        flows.add(CLAIMS, OTHERWISE, [Match::EthernetType(kind)], Action::Table(SOURCES));
+    }
+}
+
+/// A neighbour may tell that its link has this address.
+fn claim_links(flows: &mut FlowSet, mac: MacAddress) {
+    let asks = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdSourceLink(mac));
+    flows.add(CLAIMS, ALLOWED, asks, Action::Table(SOURCES));
+    let tells = with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTargetLink(mac));
+    flows.add(CLAIMS, ALLOWED, tells, Action::Table(SOURCES));
+}
+
+fn common_sources(flows: &mut FlowSet) {
+    let nobody_v4 = Match::Ipv4Source(Ipv4Addr::UNSPECIFIED.into());
+    let asks = udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_SERVER)));
+    let asks = with(with(asks, Match::UdpSource(DHCP_CLIENT)), nobody_v4);
+    flows.add(SOURCES, ALLOWED, asks, END);
+    let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), nobody_v4];
+    flows.add(SOURCES, ALLOWED, listens, END);
+    // From nobody is also what Open vSwitch could not read, in its older releases a packet with much behind its end,
+    // which hosts cut off: it may be of a DHCP server.
+    let unread = [Match::EthernetType(TYPE_IPV4), nobody_v4];
+    flows.add(SOURCES, OTHERWISE + 1, unread, DROPPED);
+
+    for kind in LISTENER_MESSAGES.into_iter().chain([ROUTER_SOLICITATION]) {
+        flows.add(SOURCES, ALLOWED, with(icmpv6(kind), nobody_v6()), END);
+    }
+    // Nobody here can see whose link it tells. Every kernel asks, and goes on asking, without meaning any harm: that is
+    // not counted.
+    flows.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), Action::Drop);
+    flows.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), DROPPED);
+    // Nobody is no host, whatever addresses these may have.
+    let unspecified = [Match::EthernetType(TYPE_IPV6), nobody_v6()];
+    flows.add(SOURCES, OTHERWISE + 1, unspecified, DROPPED);
+    flows.add(NEIGHBOURS, OTHERWISE + 1, unspecified, DROPPED);
+}
+
+/// The flows of a port's guard, all with that cookie.
+pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
+    let mut flows = FlowSet::of_port(cookie, port);
+    flows.add(0, FIRST, [], Action::Table(TAGS));
+    flows.add(DROPS, REST, [], Action::Drop);
+    for vlan in &guard.trunk {
+        let tag = Match::Vlan(VlanMatch::Id(*vlan));
+        flows.add(TAGS, ALLOWED, [tag], Action::Table(STATIONS));
+    }
+    match &guard.senders {
+        Senders::Any => flows.add(STATIONS, ALLOWED, [], END),
+        Senders::Stations(stations) => {
+            for station in stations {
+                flows.add(STATIONS, ALLOWED, [Match::EthernetSource(*station)], END);
+            }
+        }
+        Senders::Hosts { stations, addresses } => {
+            for station in stations {
+                let_station_claim(&mut flows, *station, &guard.trunk);
+            }
+            let_claim_addresses(&mut flows, &Addresses::of(stations, addresses.as_ref()));
+        }
+    }
+    flows.all()
+}
+
+fn let_station_claim(flows: &mut FlowSet, station: MacAddress, trunk: &BTreeSet<u16>) {
+    let is_from = Match::EthernetSource(station);
+    // In a VLAN of the trunk it has whatever addresses it likes.
+    for vlan in trunk {
+        flows.add(STATIONS, REFUSED, [is_from, Match::Vlan(VlanMatch::Id(*vlan))], END);
+    }
+    flows.add(STATIONS, ALLOWED, [is_from], Action::Table(CLAIMS));
+    let claim = [Match::EthernetType(TYPE_ARP), Match::ArpSenderMac(station)];
+    flows.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
+    claim_links(flows, station);
 }
 
 /// What hosts may call themselves.
@@ -134,153 +235,43 @@ impl Addresses {
     }
 }
 
-impl Flows {
-    fn add(
-        &mut self,
-        table: u8,
-        priority: u16,
-        matches: impl IntoIterator<Item = Match>,
-        action: Action,
-    ) {
-        let own = Match::InPort(self.port);
-        let matches = matches.into_iter().filter(|it| !is_about_anything(it));
-        let matches = matches.chain([own]).collect();
-        self.all.insert(Flow { table, priority, cookie: self.cookie, matches, action });
+fn let_claim_addresses(flows: &mut FlowSet, addresses: &Addresses) {
+    for address in &addresses.v4 {
+        let_claim_ipv4(flows, *address);
     }
-
-    fn of_tags(&mut self, trunk: &BTreeSet<u16>) {
-        for (group, mask) in LINK_LOCAL {
-            let to_group = Match::EthernetDestination(group, mask);
-            self.add(TAGS, REFUSED, [to_group], DROPPED);
-        }
-        for kind in TAG_TYPES {
-            self.add(TAGS, REFUSED, [Match::EthernetType(kind)], DROPPED);
-        }
-        // A tag that tells a priority and no VLAN is none.
-        let tags = trunk.iter().chain([&0]).map(|vlan| VlanMatch::Id(*vlan));
-        for tag in tags.chain([VlanMatch::Untagged]) {
-            self.add(TAGS, ALLOWED, [Match::Vlan(tag)], Action::Table(STATIONS));
-        }
-        self.add(TAGS, REST, [], DROPPED);
+    for address in &addresses.v6 {
+        let_claim_ipv6(flows, *address);
     }
-
-    fn of_stations(&mut self, stations: &BTreeSet<MacAddress>, then: Action) {
-        for station in stations {
-            self.add(STATIONS, ALLOWED, [Match::EthernetSource(*station)], then);
-        }
-        self.add(STATIONS, REST, [], DROPPED);
+    // A host whose addresses are known has been given its routes, too.
+    if !addresses.are_known {
+        flows.add(SOURCES, ALLOWED, icmpv6(ROUTER_SOLICITATION), END);
     }
+}
 
-    /// In a VLAN of the trunk they have whatever addresses they like.
-    fn of_trunk(&mut self, stations: &BTreeSet<MacAddress>, trunk: &BTreeSet<u16>) {
-        for (station, vlan) in
-            stations.iter().flat_map(|station| trunk.iter().map(move |vlan| (*station, *vlan)))
-        {
-            let matches = [Match::EthernetSource(station), Match::Vlan(VlanMatch::Id(vlan))];
-            self.add(STATIONS, REFUSED, matches, self.end);
-        }
-    }
+/// A probe of ARP, which has no sender, tells everybody that somebody is about to take the target.
+fn let_claim_ipv4(flows: &mut FlowSet, address: Ipv4Network) {
+    let is_from = [Match::EthernetType(TYPE_IPV4), Match::Ipv4Source(address)];
+    flows.add(SOURCES, OTHERWISE, is_from, END);
+    let arp = Match::EthernetType(TYPE_ARP);
+    flows.add(SOURCES, OTHERWISE, [arp, Match::ArpSenderAddress(address)], END);
+    let nobody = Match::ArpSenderAddress(Ipv4Addr::UNSPECIFIED.into());
+    let probes = [arp, nobody, Match::ArpTargetAddress(address)];
+    flows.add(SOURCES, OTHERWISE, probes, END);
+}
 
-    fn of_claims(&mut self, stations: &BTreeSet<MacAddress>) {
-        for refused in [
-            udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_CLIENT))).to_vec(),
-            udp(TYPE_IPV6, Match::UdpDestination(Ports::exactly(DHCPV6_CLIENT))).to_vec(),
-            icmpv4(ICMP_REDIRECT).to_vec(),
-            icmpv4(ICMP_ROUTER_ADVERTISEMENT).to_vec(),
-            icmpv6(ROUTER_ADVERTISEMENT).to_vec(),
-            icmpv6(REDIRECT).to_vec(),
-            // Open vSwitch makes nothing of options that contradict each other, nor of the target then.
-            with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
-            with(
-                neighbours(NEIGHBOUR_ADVERTISEMENT),
-                Match::NdTarget(Ipv6Addr::UNSPECIFIED.into()),
-            ),
-        ] {
-            self.add(CLAIMS, REFUSED, refused, DROPPED);
-        }
-        self.of_links(stations);
-        for kind in [TYPE_IPV4, TYPE_IPV6] {
-            self.add(CLAIMS, OTHERWISE, [Match::EthernetType(kind)], Action::Table(SOURCES));
-        }
-        self.add(CLAIMS, REST, [], self.end);
-    }
+fn let_claim_ipv6(flows: &mut FlowSet, address: Ipv6Network) {
+    let takes = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(address));
+    flows.add(SOURCES, ALLOWED, with(takes, nobody_v6()), END);
+    let tells = with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(address));
+    flows.add(SOURCES, REFUSED, tells, Action::Table(NEIGHBOURS));
+    let is_from = [Match::EthernetType(TYPE_IPV6), Match::Ipv6Source(address)];
+    flows.add(SOURCES, OTHERWISE, is_from, END);
+    flows.add(NEIGHBOURS, OTHERWISE, is_from, END);
+}
 
-    /// What tells the address of a link tells that of a station of theirs, or of none.
-    fn of_links(&mut self, stations: &BTreeSet<MacAddress>) {
-        const NONE: MacAddress = MacAddress([0; 6]);
-        for station in stations {
-            let claim = [Match::EthernetType(TYPE_ARP), Match::ArpSenderMac(*station)];
-            self.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
-        }
-        for station in stations.iter().chain([&NONE]) {
-            let own = Match::NdSourceLink(*station);
-            let claim = with(neighbours(NEIGHBOUR_SOLICITATION), own);
-            self.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
-            let own = Match::NdTargetLink(*station);
-            let claim = with(neighbours(NEIGHBOUR_ADVERTISEMENT), own);
-            self.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
-        }
-        for refused in [
-            vec![Match::EthernetType(TYPE_ARP)],
-            icmpv6(NEIGHBOUR_SOLICITATION).to_vec(),
-            icmpv6(NEIGHBOUR_ADVERTISEMENT).to_vec(),
-        ] {
-            self.add(CLAIMS, ALLOWED - 1, refused, DROPPED);
-        }
-    }
-
-    fn of_sources(&mut self, addresses: &Addresses) {
-        for address in &addresses.v4 {
-            self.of_ipv4(*address);
-        }
-        let nobody = Match::Ipv4Source(Ipv4Addr::UNSPECIFIED.into());
-        let asks = udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_SERVER)));
-        let asks = with(with(asks, Match::UdpSource(DHCP_CLIENT)), nobody);
-        self.add(SOURCES, ALLOWED, asks, self.end);
-        let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), nobody];
-        self.add(SOURCES, ALLOWED, listens, self.end);
-        // From nobody is also what Open vSwitch could not read, in its older releases a packet with much behind its
-        // end, which hosts cut off: it may be of a DHCP server.
-        let unread = [Match::EthernetType(TYPE_IPV4), nobody];
-        self.add(SOURCES, OTHERWISE + 1, unread, DROPPED);
-
-        let nobody = Match::Ipv6Source(Ipv6Addr::UNSPECIFIED.into());
-        for kind in LISTENER_MESSAGES.into_iter().chain([ROUTER_SOLICITATION]) {
-            self.add(SOURCES, ALLOWED, with(icmpv6(kind), nobody), self.end);
-        }
-        // Nobody here can see whose link it tells. A host whose addresses are known has been given its routes, too.
-        if addresses.are_known {
-            self.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), DROPPED);
-        }
-        let advertises = neighbours(NEIGHBOUR_ADVERTISEMENT);
-        self.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), DROPPED);
-        for address in &addresses.v6 {
-            let takes = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(*address));
-            self.add(SOURCES, ALLOWED, with(takes, nobody), self.end);
-            let tells = with(advertises.clone(), Match::NdTarget(*address));
-            self.add(SOURCES, REFUSED, tells, Action::Table(NEIGHBOURS));
-            let is_from = [Match::EthernetType(TYPE_IPV6), Match::Ipv6Source(*address)];
-            self.add(SOURCES, OTHERWISE, is_from, self.end);
-            self.add(NEIGHBOURS, OTHERWISE, is_from, self.end);
-        }
-        // Nobody is no host, whatever addresses these may have.
-        let unspecified = [Match::EthernetType(TYPE_IPV6), nobody];
-        self.add(SOURCES, OTHERWISE + 1, unspecified, DROPPED);
-        self.add(NEIGHBOURS, OTHERWISE + 1, unspecified, DROPPED);
-        self.add(SOURCES, REST, [], DROPPED);
-        self.add(NEIGHBOURS, REST, [], DROPPED);
-    }
-
-    /// A probe of ARP, which has no sender, tells everybody that somebody is about to take the target.
-    fn of_ipv4(&mut self, address: Ipv4Network) {
-        let is_from = [Match::EthernetType(TYPE_IPV4), Match::Ipv4Source(address)];
-        self.add(SOURCES, OTHERWISE, is_from, self.end);
-        let arp = Match::EthernetType(TYPE_ARP);
-        self.add(SOURCES, OTHERWISE, [arp, Match::ArpSenderAddress(address)], self.end);
-        let nobody = Match::ArpSenderAddress(Ipv4Addr::UNSPECIFIED.into());
-        let probes = [arp, nobody, Match::ArpTargetAddress(address)];
-        self.add(SOURCES, OTHERWISE, probes, self.end);
-    }
+/// The source of a host that has no address yet.
+fn nobody_v6() -> Match {
+    Match::Ipv6Source(Ipv6Addr::UNSPECIFIED.into())
 }
 
 pub(super) fn with(matches: impl IntoIterator<Item = Match>, one_more: Match) -> Vec<Match> {
@@ -303,15 +294,4 @@ pub(super) fn icmpv6(kind: u8) -> [Match; 3] {
 /// reads one with another code (RFC 4861, sections 7.1.1 and 7.1.2).
 fn neighbours(kind: u8) -> Vec<Match> {
     with(icmpv6(kind), Match::Icmpv6Code(0))
-}
-
-/// Whether every frame of its kind is like that.
-pub(super) fn is_about_anything(it: &Match) -> bool {
-    match it {
-        Match::Ipv4Source(network)
-        | Match::ArpSenderAddress(network)
-        | Match::ArpTargetAddress(network) => network.prefix() == 0,
-        Match::Ipv6Source(network) | Match::NdTarget(network) => network.prefix() == 0,
-        _ => false,
-    }
 }

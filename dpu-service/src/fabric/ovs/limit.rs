@@ -1,10 +1,12 @@
 //! How much a port takes from its pod: a meter, and a flow before those of its guard that asks it. Both have the port's
 //! number, and end with the daemon as the guard's flows do.
 
-use openflow::{Action, Flow, Match, Meter};
+use std::collections::BTreeSet;
+
+use openflow::{Action, Flow, Match, Meter, Switch};
 
 use super::{
-    Inner, cookie_of, flows_with,
+    Inner, cookie_of,
     guard::{FIRST, TAGS},
     numbers,
 };
@@ -24,16 +26,16 @@ impl Inner {
     pub(super) fn set_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
         let number = self.number(port)?.ok_or_else(|| self.not_joined(port))?;
         let doing = format!("limit what {} takes from its pod", port.name);
-        self.switches.with(&doing, |switch| switch.set_meter(meter(number, limit)))?;
+        self.flows.with(&doing, |switch| switch.set_meter(meter(number, limit)))?;
         let flow = flow(number);
-        self.set_flows(&doing, flow.cookie, &[flow].into())
+        self.flows.set(&doing, flow.cookie, &[flow].into(), &BTreeSet::new())
     }
 
     /// The switch takes the flow away with the meter.
     pub(super) fn clear_limit(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)?.flatten() else { return Ok(()) };
         let doing = format!("no longer limit what {} takes from its pod", port.name);
-        self.switches.with(&doing, |switch| switch.remove_meter(number))
+        self.flows.with(&doing, |switch| switch.remove_meter(number))
     }
 
     pub(super) fn find_limit(
@@ -45,23 +47,19 @@ impl Inner {
             return Ok(Reading::missing("the port is not in the bridge"));
         };
         let doing = format!("read the limit of {}", port.name);
-        let expected = wanted.map(|_| flow(number)).into_iter().collect();
-        self.switches.with(&doing, |switch| {
-            let found = flows_with(switch, flow(number).cookie)?;
-            let is_metered = match wanted {
-                Some(limit) => switch.has_meter(meter(number, limit))?,
-                None => true,
-            };
-            Ok(match wanted {
-                _ if found.is_empty() => {
-                    Reading { in_place: wanted.is_none(), detail: "unlimited".to_owned() }
-                }
-                Some(limit) if is_metered && found == expected => {
-                    Reading::in_place(limit.to_string())
-                }
-                _ => Reading::missing("it has another limit"),
-            })
-        })
+        let asks = flow(number);
+        let found = self.flows.marked(&doing, vec![asks.cookie])?;
+        let found = found.with(asks.cookie);
+        if found.is_empty() {
+            return Ok(Reading { in_place: wanted.is_none(), detail: "unlimited".to_owned() });
+        }
+        if let Some(limit) = wanted.filter(|_| found.iter().eq([&asks])) {
+            let has_meter = |switch: &mut Switch| switch.has_meter(meter(number, limit));
+            if self.flows.with(&doing, has_meter)? {
+                return Ok(Reading::in_place(limit.to_string()));
+            }
+        }
+        Ok(Reading::missing("it has another limit"))
     }
 
     /// Whether there are meters, as the latest look found.
@@ -71,7 +69,7 @@ impl Inner {
 
     pub(super) fn look_for_meters(&self) -> Result<(), Refused> {
         let doing = format!("ask for the meters of bridge {}", self.settings.name);
-        let highest = self.switches.with(&doing, openflow::Switch::highest_meter)?;
+        let highest = self.flows.with(&doing, Switch::highest_meter)?;
         let meters = match highest < numbers::HIGHEST {
             true => Err("Open vSwitch's datapath has no meters, or too few".to_owned()),
             false => Ok(()),

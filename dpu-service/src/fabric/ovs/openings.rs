@@ -7,13 +7,14 @@
 //! | 0 | to the pod, from what is no pod's port | `RECEIVED` |
 //! | `RECEIVED` | to the pod: what a link needs; of all else looks the connection up | the end, or `RULES` |
 //! | `RULES` | to the pod: of one that is known, or that may be opened, which is remembered | the end, or `LET_IN` |
-//! | `LET_IN` | to the pod | the end |
+//! | `LET_IN` | to the pod, as was remembered | the end |
 //!
-//! Guards lead to `RECEIVED` whatever the port's network says, for it has rules of the others' ports; a port with
-//! rules of its own has the first two tables besides. The end is `NORMAL`. A pod is known by its MAC address in
-//! whatever VLAN, for a bridge of somebody else's may take tags off before its ports are asked. Connections are looked
-//! up in a zone of the port's own, by the number that it has in flows, and are forgotten with it. What opens one is
-//! looked up twice, so that what follows it is not remembered anew by each packet, which cards can't do.
+//! Guards lead through these tables whatever the port's network says: rules of the others' ports are there. What is the
+//! same for all flows of the bridge tell, so that a port without rules of its own has no flow in any. The end is
+//! `NORMAL`. A pod is known by its MAC address in whatever VLAN, for a bridge of somebody else's may take tags off
+//! before its ports are asked. Connections are looked up in a zone of the port's own, by the number that it has in
+//! flows, and are forgotten with it. What opens one is looked up twice, so that what follows it is not remembered anew
+//! by each packet, which cards can't do.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -21,17 +22,20 @@ use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use openflow::{Action, Connection, Flow, Match, Ports};
 
-use super::guard::{
-    ALLOWED, DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, FIRST, ICMP, ICMPV6, IGMP,
-    NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, OTHERWISE, REDIRECT, REFUSED, REST,
-    ROUTER_ADVERTISEMENT, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, UDP, icmpv6, udp, with,
+use super::{
+    flow_set::{ALLOWED, FlowSet, OTHERWISE, REFUSED, REST},
+    guard::{
+        DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, FIRST, ICMP, ICMPV6, IGMP,
+        NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT, ROUTER_ADVERTISEMENT, TYPE_ARP,
+        TYPE_IPV4, TYPE_IPV6, UDP, icmpv6, udp, with,
+    },
 };
 use crate::{
     driver::Unsupported,
     model::{AllowedProtocol, Opening, PortSettings, allow::MOST_COMBINATIONS},
 };
 
-const SENT: u8 = 245;
+pub(super) const SENT: u8 = 245;
 const OPENED: u8 = 246;
 const RECEIVED: u8 = 247;
 const RULES: u8 = 248;
@@ -39,6 +43,9 @@ const LET_IN: u8 = 250;
 
 /// Behind what comes from pods' ports, before what others have in the first table.
 const TO_PODS: u16 = FIRST - 1;
+
+/// Behind what is about a pod that has rules.
+const NOBODYS: u16 = 0;
 
 /// The bit of addresses of groups.
 const GROUP: MacAddress = MacAddress([1, 0, 0, 0, 0, 0]);
@@ -54,105 +61,88 @@ const UNASKED: [u8; 5] = [
     REDIRECT,
 ];
 
-/// What becomes of what a port's guard has let pass.
-pub(super) const fn behind_guard(settings: &PortSettings) -> Action {
-    Action::Table(if settings.openings.is_some() { SENT } else { RECEIVED })
+/// What is the same for all ports, whatever their rules.
+pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
+    let mut flows = FlowSet::of_bridge(cookie);
+    for table in [SENT, OPENED] {
+        flows.add(table, REST, [], Action::Table(RECEIVED));
+    }
+    let of_links = [
+        vec![Match::EthernetType(TYPE_ARP)],
+        vec![Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP)],
+        // A server answers whom it has an address for, and that one has asked everybody.
+        dhcp(TYPE_IPV4, DHCP_SERVER, DHCP_CLIENT),
+        dhcp(TYPE_IPV6, DHCPV6_SERVER, DHCPV6_CLIENT),
+    ];
+    let unasked = UNASKED.map(|kind| icmpv6(kind).to_vec());
+    for needed in of_links.into_iter().chain(unasked) {
+        flows.add(RECEIVED, ALLOWED, needed, Action::Normal);
+    }
+    flows.add(RECEIVED, NOBODYS, [], Action::Normal);
+    for kind in [TYPE_IPV4, TYPE_IPV6] {
+        for known in [Connection::Established, Connection::Related] {
+            let known = [Match::EthernetType(kind), Match::Connection(known)];
+            flows.add(RULES, ALLOWED, known, Action::Normal);
+        }
+    }
+    flows.add(RULES, REST, [], Action::Drop);
+    flows.add(LET_IN, REST, [], Action::Normal);
+    flows.all()
 }
 
 /// The flows of a port besides its guard's, all with that cookie.
 pub(super) fn flows(port: u32, cookie: u64, settings: &PortSettings) -> BTreeSet<Flow> {
-    let mut flows = Flows { cookie, all: BTreeSet::new() };
-    flows.add(RECEIVED, 0, [Match::InPort(port)], Action::Normal);
+    let mut flows = FlowSet::of_bridge(cookie);
     if let Some(openings) = &settings.openings {
         // The switch numbers ports by 16 bits.
         let zone = u16::try_from(port).unwrap_or(u16::MAX);
-        flows.of_sent(Match::InPort(port), zone);
-        flows.of_groups(settings);
         let to = Match::EthernetDestination(settings.mac, MacAddress::BROADCAST);
-        flows.of_received(to, zone);
-        flows.of_rules(to, zone, openings);
+        of_sent(&mut flows, Match::InPort(port), zone);
+        of_groups(&mut flows, settings);
+        of_received(&mut flows, to, zone);
+        of_rules(&mut flows, to, zone, openings);
     }
-    flows.all
+    flows.all()
 }
 
-struct Flows {
-    cookie: u64,
-    all: BTreeSet<Flow>,
+fn of_sent(flows: &mut FlowSet, from: Match, zone: u16) {
+    for kind in [TYPE_IPV4, TYPE_IPV6] {
+        let kind = Match::EthernetType(kind);
+        let looked_up = Action::Track { zone, table: OPENED };
+        flows.add(SENT, ALLOWED, [from, kind], looked_up);
+        let opens = [from, kind, Match::Connection(Connection::New)];
+        flows.add(OPENED, ALLOWED, opens, Action::Remember { zone, table: RECEIVED });
+    }
 }
 
-impl Flows {
-    fn add(
-        &mut self,
-        table: u8,
-        priority: u16,
-        matches: impl IntoIterator<Item = Match>,
-        action: Action,
-    ) {
-        let matches = matches.into_iter().collect();
-        self.all.insert(Flow { table, priority, cookie: self.cookie, matches, action });
+/// To an address of the pod's, and to a group of stations: nobody sends that, and it would get past.
+fn of_groups(flows: &mut FlowSet, settings: &PortSettings) {
+    let link_local = IpAddr::V6(settings.mac.link_local());
+    for address in settings.addresses.iter().chain([&link_local]) {
+        let to = match address {
+            IpAddr::V4(address) => Match::Ipv4Destination((*address).into()),
+            IpAddr::V6(address) => Match::Ipv6Destination((*address).into()),
+        };
+        let kind = Match::EthernetType(if address.is_ipv4() { TYPE_IPV4 } else { TYPE_IPV6 });
+        let matches = [Match::EthernetDestination(GROUP, GROUP), kind, to];
+        flows.add(0, TO_PODS, matches, Action::Drop);
+        flows.add(RECEIVED, REFUSED, matches, Action::Drop);
     }
+}
 
-    fn of_sent(&mut self, from: Match, zone: u16) {
-        for kind in [TYPE_IPV4, TYPE_IPV6] {
-            let kind = Match::EthernetType(kind);
-            let looked_up = Action::Track { zone, table: OPENED };
-            self.add(SENT, ALLOWED, [from, kind], looked_up);
-            let opens = [from, kind, Match::Connection(Connection::New)];
-            self.add(OPENED, ALLOWED, opens, Action::Remember { zone, table: RECEIVED });
-        }
-        for table in [SENT, OPENED] {
-            self.add(table, REST, [from], Action::Table(RECEIVED));
-        }
+fn of_received(flows: &mut FlowSet, to: Match, zone: u16) {
+    flows.add(0, TO_PODS, [to], Action::Table(RECEIVED));
+    for kind in [TYPE_IPV4, TYPE_IPV6] {
+        let looked_up = Action::Track { zone, table: RULES };
+        flows.add(RECEIVED, OTHERWISE, [to, Match::EthernetType(kind)], looked_up);
     }
+    flows.add(RECEIVED, REST, [to], Action::Drop);
+}
 
-    /// To an address of the pod's, and to a group of stations: nobody sends that, and it would get past.
-    fn of_groups(&mut self, settings: &PortSettings) {
-        let link_local = IpAddr::V6(settings.mac.link_local());
-        for address in settings.addresses.iter().chain([&link_local]) {
-            let to = match address {
-                IpAddr::V4(address) => Match::Ipv4Destination((*address).into()),
-                IpAddr::V6(address) => Match::Ipv6Destination((*address).into()),
-            };
-            let kind = Match::EthernetType(if address.is_ipv4() { TYPE_IPV4 } else { TYPE_IPV6 });
-            let matches = [Match::EthernetDestination(GROUP, GROUP), kind, to];
-            self.add(0, TO_PODS, matches, Action::Drop);
-            self.add(RECEIVED, REFUSED, matches, Action::Drop);
-        }
-    }
-
-    fn of_received(&mut self, to: Match, zone: u16) {
-        self.add(0, TO_PODS, [to], Action::Table(RECEIVED));
-        let of_links = [
-            vec![Match::EthernetType(TYPE_ARP)],
-            vec![Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP)],
-            // A server answers whom it has an address for, and that one has asked everybody.
-            dhcp(TYPE_IPV4, DHCP_SERVER, DHCP_CLIENT),
-            dhcp(TYPE_IPV6, DHCPV6_SERVER, DHCPV6_CLIENT),
-        ];
-        let unasked = UNASKED.map(|kind| icmpv6(kind).to_vec());
-        for needed in of_links.into_iter().chain(unasked) {
-            self.add(RECEIVED, ALLOWED, with(needed, to), Action::Normal);
-        }
-        for kind in [TYPE_IPV4, TYPE_IPV6] {
-            let looked_up = Action::Track { zone, table: RULES };
-            self.add(RECEIVED, OTHERWISE, [to, Match::EthernetType(kind)], looked_up);
-        }
-        self.add(RECEIVED, REST, [to], Action::Drop);
-    }
-
-    fn of_rules(&mut self, to: Match, zone: u16, openings: &[Opening]) {
-        for kind in [TYPE_IPV4, TYPE_IPV6] {
-            for known in [Connection::Established, Connection::Related] {
-                let known = [to, Match::EthernetType(kind), Match::Connection(known)];
-                self.add(RULES, ALLOWED, known, Action::Normal);
-            }
-        }
-        for opening in openings.iter().flat_map(matches) {
-            let opens = opening.into_iter().chain([to, Match::Connection(Connection::New)]);
-            self.add(RULES, OTHERWISE, opens, Action::Remember { zone, table: LET_IN });
-        }
-        self.add(RULES, REST, [to], Action::Drop);
-        self.add(LET_IN, REST, [to], Action::Normal);
+fn of_rules(flows: &mut FlowSet, to: Match, zone: u16, openings: &[Opening]) {
+    for opening in openings.iter().flat_map(matches) {
+        let opens = opening.into_iter().chain([to, Match::Connection(Connection::New)]);
+        flows.add(RULES, OTHERWISE, opens, Action::Remember { zone, table: LET_IN });
     }
 }
 
@@ -185,11 +175,7 @@ fn sources(opening: &Opening) -> Vec<(u16, Option<Match>)> {
         IpNetwork::V4(prefix) => (TYPE_IPV4, Some(Match::Ipv4Source(*prefix))),
         IpNetwork::V6(prefix) => (TYPE_IPV6, Some(Match::Ipv6Source(*prefix))),
     };
-    // A switch does not ask for what every address is like.
-    let asked = |(kind, source): (u16, Option<Match>)| {
-        (kind, source.filter(|source| !super::guard::is_about_anything(source)))
-    };
-    from.iter().map(source).map(asked).collect()
+    from.iter().map(source).collect()
 }
 
 const fn number(protocol: AllowedProtocol, kind: u16) -> u8 {

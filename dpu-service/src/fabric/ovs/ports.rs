@@ -8,9 +8,11 @@ use ovsdb::{Datum, Operation, Replica};
 use uuid::Uuid;
 
 use super::{
-    Inner, cookies_of, limit,
-    rows::{self, BRIDGE, INTERFACE, PORT, Port, QOS},
-    zones,
+    Inner, cookies_of,
+    flows::zones,
+    limit,
+    numbers::Held,
+    rows::{self, BRIDGE, PORT, Port},
 };
 use crate::{
     driver::{Fault, Refused},
@@ -35,7 +37,7 @@ enum Found {
 
 impl Inner {
     pub(super) fn join(&self, port: &Representor, wanted: &Membership) -> Result<(), Refused> {
-        let queues = self.no_queues()?;
+        let queues = self.vswitch.no_queues()?;
         let found = self.vswitch.look(|replica| self.found(replica, port, wanted, queues))?;
         match found {
             Found::Joined { is_as_wanted: true, .. } => Ok(()),
@@ -45,18 +47,20 @@ impl Inner {
                  with `ovs-vsctl del-port {name}`",
                 name = port.name
             ))),
-            Found::Nowhere => self.add_port(port, wanted, queues),
+            Found::Nowhere => self.add_port(port, wanted, queues, None),
             Found::Broken => {
+                let number = self.own_port(port)?.flatten();
+                let held = number.and_then(|number| self.vswitch.hold_number(number));
                 // Only when the port has gone does the daemon let the link go.
                 self.remove_port(port)?;
-                self.add_port(port, wanted, queues)
+                self.add_port(port, wanted, queues, held)
             }
         }
     }
 
     pub(super) fn leave(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)? else { return Ok(()) };
-        let _held = number.and_then(|number| self.numbers.hold(number));
+        let _held = number.and_then(|number| self.vswitch.hold_number(number));
         self.remove_port(port)?;
         self.keep_down(port)?;
         let Some(number) = number else { return Ok(()) };
@@ -79,7 +83,7 @@ impl Inner {
     pub(super) fn forget_flows(&self, doing: &str, numbers: &[u32]) -> Result<(), Refused> {
         let removals: Vec<_> =
             numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
-        self.switches.with(doing, |switch| {
+        self.flows.with(doing, |switch| {
             let found = numbers.iter().map(|number| switch.flows(cookies_of(*number)));
             let found = found.collect::<Result<Vec<_>, _>>()?;
             let found: Vec<_> = found.iter().flatten().map(|counted| &counted.flow).collect();
@@ -125,49 +129,38 @@ impl Inner {
         Found::Joined { port: found.port.id(), is_as_wanted }
     }
 
-    /// In one transaction, so that there is no half of a port.
+    /// In one transaction, so that there is no half of a port. Under the number that it had, if it is known: it may have
+    /// flows.
     fn add_port(
         &self,
         port: &Representor,
         wanted: &Membership,
         queues: Uuid,
+        number: Option<Held<'_>>,
     ) -> Result<(), Refused> {
         self.check_free("representor", &port.name, port.master)?;
         let doing = format!("join {} to bridge {}", port.name, self.settings.name);
-        let (bridge, number) = self.vswitch.look(|replica| {
-            (
-                rows::bridge(replica, &self.settings.name).map(ovsdb::Row::id),
-                self.numbers.choose(replica),
-            )
-        })?;
-        let bridge = bridge.ok_or_else(|| self.no_bridge())?;
+        let bridge =
+            |replica: &Replica| rows::bridge(replica, &self.settings.name).map(ovsdb::Row::id);
+        let bridge = self.vswitch.look(bridge)?.ok_or_else(|| self.no_bridge())?;
         let full = || {
             let why = format!("can't {doing}: Open vSwitch has no number left for it");
             Refused::because(why).blamed_on(Fault::FabricFull)
         };
-        let number = number.ok_or_else(full)?;
-        let _touching = self.touch(&port.name);
-        let name = || Datum::text(&port.name);
+        let number = match number {
+            Some(number) => number,
+            None => self.vswitch.choose_number()?.ok_or_else(full)?,
+        };
         let interface = [
-            ("name", name()),
             ("ofport_request", Datum::integer(i64::from(number.number))),
             ("external_ids", rows::marks_of_link(&port.vf.to_string(), port.index)),
         ];
-        let row = [
-            ("name", name()),
-            ("interfaces", Datum::inserted("interface")),
-            ("qos", Datum::reference(queues)),
-            ("external_ids", rows::marks(&port.vf.to_string())),
-        ];
-        self.vswitch.change(
-            &doing,
-            vec![
-                Operation::check_absent(INTERFACE, "name", &name()),
-                Operation::insert(INTERFACE, "interface", interface),
-                Operation::insert(PORT, "port", row.into_iter().chain(rows::vlans(wanted))),
-                Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted("port")),
-            ],
-        )?;
+        let marks = ("external_ids", rows::marks(&port.vf.to_string()));
+        let columns =
+            rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues)), marks]);
+        let _touching = self.touch(&port.name);
+        let insert = rows::insert_port(bridge, &port.name, interface, columns);
+        self.vswitch.change(&doing, insert.into())?;
         self.await_opened(&doing, port)
     }
 
@@ -229,26 +222,6 @@ impl Inner {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The row of ours that has ports leave their queues to others: a limit of the eswitch's is one, and the daemon
-    /// would delete it.
-    fn no_queues(&self) -> Result<Uuid, Refused> {
-        // Without the lock: whoever waits for a connection waits together with others.
-        if let Some(found) = self.vswitch.look(rows::no_queues)? {
-            return Ok(found);
-        }
-        let _making = self.no_queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(found) = self.vswitch.look(rows::no_queues)? {
-            return Ok(found);
-        }
-        let doing = "tell Open vSwitch to leave queues alone";
-        self.vswitch
-            .change(doing, vec![Operation::insert(QOS, "queues", rows::no_queues_row())])?;
-        self.vswitch.look(rows::no_queues)?.ok_or_else(|| {
-            Refused::because("Open vSwitch's database lost a row that was just made")
-                .blamed_on(Fault::Elsewhere)
-        })
     }
 
     pub(super) fn no_bridge(&self) -> Refused {

@@ -1,6 +1,6 @@
 //! What the configuration tells the driver.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,11 @@ use crate::fabric::BridgeSettings;
 /// Where Debian, Red Hat and NVIDIA's images have Open vSwitch's database.
 pub const DATABASE: &str = "/run/openvswitch/db.sock";
 
-/// Which bridge of which Open vSwitch, and what leads outside of it.
+/// Which bridge, and what leads outside of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OvsSettings {
     /// The bridge, and the uplinks that join it. One that somebody else made is used as it is.
     pub bridge: BridgeSettings,
-    /// The socket of the database. Those of the bridges are beside it.
-    pub database: PathBuf,
     /// What forwards in a bridge that is made.
     pub datapath: Datapath,
 }
@@ -41,20 +39,9 @@ impl Datapath {
     }
 }
 
-impl OvsSettings {
-    /// What makes no sense in them besides the bridge, one sentence.
-    pub(crate) fn check(&self) -> Option<String> {
-        (!self.database.is_absolute()).then(|| {
-            format!(
-                "fabric.database = {:?} must be an absolute path, such as {DATABASE}",
-                self.database
-            )
-        })
-    }
-
-    /// The socket by which the bridge's flows are set.
-    pub(super) fn management(&self) -> PathBuf {
-        let folder = self.database.parent().unwrap_or(Path::new("/"));
-        folder.join(format!("{}.mgmt", self.bridge.name))
-    }
+/// What makes no sense in where the database is, one sentence.
+pub(crate) fn check_database(socket: &Path) -> Option<String> {
+    (!socket.is_absolute()).then(|| {
+        format!("fabric.database = {socket:?} must be an absolute path, such as {DATABASE}")
+    })
 }

@@ -7,7 +7,7 @@ use openflow::{Action, Flow, Match};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    COOKIE, Inner, OURS, number_of,
+    COOKIE, Inner, OURS, guard, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
 use crate::{
@@ -162,28 +162,14 @@ impl Inner {
     ) -> Result<(), Refused> {
         let what = role.name();
         let doing = format!("join {what} {name} to bridge {}", self.settings.name);
-        let text = || Datum::text(name);
-        let interface = [("name", text()), ("external_ids", rows::marks_of_link(what, index))];
+        let interface = [("external_ids", rows::marks_of_link(what, index))];
         let trunks = match role {
             Role::Uplink => Datum::empty(),
             Role::Kept => Datum::integer(UNTAGGED),
         };
-        let port = [
-            ("name", text()),
-            ("interfaces", Datum::inserted("interface")),
-            ("trunks", trunks),
-            ("external_ids", rows::marks(what)),
-        ];
+        let port = [("trunks", trunks), ("external_ids", rows::marks(what))];
         let _touching = self.touch(name);
-        self.vswitch.change(
-            &doing,
-            vec![
-                Operation::check_absent(INTERFACE, "name", &text()),
-                Operation::insert(INTERFACE, "interface", interface),
-                Operation::insert(PORT, "port", port),
-                Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted("port")),
-            ],
-        )
+        self.vswitch.change(&doing, rows::insert_port(bridge, name, interface, port).into())
     }
 
     /// One that was joined by a link which is gone.
@@ -208,8 +194,8 @@ impl Inner {
         })
     }
 
-    /// In a bridge of ours, what comes in at a link that is no pod's or from the DPU itself is forwarded. In
-    /// another's, what is forwarded is his affair.
+    /// What is the same for all ports of ours. And in a bridge of ours, what comes in at a link that is no pod's or
+    /// from the DPU itself is forwarded; in another's, that is his affair.
     fn set_own_flows(&self, is_ours: bool) -> Result<(), Refused> {
         let own = [Match::InPort(openflow::LOCAL)].map(forwarded);
         let numbers = self.vswitch.look(|replica| {
@@ -217,15 +203,19 @@ impl Inner {
             ports.filter_map(|port| port.number()).collect::<Vec<_>>()
         })?;
         let of_links = numbers.into_iter().map(|number| forwarded(Match::InPort(number)));
-        let wanted =
-            if is_ours { own.into_iter().chain(of_links).collect() } else { BTreeSet::new() };
-        self.set_flows(&format!("set the flows of bridge {}", self.settings.name), COOKIE, &wanted)
+        let mut wanted = self.common.clone();
+        if is_ours {
+            wanted.extend(own.into_iter().chain(of_links));
+        }
+        let doing = format!("set the flows of bridge {}", self.settings.name);
+        self.flows.set(&doing, COOKIE, &wanted, &BTreeSet::new())
     }
 
-    /// Deletes the flows of ports that have left, which a crash may have kept.
+    /// Deletes the flows of ports that have left, which a crash may have kept: each has one in the table that drops,
+    /// as long as it has any.
     fn forget_flows_of_nobody(&self) -> Result<(), Refused> {
         let doing = format!("look at the flows of bridge {}", self.settings.name);
-        let found = self.switches.with(&doing, |switch| switch.flows(OURS))?;
+        let found = self.flows.with(&doing, |switch| switch.flows_of_table(guard::DROPS, OURS))?;
         let numbers = found.iter().filter_map(|counted| number_of(counted.flow.cookie));
         let numbers: BTreeSet<u32> = numbers.filter(|number| *number != 0).collect();
         // After the flows: a port that joins has its row, or holds its number, before it has flows.
@@ -235,7 +225,11 @@ impl Inner {
             let taken = ports.flat_map(|port| [port.number(), port.wanted_number()]).flatten();
             let taken: BTreeSet<u32> = taken.collect();
             let of_nobody = numbers.difference(&taken);
-            Some(of_nobody.filter_map(|number| self.numbers.hold(*number)).collect::<Vec<_>>())
+            Some(
+                of_nobody
+                    .filter_map(|number| self.vswitch.hold_number(*number))
+                    .collect::<Vec<_>>(),
+            )
         })?;
         let of_nobody = of_nobody.ok_or_else(|| self.no_bridge())?;
         if of_nobody.is_empty() {

@@ -11,8 +11,6 @@ use std::{
 
 use openflow::{Error, Switch};
 
-use crate::driver::{Fault, Refused};
-
 /// How long the daemon has to answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
@@ -36,23 +34,21 @@ impl Switches {
     /// Does `work`, which may be done twice, with a connection that nobody else uses meanwhile.
     pub(super) fn with<T>(
         &self,
-        doing: &str,
         mut work: impl FnMut(&mut Switch) -> Result<T, Error>,
-    ) -> Result<T, Refused> {
-        let refused = |error| Refused::new(doing, error).blamed_on(Fault::Elsewhere);
+    ) -> Result<T, Error> {
         // Those that lie idle are closed by a daemon that ends, and by one that hears nothing for long.
         while let Some(mut switch) = self.pop() {
             match work(&mut switch) {
                 Err(Error::Closed { .. }) => {}
-                outcome => return self.keep(switch, outcome).map_err(refused),
+                outcome => return self.keep(switch, outcome),
             }
         }
         if self.is_stalled.load(Ordering::Relaxed) {
-            self.look_for_life().map_err(refused)?;
+            self.look_for_life()?;
         }
-        let mut switch = self.connect().map_err(refused)?;
+        let mut switch = self.connect()?;
         let outcome = work(&mut switch);
-        self.keep(switch, outcome).map_err(refused)
+        self.keep(switch, outcome)
     }
 
     /// A connection of one's own.

@@ -1,11 +1,12 @@
 //! Open vSwitch as its database has it: what is written there, its daemon does.
 //!
-//! One connection serves all calls, and is made anew once it was lost. Its lock is held while it is made, so that
-//! calls which find none wait for the one that makes it, and share what comes of that; and never while one waits for
-//! the daemon: calls for several ports overlap, and the daemon does together what they have written meanwhile.
+//! One connection serves all calls for all bridges, and is made anew once it was lost. Its lock is held while it is
+//! made, so that calls which find none wait for the one that makes it, and share what comes of that; and never while
+//! one waits for the daemon. What calls write while another's is being written goes into one transaction, so that the
+//! daemon, which with every change goes through all of its ports, does it together.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
@@ -14,8 +15,13 @@ use std::{
 };
 
 use ovsdb::{Database, Error, Operation, Replica};
+use uuid::Uuid;
 
-use super::rows::{ROOT, root, tables};
+use super::{
+    numbers::{Held, Numbers},
+    rows::{self, QOS, ROOT, root, tables},
+    together::Together,
+};
 use crate::driver::{Fault, Refused};
 
 /// The database of every Open vSwitch.
@@ -31,11 +37,16 @@ const DONE: Duration = Duration::from_secs(5);
 /// ports must come to an end.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
-/// The database and the daemon that follows it.
+/// The database and the daemon that follows it, and what its bridges share: each number of a port is one port's, in
+/// whatever bridge, for connections are looked up by it.
 #[derive(Debug)]
-pub(super) struct Vswitch {
+pub struct Vswitch {
     settings: ovsdb::Settings,
     connection: Mutex<Connection>,
+    writes: Together<Vec<Operation>, Written>,
+    numbers: Numbers,
+    /// Held while the one row is looked for or made that leaves queues to others.
+    making_queues: Mutex<()>,
     /// Counts how often a connection was tried to be made.
     attempts: AtomicU64,
     /// The latest number that the daemon did not reach in time; 0: it has always been in time.
@@ -50,12 +61,69 @@ struct Connection {
     failure: Option<Arc<Error>>,
 }
 
+/// What came of a transaction.
+#[derive(Clone, Debug)]
+struct Written {
+    /// How many callers' it was.
+    callers: usize,
+    /// The number that the daemon's `cur_cfg` has once it has done it.
+    outcome: Result<i64, Arc<Error>>,
+}
+
 impl Vswitch {
-    pub(super) fn new(socket: PathBuf) -> Self {
-        let (database, tables) = (NAME.to_owned(), tables());
-        let settings = ovsdb::Settings { socket, database, tables, deadline: ANSWER };
-        let (connection, attempts) = (Mutex::default(), AtomicU64::default());
-        Self { settings, connection, attempts, overdue: AtomicI64::default() }
+    /// The one with that socket of its database. It need not run yet.
+    #[must_use]
+    pub fn at(database: PathBuf) -> Self {
+        let settings = ovsdb::Settings {
+            socket: database,
+            database: NAME.to_owned(),
+            tables: tables(),
+            deadline: ANSWER,
+        };
+        Self {
+            settings,
+            connection: Mutex::default(),
+            writes: Together::default(),
+            numbers: Numbers::default(),
+            making_queues: Mutex::default(),
+            attempts: AtomicU64::default(),
+            overdue: AtomicI64::default(),
+        }
+    }
+
+    /// The socket by which a bridge's flows are set.
+    pub(super) fn management(&self, bridge: &str) -> PathBuf {
+        let folder = self.settings.socket.parent().unwrap_or(Path::new("/"));
+        folder.join(format!("{bridge}.mgmt"))
+    }
+
+    /// A number for a port that no other has or asks for. `None`: all are taken.
+    pub(super) fn choose_number(&self) -> Result<Option<Held<'_>>, Refused> {
+        self.look(|replica| self.numbers.choose(replica))
+    }
+
+    /// Keeps one from being chosen. `None`: somebody holds it already.
+    pub(super) fn hold_number(&self, number: u32) -> Option<Held<'_>> {
+        self.numbers.hold(number)
+    }
+
+    /// The row of ours that has ports leave their queues to others: a limit of the eswitch's is one, and the daemon
+    /// would delete it.
+    pub(super) fn no_queues(&self) -> Result<Uuid, Refused> {
+        // Without the lock: whoever waits for a connection waits together with others.
+        if let Some(found) = self.look(rows::no_queues)? {
+            return Ok(found);
+        }
+        let _making = self.making_queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = self.look(rows::no_queues)? {
+            return Ok(found);
+        }
+        let doing = "tell Open vSwitch to leave queues alone";
+        self.change(doing, vec![Operation::insert(QOS, "queues", rows::no_queues_row())])?;
+        self.look(rows::no_queues)?.ok_or_else(|| {
+            Refused::because("Open vSwitch's database lost a row that was just made")
+                .blamed_on(Fault::Elsewhere)
+        })
     }
 
     /// The connection, made anew if there is none.
@@ -92,15 +160,31 @@ impl Vswitch {
     /// One look at the rows.
     pub(super) fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> Result<T, Refused> {
         let looked = self.database()?.read(look);
-        looked.map_err(|error| refused("look into Open vSwitch's database", error))
+        looked.map_err(|error| refused("look into Open vSwitch's database", Arc::new(error)))
     }
 
-    /// Writes all of that or nothing, and waits until the daemon has done it.
+    /// Writes all of that or nothing, and waits until the daemon has done it. Names of rows that it inserts are those of
+    /// no other call that may be under way.
     pub(super) fn change(&self, doing: &str, operations: Vec<Operation>) -> Result<(), Refused> {
         let database = self.database()?;
         self.catch_up(&database, doing)?;
-        let written = write(&database, operations).map_err(|error| refused(doing, error))?;
-        self.await_done(&database, written, DONE, doing)
+        let written = self.write(&database, operations);
+        self.await_done(&database, written.map_err(|error| refused(doing, error))?, DONE, doing)
+    }
+
+    /// What the server refuses of one caller is not to be another's fault: then each tries again by himself.
+    fn write(&self, database: &Database, operations: Vec<Operation>) -> Result<i64, Arc<Error>> {
+        let own = operations.clone();
+        let write = |all: &[Vec<Operation>]| Written {
+            callers: all.len(),
+            outcome: write(database, all.concat()).map_err(Arc::new),
+        };
+        match self.writes.outcome(operations, write) {
+            Written { callers: 2.., outcome: Err(error) } if is_refusal(&error) => {
+                self::write(database, own).map_err(Arc::new)
+            }
+            written => written.outcome,
+        }
     }
 
     /// Waits until the daemon has done what it has not done in time. It may have, and could not tell, as on a full
@@ -110,7 +194,7 @@ impl Vswitch {
         if overdue == 0 || database.read(|replica| is_done(replica, overdue)).unwrap_or(false) {
             return Ok(());
         }
-        write(database, Vec::new()).map_err(|error| refused(doing, error))?;
+        write(database, Vec::new()).map_err(|error| refused(doing, Arc::new(error)))?;
         self.await_done(database, overdue, CATCH_UP, doing)
     }
 
@@ -135,7 +219,7 @@ impl Vswitch {
                 ))
                 .blamed_on(Fault::Elsewhere)
             }
-            other => refused(doing, other),
+            other => refused(doing, Arc::new(other)),
         })
     }
 
@@ -145,7 +229,7 @@ impl Vswitch {
         doing: &str,
         look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Refused> {
-        self.database()?.wait(DONE, look).map_err(|error| refused(doing, error))
+        self.database()?.wait(DONE, look).map_err(|error| refused(doing, Arc::new(error)))
     }
 
     /// Ends the connection: whoever waits on it is told.
@@ -163,6 +247,10 @@ impl Vswitch {
 /// Whether the daemon has done all up to that number.
 fn is_done(replica: &Replica, number: i64) -> bool {
     root(replica).and_then(|root| root.integer("cur_cfg")).is_some_and(|done| done >= number)
+}
+
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Refused { .. } | Error::NotSame)
 }
 
 /// Returns the number that the daemon's `cur_cfg` has once it has done that.
@@ -184,8 +272,8 @@ fn no_connection(failure: &Arc<Error>) -> Refused {
 }
 
 /// What the database or the daemon lacks is no port's fault.
-fn refused(doing: &str, error: Error) -> Refused {
-    let is_servers = matches!(error, Error::TimedOut { .. } | Error::Garbage { .. });
+fn refused(doing: &str, error: Arc<Error>) -> Refused {
+    let is_servers = matches!(*error, Error::TimedOut { .. } | Error::Garbage { .. });
     let hint = if is_servers { " (see whether ovsdb-server runs, and its log)" } else { "" };
     Refused::new(format!("{doing}{hint}"), error).blamed_on(Fault::Elsewhere)
 }

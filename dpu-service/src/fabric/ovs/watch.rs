@@ -54,7 +54,7 @@ fn spawn(
 
 /// Until the daemon ends: tells that it is there.
 fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
-    let Ok(mut switch) = fabric.switches.connect() else { return };
+    let Ok(mut switch) = fabric.flows.connect() else { return };
     count.send_modify(|count| *count += 1);
     switch.wait_until_closed();
 }
