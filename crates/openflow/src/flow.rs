@@ -164,6 +164,12 @@ impl Cookies {
     pub const fn exactly(value: u64) -> Self {
         Self { value, mask: u64::MAX }
     }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub const fn include(self, cookie: u64) -> bool {
+        cookie & self.mask == self.value & self.mask
+    }
 }
 
 /// A flow as it was read.

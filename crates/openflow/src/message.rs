@@ -14,6 +14,9 @@ pub(crate) const ERROR: u8 = 1;
 pub(crate) const ECHO_REQUEST: u8 = 2;
 pub(crate) const ECHO_REPLY: u8 = 3;
 const EXPERIMENTER: u8 = 4;
+const GET_CONFIG_REQUEST: u8 = 7;
+pub(crate) const GET_CONFIG_REPLY: u8 = 8;
+const SET_CONFIG: u8 = 9;
 const FLOW_MOD: u8 = 14;
 const MULTIPART_REQUEST: u8 = 18;
 pub(crate) const MULTIPART_REPLY: u8 = 19;
@@ -30,6 +33,7 @@ const DELETE: u8 = 3;
 const DELETE_STRICT: u8 = 4;
 
 const FLOW_STATISTICS: u16 = 1;
+const METER_STATISTICS: u16 = 9;
 const METER_CONFIGURATION: u16 = 10;
 const METER_FEATURES: u16 = 11;
 /// More parts of the reply follow.
@@ -46,6 +50,9 @@ const DISCARD: u16 = 6;
 const ATOMIC_AND_ORDERED: u16 = 3;
 /// One at a time on a connection.
 const BUNDLE_NUMBER: u32 = 1;
+
+/// Of the first fragment what is behind its head of IP is read (Open vSwitch's `OFPUTIL_FRAG_NX_MATCH`).
+pub(crate) const READ_FIRST_FRAGMENT: u16 = 3;
 
 const MATCH_OF_FIELDS: u16 = 1;
 const GOTO_TABLE: u16 = 1;
@@ -177,6 +184,21 @@ pub(crate) fn forget_connections(number: u32, zone: u16) -> Vec<u8> {
     message(EXPERIMENTER, number, &[&head, &[0; 6][..], &zone.to_be_bytes()].concat())
 }
 
+/// Asks how the switch deals with fragments, among other things.
+pub(crate) fn config_request(number: u32) -> Vec<u8> {
+    message(GET_CONFIG_REQUEST, number, &[])
+}
+
+/// How it does. `None`: the reply makes no sense.
+pub(crate) fn fragments(body: &[u8]) -> Option<u16> {
+    body.first_chunk::<2>().map(|flags| u16::from_be_bytes(*flags))
+}
+
+/// Has it deal with fragments like that. Of packets that are for a controller all is to be sent, and there is none.
+pub(crate) fn set_fragments(number: u32, fragments: u16) -> Vec<u8> {
+    message(SET_CONFIG, number, &[fragments, u16::MAX].map(u16::to_be_bytes).concat())
+}
+
 /// Asks for the flows with these cookies, of one table or of all.
 pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) -> Vec<u8> {
     let kind = [FLOW_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
@@ -189,11 +211,7 @@ pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) ->
 
 /// The flows of a part of the reply, and whether more parts follow. `None`: it makes no sense.
 pub(crate) fn flows(body: &[u8]) -> Option<(Vec<CountedFlow>, bool)> {
-    let (head, mut rest) = body.split_first_chunk::<8>()?;
-    let [kind, flags] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_be_bytes);
-    if kind != FLOW_STATISTICS {
-        return None;
-    }
+    let (mut rest, has_more) = part(FLOW_STATISTICS, body)?;
     let mut flows = Vec::new();
     while !rest.is_empty() {
         let length = u16::from_be_bytes(*rest.first_chunk::<2>()?);
@@ -202,7 +220,7 @@ pub(crate) fn flows(body: &[u8]) -> Option<(Vec<CountedFlow>, bool)> {
         flows.push(counted_flow(flow)?);
         rest = others;
     }
-    Some((flows, flags & MORE != 0))
+    Some((flows, has_more))
 }
 
 fn counted_flow(bytes: &[u8]) -> Option<CountedFlow> {
@@ -281,6 +299,29 @@ pub(crate) fn is_meter(body: &[u8], meter: Meter) -> Option<bool> {
     Some(body.get(2..)? == described(meter))
 }
 
+/// Asks what all meters have counted.
+pub(crate) fn meter_statistics_request(number: u32) -> Vec<u8> {
+    let kind = [METER_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
+    message(MULTIPART_REQUEST, number, &[&kind, &ANY.to_be_bytes()[..], &[0; 4]].concat())
+}
+
+/// How many packets the first band of each meter has counted in a part of the reply, by the meter's number, and whether
+/// more parts follow. `None`: it makes no sense.
+pub(crate) fn meter_drops(body: &[u8]) -> Option<(Vec<(u32, u64)>, bool)> {
+    let (mut rest, has_more) = part(METER_STATISTICS, body)?;
+    let mut drops = Vec::new();
+    while !rest.is_empty() {
+        let (head, _) = rest.split_first_chunk::<40>()?;
+        let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
+        let (meter, others) = rest.split_at_checked(length)?;
+        let bands = meter.get(head.len()..)?.first_chunk::<8>();
+        let number = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+        drops.push((number, bands.map_or(0, |packets| u64::from_be_bytes(*packets))));
+        rest = others;
+    }
+    Some((drops, has_more))
+}
+
 /// Asks which meters there can be.
 pub(crate) fn meter_features_request(number: u32) -> Vec<u8> {
     let kind = [METER_FEATURES, 0, 0, 0].map(u16::to_be_bytes).concat();
@@ -295,8 +336,14 @@ pub(crate) fn highest_meter(body: &[u8]) -> Option<u32> {
 
 /// What is behind the head of a reply of that kind.
 fn reply(kind: u16, body: &[u8]) -> Option<&[u8]> {
+    part(kind, body).map(|(rest, _)| rest)
+}
+
+/// The same of one that may have several parts, and whether more follow.
+fn part(kind: u16, body: &[u8]) -> Option<(&[u8], bool)> {
     let (head, rest) = body.split_first_chunk::<8>()?;
-    (u16::from_be_bytes([head[0], head[1]]) == kind).then_some(rest)
+    let [of, flags] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_be_bytes);
+    (of == kind).then_some((rest, flags & MORE != 0))
 }
 
 #[cfg(test)]
@@ -362,6 +409,24 @@ mod tests {
         for bytes in [&[][..], &[0, 10, 0, 0, 0, 0, 0], &[0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
             assert_eq!((is_meter(bytes, meter), highest_meter(bytes)), (None, None));
         }
+    }
+
+    #[test]
+    fn what_meters_have_dropped_is_read() {
+        let of = |number: u32, bands: &[u64]| {
+            let length = u16::try_from(40 + 16 * bands.len()).unwrap();
+            let head = [&number.to_be_bytes()[..], &length.to_be_bytes(), &[0; 34]].concat();
+            let bands = bands.iter().map(|packets| [packets.to_be_bytes(), [0; 8]].concat());
+            [head, bands.collect::<Vec<_>>().concat()].concat()
+        };
+        let head = [0, 9, 0, 1, 0, 0, 0, 0];
+        let body = [&head[..], &of(1000, &[7]), &of(1001, &[])].concat();
+        assert_eq!(meter_drops(&body), Some((vec![(1000, 7), (1001, 0)], true)));
+        for length in 9..body.len() - 40 {
+            assert_eq!(meter_drops(&body[..length]), None, "{length}");
+        }
+        let senseless = [&head[..], &[0; 40]].concat();
+        assert_eq!(meter_drops(&senseless), None, "one that is shorter than its head");
     }
 
     #[test]

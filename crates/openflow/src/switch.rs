@@ -1,7 +1,7 @@
 //! A connection to a bridge.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -14,10 +14,11 @@ use crate::{
     Error,
     flow::{Change, Cookies, CountedFlow, Meter},
     message::{
-        BARRIER_REPLY, BARRIER_REQUEST, Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, HEADER_LEN, HELLO,
-        MULTIPART_REPLY, MeterChange, UNKNOWN_METER, VERSION, bundle, flows, flows_request,
-        forget_connections, highest_meter, is_meter, message, meter_features_request, meter_mod,
-        meter_request,
+        BARRIER_REPLY, BARRIER_REQUEST, Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, GET_CONFIG_REPLY,
+        HEADER_LEN, HELLO, MULTIPART_REPLY, MeterChange, READ_FIRST_FRAGMENT, UNKNOWN_METER,
+        VERSION, bundle, config_request, flows, flows_request, forget_connections, fragments,
+        highest_meter, is_meter, message, meter_drops, meter_features_request, meter_mod,
+        meter_request, meter_statistics_request, set_fragments,
     },
 };
 
@@ -88,7 +89,7 @@ impl Switch {
     /// # Errors
     /// As any call.
     pub fn flows(&mut self, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
-        Ok(self.listed(None, &[cookies])?.pop().unwrap_or_default())
+        Ok(self.listed(&[(None, cookies)])?.pop().unwrap_or_default())
     }
 
     /// The flows with each of these cookies, of all tables: asked for at once, in that order.
@@ -96,33 +97,72 @@ impl Switch {
     /// # Errors
     /// As any call.
     pub fn flows_of_each(&mut self, cookies: &[Cookies]) -> Result<Vec<Vec<CountedFlow>>, Error> {
-        self.listed(None, cookies)
+        let asked: Vec<_> = cookies.iter().map(|cookies| (None, *cookies)).collect();
+        self.listed(&asked)
     }
 
-    /// The flows with these cookies, of one table.
+    /// The flows with these cookies, of these tables.
     ///
     /// # Errors
     /// As any call.
-    pub fn flows_of_table(
+    pub fn flows_of_tables(
         &mut self,
-        table: u8,
+        tables: &[u8],
         cookies: Cookies,
     ) -> Result<Vec<CountedFlow>, Error> {
-        Ok(self.listed(Some(table), &[cookies])?.pop().unwrap_or_default())
+        let asked: Vec<_> = tables.iter().map(|table| (Some(*table), cookies)).collect();
+        Ok(self.listed(&asked)?.into_iter().flatten().collect())
     }
 
-    fn listed(
-        &mut self,
-        table: Option<u8>,
-        cookies: &[Cookies],
-    ) -> Result<Vec<Vec<CountedFlow>>, Error> {
+    fn listed(&mut self, asked: &[(Option<u8>, Cookies)]) -> Result<Vec<Vec<CountedFlow>>, Error> {
         self.guarded(|switch| {
-            let requests =
-                cookies.iter().map(|cookies| move |number| flows_request(number, table, *cookies));
-            let mut all: Vec<Vec<_>> = cookies.iter().map(|_| Vec::new()).collect();
+            let requests = asked
+                .iter()
+                .map(|(table, cookies)| move |number| flows_request(number, *table, *cookies));
+            let mut all: Vec<Vec<_>> = asked.iter().map(|_| Vec::new()).collect();
             switch.ask_all(requests, |place, body| {
                 let (found, has_more) = flows(body)?;
                 all.get_mut(place)?.extend(found);
+                Some(has_more)
+            })?;
+            Ok(all)
+        })
+    }
+
+    /// Whether flows can tell of the first fragment of a packet to which port it is, and the like. Otherwise all fragments
+    /// are to port 0 for them.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn reads_first_fragments(&mut self) -> Result<bool, Error> {
+        self.guarded(|switch| {
+            let mut found = None;
+            switch.ask(config_request, |body| {
+                found = Some(fragments(body)?);
+                Some(false)
+            })?;
+            Ok(found == Some(READ_FIRST_FRAGMENT))
+        })
+    }
+
+    /// Has flows tell that, all of the bridge's, for as long as the daemon runs.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn read_first_fragments(&mut self) -> Result<(), Error> {
+        self.guarded(|switch| switch.say(|number| set_fragments(number, READ_FIRST_FRAGMENT)))
+    }
+
+    /// How many packets each meter has dropped, by its number.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn meter_drops(&mut self) -> Result<BTreeMap<u32, u64>, Error> {
+        self.guarded(|switch| {
+            let mut all = BTreeMap::new();
+            switch.ask(meter_statistics_request, |body| {
+                let (drops, has_more) = meter_drops(body)?;
+                all.extend(drops);
                 Some(has_more)
             })?;
             Ok(all)
@@ -221,7 +261,7 @@ impl Switch {
             let Some(place) = places.get(&said.number) else { continue };
             match said.kind {
                 ERROR => return Err(refusal(&said.body)?),
-                MULTIPART_REPLY => {
+                MULTIPART_REPLY | GET_CONFIG_REPLY => {
                     let garbage = Error::Garbage { why: "a reply that makes no sense" };
                     if !take(*place, &said.body).ok_or(garbage)? {
                         places.remove(&said.number);

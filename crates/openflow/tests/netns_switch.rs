@@ -185,6 +185,7 @@ fn a_meter_is_set_changed_and_taken_away_with_the_flows_that_name_it() {
         assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [metered.clone()].into());
         let text = vswitch.flows("br0");
         assert!(text.contains("actions=meter:1000,goto_table:240"), "{text}");
+        assert_eq!(switch.meter_drops().unwrap(), [(1000, 0)].into());
     }
     for _ in 0..2 {
         switch.remove_meter(1000).unwrap();
@@ -200,6 +201,16 @@ fn a_meter_is_set_changed_and_taken_away_with_the_flows_that_name_it() {
     assert!(!switch.has_meter(meter).unwrap());
     switch.set_meter(meter).unwrap();
     assert!(switch.has_meter(meter).unwrap());
+}
+
+#[test]
+fn first_fragments_are_read_once_that_was_said() {
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
+    let told = || vswitch.ofctl(&["get-frags"], "br0", &[]);
+    assert!(!switch.reads_first_fragments().unwrap() && told().contains("normal"), "{}", told());
+    switch.read_first_fragments().unwrap();
+    assert!(switch.reads_first_fragments().unwrap() && told().contains("nx-match"), "{}", told());
 }
 
 #[test]
