@@ -128,11 +128,19 @@ impl Links {
     }
 }
 
-/// Keeps this DPU from talking IPv6 of its own on a representor: whatever the VLAN, the pod behind it
-/// would hear it. Where the kernel can't talk IPv6, there is nothing to do.
+/// Keeps this DPU from talking of its own on a representor: whatever the VLAN, the pod behind it would hear it. And from
+/// listening: with Open vSwitch's userspace datapath the kernel sees what comes in, too, before any guard, and there is
+/// no way to any pod by a representor. Where the kernel can't talk IPv6, there is nothing to do.
 fn silence(port: &Representor) {
-    if let Err(error) = set_sysctl(Family::V6, &port.name, "disable_ipv6", "1") {
-        tracing::debug!(port = port.name, %error, "not silenced");
+    let settings = [
+        (Family::V6, "disable_ipv6", "1"),
+        (Family::V4, "arp_ignore", "8"),
+        (Family::V4, "rp_filter", "1"),
+    ];
+    for (family, key, value) in settings {
+        if let Err(error) = set_sysctl(family, &port.name, key, value) {
+            tracing::debug!(port = port.name, key, %error, "not silenced");
+        }
     }
 }
 

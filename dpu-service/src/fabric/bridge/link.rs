@@ -135,9 +135,14 @@ impl BridgeLink {
         Ok(link)
     }
 
-    /// The bridge forwards between pods; it is no neighbour of theirs.
+    /// The bridge forwards between pods; it is no neighbour of theirs. What pods send to an address that the DPU has
+    /// elsewhere comes from where it has no way to them, and is dropped: the kernel takes it in at whatever link.
     fn hide_from_pods(&self) {
-        let settings = [(Family::V6, "disable_ipv6", "1"), (Family::V4, "arp_ignore", "1")];
+        let settings = [
+            (Family::V6, "disable_ipv6", "1"),
+            (Family::V4, "arp_ignore", "1"),
+            (Family::V4, "rp_filter", "1"),
+        ];
         for (family, key, value) in settings {
             if let Err(error) = set_sysctl(family, &self.name, key, value) {
                 tracing::warn!(bridge = self.name, %error, "pods may see the DPU's own addresses");
