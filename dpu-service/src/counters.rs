@@ -9,10 +9,22 @@ pub struct PortCounters {
     pub sent: Traffic,
     /// By the pod.
     pub received: Traffic,
-    /// How many packets of what the pod has sent the guard has dropped.
-    pub guard_drops: u64,
+    /// What was dropped on its way through the fabric.
+    pub drops: Drops,
     /// How many packets on their way to the pod its limit has dropped.
     pub ingress_limit_drops: u64,
+}
+
+/// How many packets from and to a pod the fabric has dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Of what the pod has sent: the guard. On a bridge those beyond the limit of what it sends are among them, for the
+    /// kernel counts them together.
+    pub guard: u64,
+    /// Of what the pod has sent: its limit, where it is counted apart.
+    pub egress_limit: u64,
+    /// Of what was sent to the pod: what its network's `allow` lets nobody open.
+    pub allow: u64,
 }
 
 /// What of a port's work is done by the card itself.

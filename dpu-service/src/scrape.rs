@@ -11,7 +11,7 @@ use mtls::LiveCredentials;
 use crate::{
     api::Shared,
     attachments::{Engine, NetworkView, PoolView},
-    counters::PortCounters,
+    counters::{Drops, PortCounters},
     driver::Capability,
     eswitch::Card,
     model::{AttachmentView, Record},
@@ -107,8 +107,13 @@ async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
     add("received_bytes", "Bytes that the pod has received", |port| port.received.bytes);
     add("received_packets", "Packets that the pod has received", |port| port.received.packets);
     let dropped = all.iter().flat_map(|(who, counters)| {
-        let causes =
-            [("guard", counters.guard_drops), ("ingress_limit", counters.ingress_limit_drops)];
+        let Drops { guard, egress_limit, allow } = counters.drops;
+        let causes = [
+            ("guard", guard),
+            ("egress_limit", egress_limit),
+            ("allow", allow),
+            ("ingress_limit", counters.ingress_limit_drops),
+        ];
         causes.map(|(cause, number)| (with_cause(who, cause), number))
     });
     let help = "Packets from and to the pod that were dropped, by what dropped them";

@@ -94,7 +94,10 @@ fn traffic(text: &mut Description, counters: &PortCounters) {
     text.field("Sent", &carried(counters.sent_bytes, counters.sent_packets));
     text.field("Received", &carried(counters.received_bytes, counters.received_packets));
     text.field("Guard drops", &counters.guard_drops.to_string());
-    text.field("Limit drops", &counters.ingress_limit_drops.to_string());
+    text.field("Allow drops", &counters.allow_drops.to_string());
+    let PortCounters { ingress_limit_drops, egress_limit_drops, .. } = counters;
+    let limits = format!("{ingress_limit_drops} to the pod, {egress_limit_drops} from the pod");
+    text.field("Limit drops", &limits);
     text.field("In hardware", &in_hardware(counters));
 }
 
@@ -489,6 +492,8 @@ MACs:          with the DPU's prefix
                 received_packets: 1,
                 guard_drops: 7,
                 ingress_limit_drops: 3,
+                egress_limit_drops: 2,
+                allow_drops: 1,
                 rules: 4,
                 rules_in_hardware: 1,
             }),
@@ -521,7 +526,8 @@ Routes:        none
 Sent:          1.25 MB in 1000 packets
 Received:      98 B in 1 packets
 Guard drops:   7
-Limit drops:   3
+Allow drops:   1
+Limit drops:   3 to the pod, 2 from the pod
 In hardware:   1 of 4
 
 Steps:

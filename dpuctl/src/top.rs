@@ -157,6 +157,7 @@ fn rate_table(
         "SENT/S",
         "RECEIVED/S",
         "GUARD DROPS",
+        "ALLOW DROPS",
         "LIMIT DROPS",
         "HARDWARE",
         "HOST",
@@ -184,14 +185,17 @@ fn rate_table(
             rate(|rates| rates.sent_bytes, bytes),
             rate(|rates| rates.received_bytes, bytes),
             counter(|counters| counters.guard_drops.to_string()),
-            counter(|counters| counters.ingress_limit_drops.to_string()),
+            counter(|counters| counters.allow_drops.to_string()),
+            counter(|counters| {
+                (counters.ingress_limit_drops + counters.egress_limit_drops).to_string()
+            }),
             counter(in_hardware),
             it.host.clone(),
             rate(|rates| rates.sent_packets, |number| number.to_string()),
             rate(|rates| rates.received_packets, |number| number.to_string()),
         ]
     };
-    narrow_or_wide(&headings, 9, wide, attachments.into_iter().take(lines).map(row))
+    narrow_or_wide(&headings, 10, wide, attachments.into_iter().take(lines).map(row))
 }
 
 #[cfg(test)]
@@ -254,6 +258,7 @@ mod tests {
         };
         let table = rate_table(&now, &now, 9, true);
         let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(row, ["a", "-", "-", "-", "-", "-", "-", "-", "-", "-"]);
+        assert_eq!(row[0], "a");
+        assert!(row.len() == 11 && row[1..].iter().all(|told| *told == "-"), "{row:?}");
     }
 }

@@ -39,7 +39,7 @@ use super::{
     guard::only_station, offload, sockets::Sockets,
 };
 use crate::{
-    counters::Offloaded,
+    counters::{Drops, Offloaded},
     driver::{
         ALLOW_RULES, Ability, Capability, Fault, Reading, Refused, Unsupported, capability,
         limited_capability,
@@ -447,7 +447,7 @@ impl Fabric for BridgeFabric {
         })
     }
 
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+    fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         self.sockets.with(guard::drops)
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{EgressLimit, Fabric, GatewayLinks, GatewayPort, Membership};
 use crate::{
-    counters::Offloaded,
+    counters::{Drops, Offloaded},
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::Representor,
     model::PortSettings,
@@ -163,7 +163,7 @@ impl Fabric for Bridges {
                 ports.iter().cloned().enumerate().filter(|(_, port)| is_its(port)).unzip();
             match bridge.fabric.set_gateways(&own) {
                 Ok(own) => {
-                    places.into_iter().zip(own).for_each(|(place, link)| links[place] = link)
+                    places.into_iter().zip(own).for_each(|(place, link)| links[place] = link);
                 }
                 // Told to the networks that it is about, and none of another bridge's.
                 Err(refused) if !places.is_empty() => {
@@ -227,12 +227,16 @@ impl Fabric for Bridges {
         self.wanted(settings)?.fabric.guard(port, settings)
     }
 
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+    fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         let mut all = BTreeMap::new();
         for bridge in self.all() {
-            all.extend(bridge.fabric.guard_drops()?);
+            all.extend(bridge.fabric.drops()?);
         }
         Ok(all)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.all().flat_map(|bridge| bridge.fabric.problems()).collect()
     }
 
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {

@@ -24,7 +24,7 @@ pub use settings::BridgeSettings;
 use tokio::sync::watch;
 
 use crate::{
-    counters::Offloaded,
+    counters::{Drops, Offloaded},
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::Representor,
     model::PortSettings,
@@ -202,12 +202,18 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused>;
 
-    /// How many packets the guards have dropped, by the index of the joined link, in one look at all. Who has
-    /// dropped none may be left out.
+    /// How many packets were dropped, by the index of the joined link, in one look at all. Who has dropped none may
+    /// be left out.
     ///
     /// # Errors
     /// When the kernel can't be asked.
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused>;
+    fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused>;
+
+    /// What is wrong with what all ports share that the driver leaves to others, as the latest [`Self::prepare`] found
+    /// it: for people, one sentence each. Does not ask the kernel.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// What of the work for the joined links of these indices the card does by itself. A link that is gone may be
     /// left out.

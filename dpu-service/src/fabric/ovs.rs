@@ -32,7 +32,7 @@ use std::{
 };
 
 use netlink::{LinkEvent, MacAddress};
-use openflow::{Cookies, CountedFlow};
+use openflow::{Action, Cookies, CountedFlow, Switch};
 pub(crate) use settings::check_database;
 pub use settings::{DATABASE, Datapath, OvsSettings};
 pub use vswitch::Vswitch;
@@ -50,7 +50,7 @@ use super::{
     sockets::Sockets,
 };
 use crate::{
-    counters::Offloaded,
+    counters::{Drops, Offloaded},
     driver::{
         ALLOW_RULES, Ability, Capability, Fault, Reading, Refused, Unsupported, capability,
         limited_capability,
@@ -186,8 +186,8 @@ impl Inner {
         })
     }
 
-    /// What each port's flow that drops has counted, by the index of its link.
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+    /// What ports' flows that drop have counted, and their meters, by the index of the link.
+    fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         let number =
             |port: Port<'_>| Some((port.index()?, port.number()?)).filter(|_| port.is_ours());
         let numbers: BTreeMap<u32, u32> = self.of_ports(number)?;
@@ -196,13 +196,29 @@ impl Inner {
             return Ok(BTreeMap::new());
         }
         let doing = format!("count what bridge {} has dropped", self.settings.name);
-        let counted =
-            self.flows.with(&doing, |switch| switch.flows_of_table(guard::DROPS, OURS))?;
-        let of_port =
-            |counted: CountedFlow| Some((number_of(counted.flow.cookie)?, counted.packets));
-        let dropped: BTreeMap<_, _> = counted.into_iter().filter_map(of_port).collect();
-        let by_index = |(index, number)| Some((index, *dropped.get(&number)?));
-        Ok(numbers.into_iter().filter_map(by_index).collect())
+        let tables = [guard::DROPS, openings::RULES];
+        let counted = self.flows.with(&doing, |switch| switch.flows_of_tables(&tables, OURS))?;
+        let metered = match self.meters() {
+            Ok(()) => self.flows.with(&doing, Switch::meter_drops)?,
+            Err(_) => BTreeMap::new(),
+        };
+        let mut drops: BTreeMap<u32, Drops> = BTreeMap::new();
+        for CountedFlow { flow, packets, .. } in counted {
+            let Some(number) = number_of(flow.cookie).filter(|_| flow.action == Action::Drop)
+            else {
+                continue;
+            };
+            let of_port = drops.entry(number).or_default();
+            match flow.table {
+                guard::DROPS => of_port.guard += packets,
+                _ => of_port.allow += packets,
+            }
+        }
+        let of_port = |(index, number)| {
+            let egress_limit = metered.get(&number).copied().unwrap_or_default();
+            (index, Drops { egress_limit, ..drops.get(&number).copied().unwrap_or_default() })
+        };
+        Ok(numbers.into_iter().map(of_port).collect())
     }
 }
 
@@ -336,8 +352,12 @@ impl Fabric for OvsFabric {
         })
     }
 
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
-        self.inner.guard_drops()
+    fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
+        self.inner.drops()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.inner.shared().problems.clone()
     }
 
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {

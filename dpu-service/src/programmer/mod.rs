@@ -156,10 +156,12 @@ impl Programmer {
         self.drivers.as_ref().and_then(|drivers| drivers.eswitch.card_of(vf))
     }
 
-    /// Which VFs can't be served: see [`Eswitch::problems`].
+    /// Which VFs can't be served, and what is wrong with the fabric: see [`Eswitch::problems`] and
+    /// [`Fabric::problems`].
     #[must_use]
     pub(crate) fn problems(&self) -> Vec<String> {
-        self.drivers.as_ref().map(|drivers| drivers.eswitch.problems()).unwrap_or_default()
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Vec::new() };
+        [eswitch.problems(), fabric.problems()].concat()
     }
 
     /// Whether an event is about a representor or about the fabric: see [`Eswitch::concerns`] and

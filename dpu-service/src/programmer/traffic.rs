@@ -51,13 +51,13 @@ impl Drivers {
     /// A representor that came after the others were looked at has counted nothing yet, and is left out.
     fn count(&self) -> Result<BTreeMap<FunctionId, Counted>, Refused> {
         let carried = self.eswitch.carried()?;
-        let drops = self.fabric.guard_drops()?;
+        let drops = self.fabric.drops()?;
         let representors = self.eswitch.representors()?.into_iter();
         let counted = representors.filter_map(|representor| {
             let index = representor.index;
             let Carried { sent, received, ingress_limit_drops } = *carried.get(&index)?;
-            let guard_drops = drops.get(&index).copied().unwrap_or_default();
-            let counters = PortCounters { sent, received, guard_drops, ingress_limit_drops };
+            let drops = drops.get(&index).copied().unwrap_or_default();
+            let counters = PortCounters { sent, received, drops, ingress_limit_drops };
             Some((representor.vf, (index, counters)))
         });
         Ok(counted.collect())

@@ -1,6 +1,11 @@
 //! What a pod may send, and who hears it.
 
-use std::process::Command;
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    process::Command,
+    time::Duration,
+};
 
 use bootstrap::Chain;
 use dpu_service::model::AntiSpoofing;
@@ -10,7 +15,7 @@ use serde_json::Value;
 use crate::{
     frames::Frame,
     support::TestNetns,
-    veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, mark},
+    veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, addresses_of, mark},
 };
 
 #[test]
@@ -275,6 +280,74 @@ const SHARED_MAC: &str = "00:00:5e:00:01:07";
 const SHARED: &str = "10.9.0.7";
 
 /// Frames that a pod has to send, and may.
+/// A socket of a pod's or of the DPU's.
+fn udp_socket(netns: &TestNetns, address: SocketAddr) -> UdpSocket {
+    let socket = netns.netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+#[test]
+fn a_server_of_dhcp_is_found_in_fragments() {
+    On::EVERY.into_iter().for_each(finds_dhcp_in_fragments);
+}
+
+fn finds_dhcp_in_fragments(on: On) {
+    let dpu = Dpu::on(on, &[]);
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    pods[0].reaches("fd09::2");
+    // Open vSwitch's userspace datapath passes on what a card would have summed up.
+    pods[0].netns.run("ethtool -K eth0 tx off");
+    let [from, to] = [addresses_of(0), addresses_of(1)];
+    for (family, server, client) in [(0, 67, 68), (1, 547, 546)] {
+        let socket =
+            |pod: &Pod, address: IpAddr, port| udp_socket(&pod.netns, (address, port).into());
+        let (server, client) =
+            (socket(&pods[0], from[family], server), socket(&pods[1], to[family], client));
+        let (honest, hears) =
+            (socket(&pods[0], from[family], 9000), socket(&pods[1], to[family], 9000));
+        for length in [100, 4000] {
+            server.send_to(&vec![1; length], client.local_addr().unwrap()).unwrap();
+            honest.send_to(&vec![2; length], hears.local_addr().unwrap()).unwrap();
+            let heard = hears.recv(&mut [0; 8000]).map_err(|error| error.kind());
+            assert_eq!(heard, Ok(length), "{on:?}");
+            client.set_nonblocking(true).unwrap();
+            let heard = client.recv(&mut [0; 8000]).map_err(|error| error.kind());
+            assert_eq!(heard, Err(ErrorKind::WouldBlock), "{on:?}: {length} bytes of a server");
+        }
+    }
+}
+
+#[test]
+fn pods_reach_no_program_of_the_dpu() {
+    On::EVERY.into_iter().for_each(hides_the_dpu_from_pods);
+}
+
+fn hides_the_dpu_from_pods(on: On) {
+    let dpu = Dpu::on(on, &[]);
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    dpu.netns.run("ip addr add 192.0.2.1/32 dev lo");
+    let program = udp_socket(&dpu.netns, ([192, 0, 2, 1], 9000).into());
+    let pod = udp_socket(&pods[0].netns, (addresses_of(0)[0], 9000).into());
+    pods[0].netns.run("ip route add 192.0.2.1 dev eth0");
+    let bridge = dpu.netns.link(BRIDGE)["address"].as_str().unwrap().to_owned();
+    let representor = dpu.netns.link("pf0vf0")["address"].as_str().unwrap().to_owned();
+    for station in [&*bridge, &representor, "ff:ff:ff:ff:ff:ff"] {
+        let neighbour = format!("192.0.2.1 lladdr {station} nud permanent dev eth0");
+        pods[0].netns.run(&format!("ip neigh replace {neighbour}"));
+        pod.send_to(&[1], program.local_addr().unwrap()).unwrap();
+        pods[0].reaches("10.9.0.2");
+        program.set_nonblocking(true).unwrap();
+        let heard = program.recv(&mut [0; 8]).map_err(|error| error.kind());
+        assert_eq!(heard, Err(ErrorKind::WouldBlock), "{on:?}: a frame to {station}");
+    }
+}
+
 fn honest_frames() -> Vec<Frame> {
     let own = Frame::from(OWN);
     let link_local = "fe80::ff:fe00:100";

@@ -312,6 +312,73 @@ fn a_bridge_that_somebody_else_made_is_used_as_it_is() {
 }
 
 #[test]
+fn a_bridge_of_somebody_elses_that_reads_no_fragments_is_told() {
+    let mut dpu = Dpu::on(On::OpenVswitch, &[]);
+    let datapath = OpenVswitch::datapath();
+    dpu.vswitch()
+        .vsctl(&format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type={datapath}"));
+    dpu.prepare().unwrap();
+    let told = dpu.fabric.problems().concat();
+    assert!(told.contains(&format!("`ovs-ofctl set-frags {BRIDGE} nx-match`")), "{told}");
+    dpu.vswitch().ofctl(&["set-frags"], BRIDGE, &["nx-match"]);
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.fabric.problems(), [""; 0]);
+}
+
+#[test]
+fn flows_of_somebody_else_before_the_guard_are_left_alone_and_told() {
+    let (mut dpu, _pods) = with_pods(1);
+    assert_eq!(dpu.fabric.problems(), [""; 0]);
+    for (priority, is_told) in [(64_998, false), (65_535, true)] {
+        let flow = format!("cookie=0x77,table=0,priority={priority},in_port=1000,actions=NORMAL");
+        dpu.vswitch().ofctl(&["add-flow"], BRIDGE, &[&flow]);
+        dpu.prepare().unwrap();
+        let told = dpu.fabric.problems().concat();
+        assert_eq!(told.contains("0x77 a priority below 64999"), is_told, "{told}");
+    }
+    assert!(dpu.vswitch().flows(BRIDGE).contains("priority=65535,in_port=1000 actions=NORMAL"));
+    dpu.vswitch().ofctl(&["del-flows"], BRIDGE, &["cookie=0x77/-1"]);
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.fabric.problems(), [""; 0]);
+}
+
+#[test]
+fn a_bridge_of_ours_goes_on_forwarding_nothing_by_itself() {
+    let (mut dpu, _pods) = with_pods(1);
+    dpu.vswitch().vsctl(&format!("set bridge {BRIDGE} fail_mode=standalone"));
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode")).trim(), "secure");
+}
+
+#[test]
+fn a_port_that_has_left_is_down_and_another_number_is_noticed() {
+    let (mut dpu, pods) = with_pods(1);
+    let mut changes = dpu.fabric.changes().pop().unwrap();
+    eventually("both connections are watched", || *changes.borrow() >= 2);
+    changes.mark_unchanged();
+    dpu.vswitch().vsctl("set interface pf0vf0 ofport_request=77");
+    eventually("it is noticed", || changes.has_changed().unwrap());
+    dpu.program(&pods[0]);
+    assert!(is_guarded(&dpu, &pods[0]));
+    let port = dpu.representor(&pods[0]);
+    dpu.fabric.leave(&port).unwrap();
+    let flags = dpu.netns.link("pf0vf0")["flags"].clone();
+    assert!(!flags.as_array().unwrap().contains(&"UP".into()), "{flags}");
+}
+
+#[test]
+fn a_port_whose_marks_were_taken_away_stays_guarded() {
+    let (mut dpu, pods) = with_pods(2);
+    dpu.vswitch().vsctl("clear port pf0vf0 external_ids");
+    let before = own_flows(&mut dpu);
+    dpu.prepare().unwrap();
+    assert_eq!(own_flows(&mut dpu), before);
+    pods[0].reaches("10.9.0.2");
+    let refused = dpu.fabric.join(&dpu.representor(&pods[0]), &pods[0].settings).unwrap_err();
+    assert!(refused.to_string().contains("somebody else's port"), "{refused}");
+}
+
+#[test]
 fn ports_leave_nothing_behind_and_join_and_leave_at_once() {
     let (mut dpu, _) = with_pods(0);
     let pods: Vec<_> = (0..8).map(|number| dpu.plug(number)).collect();

@@ -30,7 +30,7 @@ fn carried(dpu: &Dpu, pod: &Pod) -> Carried {
 }
 
 fn guard_drops(dpu: &Dpu, pod: &Pod) -> u64 {
-    dpu.fabric.guard_drops().unwrap()[&dpu.representor(pod).index]
+    dpu.fabric.drops().unwrap()[&dpu.representor(pod).index].guard
 }
 
 /// What `ip` says that a link has sent (`tx`) or received (`rx`).
@@ -137,6 +137,31 @@ fn counts_what_a_limit_drops(on: On) {
 }
 
 #[test]
+fn what_a_meter_drops_and_what_rules_let_nobody_open_is_counted_apart() {
+    let (mut dpu, [mut one, two]) = with_two_pods(On::OpenVswitch);
+    one.settings.openings = Some(Vec::new());
+    one.settings.bandwidth = Bandwidth { egress_rate: 64_000, ..Bandwidth::default() };
+    dpu.program(&one);
+    dpu.forget_decisions();
+    let drops = |dpu: &Dpu, pod: &Pod| dpu.fabric.drops().unwrap()[&dpu.representor(pod).index];
+    let (before, of_two) = (drops(&dpu, &one), drops(&dpu, &two));
+    assert_eq!((before.egress_limit, before.allow), (0, 0));
+    assert!(!two.pings("10.9.0.1"));
+    eventually("what nobody may open is counted", || drops(&dpu, &one).allow > 0);
+    let mut flood = Command::new("ping");
+    flood.args(["-q", "-f", "-c", "200", "-s", "1400", "-W", "1", "10.9.0.2"]);
+    let _ = one.netns.netns.run(|| flood.output().unwrap()).unwrap();
+    let meters = |dpu: &mut Dpu| dpu.vswitch().ofctl(&["meter-stats"], BRIDGE, &[]);
+    eventually("ovs-ofctl counts the same", || {
+        let drops = drops(&dpu, &one).egress_limit;
+        let band = format!("0: packet_count:{drops} ");
+        drops > 0 && meters(&mut dpu).contains(&band)
+    });
+    let now = drops(&dpu, &two);
+    assert_eq!((now.egress_limit, now.allow), (of_two.egress_limit, of_two.allow));
+}
+
+#[test]
 fn a_card_of_software_does_nothing_by_itself() {
     for on in On::EVERY {
         let (dpu, [one, two]) = with_two_pods(on);
@@ -155,8 +180,7 @@ fn a_port_that_is_gone_is_not_counted_and_in_nobodys_way() {
         let [gone, there] = [&one, &two].map(|pod| dpu.representor(pod).index);
         dpu.netns.run("ip link delete pf0vf0");
         eventually("its counters are gone", || {
-            let (carried, drops) =
-                (dpu.eswitch.carried().unwrap(), dpu.fabric.guard_drops().unwrap());
+            let (carried, drops) = (dpu.eswitch.carried().unwrap(), dpu.fabric.drops().unwrap());
             assert!(carried.contains_key(&there) && drops.contains_key(&there));
             !carried.contains_key(&gone) && !drops.contains_key(&gone)
         });

@@ -127,9 +127,9 @@ async fn the_busiest_attachment_is_on_top() {
     assert_eq!(
         output_of(&dut, "top --once --interval 1").await,
         "\
-ATTACHMENT      POD        NETWORK   VF       SENT/S    RECEIVED/S   GUARD DROPS   LIMIT DROPS   HARDWARE
-0190aaaa-bbbb   web/shop   blue      pf0vf3   1.23 MB   2.00 kB      5             2             yes
-0190aaaa-aaaa   -          blue      pf0vf3   0 B       0 B          0             0             no
+ATTACHMENT      POD        NETWORK   VF       SENT/S    RECEIVED/S   GUARD DROPS   ALLOW DROPS   LIMIT DROPS   HARDWARE
+0190aaaa-bbbb   web/shop   blue      pf0vf3   1.23 MB   2.00 kB      5             3             6             yes
+0190aaaa-aaaa   -          blue      pf0vf3   0 B       0 B          0             0             0             no
 "
     );
     let line = "top --once --interval 1 --lines 1 -o wide --network blue --host node-1";

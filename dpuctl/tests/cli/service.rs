@@ -207,6 +207,8 @@ fn busy(look: u64) -> AttachmentTraffic {
         ingress_limit_drops: 2,
         rules: 3,
         rules_in_hardware: 3,
+        egress_limit_drops: 4,
+        allow_drops: 3,
     };
     AttachmentTraffic {
         attachment_id: ID.into(),

@@ -10,6 +10,7 @@ use netlink::{CardGuarding, Error, Guarding, Rtnl};
 use vf_alloc::FunctionId;
 
 use crate::{
+    counters::Drops,
     driver::{Reading, Refused},
     eswitch::{Representor, gone_is_done},
     fabric::guard::{told, wanted},
@@ -120,8 +121,9 @@ fn refused(port: &Representor, error: Error) -> Refused {
 }
 
 /// How many packets were dropped where guards are, by link. What others have dropped there is counted along.
-pub(super) fn drops(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, u64>, Refused> {
+pub(super) fn drops(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, Drops>, Refused> {
     let drops = rtnl.traffic_control().drops();
     let drops = drops.map_err(|error| Refused::new("count what the guards have dropped", error))?;
-    Ok(drops.into_iter().map(|(index, drops)| (index, drops.by_filters)).collect())
+    let of_port = |drops: netlink::Drops| Drops { guard: drops.by_filters, ..Drops::default() };
+    Ok(drops.into_iter().map(|(index, drops)| (index, of_port(drops))).collect())
 }

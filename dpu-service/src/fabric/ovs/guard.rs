@@ -15,7 +15,7 @@
 //! daemon takes some 20 µs for each.
 //!
 //! Open vSwitch looks behind extensions of IPv6 by itself, and of fragments it knows the source of all and the rest of
-//! the first (ovs-fields(7)). Options it reads of neighbours' messages, not of hosts' questions for routers.
+//! the first, once it was told to read that (ovs-fields(7), `nx-match`). Options it reads of neighbours' messages, not of hosts' questions for routers.
 
 use std::{
     collections::BTreeSet,

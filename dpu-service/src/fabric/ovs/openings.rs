@@ -38,11 +38,11 @@ use crate::{
 pub(super) const SENT: u8 = 245;
 const OPENED: u8 = 246;
 const RECEIVED: u8 = 247;
-const RULES: u8 = 248;
+pub(super) const RULES: u8 = 248;
 const LET_IN: u8 = 250;
 
 /// Behind what comes from pods' ports, before what others have in the first table.
-const TO_PODS: u16 = FIRST - 1;
+pub(super) const TO_PODS: u16 = FIRST - 1;
 
 /// Behind what is about a pod that has rules.
 const NOBODYS: u16 = 0;
@@ -85,7 +85,6 @@ pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
             flows.add(RULES, ALLOWED, known, Action::Normal);
         }
     }
-    flows.add(RULES, REST, [], Action::Drop);
     flows.add(LET_IN, REST, [], Action::Normal);
     flows.all()
 }
@@ -144,6 +143,8 @@ fn of_rules(flows: &mut FlowSet, to: Match, zone: u16, openings: &[Opening]) {
         let opens = opening.into_iter().chain([to, Match::Connection(Connection::New)]);
         flows.add(RULES, OTHERWISE, opens, Action::Remember { zone, table: LET_IN });
     }
+    // Of the port, so that it counts for itself.
+    flows.add(RULES, REST, [to], Action::Drop);
 }
 
 fn dhcp(kind: u16, from: u16, to: u16) -> Vec<Match> {

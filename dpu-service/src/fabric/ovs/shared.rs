@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use netlink::{LinkChange, MacAddress, Rtnl};
-use openflow::{Action, Flow, Match};
+use openflow::{Action, Cookies, Flow, Match, Switch};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    COOKIE, Inner, OURS, guard, number_of,
+    COOKIE, Inner, OURS, number_of, openings,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
 use crate::{
@@ -22,7 +22,12 @@ pub(super) struct SharedLinks {
     pub(super) mtu: Option<u32>,
     /// The Ethernet addresses of the bridge and of the links in it that are no pods'.
     pub(super) macs: Vec<MacAddress>,
+    /// What somebody else has set that comes before our ports' guards, or that they count on, for people.
+    pub(super) problems: Vec<String>,
 }
+
+/// All flows, whoever has set them.
+const ANYBODYS: Cookies = Cookies { value: 0, mask: 0 };
 
 /// A trunk of it alone carries what has no tag.
 const UNTAGGED: i64 = 0;
@@ -38,9 +43,10 @@ impl Inner {
         let joined: Vec<_> = self.settings.links().map(join).collect();
         let uplinks = joined.iter().filter(|(role, _)| *role == Role::Uplink);
         let shared = self.look_at_links(uplinks.filter_map(|(_, mtu)| mtu.as_ref().ok()).min());
-        *self.shared() = shared?;
+        let problems = std::mem::take(&mut self.shared().problems);
+        *self.shared() = SharedLinks { problems, ..shared? };
         let flows = self.set_own_flows(is_ours);
-        let forgotten = self.forget_flows_of_nobody();
+        let forgotten = self.look_at_flows_and_settings(is_ours);
         let meters = self.look_for_meters();
         let joined = joined.into_iter().try_for_each(|(_, joined)| joined.map(drop));
         joined.and(flows).and(forgotten).and(meters)
@@ -190,7 +196,7 @@ impl Inner {
         self.sockets.with(|rtnl| {
             let names = self.settings.links().map(|(_, name)| name).chain([&*self.settings.name]);
             let macs = names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect();
-            Ok(SharedLinks { mtu: mtu.copied(), macs })
+            Ok(SharedLinks { mtu: mtu.copied(), macs, problems: Vec::new() })
         })
     }
 
@@ -211,17 +217,70 @@ impl Inner {
         self.flows.set(&doing, COOKIE, &wanted, &BTreeSet::new())
     }
 
-    /// Deletes the flows of ports that have left, which a crash may have kept: each has one in the table that drops,
-    /// as long as it has any.
-    fn forget_flows_of_nobody(&self) -> Result<(), Refused> {
+    /// What of others' flows and settings is in the way of guards is told, and what of ours is left of ports that are
+    /// gone is taken away.
+    fn look_at_flows_and_settings(&self, is_ours: bool) -> Result<(), Refused> {
         let doing = format!("look at the flows of bridge {}", self.settings.name);
-        let found = self.flows.with(&doing, |switch| switch.flows_of_table(guard::DROPS, OURS))?;
-        let numbers = found.iter().filter_map(|counted| number_of(counted.flow.cookie));
+        // All flows begin there: each of our ports has one that leads to its guard, as long as it has any.
+        let first_table = |switch: &mut Switch| switch.flows_of_tables(&[0], ANYBODYS);
+        let found: Vec<_> = self.flows.with(&doing, first_table)?;
+        let found: Vec<_> = found.into_iter().map(|counted| counted.flow).collect();
+        let (ours, others): (Vec<_>, Vec<_>) =
+            found.iter().partition(|flow| OURS.include(flow.cookie));
+        let unread = self.unread_fragments(&doing, is_ours)?;
+        self.tell(unread.into_iter().chain(self.overruled(&others)).collect());
+        self.forget_flows_of_nobody(&doing, &ours)
+    }
+
+    /// Has what guards look for found in the first fragment of a packet, too: the bridge would forward fragments unread
+    /// otherwise, and hosts would put a router's or a server's message together again. In another's bridge that is told.
+    fn unread_fragments(&self, doing: &str, is_ours: bool) -> Result<Option<String>, Refused> {
+        let name = &self.settings.name;
+        if self.flows.with(doing, Switch::reads_first_fragments)? {
+            return Ok(None);
+        }
+        if is_ours {
+            self.flows.with(doing, Switch::read_first_fragments)?;
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "pods can send what they must not in fragments, for bridge {name} does not read them: have it do so, with \
+             `ovs-ofctl set-frags {name} nx-match` whenever ovs-vswitchd was started"
+        )))
+    }
+
+    /// Flows of others that decide before those of ours do: they are left alone.
+    fn overruled(&self, others: &[&Flow]) -> Option<String> {
+        let before = others.iter().filter(|flow| flow.priority >= openings::TO_PODS);
+        let told: Vec<_> = before.map(|flow| format!("{:#x}", flow.cookie)).collect();
+        (!told.is_empty()).then(|| {
+            format!(
+                "flows of somebody else's in bridge {} come before what pods' ports are kept to: give those with cookie \
+                 {} a priority below {}, with ovs-ofctl",
+                self.settings.name,
+                told.join(", "),
+                openings::TO_PODS
+            )
+        })
+    }
+
+    fn tell(&self, problems: Vec<String>) {
+        let mut shared = self.shared();
+        for problem in problems.iter().filter(|problem| !shared.problems.contains(problem)) {
+            tracing::warn!("{problem}");
+        }
+        shared.problems = problems;
+    }
+
+    /// Deletes the flows of ports that have left, which a crash may have kept.
+    fn forget_flows_of_nobody(&self, doing: &str, ours: &[&Flow]) -> Result<(), Refused> {
+        let numbers = ours.iter().filter_map(|flow| number_of(flow.cookie));
         let numbers: BTreeSet<u32> = numbers.filter(|number| *number != 0).collect();
         // After the flows: a port that joins has its row, or holds its number, before it has flows.
         let of_nobody = self.vswitch.look(|replica| {
             let bridge = rows::bridge(replica, &self.settings.name)?;
-            let ports = Port::all(replica, bridge).filter(Port::is_ours);
+            // Also of one whose marks somebody has taken away: its pod is to be kept to what it may send.
+            let ports = Port::all(replica, bridge);
             let taken = ports.flat_map(|port| [port.number(), port.wanted_number()]).flatten();
             let taken: BTreeSet<u32> = taken.collect();
             let of_nobody = numbers.difference(&taken);
@@ -236,7 +295,7 @@ impl Inner {
             return Ok(());
         }
         let numbers: Vec<_> = of_nobody.iter().map(|held| held.number).collect();
-        self.forget_flows(&doing, &numbers)
+        self.forget_flows(doing, &numbers)
     }
 }
 

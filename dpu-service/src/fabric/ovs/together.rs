@@ -88,7 +88,7 @@ mod tests {
             let others: Vec<_> = (1..9)
                 .map(|job| {
                     let together = &together;
-                    scope.spawn(move || together.outcome(job, |jobs| jobs.to_vec()))
+                    scope.spawn(move || together.outcome(job, <[u32]>::to_vec))
                 })
                 .collect();
             while waiting() < 8 {

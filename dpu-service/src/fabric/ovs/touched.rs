@@ -10,12 +10,19 @@ use ovsdb::Replica;
 use super::{Inner, rows::Port};
 use crate::fabric::Membership;
 
-/// What there is to see of a port of ours: its link's index, and how it is joined. `None`: it is not there.
-pub(super) type Shown = Option<(Option<u32>, Membership)>;
+/// What there is to see of a port of ours. `None`: it is not there.
+pub(super) type Shown = Option<ShownPort>;
+
+/// Its link's index, its number, by which flows know it, and how it is joined.
+pub(super) type ShownPort = (Option<u32>, Option<u32>, Membership);
 
 /// Looks at a port.
 pub(super) fn shown(replica: &Replica, port: &str) -> Shown {
-    Port::find(replica, port).filter(Port::is_ours).map(|port| (port.index(), port.membership()))
+    Port::find(replica, port).filter(Port::is_ours).map(shown_port)
+}
+
+pub(super) fn shown_port(port: Port<'_>) -> ShownPort {
+    (port.index(), port.number(), port.membership())
 }
 
 /// The ports that are being changed, and those that were.

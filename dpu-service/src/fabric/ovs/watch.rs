@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::{
     Inner,
     rows::{self, Port},
-    touched::{Ports, Shown},
+    touched::{Ports, Shown, shown_port},
 };
 
 /// How long to wait before a daemon that is not there is looked for again.
@@ -90,7 +90,7 @@ type AllShown = BTreeMap<String, Shown>;
 fn all_shown(replica: &Replica, bridge: &str) -> AllShown {
     let Some(bridge) = rows::bridge(replica, bridge) else { return AllShown::new() };
     let ours = Port::all(replica, bridge).filter(Port::is_ours);
-    ours.map(|port| (port.name().to_owned(), Some((port.index(), port.membership())))).collect()
+    ours.map(|port| (port.name().to_owned(), Some(shown_port(port)))).collect()
 }
 
 /// Whether somebody else has changed what was `known`, but for ports that this process is changing.
@@ -117,7 +117,7 @@ mod tests {
     use crate::fabric::Membership;
 
     fn of(port: &str, index: u32) -> AllShown {
-        [(port.to_owned(), Some((Some(index), Membership::default())))].into()
+        [(port.to_owned(), Some((Some(index), Some(1000), Membership::default())))].into()
     }
 
     #[test]

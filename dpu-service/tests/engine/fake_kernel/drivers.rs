@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dpu_service::{
-    counters::Offloaded,
+    counters::{Drops, Offloaded},
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::{Carried, Eswitch, Representor},
     fabric::{EgressLimit, Fabric, Membership},
@@ -159,7 +159,7 @@ impl Fabric for FakeFabric {
         self.0.find(port, |port| reading(port.guard == Some(guarded(settings))))
     }
 
-    fn guard_drops(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+    fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         Ok(BTreeMap::new())
     }
 
