@@ -346,6 +346,10 @@ fn hides_the_dpu_from_pods(on: On) {
         let heard = program.recv(&mut [0; 8]).map_err(|error| error.kind());
         assert_eq!(heard, Err(ErrorKind::WouldBlock), "{on:?}: a frame to {station}");
     }
+    pods[0].netns.run("ip neigh del 192.0.2.1 dev eth0");
+    assert!(!pods[0].pings("192.0.2.1"));
+    let found = pods[0].netns.json("ip -j neigh show to 192.0.2.1 dev eth0");
+    assert!(found[0]["lladdr"].is_null(), "{on:?}: somebody has answered for the DPU: {found}");
 }
 
 fn honest_frames() -> Vec<Frame> {
@@ -417,6 +421,7 @@ fn dishonest_frames() -> Vec<Frame> {
         own.icmpv6("fd09::1", 136, "fd09::2").behind(60).behind(60),
         own.icmpv6("fd09::1", 136, "fd09::1").with_option(2, OTHERS),
         own.icmpv6("fd09::1", 135, "fd09::2").with_option(1, OTHERS),
+        own.icmpv6("fd09::1", 135, "fd09::2").with_option(1, OWN).with_option(1, OTHERS),
         own.icmpv6("fe80::ff:fe00:100", 133, "::").with_option(1, OTHERS),
         own.icmpv6("fd09::1", 136, "fd09::1").with_option(2, OWN).with_option(2, OTHERS),
         own.icmpv6("fd09::1", 136, "fd09::1").with_option(14, OWN).with_option(2, OTHERS),

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dpu_service::model::{AllowedProtocol, Opening};
+use dpu_service::model::{AllowedProtocol, Opening, PortSettings};
 use netlink::{Request, VethEnd};
 
 use crate::{
@@ -233,6 +233,11 @@ fn rules_come_back_with_the_daemon_are_mended_and_go_with_the_port() {
     }
 
     assert!(connections(&mut dpu, "1000") > 0);
+    let settings = PortSettings { openings: None, ..server.settings.clone() };
+    dpu.fabric.set_guard(&dpu.representor(server), &settings).unwrap();
+    assert_eq!(connections(&mut dpu, "1000"), 0, "rules that come later find none of them");
+    dpu.program(server);
+    assert!(connects(&client.netns, server, 0, 80) && connections(&mut dpu, "1000") > 0);
     dpu.fabric.leave(&dpu.representor(server)).unwrap();
     assert_eq!(connections(&mut dpu, "1000"), 0, "whoever gets the number next has none of them");
     assert!(own_flows(&mut dpu).iter().all(|flow| !flow.contains("02:00:00:00:01:00")));
