@@ -228,6 +228,7 @@ fn rules_come_back_with_the_daemon_are_mended_and_go_with_the_port() {
     for damage in ["table=248", "table=245", "table=0,dl_dst=02:00:00:00:01:00"] {
         dpu.vswitch().ofctl(&["del-flows"], "br-offload", &[damage]);
         assert!(!is_guarded(&dpu, server), "{damage}");
+        dpu.prepare().unwrap();
         dpu.program(server);
         assert!(own_flows(&mut dpu) == flows, "{damage}");
     }

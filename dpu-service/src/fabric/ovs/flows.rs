@@ -8,26 +8,17 @@ use std::{
 
 use openflow::{Action, Change, Cookies, Error, Flow, Switch};
 
-use super::{COOKIE, switches::Switches, together::Together};
+use super::{switches::Switches, together::Together};
 use crate::driver::{Fault, Refused};
 
-/// The flows that were found with the cookies that were asked for.
-#[derive(Debug)]
-pub(super) struct Marked(BTreeMap<u64, BTreeSet<Flow>>);
-
-impl Marked {
-    /// Those with exactly that cookie.
-    pub(super) fn with(&self, cookie: u64) -> &BTreeSet<Flow> {
-        static NONE: BTreeSet<Flow> = BTreeSet::new();
-        self.0.get(&cookie).unwrap_or(&NONE)
-    }
-}
+/// Flows by their cookies, of each that was asked for.
+type FlowsByCookie = BTreeMap<u64, BTreeSet<Flow>>;
 
 /// Those of one bridge.
 #[derive(Debug)]
 pub(super) struct Flows {
     switches: Switches,
-    looks: Together<Vec<u64>, Result<Arc<Marked>, Arc<Error>>>,
+    looks: Together<u64, Result<Arc<FlowsByCookie>, Arc<Error>>>,
     changes: Together<Vec<Change>, Changed>,
 }
 
@@ -58,37 +49,35 @@ impl Flows {
         self.switches.connect()
     }
 
-    /// Those with exactly one of these cookies.
-    pub(super) fn marked(&self, doing: &str, cookies: Vec<u64>) -> Result<Arc<Marked>, Refused> {
-        let look = |cookies: &[Vec<u64>]| {
-            let cookies = cookies.iter().flatten().copied().collect();
-            let found = self.switches.with(|switch| look(switch, &cookies));
+    /// Those with exactly that cookie.
+    pub(super) fn marked(&self, doing: &str, cookie: u64) -> Result<BTreeSet<Flow>, Refused> {
+        let look = |cookies: &[u64]| {
+            let found = self.switches.with(|switch| look(switch, cookies));
             found.map(Arc::new).map_err(Arc::new)
         };
-        self.looks.outcome(cookies, look).map_err(|error| refused(doing, error))
+        let found = self.looks.outcome(cookie, look).map_err(|error| refused(doing, error))?;
+        Ok(found.get(&cookie).cloned().unwrap_or_default())
     }
 
-    /// Has exactly these flows with that cookie, and `common` ones, which are the bridge's, besides.
+    /// Has exactly these flows with that cookie. Says whether there were others.
     pub(super) fn set(
         &self,
         doing: &str,
         cookie: u64,
         wanted: &BTreeSet<Flow>,
-        common: &BTreeSet<Flow>,
-    ) -> Result<(), Refused> {
-        let asked = if common.is_empty() { vec![cookie] } else { vec![cookie, COOKIE] };
-        let found = self.marked(doing, asked)?;
-        let (own, bridges) = (found.with(cookie), found.with(COOKIE));
-        let surplus = own.difference(wanted).cloned().map(Change::Remove);
-        let missing = wanted.difference(own).chain(common.difference(bridges));
+    ) -> Result<bool, Refused> {
+        let found = self.marked(doing, cookie)?;
+        let surplus = found.difference(wanted).cloned().map(Change::Remove);
+        let missing = wanted.difference(&found).cloned().map(Change::Add);
         // The switch does all of it at once: what was let pass, and still is, is at no moment dropped.
-        let changes: Vec<_> = surplus.chain(missing.cloned().map(Change::Add)).collect();
+        let changes: Vec<_> = surplus.chain(missing).collect();
         if changes.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.change(changes).map_err(|error| refused(doing, error))?;
-        let left: Vec<_> = zones(own).difference(&zones(wanted)).copied().collect();
-        self.forget_connections(doing, &left)
+        let left: Vec<_> = zones(&found).difference(&zones(wanted)).copied().collect();
+        self.forget_connections(doing, &left)?;
+        Ok(!found.is_empty())
     }
 
     /// Forgets all connections of these zones.
@@ -123,12 +112,13 @@ impl Flows {
     }
 }
 
-fn look(switch: &mut Switch, cookies: &BTreeSet<u64>) -> Result<Marked, Error> {
+fn look(switch: &mut Switch, cookies: &[u64]) -> Result<FlowsByCookie, Error> {
+    let cookies: BTreeSet<_> = cookies.iter().copied().collect();
     let asked: Vec<_> =
         cookies.iter().map(|value| Cookies { value: *value, mask: u64::MAX }).collect();
     let found = switch.flows_of_each(&asked)?;
     let flows = found.into_iter().map(|all| all.into_iter().map(|counted| counted.flow).collect());
-    Ok(Marked(cookies.iter().copied().zip(flows).collect()))
+    Ok(cookies.into_iter().zip(flows).collect())
 }
 
 fn is_refusal(error: &Error) -> bool {

@@ -28,7 +28,7 @@ impl Inner {
         let doing = format!("limit what {} takes from its pod", port.name);
         self.flows.with(&doing, |switch| switch.set_meter(meter(number, limit)))?;
         let flow = flow(number);
-        self.flows.set(&doing, flow.cookie, &[flow].into(), &BTreeSet::new())
+        self.flows.set(&doing, flow.cookie, &[flow].into()).map(drop)
     }
 
     /// The switch takes the flow away with the meter.
@@ -48,12 +48,11 @@ impl Inner {
         };
         let doing = format!("read the limit of {}", port.name);
         let asks = flow(number);
-        let found = self.flows.marked(&doing, vec![asks.cookie])?;
-        let found = found.with(asks.cookie);
+        let found = self.flows.marked(&doing, asks.cookie)?;
         if found.is_empty() {
             return Ok(Reading { in_place: wanted.is_none(), detail: "unlimited".to_owned() });
         }
-        if let Some(limit) = wanted.filter(|_| found.iter().eq([&asks])) {
+        if let Some(limit) = wanted.filter(|_| found == BTreeSet::from([asks])) {
             let has_meter = |switch: &mut Switch| switch.has_meter(meter(number, limit));
             if self.flows.with(&doing, has_meter)? {
                 return Ok(Reading::in_place(limit.to_string()));

@@ -214,7 +214,11 @@ impl Inner {
             wanted.extend(own.into_iter().chain(of_links));
         }
         let doing = format!("set the flows of bridge {}", self.settings.name);
-        self.flows.set(&doing, COOKIE, &wanted, &BTreeSet::new())
+        if self.flows.set(&doing, COOKIE, &wanted)? {
+            let bridge = &self.settings.name;
+            tracing::warn!(bridge, "flows of all ports were not as they should be: put right");
+        }
+        Ok(())
     }
 
     /// What of others' flows and settings is in the way of guards is told, and what of ours is left of ports that are
