@@ -1,0 +1,155 @@
+//! Which cards there are, what they can do, and that they are found again.
+
+use bootstrap::Chain;
+use dpu_service::{
+    eswitch::{Card, devlink::DevlinkSettings},
+    model::PortSettings,
+    programmer::ProgramError,
+};
+use netlink::EswitchMode;
+use serde_json::Value;
+use vf_alloc::FunctionId;
+
+use crate::{
+    dpu::{BRIDGE, Dpu, NO_FILTERS, VF, settings, sharing},
+    netdevsim::Netdevsim,
+};
+
+#[test]
+fn what_the_card_can_do_is_known() {
+    let dpu = Dpu::new();
+    let can = |name| {
+        let all = dpu.eswitch().capabilities();
+        let found = all.into_iter().find(|capability| capability.name == name).unwrap();
+        (found.available, found.detail)
+    };
+    assert_eq!(can("egress-rate").1, "no VF has a representor yet, so it is not known");
+    assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);
+    assert_eq!(
+        can("egress-rate"),
+        (true, "in whole Mbit/s, rounded down; the card chooses the burst".into())
+    );
+    let host = "the card has no say in the MAC addresses of VFs; the host sets them";
+    assert_eq!(can("port-mac"), (false, host.into()));
+    assert!(can("ingress-rate").0);
+    let [Card { device, mode, representors, capabilities }] = &dpu.eswitch().cards()[..] else {
+        panic!("{:?}", dpu.eswitch().cards())
+    };
+    assert_eq!((&**device, &**mode, *representors), (&*dpu.card.device(), "switchdev", 2));
+    let by_hardware = |name| {
+        let found = capabilities.iter().find(|capability| capability.name == name).unwrap();
+        found.available.then_some(found.offloaded)
+    };
+    let found = ["filters", "egress-rate", "ingress-rate", "port-mac"].map(by_hardware);
+    assert_eq!(found, [Some(true), Some(true), Some(false), None]);
+    assert_eq!(["egress-share", "egress-total"].map(by_hardware), [Some(true); 2]);
+    assert_eq!(dpu.programmer.check(&sharing(1, 9_000_000)), Ok(()));
+
+    assert_eq!(dpu.programmer.check(&settings()), Ok(()));
+}
+
+#[test]
+fn representors_are_known_by_their_ports_under_any_name() {
+    let dpu = Dpu::new();
+    let name = dpu.representor().name;
+    dpu.netns.run(&format!("ip link set {name} name wild"));
+    dpu.netns.run("ip link add pf0vf1 type veth peer name impostor");
+    let found = dpu.representor();
+    assert_eq!((found.vf, &*found.name), (VF, "wild"));
+    assert_eq!(dpu.netns.link("wild")["phys_port_name"], "pf0vf1");
+    let vfs: Vec<_> = dpu.eswitch().representors().unwrap().iter().map(|port| port.vf).collect();
+    assert_eq!(vfs, [FunctionId::local(0, 0), VF]);
+    assert_eq!(dpu.eswitch().representor(FunctionId::local(0, 9)).unwrap(), None);
+}
+
+#[test]
+fn a_card_that_was_reset_is_found_again() {
+    let dpu = Dpu::new();
+    // It is asked once more after the reset, and says something else.
+    dpu.set_filters("off");
+    let (takes_filters, why) = dpu.filters();
+    assert!(!takes_filters && why.ends_with(NO_FILTERS), "{why}");
+    dpu.programmer.program(&settings()).unwrap();
+    let before = dpu.representor();
+    assert_eq!(dpu.flowers(&before.name), [Value::Null; 0]);
+
+    // The card refuses to come back: its representors stay away.
+    dpu.card.set_knob("fail_reload", "Y");
+    assert!(!dpu.can_reload());
+    assert_eq!(dpu.eswitch().representor(VF).unwrap(), None);
+    assert!(matches!(dpu.programmer.program(&settings()), Err(ProgramError::NoRepresentor(VF))));
+    assert!(dpu.eswitch().set_rate(&before, &settings()).is_err());
+    dpu.eswitch().clear_rate(&before).unwrap();
+    dpu.eswitch().clear_port_mac(&before).unwrap();
+    dpu.programmer.unprogram(VF).unwrap();
+
+    // It does come back, in legacy mode and without VFs, as after each reset of netdevsim.
+    dpu.card.set_knob("fail_reload", "N");
+    assert!(dpu.can_reload());
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.eswitch().representors().unwrap(), []);
+    dpu.card.set_vfs(2);
+    let repaired = dpu.programmer.repair(&settings()).unwrap();
+    assert_ne!(repaired.index, before.index);
+    let steps = ["representor-mtu", "fabric-join", "port-rate", "guard", "representor-up"];
+    assert_eq!(repaired.steps, steps);
+    assert_eq!(dpu.rate()["tx_max"], 1_250_000);
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+}
+
+#[test]
+fn a_cards_mode_is_changed_only_when_configured() {
+    let named = |mode| {
+        move |card: &Netdevsim| DevlinkSettings {
+            devices: vec![card.device().parse().unwrap()],
+            mode,
+        }
+    };
+    let dpu = Dpu::with_cards(named(None));
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.contains("is in legacy mode, in which VFs have no representors"), "{refused}");
+    assert_eq!(dpu.eswitch().representors().unwrap(), []);
+    assert_eq!(dpu.eswitch().cards()[0].mode, "legacy");
+    assert_eq!(dpu.netns.link(BRIDGE)["ifname"], BRIDGE, "the fabric is prepared all the same");
+    dpu.devlink("dev eswitch set {card} mode switchdev");
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);
+
+    let dpu = Dpu::with_cards(|_| DevlinkSettings {
+        devices: vec!["pci/0000:ff:1f.7".parse().unwrap()],
+        mode: Some(EswitchMode::Switchdev),
+    });
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert_eq!(refused, "there is no devlink device pci/0000:ff:1f.7");
+    assert_eq!(dpu.eswitch().cards(), []);
+}
+
+#[test]
+fn cards_in_switchdev_mode_are_found_by_themselves() {
+    let dpu = Dpu::with_cards(|_| DevlinkSettings::default());
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.starts_with("no card of this DPU is in switchdev mode"), "{refused}");
+    dpu.devlink("dev eswitch set {card} mode switchdev");
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.representor().vf, VF);
+
+    let other = Netdevsim::plug(&dpu.netns, 1);
+    dpu.netns.run(&format!("devlink dev eswitch set {} mode switchdev", other.device()));
+    let seen = || {
+        let seen = dpu.eswitch().representors().unwrap();
+        seen.iter().map(|found| found.vf).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(), [VF], "one card's VF 0 is mistaken for the other's, and no other VF is");
+    let [problem] = &dpu.eswitch().problems()[..] else { panic!("{:?}", dpu.eswitch().problems()) };
+    assert!(problem.starts_with("VF pf0vf0 is on card netdevsim/"), "{problem}");
+    assert!(problem.ends_with("name one of the cards in eswitch.devices"), "{problem}");
+    let of_both = PortSettings { vf: FunctionId::local(0, 0), ..settings() };
+    let refused = Chain(&dpu.programmer.program(&of_both).unwrap_err()).to_string();
+    assert!(refused.ends_with(problem), "{refused}");
+    dpu.programmer.program(&settings()).unwrap();
+    dpu.programmer.unprogram(VF).unwrap();
+
+    drop(other);
+    assert_eq!(seen(), [FunctionId::local(0, 0), VF]);
+    assert!(dpu.eswitch().problems().is_empty());
+}

@@ -1,0 +1,138 @@
+//! What a card forwards by itself by filters, and which it refuses.
+
+use std::process::Command;
+
+use dpu_service::model::{AntiSpoofing, PortSettings};
+use serde_json::{Value, json};
+
+use crate::{
+    dpu::{Dpu, NO_FILTERS, VF, of_pod, send, settings},
+    support::eventually,
+};
+
+/// What mlx5 answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
+#[test]
+fn a_port_is_guarded_whose_card_refuses_all_of_the_bridges_flags_but_a_few() {
+    let dpu = Dpu::new();
+    dpu.programmer.program(&settings()).unwrap();
+    let port = dpu.representor().name;
+    for flag in ["locked on", "isolated on", "hairpin on", "bcast_flood off"] {
+        let mut bridge = Command::new("bridge");
+        bridge.args(["link", "set", "dev", &port]).args(flag.split(' '));
+        let output = dpu.netns.netns.run(|| bridge.output().unwrap()).unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && told.contains("Flag is not supported"),
+            "{flag}: {told}"
+        );
+    }
+    let shown = dpu.netns.json(&format!("bridge -d -j link show dev {port}"));
+    assert_eq!((&shown[0]["learning"], &shown[0]["flood"]), (&json!(false), &json!(false)));
+    let shown = dpu.netns.json(&format!("tc -j filter show dev {port} ingress"));
+    assert!(shown.to_string().contains("direct-action"), "{shown}");
+    let found = dpu.programmer.inspect(&settings()).unwrap();
+    assert!(found.steps.iter().all(|step| step.in_place), "{:?}", found.steps);
+    dpu.programmer.unprogram(VF).unwrap();
+    dpu.assert_idle();
+}
+
+/// What may be sent for sure the card forwards by itself, all else comes to the kernel: see
+/// hack/vm.d/switchdevsim, which counts for each filter what a card would have it decide about.
+#[test]
+fn a_card_forwards_by_itself_only_what_is_honest_for_sure() {
+    let dpu = Dpu::new();
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+    let settings = PortSettings { vlan: None, trunk: [].into(), ..of_pod() };
+    dpu.programmer.program(&settings).unwrap();
+    let port = dpu.representor();
+    let known = dpu.netns.json(&format!("bridge -j fdb show dev {} state static", port.name));
+    assert!(known[0]["flags"].to_string().contains("offload"), "{known}");
+    // For both versions, with the link-local address: what DHCP's clients get, then TCP and UDP; and all else.
+    let flowers = dpu.flowers(&port.name);
+    assert_eq!(flowers.len(), 9, "{flowers:?}");
+    assert!(
+        flowers.iter().all(|one| one["in_hw"] == true && one["skip_sw"] == true),
+        "{flowers:?}"
+    );
+    assert!(
+        dpu.guard_detail(&settings).ends_with("the card forwards by itself what is so for sure")
+    );
+
+    let pod = dpu.pod_behind(&port);
+    let is_forwarded = |to: &str| {
+        let (passed, trapped) = dpu.decided(&port.name);
+        send(&pod, to);
+        eventually("the card decides", || dpu.decided(&port.name) > (passed, trapped));
+        dpu.decided(&port.name).0 > passed
+    };
+    assert!(is_forwarded("10.9.0.2:80") && is_forwarded("[fd09::2]:80"));
+    assert!(!is_forwarded("10.9.0.2:68"), "as a server of DHCP");
+    assert!(!is_forwarded("10.9.0.255:80"), "to all");
+    for (change, to) in [
+        ("address add 10.9.0.66/32 dev lo", "10.9.0.2:80"),
+        ("link set eth0 address 02:00:00:00:01:99", "[fd09::2]:80"),
+    ] {
+        pod.run(&format!("ip {change}"));
+        pod.run("ip route replace 10.9.0.2/32 dev eth0 src 10.9.0.66");
+        assert!(!is_forwarded(to), "{change}");
+    }
+
+    let removed = &flowers[3];
+    let (pref, handle) = (&removed["pref"], &removed["handle"]);
+    let protocol = removed["protocol"].as_str().unwrap();
+    dpu.netns.run(&format!(
+        "tc filter del dev {} ingress pref {pref} protocol {protocol} handle {handle} flower",
+        port.name
+    ));
+    assert_eq!(dpu.programmer.repair(&settings).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port.name).len(), 9);
+    let anti_spoofing = PortSettings { anti_spoofing: AntiSpoofing::Mac, ..settings.clone() };
+    assert_eq!(dpu.programmer.repair(&anti_spoofing).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port.name).len(), 3);
+    let anti_spoofing = PortSettings { anti_spoofing: AntiSpoofing::Off, ..settings };
+    assert_eq!(dpu.programmer.repair(&anti_spoofing).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port.name), [Value::Null; 0]);
+    dpu.programmer.program(&of_pod()).unwrap();
+    dpu.programmer.unprogram(VF).unwrap();
+    assert_eq!(dpu.flowers(&port.name), [Value::Null; 0]);
+    dpu.assert_idle();
+}
+
+#[test]
+fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told() {
+    let dpu = Dpu::new();
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+    dpu.set_filters("off");
+    dpu.programmer.program(&of_pod()).unwrap();
+    let port = dpu.representor();
+    assert_eq!(dpu.flowers(&port.name), [Value::Null; 0]);
+    let detail = dpu.guard_detail(&of_pod());
+    assert!(detail.contains("in software alone") && detail.contains(NO_FILTERS), "{detail}");
+    assert_eq!(dpu.programmer.repair(&of_pod()).unwrap().steps, [""; 0]);
+    dpu.set_filters("on");
+    dpu.programmer.program(&of_pod()).unwrap();
+    assert!(!dpu.guard_detail(&of_pod()).contains("in software alone"));
+    assert_eq!(dpu.flowers(&port.name).len(), 9);
+}
+
+/// What mlx5's driver says of filters, in its words.
+#[test]
+fn filters_are_refused_as_mlx5_refuses_them() {
+    let dpu = Dpu::new();
+    let port = dpu.representor().name;
+    dpu.netns.run(&format!("tc qdisc add dev {port} clsact"));
+    let refusals = [
+        ("arp", "arp_sip 10.9.0.1 action pass", "Unsupported key"),
+        ("ip", "action mirred egress redirect dev lo", "not on same switch HW"),
+        ("ip", "action skbedit mark 3", "Not implemented offload action"),
+        ("ip", "ip_flags firstfrag action drop", "Unsupported match on control.flags"),
+    ];
+    for (protocol, filter, why) in refusals {
+        let mut tc = Command::new("tc");
+        tc.args(["filter", "add", "dev", &port, "ingress", "protocol", protocol]);
+        tc.args(["flower", "skip_sw"]).args(filter.split(' '));
+        let output = dpu.netns.netns.run(|| tc.output().unwrap()).unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{filter}: {told}");
+    }
+}

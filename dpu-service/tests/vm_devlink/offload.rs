@@ -1,0 +1,114 @@
+//! What a card has taken over, whoever has put it there.
+
+use std::sync::Arc;
+
+use dpu_service::{
+    counters::Offloaded,
+    eswitch::Representor,
+    fabric::{
+        BridgeSettings,
+        ovs::{Datapath, OvsFabric, OvsSettings, Vswitch},
+    },
+    model::{Bandwidth, PortSettings},
+    programmer::Programmer,
+};
+use netlink::MacAddress;
+use serde_json::Value;
+use vf_alloc::FunctionId;
+
+use crate::{
+    dpu::{Dpu, of_pod, send, settings},
+    open_vswitch::OpenVswitch,
+    support::eventually,
+};
+
+/// With `hw-offload` the daemon makes a filter of each decision, guard and way in one: as `tc` shows, the card takes
+/// that of a pod's frames to another.
+#[test]
+fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
+    let dpu = Dpu::new();
+    let mut vswitch = OpenVswitch::start_in(&dpu.netns.path());
+    assert_eq!(OpenVswitch::datapath(), "system", "run this by hack/test vm");
+    vswitch.vsctl("--no-wait set Open_vSwitch . other_config:hw-offload=true");
+    vswitch.kill_daemon();
+    vswitch.start_daemon();
+    let bridge = BridgeSettings { name: "br-ovs".into(), ..BridgeSettings::default() };
+    let settings = OvsSettings { bridge, datapath: Datapath::System };
+    let database = Arc::new(Vswitch::at(vswitch.socket()));
+    let fabric = dpu.netns.netns.run(|| OvsFabric::open(&settings, &database)).unwrap().unwrap();
+    let programmer = Programmer::new(Arc::clone(&dpu.eswitch), Arc::new(fabric));
+    // A daemon in an emulated machine may take longer for its first bridge than is waited for.
+    let is_prepared = || dpu.netns.netns.run(|| programmer.prepare()).unwrap().is_ok();
+    eventually("the bridge is there", is_prepared);
+
+    let one =
+        PortSettings { vlan: None, trunk: [].into(), bandwidth: Bandwidth::default(), ..of_pod() };
+    let other = PortSettings {
+        vf: FunctionId::local(0, 0),
+        mac: MacAddress([2, 0, 0, 0, 1, 2]),
+        addresses: vec!["10.9.0.2".parse().unwrap()],
+        ..one.clone()
+    };
+    programmer.program(&one).unwrap();
+    programmer.program(&other).unwrap();
+    let ports = dpu.eswitch().representors().unwrap();
+    let [port_of_other, port] = &ports[..] else { panic!("{ports:?}") };
+    let (pod, pod_of_other) = (dpu.pod_behind(port), dpu.pod_behind(port_of_other));
+    pod_of_other.run(&format!("ip link set eth0 address {}", other.mac));
+    pod_of_other.run("ip address flush dev eth0");
+    pod_of_other.run("ip address add 10.9.0.2/24 dev eth0");
+    pod_of_other.run(&format!("ip neighbour replace 10.9.0.1 lladdr {} dev eth0", one.mac));
+    // The switch learns where the other is.
+    send(&pod_of_other, "10.9.0.1:80");
+    let leads_to_other = |flower: &Value| {
+        let action = &flower["actions"][0];
+        action["kind"] == "mirred" && action["to_dev"] == port_of_other.name
+    };
+    let by_card = || {
+        send(&pod, "10.9.0.2:80");
+        let flowers = dpu.flowers(&port.name).into_iter();
+        flowers
+            .filter(|flower| flower["in_hw"] == true && leads_to_other(flower))
+            .collect::<Vec<_>>()
+    };
+    eventually("the card forwards to the other", || !by_card().is_empty());
+    let flowers = by_card();
+    let mac = one.mac.to_string();
+    assert!(flowers.iter().all(|flower| flower["keys"]["src_mac"] == mac), "{flowers:?}");
+}
+
+/// What `tc` and `bridge` say that the card has of a port: filters by flower, and stations.
+fn offloaded_by_tools(dpu: &Dpu, port: &str) -> Offloaded {
+    let filters = dpu.netns.json(&format!("tc -j filter show dev {port} ingress"));
+    let filters = filters.as_array().unwrap().iter();
+    let filters =
+        filters.filter(|it| it["kind"] == "flower" && it["options"]["handle"] != Value::Null);
+    let stations = dpu.netns.json(&format!("bridge -j fdb show brport {port}"));
+    let stations = stations.as_array().unwrap().iter().filter(|it| it["state"] != "permanent");
+    let has_flag = |it: &&Value| it["flags"].as_array().unwrap().contains(&"offload".into());
+    let in_hardware = filters.clone().filter(|it| it["options"]["in_hw"] == true).count()
+        + stations.clone().filter(has_flag).count();
+    let rules = filters.count() + stations.count();
+    Offloaded { rules: rules as u64, in_hardware: in_hardware as u64 }
+}
+
+#[test]
+fn what_the_card_has_taken_over_is_told() {
+    let dpu = Dpu::new();
+    dpu.programmer.program(&settings()).unwrap();
+    let Representor { name, index, .. } = dpu.representor();
+    let offloaded = || dpu.fabric.offloaded(&[index].into()).unwrap()[&index];
+    eventually("the pod's station is told to be the card's", || {
+        let told = offloaded();
+        told == offloaded_by_tools(&dpu, &name) && told.rules > 0 && told.in_hardware == told.rules
+    });
+    let before = offloaded();
+    for (preference, flags) in [(7, "skip_sw"), (8, "skip_hw")] {
+        let place = format!("dev {name} ingress pref {preference} protocol ip");
+        dpu.netns.run(&format!("tc filter add {place} flower {flags} src_ip 10.9.0.1 action drop"));
+    }
+    let rules = before.rules + 2;
+    let expected = Offloaded { rules, in_hardware: before.in_hardware + 1 };
+    assert_eq!(offloaded(), expected);
+    assert_eq!(offloaded_by_tools(&dpu, &name), expected);
+}
