@@ -30,7 +30,7 @@ use crate::{
 };
 use look::{FoundPort, Look, vf_of};
 use tree::{Place, Trees};
-use trials::{Trials, Tried};
+use trials::{Feature, Trial};
 
 /// What cards count rates in, in bits per second.
 const RATE_UNIT: u64 = 1_000_000;
@@ -85,9 +85,9 @@ pub struct DevlinkEswitch {
     links: Links,
     devlink: Mutex<Devlink>,
     token_bucket: Ability,
-    trials: Trials,
     trees: Trees,
-    /// The latest look at everything, for what can't wait for the kernel.
+    /// The latest look at everything, for what can't wait for the kernel: held over no call of that, since whoever
+    /// checks settings waits for it and has others wait.
     latest: Mutex<Look>,
 }
 
@@ -103,7 +103,6 @@ impl DevlinkEswitch {
             links: Links::open()?,
             devlink: Mutex::new(devlink),
             token_bucket: abilities.token_bucket.clone(),
-            trials: Trials::default(),
             trees: Trees::default(),
             latest: Mutex::new(Look::default()),
         };
@@ -162,36 +161,46 @@ impl DevlinkEswitch {
     }
 
     /// Tries what its cards can do on the representors that a look found, and notes there what that is.
-    fn try_cards(&self, look: &Look, representors: &mut [Representor]) {
-        let cards: BTreeSet<_> = look.ports().map(|found| &found.device).collect();
+    fn try_cards(&self, look: &mut Look, representors: &mut [Representor]) {
+        let known = self.latest().trials.clone();
+        look.trials.clone_from(&known);
+        let cards: BTreeSet<_> = look.ports().map(|found| found.device.clone()).collect();
         for card in cards {
-            let is_its =
-                |port: &Representor| look.found(port.vf).is_some_and(|found| found.device == *card);
-            let its: Vec<_> = representors.iter().filter(|port| is_its(port)).collect();
-            self.trials.of_card(card, &its, |port| self.try_card(look, port));
-            let offloads_filters = self.offloads_filters(card);
-            let its = representors.iter_mut().filter(|port| is_its(port));
-            its.for_each(|port| port.offloads_filters = offloads_filters);
+            let its: Vec<_> = representors.iter().filter(|port| look.is_of(port, &card)).collect();
+            let attempt = |port: &Representor, feature| self.attempt(look, port, feature);
+            if let Some(trial) = Trial::of_card(known.get(&card), &its, attempt) {
+                look.trials.insert(card, trial);
+            }
+        }
+        for port in representors {
+            port.offloads_filters =
+                look.card_of(port.vf).is_some_and(|card| look.offloads_filters(card));
         }
     }
 
-    fn try_card(&self, look: &Look, port: &Representor) -> Tried {
-        let filters = self.links.try_filters(port);
-        let mut devlink = self.devlink();
-        let leaf = look
-            .place_of(port.vf)
-            .and_then(|(card, leaf)| devlink.rate(&card, &RateSubject::Leaf(leaf)).ok().flatten());
-        let no_leaf = || Err(NO_LEAF.to_owned());
-        let Some(leaf) = leaf else {
-            return Tried { filters, egress_share: no_leaf(), egress_total: no_leaf() };
-        };
-        let egress_share = tree::try_share(&mut devlink, &leaf);
-        let egress_total = tree::try_node(&mut devlink, &leaf.device);
-        Tried { filters, egress_share, egress_total }
+    fn attempt(&self, look: &Look, port: &Representor, feature: Feature) -> Ability {
+        match feature {
+            Feature::Filters => self.links.try_filters(port),
+            Feature::EgressShare => self.attempt_at_leaf(look, port, tree::try_share),
+            Feature::EgressTotal => self
+                .attempt_at_leaf(look, port, |devlink, leaf| tree::try_node(devlink, &leaf.device)),
+        }
     }
 
-    fn offloads_filters(&self, card: &DevlinkDevice) -> bool {
-        self.trials.of(card).is_some_and(|tried| tried.filters.is_ok())
+    fn attempt_at_leaf(
+        &self,
+        look: &Look,
+        port: &Representor,
+        attempt: fn(&mut Devlink, &Rate) -> Ability,
+    ) -> Ability {
+        let no_leaf = || NO_LEAF.to_owned();
+        let (card, index) = look.place_of(port.vf).ok_or_else(no_leaf)?;
+        let mut devlink = self.devlink();
+        match devlink.rate(&card, &RateSubject::Leaf(index)) {
+            Ok(leaf) => attempt(&mut devlink, &leaf.ok_or_else(no_leaf)?),
+            Err(error) if error.is_unsupported() => Err(no_leaf()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Deletes nodes of ours whose last leaf went with its VF, or that never had one.
@@ -205,12 +214,13 @@ impl DevlinkEswitch {
     /// What the ports that were found tell of what can be done with them.
     fn capabilities_of<'a>(
         &self,
+        look: &Look,
         ports: impl Iterator<Item = &'a FoundPort> + Clone,
     ) -> Vec<Capability> {
-        let tried = ports.clone().find_map(|found| self.trials.of(&found.device));
-        let tried = tried.unwrap_or_else(Tried::nothing_yet);
-        let by_card =
-            |name, ability| limited_capability(name, ability, WHOLE_MEGABITS).by_hardware();
+        let tried = look.tried_at(ports.clone());
+        let by_card = |feature: Feature, ability| {
+            limited_capability(feature.name(), ability, WHOLE_MEGABITS).by_hardware()
+        };
         vec![
             told_by_ports(ports.clone(), "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
             limited_capability("ingress-rate", &self.token_bucket, BY_THE_QUEUE),
@@ -221,24 +231,25 @@ impl DevlinkEswitch {
                 "in whole Mbit/s, rounded down; the card chooses the burst",
                 NO_EGRESS_RATE,
             ),
-            by_card("egress-share", &tried.egress_share),
-            by_card("egress-total", &tried.egress_total),
+            by_card(Feature::EgressShare, &tried.egress_share),
+            by_card(Feature::EgressTotal, &tried.egress_total),
         ]
     }
 
     /// What one card can do.
     fn capabilities_of_card(&self, look: &Look, card: &Card) -> Vec<Capability> {
         let ports = || look.ports_of(&card.device);
-        let tried = ports().find_map(|found| self.trials.of(&found.device));
-        let filters = tried.unwrap_or_else(Tried::nothing_yet).filters;
-        let filters = limited_capability("filters", &filters, BY_FILTERS).by_hardware();
-        self.capabilities_of(ports()).into_iter().chain([filters]).collect()
+        let filters = look.tried_at(ports()).filters;
+        let filters = limited_capability(Feature::Filters.name(), &filters, BY_FILTERS);
+        self.capabilities_of(look, ports()).into_iter().chain([filters.by_hardware()]).collect()
     }
 
-    /// What can't be served is told once.
+    /// What can't be served is told once, and what cards can do.
     fn note(&self, look: Look) {
-        let problems = look.problems();
-        let known = self.replace_latest(look).problems();
+        let (problems, trials) = (look.problems(), look.trials.clone());
+        let known = self.replace_latest(look);
+        trials::tell_changes(&known.trials, &trials);
+        let known = known.problems();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             tracing::warn!("{problem}");
         }
@@ -394,7 +405,7 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn card_of(&self, vf: FunctionId) -> Option<String> {
-        self.latest().found(vf).map(|found| found.device.to_string())
+        self.latest().card_of(vf).map(ToString::to_string)
     }
 
     fn problems(&self) -> Vec<String> {
@@ -416,14 +427,17 @@ impl Eswitch for DevlinkEswitch {
 
     /// As the latest look found them.
     fn capabilities(&self) -> Vec<Capability> {
-        self.capabilities_of(self.latest().ports())
+        let latest = self.latest();
+        self.capabilities_of(&latest, latest.ports())
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)?;
-        let card = self.latest().place_of(settings.vf).map(|(card, _)| card);
+        let latest = self.latest();
         // A port that no look has found yet is told by its programming.
-        let Some(tried) = card.and_then(|card| self.trials.of(&card)) else { return Ok(()) };
+        let Some(tried) = latest.card_of(settings.vf).and_then(|card| latest.tried(card)) else {
+            return Ok(());
+        };
         check_rate_tree(settings, &tried.egress_share, &tried.egress_total)
     }
 
@@ -433,7 +447,7 @@ impl Eswitch for DevlinkEswitch {
         let mut look = look::everything(&mut self.devlink(), &self.settings.devices)?;
         let links = self.links.all()?;
         let mut representors = look.representors(links);
-        self.try_cards(&look, &mut representors);
+        self.try_cards(&mut look, &mut representors);
         self.delete_empty_nodes(&look);
         let capabilities: Vec<_> =
             look.cards.iter().map(|card| self.capabilities_of_card(&look, card)).collect();
@@ -453,7 +467,7 @@ impl Eswitch for DevlinkEswitch {
         let link = self.links.of_index(netdev.index);
         let link = link.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
         let found = FoundPort::new(&port, self.leaf(&port)?.as_ref());
-        let offloads_filters = self.offloads_filters(&found.device);
+        let offloads_filters = self.latest().offloads_filters(&found.device);
         let representor =
             link.map(|link| Representor { offloads_filters, ..found.representor(vf, link) });
         self.latest().note(vf, found);

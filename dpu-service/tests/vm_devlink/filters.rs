@@ -115,6 +115,18 @@ fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told
     assert_eq!(dpu.flowers(&port.name).len(), 9);
 }
 
+#[test]
+fn a_card_that_took_no_filters_is_tried_again_at_the_next_look() {
+    let dpu = Dpu::new();
+    dpu.set_filters("off");
+    for _ in 0..2 {
+        let (takes_filters, why) = dpu.filters();
+        assert!(!takes_filters && why.ends_with(NO_FILTERS), "{why}");
+    }
+    dpu.set_filters("on");
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+}
+
 /// What mlx5's driver says of filters, in its words.
 #[test]
 fn filters_are_refused_as_mlx5_refuses_them() {

@@ -8,6 +8,7 @@ use vf_alloc::{FunctionId, PfId};
 use super::{
     super::{Card, Representor, link::is_limited},
     tree::is_ours,
+    trials::{Trials, Tried},
 };
 use crate::driver::Refused;
 
@@ -20,6 +21,8 @@ pub(super) struct Look {
     clashes: BTreeMap<FunctionId, Clash>,
     /// Nodes of ours in the cards' rate trees that no leaf is under.
     pub(super) empty_nodes: Vec<(DevlinkDevice, String)>,
+    /// What the cards were found to do, by this look or an earlier one.
+    pub(super) trials: Trials,
 }
 
 /// Two cards that both have a VF of some number.
@@ -95,6 +98,30 @@ impl Look {
 
     pub(super) fn found(&self, vf: FunctionId) -> Option<&FoundPort> {
         self.ports.get(&vf)
+    }
+
+    /// The card that the VF is of.
+    pub(super) fn card_of(&self, vf: FunctionId) -> Option<&DevlinkDevice> {
+        self.found(vf).map(|found| &found.device)
+    }
+
+    pub(super) fn is_of(&self, port: &Representor, card: &DevlinkDevice) -> bool {
+        self.card_of(port.vf) == Some(card)
+    }
+
+    /// What a card was found to do. `None`: it was not tried yet.
+    pub(super) fn tried(&self, card: &DevlinkDevice) -> Option<&Tried> {
+        self.trials.get(card).map(|trial| &trial.tried)
+    }
+
+    /// What the first card with one of these ports that was tried was found to do.
+    pub(super) fn tried_at<'a>(&self, mut ports: impl Iterator<Item = &'a FoundPort>) -> Tried {
+        let tried = ports.find_map(|found| self.tried(&found.device));
+        tried.cloned().unwrap_or_else(Tried::nothing_yet)
+    }
+
+    pub(super) fn offloads_filters(&self, card: &DevlinkDevice) -> bool {
+        self.tried(card).is_some_and(|tried| tried.filters.is_ok())
     }
 
     /// On which card, and where there.

@@ -1,84 +1,122 @@
 //! What cards can do that nothing tells but trying it on one of their representors.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use netlink::DevlinkDevice;
 
 use super::{super::Representor, UNKNOWN_YET};
 use crate::driver::Ability;
 
-/// What each card was found to do.
-#[derive(Debug, Default)]
-pub(super) struct Trials(Mutex<BTreeMap<DevlinkDevice, Trial>>);
-
-/// What one card was found to do.
-#[derive(Debug)]
-struct Trial {
-    /// The link that it was tried on: a card that was reset has made others.
-    link: u32,
-    tried: Tried,
+/// What a card is tried for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feature {
+    /// To carry out filters.
+    Filters,
+    /// To let a VF be sure of what it sends.
+    EgressShare,
+    /// To limit what several VFs send together.
+    EgressTotal,
 }
 
 /// Whether a card can do each thing that it is tried for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tried {
-    /// Carry out filters.
     pub(super) filters: Ability,
-    /// Let a VF be sure of what it sends.
     pub(super) egress_share: Ability,
-    /// Limit what several VFs send together.
     pub(super) egress_total: Ability,
+}
+
+/// What one card was found to do.
+#[derive(Clone, Debug)]
+pub(super) struct Trial {
+    /// The link that it was tried on: a card that was reset has made others.
+    link: u32,
+    pub(super) tried: Tried,
+}
+
+/// What each card was found to do.
+pub(super) type Trials = BTreeMap<DevlinkDevice, Trial>;
+
+impl Feature {
+    const ALL: [Self; 3] = [Self::Filters, Self::EgressShare, Self::EgressTotal];
+
+    /// The capability's.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Filters => "filters",
+            Self::EgressShare => "egress-share",
+            Self::EgressTotal => "egress-total",
+        }
+    }
 }
 
 impl Tried {
     /// Of a card that had no VF to try it on.
     pub(super) fn nothing_yet() -> Self {
-        let unknown = || Err(UNKNOWN_YET.to_owned());
-        Self { filters: unknown(), egress_share: unknown(), egress_total: unknown() }
+        Self::each(|_| Err(UNKNOWN_YET.to_owned()))
+    }
+
+    fn each(mut ability: impl FnMut(Feature) -> Ability) -> Self {
+        Self {
+            filters: ability(Feature::Filters),
+            egress_share: ability(Feature::EgressShare),
+            egress_total: ability(Feature::EgressTotal),
+        }
+    }
+
+    const fn of(&self, feature: Feature) -> &Ability {
+        match feature {
+            Feature::Filters => &self.filters,
+            Feature::EgressShare => &self.egress_share,
+            Feature::EgressTotal => &self.egress_total,
+        }
     }
 }
 
-impl Trials {
-    /// What a card was found to do. `None`: it was not tried yet.
-    pub(super) fn of(&self, card: &DevlinkDevice) -> Option<Tried> {
-        self.lock().get(card).map(|trial| trial.tried.clone())
-    }
-
-    /// Tries a card, unless it was tried since it made these representors: on one that serves nobody if there
-    /// is any.
+impl Trial {
+    /// Tries a card for what it was not `known` to do since it made these representors: on one that serves nobody
+    /// if there is any. What has failed may work by now. `None`: there is nothing to try it on.
     pub(super) fn of_card(
-        &self,
-        card: &DevlinkDevice,
+        known: Option<&Self>,
         representors: &[&Representor],
-        try_on: impl FnOnce(&Representor) -> Tried,
-    ) {
-        let mut trials = self.lock();
-        let is_known = trials
-            .get(card)
-            .is_some_and(|trial| representors.iter().any(|port| port.index == trial.link));
+        mut attempt: impl FnMut(&Representor, Feature) -> Ability,
+    ) -> Option<Self> {
         let serves_nobody = |port: &&&Representor| port.master.is_none() && !port.up;
-        let free = representors.iter().find(serves_nobody).or(representors.first());
-        let Some(port) = free.filter(|_| !is_known) else { return };
-        let tried = try_on(port);
-        match &tried.filters {
-            Ok(()) => tracing::info!(%card, port = port.name, "the card carries out filters"),
-            Err(why) => tracing::info!(%card, port = port.name, why, "the card takes no filters"),
-        }
-        trials.insert(card.clone(), Trial { link: port.index, tried });
+        let port = representors.iter().find(serves_nobody).or(representors.first())?;
+        let is_there = |trial: &&Self| representors.iter().any(|port| port.index == trial.link);
+        let known = known.filter(is_there);
+        let works = |feature| known.is_some_and(|known| known.tried.of(feature).is_ok());
+        let tried = Tried::each(|feature| match works(feature) {
+            true => Ok(()),
+            false => attempt(port, feature),
+        });
+        Some(Self { link: port.index, tried })
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<DevlinkDevice, Trial>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Tells what cards can do by now, and what they can't do any more, by what was `known`.
+pub(super) fn tell_changes(known: &Trials, found: &Trials) {
+    for (card, trial) in found {
+        for feature in Feature::ALL {
+            let before = known.get(card).map(|known| known.tried.of(feature));
+            tell_change(card, feature.name(), before, trial.tried.of(feature));
+        }
+    }
+}
+
+fn tell_change(card: &DevlinkDevice, feature: &str, before: Option<&Ability>, now: &Ability) {
+    match (before, now) {
+        (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
+        (_, Ok(())) => tracing::info!(%card, feature, "a feature of the card works"),
+        (None, Err(why)) => tracing::info!(%card, feature, why, "a feature of the card is missing"),
+        (Some(Ok(())), Err(why)) => {
+            tracing::warn!(%card, feature, why, "a feature of the card works no more");
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use netlink::Link;
     use vf_alloc::FunctionId;
 
@@ -90,24 +128,48 @@ mod tests {
         Representor::of_link(FunctionId::local(0, 0), link)
     }
 
+    /// What is found on these ports if the card can do anything but `refused`, and what it was tried for, where.
+    fn look(
+        known: Option<&Trial>,
+        ports: &[(u32, bool)],
+        refused: Option<Feature>,
+    ) -> (Option<Trial>, Vec<(u32, Feature)>) {
+        let ports: Vec<_> = ports.iter().map(|(index, up)| port(*index, *up)).collect();
+        let mut attempts = Vec::new();
+        let trial = Trial::of_card(known, &Vec::from_iter(&ports), |port, feature| {
+            attempts.push((port.index, feature));
+            if Some(feature) == refused { Err("not now".to_owned()) } else { Ok(()) }
+        });
+        (trial, attempts)
+    }
+
     #[test]
     fn a_card_is_tried_on_a_port_that_serves_nobody_and_again_once_it_has_others() {
-        let (trials, tried_on) = (Trials::default(), Cell::new(0));
-        let card: DevlinkDevice = "pci/0000:03:00.0".parse().unwrap();
-        assert_eq!(trials.of(&card), None);
-        let look = |ports: &[(u32, bool)], ability: Ability| {
-            let ports: Vec<_> = ports.iter().map(|(index, up)| port(*index, *up)).collect();
-            tried_on.set(0);
-            trials.of_card(&card, &Vec::from_iter(&ports), |port| {
-                tried_on.set(port.index);
-                Tried { filters: ability, ..Tried::nothing_yet() }
-            });
-            (tried_on.get(), trials.of(&card).map(|tried| tried.filters))
-        };
-        assert_eq!(look(&[], Ok(())), (0, None), "there is nothing to try it on");
-        assert_eq!(look(&[(7, true), (8, false)], Ok(())), (8, Some(Ok(()))));
-        let refused = || Err("not now".to_owned());
-        assert_eq!(look(&[(7, true), (8, true), (9, false)], refused()), (0, Some(Ok(()))));
-        assert_eq!(look(&[(17, true), (18, true)], refused()), (17, Some(refused())));
+        let (found, attempts) = look(None, &[], None);
+        assert!(found.is_none() && attempts.is_empty(), "there is nothing to try it on");
+        let (found, attempts) = look(None, &[(7, true), (8, false)], None);
+        assert_eq!(attempts, Feature::ALL.map(|feature| (8, feature)));
+        let (found, attempts) = look(found.as_ref(), &[(7, true), (8, true), (9, false)], None);
+        assert_eq!(attempts, [], "it is known what it can do");
+        let (_, attempts) = look(found.as_ref(), &[(17, true), (18, true)], None);
+        assert_eq!(attempts, Feature::ALL.map(|feature| (17, feature)));
+    }
+
+    #[test]
+    fn what_worked_stays_and_what_failed_is_tried_at_each_look() {
+        let ports = [(7, false)];
+        let refused = Some(Feature::EgressShare);
+        let (mut found, _) = look(None, &ports, refused);
+        for _ in 0..2 {
+            let attempts;
+            (found, attempts) = look(found.as_ref(), &ports, refused);
+            assert_eq!(attempts, [(7, Feature::EgressShare)]);
+            let tried = &found.as_ref().unwrap().tried;
+            assert_eq!((&tried.filters, &tried.egress_total), (&Ok(()), &Ok(())));
+            assert!(tried.egress_share.is_err());
+        }
+        let (found, _) = look(found.as_ref(), &ports, None);
+        assert_eq!(found.as_ref().unwrap().tried, Tried::each(|_| Ok(())));
+        assert_eq!(look(found.as_ref(), &ports, refused).1, []);
     }
 }
