@@ -253,22 +253,22 @@ impl TrafficControl<'_> {
         Ok(self.ingress(index)?.limit)
     }
 
-    /// Whether a link's card takes filters of what it may forward by itself, tried with one that no frame
-    /// meets and that is taken away again. The link keeps its hooks.
+    /// Whether a link's card takes filters of what it may forward by itself and of what it leaves to the kernel,
+    /// tried with such as no frame meets and that are taken away again. The link keeps its hooks.
     ///
     /// # Errors
     /// Why it does not, or what can't be taken away.
     pub fn try_card(&mut self, index: u32) -> Result<(), Error> {
-        let filter = by_card::trial();
         let hooks = self.rtnl.change(hook::add(index));
-        let taken = self.rtnl.change(filter.add(index));
-        let taken = match taken {
+        let tried = by_card::trials().iter().try_for_each(|trial| self.try_filter(index, trial));
+        if tried.is_ok() { Ok(()) } else { hooks.and(tried) }
+    }
+
+    fn try_filter(&mut self, index: u32, filter: &Flower) -> Result<(), Error> {
+        match self.rtnl.change(filter.add(index)) {
             // Somebody who ended amid this has left it.
-            Err(error) if error.errno() == Some(Errno::EEXIST) => Ok(()),
-            taken => taken,
-        };
-        if taken.is_err() {
-            return hooks.and(taken);
+            Err(error) if error.errno() == Some(Errno::EEXIST) => {}
+            taken => taken?,
         }
         self.rtnl.change(filter.delete(index))
     }

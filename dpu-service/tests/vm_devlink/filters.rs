@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     dpu::{Dpu, NO_FILTERS, VF, of_pod, send, settings},
+    netdevsim::WithoutTrap,
     support::eventually,
 };
 
@@ -113,6 +114,24 @@ fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told
     dpu.programmer.program(&of_pod()).unwrap();
     assert!(!dpu.guard_detail(&of_pod()).contains("in software alone"));
     assert_eq!(dpu.flowers(&port.name).len(), 9);
+}
+
+/// Such as passes would be of no use without what takes all else aside.
+#[test]
+fn a_port_whose_card_leaves_nothing_to_the_kernel_is_guarded_in_software_and_that_is_told() {
+    let dpu = Dpu::new();
+    let without_trap = WithoutTrap::new();
+    let (takes_filters, why) = dpu.filters();
+    assert!(!takes_filters && why.contains("to the kernel"), "{why}");
+    assert!(why.ends_with("Not implemented offload action"), "{why}");
+    dpu.programmer.program(&of_pod()).unwrap();
+    let port = dpu.representor().name;
+    assert_eq!(dpu.flowers(&port), [Value::Null; 0]);
+    assert!(!dpu.guard_detail(&of_pod()).contains("the card"), "{}", dpu.guard_detail(&of_pod()));
+    drop(without_trap);
+    assert!(dpu.filters().0, "{:?}", dpu.filters());
+    assert_eq!(dpu.programmer.repair(&of_pod()).unwrap().steps, ["guard"]);
+    assert_eq!(dpu.flowers(&port).len(), 9);
 }
 
 #[test]

@@ -7,6 +7,7 @@
  * netdevsim's but for those of traffic control.
  */
 #include <linux/etherdevice.h>
+#include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
@@ -16,6 +17,10 @@
 #include <net/pkt_cls.h>
 
 #include "switchdevsim.h"
+
+/* Whether cards give frames to the kernel that a rule traps. Not all drivers know that action, as mlx5 does. */
+static bool takes_trap = true;
+module_param(takes_trap, bool, 0644);
 
 /* What a frame may be looked at for, and how much that is. All else is refused by mlx5 (__parse_cls_flower). */
 #define KEY(id, type) [FLOW_DISSECTOR_KEY_##id] = sizeof(struct flow_dissector_key_##type)
@@ -180,7 +185,6 @@ static int check_action(const struct flow_action_entry *action, struct netlink_e
 	switch (action->id) {
 	case FLOW_ACTION_ACCEPT:
 	case FLOW_ACTION_DROP:
-	case FLOW_ACTION_TRAP:
 	case FLOW_ACTION_GOTO:
 	case FLOW_ACTION_VLAN_PUSH:
 	case FLOW_ACTION_VLAN_POP:
@@ -200,6 +204,10 @@ static int check_action(const struct flow_action_entry *action, struct netlink_e
 		return -EOPNOTSUPP;
 	case FLOW_ACTION_POLICE:
 		return check_police(action, extack);
+	case FLOW_ACTION_TRAP:
+		if (takes_trap)
+			return 0;
+		fallthrough;
 	default:
 		NL_SET_ERR_MSG_MOD(extack, "Not implemented offload action");
 		return -EOPNOTSUPP;

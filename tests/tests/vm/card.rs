@@ -5,6 +5,26 @@ use std::{fs, process::Output};
 use e2e::{Lab, run};
 use serde_json::Value;
 
+/// A knob of hack/vm.d/switchdevsim, for all cards.
+const TAKES_TRAP: &str = "/sys/module/switchdevsim/parameters/takes_trap";
+
+/// While this lives, no card takes filters that leave frames to the kernel.
+pub(crate) struct WithoutTrap(());
+
+impl WithoutTrap {
+    pub(crate) fn new() -> Self {
+        fs::write(TAKES_TRAP, "N").unwrap();
+        Self(())
+    }
+}
+
+impl Drop for WithoutTrap {
+    fn drop(&mut self) {
+        let taken = fs::write(TAKES_TRAP, "Y");
+        assert!(taken.is_ok() || std::thread::panicking(), "{taken:?}");
+    }
+}
+
 /// The card's device, as people handle it.
 pub(crate) struct Device<'a> {
     lab: &'a Lab,

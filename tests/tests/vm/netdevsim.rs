@@ -9,7 +9,7 @@ use e2e::{
     wait_for,
 };
 
-use crate::card::Device;
+use crate::card::{Device, WithoutTrap};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -166,15 +166,38 @@ fn operators_see_the_card_and_what_it_can_do() {
     let can = |name| row(name)[1] == "yes";
     assert!(can("egress-rate") && can("ingress-rate") && can("vlan-filtering"), "{described}");
     assert!(!can("port-mac"), "{described}");
-    let of_card = |name: &str| {
-        let begin = format!("{} ", Device::of(&lab).handle());
-        let mut lines = described.lines().filter(|line| line.starts_with(&begin));
-        let found = lines.find(|line| line.split_whitespace().nth(1) == Some(name));
-        found.unwrap_or_else(|| panic!("{name}: {described}")).to_owned()
-    };
+    let of_card = |name: &str| of_card(&lab, &described, name);
     assert!(of_card("filters").contains("in hardware"), "{described}");
     assert!(of_card("egress-rate").contains("in hardware"), "{described}");
     assert!(of_card("ingress-rate").contains("in software"), "{described}");
+}
+
+/// What is told of one thing that the card can do.
+fn of_card<'a>(lab: &Lab, described: &'a str, name: &str) -> &'a str {
+    let begin = format!("{} ", Device::of(lab).handle());
+    let mut lines = described.lines().filter(|line| line.starts_with(&begin));
+    let found = lines.find(|line| line.split_whitespace().nth(1) == Some(name));
+    found.unwrap_or_else(|| panic!("{name}: {described}"))
+}
+
+#[test]
+fn a_card_that_leaves_nothing_to_the_kernel_guards_in_software_and_operators_see_that() {
+    let _without_trap = WithoutTrap::new();
+    let lab = Lab::start(&settings());
+    let described = lab.operator().says(&["describe", "dpu"]);
+    let filters = of_card(&lab, &described, "filters");
+    assert_eq!(filters.split_whitespace().nth(2), Some("no"), "{filters}");
+    assert!(filters.ends_with("Not implemented offload action"), "{filters}");
+    let pod = Netns::new("pod");
+    let _ = lab.add("red", &pod, "eth0").result();
+    let port = &lab.card.representors().into_iter().find(|port| port["master"].is_string());
+    let port = port.as_ref().unwrap()["ifname"].as_str().unwrap();
+    let filters = lab.card.dpu.json("tc", &["filter", "show", "dev", port, "ingress"]);
+    assert!(filters.iter().all(|filter| filter["kind"] == "bpf"), "{filters:?}");
+    assert!(!filters.is_empty());
+    lab.assert_invariants();
+    lab.del("red", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
 }
 
 #[test]

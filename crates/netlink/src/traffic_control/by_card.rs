@@ -149,11 +149,14 @@ fn all_else() -> Flower {
     Flower { priority, ethertype: None, number: 0, keys: Vec::new(), verdict }
 }
 
-/// As those are that pass, of a station that there can't be.
-pub(super) fn trial() -> Flower {
+/// As those are that pass, of a station that there can't be: one of each verdict. They have one place, for one after
+/// the other.
+pub(super) fn trials() -> [Flower; 2] {
     let nobody = IpNetwork::from(IpAddr::from([0, 0, 0, 1]));
     let source = IPV4.from(nobody).unwrap_or_default();
-    Flower { priority: TRIAL, number: u16::MAX, ..IPV4.host(MacAddress(NONE), &source, TCP) }
+    let trial =
+        Flower { priority: TRIAL, number: u16::MAX, ..IPV4.host(MacAddress(NONE), &source, TCP) };
+    [trial.clone(), Flower { verdict: Verdict::Trap, ..trial }]
 }
 
 /// What a card with the filters `found` has of those `wanted`.
@@ -226,6 +229,13 @@ mod tests {
         let filters = guard.by_card();
         assert_eq!(filters.len(), 3);
         assert!(filters[1..].iter().all(|filter| filter.keys.len() == 4));
+    }
+
+    #[test]
+    fn a_card_is_tried_for_every_verdict_that_it_is_to_have() {
+        let tried = trials().map(|trial| trial.verdict);
+        let wanted = guard(Some(&["10.9.0.1/32"])).by_card();
+        assert!(wanted.iter().all(|filter| tried.contains(&filter.verdict)));
     }
 
     #[test]

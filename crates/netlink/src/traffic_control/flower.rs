@@ -91,7 +91,10 @@ impl Flower {
         let mut message = self.place(index);
         message.attributes.push(TcAttribute::Options(options.map(TcOption::Flower).collect()));
         let message = RouteNetlinkMessage::NewTrafficFilter(message);
-        let operation = format!("have the card filter the frames that come in at {LINK}");
+        let operation = match self.verdict {
+            Verdict::Pass => format!("have the card forward what comes in at {LINK}"),
+            Verdict::Trap => format!("have the card leave what comes in at {LINK} to the kernel"),
+        };
         Request::new(operation, Some(index), message, Existing::Refused)
     }
 

@@ -7,6 +7,9 @@ use crate::support::TestNetns;
 
 const BUS: &str = "/sys/bus/netdevsim";
 
+/// A knob of hack/vm.d/switchdevsim, for all cards.
+const TAKES_TRAP: &str = "/sys/module/switchdevsim/parameters/takes_trap";
+
 /// A card in a test's namespace, which is taken out when this goes. The namespace has to go later.
 pub(crate) struct Netdevsim {
     number: u32,
@@ -37,6 +40,24 @@ impl Netdevsim {
     pub(crate) fn set_knob(&self, knob: &str, value: &str) {
         let path = format!("/sys/kernel/debug/netdevsim/netdevsim{}/{knob}", self.number);
         fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+/// While this lives, no card takes filters that leave frames to the kernel.
+pub(crate) struct WithoutTrap(());
+
+impl WithoutTrap {
+    pub(crate) fn new() -> Self {
+        let refused = fs::write(TAKES_TRAP, "N");
+        refused.unwrap_or_else(|error| panic!("{TAKES_TRAP}: {error}"));
+        Self(())
+    }
+}
+
+impl Drop for WithoutTrap {
+    fn drop(&mut self) {
+        let taken = fs::write(TAKES_TRAP, "Y");
+        assert!(taken.is_ok() || std::thread::panicking(), "{taken:?}");
     }
 }
 
