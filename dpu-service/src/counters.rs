@@ -32,7 +32,7 @@ pub struct Drops {
 pub struct Offloaded {
     /// How many rules there are by which its packets are dealt with, of those kinds that cards take over.
     pub rules: u64,
-    /// How many of them are in hardware.
+    /// How many of them the hardware carries out. One by which it leaves packets to the kernel is not among them.
     pub in_hardware: u64,
 }
 

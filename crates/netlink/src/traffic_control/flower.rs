@@ -44,7 +44,7 @@ impl Verdict {
         }
     }
 
-    fn action(self) -> TcAction {
+    pub(super) fn action(self) -> TcAction {
         let mut parameters = vec![0; GACT_LEN];
         parameters[VERDICT_AT..VERDICT_AT + 4].copy_from_slice(&self.code().to_ne_bytes());
         let parameters = TcActionOption::Other(DefaultNla::new(TCA_GACT_PARMS, parameters));
@@ -153,6 +153,11 @@ pub(crate) fn described_by(message: &TcMessage) -> Option<Found> {
         }
     }
     Some(found)
+}
+
+/// Whether the kernel gets what these actions are for.
+pub(super) fn leave_to_kernel(actions: &[TcAction]) -> bool {
+    actions.chunks(1).any(|action| verdict_of(action) == Some(Verdict::Trap))
 }
 
 /// `None`: it is none that we give.

@@ -5,7 +5,7 @@ use netlink_packet_route::{
     tc::{TcAttribute, TcFilterFlowerOption, TcHandle, TcMessage, TcOption},
 };
 
-use super::hook::Hook;
+use super::{flower::leave_to_kernel, hook::Hook};
 
 /// `TCA_CLS_FLAGS_IN_HW`
 const IN_HARDWARE: u32 = 1 << 2;
@@ -15,7 +15,7 @@ const IN_HARDWARE: u32 = 1 << 2;
 pub struct Offload {
     /// How many there are.
     pub filters: u64,
-    /// How many of them the hardware has taken over.
+    /// Of how many of them the hardware does the work. One by which it leaves frames to the kernel is not among them.
     pub in_hardware: u64,
 }
 
@@ -26,8 +26,8 @@ pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetTrafficFilter(message)
 }
 
-/// Whether a filter is in hardware. `None`: `object` describes no filter by flower, which is the kind that cards
-/// take over.
+/// Whether a filter's work is done in hardware. `None`: `object` describes no filter by flower, which is the kind that
+/// cards take over.
 pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<bool> {
     let RouteNetlinkMessage::NewTrafficFilter(message) = object else { return None };
     // Each priority is described once without a filter.
@@ -38,14 +38,25 @@ pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<bool> {
         TcAttribute::Options(options) => Some(options),
         _ => None,
     })?;
-    let flags = |option: &TcOption| match option {
-        TcOption::Flower(TcFilterFlowerOption::Flags(flags)) => Some(*flags),
+    let of_flower: Vec<_> = options.iter().filter_map(flower_option).collect();
+    let is_kept_there = of_flower.iter().any(|option| is_in_hardware(option));
+    let is_the_kernels = of_flower.iter().any(|option| is_left_to_kernel(option));
+    (!of_flower.is_empty()).then_some(is_kept_there && !is_the_kernels)
+}
+
+fn flower_option(option: &TcOption) -> Option<&TcFilterFlowerOption> {
+    match option {
+        TcOption::Flower(option) => Some(option),
         _ => None,
-    };
-    options
-        .iter()
-        .any(|option| matches!(option, TcOption::Flower(_)))
-        .then(|| options.iter().filter_map(flags).any(|flags| flags & IN_HARDWARE != 0))
+    }
+}
+
+fn is_in_hardware(option: &TcFilterFlowerOption) -> bool {
+    matches!(option, TcFilterFlowerOption::Flags(flags) if flags & IN_HARDWARE != 0)
+}
+
+fn is_left_to_kernel(option: &TcFilterFlowerOption) -> bool {
+    matches!(option, TcFilterFlowerOption::Actions(actions) if leave_to_kernel(actions))
 }
 
 impl FromIterator<bool> for Offload {
@@ -60,7 +71,7 @@ impl FromIterator<bool> for Offload {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::flower::Verdict, *};
 
     const NOT_IN_HARDWARE: u32 = 1 << 3;
 
@@ -75,16 +86,18 @@ mod tests {
 
     #[test]
     fn what_the_card_has_taken_over_is_told_from_what_it_has_not() {
-        use TcFilterFlowerOption::{ClassId, Flags};
+        use TcFilterFlowerOption::{Actions, ClassId, Flags};
         let listed = [
             filter("flower", vec![ClassId(1), Flags(IN_HARDWARE)]),
+            filter("flower", vec![Flags(IN_HARDWARE), Actions(vec![Verdict::Pass.action()])]),
+            filter("flower", vec![Flags(IN_HARDWARE), Actions(vec![Verdict::Trap.action()])]),
             filter("flower", vec![Flags(NOT_IN_HARDWARE)]),
             // From before kernels told it.
             filter("flower", vec![ClassId(1)]),
             filter("bpf", Vec::new()),
         ];
         let offload: Offload = listed.into_iter().filter_map(described_by).collect();
-        assert_eq!(offload, Offload { filters: 3, in_hardware: 1 });
+        assert_eq!(offload, Offload { filters: 5, in_hardware: 2 });
 
         let RouteNetlinkMessage::NewTrafficFilter(mut head) = filter("flower", vec![ClassId(1)])
         else {
