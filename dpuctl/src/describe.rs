@@ -135,9 +135,8 @@ fn dpu_text(dpu: &Dpu) -> String {
     text.field("Attachments", &dpu.attachments.to_string());
     text.list("Problems", &dpu.problems);
     text.block("Cards", &card_table(&dpu.cards));
-    text.block("What cards can do", &card_capability_table(&dpu.cards));
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
-    text.block("Capabilities", &capability_table(&dpu.capabilities));
+    text.block("Capabilities", &capability_table(dpu));
     text.finish()
 }
 
@@ -172,13 +171,19 @@ fn card_table(cards: &[Card]) -> String {
     table(&["DEVICE", "ESWITCH MODE", "REPRESENTORS"], cards.iter().map(row))
 }
 
-fn card_capability_table(cards: &[Card]) -> String {
-    let row = |card: &Card, capability: &Capability| {
+/// What each card can do, and then what the DPU can that no card tells of.
+fn capability_table(dpu: &Dpu) -> String {
+    let of_cards = dpu
+        .cards
+        .iter()
+        .flat_map(|card| card.capabilities.iter().map(move |can| (&*card.device, can)));
+    let is_cards = |name: &str| of_cards.clone().any(|(_, can)| can.name == name);
+    let of_dpu = dpu.capabilities.iter().filter(|can| !is_cards(&can.name)).map(|can| ("-", can));
+    let row = |(device, capability): (&str, &Capability)| {
         let Capability { name, detail, .. } = capability;
-        vec![card.device.clone(), name.clone(), done_by(capability).into(), or_dash(detail).into()]
+        vec![device.into(), name.clone(), done_by(capability).into(), or_dash(detail).into()]
     };
-    let rows = cards.iter().flat_map(|card| card.capabilities.iter().map(|can| row(card, can)));
-    let rows: Vec<_> = rows.collect();
+    let rows: Vec<_> = of_cards.clone().chain(of_dpu).map(row).collect();
     if rows.is_empty() {
         return String::new();
     }
@@ -191,17 +196,6 @@ fn done_by(capability: &Capability) -> &'static str {
         (true, false) => "in software",
         (true, true) => "in hardware",
     }
-}
-
-fn capability_table(capabilities: &[Capability]) -> String {
-    if capabilities.is_empty() {
-        return String::new();
-    }
-    let row = |capability: &Capability| {
-        let Capability { name, available, detail, .. } = capability;
-        vec![name.clone(), yes_or_no(*available).into(), or_dash(detail).into()]
-    };
-    table(&["NAME", "AVAILABLE", "DETAIL"], capabilities.iter().map(row))
 }
 
 fn network_text(status: &NetworkStatus) -> String {
@@ -310,12 +304,14 @@ mod tests {
             version: "0.1.0".into(),
             eswitch_driver: "devlink".into(),
             fabric_driver: "bridge".into(),
-            capabilities: vec![Capability {
-                name: "port-mac".into(),
-                available: false,
-                detail: "the host sets them".into(),
-                ..Capability::default()
-            }],
+            capabilities: vec![
+                Capability { name: "egress-rate".into(), available: true, ..Capability::default() },
+                Capability {
+                    name: "vlan-filtering".into(),
+                    detail: "the kernel has none".into(),
+                    ..Capability::default()
+                },
+            ],
             cards: vec![Card {
                 device: "pci/0000:03:00.0".into(),
                 eswitch_mode: "switchdev".into(),
@@ -354,19 +350,17 @@ Cards:
 DEVICE             ESWITCH MODE   REPRESENTORS
 pci/0000:03:00.0   switchdev      16
 
-What cards can do:
-DEVICE             NAME           DONE          DETAIL
-pci/0000:03:00.0   filters        in hardware   -
-pci/0000:03:00.0   ingress-rate   in software   by the queue
-pci/0000:03:00.0   egress-rate    no            -
-
 Capabilities:
-NAME       AVAILABLE   DETAIL
-port-mac   no          the host sets them
+DEVICE             NAME             DONE          DETAIL
+pci/0000:03:00.0   filters          in hardware   -
+pci/0000:03:00.0   ingress-rate     in software   by the queue
+pci/0000:03:00.0   egress-rate      no            -
+-                  vlan-filtering   no            the kernel has none
 "
         );
         let virtual_card = Dpu { cards: Vec::new(), ..dpu };
-        assert!(!dpu_text(&virtual_card).contains("Cards"));
+        let told = dpu_text(&virtual_card);
+        assert!(!told.contains("Cards") && told.contains("\n-        egress-rate "), "{told}");
     }
 
     #[test]
