@@ -180,6 +180,7 @@ impl Config {
             quarantine_after: self.allocation.quarantine_after,
             attachments: self.limits.attachments,
             networks: self.limits.networks,
+            fabric: self.fabric.driver,
             bridges: self.fabric.bridge_names(),
             gateway: self.gateway.clone(),
             own_ports: [self.listen].into_iter().chain(self.metrics.listen).collect(),

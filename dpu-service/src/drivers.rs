@@ -105,6 +105,32 @@ pub enum FabricDriver {
 }
 
 impl FabricDriver {
+    const ALL: [Self; 3] = [Self::Bridge, Self::Ovs, Self::None];
+
+    /// Whether it knows which packets answer others, and so keeps to networks' `allow`: see [`Fabric::set_guard`].
+    pub(crate) const fn keeps_rules(self) -> bool {
+        matches!(self, Self::Ovs)
+    }
+
+    /// Whether it has links for gateways: see [`Fabric::set_gateways`].
+    pub(crate) const fn has_gateways(self) -> bool {
+        matches!(self, Self::Bridge)
+    }
+
+    /// Why a network can't have a setting with it, given which can. `None`: it is one of them.
+    pub(crate) fn lacks(self, setting: &str, can: fn(Self) -> bool) -> Option<String> {
+        if can(self) {
+            return None;
+        }
+        let able = Self::ALL.into_iter().filter(|driver| can(*driver));
+        let able: Vec<_> = able.map(|driver| format!("{:?}", driver.name())).collect();
+        Some(format!(
+            "{setting} needs fabric.driver = {}, and this DPU has {:?}: use that fabric, or leave {setting} out",
+            able.join(" or "),
+            self.name()
+        ))
+    }
+
     /// Its name, as in the configuration.
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -63,7 +63,8 @@ impl Engine {
         settings: Settings,
     ) -> Result<Arc<Self>, OpenError> {
         let patience = settings.representor_wait;
-        let gateways = Gateways::new(programmer.clone(), settings.gateway.clone()).into();
+        let gateways = settings.gateway.clone();
+        let gateways = Gateways::new(programmer.clone(), settings.fabric, gateways).into();
         let mut registry = Registry::restore(records.load()?, configuration, settings)?;
         if programmer.has_representors() {
             // Where the kernel can't be asked yet, the reconciler's first good look tells.

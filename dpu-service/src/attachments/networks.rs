@@ -144,8 +144,7 @@ async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failur
 }
 
 fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
-    let fabric = engine.programmer().fabric_name();
-    match engine.gateways().problem_of(network, fabric) {
+    match engine.gateways().problem_of(network) {
         Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
         None => Ok(()),
     }

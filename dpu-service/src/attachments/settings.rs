@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use vf_alloc::{PfId, PoolSpec};
 
 use crate::{
+    drivers::FabricDriver,
     gateway::GatewaySettings,
     model::{HostName, HostRights, Network},
 };
@@ -37,6 +38,8 @@ pub struct Settings {
     pub attachments: usize,
     /// How many networks there may be, of file and API together.
     pub networks: usize,
+    /// The fabric's driver.
+    pub fabric: FabricDriver,
     /// The fabric's bridges, by name.
     pub bridges: Vec<String>,
     /// Where networks lead whose gateway is this DPU.
@@ -57,6 +60,7 @@ impl Default for Settings {
             quarantine_after: 3,
             attachments: 4096,
             networks: 1024,
+            fabric: FabricDriver::default(),
             bridges: Vec::new(),
             gateway: GatewaySettings::default(),
             own_ports: Vec::new(),

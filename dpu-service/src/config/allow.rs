@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnetwork::IpNetwork;
 
 use super::networks::{LONGEST_LIST, check_prefix, is_label};
-use crate::model::{
-    AllowRule, AllowedProtocol, AntiSpoofing, Network, Opening, Prefixes,
-    allow::{MOST_COMBINATIONS, named_networks, openings},
-    anti_spoofing::macs,
+use crate::{
+    drivers::FabricDriver,
+    model::{
+        AllowRule, AllowedProtocol, AntiSpoofing, Network, Opening, Prefixes,
+        allow::{MOST_COMBINATIONS, named_networks, openings},
+        anti_spoofing::macs,
+    },
 };
-
-/// The fabrics that know which packets answer others: see [`crate::fabric::Fabric::set_guard`].
-const WITH_RULES: [&str; 1] = ["ovs"];
 
 /// Whether the rules say something, and such as can be kept. Returns one sentence for each problem.
 pub(super) fn check_allow(network: &Network) -> Vec<String> {
@@ -141,15 +141,12 @@ fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>)
 }
 
 /// Why a fabric can't keep to a network's rules, one sentence.
-pub(crate) fn check_rules_on(network: &Network, fabric: &str) -> Option<String> {
-    let is_kept = network.allow.is_empty() || WITH_RULES.contains(&fabric);
-    (!is_kept).then(|| {
-        format!(
-            "network {:?}: allow needs fabric.driver = \"ovs\", and this DPU has {fabric:?}, which does not know \
-             what answers what: use that fabric, or leave allow out",
-            network.name
-        )
-    })
+pub(super) fn check_rules_on(network: &Network, fabric: FabricDriver) -> Option<String> {
+    if network.allow.is_empty() {
+        return None;
+    }
+    let lack = fabric.lacks("allow", FabricDriver::keeps_rules)?;
+    Some(format!("network {:?}: {lack}", network.name))
 }
 
 #[cfg(test)]
@@ -250,13 +247,16 @@ mod tests {
     #[test]
     fn fabrics_that_know_no_connections_are_told_by_name() {
         let blue = network(&with("allow = [{ nobody = true }]"));
-        assert_eq!(check_rules_on(&blue, "ovs"), None);
-        assert_eq!(check_rules_on(&network("name = \"a\""), "bridge"), None);
-        for fabric in ["bridge", "none"] {
+        assert_eq!(check_rules_on(&blue, FabricDriver::Ovs), None);
+        assert_eq!(check_rules_on(&network("name = \"a\""), FabricDriver::Bridge), None);
+        for fabric in [FabricDriver::Bridge, FabricDriver::None] {
             let told = check_rules_on(&blue, fabric).unwrap();
-            let expected =
-                format!("this DPU has {fabric:?}, which does not know what answers what");
-            assert!(told.contains(&expected), "{told}");
+            let expected = format!(
+                "network \"a\": allow needs fabric.driver = \"ovs\", and this DPU has {:?}: use that fabric, or \
+                 leave allow out",
+                fabric.name()
+            );
+            assert_eq!(told, expected);
         }
     }
 }

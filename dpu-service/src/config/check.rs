@@ -150,7 +150,7 @@ impl Config {
     }
 
     fn check_gateways(&self) -> Vec<String> {
-        let fabric = self.fabric.driver.name();
+        let fabric = self.fabric.driver;
         let check = |network: &Network| self.gateway.check_network(network, fabric);
         self.networks.iter().filter_map(check).collect()
     }
@@ -163,7 +163,7 @@ impl Config {
     }
 
     fn check_rules(&self) -> Vec<String> {
-        let fabric = self.fabric.driver.name();
+        let fabric = self.fabric.driver;
         self.networks.iter().filter_map(|network| check_rules_on(network, fabric)).collect()
     }
 
@@ -460,7 +460,7 @@ mod tests {
         assert_problem(both, "\"p0\", which is one of fabric.uplinks or fabric.keep");
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
         let mac = dpu("anti_spoofing = \"mac\"");
-        assert_problem(&format!("{without}\n{mac}"), "gateway_mode = \"dpu\" needs another fabric");
+        assert_problem(&format!("{without}\n{mac}"), "gateway_mode = \"dpu\" needs fabric.driver");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) use others::watch_for_others;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
 
-use crate::{driver::Refused, model::Network, programmer::Programmer};
+use crate::{driver::Refused, drivers::FabricDriver, model::Network, programmer::Programmer};
 use plan::Plan;
 use shown::Shown;
 use work::Work;
@@ -96,6 +96,7 @@ pub(crate) type Mended = Vec<String>;
 /// The gateways of this DPU.
 #[derive(Debug)]
 pub(crate) struct Gateways {
+    fabric: FabricDriver,
     settings: GatewaySettings,
     /// Held for a pass.
     work: Arc<tokio::sync::Mutex<Work>>,
@@ -105,14 +106,25 @@ pub(crate) struct Gateways {
 }
 
 impl Gateways {
-    pub(crate) fn new(programmer: Programmer, settings: GatewaySettings) -> Self {
-        let work = Work::new(programmer, settings.clone());
-        Self { settings, work: Arc::new(work.into()), shown: Mutex::default(), news: Notify::new() }
+    /// `fabric`: the driver of the programmer's.
+    pub(crate) fn new(
+        programmer: Programmer,
+        fabric: FabricDriver,
+        settings: GatewaySettings,
+    ) -> Self {
+        let work = Work::new(programmer, fabric, settings.clone());
+        Self {
+            fabric,
+            settings,
+            work: Arc::new(work.into()),
+            shown: Mutex::default(),
+            news: Notify::new(),
+        }
     }
 
     /// Why this DPU can't be the gateway of the network as it wants, one sentence.
-    pub(crate) fn problem_of(&self, network: &Network, fabric: &str) -> Option<String> {
-        self.settings.check_network(network, fabric)
+    pub(crate) fn problem_of(&self, network: &Network) -> Option<String> {
+        self.settings.check_network(network, self.fabric)
     }
 
     /// Whether an event is about an uplink, which has to forward whenever it comes.

@@ -5,13 +5,10 @@ use offload_proto::form::is_interface_name;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    drivers::FabricSettings,
+    drivers::{FabricDriver, FabricSettings},
     model::{GatewayMode, Network},
     twice::twice,
 };
-
-/// The fabrics that have no links for gateways: see [`crate::fabric::Fabric::set_gateways`].
-const WITHOUT_GATEWAYS: [&str; 2] = ["none", "ovs"];
 
 /// The section.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -42,19 +39,20 @@ impl GatewaySettings {
     }
 
     /// Why this DPU can't be the gateway of the network as it wants, one sentence.
-    pub(crate) fn check_network(&self, network: &Network, fabric: &str) -> Option<String> {
+    pub(crate) fn check_network(&self, network: &Network, fabric: FabricDriver) -> Option<String> {
         if network.gateway_mode == GatewayMode::Router {
             return None;
         }
-        let why = if WITHOUT_GATEWAYS.contains(&fabric) {
-            format!("gateway_mode = \"dpu\" needs another fabric than fabric.driver = {fabric:?}")
-        } else if network.nat && self.uplinks.is_empty() {
+        let lack = fabric.lacks("gateway_mode = \"dpu\"", FabricDriver::has_gateways);
+        let why = lack.or_else(|| self.lack_of_uplinks(network))?;
+        Some(format!("network {:?}: {why}", network.name))
+    }
+
+    fn lack_of_uplinks(&self, network: &Network) -> Option<String> {
+        (network.nat && self.uplinks.is_empty()).then(|| {
             "nat = true needs an uplink: name the DPU's links that lead outside in gateway.uplinks"
                 .into()
-        } else {
-            return None;
-        };
-        Some(format!("network {:?}: {why}", network.name))
+        })
     }
 }
 
@@ -83,13 +81,15 @@ mod tests {
             let text = format!("name = 'blue'\ngateway_mode = 'dpu'\nnat = {nat}");
             toml::from_str::<Network>(&text).unwrap()
         };
-        assert_eq!(settings(&[]).check_network(&network(false), "bridge"), None);
-        assert_eq!(settings(&["p1"]).check_network(&network(true), "bridge"), None);
-        let told = settings(&[]).check_network(&network(true), "bridge").unwrap();
+        let bridge = FabricDriver::Bridge;
+        assert_eq!(settings(&[]).check_network(&network(false), bridge), None);
+        assert_eq!(settings(&["p1"]).check_network(&network(true), bridge), None);
+        let told = settings(&[]).check_network(&network(true), bridge).unwrap();
         assert!(told.contains("network \"blue\": nat = true needs an uplink"), "{told}");
-        for fabric in WITHOUT_GATEWAYS {
+        for fabric in [FabricDriver::Ovs, FabricDriver::None] {
             let told = settings(&[]).check_network(&network(false), fabric).unwrap();
-            let expected = format!("needs another fabric than fabric.driver = {fabric:?}");
+            let expected =
+                format!("needs fabric.driver = \"bridge\", and this DPU has {:?}", fabric.name());
             assert!(told.contains(&expected), "{told}");
         }
     }

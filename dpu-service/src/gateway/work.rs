@@ -12,12 +12,13 @@ use super::{
     shown::Shown,
     table::OurTable,
 };
-use crate::{driver::Refused, fabric::GatewayLink, programmer::Programmer};
+use crate::{driver::Refused, drivers::FabricDriver, fabric::GatewayLink, programmer::Programmer};
 
 /// What passes work with, and what the latest of them left.
 #[derive(Debug)]
 pub(super) struct Work {
     programmer: Programmer,
+    fabric: FabricDriver,
     settings: GatewaySettings,
     links: Links,
     table: OurTable,
@@ -28,9 +29,14 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(programmer: Programmer, settings: GatewaySettings) -> Self {
+    pub(super) fn new(
+        programmer: Programmer,
+        fabric: FabricDriver,
+        settings: GatewaySettings,
+    ) -> Self {
         Self {
             programmer,
+            fabric,
             settings,
             links: Links::default(),
             table: OurTable::default(),
@@ -87,9 +93,8 @@ impl Work {
 
     /// Networks that were made under another configuration may want what this one has not.
     fn check(&self, plan: &Plan, shown: &mut Shown) {
-        let fabric = self.programmer.fabric_name();
         for network in plan.networks() {
-            let problem = self.settings.check_network(network, fabric);
+            let problem = self.settings.check_network(network, self.fabric);
             let view = shown.gateways.entry(network.name.clone()).or_default();
             view.problems.extend(problem);
         }
