@@ -1,4 +1,7 @@
 //! The words of all drivers, of the eswitch as of the fabric: what can be done, and what was refused.
+//!
+//! Ingress is what a pod receives, and egress what it sends. Where the kernel's directions are meant, it is the
+//! representor's ingress, where frames of the pod come in.
 
 mod refused;
 

@@ -80,13 +80,13 @@ fn probe_guard(rtnl: &mut Rtnl, port: u32) -> Ability {
 fn probe_token_bucket(rtnl: &mut Rtnl, port: u32) -> Ability {
     let limit = Limit { rate_bits: 1_000_000_000, burst_bits: 1_000_000, queue_bits: 1_000_000 };
     rtnl.traffic_control()
-        .set_egress_limit(port, Some(limit))
+        .set_queue_limit(port, Some(limit))
         .map_err(|error| format!("the kernel is built without CONFIG_NET_SCH_TBF ({error})"))
 }
 
 fn probe_police(rtnl: &mut Rtnl, port: u32) -> Ability {
     let police = Police { rate_bits: 1_000_000_000, burst_bits: 1_000_000 };
-    rtnl.traffic_control().set_ingress_limit(port, police, false).map_err(|error| {
+    rtnl.traffic_control().set_police(port, police, false).map_err(|error| {
         format!(
             "the kernel is built without CONFIG_NET_ACT_POLICE, CONFIG_NET_CLS_MATCHALL or CONFIG_NET_SCH_INGRESS \
              ({error})"

@@ -1,5 +1,8 @@
 //! Traffic control: what a link limits, redirects and filters.
 //!
+//! Ingress is where frames come in at a link, and egress where it sends them, as the kernel says. At a representor that
+//! is the other way round of how the VF behind it sees it, and all who speak of pods.
+//!
 //! What is done here takes several requests, or a look at what is there first. Nothing is locked:
 //! whoever changes a link's queues keeps others from it.
 
@@ -50,18 +53,18 @@ impl TrafficControl<'_> {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn set_egress_limit(&mut self, index: u32, limit: Option<Limit>) -> Result<(), Error> {
+    pub fn set_queue_limit(&mut self, index: u32, limit: Option<Limit>) -> Result<(), Error> {
         let Some(limit) = limit else {
             return unless_absent(self.rtnl.change(limit::delete(index)));
         };
         self.rtnl.change(limit::set(index, limit))
     }
 
-    /// The limit that [`Self::set_egress_limit`] has set.
+    /// The limit that [`Self::set_queue_limit`] has set.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn egress_limit(&mut self, index: u32) -> Result<Option<LimitInForce>, Error> {
+    pub fn queue_limit(&mut self, index: u32) -> Result<Option<LimitInForce>, Error> {
         let link = self.rtnl.link_by_index(index)?;
         if link.and_then(|link| link.queue).as_deref() != Some("tbf") {
             return Ok(None);
@@ -216,12 +219,7 @@ impl TrafficControl<'_> {
     ///
     /// # Errors
     /// The kernel's refusal, or the card's.
-    pub fn set_ingress_limit(
-        &mut self,
-        index: u32,
-        wanted: Police,
-        by_card: bool,
-    ) -> Result<(), Error> {
+    pub fn set_police(&mut self, index: u32, wanted: Police, by_card: bool) -> Result<(), Error> {
         let Ingress { limit, by_card: found, .. } = self.ingress(index)?;
         if limit != Some(wanted.into()) {
             // The kernel changes none that is there (mall_change in net/sched/cls_matchall.c).
@@ -238,18 +236,18 @@ impl TrafficControl<'_> {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn clear_ingress_limit(&mut self, index: u32) -> Result<(), Error> {
-        match self.ingress_limit(index)? {
+    pub fn clear_police(&mut self, index: u32) -> Result<(), Error> {
+        match self.police(index)? {
             Some(_) => unless_absent(self.rtnl.change(police::delete(index))),
             None => Ok(()),
         }
     }
 
-    /// The limit that [`Self::set_ingress_limit`] has set.
+    /// The limit that [`Self::set_police`] has set.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn ingress_limit(&mut self, index: u32) -> Result<Option<PoliceInForce>, Error> {
+    pub fn police(&mut self, index: u32) -> Result<Option<PoliceInForce>, Error> {
         Ok(self.ingress(index)?.limit)
     }
 

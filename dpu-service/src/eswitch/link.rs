@@ -108,13 +108,13 @@ impl Links {
     /// Limits what the pod receives: what the representor sends.
     pub(super) fn limit(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
         let limited =
-            self.rtnl().traffic_control().set_egress_limit(port.index, limit(bandwidth, port.mtu));
+            self.rtnl().traffic_control().set_queue_limit(port.index, limit(bandwidth, port.mtu));
         limited.map_err(|error| Refused::new(format!("limit the rate of {}", port.name), error))
     }
 
     /// A limit that has gone with its link is off.
     pub(super) fn unlimit(&self, port: &Representor) -> Result<(), Refused> {
-        gone_is_done(self.rtnl().traffic_control().set_egress_limit(port.index, None))
+        gone_is_done(self.rtnl().traffic_control().set_queue_limit(port.index, None))
             .map_err(|error| Refused::new(format!("take the limit off {}", port.name), error))
     }
 
@@ -123,7 +123,7 @@ impl Links {
         &self,
         port: &Representor,
     ) -> Result<Option<LimitInForce>, Refused> {
-        let limit = self.rtnl().traffic_control().egress_limit(port.index);
+        let limit = self.rtnl().traffic_control().queue_limit(port.index);
         limit.map_err(|error| Refused::new(format!("read the limit of {}", port.name), error))
     }
 }

@@ -180,20 +180,20 @@ fn a_limit_is_set_changed_and_taken_off() {
     let large =
         Limit { rate_bits: 100_000_000_000, burst_bits: 100_000_000, queue_bits: 5_000_000_000 };
     for limit in [small, large, small] {
-        rtnl.traffic_control().set_egress_limit(VF, Some(limit)).unwrap();
+        rtnl.traffic_control().set_queue_limit(VF, Some(limit)).unwrap();
         let queue = shown();
         assert_eq!(queue["kind"], "tbf");
         assert_eq!(queue["options"]["rate"].as_u64().unwrap() * 8, limit.rate_bits);
         let burst = queue["options"]["burst"].as_u64().unwrap() * 8;
         assert!(burst.abs_diff(limit.burst_bits) * 100 <= limit.burst_bits, "{burst}");
         assert_eq!(
-            rtnl.traffic_control().egress_limit(VF).unwrap(),
+            rtnl.traffic_control().queue_limit(VF).unwrap(),
             Some(LimitInForce::from(limit))
         );
     }
     for _ in 0..2 {
-        rtnl.traffic_control().set_egress_limit(VF, None).unwrap();
+        rtnl.traffic_control().set_queue_limit(VF, None).unwrap();
         assert_ne!(shown()["kind"], "tbf");
-        assert_eq!(rtnl.traffic_control().egress_limit(VF).unwrap(), None);
+        assert_eq!(rtnl.traffic_control().queue_limit(VF).unwrap(), None);
     }
 }

@@ -37,7 +37,7 @@ fn what_links_carry_and_drop_is_told_of_all_at_once() {
     let guard = Guard { trunk: [].into(), senders: nobody };
     traffic_control.set_guard(index, &guard, false).unwrap();
     let limit = Limit { rate_bits: 80_000, burst_bits: 24_000, queue_bits: 24_000 };
-    traffic_control.set_egress_limit(index, Some(limit)).unwrap();
+    traffic_control.set_queue_limit(index, Some(limit)).unwrap();
     there.netns.run(|| flood("192.0.2.1")).unwrap();
     here.netns.run(|| flood("192.0.2.2")).unwrap();
     eventually("both have dropped, and tc tells the same", || {

@@ -18,12 +18,12 @@ fn police(limit: &EgressLimit) -> Police {
 
 pub(super) fn set(rtnl: &mut Rtnl, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
     rtnl.traffic_control()
-        .set_ingress_limit(port.index, police(limit), port.offloads_filters)
+        .set_police(port.index, police(limit), port.offloads_filters)
         .map_err(|error| refused(port, error))
 }
 
 pub(super) fn clear(rtnl: &mut Rtnl, port: &Representor) -> Result<(), Refused> {
-    gone_is_done(rtnl.traffic_control().clear_ingress_limit(port.index))
+    gone_is_done(rtnl.traffic_control().clear_police(port.index))
         .map_err(|error| refused(port, error))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn find(
     port: &Representor,
     wanted: Option<&EgressLimit>,
 ) -> Result<Reading, Refused> {
-    let found = rtnl.traffic_control().ingress_limit(port.index);
+    let found = rtnl.traffic_control().police(port.index);
     let found = found.map_err(|error| refused(port, error))?;
     let in_place = found == wanted.map(police).map(PoliceInForce::from);
     let detail = match (found, wanted) {
