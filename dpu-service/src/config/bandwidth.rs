@@ -3,7 +3,7 @@
 use crate::model::{Bandwidth, Network};
 
 /// What `tc` can express: 4 GiB.
-const LARGEST_BURST: u64 = u32::MAX as u64 * 8;
+const MOST_BURST_BITS: u64 = u32::MAX as u64 * 8;
 
 /// Who wrote rate limits down, and so what they are called.
 #[derive(Clone, Copy)]
@@ -67,8 +67,9 @@ fn check_limit([rate_name, burst_name]: [&str; 2], rate: u64, burst: u64) -> Opt
         return Some(format!("bandwidth.{burst_name} needs bandwidth.{rate_name} beside it"));
     }
     check_rate(&format!("bandwidth.{rate_name}"), rate).or_else(|| {
-        (burst > LARGEST_BURST)
-            .then(|| format!("bandwidth.{burst_name} {burst} must be at most {LARGEST_BURST} bits"))
+        (burst > MOST_BURST_BITS).then(|| {
+            format!("bandwidth.{burst_name} {burst} must be at most {MOST_BURST_BITS} bits")
+        })
     })
 }
 

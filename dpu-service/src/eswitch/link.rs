@@ -19,7 +19,7 @@ const LONGEST_WAIT: u64 = 50;
 
 /// What may be sent at once at most, as what the rate gives in so many milliseconds. Runtimes ask for
 /// the largest burst there is, which would be no limit for minutes.
-const LARGEST_BURST: u64 = 100;
+pub(crate) const LONGEST_BURST: u64 = 100;
 
 /// What may be sent at once where the request does not say: what the rate gives in so many
 /// milliseconds, at least [`LARGEST_PIECE`].
@@ -217,7 +217,7 @@ fn limit(bandwidth: &Bandwidth, mtu: u32) -> Option<Limit> {
         0 => given_in(DEFAULT_BURST).max(LARGEST_PIECE),
         burst => burst,
     };
-    let burst_bits = wanted.min(largest_burst(given_in(LARGEST_BURST), queue_bits)).max(two_frames);
+    let burst_bits = wanted.min(largest_burst(given_in(LONGEST_BURST), queue_bits)).max(two_frames);
     (rate_bits != 0).then_some(Limit { rate_bits, burst_bits, queue_bits })
 }
 

@@ -4,13 +4,9 @@ use std::fmt;
 
 use crate::{
     driver::{Ability, Unsupported},
-    eswitch::LARGEST_PIECE,
+    eswitch::{LARGEST_PIECE, LONGEST_BURST},
     model::Bandwidth,
 };
-
-/// What may be sent at once at most, as what the rate gives in so many milliseconds. Runtimes ask for the largest burst
-/// there is, which would be no limit for minutes.
-const LARGEST_BURST: u64 = 100;
 
 /// How much a pod may send. What is beyond is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +25,7 @@ impl EgressLimit {
     #[must_use]
     pub fn of(bandwidth: &Bandwidth) -> Option<Self> {
         let rate = bandwidth.egress_rate;
-        let largest = (rate.saturating_mul(LARGEST_BURST) / 1000).max(LARGEST_PIECE);
+        let largest = (rate.saturating_mul(LONGEST_BURST) / 1000).max(LARGEST_PIECE);
         let burst = match bandwidth.egress_burst {
             0 => largest,
             asked => asked.clamp(LARGEST_PIECE, largest),
