@@ -39,7 +39,7 @@ pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
 pub(crate) use older_spelling::with_older_spelling;
 pub use problems::Problems;
-pub(crate) use sources::{check_source, check_without_eswitch};
+pub(crate) use sources::check_source;
 
 use crate::{
     attachments::{Configuration, Settings},

@@ -18,10 +18,7 @@ use super::{
     views::{Applied, NetworkView, Origin},
     welcome::tell_all_wanted_vfs,
 };
-use crate::{
-    config::check_without_eswitch, events::EventKind, model::Network, records::Changes,
-    sessions::HostCommand,
-};
+use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +97,6 @@ async fn apply(
     let _changes = engine.network_changes.lock().await;
     check_gateway(engine, &network)?;
     check_mtu(engine, &network)?;
-    check_guard(engine, &network)?;
     let outcome = engine.registry().change_networks().check(&network)?;
     check_requirements(engine, &network)?;
     if dry_run {
@@ -153,16 +149,6 @@ fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
 fn check_mtu(engine: &Engine, network: &Network) -> Result<(), Failure> {
     match too_large_for_uplinks(engine, network) {
         Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
-        None => Ok(()),
-    }
-}
-
-fn check_guard(engine: &Engine, network: &Network) -> Result<(), Failure> {
-    if engine.programmer().has_representors() {
-        return Ok(());
-    }
-    match check_without_eswitch(network) {
-        Some(problem) => Err(Failure::new(Reason::Unsupported, problem)),
         None => Ok(()),
     }
 }

@@ -72,7 +72,7 @@ fn lack(
         |vf: &&FunctionId| hosts.owner(vf.pf).is_none_or(|host| hosts.rights(host).allow(network));
     if examples.is_empty() {
         // What none can be given is known without one.
-        let unsupported = engine.programmer().check_any(&settings(OF_NO_CARD)).err()?;
+        let unsupported = engine.programmer().check(&settings(OF_NO_CARD)).err()?;
         let sentences = vec![format!("network {}: {unsupported}", network.name)];
         return Some(Lack { is_complete: true, sentences });
     }

@@ -304,6 +304,12 @@ mod tests {
         ] {
             assert_problem(&more(tables), told);
         }
+        let so_many = |count: usize| {
+            let tables: Vec<_> = (0..count).map(|it| format!("{{ name = 'b{it}' }}")).collect();
+            more(&tables.join(", "))
+        };
+        assert_eq!(problems_of(&so_many(16)), [""; 0]);
+        assert_problem(&so_many(17), "fabric.bridges holds 17 bridges, and 16 are the most");
         let uplink = format!("{}\n[gateway]\nuplinks = ['p1']", more(storage));
         assert_problem(&uplink, "gateway.uplinks holds \"p1\", which is one of");
         let none =

@@ -50,7 +50,7 @@ fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Op
 }
 
 /// Whether it wants more checked than PFs do, on SR-IOV cards without a DPU: one sentence.
-pub(crate) fn check_without_eswitch(network: &Network) -> Option<String> {
+pub(super) fn check_without_eswitch(network: &Network) -> Option<String> {
     let (what, instead) = match network.anti_spoofing {
         AntiSpoofing::Full => {
             ("anti_spoofing = \"full\"".to_owned(), "anti_spoofing = \"mac\" or \"off\"")

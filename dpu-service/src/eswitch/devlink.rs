@@ -499,7 +499,6 @@ impl Eswitch for DevlinkEswitch {
         self.links.carried()
     }
 
-    /// A port that no look has found yet will be known by the time that it is programmed.
     fn limits_egress(&self, vf: FunctionId) -> bool {
         self.latest().found(vf).is_none_or(FoundPort::limits_egress)
     }

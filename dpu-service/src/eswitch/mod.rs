@@ -112,7 +112,8 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// What kernel and card can do, as far as is known without asking the kernel.
     fn capabilities(&self) -> Vec<Capability>;
 
-    /// Whether the port can be given these settings, as far as is known without asking the kernel.
+    /// Whether the VF's card can do its part of these settings, as far as is known without asking the kernel. Asked
+    /// by [`crate::programmer::Programmer::check`] alone, as the fabric's checks are.
     ///
     /// # Errors
     /// The first setting that it can't be given.
@@ -161,7 +162,7 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether its card limits what that VF sends, as far as is known without asking the kernel. Where it does not,
-    /// the fabric does.
+    /// the fabric does. Of a VF that is not known yet: whether there can be a card that does.
     fn limits_egress(&self, vf: FunctionId) -> bool;
 
     /// Limits the VF's rates: what it receives, and what it sends if its card does that; alone, and together with

@@ -94,7 +94,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// What the kernel can do for it, as probed at start.
     fn capabilities(&self) -> Vec<Capability>;
 
-    /// Whether a port can be joined with these settings.
+    /// Whether a port can be joined with these settings, whichever card its VF is of.
     ///
     /// # Errors
     /// The first setting that it can't be given.

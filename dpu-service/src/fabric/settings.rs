@@ -9,6 +9,9 @@ use crate::twice::twice;
 const NO_INTERFACE: &str =
     "can't name an interface: use 1 to 15 visible characters without / : and %";
 
+/// The most bridges beside the first: each call that is not about one port asks all of them.
+const MOST_FURTHER: usize = 16;
+
 /// Which bridge, and what is in it besides pods' ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeSettings {
@@ -78,6 +81,13 @@ impl BridgeSettings {
         let mut problems: Vec<_> = twice(names())
             .map(|name| format!("two bridges of the fabric are named {name:?}: rename one"))
             .collect();
+        let further = bridges.len().saturating_sub(1);
+        if further > MOST_FURTHER {
+            problems.push(format!(
+                "fabric.bridges holds {further} bridges, and {MOST_FURTHER} are the most: networks of one bridge are \
+                 kept apart by VLANs"
+            ));
+        }
         // What is named twice for one bridge is told of that one.
         let of_bridge = |bridge: &Self| -> BTreeSet<String> {
             bridge.links().map(|(_, link)| link.to_owned()).collect()

@@ -196,26 +196,22 @@ impl Programmer {
         all
     }
 
-    /// Whether a port can be given these settings.
+    /// Whether the VF's port can be given these settings, as far as is known without asking the kernel: the one
+    /// question of all who apply networks, attach pods or look for what is unmet. Of a VF that no look has found, the
+    /// answer is what goes for all.
+    ///
+    /// The eswitch answers for what the VF's card has to do, and the fabric for what all ports of the network's bridge
+    /// get. What a pod sends is limited by either: only where the card leaves that to it, the fabric is asked.
     ///
     /// # Errors
     /// The first setting that it can't be given.
     pub fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        self.check_any(settings)?;
-        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(()) };
-        fabric_limit(&**eswitch, settings).map_or(Ok(()), |limit| fabric.check_egress_limit(&limit))
-    }
-
-    /// Whether there can be a port with these settings at all, whichever card its VF is of.
-    ///
-    /// # Errors
-    /// The first setting that none can be given.
-    pub(crate) fn check_any(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else {
             return by_hosts::check(settings);
         };
         eswitch.check(settings)?;
-        fabric.check(settings)
+        fabric.check(settings)?;
+        fabric_limit(&**eswitch, settings).map_or(Ok(()), |limit| fabric.check_egress_limit(&limit))
     }
 
     /// The links of gateways: see [`Fabric::set_gateways`].

@@ -69,7 +69,8 @@ impl Eswitch for FakeEswitch {
     }
 
     fn limits_egress(&self, vf: FunctionId) -> bool {
-        self.0.lock().limiting == Some(vf.pf)
+        let kernel = self.0.lock();
+        !kernel.ports.contains_key(&vf) || kernel.limiting == Some(vf.pf)
     }
 
     fn set_rate(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
