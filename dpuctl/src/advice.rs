@@ -50,6 +50,9 @@ impl CallError {
             Self::Authority(AuthorityError::Exists(_)) => {
                 Some("take another folder, or replace it with --force")
             }
+            Self::LinesOfCounters => {
+                Some("leave it out, or name the attachments' --network or --host")
+            }
             Self::StreamEnded(_) => Some("watch again once `dpuctl status` answers"),
             _ => self.reason().map(for_operators),
         }

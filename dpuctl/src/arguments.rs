@@ -152,7 +152,7 @@ pub struct Top {
     /// How long it is from one look to the next, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = whole("seconds", 3600))]
     pub interval: u64,
-    /// Print so many attachments at most; without it, as many as there are, and 20 on a terminal
+    /// Print so many attachments at most, in a table; without it, as many as there are, and 20 on a terminal
     #[arg(long, value_name = "NUMBER")]
     pub lines: Option<usize>,
     /// Only those of this network
@@ -184,6 +184,13 @@ pub enum Format {
     Json,
     /// The same as YAML
     Yaml,
+}
+
+impl Format {
+    /// Whether it is a table.
+    pub(crate) const fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
 }
 
 /// What can be listed.

@@ -88,6 +88,11 @@ pub enum CallError {
         /// The fields that the service has passed over, by their paths.
         fields: Vec<String>,
     },
+    /// `top` is to print so many attachments, but not a table.
+    #[error(
+        "--lines is for tables, of which the first lines are the busiest; counters have no order"
+    )]
+    LinesOfCounters,
     /// Nobody was there to confirm.
     #[error("standard input is no terminal to ask on: confirm with --yes")]
     Unconfirmed,
@@ -157,7 +162,10 @@ impl CallError {
             }
             Self::PassedOver { .. } | Self::Encode(_) | Self::Output(_) => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
-            Self::File { .. } | Self::Document { .. } | Self::Unconfirmed => USAGE,
+            Self::File { .. }
+            | Self::Document { .. }
+            | Self::LinesOfCounters
+            | Self::Unconfirmed => USAGE,
             Self::Authority(_) => USAGE,
             Self::Credentials(_) => CERTIFICATE,
             Self::Connect(reason) if reason.is_certificate() => CERTIFICATE,

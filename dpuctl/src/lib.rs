@@ -52,6 +52,9 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         Verb::Watch { output } => {
             match watch::watch(&mut connect().await?, output, console).await? {}
         }
+        Verb::Top(what) if what.lines.is_some() && !what.output.is_table() => {
+            Err(CallError::LinesOfCounters)
+        }
         Verb::Top(what) => top::top(&mut connect().await?, &what, console).await,
         Verb::Apply { file, dry_run } => {
             let networks = apply::read(&file, console)?;

@@ -150,6 +150,11 @@ async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
     let look: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(look["time"], "2026-03-01T12:00:00.0Z");
     assert_eq!(look["attachments"][1]["counters"]["sentBytes"], "700");
+    for form in ["json", "yaml"] {
+        let outcome = dut.dpuctl(&format!("top --once --lines 1 -o {form}")).await;
+        assert_eq!((outcome.code, &*outcome.output), (2, ""));
+        assert!(outcome.notes.contains("--lines is for tables"), "{}", outcome.notes);
+    }
     let yaml = output_of(&dut, "top --once -o yaml").await;
     assert!(yaml.starts_with("---\ntime: 2026-03-01T12:00:00.5Z\n"), "{yaml}");
     let sent = dut.first_lines("top --interval 1 -o json", 2).await.into_iter().map(|line| {
