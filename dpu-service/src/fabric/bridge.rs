@@ -545,7 +545,6 @@ mod tests {
     #[test]
     fn a_call_that_is_under_way_holds_up_no_other() {
         let fabric = fabric(&[]);
-        let refused = fabric.sockets.with(|_| fabric.members()).unwrap_err();
-        assert_eq!(refused.to_string(), "there is no bridge br-none");
+        assert_eq!(fabric.sockets.with(|_| fabric.members()).unwrap(), BTreeMap::new());
     }
 }
