@@ -92,15 +92,6 @@ impl Switch {
         Ok(self.listed(&[(None, cookies)])?.pop().unwrap_or_default())
     }
 
-    /// The flows with each of these cookies, of all tables: asked for at once, in that order.
-    ///
-    /// # Errors
-    /// As any call.
-    pub fn flows_of_each(&mut self, cookies: &[Cookies]) -> Result<Vec<Vec<CountedFlow>>, Error> {
-        let asked: Vec<_> = cookies.iter().map(|cookies| (None, *cookies)).collect();
-        self.listed(&asked)
-    }
-
     /// The flows with these cookies, of these tables.
     ///
     /// # Errors

@@ -21,7 +21,6 @@ mod rows;
 mod settings;
 mod shared;
 mod switches;
-mod together;
 mod touched;
 mod vswitch;
 mod watch;

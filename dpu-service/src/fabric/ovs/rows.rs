@@ -184,24 +184,15 @@ pub(super) fn insert_port<'a>(
     port: impl IntoIterator<Item = (&'a str, Datum)>,
 ) -> [Operation; 4] {
     let named = || Datum::text(name);
-    let [interface_row, port_row] = ["interface", "port"].map(|kind| new_row(kind, name));
     let interface = interface.into_iter().chain([("name", named())]);
-    let port = port
-        .into_iter()
-        .chain([("name", named()), ("interfaces", Datum::inserted(&interface_row))]);
+    let port =
+        port.into_iter().chain([("name", named()), ("interfaces", Datum::inserted("interface"))]);
     [
         Operation::check_absent(INTERFACE, "name", &named()),
-        Operation::insert(INTERFACE, &interface_row, interface),
-        Operation::insert(PORT, &port_row, port),
-        Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted(&port_row)),
+        Operation::insert(INTERFACE, "interface", interface),
+        Operation::insert(PORT, "port", port),
+        Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted("port")),
     ]
-}
-
-/// What a row for that link is called in the transaction that makes it, which may make others': a name there holds
-/// letters and digits only.
-pub(super) fn new_row(kind: &str, link: &str) -> String {
-    let letters = link.bytes().map(|letter| format!("{letter:02x}"));
-    letters.fold(kind.to_owned(), |name, letter| name + &letter)
 }
 
 /// What puts a port into these VLANs and no other. VLAN 0 is what is untagged.

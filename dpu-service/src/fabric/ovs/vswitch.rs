@@ -2,8 +2,8 @@
 //!
 //! One connection serves all calls for all bridges, and is made anew once it was lost. Its lock is held while it is
 //! made, so that calls which find none wait for the one that makes it, and share what comes of that; and never while
-//! one waits for the daemon. What calls write while another's is being written goes into one transaction, so that the
-//! daemon, which with every change goes through all of its ports, does it together.
+//! one waits for the daemon: calls for several ports overlap, and the daemon does together what they have written
+//! meanwhile.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,6 @@ use uuid::Uuid;
 use super::{
     numbers::{Held, Numbers},
     rows::{self, QOS, ROOT, root, tables},
-    together::Together,
 };
 use crate::driver::{Fault, Refused};
 
@@ -43,7 +42,6 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 pub struct Vswitch {
     settings: ovsdb::Settings,
     connection: Mutex<Connection>,
-    writes: Together<Vec<Operation>, Written>,
     numbers: Numbers,
     /// Held while the one row is looked for or made that leaves queues to others.
     making_queues: Mutex<()>,
@@ -61,15 +59,6 @@ struct Connection {
     failure: Option<Arc<Error>>,
 }
 
-/// What came of a transaction.
-#[derive(Clone, Debug)]
-struct Written {
-    /// How many callers' it was.
-    callers: usize,
-    /// The number that the daemon's `cur_cfg` has once it has done it.
-    outcome: Result<i64, Arc<Error>>,
-}
-
 impl Vswitch {
     /// The one with that socket of its database. It need not run yet.
     #[must_use]
@@ -83,7 +72,6 @@ impl Vswitch {
         Self {
             settings,
             connection: Mutex::default(),
-            writes: Together::default(),
             numbers: Numbers::default(),
             making_queues: Mutex::default(),
             attempts: AtomicU64::default(),
@@ -160,31 +148,15 @@ impl Vswitch {
     /// One look at the rows.
     pub(super) fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> Result<T, Refused> {
         let looked = self.database()?.read(look);
-        looked.map_err(|error| refused("look into Open vSwitch's database", Arc::new(error)))
+        looked.map_err(|error| refused("look into Open vSwitch's database", error))
     }
 
-    /// Writes all of that or nothing, and waits until the daemon has done it. Names of rows that it inserts are those of
-    /// no other call that may be under way.
+    /// Writes all of that or nothing, and waits until the daemon has done it.
     pub(super) fn change(&self, doing: &str, operations: Vec<Operation>) -> Result<(), Refused> {
         let database = self.database()?;
         self.catch_up(&database, doing)?;
-        let written = self.write(&database, operations);
-        self.await_done(&database, written.map_err(|error| refused(doing, error))?, DONE, doing)
-    }
-
-    /// What the server refuses of one caller is not to be another's fault: then each tries again by himself.
-    fn write(&self, database: &Database, operations: Vec<Operation>) -> Result<i64, Arc<Error>> {
-        let own = operations.clone();
-        let write = |all: &[Vec<Operation>]| Written {
-            callers: all.len(),
-            outcome: write(database, all.concat()).map_err(Arc::new),
-        };
-        match self.writes.outcome(operations, write) {
-            Written { callers: 2.., outcome: Err(error) } if is_refusal(&error) => {
-                self::write(database, own).map_err(Arc::new)
-            }
-            written => written.outcome,
-        }
+        let written = write(&database, operations).map_err(|error| refused(doing, error))?;
+        self.await_done(&database, written, DONE, doing)
     }
 
     /// Waits until the daemon has done what it has not done in time. It may have, and could not tell, as on a full
@@ -194,7 +166,7 @@ impl Vswitch {
         if overdue == 0 || database.read(|replica| is_done(replica, overdue)).unwrap_or(false) {
             return Ok(());
         }
-        write(database, Vec::new()).map_err(|error| refused(doing, Arc::new(error)))?;
+        write(database, Vec::new()).map_err(|error| refused(doing, error))?;
         self.await_done(database, overdue, CATCH_UP, doing)
     }
 
@@ -219,7 +191,7 @@ impl Vswitch {
                 ))
                 .blamed_on(Fault::Elsewhere)
             }
-            other => refused(doing, Arc::new(other)),
+            other => refused(doing, other),
         })
     }
 
@@ -229,7 +201,7 @@ impl Vswitch {
         doing: &str,
         look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Refused> {
-        self.database()?.wait(DONE, look).map_err(|error| refused(doing, Arc::new(error)))
+        self.database()?.wait(DONE, look).map_err(|error| refused(doing, error))
     }
 
     /// Ends the connection: whoever waits on it is told.
@@ -247,10 +219,6 @@ impl Vswitch {
 /// Whether the daemon has done all up to that number.
 fn is_done(replica: &Replica, number: i64) -> bool {
     root(replica).and_then(|root| root.integer("cur_cfg")).is_some_and(|done| done >= number)
-}
-
-fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Refused { .. } | Error::NotSame)
 }
 
 /// Returns the number that the daemon's `cur_cfg` has once it has done that.
@@ -272,8 +240,8 @@ fn no_connection(failure: &Arc<Error>) -> Refused {
 }
 
 /// What the database or the daemon lacks is no port's fault.
-fn refused(doing: &str, error: Arc<Error>) -> Refused {
-    let is_servers = matches!(*error, Error::TimedOut { .. } | Error::Garbage { .. });
+fn refused(doing: &str, error: Error) -> Refused {
+    let is_servers = matches!(error, Error::TimedOut { .. } | Error::Garbage { .. });
     let hint = if is_servers { " (see whether ovsdb-server runs, and its log)" } else { "" };
     Refused::new(format!("{doing}{hint}"), error).blamed_on(Fault::Elsewhere)
 }
