@@ -82,6 +82,20 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.vfs.all().for_each(|slot| self.pools.settle(slot));
     }
 
+    /// Keeps `vf` from being given out, for `why`, until this is [ended](Self::stop_withholding). A VF that is held
+    /// stays held.
+    pub fn withhold(&mut self, vf: FunctionId, why: &str) {
+        self.change(vf, |slot| slot.withhold(why));
+    }
+
+    /// Nothing withholds `vf` any more. One that was never withheld stays as it is.
+    pub fn stop_withholding(&mut self, vf: FunctionId) {
+        if let Some(slot) = self.vfs.get_mut(vf) {
+            slot.stop_withholding();
+            self.pools.settle(slot);
+        }
+    }
+
     /// Gives `key` a VF: the one that it holds already, the pinned one, or one of the pool's free
     /// ones. Within a PF the one that has been free for longest comes first.
     ///

@@ -16,6 +16,8 @@ pub(crate) struct Slot<K> {
     withdrawn: Option<String>,
     /// Whether this DPU has its port.
     has_port: bool,
+    /// Why this DPU does not give it out yet.
+    withheld: Option<String>,
     quarantine: Option<String>,
     failures: u32,
 }
@@ -42,6 +44,7 @@ impl<K> Slot<K> {
             hold: None,
             withdrawn: Some("its host has not offered it".into()),
             has_port,
+            withheld: None,
             quarantine: None,
             failures: 0,
         }
@@ -70,6 +73,7 @@ impl<K> Slot<K> {
     pub(crate) const fn is_free(&self) -> bool {
         self.hold.is_none()
             && self.quarantine.is_none()
+            && self.withheld.is_none()
             && self.withdrawn.is_none()
             && self.has_port
     }
@@ -93,7 +97,7 @@ impl<K> Slot<K> {
         if let Some(reason) = &self.quarantine {
             return VfState::Quarantined { reason: reason.clone() };
         }
-        if let Some(reason) = &self.withdrawn {
+        if let Some(reason) = self.withheld.as_ref().or(self.withdrawn.as_ref()) {
             return VfState::Absent { reason: reason.clone() };
         }
         if !self.has_port {
@@ -128,6 +132,14 @@ impl<K> Slot<K> {
 
     pub(crate) const fn set_port(&mut self, has_port: bool) {
         self.has_port = has_port;
+    }
+
+    pub(crate) fn withhold(&mut self, why: &str) {
+        self.withheld = Some(why.into());
+    }
+
+    pub(crate) fn stop_withholding(&mut self) {
+        self.withheld = None;
     }
 
     pub(crate) fn hold(&mut self, key: K, stage: Stage) {

@@ -37,7 +37,7 @@ pub enum VfState {
         /// Why.
         reason: String,
     },
-    /// Not offered by its host, or without a port on this DPU.
+    /// Not to be had now: not offered by its host, or without a port on this DPU that is ready for it.
     Absent {
         /// Why.
         reason: String,
@@ -94,7 +94,7 @@ pub struct Usage {
     pub in_use: usize,
     /// Quarantined.
     pub quarantined: usize,
-    /// Known, but not offered by their host or without a port on this DPU.
+    /// Known, but not offered by their host, or without a port on this DPU that is ready for them.
     pub absent: usize,
 }
 

@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use bootstrap::Chain;
 use jiff::Timestamp;
 use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
@@ -186,20 +185,27 @@ impl Engine {
         entry.map(Entry::view).ok_or_else(|| unknown(&record.id))
     }
 
-    /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken
-    /// back puts the VF into quarantine; the reconciler goes on trying.
+    /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken back
+    /// keeps the VF from being given out; the reconciler goes on trying.
     pub(super) async fn unprogram(&self, vf: FunctionId) {
         match self.ports.unprogram(vf).await {
-            Ok(()) => self.registry().doubts().note_unprogrammed(vf),
+            Ok(()) => self.registry().note_unprogrammed(vf),
             Err(leftover) => self.note_leftover(&leftover),
         }
     }
 
-    /// A VF whose representor keeps some of its programming is not to be given out.
+    /// A VF whose representor keeps some of its programming is not to be given out: until that is taken
+    /// back, or, where the port itself is to blame, until an operator says so.
     pub(super) fn note_leftover(&self, leftover: &Leftover) {
-        let reason = Chain(leftover).to_string();
-        self.registry().quarantine_unclean(leftover.vf, &reason);
-        self.events.record(EventKind::VfQuarantined, leftover.vf, reason);
+        let (vf, reason) = (leftover.vf, leftover.to_string());
+        if leftover.is_ports_fault {
+            self.registry().quarantine_unclean(vf, &reason);
+            self.events.record(EventKind::VfQuarantined, vf, reason);
+        } else {
+            let reason = format!("{reason}; it is given out again once that is taken back");
+            self.registry().withhold_unclean(vf, &reason);
+            self.events.record(EventKind::RepairFailed, vf, reason);
+        }
     }
 }
 

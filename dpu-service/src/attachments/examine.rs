@@ -61,8 +61,8 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
         differences.extend(looked.unwrap_or_default());
     }
     let joined = |vf: &FunctionId| survey.get(vf).is_some_and(|port| port.membership.is_some());
-    for vf in survey.keys().filter(|vf| joined(vf)) {
-        let looked = timeout(PATIENCE, joined_for_nobody(engine, *vf)).await;
+    for vf in survey.keys().filter(|vf| joined(vf) || is_unclean(engine, **vf)) {
+        let looked = timeout(PATIENCE, programmed_for_nobody(engine, *vf)).await;
         differences.extend(looked.ok().flatten());
     }
     let views = vf_views(&engine.registry(), &survey);
@@ -97,15 +97,28 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
     }
 }
 
-/// A representor that is joined to the fabric for nobody.
-async fn joined_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Difference> {
+/// A representor that is joined to the fabric for nobody, or has kept some other programming.
+async fn programmed_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Difference> {
     if engine.registry().serves(vf) {
         return None;
     }
     let _vf = engine.ports.lock(vf).await;
-    let is_so = !engine.registry().serves(vf) && engine.ports.is_joined(vf).await;
-    let message = "its representor is joined to the fabric, and no attachment holds it";
-    is_so.then(|| Finding::RepresentorServesNobody.of(vf, message))
+    if engine.registry().serves(vf) {
+        return None;
+    }
+    let what = if engine.ports.is_joined(vf).await {
+        "is joined to the fabric"
+    } else if is_unclean(engine, vf) {
+        "keeps some of its programming"
+    } else {
+        return None;
+    };
+    let message = format!("its representor {what}, and no attachment holds it");
+    Some(Finding::RepresentorServesNobody.of(vf, message))
+}
+
+fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
+    engine.registry().doubts().is_unclean(vf)
 }
 
 fn step_difference(record: &Record, step: &StepStatus) -> Difference {

@@ -186,7 +186,7 @@ async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
     match engine.ports.unprogram(vf).await {
         Ok(()) => {
             Milestone::PortCleared.pass();
-            engine.registry().doubts().note_unprogrammed(vf);
+            engine.registry().note_unprogrammed(vf);
             engine.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed");
         }
         Err(leftover) => {

@@ -90,6 +90,8 @@ pub struct Leftover {
     pub vf: FunctionId,
     /// Which steps, and the kernel's words.
     pub what: String,
+    /// Whether any of it is the port's own fault.
+    pub is_ports_fault: bool,
 }
 
 /// Programs representors. All methods block on the kernel, unless they say otherwise. Cloning it is
@@ -311,7 +313,11 @@ impl Programmer {
         let mut port = match drivers.port(&idle(vf)) {
             Ok(port) => port,
             Err(ProgramError::NoRepresentor(_)) => return Ok(()),
-            Err(error) => return Err(Leftover { vf, what: Chain(&error).to_string() }),
+            Err(error) => {
+                let (what, is_ports_fault) =
+                    (Chain(&error).to_string(), error.fault() == Fault::Port);
+                return Err(Leftover { vf, what, is_ports_fault });
+            }
         };
         let left = saga::undo(STEPS, &mut port);
         if left.is_empty() || drivers.is_gone(vf, port.index()) {
@@ -435,5 +441,9 @@ pub(crate) fn leftover_of(error: &ProgramError) -> Option<Leftover> {
 fn leftover(vf: FunctionId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
     let one = |left: &saga::Left<Refused>| format!("{}: {}", left.step, Chain(&left.source));
     let what: Vec<_> = left.iter().map(one).collect();
-    if what.is_empty() { Ok(()) } else { Err(Leftover { vf, what: what.join("; ") }) }
+    if what.is_empty() {
+        return Ok(());
+    }
+    let is_ports_fault = left.iter().any(|left| left.source.fault() == Fault::Port);
+    Err(Leftover { vf, what: what.join("; "), is_ports_fault })
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use dpu_service::{
+    attachments::Depth,
     driver::Fault,
+    events::EventKind,
     host::Hello,
     model::{AttachSpec, Bandwidth},
     programmer::STEPS,
@@ -63,12 +65,44 @@ async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
     let [quarantined] = quarantined[..] else { panic!("{vfs:#?}") };
 
     // The reconciler mends what is left; giving the VF out again is the operator's choice.
-    world.engine.reconcile(dpu_service::attachments::Depth::Thorough).await;
+    world.engine.reconcile(Depth::Thorough).await;
     world.check();
     let cleared = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap();
     assert_eq!(cleared.state, vf_alloc::VfState::Free);
     let again = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap_err();
     assert_eq!(again.reason, Reason::VfNotQuarantined);
+}
+
+#[tokio::test]
+async fn a_vf_whose_undo_fails_by_the_fault_of_somebody_else_is_free_once_it_is_undone() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let vf = FunctionId::local(0, 0);
+    let usage = || world.engine.operators().pools()[0].usage;
+    world.attached("pod").await;
+    world.kernel.blame(Fault::Elsewhere);
+    for is_attach in [false, true] {
+        world.kernel.refuse("leave", 2);
+        if is_attach {
+            world.kernel.refuse("set_guard", 1);
+            assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
+        } else {
+            world.detach("pod").await;
+        }
+        assert_eq!(world.refused(spec("next")).await, Reason::VfsExhausted);
+        world.engine.reconcile(Depth::Thorough).await;
+        let usage_while_kept = usage();
+        assert_eq!((usage_while_kept.absent, usage_while_kept.quarantined), (1, 0));
+        let vfs = world.engine.operators().vfs().await.unwrap();
+        assert!(vfs[0].state.to_string().contains("fabric-join"), "{vfs:?}");
+
+        world.engine.reconcile(Depth::Thorough).await;
+        assert_eq!(usage().free, 1);
+        world.check();
+    }
+    let events = world.engine.events().about(&vf.to_string());
+    let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+    use EventKind::{RepairFailed, Repaired};
+    assert_eq!(kinds, [RepairFailed, Repaired, RepairFailed, Repaired]);
 }
 
 #[tokio::test]

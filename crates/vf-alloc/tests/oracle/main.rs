@@ -104,6 +104,16 @@ impl Both {
                 });
                 assert_eq!(cleared, expected);
             }
+            Operation::Withhold(vf) => {
+                allocator.withhold(vf, "its port is not clean");
+                oracle.known(vf).withheld = true;
+            }
+            Operation::StopWithholding(vf) => {
+                allocator.stop_withholding(vf);
+                if let Some(known) = oracle.vfs.get_mut(&vf) {
+                    known.withheld = false;
+                }
+            }
             Operation::Restore(vf, key, held) => self.restore(vf, key, held),
             Operation::Reload(second_set) => {
                 allocator.replace_pools(pools(second_set)).unwrap();

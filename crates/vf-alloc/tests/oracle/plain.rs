@@ -16,6 +16,7 @@ pub(crate) struct Known {
     pub(crate) holder: Option<(u8, Stage)>,
     pub(crate) absent: bool,
     pub(crate) quarantined: bool,
+    pub(crate) withheld: bool,
     pub(crate) failures: u32,
     /// When it became free.
     pub(crate) free_since: u64,
@@ -48,7 +49,7 @@ impl Oracle {
             Some((_, Stage::Attached)) => "attached",
             Some((_, Stage::Releasing)) => "releasing",
             None if known.quarantined => "quarantined",
-            None if known.absent || !has_port => "absent",
+            None if known.absent || known.withheld || !has_port => "absent",
             None => "free",
         }
     }

@@ -34,17 +34,16 @@ impl Doubts {
         self.unclean.contains(&vf)
     }
 
-    /// Tells whether that is news.
+    /// Tells whether that is news: what an unclean one has kept was told.
     pub(crate) fn note_stuck(&mut self, vf: FunctionId) -> bool {
-        self.stuck.insert(vf)
+        self.stuck.insert(vf) && !self.is_unclean(vf)
     }
 
     pub(crate) fn is_stuck(&self, vf: FunctionId) -> bool {
         self.stuck.contains(&vf)
     }
 
-    /// The VF's representor is unprogrammed.
-    pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
+    pub(super) fn note_unprogrammed(&mut self, vf: FunctionId) {
         self.unclean.remove(&vf);
         self.stuck.remove(&vf);
     }

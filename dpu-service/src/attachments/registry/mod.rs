@@ -234,10 +234,22 @@ impl Registry {
         &mut self.doubts
     }
 
-    /// Keeps a VF from being given out whose representor kept some of its programming.
+    /// Keeps a VF from being given out whose representor, by its own fault, kept some of its programming.
     pub(crate) fn quarantine_unclean(&mut self, vf: FunctionId, reason: &str) {
         self.doubts.note_unclean(vf);
         self.vfs.quarantine(vf, reason);
+    }
+
+    /// Likewise of one whose fault it is not: until it is unprogrammed.
+    pub(crate) fn withhold_unclean(&mut self, vf: FunctionId, reason: &str) {
+        self.doubts.note_unclean(vf);
+        self.vfs.withhold(vf, reason);
+    }
+
+    /// The VF's representor is unprogrammed.
+    pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
+        self.doubts.note_unprogrammed(vf);
+        self.vfs.stop_withholding(vf);
     }
 
     /// Gives a quarantined VF back to its pools.
