@@ -74,6 +74,9 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     if let Some(counters) = &detail.counters {
         traffic(&mut text, counters);
     }
+    if !detail.unknown.is_empty() {
+        text.list("Unknown", &detail.unknown);
+    }
     text.block("Steps", &step_table(&detail.steps));
     text.block("Events", &event_lines(&detail.events));
     text.finish()
@@ -120,7 +123,8 @@ fn step_table(steps: &[StepStatus]) -> String {
         return String::new();
     }
     let row = |step: &StepStatus| {
-        vec![step.name.clone(), yes_or_no(step.in_place).into(), or_dash(&step.detail).into()]
+        let in_place = if step.unknown { "unknown" } else { yes_or_no(step.in_place) };
+        vec![step.name.clone(), in_place.into(), or_dash(&step.detail).into()]
     };
     table(&["STEP", "IN PLACE", "DETAIL"], steps.iter().map(row))
 }
@@ -471,6 +475,7 @@ MACs:          with the DPU's prefix
                 name: "vlan".into(),
                 in_place: false,
                 detail: "missing".into(),
+                unknown: false,
             }],
             events: vec![Event {
                 sequence: 1,
@@ -491,6 +496,7 @@ MACs:          with the DPU's prefix
                 rules: 4,
                 rules_in_hardware: 1,
             }),
+            unknown: Vec::new(),
         };
         assert_eq!(
             attachment_text(&detail),

@@ -14,7 +14,7 @@ use crate::{
     format::{json_line, yaml},
     rows::{in_hardware, short_length, whom},
     table::narrow_or_wide,
-    text::{bytes, vf_name},
+    text::{bytes, printable, vf_name},
 };
 
 /// How many attachments a screen shows, unless it is told how many.
@@ -54,9 +54,15 @@ async fn rates(
         let lines = what.lines.or(console.is_screen.then_some(SCREENFUL));
         let table = rate_table(&before, &now, lines.unwrap_or(usize::MAX), wide);
         match (console.is_screen && !what.once, now.attachments.is_empty()) {
-            (true, _) => console.print(&format!("{CLEAR_SCREEN}{table}"))?,
+            (true, _) => {
+                let unknown = unknown(&now).map(|line| line + "\n").unwrap_or_default();
+                console.print(&format!("{CLEAR_SCREEN}{unknown}{table}"))?;
+            }
             (false, true) => console.note("No attachments.")?,
-            (false, false) => console.print(&table)?,
+            (false, false) => {
+                unknown(&now).map_or(Ok(()), |line| console.note(&line))?;
+                console.print(&table)?;
+            }
         }
         if what.once {
             return Ok(());
@@ -87,6 +93,12 @@ async fn look(client: &mut Client, what: &Top) -> Result<ListTrafficResponse, Ca
         host: what.host.clone().unwrap_or_default(),
     };
     client.call(async |operator, request| operator.list_traffic(request).await, question).await
+}
+
+/// Why there are no numbers.
+fn unknown(look: &ListTrafficResponse) -> Option<String> {
+    let why = &look.unknown;
+    (!why.is_empty()).then(|| printable(&format!("warning: what is sent is not known: {why}")))
 }
 
 /// What went by in a second.
@@ -211,7 +223,11 @@ mod tests {
             let counters = PortCounters { sent_bytes: *sent_bytes, ..PortCounters::default() };
             traffic(id, Some(counters))
         });
-        ListTrafficResponse { time: time.into(), attachments: attachments.collect() }
+        ListTrafficResponse {
+            time: time.into(),
+            attachments: attachments.collect(),
+            ..ListTrafficResponse::default()
+        }
     }
 
     /// The ids of the rows, with what is sent in a second.
@@ -251,10 +267,19 @@ mod tests {
     }
 
     #[test]
+    fn why_nothing_is_known_is_told() {
+        let look = |unknown: &str| ListTrafficResponse { unknown: unknown.into(), ..look("", &[]) };
+        assert_eq!(unknown(&look("")), None);
+        let told = "warning: what is sent is not known: can't ask\u{fffd}";
+        assert_eq!(unknown(&look("can't ask\u{1b}")).as_deref(), Some(told));
+    }
+
+    #[test]
     fn an_attachment_without_a_port_is_told_without_numbers() {
         let now = ListTrafficResponse {
             time: "2026-03-01T12:00:00Z".into(),
             attachments: vec![traffic("a", None)],
+            ..ListTrafficResponse::default()
         };
         let table = rate_table(&now, &now, 9, true);
         let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();

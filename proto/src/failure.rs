@@ -100,6 +100,8 @@ reasons! {
     ProgrammingFailed = "PROGRAMMING_FAILED", Internal, 115, "see the service's log for the step and the kernel's words";
     /// The fabric takes no more ports.
     FabricFull = "FABRIC_FULL", ResourceExhausted, 134, "stop pods on this DPU, or use another node";
+    /// The DPU's kernel, or what joins its ports, can't be asked.
+    PortsUnreadable = "PORTS_UNREADABLE", Unavailable, 144, "start what the message says does not answer, such as ovs-vswitchd and ovsdb-server, or see its log";
     /// The DPU takes no new attachments for now.
     Draining = "DRAINING", Unavailable, CNI_TRY_AGAIN, "try again later or on another node";
     /// Too many calls are under way.

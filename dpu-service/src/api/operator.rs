@@ -72,11 +72,12 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::ListTrafficRequest>,
     ) -> Result<Response<v1::ListTrafficResponse>, Status> {
         let v1::ListTrafficRequest { network, host } = request.into_inner();
-        let traffic = self.0.engine.operators().traffic(&filter(network, host)?).await?;
+        let traffic = self.0.engine.operators().traffic(&filter(network, host)?).await;
         // Once the ports were looked at: from one look to the next they counted for as long.
         let time = Timestamp::now().to_string();
-        let attachments = traffic.iter().map(show::attachment_traffic).collect();
-        Ok(Response::new(v1::ListTrafficResponse { time, attachments }))
+        let attachments = traffic.attachments.iter().map(show::attachment_traffic).collect();
+        let unknown = traffic.unknown.unwrap_or_default();
+        Ok(Response::new(v1::ListTrafficResponse { time, attachments, unknown }))
     }
 
     async fn list_networks(

@@ -33,10 +33,11 @@ impl Engine {
             .await
             .map_err(|error| Failure::new(Reason::CheckFailed, Chain(&error).to_string()))?;
         match inspected.steps.into_iter().find(|step| !step.in_place) {
-            Some(StepStatus { name, detail, .. }) => Err(Failure::new(
-                Reason::CheckFailed,
-                format!("{}: step {name} of {} is not in place: {detail}", record.key, record.vf),
-            )),
+            Some(StepStatus { name, detail, is_known, .. }) => {
+                let how = if is_known { "is not in place" } else { "can't be looked at" };
+                let what = format!("step {name} of {} {how}: {detail}", record.vf);
+                Err(Failure::new(Reason::CheckFailed, format!("{}: {what}", record.key)))
+            }
             None => Ok(view),
         }
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     model::Record,
-    programmer::{ProgramError, StepStatus},
+    programmer::{ProgramError, StepStatus, Surveyed},
 };
 
 /// How long a VF is waited for that somebody is working at.
@@ -65,7 +65,8 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
         let looked = timeout(PATIENCE, programmed_for_nobody(engine, *vf)).await;
         differences.extend(looked.ok().flatten());
     }
-    let views = vf_views(&engine.registry(), &survey);
+    let name = |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
+    let views = vf_views(&engine.registry(), &survey.iter().map(name).collect());
     differences.extend(views.iter().filter_map(quarantine));
     let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
     Ok(DpuHalf {
@@ -122,8 +123,9 @@ fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
 }
 
 fn step_difference(record: &Record, step: &StepStatus) -> Difference {
-    let message =
-        format!("step {} of attachment {} is not in place: {}", step.name, record.id, step.detail);
+    let StepStatus { name, detail, is_known, .. } = step;
+    let how = if *is_known { "is not in place" } else { "can't be looked at" };
+    let message = format!("step {name} of attachment {} {how}: {detail}", record.id);
     Finding::RepresentorDiffers.of(record.vf, message)
 }
 

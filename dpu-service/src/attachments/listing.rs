@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use vf_alloc::{Device, FunctionId, VfState};
 
-use super::{ports::Survey, registry::Registry, views::VfView};
+use super::{ports::PortNames, registry::Registry, views::VfView};
 use crate::model::AttachmentId;
 
 /// All VFs that were ever offered or held, and those that only have a representor.
-pub(super) fn vf_views(registry: &Registry, survey: &Survey) -> Vec<VfView> {
+pub(super) fn vf_views(registry: &Registry, representors: &PortNames) -> Vec<VfView> {
     let mut views: BTreeMap<_, _> =
-        survey.keys().map(|vf| (*vf, unoffered_view(registry, *vf))).collect();
+        representors.keys().map(|vf| (*vf, unoffered_view(registry, *vf))).collect();
     views.extend(registry.vfs().vfs().map(|known| (known.vf, vf_view(registry, &known))));
     for (vf, view) in &mut views {
-        if let Some(surveyed) = survey.get(vf) {
-            view.representor.clone_from(&surveyed.representor.name);
+        if let Some(name) = representors.get(vf) {
+            view.representor.clone_from(name);
         }
     }
     views.into_values().collect()

@@ -82,7 +82,7 @@ pub use pooled::{HostPool, PooledVf};
 pub use settings::{Configuration, Settings};
 pub use views::{
     Applied, AttachmentDetail, AttachmentFilter, AttachmentTraffic, NetworkView, Origin, PoolView,
-    SubnetUsage, VfView,
+    SubnetUsage, Traffic, VfView,
 };
 
 use crate::{host::SessionId, model::Record};

@@ -1,6 +1,6 @@
 //! What operators see, and what they do to attachments and VFs.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
@@ -12,13 +12,13 @@ use super::{
     listing::vf_views,
     registry::Entry,
     unknown,
-    views::{AttachmentDetail, AttachmentFilter, AttachmentTraffic, PoolView, VfView},
+    views::{AttachmentDetail, AttachmentFilter, AttachmentTraffic, PoolView, Traffic, VfView},
 };
 use crate::{
     counters::PortCounters,
     events::EventKind,
     model::{AttachmentId, AttachmentState, AttachmentView, Record},
-    programmer::ProgramError,
+    programmer::{Inspection, ProgramError},
     sessions::HostCommand,
 };
 
@@ -80,39 +80,41 @@ impl Operators<'_> {
             let id = registry.entries().find_id(id)?;
             registry.entries().get(id).map(Entry::view).ok_or_else(|| unknown(&id))?
         };
-        let (representor, steps) = match self.0.ports.inspect(&view.record).await {
-            Ok(inspection) => {
-                let name = inspection.representor.map(|representor| representor.name);
-                (name.unwrap_or_default(), inspection.steps)
+        let mut unknown = Vec::new();
+        let Inspection { representor, steps } = match self.0.ports.inspect(&view.record).await {
+            Ok(inspection) => inspection,
+            Err(error) => {
+                let is_missing = matches!(error, ProgramError::NoRepresentor(_));
+                unknown.extend((!is_missing).then(|| Chain(&error).to_string()));
+                Inspection { representor: None, steps: Vec::new() }
             }
-            Err(ProgramError::NoRepresentor(_)) => (String::new(), Vec::new()),
-            Err(error) => return Err(Failure::new(Reason::Internal, Chain(&error).to_string())),
         };
+        let representor = representor.map(|representor| representor.name).unwrap_or_default();
         let events = self.0.events.about(&view.record.id.to_string());
         let vf = view.record.vf;
-        let traffic = self.0.ports.traffic([vf].into()).await;
-        let traffic =
-            traffic.inspect_err(|failure| tracing::warn!(id, %failure, "nothing counted"));
-        let traffic = traffic.ok().and_then(|mut traffic| traffic.remove(&vf));
-        Ok(AttachmentDetail { view, representor, steps, events, traffic })
+        let traffic = match self.0.ports.traffic([vf].into()).await {
+            Ok(mut traffic) => traffic.remove(&vf),
+            Err(failure) => {
+                unknown.push(failure.message);
+                None
+            }
+        };
+        Ok(AttachmentDetail { view, representor, steps, events, traffic, unknown })
     }
 
-    /// The attachments that the filter lets pass, oldest first, with what their ports have carried and dropped.
-    ///
-    /// # Errors
-    /// When the kernel can't be asked.
-    pub async fn traffic(
-        self,
-        filter: &AttachmentFilter,
-    ) -> Result<Vec<AttachmentTraffic>, Failure> {
+    /// The attachments that the filter lets pass, with what their ports have carried and dropped.
+    pub async fn traffic(self, filter: &AttachmentFilter) -> Traffic {
         let views = self.attachments(filter);
         let vfs = views.iter().map(|view| view.record.vf).collect();
-        let traffic = self.0.ports.traffic(vfs).await?;
+        let (traffic, unknown) = match self.0.ports.traffic(vfs).await {
+            Ok(traffic) => (traffic, None),
+            Err(failure) => (BTreeMap::new(), Some(failure.message)),
+        };
         let of_one = |view: AttachmentView| {
             let traffic = traffic.get(&view.record.vf).copied();
             AttachmentTraffic { view, traffic }
         };
-        Ok(views.into_iter().map(of_one).collect())
+        Traffic { attachments: views.into_iter().map(of_one).collect(), unknown }
     }
 
     /// All attachments that have a port, oldest first, with what it has carried and dropped.
@@ -171,8 +173,8 @@ impl Operators<'_> {
     /// # Errors
     /// When the kernel can't be asked.
     pub async fn vfs(self) -> Result<Vec<VfView>, Failure> {
-        let survey = self.0.ports.survey().await?;
-        Ok(vf_views(&self.0.registry(), &survey))
+        let representors = self.0.ports.names().await?;
+        Ok(vf_views(&self.0.registry(), &representors))
     }
 
     /// Gives a quarantined VF back to its pools.

@@ -33,6 +33,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Representors by VF, as one look at the kernel finds them.
 pub(super) type Survey = BTreeMap<FunctionId, Surveyed>;
 
+/// The names of representors by VF.
+pub(super) type PortNames = BTreeMap<FunctionId, String>;
+
 /// All representors.
 #[derive(Debug)]
 pub(super) struct Ports {
@@ -91,7 +94,7 @@ impl Ports {
         self.on_thread(move |programmer| programmer.unprogram(vf)).await
     }
 
-    /// Each step, and what the kernel has of it.
+    /// Each step, and what the kernel has of it, as far as that can be read.
     pub(super) async fn inspect(&self, record: &Record) -> Result<Inspection, ProgramError> {
         let settings = record.port_settings();
         self.on_thread(move |programmer| programmer.inspect(&settings)).await
@@ -107,10 +110,19 @@ impl Ports {
         self.on_thread(move |programmer| programmer.forwards(index)).await.unwrap_or(false)
     }
 
-    /// The representors that there are.
+    /// The names of the representors that there are. The fabric is not asked.
     ///
     /// # Errors
     /// When the kernel can't be asked.
+    pub(super) async fn names(&self) -> Result<PortNames, Failure> {
+        let representors = self.on_thread(Programmer::representors).await.map_err(unreadable)?;
+        Ok(representors.into_iter().map(|port| (port.vf, port.name)).collect())
+    }
+
+    /// The representors that there are, and how they are joined.
+    ///
+    /// # Errors
+    /// When the kernel or the fabric can't be asked.
     pub(super) async fn survey(&self) -> Result<Survey, Failure> {
         self.on_thread(Programmer::survey).await.map_err(unreadable)
     }
@@ -175,5 +187,5 @@ impl Ports {
 
 #[expect(clippy::needless_pass_by_value, reason = "what it makes an error of")]
 fn unreadable(refused: Refused) -> Failure {
-    Failure::new(Reason::Internal, Chain(&refused).to_string())
+    Failure::new(Reason::PortsUnreadable, Chain(&refused).to_string())
 }

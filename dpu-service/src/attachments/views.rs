@@ -32,8 +32,19 @@ pub struct AttachmentDetail {
     pub steps: Vec<crate::programmer::StepStatus>,
     /// Its latest events, oldest first.
     pub events: Vec<Event>,
-    /// Its port's. `None`: it has none.
+    /// Its port's. `None`: it has none, or that is not known.
     pub traffic: Option<PortTraffic>,
+    /// What is not known of its port, and why, one sentence each.
+    pub unknown: Vec<String>,
+}
+
+/// Attachments, and what their ports have carried and dropped.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// Oldest first.
+    pub attachments: Vec<AttachmentTraffic>,
+    /// Why that of no port is known. `None`: it is.
+    pub unknown: Option<String>,
 }
 
 /// An attachment, and what its port has carried and dropped.
@@ -41,7 +52,7 @@ pub struct AttachmentDetail {
 pub struct AttachmentTraffic {
     /// The attachment.
     pub view: AttachmentView,
-    /// Its port's. `None`: it has none.
+    /// Its port's. `None`: it has none, or that is not known.
     pub traffic: Option<PortTraffic>,
 }
 

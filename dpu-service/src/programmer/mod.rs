@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use vf_alloc::FunctionId;
 
 use crate::{
-    driver::{Capability, Fault, Refused, Unsupported},
+    driver::{Capability, Fault, Reading, Refused, Unsupported},
     eswitch::{Card, Eswitch, Representor},
     fabric::{Fabric, GatewayLinks, GatewayPort, Membership},
     model::{AntiSpoofing, Bandwidth, PortSettings},
@@ -296,9 +296,12 @@ impl Programmer {
         };
         let vf = settings.vf;
         let mut port = drivers.port(settings)?;
-        let found = port.inspect().map_err(|source| ProgramError::Unreadable { vf, source })?;
+        let missing = |(name, found): (&'static str, Result<Reading, Refused>)| match found {
+            Ok(reading) => (!reading.in_place).then_some(Ok(name)),
+            Err(source) => Some(Err(ProgramError::Unreadable { vf, source })),
+        };
         let steps: Vec<_> =
-            found.iter().filter(|step| !step.in_place).map(|step| step.name).collect();
+            port.inspect().into_iter().filter_map(missing).collect::<Result<_, _>>()?;
         saga::repair(STEPS, |step| steps.contains(&step), &mut port)
             .map_err(|source| ProgramError::Step { vf, source })?;
         Ok(Repaired { index: port.index(), steps })
@@ -326,17 +329,16 @@ impl Programmer {
         leftover(vf, &left)
     }
 
-    /// Each step and what the kernel has of it.
+    /// Each step and what the kernel has of it, as far as that can be read.
     ///
     /// # Errors
-    /// [`ProgramError::NoRepresentor`], or the kernel can't be asked.
+    /// [`ProgramError::NoRepresentor`], or the kernel can't be asked for the representor.
     pub fn inspect(&self, settings: &PortSettings) -> Result<Inspection, ProgramError> {
         let Some(drivers) = &self.drivers else {
             return Ok(Inspection { representor: None, steps: Vec::new() });
         };
         let mut port = drivers.port(settings)?;
-        let unreadable = |source| ProgramError::Unreadable { vf: settings.vf, source };
-        let steps = port.inspect().map_err(unreadable)?;
+        let steps = port.inspect().into_iter().map(StepStatus::of).collect();
         Ok(Inspection { representor: Some(port.into_representor()), steps })
     }
 
@@ -358,6 +360,14 @@ impl Programmer {
     /// When the kernel can't be asked.
     pub(crate) fn forwards(&self, index: u32) -> Result<bool, Refused> {
         self.drivers.as_ref().map_or(Ok(true), |drivers| drivers.fabric.forwards(index))
+    }
+
+    /// The representors there are.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) fn representors(&self) -> Result<Vec<Representor>, Refused> {
+        self.drivers.as_ref().map_or(Ok(Vec::new()), |drivers| drivers.eswitch.representors())
     }
 
     /// The representors there are and, of those that are joined to the fabric, how: in two looks.

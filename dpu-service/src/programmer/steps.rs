@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use bootstrap::Chain;
 use saga::{Step, Steps};
 
 use crate::{
@@ -55,8 +56,22 @@ pub struct StepStatus {
     pub name: &'static str,
     /// Whether it is as it should be.
     pub in_place: bool,
-    /// What is there, for people.
+    /// What is there, or why that is not known, for people.
     pub detail: String,
+    /// Whether it could be looked at. What could not be does not count as in place.
+    pub is_known: bool,
+}
+
+impl StepStatus {
+    pub(super) fn of((name, found): (&'static str, Result<Reading, Refused>)) -> Self {
+        match found {
+            Ok(Reading { in_place, detail }) => Self { name, in_place, detail, is_known: true },
+            Err(refused) => {
+                let detail = Chain(&refused).to_string();
+                Self { name, in_place: false, detail, is_known: false }
+            }
+        }
+    }
 }
 
 /// A representor, what it shall become, and the drivers that make it so.
@@ -94,14 +109,11 @@ impl Port {
         self.representor
     }
 
-    /// Each step and what the kernel has of it. Whoever runs steps after that runs those that are not in place.
-    pub(super) fn inspect(&mut self) -> Result<Vec<StepStatus>, Refused> {
+    /// Each step by name, and what the kernel has of it. Whoever runs steps after that runs those that are not in
+    /// place.
+    pub(super) fn inspect(&mut self) -> Vec<(&'static str, Result<Reading, Refused>)> {
         self.is_inspected = true;
-        let inspect = |step: &PortStep| {
-            let Reading { in_place, detail } = step.find(self)?;
-            Ok(StepStatus { name: step.name(), in_place, detail })
-        };
-        ALL.iter().map(inspect).collect()
+        ALL.iter().map(|step| (step.name(), step.find(self))).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dpu_service::{
+    attachments::AttachmentFilter,
     host::{Asked, Hello, HostTime},
     model::{AntiSpoofing, AttachSpec, AttachmentState, Bandwidth, HostName},
 };
@@ -223,6 +224,34 @@ async fn check_tells_what_is_not_in_place() {
     assert!(failure.message.contains("fabric-join"), "{failure}");
     let unknown = world.engine.check(key("other"), None).await.unwrap_err();
     assert_eq!(unknown.reason, Reason::AttachmentUnknown);
+}
+
+/// What the journal and the card know is shown all the same.
+#[tokio::test]
+async fn while_the_fabric_is_away_operators_see_the_rest_and_what_is_unknown() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    let (operators, why) = (world.engine.operators(), "can't ask the fabric's daemon");
+    world.kernel.set_fabric_away(true);
+    let vfs = operators.vfs().await.unwrap();
+    assert!(vfs.iter().all(|vf| vf.representor == vf.vf.to_string()), "{vfs:?}");
+    let traffic = operators.traffic(&AttachmentFilter::default()).await;
+    assert_eq!((traffic.attachments.len(), traffic.unknown.as_deref()), (1, Some(why)));
+    let detail = operators.attachment(&view.record.id.to_string()).await.unwrap();
+    assert_eq!(
+        (&*detail.representor, detail.unknown),
+        (&*view.record.vf.to_string(), vec![why.into()])
+    );
+    let unknown = detail.steps.iter().filter(|step| !step.is_known);
+    let names: Vec<_> = unknown.clone().map(|step| step.name).collect();
+    assert_eq!(names, ["fabric-join", "guard", "egress-limit"]);
+    assert!(unknown.clone().all(|step| !step.in_place && step.detail == why));
+    assert_eq!(detail.steps.iter().filter(|step| step.in_place).count(), 4);
+    let failure = world.engine.check(key("pod"), None).await.unwrap_err();
+    assert!(failure.message.contains("fabric-join of pf0vf0 can't be looked at"), "{failure}");
+    world.kernel.set_fabric_away(false);
+    assert_eq!(operators.traffic(&AttachmentFilter::default()).await.unknown, None);
+    world.check();
 }
 
 #[tokio::test]

@@ -339,7 +339,7 @@ impl Operator for Canned {
             "empty" => Vec::new(),
             _ => vec![idle(), busy(look)],
         };
-        Ok(Response::new(ListTrafficResponse { time, attachments }))
+        Ok(Response::new(ListTrafficResponse { time, attachments, ..Default::default() }))
     }
 
     async fn list_networks(

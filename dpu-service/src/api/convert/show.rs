@@ -155,6 +155,7 @@ pub(crate) fn detail(detail: &AttachmentDetail) -> v1::AttachmentDetail {
         steps: detail.steps.iter().map(step).collect(),
         events: detail.events.iter().map(event).collect(),
         counters: detail.traffic.as_ref().map(counters),
+        unknown: detail.unknown.clone(),
     }
 }
 
@@ -188,7 +189,12 @@ pub(crate) fn attachment_traffic(of: &AttachmentTraffic) -> v1::AttachmentTraffi
 }
 
 fn step(step: &StepStatus) -> v1::StepStatus {
-    v1::StepStatus { name: step.name.into(), in_place: step.in_place, detail: step.detail.clone() }
+    v1::StepStatus {
+        name: step.name.into(),
+        in_place: step.in_place,
+        detail: step.detail.clone(),
+        unknown: !step.is_known,
+    }
 }
 
 pub(crate) fn event(event: &Event) -> v1::Event {

@@ -138,12 +138,12 @@ impl Fabric for FakeFabric {
     }
 
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
-        self.0.find(port, |port| port.membership.clone())
+        self.0.ask(|| self.0.find(port, |port| port.membership.clone()))
     }
 
     fn members(&self) -> Result<BTreeMap<u32, Membership>, Refused> {
         let member = |port: &Port| Some((port.representor.index, port.membership.clone()?));
-        Ok(self.0.lock().ports.values().filter_map(member).collect())
+        self.0.ask(|| Ok(self.0.lock().ports.values().filter_map(member).collect()))
     }
 
     fn forwards(&self, index: u32) -> Result<bool, Refused> {
@@ -157,11 +157,11 @@ impl Fabric for FakeFabric {
     }
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
-        self.0.find(port, |port| reading(port.guard == Some(guarded(settings))))
+        self.0.ask(|| self.0.find(port, |port| reading(port.guard == Some(guarded(settings)))))
     }
 
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
-        Ok(BTreeMap::new())
+        self.0.ask(|| Ok(BTreeMap::new()))
     }
 
     fn offloaded(&self, _: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
@@ -191,6 +191,6 @@ impl Fabric for FakeFabric {
         port: &Representor,
         wanted: Option<&EgressLimit>,
     ) -> Result<Reading, Refused> {
-        self.0.find(port, |port| reading(port.limit.as_ref() == wanted))
+        self.0.ask(|| self.0.find(port, |port| reading(port.limit.as_ref() == wanted)))
     }
 }

@@ -56,6 +56,8 @@ struct State {
     without_limits: bool,
     /// Whether nothing of a VF is programmed.
     without_representors: bool,
+    /// Whether nothing that is asked of the fabric is answered.
+    is_fabric_away: bool,
     /// The method whose next call finds the representor gone.
     vanishing: Option<&'static str>,
 }
@@ -209,6 +211,11 @@ impl FakeKernel {
         (state.limiting, state.without_limits) = (card, true);
     }
 
+    /// The fabric answers no questions, or does so again.
+    pub(crate) fn set_fabric_away(&self, is_away: bool) {
+        self.lock().is_fabric_away = is_away;
+    }
+
     /// From the service's next start on.
     pub(crate) fn leave_all_to_the_hosts(&self) {
         self.lock().without_representors = true;
@@ -275,6 +282,15 @@ impl FakeKernel {
             None => return Err(Refused::because(format!("{} is gone", port.name))),
         }
         Ok(())
+    }
+
+    /// What is asked of the fabric.
+    fn ask<T>(&self, answer: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
+        if self.lock().is_fabric_away {
+            let refused = Refused::because("can't ask the fabric's daemon");
+            return Err(refused.blamed_on(Fault::Elsewhere));
+        }
+        answer()
     }
 
     fn find<T>(&self, port: &Representor, find: impl Fn(&Port) -> T) -> Result<T, Refused> {
