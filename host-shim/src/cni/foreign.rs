@@ -55,7 +55,7 @@ const MADE_BY_DPU: Instead = Instead::Words("the DPU makes the port");
 const KEYS: [(&str, Instead); 29] = [
     ("CNIDeviceInfoFile", Instead::Words("the runtime passes it in `runtimeConfig`")),
     ("bandwidth", LIMITS),
-    ("bridge", Instead::Words("the service's `fabric.bridge` is the bridge of all networks")),
+    ("bridge", Instead::Setting(Setting::named("bridge"))),
     ("device", CHOSEN),
     ("dns", Instead::Capability("dns", Setting::named("dns"))),
     ("egressBurst", LIMITS),
@@ -175,7 +175,10 @@ mod tests {
             (json!({"link_state": "enable"}), "the VF is"),
             (json!({"min_tx_rate": 1}), "no guaranteed rates"),
             (json!({"max_tx_rate": 100}), "`bandwidth.egressRate` of network"),
-            (json!({"bridge": "br1"}), "`fabric.bridge`"),
+            (
+                json!({"bridge": "br1"}),
+                "`bridge` of network \"blue\" with `dpuctl apply`, or `bridge`",
+            ),
             (json!({"trunk": [{"id": 7}]}), "`trunk` of network"),
             (json!({"vlan_trunk": "7"}), "`trunk` of network"),
             (json!({"device": "eth1"}), "`deviceID`"),
