@@ -190,8 +190,14 @@ known_fabric() {
     say "$1"
 }
 
-# need_fabric NAME: installs what it takes besides the kernel.
-need_fabric() { [[ $1 != ovs ]] || need ovs-vswitchd=openvswitch-switch ethtool=ethtool; }
+# need_fabric NAME: installs what it takes besides the kernel, and says what it can't have.
+need_fabric() {
+    [[ $1 == ovs ]] || return 0
+    need ovs-vswitchd=openvswitch-switch ethtool=ethtool || return 1
+    [[ -c /dev/net/tun ]] && : 2>/dev/null <>/dev/net/tun && return 0
+    warn "--fabric ovs needs /dev/net/tun, which can't be opened: run as root, or see that it is there and open to this user"
+    return 1
+}
 
 # start_open_vswitch DIR NETNS: with sockets of its own in DIR, and the userspace datapath, on any kernel.
 start_open_vswitch() {
