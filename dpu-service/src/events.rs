@@ -52,6 +52,8 @@ pub enum EventKind {
     VfQuarantined,
     /// A quarantined VF is handed out again.
     VfCleared,
+    /// The fabric lacks something that all ports share, or has it again.
+    Fabric,
     /// A host opened a session.
     HostConnected,
     /// A host renewed its connection, and its session goes on.
@@ -84,6 +86,7 @@ impl EventKind {
             Self::RepairFailed => "RepairFailed",
             Self::VfQuarantined => "VfQuarantined",
             Self::VfCleared => "VfCleared",
+            Self::Fabric => "Fabric",
             Self::HostConnected => "HostConnected",
             Self::HostRenewed => "HostRenewed",
             Self::HostDisconnected => "HostDisconnected",

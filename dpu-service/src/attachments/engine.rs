@@ -106,7 +106,8 @@ impl Engine {
     /// out are no reason: what runs, runs well.
     pub async fn status(&self) -> Vec<String> {
         let journal = self.records.problem().await.map(|failure| failure.message);
-        let fabric = self.reconciler.fabric_problem();
+        let fabric = self.reconciler.fabric_problem().filter(|problem| !problem.is_partial);
+        let fabric = fabric.map(|problem| problem.what);
         let draining =
             self.registry().draining().map(|reason| format!("the DPU is draining: {reason}"));
         [journal, fabric, draining].into_iter().flatten().collect()

@@ -17,6 +17,7 @@ use super::{
     engine::{Engine, now},
     gateways::look_after_gateways,
     ports::Survey,
+    reconciler_state::FabricProblem,
     registry::Entry,
 };
 use crate::{
@@ -86,13 +87,24 @@ async fn compare(engine: &Engine, depth: Depth) {
 
 async fn prepare_fabric(engine: &Engine) {
     let prepared = engine.ports.prepare().await;
-    let problem = prepared.err().map(|refused| Chain(&refused).to_string());
-    let is_news = engine.reconciler.set_fabric_problem(problem.clone());
-    match problem {
-        Some(problem) if is_news => tracing::error!(problem, "the fabric can't be prepared"),
-        None if is_news => tracing::info!("the fabric is prepared again"),
-        _ => {}
+    let problem = prepared.err().map(|refused| FabricProblem {
+        what: Chain(&refused).to_string(),
+        is_partial: refused.is_partial(),
+    });
+    if !engine.reconciler.set_fabric_problem(problem.clone()) {
+        return;
     }
+    let message = match problem {
+        Some(FabricProblem { what, .. }) => {
+            tracing::error!(problem = what, "the fabric can't be prepared");
+            what
+        }
+        None => {
+            tracing::info!("the fabric is prepared again");
+            "it has all again that it lacked".into()
+        }
+    };
+    engine.events.record(EventKind::Fabric, engine.programmer().fabric_name(), message);
 }
 
 /// As many at a time as the fabric does together.

@@ -10,12 +10,21 @@ use tokio::{sync::Notify, time::Instant};
 /// The latest pass of the reconciler, and what it should look at next.
 #[derive(Debug)]
 pub(super) struct ReconcilerState {
-    /// Why the fabric can't be prepared. `None`: it is.
-    fabric_problem: Mutex<Option<String>>,
+    /// What the fabric lacks. `None`: nothing.
+    fabric_problem: Mutex<Option<FabricProblem>>,
     /// When the latest pass ended.
     ended_at: Mutex<Instant>,
     /// A host said something, or the fabric, which one look at all links does not tell.
     close_look: Notify,
+}
+
+/// What the fabric lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FabricProblem {
+    /// One sentence.
+    pub(super) what: String,
+    /// Whether ports can be programmed all the same.
+    pub(super) is_partial: bool,
 }
 
 impl Default for ReconcilerState {
@@ -29,12 +38,12 @@ impl Default for ReconcilerState {
 }
 
 impl ReconcilerState {
-    pub(super) fn fabric_problem(&self) -> Option<String> {
+    pub(super) fn fabric_problem(&self) -> Option<FabricProblem> {
         self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it was another one, or none, before.
-    pub(super) fn set_fabric_problem(&self, problem: Option<String>) -> bool {
+    pub(super) fn set_fabric_problem(&self, problem: Option<FabricProblem>) -> bool {
         let mut before = self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = *before != problem;
         *before = problem;

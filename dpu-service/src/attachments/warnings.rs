@@ -26,10 +26,13 @@ impl Operators<'_> {
         });
         let networks = registry.networks().iter();
         let too_large = networks.filter_map(|entry| too_large_for_uplinks(self.0, entry.network()));
+        let fabric = self.0.reconciler.fabric_problem().filter(|problem| problem.is_partial);
+        let fabric = fabric.map(|problem| problem.what);
         let unserved = self.0.programmer().problems();
         let gateways = self.0.gateways().problems();
         let of_networks = suspended.chain(too_large).chain(unmet(self.0, &registry));
-        of_networks.chain(unclaimed(&registry)).chain(unserved).chain(gateways).collect()
+        let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
+        of_networks.chain(unclaimed(&registry)).chain(of_kernel).collect()
     }
 
     /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.

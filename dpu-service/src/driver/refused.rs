@@ -22,6 +22,7 @@ pub struct Refused {
     doing: String,
     source: Option<Box<dyn Error + Send + Sync>>,
     fault: Fault,
+    is_partial: bool,
 }
 
 impl Refused {
@@ -30,18 +31,30 @@ impl Refused {
         let source = source.into();
         let errno = source.downcast_ref::<netlink::Error>().and_then(netlink::Error::errno);
         let fault = errno.map_or(Fault::Port, fault_told_by);
-        Self { doing: doing.into(), source: Some(source), fault }
+        Self { doing: doing.into(), source: Some(source), fault, is_partial: false }
     }
 
     /// What went wrong is all in `sentence`, and is the port's fault.
     pub fn because(sentence: impl Into<String>) -> Self {
-        Self { doing: sentence.into(), source: None, fault: Fault::Port }
+        Self { doing: sentence.into(), source: None, fault: Fault::Port, is_partial: false }
     }
 
     /// The same, as the fault of somebody else.
     #[must_use]
     pub fn blamed_on(self, fault: Fault) -> Self {
         Self { fault, ..self }
+    }
+
+    /// The same, of a part of what all ports share without which ports can be programmed all the same.
+    #[must_use]
+    pub fn partial(self) -> Self {
+        Self { is_partial: true, ..self }
+    }
+
+    /// Whether ports can be programmed all the same.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
     }
 
     /// Whose fault it is.

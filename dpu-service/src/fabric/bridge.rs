@@ -292,16 +292,15 @@ impl Fabric for BridgeFabric {
     fn prepare(&self) -> Result<(), Refused> {
         self.sockets.with(|rtnl| {
             let bridge = self.bridge.ensure(rtnl, self.filters_vlans())?;
-            let joined = self.uplinks.join(rtnl, bridge);
-            let kept = kept::join(rtnl, bridge, &self.settings.kept, self.filters_vlans());
+            let joined = self.uplinks.join(rtnl, (bridge, self.bridge.name()));
+            let kept = kept::join(rtnl, bridge, &self.settings, self.filters_vlans());
             let synced = self.sync_uplinks(rtnl, bridge);
             // The bridge takes one of its ports', and so has it only now.
             let own_macs = self.find_own_macs(rtnl);
             *self.lock_own_macs() = own_macs;
-            joined.and(kept).and(
-                synced
-                    .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error)),
-            )
+            synced
+                .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error))
+                .and(joined.and(kept).map_err(Refused::partial))
         })
     }
 

@@ -135,8 +135,13 @@ impl Fabric for Bridges {
         }
     }
 
+    /// Networks that name none are served without the further ones.
     fn prepare(&self) -> Result<(), Refused> {
-        self.each(Fabric::prepare)
+        let first = self.first.fabric.prepare();
+        let further = self.further.iter();
+        let further = further.map(|bridge| bridge.fabric.prepare().map_err(Refused::partial));
+        let further: Vec<_> = further.collect();
+        first.and(further.into_iter().collect())
     }
 
     fn together(&self) -> usize {

@@ -103,7 +103,8 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// Makes what all ports share, and joins the uplinks.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses. What ports can join without, such as an uplink that is missing, is told as
+    /// [partial](Refused::partial), and only if nothing else is.
     fn prepare(&self) -> Result<(), Refused>;
 
     /// How many ports are best worked at at a time, where there are many. Does not ask the kernel.

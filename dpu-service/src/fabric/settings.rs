@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use offload_proto::form::is_interface_name;
 
-use crate::twice::twice;
+use crate::{
+    driver::{Fault, Refused},
+    twice::twice,
+};
 
 const NO_INTERFACE: &str =
     "can't name an interface: use 1 to 15 visible characters without / : and %";
@@ -41,6 +44,19 @@ impl Role {
             Self::Uplink => "uplink",
             Self::Kept => "kept link",
         }
+    }
+
+    /// That the link of that name, which the bridge is to have, is not there.
+    pub(super) fn missing(self, name: &str, bridge: &str) -> Refused {
+        let (what, key) = match self {
+            Self::Uplink => (self.name(), "uplinks"),
+            Self::Kept => (self.name(), "keep"),
+        };
+        Refused::because(format!(
+            "there is no {what} {name} for bridge {bridge}: bring it, or correct `{key}` in the service's \
+             configuration"
+        ))
+        .blamed_on(Fault::Elsewhere)
     }
 }
 

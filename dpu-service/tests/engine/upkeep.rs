@@ -279,6 +279,23 @@ async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
 }
 
 #[tokio::test]
+async fn what_ports_do_without_is_told_and_keeps_nobody_from_attaching() {
+    let world = World::new().await;
+    world.kernel.lack_a_part();
+    world.kernel.refuse("prepare", 2);
+    world.engine.reconcile(Depth::Thorough).await;
+    world.engine.reconcile(Depth::Thorough).await;
+    assert!(world.engine.status().await.is_empty());
+    let warnings = world.engine.operators().warnings();
+    assert!(warnings[0].contains("br-offload"), "{warnings:?}");
+    world.attach(spec("pod")).await.unwrap();
+    world.engine.reconcile(Depth::Thorough).await;
+    assert!(world.engine.operators().warnings().is_empty());
+    let told = world.engine.events().about("fake");
+    assert_eq!(told.len(), 2, "when it begins and when it ends: {told:?}");
+}
+
+#[tokio::test]
 async fn the_watchdog_can_see_that_the_reconciler_works() {
     let world = World::new().await;
     let before = Instant::now();

@@ -125,6 +125,21 @@ fn a_port_that_somebody_put_into_another_bridge_comes_back() {
 }
 
 #[test]
+fn what_a_further_bridge_lacks_keeps_no_port_from_the_first() {
+    for on in On::EVERY {
+        let dpu = with_two(on);
+        for link in ["p1", "p0"] {
+            dpu.netns.run(&format!("ip link delete {link}"));
+            let refused = dpu.prepare().unwrap_err();
+            assert!(refused.is_partial(), "{on:?}: {refused}");
+        }
+        let told = dpu.prepare().unwrap_err().to_string();
+        assert!(told.starts_with("there is no uplink p0 for bridge br-offload"), "{told}");
+        dpu.program(&plug(&dpu, 0, None));
+    }
+}
+
+#[test]
 fn a_bridge_that_the_fabric_has_not_is_refused_by_name() {
     let dpu = with_two(On::Bridge);
     dpu.prepare().unwrap();

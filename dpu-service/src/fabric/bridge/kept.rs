@@ -3,24 +3,27 @@
 use netlink::{Error, Request, Rtnl};
 
 use super::{link::BridgeLink, vlans::access_vlan};
-use crate::{driver::Refused, fabric::settings::Role};
+use crate::{
+    driver::Refused,
+    fabric::settings::{BridgeSettings, Role},
+};
 
 /// Joins all that can be, then tells the first that could not.
 pub(super) fn join(
     rtnl: &mut Rtnl,
     bridge: u32,
-    names: &[String],
+    settings: &BridgeSettings,
     filters_vlans: bool,
 ) -> Result<(), Refused> {
     let mut join_one = |name: &String| {
-        let link = BridgeLink::take_in(rtnl, bridge, Role::Kept, name)?;
+        let link = BridgeLink::take_in(rtnl, (bridge, &settings.name), Role::Kept, name)?;
         if !filters_vlans {
             return Ok(());
         }
         let refused = |error| Refused::new(format!("set the VLAN of kept link {name}"), error);
         be_untagged(rtnl, bridge, link.index).map_err(refused)
     };
-    let joined: Vec<_> = names.iter().map(&mut join_one).collect();
+    let joined: Vec<_> = settings.kept.iter().map(&mut join_one).collect();
     joined.into_iter().collect()
 }
 

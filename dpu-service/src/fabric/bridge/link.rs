@@ -107,22 +107,25 @@ impl BridgeLink {
         rtnl.change_link(made.index, &LinkChange::new().alias(ALIAS))
     }
 
-    /// Has the link of that name join a bridge, and be up. One that is a port of another is left there.
+    /// Has the link of that name join the bridge of that index and name, and be up. One that is a port of another
+    /// is left there.
     pub(super) fn take_in(
         rtnl: &mut Rtnl,
-        bridge: u32,
+        (bridge, bridge_name): (u32, &str),
         role: Role,
         name: &str,
     ) -> Result<Link, Refused> {
-        let role = role.name();
-        let refused = |error| Refused::new(format!("join {role} {name}"), error);
-        let missing = || Refused::because(format!("there is no {role} {name}"));
+        let what = role.name();
+        let refused =
+            |error| Refused::new(format!("join {what} {name} to bridge {bridge_name}"), error);
+        let missing = || role.missing(name, bridge_name);
         let link = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
         match link.master {
             Some(master) if master == bridge => {}
             Some(_) => {
                 return Err(Refused::because(format!(
-                    "{role} {name} is a port of another bridge or bond: take it out first"
+                    "{what} {name} is a port of another bridge or bond: take it out \
+                     first, with `ip link set {name} nomaster`"
                 )));
             }
             None => rtnl

@@ -24,7 +24,7 @@ impl Uplinks {
     }
 
     /// Joins all that can be, then tells the first that could not.
-    pub(super) fn join(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Refused> {
+    pub(super) fn join(&self, rtnl: &mut Rtnl, bridge: (u32, &str)) -> Result<(), Refused> {
         let join = |name: &String| BridgeLink::take_in(rtnl, bridge, Role::Uplink, name);
         let joined: Vec<_> = self.names.iter().map(join).collect();
         *self.lock_mtu() = joined.iter().filter_map(|link| Some(link.as_ref().ok()?.mtu)).min();

@@ -49,7 +49,7 @@ impl Inner {
         let forgotten = self.look_at_flows_and_settings(is_ours);
         let meters = self.look_for_meters();
         let joined = joined.into_iter().try_for_each(|(_, joined)| joined.map(drop));
-        joined.and(flows).and(forgotten).and(meters)
+        flows.and(forgotten).and(meters).and(joined.map_err(Refused::partial))
     }
 
     /// Makes the bridge unless there is one. Whether it is ours. One that somebody else has made, and taken away, is
@@ -125,7 +125,7 @@ impl Inner {
     fn join_link(&self, role: Role, name: &str) -> Result<u32, Refused> {
         let what = role.name();
         let refused = |error| Refused::new(format!("join {what} {name}"), error);
-        let missing = || Refused::because(format!("there is no {what} {name}"));
+        let missing = || role.missing(name, &self.settings.name);
         let link = self.sockets.with(|rtnl| rtnl.link_by_name(name).map_err(refused))?;
         let link = link.ok_or_else(missing)?;
         let of_link = |replica: &Replica| {

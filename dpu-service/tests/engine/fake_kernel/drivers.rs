@@ -118,7 +118,8 @@ impl Fabric for FakeFabric {
         match state.refusals.get_mut("prepare").filter(|times| **times > 0) {
             Some(times) => {
                 *times -= 1;
-                Err(Refused::new("make bridge br-offload", "Operation not permitted"))
+                let refused = Refused::new("make bridge br-offload", "Operation not permitted");
+                Err(if state.is_partial { refused.partial() } else { refused })
             }
             None => Ok(()),
         }

@@ -56,6 +56,8 @@ struct State {
     without_limits: bool,
     /// Whether nothing of a VF is programmed.
     without_representors: bool,
+    /// Whether ports need nothing of what can't be prepared.
+    is_partial: bool,
     /// Whether nothing that is asked of the fabric is answered.
     is_fabric_away: bool,
     /// The method whose next call finds the representor gone.
@@ -209,6 +211,11 @@ impl FakeKernel {
     pub(crate) fn leave_limits_to(&self, card: Option<PfId>) {
         let mut state = self.lock();
         (state.limiting, state.without_limits) = (card, true);
+    }
+
+    /// Ports need nothing of what can't be prepared, from now on.
+    pub(crate) fn lack_a_part(&self) {
+        self.lock().is_partial = true;
     }
 
     /// The fabric answers no questions, or does so again.
