@@ -108,6 +108,8 @@ reasons! {
     Overloaded = "OVERLOADED", ResourceExhausted, CNI_TRY_AGAIN, "try again later";
     /// Attachments use the network.
     NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first, or use --force";
+    /// Other networks name the network.
+    NetworkNamed = "NETWORK_NAMED", FailedPrecondition, 145, "take it out of the networks that the message names, or delete those first";
     /// A lease lies outside the changed range.
     LeaseInTheWay = "LEASE_IN_THE_WAY", FailedPrecondition, 119, "stop the pod that holds the address first";
     /// No attachment of that id or key.

@@ -117,12 +117,19 @@ async fn whom_rules_name_is_known_by_what_it_has_when_a_pod_is_attached() {
     assert_eq!(apply(&world, bare).await, Err(Reason::InvalidRequest));
     let wider = network("name = 'green'\nsubnets = [{ cidr = '10.3.0.0/16' }]");
     assert_eq!(apply(&world, wider).await, Ok(Applied::Changed));
-    let refused = world.engine.networks().delete("green".into(), false).await.unwrap_err();
-    assert_eq!(refused.reason, Reason::NetworkInUse);
-    assert_eq!(refused.message, "network green is in `allow` of network blue: take it out first");
+    for force in [false, true] {
+        let refused = world.engine.networks().delete("green".into(), force).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::NetworkNamed);
+        let told = "network green is in `allow` of network blue: take it out first";
+        assert_eq!(refused.message, told);
+    }
     let second = world.attach(on_blue("second")).await.unwrap().record;
     assert_eq!(told(&second), "10.2.0.0/24 10.3.0.0/16 may open anything");
-    world.engine.networks().delete("green".into(), true).await.unwrap();
+    assert_eq!(
+        apply(&world, with_rules("allow = [{ from_networks = ['blue'] }]")).await,
+        Ok(Applied::Changed)
+    );
+    world.engine.networks().delete("green".into(), false).await.unwrap();
     let third = world.attach(on_blue("third")).await.unwrap().record;
     assert_eq!(told(&third), "10.2.0.0/24 may open anything");
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use offload_proto::{Failure, Reason};
 use vf_alloc::PfId;
 
-use super::Registry;
+use super::{Registry, networks::PooledNetwork};
 use crate::{
     attachments::{
         settings::Configuration,
@@ -105,13 +105,28 @@ impl NetworkChanges<'_> {
         if users > 0 && !force {
             return Err(in_use(name, users));
         }
-        let named_by =
-            self.0.networks.iter().find_map(|other| Some((other, naming(other.network(), name)?)));
-        if let Some((other, key)) = named_by.filter(|_| !force) {
-            return Err(named(name, key, other.network()));
+        // Who lets it in would let in nobody.
+        self.check_unnamed(name, "allow", is_allowed_by)?;
+        if !force {
+            self.check_unnamed(name, "reaches", |by, name| by.reaches.contains(name))?;
         }
         self.0.networks.set_closing(name, true);
         Ok(())
+    }
+
+    /// Refuses to take away what other networks name by a key of theirs.
+    fn check_unnamed(
+        &self,
+        name: &str,
+        key: &str,
+        names: impl Fn(&Network, &str) -> bool,
+    ) -> Result<(), Failure> {
+        let all = self.0.networks.iter().map(PooledNetwork::network);
+        let by = all.filter(|by| names(by, name)).map(|by| by.name.as_str());
+        match by.collect::<Vec<_>>()[..] {
+            [] => Ok(()),
+            ref by => Err(Failure::new(Reason::NetworkNamed, named(name, key, by))),
+        }
     }
 
     /// It takes new attachments again, as it could not be deleted.
@@ -347,22 +362,14 @@ fn fixed(network: &Network) -> Failure {
     )
 }
 
-/// The key by which a network names another. Itself it may name in its rules.
-fn naming(network: &Network, name: &str) -> Option<&'static str> {
-    let is_another = network.name != name;
-    if network.reaches.contains(name) {
-        Some("reaches")
-    } else if is_another && named_networks(&network.allow).any(|named| named == name) {
-        Some("allow")
-    } else {
-        None
-    }
+/// Itself a network may name.
+fn is_allowed_by(by: &Network, name: &str) -> bool {
+    by.name != name && named_networks(&by.allow).any(|named| named == name)
 }
 
-fn named(name: &str, key: &str, by: &Network) -> Failure {
-    let by = &by.name;
-    let message = format!("network {name} is in `{key}` of network {by}: take it out first");
-    Failure::new(Reason::NetworkInUse, message)
+fn named(name: &str, key: &str, by: &[&str]) -> String {
+    let networks = if by.len() == 1 { "network" } else { "networks" };
+    format!("network {name} is in `{key}` of {networks} {}: take it out first", by.join(", "))
 }
 
 fn in_use(name: &str, users: usize) -> Failure {
