@@ -78,7 +78,7 @@ findings! {
     NoRepresentor = "NO_REPRESENTOR", "look at the card: its eswitch mode, and whether it was reset";
     /// A representor is not programmed as its attachment wants it.
     RepresentorDiffers = "REPRESENTOR_DIFFERS", "wait: the service programs it again within a minute",
-        unmended: "see the service's log for the kernel's words";
+        unmended: "mend what is told, or what the service's log has in the kernel's words: it is tried again each minute";
     /// A representor forwards though its VF serves nobody.
     RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service takes it out within a minute",
         unmended: "see the service's log for the kernel's words";
@@ -117,7 +117,16 @@ impl Difference {
     /// to try that. A finding of a later version keeps its advice.
     pub fn set_unmended(&mut self, why: impl Into<String>) {
         self.set_state(DifferenceState::Unmended);
-        self.why = why.into();
+        self.explain(why);
+    }
+
+    /// Notes why it is not mended by itself, if that is known. What is advised then is no more to wait for that or
+    /// to try it.
+    pub fn explain(&mut self, why: impl Into<String>) {
+        let why = why.into();
+        if !why.is_empty() {
+            self.why = why;
+        }
         if let Some(finding) = Finding::named(&self.code)
             && self.advice == finding.advice()
         {

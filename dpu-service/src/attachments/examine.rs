@@ -12,6 +12,7 @@ use super::{
     engine::Engine, listing::vf_views, operators::Operators, registry::Entry, views::VfView,
 };
 use crate::{
+    events::{Event, EventKind},
     model::Record,
     programmer::{ProgramError, StepStatus, Surveyed},
 };
@@ -86,7 +87,11 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
     match engine.ports.inspect(record).await {
         Ok(inspection) => {
             let missing = inspection.steps.iter().filter(|step| !step.in_place);
-            missing.map(|step| step_difference(record, step)).collect()
+            let mut found: Vec<_> = missing.map(|step| step_difference(record, step)).collect();
+            if let Some(why) = why_not_repaired(engine, record) {
+                found.iter_mut().for_each(|difference| difference.explain(&why));
+            }
+            found
         }
         Err(error @ ProgramError::NoRepresentor(_)) => {
             let message = format!("{error}, and attachment {} holds it", record.id);
@@ -96,6 +101,15 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
             vec![Finding::RepresentorDiffers.of(record.vf, Chain(&error).to_string())]
         }
     }
+}
+
+/// Why the latest repair of an attachment's representor has failed, if it has.
+fn why_not_repaired(engine: &Engine, record: &Record) -> Option<String> {
+    let events = engine.events.about(&record.id.to_string());
+    let is_repair =
+        |event: &&Event| matches!(event.kind, EventKind::Repaired | EventKind::RepairFailed);
+    let latest = events.into_iter().rev().find(|event| is_repair(&event))?;
+    (latest.kind == EventKind::RepairFailed).then_some(latest.message)
 }
 
 /// A representor that is joined to the fabric for nobody, or has kept some other programming.

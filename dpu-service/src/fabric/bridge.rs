@@ -174,8 +174,9 @@ impl BridgeFabric {
                     && !self.settings.siblings.contains(&master.name) =>
             {
                 Err(Refused::because(format!(
-                    "representor {} is a port of {}: take it out first",
-                    port.name, master.name
+                    "representor {name} is a port of {}: take it out first, with `ip link set {name} nomaster`",
+                    master.name,
+                    name = port.name
                 )))
             }
             _ => Ok(()),

@@ -153,7 +153,7 @@ fn a_representor_is_not_taken_from_another_bridge() {
     dpu.netns.run("ip link add theirs type bridge");
     dpu.netns.run("ip link set pf0vf0 master theirs");
     let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
-    let told = "representor pf0vf0 is a port of theirs: take it out first";
+    let told = "representor pf0vf0 is a port of theirs: take it out first, with `ip link set pf0vf0 nomaster`";
     assert_eq!(refused.to_string(), told);
     dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
     assert_eq!(dpu.netns.link("pf0vf0")["master"], "theirs");
