@@ -1,6 +1,6 @@
 //! How much a port takes from its pod, of what its guard lets pass: at the representor's ingress, too.
 
-use netlink::{Error, Police, PoliceInForce, Rtnl};
+use netlink::{Police, PoliceInForce, Rtnl};
 
 use crate::{
     driver::{Reading, Refused},
@@ -19,12 +19,12 @@ fn police(limit: &EgressLimit) -> Police {
 pub(super) fn set(rtnl: &mut Rtnl, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
     rtnl.traffic_control()
         .set_police(port.index, police(limit), port.offloads_filters)
-        .map_err(|error| refused(port, error))
+        .map_err(|error| Refused::new(format!("limit what comes in at {}", port.name), error))
 }
 
 pub(super) fn clear(rtnl: &mut Rtnl, port: &Representor) -> Result<(), Refused> {
     gone_is_done(rtnl.traffic_control().clear_police(port.index))
-        .map_err(|error| refused(port, error))
+        .map_err(|error| Refused::new(format!("take the limit of {} away", port.name), error))
 }
 
 pub(super) fn find(
@@ -33,7 +33,8 @@ pub(super) fn find(
     wanted: Option<&EgressLimit>,
 ) -> Result<Reading, Refused> {
     let found = rtnl.traffic_control().police(port.index);
-    let found = found.map_err(|error| refused(port, error))?;
+    let unable = |error| Refused::new(format!("read the limit of {}", port.name), error);
+    let found = found.map_err(unable)?;
     let in_place = found == wanted.map(police).map(PoliceInForce::from);
     let detail = match (found, wanted) {
         (None, _) => "unlimited".to_owned(),
@@ -41,8 +42,4 @@ pub(super) fn find(
         (Some(found), _) => format!("from the pod {} bit/s", found.rate_bits()),
     };
     Ok(Reading { in_place, detail })
-}
-
-fn refused(port: &Representor, error: Error) -> Refused {
-    Refused::new(format!("limit what comes in at {}", port.name), error)
 }

@@ -34,7 +34,7 @@ impl Inner {
     /// The switch takes the flow away with the meter.
     pub(super) fn clear_limit(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)?.flatten() else { return Ok(()) };
-        let doing = format!("no longer limit what {} takes from its pod", port.name);
+        let doing = format!("take the limit of {} away", port.name);
         self.flows.with(&doing, |switch| switch.remove_meter(number))
     }
 
