@@ -3,7 +3,7 @@
 use dpu_service::{
     attachments::{Applied, Depth, Origin, Settings},
     host::{Hello, HostTime, Inventory, PhysicalFunction, VfCondition, VirtualFunction},
-    model::{AttachSpec, Bandwidth, HostName, Network, Record},
+    model::{AttachSpec, Bandwidth, HostName, Network, PortMapping, Protocol, Record},
 };
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, PfId};
@@ -316,9 +316,34 @@ async fn a_network_names_a_bridge_that_the_fabric_has() {
     world.restart().await;
     let warnings = world.engine.operators().warnings().join("\n");
     assert!(warnings.contains("the fabric has no bridge \"br-storage\""), "{warnings}");
+    world.hello(&[]).await;
+    let failure = world.attach(on_blue("pod")).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::NetworkUnknown);
+    let told = "network \"blue\" is not in force: network \"blue\": the fabric has no bridge";
+    assert!(failure.message.starts_with(told), "{failure}");
     world.settings.bridges = bridges;
     world.restart().await;
     assert_eq!(apply(&world, in_bridge("br-storage")).await, Ok(Applied::Unchanged));
+}
+
+#[tokio::test]
+async fn ports_are_mapped_by_gateways_which_not_every_fabric_has() {
+    for (fabric, told) in [
+        ("bridge", "set gateway_mode = \"dpu\" in the network, or leave the port out"),
+        ("ovs", "this DPU's fabric has no gateways: leave the port out"),
+    ] {
+        let fabric = serde_json::from_value(fabric.into()).unwrap();
+        let world = World::with(configuration(), Settings { fabric, ..settings() }, 1).await;
+        let port_mappings = vec![PortMapping {
+            host_port: 8080,
+            protocol: Protocol::Tcp,
+            host_ip: None,
+            container_port: 80,
+        }];
+        let failure = world.attach(AttachSpec { port_mappings, ..spec("pod") }).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::Unsupported);
+        assert!(failure.message.contains(told), "{failure}");
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use offload_proto::{Failure, Reason};
 
 use super::{Entries, Entry, Registry};
 use crate::{
+    drivers::FabricDriver,
     gateway::Redirection,
     model::{AttachSpec, GatewayMode, Network, PortMapping, Protocol, Record, share_an_address},
 };
@@ -23,7 +24,7 @@ pub(super) fn check_mapped_ports(
     registry: &Registry,
 ) -> Result<(), Failure> {
     let Some(first) = spec.port_mappings.first() else { return Ok(()) };
-    check_network(first, network)?;
+    check_network(first, network, registry.settings().fabric)?;
     let held = held(registry.entries()).map(|entry| entry.record().port_mappings.len());
     if held.sum::<usize>() + spec.port_mappings.len() > MOST {
         let why = format!("this DPU has {MOST} mapped ports at most, and too few of them are left");
@@ -38,15 +39,25 @@ pub(super) fn check_mapped_ports(
     Ok(())
 }
 
-fn check_network(mapping: &PortMapping, network: &Network) -> Result<(), Failure> {
+fn check_network(
+    mapping: &PortMapping,
+    network: &Network,
+    fabric: FabricDriver,
+) -> Result<(), Failure> {
     if network.gateway_mode == GatewayMode::Dpu {
         return Ok(());
     }
+    let way_out = match fabric.has_gateways() {
+        true => "set gateway_mode = \"dpu\" in the network, or leave the port out",
+        false => {
+            "and can't be, as this DPU's fabric has no gateways: leave the port out, or use a DPU with \
+             fabric.driver = \"bridge\""
+        }
+    };
     Err(Failure::new(
         Reason::Unsupported,
         format!(
-            "mapped port {mapping} is asked for in network {}, whose gateway is not this DPU: set \
-             gateway_mode = \"dpu\" in the network, or leave the port out",
+            "mapped port {mapping} is asked for in network {}, whose gateway is not this DPU: {way_out}",
             network.name
         ),
     ))

@@ -66,7 +66,19 @@ impl PooledNetworks {
             Some(name) => self.by_name.get(name),
             None => self.by_name.values().find(|entry| entry.network.default),
         };
-        found.filter(|entry| !entry.closing).ok_or_else(|| unknown(name))
+        found.filter(|entry| !entry.closing).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: Option<&str>) -> Failure {
+        let suspended = name.and_then(|name| self.suspended.get(name));
+        let message = match (name, suspended) {
+            (Some(name), Some(Suspended { why, .. })) => {
+                format!("network {name:?} is not in force: {why}")
+            }
+            (Some(name), None) => format!("there is no network {name:?}"),
+            (None, _) => "the request names no network, and none is the default".into(),
+        };
+        Failure::new(Reason::NetworkUnknown, message)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&PooledNetwork> {
@@ -323,12 +335,4 @@ fn in_the_way(network: &Network, address: IpAddr, holder: &AttachmentId) -> Fail
             network.name
         ),
     )
-}
-
-fn unknown(name: Option<&str>) -> Failure {
-    let message = match name {
-        Some(name) => format!("there is no network {name:?}"),
-        None => "the request names no network, and none is the default".into(),
-    };
-    Failure::new(Reason::NetworkUnknown, message)
 }
