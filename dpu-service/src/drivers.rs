@@ -79,7 +79,10 @@ pub struct FabricSettings {
 
 /// A further bridge, which is likewise created if it does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a bridge's table: write [[fabric.bridges]] and below it name = \"br-storage\""
+)]
 pub struct FurtherBridge {
     /// Its name.
     pub name: String,
@@ -341,6 +344,12 @@ mod tests {
         let cards = settings.devlink();
         assert_eq!(cards.devices[0].to_string(), "pci/0000:03:00.0");
         assert_eq!(cards.mode, Some(EswitchMode::Switchdev));
+    }
+
+    #[test]
+    fn a_further_bridge_is_told_to_be_a_table() {
+        let told = toml::from_str::<FabricSettings>("bridges = ['b2']").unwrap_err().to_string();
+        assert!(told.contains("expected a bridge's table: write [[fabric.bridges]]"), "{told}");
     }
 
     /// The names of the methods of the trait in `source`.

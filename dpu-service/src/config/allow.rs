@@ -124,7 +124,10 @@ fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>)
         let why = match known.get(name) {
             Some(prefixes) if !prefixes.is_empty() => return None,
             Some(_) => "which has no subnets, so that nobody knows its pods' addresses",
-            None => "which there is not: make it first",
+            None => {
+                "which there is not: make it first; of networks that name each other, apply one without its \
+                 allow before the others, and whole after them"
+            }
         };
         Some(format!("{subject}: allow names {name:?}, {why}"))
     });
@@ -168,7 +171,7 @@ mod tests {
             from_networks = ["green", "a"]
             from = ["10.9.0.0/16", "fd09::/16", "10.8.0.7", "0.0.0.0/0"]
             protocol = "tcp"
-            ports = ["80", "8000-8100"]
+            ports = ["80", "8000-8100", 443]
             [[allow]]
             protocol = "icmp"
         "#;
@@ -186,7 +189,7 @@ mod tests {
         ] {
             assert_problem(&with(&format!("allow = {rules}")), told);
         }
-        for wrong in ["ports = [\"99999\"]", "ports = [80]", "protocol = \"TCP\"", "form = []"] {
+        for wrong in ["ports = [\"99999\"]", "ports = [0]", "protocol = \"TCP\"", "form = []"] {
             let text = with(&format!("allow = [{{ {wrong} }}]"));
             assert!(toml::from_str::<Network>(&text).is_err(), "{wrong}");
         }
@@ -217,12 +220,15 @@ mod tests {
         );
         let (green, red) = (subnet("green", 2), network("name = \"red\""));
         let told = check_named_networks([&blue, &green, &red], |_, _| true);
+        const NONE: &str = "network \"blue\": allow names \"none\", which there is not: make it first; of networks \
+                            that name each other, apply one without its allow before the others, and whole after \
+                            them";
         let without = "which has no subnets, so that nobody knows its pods' addresses";
         assert_eq!(
             told,
             [
                 format!("network \"blue\": allow names \"blue\", {without}"),
-                "network \"blue\": allow names \"none\", which there is not: make it first".into(),
+                NONE.to_owned(),
                 format!("network \"blue\": allow names \"red\", {without}"),
             ]
         );

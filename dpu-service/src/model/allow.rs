@@ -7,7 +7,10 @@ use std::{
 };
 
 use ipnetwork::IpNetwork;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error, Visitor},
+};
 
 /// Most combinations of a prefix and a block of ports that rules may come to: what a port is looked at for has an
 /// end.
@@ -84,8 +87,8 @@ impl FromStr for AllowedProtocol {
 }
 
 /// A port, or all from one to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(into = "String")]
 pub struct PortRange {
     first: u16,
     last: u16,
@@ -130,11 +133,32 @@ impl fmt::Display for PortRange {
     }
 }
 
-impl TryFrom<String> for PortRange {
-    type Error = ParsePortRangeError;
+/// One port may be written as a number.
+impl<'de> Deserialize<'de> for PortRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
 
-    fn try_from(text: String) -> Result<Self, ParsePortRangeError> {
-        text.parse()
+        impl Visitor<'_> for Written {
+            type Value = PortRange;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a port from 1 to 65535, or a range such as \"8000-8100\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<PortRange, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: Error>(self, port: u64) -> Result<PortRange, E> {
+                self.visit_str(&port.to_string())
+            }
+
+            fn visit_i64<E: Error>(self, port: i64) -> Result<PortRange, E> {
+                self.visit_str(&port.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(Written)
     }
 }
 
