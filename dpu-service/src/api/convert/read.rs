@@ -286,7 +286,15 @@ pub(crate) fn id_prefix(text: &str) -> Result<String, Failure> {
 /// A network, with the defaults of the configuration file, checked by its rules.
 pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> {
     let network = network.ok_or_else(|| invalid("the request has no network"))?;
-    let read = Network {
+    let name = shortened(&network.name);
+    let of_network = |failure: Failure| invalid(format!("network {name}: {}", failure.message));
+    let read = unchecked_network(network).map_err(of_network)?;
+    let problems = check_network(&read);
+    if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }
+}
+
+fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
+    Ok(Network {
         name: network.name,
         bridge: (!network.bridge.is_empty()).then_some(network.bridge),
         vlan: (network.vlan != 0).then(|| vlan(network.vlan)),
@@ -309,10 +317,8 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
         reaches: network.reaches.into_iter().collect(),
         nat: network.nat,
         namespaces: network.namespaces.into_iter().collect(),
-        allow: collect(&network.allow, allow_rule)?,
-    };
-    let problems = check_network(&read);
-    if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }
+        allow: allow(&network.allow)?,
+    })
 }
 
 /// The first of the problems: a refusal travels in a header, for which there is not much room.
@@ -413,17 +419,25 @@ fn route(route: &v1::Route) -> Result<Route, Failure> {
     })
 }
 
+fn allow(rules: &[v1::AllowRule]) -> Result<Vec<AllowRule>, Failure> {
+    let read = |(index, rule): (usize, &v1::AllowRule)| {
+        let of_rule =
+            |failure: Failure| invalid(format!("allow rule {}: {}", index + 1, failure.message));
+        allow_rule(rule).map_err(of_rule)
+    };
+    rules.iter().enumerate().map(read).collect()
+}
+
 fn allow_rule(rule: &v1::AllowRule) -> Result<AllowRule, Failure> {
     let protocol = |text: &str| {
         text.parse::<AllowedProtocol>()
-            .map_err(|error| invalid(format!("allow: protocol {} {error}", shortened(text))))
+            .map_err(|error| invalid(format!("protocol {} {error}", shortened(text))))
     };
-    let range = |text: &String| {
-        text.parse::<PortRange>().map_err(|error| invalid(format!("allow: {error}")))
-    };
+    let range =
+        |text: &String| text.parse::<PortRange>().map_err(|error| invalid(error.to_string()));
     Ok(AllowRule {
         from_networks: rule.from_networks.iter().cloned().collect(),
-        from: rule.from.iter().map(|text| prefix("allow: from", text)).collect::<Result<_, _>>()?,
+        from: rule.from.iter().map(|text| prefix("from", text)).collect::<Result<_, _>>()?,
         protocol: optional(rule.protocol.clone(), |text| protocol(&text))?,
         ports: rule.ports.iter().map(range).collect::<Result<_, _>>()?,
         nobody: rule.nobody,

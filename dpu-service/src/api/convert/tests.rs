@@ -256,17 +256,28 @@ fn a_network_gets_the_files_defaults_and_rules() {
     let wide = v1::Network { trunk: vec![70_000], ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "trunk");
     let odd = v1::Network { allowed_sources: vec!["all".into()], ..small.clone() };
-    assert_refused(read::network(Some(odd)), Reason::InvalidRequest, "allowed_sources: \"all\"");
+    assert_refused(
+        read::network(Some(odd)),
+        Reason::InvalidRequest,
+        "network \"a\": allowed_sources: \"all\"",
+    );
     let of_nobody = v1::Network { gateway_mode: "host".into(), ..small.clone() };
     assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
-    let rule = v1::AllowRule { protocol: "tcp".into(), ..v1::AllowRule::default() };
+    let good = v1::AllowRule { protocol: "tcp".into(), ..v1::AllowRule::default() };
+    let rule = good.clone();
     for (rule, words) in [
-        (v1::AllowRule { protocol: "TCP".into(), ..rule.clone() }, "allow: protocol \"TCP\" must"),
-        (v1::AllowRule { ports: vec!["9-1".into()], ..rule.clone() }, "allow: \"9-1\" names no"),
-        (v1::AllowRule { from: vec!["any".into()], ..rule.clone() }, "allow: from \"any\" is not"),
-        (v1::AllowRule::default(), "allow rule 1: it says nothing"),
+        (v1::AllowRule { protocol: "TCP".into(), ..rule.clone() }, "2: protocol \"TCP\" must"),
+        (
+            v1::AllowRule { ports: vec!["9-1".into()], ..rule.clone() },
+            "allow rule 2: \"9-1\" names no",
+        ),
+        (
+            v1::AllowRule { from: vec!["any".into()], ..rule.clone() },
+            "allow rule 2: from \"any\" is not",
+        ),
+        (v1::AllowRule::default(), "network \"a\": allow rule 2: it says nothing"),
     ] {
-        let wrong = v1::Network { allow: vec![rule], ..small.clone() };
+        let wrong = v1::Network { allow: vec![good.clone(), rule], ..small.clone() };
         assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, words);
     }
 }
