@@ -336,7 +336,11 @@ mod tests {
             ),
             (
                 "{\"name\": \"a\",\n \"bandwidth\": {\"rate\": 1}}",
-                ": document 1: unknown key `bandwidth.rate`: ",
+                ": document 1: unknown key `bandwidth.rate`: the keys here are `ingress_rate`, ",
+            ),
+            (
+                "name: a\nbandwidth: {ingresRate: 1}\n",
+                ": document 1: unknown key `bandwidth.ingresRate`: did you mean `ingressRate`?",
             ),
             ("name: [\n", ":1:7: `name`: "),
             ("name: a\nb\nc: d\n", ":3:1: could not find"),

@@ -153,8 +153,8 @@ pub struct Top {
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = whole("seconds", 3600))]
     pub interval: u64,
     /// Print so many attachments at most, in a table; without it, as many as there are, and 20 on a terminal
-    #[arg(long, value_name = "NUMBER")]
-    pub lines: Option<usize>,
+    #[arg(long, value_name = "NUMBER", value_parser = whole("lines", 1_000_000))]
+    pub lines: Option<u64>,
     /// Only those of this network
     #[arg(long, value_parser = name())]
     pub network: Option<String>,
@@ -430,6 +430,7 @@ mod tests {
             ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
+            ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
             ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
         ];

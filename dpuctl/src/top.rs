@@ -51,8 +51,9 @@ async fn rates(
     loop {
         sleep(what.interval()).await;
         let now = look(client, what).await?;
-        let lines = what.lines.or(console.is_screen.then_some(SCREENFUL));
-        let table = rate_table(&before, &now, lines.unwrap_or(usize::MAX), wide);
+        let most = if console.is_screen { SCREENFUL } else { usize::MAX };
+        let lines = what.lines.map_or(most, |lines| lines.try_into().unwrap_or(usize::MAX));
+        let table = rate_table(&before, &now, lines, wide);
         match (console.is_screen && !what.once, now.attachments.is_empty()) {
             (true, _) => {
                 let unknown = unknown(&now).map(|line| line + "\n").unwrap_or_default();

@@ -23,9 +23,14 @@ const NO_NUMBER: &str = "data did not match any variant of untagged enum Content
 pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     let segments: Vec<_> = path.split('.').collect();
     let key = segments.last().copied().unwrap_or_default();
-    // Keys of several words have a second name, for those who write as the protocol does.
-    let known = keys_of::<T>(&segments).iter().copied();
-    let known: Vec<_> = known.filter(|known| key.contains('_') || !known.contains('_')).collect();
+    // Keys of several words have a second name, for those who write as the protocol does: such as this key is.
+    let is_protocols = |key: &str| key.contains(|c: char| c.is_ascii_uppercase());
+    let is_other = |known: &str| match is_protocols(key) {
+        true => known.contains('_'),
+        false => is_protocols(known),
+    };
+    let known: Vec<_> =
+        keys_of::<T>(&segments).iter().copied().filter(|known| !is_other(known)).collect();
     unknown_key(&full_name(&segments), key, &known)
 }
 
