@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
+use e2e::{FabricKind, Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -104,6 +104,56 @@ fn tables_name_what_is_there() {
         assert!(described.contains(word), "{word:?} is not in:\n{described}");
     }
     assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("device:"));
+}
+
+/// What the journal and the card know is shown, and a VF that is given back meanwhile is free once it could be.
+#[test]
+fn while_open_vswitch_is_away_operators_see_the_rest_and_no_vf_is_lost() {
+    let kind_of_fabric = FabricKind::OpenVswitch;
+    let mut lab = Lab::start(&Settings { kind_of_fabric, ..Settings::with_vfs(2) });
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let _ = lab.add("blue", &a, "eth0").result();
+    let _ = lab.add("blue", &b, "eth0").result();
+    lab.vswitch.as_mut().unwrap().kill_daemon();
+
+    let vfs = lab.operator().get("vfs");
+    assert!(vfs.iter().all(|vf| vf["representor"] != ""), "{vfs:?}");
+    let output = lab.operator().dpuctl(&["top", "--once", "--interval", "1"]);
+    let [shown, warned] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success() && shown.contains("pf0vf0"), "{shown}");
+    assert!(warned.starts_with("warning: what is sent is not known: "), "{warned}");
+    let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
+    let described = lab.operator().says(&["describe", "attachment", &id]);
+    let is_told =
+        |step: [&str; 2]| described.lines().any(|line| line.split_whitespace().take(2).eq(step));
+    assert!(is_told(["guard", "unknown"]) && is_told(["representor-up", "yes"]), "{described}");
+    assert!(described.contains("Unknown:\n  can't count"), "{described}");
+
+    lab.del("blue", &a, "eth0").nothing();
+    let states = |lab: &Lab| -> Vec<_> {
+        let vfs = lab.operator().get("vfs").into_iter();
+        vfs.map(|vf| vf["state"].as_str().unwrap().to_owned()).collect()
+    };
+    wait_for("a VF that waits", LIMIT, || {
+        states(&lab).contains(&"VF_STATE_ABSENT".to_owned()).then_some(())
+    });
+    let vswitch = lab.vswitch.as_mut().unwrap();
+    vswitch.kill_database();
+    let complaint = lab.operator().is_refused(&["doctor"]);
+    assert!(complaint.contains("code: PORTS_UNREADABLE"), "{complaint}");
+    assert!(complaint.contains("advice: start"), "{complaint}");
+
+    let vswitch = lab.vswitch.as_mut().unwrap();
+    vswitch.start_database();
+    vswitch.start_daemon();
+    wait_for("the VF to be free", LIMIT, || {
+        states(&lab).contains(&"VF_STATE_FREE".to_owned()).then_some(())
+    });
+    lab.wait_until_good();
+    lab.assert_invariants();
+    lab.del("blue", &b, "eth0").nothing();
+    lab.assert_clean_slate();
 }
 
 #[test]
