@@ -13,8 +13,8 @@ use crate::model::HostName;
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
 
-/// Likewise, of those without a representor.
-const MISSING_SHOWN: usize = 2;
+/// Likewise, of those whose representor is missing or not as it should be.
+const FIRST_SHOWN: usize = 2;
 
 impl Operators<'_> {
     /// What operators should know of though Attach can be served, one sentence each.
@@ -40,7 +40,8 @@ impl Operators<'_> {
     pub fn vf_warnings(self) -> Vec<String> {
         let registry = self.0.registry();
         let pools = registry.vfs().pools().filter_map(|pool| quarantined(&registry, pool));
-        without_representors(&registry).into_iter().chain(pools).collect()
+        let of_ports = [without_representors(&registry), beyond_repair(&registry)];
+        of_ports.into_iter().flatten().chain(pools).collect()
     }
 }
 
@@ -68,19 +69,30 @@ fn without_representors(registry: &Registry) -> Option<String> {
     let is_missing = |entry: &&Entry| {
         entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= patience)
     };
-    let missing = registry.entries().iter().filter(is_missing);
-    let mut missing: Vec<_> = missing.map(Entry::record).collect();
-    missing.sort_by_key(|record| record.vf);
-    let shown = missing.iter().take(MISSING_SHOWN);
+    let (number, shown) = told(registry.entries().iter().filter(is_missing))?;
+    Some(format!(
+        "this DPU has no representor for {number} of its attachments, whose pods are cut off, among them {shown}: look \
+         at the card, and run `dpuctl doctor`"
+    ))
+}
+
+/// One sentence for all attachments whose representors can't be programmed as they should be.
+fn beyond_repair(registry: &Registry) -> Option<String> {
+    let is_it = |entry: &&Entry| entry.is_held() && entry.is_beyond_repair();
+    let (number, shown) = told(registry.entries().iter().filter(is_it))?;
+    Some(format!(
+        "{number} attachments can't be programmed as they should be, so that their pods may be cut \
+         off, or send what they must not, among them {shown}: `dpuctl doctor` says why"
+    ))
+}
+
+/// How many they are, and the first of them. `None`: there is none.
+fn told<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<(usize, String)> {
+    let mut records: Vec<_> = entries.map(Entry::record).collect();
+    records.sort_by_key(|record| record.vf);
+    let shown = records.iter().take(FIRST_SHOWN);
     let shown: Vec<_> = shown.map(|record| format!("{} ({})", record.id, record.vf)).collect();
-    (!missing.is_empty()).then(|| {
-        format!(
-            "this DPU has no representor for {} of its attachments, whose pods are cut off, among \
-             them {}: look at the card, and run `dpuctl doctor`",
-            missing.len(),
-            shown.join(" and ")
-        )
-    })
+    (!records.is_empty()).then(|| (records.len(), shown.join(" and ")))
 }
 
 /// One sentence if nothing but quarantine keeps the pool from having a VF to give.

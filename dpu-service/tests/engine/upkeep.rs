@@ -191,8 +191,11 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
         events.iter().filter(|event| event.kind == kind).count()
     };
     assert_eq!(count(EventKind::RepairFailed), 1);
+    let warned = world.engine.operators().vf_warnings().concat();
+    assert!(warned.contains("1 attachments can't be programmed as they should be"), "{warned}");
     world.engine.reconcile(Depth::Thorough).await;
     assert_eq!(count(EventKind::Repaired), 1);
+    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
     world.check();
 }
 

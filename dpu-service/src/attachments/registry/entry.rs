@@ -108,6 +108,11 @@ impl Entry {
         self.representor.failed == Some(FailedRepair { on: Some(index) })
     }
 
+    /// Whether it has a representor, and that could not be repaired the last time.
+    pub(crate) fn is_beyond_repair(&self) -> bool {
+        self.representor.failed.is_some_and(|failed| failed.on.is_some())
+    }
+
     /// The journal has it.
     pub(crate) fn note_recorded(&mut self) {
         self.stage.record();
