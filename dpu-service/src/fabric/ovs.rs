@@ -352,7 +352,7 @@ impl Fabric for OvsFabric {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.inner.shared().problems.clone()
+        self.inner.shared().problem.clone().into_iter().collect()
     }
 
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {

@@ -22,8 +22,8 @@ pub(super) struct SharedLinks {
     pub(super) mtu: Option<u32>,
     /// The Ethernet addresses of the bridge and of the links in it that are no pods'.
     pub(super) macs: Vec<MacAddress>,
-    /// What somebody else has set that comes before our ports' guards, or that they count on, for people.
-    pub(super) problems: Vec<String>,
+    /// What somebody else has that comes before our ports' guards, for people.
+    pub(super) problem: Option<String>,
 }
 
 /// All flows, whoever has set them.
@@ -43,10 +43,10 @@ impl Inner {
         let joined: Vec<_> = self.settings.links().map(join).collect();
         let uplinks = joined.iter().filter(|(role, _)| *role == Role::Uplink);
         let shared = self.look_at_links(uplinks.filter_map(|(_, mtu)| mtu.as_ref().ok()).min());
-        let problems = std::mem::take(&mut self.shared().problems);
-        *self.shared() = SharedLinks { problems, ..shared? };
+        let problem = self.shared().problem.take();
+        *self.shared() = SharedLinks { problem, ..shared? };
         let flows = self.set_own_flows(is_ours);
-        let forgotten = self.look_at_flows_and_settings(is_ours);
+        let forgotten = self.look_at_first_table();
         let meters = self.look_for_meters();
         let joined = joined.into_iter().try_for_each(|(_, joined)| joined.map(drop));
         flows.and(forgotten).and(meters).and(joined.map_err(Refused::partial))
@@ -196,7 +196,7 @@ impl Inner {
         self.sockets.with(|rtnl| {
             let names = self.settings.links().map(|(_, name)| name).chain([&*self.settings.name]);
             let macs = names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect();
-            Ok(SharedLinks { mtu: mtu.copied(), macs, problems: Vec::new() })
+            Ok(SharedLinks { mtu: mtu.copied(), macs, problem: None })
         })
     }
 
@@ -221,9 +221,9 @@ impl Inner {
         Ok(())
     }
 
-    /// What of others' flows and settings is in the way of guards is told, and what of ours is left of ports that are
-    /// gone is taken away.
-    fn look_at_flows_and_settings(&self, is_ours: bool) -> Result<(), Refused> {
+    /// What of others' flows is in the way of guards is told, and what of ours is left of ports that are gone is taken
+    /// away.
+    fn look_at_first_table(&self) -> Result<(), Refused> {
         let doing = format!("look at the flows of bridge {}", self.settings.name);
         // All flows begin there: each of our ports has one that leads to its guard, as long as it has any.
         let first_table = |switch: &mut Switch| switch.flows_of_tables(&[0], ANYBODYS);
@@ -231,26 +231,21 @@ impl Inner {
         let found: Vec<_> = found.into_iter().map(|counted| counted.flow).collect();
         let (ours, others): (Vec<_>, Vec<_>) =
             found.iter().partition(|flow| OURS.include(flow.cookie));
-        let unread = self.unread_fragments(&doing, is_ours)?;
-        self.tell(unread.into_iter().chain(self.overruled(&others)).collect());
+        self.read_fragments(&doing)?;
+        self.tell(self.overruled(&others));
         self.forget_flows_of_nobody(&doing, &ours)
     }
 
     /// Has what guards look for found in the first fragment of a packet, too: the bridge would forward fragments unread
-    /// otherwise, and hosts would put a router's or a server's message together again. In another's bridge that is told.
-    fn unread_fragments(&self, doing: &str, is_ours: bool) -> Result<Option<String>, Refused> {
-        let name = &self.settings.name;
+    /// otherwise, and hosts would put a router's or a server's message together again. In whosever bridge: the guard
+    /// would not hold, and flows of his that ask for ports only see more.
+    fn read_fragments(&self, doing: &str) -> Result<(), Refused> {
         if self.flows.with(doing, Switch::reads_first_fragments)? {
-            return Ok(None);
+            return Ok(());
         }
-        if is_ours {
-            self.flows.with(doing, Switch::read_first_fragments)?;
-            return Ok(None);
-        }
-        Ok(Some(format!(
-            "pods can send what they must not in fragments, for bridge {name} does not read them: have it do so, with \
-             `ovs-ofctl set-frags {name} nx-match` whenever ovs-vswitchd was started"
-        )))
+        self.flows.with(doing, Switch::read_first_fragments)?;
+        tracing::info!(bridge = self.settings.name, "has first fragments read (nx-match)");
+        Ok(())
     }
 
     /// Flows of others that decide before those of ours do: they are left alone.
@@ -268,12 +263,12 @@ impl Inner {
         })
     }
 
-    fn tell(&self, problems: Vec<String>) {
+    fn tell(&self, problem: Option<String>) {
         let mut shared = self.shared();
-        for problem in problems.iter().filter(|problem| !shared.problems.contains(problem)) {
+        if let Some(problem) = problem.as_ref().filter(|_| shared.problem != problem) {
             tracing::warn!("{problem}");
         }
-        shared.problems = problems;
+        shared.problem = problem;
     }
 
     /// Deletes the flows of ports that have left, which a crash may have kept.
