@@ -210,15 +210,6 @@ start_open_vswitch() {
         in_netns "$2" ovs-vswitchd "${quiet[@]}" --log-file="$1/ovs-vswitchd.log" --disable-system "unix:$1/db.sock"
 }
 
-# finish_checksums NETNS VFS: the userspace datapath passes packets on as they are, and a veth pair leaves checksums
-# to whoever gets them.
-finish_checksums() {
-    local number
-    for ((number = 0; number < $2; number++)); do
-        in_netns "$1" ethtool -K "p0v$number" tx off >/dev/null
-    done
-}
-
 # fabric_keys DIR FABRIC [ONE_OF_TWO]: what its section holds.
 fabric_keys() {
     say "driver = \"$2\""
@@ -332,11 +323,13 @@ write_conflist() {
 JSON
 }
 
-# plug_card HOST_NETNS DPU_NETNS VFS LOG [CARD]: the software card; the process stays, $! is its id.
+# plug_card HOST_NETNS DPU_NETNS VFS LOG CARD FABRIC: the software card; the process stays, $! is its id.
 plug_card() {
+    local checksums=()
+    [[ $6 != ovs || $5 != veth ]] || checksums=(--whole-checksums)
     in_netns "$2" true && in_netns "$1" true
     setsid nsenter --net="/run/netns/$2" "$BIN/virtual-nic" plug --host-netns "$1" --dpu-netns "$2" --vfs "$3" \
-        --kind "${5:-veth}" </dev/null >>"$4" 2>&1 &
+        --kind "$5" "${checksums[@]}" </dev/null >>"$4" 2>&1 &
 }
 
 # start_program NETNS LOG PROGRAM ARGUMENTS...: in the background; $! is its id.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     CardKind, Netns, Program, Settings, run,
-    settings::{Seat, dpu_address},
+    settings::{FabricKind, Seat, dpu_address},
     wait_for,
 };
 
@@ -37,6 +37,7 @@ pub(crate) struct Plan {
     controller: u32,
     pfs: u32,
     vfs: u32,
+    whole_checksums: bool,
 }
 
 impl Plan {
@@ -47,6 +48,7 @@ impl Plan {
             controller: seat.controller,
             pfs: settings.card.pfs,
             vfs: settings.vfs,
+            whole_checksums: settings.kind_of_fabric == FabricKind::OpenVswitch,
         }
     }
 }
@@ -231,6 +233,8 @@ fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {
         "--vfs",
         &vfs,
     ];
+    let checksums = plan.whole_checksums.then_some("--whole-checksums");
+    let arguments = arguments.into_iter().chain(checksums);
     Program::start("virtual-nic", dpu, folder, arguments, &[])
 }
 

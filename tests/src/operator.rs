@@ -44,15 +44,27 @@ impl<'a> Operator<'a> {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Whether the fabric limits what pods send, as `dpuctl` tells of this DPU: not every kernel can.
+    /// Whether the fabric limits what pods send: not every kernel can.
+    ///
+    /// # Panics
+    /// When `dpuctl` does not tell.
+    #[must_use]
+    pub fn has_egress_limits(&self) -> bool {
+        self.dpu_can("egress-limit")
+    }
+
+    /// Whether the DPU can do that, as `dpuctl` tells.
     ///
     /// # Panics
     /// When it does not tell.
     #[must_use]
-    pub fn has_egress_limits(&self) -> bool {
+    pub fn dpu_can(&self, capability: &str) -> bool {
         let described = self.says(&["describe", "dpu"]);
-        let told = described.lines().find_map(|line| line.strip_prefix("egress-limit"));
-        told.expect("an ability").trim_start().starts_with("yes")
+        let mut rows = described.lines().map(|line| line.split_whitespace().skip(1));
+        let row =
+            rows.find_map(|mut row| row.next().filter(|name| *name == capability).and(Some(row)));
+        let done = row.and_then(|mut row| row.next());
+        done.unwrap_or_else(|| panic!("no {capability}: {described}")) != "no"
     }
 
     /// What `dpuctl` complains when it has to fail.

@@ -58,6 +58,9 @@ pub struct PlugArguments {
     /// (192.168.100.2).
     #[arg(long)]
     pub no_management: bool,
+    /// Have VFs finish the checksums of what they send, as Open vSwitch's userspace datapath needs it. Needs ethtool.
+    #[arg(long)]
+    pub whole_checksums: bool,
     /// Give each PF an uplink, `p0` and so on, in the DPU's namespace.
     #[arg(long, requires = "wire_netns")]
     pub uplink: bool,

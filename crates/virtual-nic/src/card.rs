@@ -14,7 +14,7 @@ use crate::{
     netdevsim::{Device, uplink_label},
     parsed,
     plan::{FIRST_MTU, first_mac, vf_name},
-    plug::{label, label_inner, make_pair, plug, unplug},
+    plug::{finish_checksums, label, label_inner, make_pair, plug, unplug},
     vf_of_inner, wires,
 };
 
@@ -304,6 +304,9 @@ impl Card {
         let Some(link) = self.dpu.peer_of(&inner)? else { return Ok(()) };
         if let Some(representor) = vf.representor {
             self.join_again(representor, &inner)?;
+        }
+        if self.plan.whole_checksums {
+            finish_checksums(&self.namespaces.host, &link.name);
         }
         self.name_again(&link, &vf)?;
         self.host.change_link(link.index, &label(&VirtualVf::new(id)))?;

@@ -48,6 +48,7 @@ async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
         pfs: arguments.pfs,
         vfs: arguments.vfs,
         management: !arguments.no_management,
+        whole_checksums: arguments.whole_checksums,
     };
     let namespaces = open(&arguments.places, arguments.wire_netns.as_deref())?;
     let mut card = tokio::task::spawn_blocking(move || Card::plug(namespaces, plan)).await??;

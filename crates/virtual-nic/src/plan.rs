@@ -74,6 +74,9 @@ pub struct Plan {
     pub vfs: u16,
     /// Whether it has a management link.
     pub management: bool,
+    /// Whether VFs finish the checksums of what they send, as a real card does. The kernel leaves that to whoever gets
+    /// a frame of a veth pair's, which Open vSwitch's userspace datapath does not tell him.
+    pub whole_checksums: bool,
 }
 
 impl Plan {

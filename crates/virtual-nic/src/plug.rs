@@ -1,6 +1,8 @@
 //! Plugging a card in and pulling it out.
 
-use netlink::{IpNetwork, Link, LinkChange, Request, Rtnl, VethEnd};
+use std::process::Command;
+
+use netlink::{IpNetwork, Link, LinkChange, Netns, Request, Rtnl, VethEnd};
 use vf_alloc::{FunctionId, PfId};
 
 use crate::{
@@ -116,6 +118,9 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
         .vf_ids()
         .map(|id| Request::change_link_named(&vf_name(id), &label(&VirtualVf::new(id))));
     host.batch(&labels.collect::<Vec<_>>())?;
+    if plan.whole_checksums {
+        plan.vf_ids().for_each(|id| finish_checksums(&namespaces.host, &vf_name(id)));
+    }
     if plan.management {
         make_management(plan.controller, namespaces, &mut host, &mut dpu)?;
     }
@@ -124,6 +129,18 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
         dpu.batch(&uplinks.collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+/// Has a VF finish the checksums of what it sends.
+pub(crate) fn finish_checksums(host: &Netns, vf: &str) {
+    let ethtool = || Command::new("ethtool").args(["-K", vf, "tx", "off"]).output();
+    let why = match host.run(ethtool) {
+        Ok(Ok(output)) if output.status.success() => return,
+        Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::error!(vf, why, "its checksums can't be finished: is ethtool installed?");
 }
 
 /// Makes the link that a host reaches its DPU by, with its addresses, up.

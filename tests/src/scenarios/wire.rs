@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use super::pods::addresses;
-use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Operator, Settings, UPLINK, fabric, wait_for};
+use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Settings, UPLINK, fabric, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -81,14 +81,6 @@ impl Pods {
             agent.del(self.network, pod, "eth0").nothing();
         }
     }
-}
-
-/// Whether the kernel of a DPU can do that.
-fn can(operator: &Operator<'_>, capability: &str) -> bool {
-    let described = operator.says(&["describe", "dpu"]);
-    let row = described.lines().find(|line| line.starts_with(capability));
-    let row = row.unwrap_or_else(|| panic!("no {capability}: {described}"));
-    row.split_whitespace().nth(1) == Some("yes")
 }
 
 /// The VLANs of the uplink, as `bridge vlan` shows them.
@@ -191,7 +183,7 @@ pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told
 #[must_use]
 pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
     let fleet = two_dpus(settings);
-    let kernel_can = can(&fleet.operator(0), "vlan-filtering");
+    let kernel_can = fleet.operator(0).dpu_can("vlan-filtering");
     for (dpu, number) in [(0, 1), (1, 2)] {
         let operator = fleet.operator(dpu);
         let file = operator.configuration.with_file_name("red.json");

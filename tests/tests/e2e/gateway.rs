@@ -297,7 +297,7 @@ fn what_a_gateway_cannot_do_is_refused_by_name() {
                 subnets:\n- cidr: 10.9.0.0/24\n  gateway: 10.9.0.1\n";
     let _ = apply(&lab, rose);
     let told = lab.operator().is_refused(&["delete", "network", "red"]);
-    assert!(told.contains("NETWORK_IN_USE") && told.contains("rose"), "{told}");
+    assert!(told.contains("NETWORK_NAMED") && told.contains("rose"), "{told}");
     assert!(refused(&red("")).contains("\"red\", whose gateway_mode"));
 }
 
