@@ -6,7 +6,7 @@ use dpu_service::{
 };
 use netlink::MacAddress;
 
-use crate::veth_dpu::{BRIDGE, Dpu, On, Pod};
+use crate::veth_dpu::{BRIDGE, Dpu, On, Pod, at_once};
 
 const STORAGE: &str = "br-storage";
 
@@ -136,6 +136,33 @@ fn what_a_further_bridge_lacks_keeps_no_port_from_the_first() {
         let told = dpu.prepare().unwrap_err().to_string();
         assert!(told.starts_with("there is no uplink p0 for bridge br-offload"), "{told}");
         dpu.program(&plug(&dpu, 0, None));
+    }
+}
+
+#[test]
+fn bridges_of_one_open_vswitch_give_no_two_ports_one_number() {
+    let mut dpu = with_two(On::OpenVswitch);
+    dpu.prepare().unwrap();
+    let pods = [0, 1].map(|number| plug(&dpu, number, [None, Some(STORAGE)][usize::from(number)]));
+    at_once(&pods, |pod| dpu.fabric.join(&dpu.representor(pod), &pod.settings).unwrap());
+    let numbers = ["pf0vf0", "pf0vf1"]
+        .map(|name| dpu.vswitch().vsctl(&format!("get interface {name} ofport")));
+    assert_ne!(numbers[0], numbers[1], "connections are looked up by them");
+}
+
+#[test]
+fn a_bridge_that_is_gone_has_nothing_and_hides_nothing_of_another() {
+    for on in On::EVERY {
+        let mut dpu = with_two(on);
+        dpu.prepare().unwrap();
+        let pod = plug(&dpu, 0, None);
+        dpu.program(&pod);
+        match on {
+            On::Bridge => drop(dpu.netns.run(&format!("ip link del {STORAGE}"))),
+            On::OpenVswitch => drop(dpu.vswitch().vsctl(&format!("del-br {STORAGE}"))),
+        }
+        assert!(is_as_wanted(&dpu, &pod), "{on:?}");
+        assert!(dpu.fabric.drops().unwrap().contains_key(&dpu.representor(&pod).index), "{on:?}");
     }
 }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::{
     frames::Frame,
     support::TestNetns,
+    traffic::with_two_pods,
     veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, addresses_of, mark},
 };
 
@@ -293,11 +294,7 @@ fn a_server_of_dhcp_is_found_in_fragments() {
 }
 
 fn finds_dhcp_in_fragments(on: On) {
-    let dpu = Dpu::on(on, &[]);
-    dpu.prepare().unwrap();
-    let pods = [dpu.plug(0), dpu.plug(1)];
-    pods.iter().for_each(|pod| dpu.program(pod));
-    pods[0].reaches("10.9.0.2");
+    let (_dpu, pods) = with_two_pods(on);
     pods[0].reaches("fd09::2");
     // Open vSwitch's userspace datapath passes on what a card would have summed up.
     pods[0].netns.run("ethtool -K eth0 tx off");
@@ -327,10 +324,7 @@ fn pods_reach_no_program_of_the_dpu() {
 }
 
 fn hides_the_dpu_from_pods(on: On) {
-    let dpu = Dpu::on(on, &[]);
-    dpu.prepare().unwrap();
-    let pods = [dpu.plug(0), dpu.plug(1)];
-    pods.iter().for_each(|pod| dpu.program(pod));
+    let (dpu, pods) = with_two_pods(on);
     dpu.netns.run("ip addr add 192.0.2.1/32 dev lo");
     let program = udp_socket(&dpu.netns, ([192, 0, 2, 1], 9000).into());
     let pod = udp_socket(&pods[0].netns, (addresses_of(0)[0], 9000).into());

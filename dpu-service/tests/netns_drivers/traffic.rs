@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Two pods that reach each other.
-fn with_two_pods(on: On) -> (Dpu, [Pod; 2]) {
+pub(crate) fn with_two_pods(on: On) -> (Dpu, [Pod; 2]) {
     let dpu = Dpu::on(on, &[]);
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];
