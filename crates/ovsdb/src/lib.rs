@@ -6,7 +6,8 @@
 //! [`Database::transact`] returns, the replica shows what it did.
 //!
 //! Two locks: that of the state (the replica, and who waits), which is held for as long as a look takes, or those of
-//! all who wait for something in the replica, and that of the writing side, held for one message. The reader takes either alone; nobody takes one while he has the other.
+//! all who wait for something in the replica, and that of the writing side, held for one message. The reader takes
+//! either alone; nobody takes one while he has the other.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -194,30 +194,44 @@ impl Inner {
         if numbers.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let doing = format!("count what bridge {} has dropped", self.settings.name);
-        let tables = [guard::DROPS, openings::RULES];
-        let counted = self.flows.with(&doing, |switch| switch.flows_of_tables(&tables, OURS))?;
-        let metered = match self.meters() {
-            Ok(()) => self.flows.with(&doing, Switch::meter_drops)?,
-            Err(_) => BTreeMap::new(),
+        let by_flows = self.dropped_by_flows()?;
+        let by_meters = self.dropped_by_meters()?;
+        let of_port = |(index, number)| {
+            let by_flows = by_flows.get(&number).copied().unwrap_or_default();
+            let egress_limit = by_meters.get(&number).copied().unwrap_or_default();
+            (index, Drops { egress_limit, ..by_flows })
         };
+        Ok(numbers.into_iter().map(of_port).collect())
+    }
+
+    /// By the numbers of ports.
+    fn dropped_by_flows(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
+        let tables = [guard::DROPS, openings::RULES];
+        let counted =
+            self.flows.with(&self.counting(), |switch| switch.flows_of_tables(&tables, OURS))?;
         let mut drops: BTreeMap<u32, Drops> = BTreeMap::new();
         for CountedFlow { flow, packets, .. } in counted {
-            let Some(number) = number_of(flow.cookie).filter(|_| flow.action == Action::Drop)
-            else {
-                continue;
-            };
+            let number = number_of(flow.cookie).filter(|_| flow.action == Action::Drop);
+            let Some(number) = number else { continue };
             let of_port = drops.entry(number).or_default();
             match flow.table {
                 guard::DROPS => of_port.guard += packets,
                 _ => of_port.allow += packets,
             }
         }
-        let of_port = |(index, number)| {
-            let egress_limit = metered.get(&number).copied().unwrap_or_default();
-            (index, Drops { egress_limit, ..drops.get(&number).copied().unwrap_or_default() })
-        };
-        Ok(numbers.into_iter().map(of_port).collect())
+        Ok(drops)
+    }
+
+    /// Likewise.
+    fn dropped_by_meters(&self) -> Result<BTreeMap<u32, u64>, Refused> {
+        match self.meters() {
+            Ok(()) => self.flows.with(&self.counting(), Switch::meter_drops),
+            Err(_) => Ok(BTreeMap::new()),
+        }
+    }
+
+    fn counting(&self) -> String {
+        format!("count what bridge {} has dropped", self.settings.name)
     }
 }
 

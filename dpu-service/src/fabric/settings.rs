@@ -48,9 +48,10 @@ impl Role {
 
     /// That the link of that name, which the bridge is to have, is not there.
     pub(super) fn missing(self, name: &str, bridge: &str) -> Refused {
-        let (what, key) = match self {
-            Self::Uplink => (self.name(), "uplinks"),
-            Self::Kept => (self.name(), "keep"),
+        let what = self.name();
+        let key = match self {
+            Self::Uplink => "uplinks",
+            Self::Kept => "keep",
         };
         Refused::because(format!(
             "there is no {what} {name} for bridge {bridge}: bring it, or correct `{key}` in the service's \
