@@ -114,13 +114,14 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
     host.batch(&pairs.collect::<Vec<_>>())?;
     let labels = plan.vf_ids().map(|id| label_inner(id, plan.kind));
     dpu.batch(&labels.collect::<Vec<_>>())?;
+    // Once a VF has its alias, an agent may take it elsewhere.
+    if plan.whole_checksums {
+        plan.vf_ids().for_each(|id| finish_checksums(&namespaces.host, &vf_name(id)));
+    }
     let labels = plan
         .vf_ids()
         .map(|id| Request::change_link_named(&vf_name(id), &label(&VirtualVf::new(id))));
     host.batch(&labels.collect::<Vec<_>>())?;
-    if plan.whole_checksums {
-        plan.vf_ids().for_each(|id| finish_checksums(&namespaces.host, &vf_name(id)));
-    }
     if plan.management {
         make_management(plan.controller, namespaces, &mut host, &mut dpu)?;
     }

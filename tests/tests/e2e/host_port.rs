@@ -296,6 +296,8 @@ fn a_host_port_comes_with_the_dpu_and_comes_back_after_resets_of_card_and_host()
     wait_for_same(&lab, &port);
 
     lab.reset_card();
+    // The link to the DPU was reset with it.
+    lab.wait_until_good();
     wait_for_same(&lab, &port);
     let pod = Pod::attach(&lab);
     pod.is_reached_from_host(&lab);
