@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netlink::{LinkChange, Rtnl};
+use netlink::LinkChange;
 use openflow::Change;
 use ovsdb::{Datum, Operation, Replica};
 use uuid::Uuid;
@@ -61,8 +61,8 @@ impl Inner {
     pub(super) fn leave(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)? else { return Ok(()) };
         let _held = number.and_then(|number| self.vswitch.hold_number(number));
+        self.take_down(port)?;
         self.remove_port(port)?;
-        self.keep_down(port)?;
         let Some(number) = number else { return Ok(()) };
         let doing = format!("take away the flows of {}", port.name);
         self.forget_flows(&doing, &[number])
@@ -101,14 +101,20 @@ impl Inner {
         self.settings.siblings.iter().any(|sibling| port.is_in(sibling))
     }
 
-    /// The daemon puts the link's flags back as it has last seen them: it may not have heard yet that the link was
-    /// taken down before the port left.
-    fn keep_down(&self, port: &Representor) -> Result<(), Refused> {
-        let down = |rtnl: &mut Rtnl| {
-            gone_is_done(rtnl.change_link(port.index, &LinkChange::new().down()))
-                .map_err(|error| Refused::new(format!("take {} down", port.name), error))
-        };
-        self.sockets.with(down)
+    /// Takes the link down, and waits until the daemon has seen that: as the port leaves, it puts the link's flags back
+    /// as it has last seen them. Left up so, and this program ended before it looked again, the link would be up for
+    /// ever: nothing would tell that it ever was a port of ours.
+    fn take_down(&self, port: &Representor) -> Result<(), Refused> {
+        let doing = format!("take {} down", port.name);
+        self.sockets.with(|rtnl| {
+            let changed = rtnl.change_link(port.index, &LinkChange::new().down());
+            gone_is_done(changed).map_err(|error| Refused::new(&*doing, error))
+        })?;
+        let name = port.name.clone();
+        self.vswitch.wait(&doing, move |replica| {
+            let is_seen_up = Port::find(replica, &name).is_some_and(|found| found.is_seen_up());
+            (!is_seen_up).then_some(())
+        })
     }
 
     fn found(

@@ -34,7 +34,16 @@ pub(super) fn tables() -> Vec<MonitoredTable> {
         ),
         MonitoredTable::new(
             INTERFACE,
-            ["name", "type", "ofport", "ofport_request", "ifindex", "error", "external_ids"],
+            [
+                "name",
+                "type",
+                "ofport",
+                "ofport_request",
+                "ifindex",
+                "admin_state",
+                "error",
+                "external_ids",
+            ],
         ),
         MonitoredTable::new(QOS, ["type", "external_ids"]),
     ]
@@ -129,6 +138,11 @@ impl<'a> Port<'a> {
     /// Why the daemon could not open it. `None`: it has said nothing of the kind.
     pub(super) fn error(&self) -> Option<&'a str> {
         Some(self.interface.text("error")).filter(|error| !error.is_empty())
+    }
+
+    /// Whether the daemon has last seen its link up.
+    pub(super) fn is_seen_up(&self) -> bool {
+        self.interface.text("admin_state") == "up"
     }
 
     /// Its number in flows. `None`: it has none, or none yet.
