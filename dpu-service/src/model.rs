@@ -399,6 +399,10 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Prefixes::is_empty")]
     // as journals of before have it
     pub named_networks: Prefixes,
+    /// The interface of the pod whose attachment leads this one: they come and go together. `None`: it leads, or is
+    /// by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")] // as journals of before have it
+    pub lead: Option<Arc<str>>,
     /// The host kernel's boot id at the attach.
     pub boot_id: String,
     /// Milliseconds since 1970, UTC.
@@ -474,6 +478,13 @@ impl Record {
             sources.retain(|source| matches!(source, Source::Mac(_)));
         }
         sources
+    }
+
+    /// The key of the attachment that leads it, if another one does.
+    #[must_use]
+    pub fn lead_key(&self) -> Option<AttachmentKey> {
+        let lead = self.lead.as_ref()?;
+        Some(AttachmentKey { interface_name: Arc::clone(lead), ..self.key.clone() })
     }
 
     /// Whom the pod may send for besides itself.

@@ -6,7 +6,7 @@
 mod attachment;
 mod calling;
 
-use std::{io, time::Duration};
+use std::{io, net::IpAddr, time::Duration};
 
 use netlink::MacAddress;
 use nix::time::ClockId;
@@ -104,6 +104,61 @@ pub struct AddRequest {
     /// Where to write the device-info file.
     #[serde(default)]
     pub device_info_file: Option<String>,
+    /// What else the pod gets with it, all of it or nothing. A DEL of this one's key takes all back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further: Vec<FurtherInterface>,
+}
+
+/// An interface that a pod gets together with that of an ADD, in the same namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FurtherInterface {
+    /// Its name.
+    pub interface_name: String,
+    /// The DPU's network.
+    pub network: String,
+    /// A VF that somebody else chose.
+    pub device: Option<Device>,
+    /// A MAC address asked for.
+    pub mac: Option<MacAddress>,
+    /// Addresses asked for, each with or without prefix length.
+    pub addresses: Vec<String>,
+    /// Rate limits asked for.
+    pub bandwidth: Bandwidth,
+    /// Ports of the DPU that shall lead to this interface.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<v1::PortMapping>,
+    /// Whom the pod asks to send for besides itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_sources: Vec<String>,
+    /// The pod's default routes of these gateways' families go by this interface, and by no other of the ADD.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub default_gateways: Vec<IpAddr>,
+}
+
+impl AddRequest {
+    /// An ADD for each interface, the leading one first.
+    #[must_use]
+    pub fn each(&self) -> Vec<Self> {
+        let alone = Self { further: Vec::new(), ..self.clone() };
+        let further = self.further.iter().map(|further| {
+            let FurtherInterface { interface_name, .. } = further.clone();
+            Self {
+                key: Key { interface_name, ..self.key.clone() },
+                network: further.network.clone(),
+                device: further.device.clone(),
+                mac: further.mac,
+                addresses: further.addresses.clone(),
+                bandwidth: further.bandwidth,
+                port_mappings: further.port_mappings.clone(),
+                allowed_sources: further.allowed_sources.clone(),
+                device_info_file: None,
+                ..alone.clone()
+            }
+        });
+        let further: Vec<_> = further.collect();
+        [alone].into_iter().chain(further).collect()
+    }
 }
 
 /// Whether the attachment lets its pod send for all of these, which programs of before pass over in silence.
@@ -148,6 +203,22 @@ pub struct CheckRequest {
     /// The addresses that the previous result gave the interface, in CIDR notation.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// What the previous result says of the pod's other interfaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Promise>,
+}
+
+/// What a previous result says of an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// Its name.
+    pub interface_name: String,
+    /// Its MAC address, if it is told.
+    #[serde(default)]
+    pub mac: Option<String>,
+    /// Its addresses, in CIDR notation.
+    #[serde(default)]
+    pub addresses: Vec<String>,
 }
 
 /// A GC.
@@ -170,6 +241,9 @@ pub enum Reply {
         /// The attachment.
         #[serde(with = "attachment")]
         attachment: Box<v1::Attachment>,
+        /// Those of the further interfaces, in their order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        further: Vec<v1::Attachment>,
     },
     /// Done; there is nothing to tell.
     Done,
@@ -293,11 +367,14 @@ mod tests {
         let device = "0000:03:00.2";
         let vf = Some(v1::Vf { device: device.into(), ..Default::default() });
         let attachment = Box::new(v1::Attachment { vf, ..Default::default() });
-        let written = serde_json::to_value(Reply::Attached { attachment }).unwrap();
+        let written =
+            serde_json::to_value(Reply::Attached { attachment, further: Vec::new() }).unwrap();
         assert_eq!(written["attachment"]["vf"]["pciAddress"], device);
         assert_eq!(written["attachment"]["vf"]["device"], device);
         let before = br#"{"outcome":"attached","attachment":{"vf":{"pciAddress":"0000:03:00.2"}}}"#;
-        let Reply::Attached { attachment } = decode(before).unwrap() else { panic!("it is one") };
+        let Reply::Attached { attachment, .. } = decode(before).unwrap() else {
+            panic!("it is one")
+        };
         assert_eq!(attachment.vf.unwrap().device, device);
     }
 
@@ -328,12 +405,14 @@ mod tests {
             bandwidth: Some(v1::Bandwidth { egress_rate: u64::MAX, ..Default::default() }),
             ..Default::default()
         };
-        let reply = Reply::Attached { attachment: Box::new(attachment.clone()) };
+        let further = vec![v1::Attachment { lead: "eth0".into(), ..attachment.clone() }];
+        let reply =
+            Reply::Attached { attachment: Box::new(attachment.clone()), further: further.clone() };
         let text = serde_json::to_vec(&reply).unwrap();
-        let Reply::Attached { attachment: read } = decode(&text).unwrap() else {
+        let Reply::Attached { attachment: read, further: others } = decode(&text).unwrap() else {
             panic!("another outcome")
         };
-        assert_eq!(*read, attachment);
+        assert_eq!((*read, others), (attachment, further));
     }
 
     /// An upgrade replaces plugin and agent one after the other.
@@ -341,7 +420,7 @@ mod tests {
     fn what_a_later_agent_adds_is_passed_over() {
         let text = r#"{"outcome": "attached", "later": {"x": 1}, "attachment":
             {"id": "a", "later": {"x": [1]}, "vf": {"device": "p", "later": 1}}}"#;
-        let Reply::Attached { attachment } = decode(text.as_bytes()).unwrap() else {
+        let Reply::Attached { attachment, .. } = decode(text.as_bytes()).unwrap() else {
             panic!("another outcome")
         };
         assert_eq!((attachment.id.as_str(), attachment.vf.unwrap().device.as_str()), ("a", "p"));

@@ -5,6 +5,9 @@ use std::ops::RangeInclusive;
 /// Longest container id, in bytes: it names files of runtimes and agents.
 pub const CONTAINER_ID_LIMIT: usize = 253;
 
+/// Most interfaces that one call asks for.
+pub const MOST_INTERFACES: usize = 64;
+
 /// The container id of host ports, which are attachments without a container: no runtime may use it.
 pub const HOST_PORT_CONTAINER: &str = "host-port";
 

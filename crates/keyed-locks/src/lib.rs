@@ -5,7 +5,7 @@
 #![deny(missing_docs)]
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
@@ -38,6 +38,19 @@ impl<K: Clone + Eq + Hash> KeyedLocks<K> {
     pub async fn lock(&self, key: &K) -> Held {
         let lock = self.of(key);
         Held { _guard: lock.lock_owned().await }
+    }
+
+    /// Waits for the locks of several keys, one after the other in the order of the keys: so no two who want
+    /// several wait for each other.
+    pub async fn lock_all<'a>(&self, keys: impl IntoIterator<Item = &'a K>) -> Vec<Held>
+    where
+        K: Ord + 'a,
+    {
+        let mut held = Vec::new();
+        for key in keys.into_iter().collect::<BTreeSet<_>>() {
+            held.push(self.lock(key).await);
+        }
+        held
     }
 
     fn of(&self, key: &K) -> Arc<Lock> {
@@ -75,6 +88,17 @@ mod tests {
         drop(locks.lock(&2).await);
         drop(first);
         drop(second.await);
+    }
+
+    #[tokio::test]
+    async fn several_keys_are_taken_in_one_order_and_each_once() {
+        let locks = KeyedLocks::default();
+        let first = locks.lock(&1).await;
+        let mut one = Box::pin(locks.lock_all(&[3, 1, 3]));
+        assert!(poll!(&mut one).is_pending());
+        drop(locks.lock(&3).await);
+        drop(first);
+        assert_eq!(one.await.len(), 2);
     }
 
     #[tokio::test]

@@ -26,6 +26,7 @@ const CALLS: &[(&str, &[Role])] = &[
     ("Operator/ReleaseAttachment", OPERATORS),
     ("Operator/Watch", OPERATORS_AND_VIEWERS),
     ("WorkloadNetwork/Attach", HOSTS),
+    ("WorkloadNetwork/AttachAll", HOSTS),
     ("WorkloadNetwork/AwaitPort", HOSTS),
     ("WorkloadNetwork/Check", HOSTS),
     ("WorkloadNetwork/Collect", HOSTS),
@@ -88,7 +89,8 @@ mod tests {
 
     #[test]
     fn the_matrix() {
-        const WORKLOAD: &[&str] = &["Attach", "Detach", "Check", "Collect", "Status", "Session"];
+        const WORKLOAD: &[&str] =
+            &["Attach", "AttachAll", "Detach", "Check", "Collect", "Status", "Session"];
         const READS: &[&str] = &[
             "GetDpu",
             "ListVfs",

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::stream::BoxStream;
+use futures::{future::join_all, stream::BoxStream};
 use offload_proto::{Failure, Reason, v1};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -13,10 +13,20 @@ use super::{
     convert::show,
     session,
 };
+use crate::model::AttachmentView;
 
 /// The service `offload.v1.WorkloadNetwork`.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkloadApi(pub(crate) Arc<Shared>);
+
+impl WorkloadApi {
+    /// An attachment, with what its host has to know of the DPU besides.
+    async fn answer(&self, view: &AttachmentView) -> v1::Attachment {
+        let host_keeps_port = !self.0.engine.programmer().has_representors();
+        let port_follows_vf = !self.0.engine.forwards(view.record.id).await;
+        v1::Attachment { host_keeps_port, port_follows_vf, ..show::attachment(view) }
+    }
+}
 
 #[tonic::async_trait]
 impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
@@ -27,11 +37,18 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let host = calling_host(&request)?;
         let (spec, asked) = read::attach(&host, request.into_inner())?;
         let view = self.0.engine.attach(spec, asked).await?;
-        let host_keeps_port = !self.0.engine.programmer().has_representors();
-        let port_follows_vf = !self.0.engine.forwards(view.record.id).await;
-        let attachment =
-            v1::Attachment { host_keeps_port, port_follows_vf, ..show::attachment(&view) };
-        Ok(Response::new(v1::AttachResponse { attachment: Some(attachment) }))
+        Ok(Response::new(v1::AttachResponse { attachment: Some(self.answer(&view).await) }))
+    }
+
+    async fn attach_all(
+        &self,
+        request: Request<v1::AttachAllRequest>,
+    ) -> Result<Response<v1::AttachAllResponse>, Status> {
+        let host = calling_host(&request)?;
+        let (specs, asked) = read::attach_all(&host, request.into_inner().requests)?;
+        let views = self.0.engine.attach_all(specs, asked).await?;
+        let attachments = join_all(views.iter().map(|view| self.answer(view))).await;
+        Ok(Response::new(v1::AttachAllResponse { attachments }))
     }
 
     async fn await_port(

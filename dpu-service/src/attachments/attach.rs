@@ -1,12 +1,14 @@
-//! Attach: reserve, then record and program.
+//! Attach: reserve, then record and program. Several attachments of one pod go the same way together, as one: all
+//! that a call has made stays, or nothing of it.
 //!
-//! The key is locked all the while, so that calls for one key come one after the other. In between,
-//! without that lock, only inventories and hellos may change the attachment, and those only mark it:
+//! The keys are locked all the while, so that calls for one key come one after the other. In between,
+//! without these locks, only inventories and hellos may change an attachment, and those only mark it:
 //! whoever releases or frees it waits for the key.
 
 use std::sync::Arc;
 
 use bootstrap::Chain;
+use futures::future::join_all;
 use offload_proto::{Failure, Reason, capability};
 
 use super::{
@@ -36,25 +38,68 @@ impl Engine {
         spec: AttachSpec,
         asked: Asked,
     ) -> Result<AttachmentView, Failure> {
-        self.to_the_end(async move |engine: Arc<Self>| attach(&engine, &spec, asked).await).await
+        let mut views = self.attach_all(vec![spec], asked).await?;
+        // There is one for each spec.
+        Ok(views.remove(0))
+    }
+
+    /// Likewise for all of these, of which there is one at least, and no two of one key. Those that are new are
+    /// recorded in one transaction.
+    ///
+    /// # Errors
+    /// What was refused or failed of one; then nothing is left of any that is new.
+    pub async fn attach_all(
+        self: &Arc<Self>,
+        specs: Vec<AttachSpec>,
+        asked: Asked,
+    ) -> Result<Vec<AttachmentView>, Failure> {
+        let attach = async move |engine: Arc<Self>| attach_all(&engine, &specs, asked).await;
+        self.to_the_end(attach).await
     }
 }
 
-async fn attach(
+/// Those of a call, in its order.
+struct Admitted {
+    all: Vec<Arc<Record>>,
+    /// Those that it has reserved.
+    new: Vec<Arc<Record>>,
+    /// Those of an earlier call that it repeats.
+    known: Vec<Arc<Record>>,
+}
+
+async fn attach_all(
     engine: &Engine,
-    spec: &AttachSpec,
+    specs: &[AttachSpec],
     asked: Asked,
-) -> Result<AttachmentView, Failure> {
-    let _key = engine.keys.lock(&spec.key).await;
-    let (record, is_new) = admit(engine, spec, asked)?;
-    // From before the record is durable, so that the reconciler does not take it for neglected.
-    let _vf = engine.ports.lock(record.vf).await;
-    if is_new {
-        establish(engine, &record).await?;
-    } else {
-        bring_up_again(engine, &record).await?;
+) -> Result<Vec<AttachmentView>, Failure> {
+    let _keys = engine.keys.lock_all(specs.iter().map(|spec| &spec.key)).await;
+    let Admitted { all, new, known } = admit_all(engine, specs, asked)?;
+    // From before the records are durable, so that the reconciler does not take them for neglected.
+    let _vfs = engine.ports.lock_all(all.iter().map(|record| &record.vf)).await;
+    bring_up_again(engine, &known).await.inspect_err(|_| forget(engine, &new))?;
+    establish(engine, &new).await?;
+    all.iter().map(|record| engine.view(record)).collect()
+}
+
+/// Reserves all that attachments need, or finds those that a repeated call means: of all, or nothing.
+fn admit_all(engine: &Engine, specs: &[AttachSpec], asked: Asked) -> Result<Admitted, Failure> {
+    let mut admitted = Admitted { all: Vec::new(), new: Vec::new(), known: Vec::new() };
+    for spec in specs {
+        let one = admit(engine, spec, asked).inspect_err(|_| forget(engine, &admitted.new));
+        let (record, is_new) = one?;
+        let kind = if is_new { &mut admitted.new } else { &mut admitted.known };
+        kind.push(Arc::clone(&record));
+        admitted.all.push(record);
     }
-    engine.view(&record)
+    Ok(admitted)
+}
+
+/// Forgets reservations that nobody has heard of.
+fn forget(engine: &Engine, records: &[Arc<Record>]) {
+    let mut registry = engine.registry();
+    for record in records {
+        registry.forget(record.id, None, now());
+    }
 }
 
 /// Reserves all that an attachment needs, or finds the one that a repeated call means. Tells
@@ -131,73 +176,141 @@ fn check_kept_by_host(engine: &Engine, record: &Record, session: SessionId) -> R
     Err(unsupported_by(record, &why))
 }
 
-/// Records a reservation and programs the representor, at the same time: the disk and the kernel do
-/// not wait for each other, and the host hears of the attachment once both are done. Unless both
-/// succeed, what can be is taken back: nobody has used it yet. Should the service die in between, the
-/// reconciler programs what is recorded and clears what is not. The caller holds the VF's lock.
-async fn establish(engine: &Engine, record: &Arc<Record>) -> Result<(), Failure> {
+/// What came of the kernel's part of an attachment.
+struct SetUp {
+    programmed: Result<u32, ProgramError>,
+    mapped: Result<(), Failure>,
+}
+
+impl SetUp {
+    fn failure(&self) -> Option<Failure> {
+        let programmed = self.programmed.as_ref().err().map(failure_of);
+        programmed.or_else(|| self.mapped.clone().err())
+    }
+
+    /// Whether it is the representor's own fault, and why.
+    fn against_vf(&self) -> Option<String> {
+        let error = self.programmed.as_ref().err().filter(|error| error.fault() == Fault::Port)?;
+        Some(failure_of(error).message)
+    }
+}
+
+/// Records reservations and programs the representors, at the same time: the disk and the kernel do
+/// not wait for each other, and the host hears of the attachments once all is done. Unless all
+/// succeeds, what can be is taken back: nobody has used it yet. Should the service die in between, the
+/// reconciler programs what is recorded and clears what is not. The caller holds the VFs' locks.
+async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
+    if records.is_empty() {
+        return Ok(());
+    }
     // A disk that is full stays so for long: the kernel is not to be changed to and fro.
     if let Some(failure) = engine.records.problem().await {
-        engine.registry().forget(record.id, None, now());
+        forget(engine, records);
         return Err(failure);
     }
-    let (written, programmed, mapped) =
-        tokio::join!(write(engine, record), engine.ports.program(record), map(engine, record));
-    let failure = match (written, programmed, mapped) {
-        (Ok(()), Ok(index), Ok(())) => {
-            note_programmed(engine, record, index);
-            return Ok(());
+    let ports = join_all(records.iter().map(|record| set_up(engine, record)));
+    let (written, ports) = tokio::join!(write(engine, records), ports);
+    let is_written = written.is_ok();
+    let failures = written.err().into_iter().chain(ports.iter().filter_map(SetUp::failure));
+    let failures: Vec<_> = failures.collect();
+    let Some(failure) = failures.first() else {
+        for (record, port) in records.iter().zip(ports) {
+            port.programmed.into_iter().for_each(|index| note_programmed(engine, record, index));
         }
-        (Ok(()), Ok(_), Err(failure)) => {
-            engine.unprogram(record.vf).await;
-            abandon(engine, record, failure, false).await
-        }
-        (Ok(()), Err(error), mapped) => {
-            log_besides(record, mapped.err());
-            abandon_unprogrammed(engine, record, &error).await
-        }
-        (Err(failure), programmed, mapped) => {
-            log_besides(record, programmed.err().map(|error| failure_of(&error)));
-            log_besides(record, mapped.err());
-            // Unprogrammed first: once it is forgotten, another attach may get the VF.
-            engine.unprogram(record.vf).await;
-            engine.registry().forget(record.id, None, now());
-            failure
-        }
+        return Ok(());
     };
-    unmap(engine, record).await;
-    Err(failure)
-}
-
-/// Of several failures the host is told one.
-fn log_besides(record: &Record, failure: Option<Failure>) {
-    if let Some(failure) = failure {
-        tracing::warn!(id = %record.id, %failure, "failed, too");
+    // Of several failures the host is told one.
+    for failure in &failures[1..] {
+        tracing::warn!(id = %records[0].id, %failure, "failed, too");
     }
+    take_back(engine, records, &ports, is_written.then_some(failure)).await;
+    Err(failure.clone())
 }
 
-/// Writes the record to the journal.
-async fn write(engine: &Engine, record: &Record) -> Result<(), Failure> {
-    engine.records.commit(Changes::default().put_attachment(record)).await?;
-    if let Some(entry) = engine.registry().change(record.id) {
-        entry.note_recorded();
+async fn set_up(engine: &Engine, record: &Arc<Record>) -> SetUp {
+    let (programmed, mapped) = tokio::join!(engine.ports.program(record), map(engine, record));
+    SetUp { programmed, mapped }
+}
+
+/// Writes the records to the journal.
+async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
+    let changes = Changes::default();
+    let changes = records.iter().fold(changes, |changes, record| changes.put_attachment(record));
+    engine.records.commit(changes).await?;
+    for record in records {
+        if let Some(entry) = engine.registry().change(record.id) {
+            entry.note_recorded();
+        }
     }
     Milestone::AttachRecorded.pass();
-    let message = format!("{} reserved for {}", record.vf, record.key);
-    engine.events.record(EventKind::AttachmentReserved, record.id, message);
+    for record in records {
+        let message = format!("{} reserved for {}", record.vf, record.key);
+        engine.events.record(EventKind::AttachmentReserved, record.id, message);
+    }
     Ok(())
 }
 
-/// Programs what is not yet programmed for an earlier call. Pods may use the attachment, so it
-/// stays whatever happens. The caller holds the VF's lock.
-async fn bring_up_again(engine: &Engine, record: &Record) -> Result<(), Failure> {
+/// Takes attachments back of which one at least failed; nobody has used them yet. They are `recorded`, and then
+/// that failure is told of them, or are not.
+async fn take_back(
+    engine: &Engine,
+    records: &[Arc<Record>],
+    ports: &[SetUp],
+    recorded: Option<&Failure>,
+) {
+    // Unprogrammed first: once they are forgotten, another attach may get the VFs.
+    for (record, port) in records.iter().zip(ports) {
+        match &port.programmed {
+            Ok(_) => engine.unprogram(record.vf).await,
+            Err(error) => programmer::leftover_of(error)
+                .into_iter()
+                .for_each(|leftover| engine.note_leftover(&leftover)),
+        }
+    }
+    match recorded {
+        Some(failure) => abandon(engine, records, ports, failure).await,
+        None => forget(engine, records),
+    }
+    for record in records {
+        unmap(engine, record).await;
+    }
+}
+
+/// Deletes the records of attachments of which nothing is programmed any more.
+async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], failure: &Failure) {
+    // Marked first: a record that can't be deleted must not be programmed again.
+    for record in records {
+        engine.registry().release(record.id, true);
+    }
+    let changes = Changes::default();
+    let changes =
+        records.iter().fold(changes, |changes, record| changes.delete_attachment(record.id));
+    match engine.records.commit(changes).await {
+        Ok(()) => {
+            for (record, port) in records.iter().zip(ports) {
+                engine.registry().forget(record.id, port.against_vf().as_deref(), now());
+            }
+        }
+        // They stay as releasing; the reconciler goes on trying.
+        Err(error) => tracing::error!(id = %records[0].id, %error, "a failed attachment stays"),
+    }
+    for record in records {
+        engine.events.record(EventKind::AttachmentFailed, record.id, failure.message.clone());
+    }
+}
+
+/// Programs what is not yet programmed for an earlier call. Pods may use the attachments, so they
+/// stay whatever happens. The caller holds the VFs' locks.
+async fn bring_up_again(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
     // What was programmed once, or runs already, is the reconciler's to look after.
     let is_up = |entry: &Entry| entry.programmed().is_some() || entry.is_attached();
-    if engine.registry().entries().get(record.id).is_some_and(is_up) {
-        return Ok(());
+    for record in records {
+        if engine.registry().entries().get(record.id).is_some_and(is_up) {
+            continue;
+        }
+        let repaired = engine.ports.program_rest(record).await;
+        note_programmed(engine, record, repaired.map_err(|error| failure_of(&error))?.index);
     }
-    let repaired = engine.ports.program_rest(record).await;
-    note_programmed(engine, record, repaired.map_err(|error| failure_of(&error))?.index);
     Ok(())
 }
 
@@ -208,39 +321,6 @@ fn note_programmed(engine: &Engine, record: &Record, index: u32) {
     Milestone::AttachProgrammed.pass();
     let message = format!("{} forwards for {}", record.vf, record.key);
     engine.events.record(EventKind::AttachmentProgrammed, record.id, message);
-}
-
-/// Takes an attachment back that could not be programmed; nobody has used it yet.
-async fn abandon_unprogrammed(
-    engine: &Engine,
-    record: &Arc<Record>,
-    error: &ProgramError,
-) -> Failure {
-    if let Some(leftover) = programmer::leftover_of(error) {
-        engine.note_leftover(&leftover);
-    }
-    abandon(engine, record, failure_of(error), error.fault() == Fault::Port).await
-}
-
-/// Likewise, of which nothing is programmed any more.
-async fn abandon(
-    engine: &Engine,
-    record: &Arc<Record>,
-    failure: Failure,
-    is_ports_fault: bool,
-) -> Failure {
-    // Marked first: a record that can't be deleted must not be programmed again.
-    engine.registry().release(record.id, true);
-    match engine.records.commit(Changes::default().delete_attachment(record.id)).await {
-        Ok(()) => {
-            let against_vf = is_ports_fault.then_some(&*failure.message);
-            engine.registry().forget(record.id, against_vf, now());
-        }
-        // It stays as releasing; the reconciler goes on trying.
-        Err(error) => tracing::error!(id = %record.id, %error, "a failed attachment stays"),
-    }
-    engine.events.record(EventKind::AttachmentFailed, record.id, failure.message.clone());
-    failure
 }
 
 fn unsupported_by(record: &Record, why: &str) -> Failure {
@@ -280,6 +360,12 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     }
     if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
         return differs("other rate limits".into());
+    }
+    if spec.lead != record.lead {
+        return differs(record.lead.as_ref().map_or_else(
+            || "no other interface to lead it".into(),
+            |lead| format!("interface {lead} to lead it"),
+        ));
     }
     if spec.port_mappings != record.port_mappings {
         return differs("other mapped ports".into());

@@ -56,9 +56,13 @@ fn not_valid(
     };
     let valid: HashSet<_> = valid.into_iter().collect();
     let session = engine.sessions.current(host);
+    let is_valid = |record: &Record| {
+        let lead = record.lead_key();
+        valid.contains(&record.key) || lead.is_some_and(|lead| valid.contains(&lead))
+    };
     let is_outdated = |entry: &&Entry| {
         entry.record().network.name == network
-            && !valid.contains(&entry.record().key)
+            && !is_valid(entry.record())
             && !(entry.is_held() && entry.is_under_way(session))
     };
     let outdated = registry.entries().of_host(host).filter(is_outdated);

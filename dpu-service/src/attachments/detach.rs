@@ -30,7 +30,7 @@ use crate::{
 pub struct Detach {
     /// The attachment's key.
     pub key: AttachmentKey,
-    /// Only this attachment of the key is meant. `None`: whichever it is.
+    /// Only this attachment of the key is meant. `None`: whichever it is, with those that it leads.
     pub id: Option<AttachmentId>,
     /// Its VF is back and clean.
     pub returned: bool,
@@ -53,6 +53,19 @@ impl Engine {
 }
 
 async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
+    detach_one(engine, detach).await?;
+    let led = match detach.id {
+        Some(_) => Vec::new(),
+        None => engine.registry().entries().led_by(&detach.key),
+    };
+    for key in led {
+        // Where the VFs of these are, the host has not told.
+        detach_one(engine, &Detach { key, returned: false, ..detach.clone() }).await?;
+    }
+    Ok(())
+}
+
+async fn detach_one(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     let (key, session) = (&detach.key, detach.session);
     let _key = engine.keys.lock(key).await;
     // Looked at with the key held: a hello that came meanwhile has decided on this attachment.

@@ -62,6 +62,11 @@ impl Ports {
         self.locks.lock(&vf).await
     }
 
+    /// The locks of several VFs.
+    pub(super) async fn lock_all(&self, vfs: impl IntoIterator<Item = &FunctionId>) -> Vec<Held> {
+        self.locks.lock_all(vfs).await
+    }
+
     /// The kernel reported a change of links.
     pub(super) fn note_report(&self) {
         self.reports.send_modify(|count| *count += 1);

@@ -122,6 +122,7 @@ pub(crate) mod tests {
             asked_sources: [].into(),
             network: Arc::new(toml::from_str("name = 'blue'").unwrap()),
             named_networks: [].into(),
+            lead: None,
             boot_id: "boot".into(),
             created_at: 0,
         }

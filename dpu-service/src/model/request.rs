@@ -1,6 +1,6 @@
 //! What hosts ask for.
 
-use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr};
+use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
@@ -30,6 +30,8 @@ pub struct AttachSpec {
     pub port_mappings: Vec<PortMapping>,
     /// Whom the pod asks to send for besides itself.
     pub asked_sources: BTreeSet<Source>,
+    /// The interface of the pod whose attachment leads this one. `None`: it leads, or is by itself.
+    pub lead: Option<Arc<str>>,
 }
 
 /// An address that a pod asks for.

@@ -1,6 +1,7 @@
 //! Annotations of ours on a Kubernetes pod, as containerd and CRI-O pass them where the configuration
 //! has the capability `io.kubernetes.cri.pod-annotations`: a pod asks by them for what other callers
-//! ask for by `runtimeConfig`, and for a network. Annotations of others are none of our business.
+//! ask for by `runtimeConfig`, and for a network. Further networks are asked for in [`networks`](super::networks)' own
+//! form. Annotations of others are none of our business.
 
 use serde_json::Value;
 
@@ -17,7 +18,10 @@ pub(super) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 const PREFIX: &str = "dpu-offload.io/";
 
 /// Their names, without the prefix.
-const NAMES: [&str; 5] = ["network", "mac", "ips", "allowed-sources", "bandwidth"];
+const NAMES: [&str; 6] = ["network", "networks", "mac", "ips", "allowed-sources", "bandwidth"];
+
+/// The one that asks for other interfaces.
+const NETWORKS: &str = "networks";
 
 /// One of them.
 #[derive(Debug, PartialEq)]
@@ -51,7 +55,8 @@ pub(super) fn read(value: &Value) -> Result<Vec<Annotation>, CniError> {
     };
     let ours =
         annotations.iter().filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value)));
-    ours.map(|(name, value)| read_one(name, value)).collect()
+    let of_this_interface = ours.filter(|(name, _)| *name != NETWORKS);
+    of_this_interface.map(|(name, value)| read_one(name, value)).collect()
 }
 
 fn read_one(name: &str, value: &Value) -> Result<Annotation, CniError> {
@@ -105,7 +110,7 @@ pub(super) fn contradiction(title: &str, capability: &str, by_runtime: &Value) -
 /// The name of a network is the DPU's to know; here it must be one at all.
 pub(super) fn check_network(title: &str, name: &str) -> Result<(), CniError> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if name.len() <= 63 && name.bytes().all(is_plain) {
+    if (1..=63).contains(&name.len()) && name.bytes().all(is_plain) {
         return Ok(());
     }
     let message =

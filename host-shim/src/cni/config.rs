@@ -31,6 +31,13 @@ pub struct Configuration {
     pub plugins: Option<Value>,
     /// The DPU's network. Absent: `name`. Empty: the DPU's default one.
     pub network: Option<String>,
+    /// Further networks for pods that ask for none: names, or objects.
+    pub networks: Option<Vec<Value>>,
+    /// How the names of their interfaces begin.
+    pub interface_prefix: Option<String>,
+    /// Whether the result tells only the addresses of the pod's first interface, for runtimes that take all for the
+    /// pod's.
+    pub only_pod_addresses: bool,
     /// The agent's socket.
     pub agent_socket: Option<String>,
     /// For how long calls look for an agent that is away.

@@ -16,6 +16,7 @@ use super::{
     environment::{Environment, Verb},
     error::{CniError, code},
     request::{Document, Prepared, ResultBase, prepare},
+    result::{CniResult, Dns},
     version::{self, Version},
 };
 use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent, lets_send_for};
@@ -120,13 +121,24 @@ fn answer_prepared(
         Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
     };
     match reply {
-        Reply::Attached { attachment } => {
-            wanted.check(&attachment)?;
-            let ResultBase { previous, sandbox, dns } = base;
-            Ok(Some(previous.with_attachment(&attachment, &sandbox, dns).render(version)))
+        Reply::Attached { attachment, further } => {
+            wanted.check(&attachment, &further)?;
+            Ok(Some(base.result(&attachment, &further).render(version)))
         }
         Reply::Done => Ok(None),
         Reply::Failed { code, message, details } => Err(CniError { code, message, details }),
+    }
+}
+
+impl ResultBase {
+    /// The result of an ADD.
+    fn result(self, attachment: &Attachment, further: &[Attachment]) -> CniResult {
+        let Self { previous, sandbox, dns, only_pod_addresses } = self;
+        let first = previous.with_attachment(attachment, &sandbox, dns);
+        further.iter().fold(first, |result, attachment| match only_pod_addresses {
+            true => result.with_interface(attachment, &sandbox),
+            false => result.with_attachment(attachment, &sandbox, Some(Dns::default())),
+        })
     }
 }
 
@@ -144,6 +156,7 @@ fn comes_back(socket: &Path, error: &io::Error, comeback: Option<Duration>) -> b
 struct Wanted {
     mapped_ports: usize,
     allowed_sources: Vec<String>,
+    further: usize,
 }
 
 impl Wanted {
@@ -152,14 +165,17 @@ impl Wanted {
             Request::Add(add) => Self {
                 mapped_ports: add.port_mappings.len(),
                 allowed_sources: add.allowed_sources.clone(),
+                further: add.further.len(),
             },
             _ => Self::default(),
         }
     }
 
     /// The runtime's DEL takes the rest back.
-    fn check(&self, attachment: &Attachment) -> Result<(), CniError> {
-        let why = if attachment.port_mappings.len() != self.mapped_ports {
+    fn check(&self, attachment: &Attachment, further: &[Attachment]) -> Result<(), CniError> {
+        let why = if further.len() != self.further {
+            "networks: the agent is of a version that gives a pod one interface: upgrade it"
+        } else if attachment.port_mappings.len() != self.mapped_ports {
             "portMappings: the agent is of a version that maps no ports: upgrade it"
         } else if !lets_send_for(attachment, &self.allowed_sources) {
             "allowed sources: the pod does not get all that it asks for from the agent: upgrade it"

@@ -4,18 +4,17 @@ use std::{
     collections::BTreeSet, fs, io::Read, os::unix::fs::MetadataExt, path::PathBuf, time::Duration,
 };
 
-use serde_json::Value;
-
 use super::{
     config::{Configuration, ValidAttachment},
     environment::{Environment, Verb},
     error::{CniError, code, details},
-    result::{CniResult, Dns},
+    networks,
+    result::{CniResult, Dns, Interface},
     version::Version,
     wishes::Wishes,
 };
 use crate::protocol::{
-    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Request,
+    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Promise, Request,
 };
 use offload_proto::Reason;
 
@@ -43,6 +42,8 @@ pub struct ResultBase {
     pub sandbox: String,
     /// Resolver settings that the pod asked for.
     pub dns: Option<Dns>,
+    /// The result tells the addresses of the first interface only.
+    pub only_pod_addresses: bool,
 }
 
 /// The configuration on standard input and the version that answers follow.
@@ -139,11 +140,13 @@ fn add(
 ) -> Result<(AddRequest, ResultBase), CniError> {
     refuse_own_netns(environment)?;
     let wishes = Wishes::gather(environment, configuration)?;
+    let further = networks::further(environment, configuration, &wishes)?;
     let previous = configuration.prev_result.as_ref().map(CniResult::read).transpose()?;
     let base = ResultBase {
         previous: previous.unwrap_or_default(),
         sandbox: environment.netns.clone(),
         dns: wishes.dns,
+        only_pod_addresses: configuration.only_pod_addresses,
     };
     let request = AddRequest {
         key: key(environment),
@@ -158,6 +161,7 @@ fn add(
         port_mappings: wishes.port_mappings,
         allowed_sources: wishes.allowed_sources.into_iter().collect(),
         device_info_file: wishes.device_info_file,
+        further,
     };
     Ok((request, base))
 }
@@ -181,27 +185,31 @@ fn check(
                        configuration that it passes to CHECK";
         CniError::new(code::INVALID_CONFIGURATION, message)
     })?;
-    let (mac, addresses) = promised(environment, previous)?;
-    Ok(CheckRequest { key: key(environment), netns: environment.netns.clone(), mac, addresses })
+    let mut promises = promises(&environment.netns, &CniResult::read(previous)?);
+    let own = promises.iter().position(|it| it.interface_name == environment.interface_name);
+    let own = promises.remove(own.ok_or_else(|| not_promised(environment))?);
+    Ok(CheckRequest {
+        key: key(environment),
+        netns: environment.netns.clone(),
+        mac: own.mac,
+        addresses: own.addresses,
+        others: promises,
+    })
 }
 
-/// What the previous result says of the interface: its MAC address and its addresses.
-fn promised(
-    environment: &Environment,
-    previous: &Value,
-) -> Result<(Option<String>, Vec<String>), CniError> {
-    let result = CniResult::read(previous)?;
-    let is_ours = |name: &str, sandbox: &str| {
-        name == environment.interface_name && sandbox == environment.netns
+/// What the previous result says of the interfaces in the pod, whosoever they are.
+fn promises(netns: &str, result: &CniResult) -> Vec<Promise> {
+    let numbered = result.interfaces.iter().enumerate();
+    let in_pod = numbered.filter(|(_, interface)| interface.sandbox == netns);
+    let promise = |(number, interface): (usize, &Interface)| {
+        let own = result.ips.iter().filter(|address| address.interface == Some(number));
+        Promise {
+            interface_name: interface.name.clone(),
+            mac: Some(interface.mac.clone()).filter(|mac| !mac.is_empty()),
+            addresses: own.map(|address| address.address.clone()).collect(),
+        }
     };
-    let position = result
-        .interfaces
-        .iter()
-        .position(|interface| is_ours(&interface.name, &interface.sandbox))
-        .ok_or_else(|| not_promised(environment))?;
-    let mac = result.interfaces[position].mac.clone();
-    let ours = result.ips.into_iter().filter(|address| address.interface == Some(position));
-    Ok(((!mac.is_empty()).then_some(mac), ours.map(|address| address.address).collect()))
+    in_pod.map(promise).collect()
 }
 
 fn not_promised(environment: &Environment) -> CniError {
@@ -232,7 +240,7 @@ fn gc(configuration: Configuration) -> Result<GcRequest, CniError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

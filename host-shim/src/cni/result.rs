@@ -179,6 +179,13 @@ impl CniResult {
         self
     }
 
+    /// Adds an attachment's interface, and nothing of what it has.
+    #[must_use]
+    pub fn with_interface(mut self, attachment: &v1::Attachment, sandbox: &str) -> Self {
+        self.interfaces.push(interface(attachment, sandbox));
+        self
+    }
+
     /// The result as a document of `version`.
     #[must_use]
     pub fn render(mut self, version: Version) -> Value {

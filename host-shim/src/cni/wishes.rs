@@ -141,7 +141,12 @@ impl Wishes {
     }
 
     /// `name` is what messages call it.
-    fn take_capability(&mut self, name: &str, key: &str, value: &Value) -> Result<(), CniError> {
+    pub(super) fn take_capability(
+        &mut self,
+        name: &str,
+        key: &str,
+        value: &Value,
+    ) -> Result<(), CniError> {
         if is_zero(value) {
             return Ok(());
         }
@@ -181,7 +186,7 @@ impl Wishes {
         Ok(())
     }
 
-    fn take_mac(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
+    pub(super) fn take_mac(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
         let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
         let mac: MacAddress = text.parse().map_err(|error| invalid(format!("{key}: {error}")))?;
         if !mac.is_unicast() {
@@ -191,7 +196,11 @@ impl Wishes {
         Ok(())
     }
 
-    fn take_addresses(&mut self, key: &str, value: Option<&[String]>) -> Result<(), CniError> {
+    pub(super) fn take_addresses(
+        &mut self,
+        key: &str,
+        value: Option<&[String]>,
+    ) -> Result<(), CniError> {
         let Some(addresses) = value.filter(|addresses| !addresses.is_empty()) else {
             return Ok(());
         };
@@ -203,7 +212,7 @@ impl Wishes {
         Ok(())
     }
 
-    fn take_sources(&mut self, key: &str, sources: &[String]) -> Result<(), CniError> {
+    pub(super) fn take_sources(&mut self, key: &str, sources: &[String]) -> Result<(), CniError> {
         let read = |text: &String| {
             let mac = text.parse::<MacAddress>().map(|mac| mac.to_string());
             let source =
@@ -303,7 +312,8 @@ fn no_device(key: &str, text: &str) -> CniError {
     )
 }
 
-fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
+/// Reads what a key asks for; `key` is what messages call it.
+pub(super) fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
     go_json::read(value.clone()).map_err(|error| match error {
         GoJsonError::UnknownKey { key: unknown, known } => {
             let known = known.join(", ");

@@ -11,6 +11,7 @@ pub mod load;
 pub mod outages;
 pub mod pods;
 pub mod routing;
+pub mod several;
 pub mod wire;
 pub mod wishes;
 

@@ -50,6 +50,7 @@ mod routing;
 mod runtimes;
 mod scripts;
 mod secrets;
+mod several;
 mod soak;
 mod spoofing;
 mod traffic;

@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{
     Failure, Reason,
-    form::{self, CONTAINER_ID_LIMIT, is_container_id, is_interface_name},
+    form::{self, CONTAINER_ID_LIMIT, MOST_INTERFACES, is_container_id, is_interface_name},
     v1,
 };
 use vf_alloc::{Device, FunctionId, NumberError};
@@ -171,8 +171,39 @@ pub(crate) fn attach(
         bandwidth: requested_bandwidth(request.bandwidth)?,
         port_mappings: port_mappings::port_mappings(request.port_mappings)?,
         asked_sources: asked_sources(&request.allowed_sources)?,
+        lead: None,
     };
     Ok((spec, asked))
+}
+
+/// What a host asks for at once, of which the first leads the others, and when it does.
+pub(crate) fn attach_all(
+    host: &HostName,
+    requests: Vec<v1::AttachRequest>,
+) -> Result<(Vec<AttachSpec>, Asked), Failure> {
+    if requests.len() > MOST_INTERFACES {
+        let count = requests.len();
+        let message = format!("a call for {count} interfaces: {MOST_INTERFACES} at most");
+        return Err(invalid(message));
+    }
+    let mut requests = requests.into_iter();
+    let first = requests.next().ok_or_else(|| invalid("the call asks for no interface"))?;
+    let (first, asked) = attach(host, first)?;
+    let mut specs = vec![first];
+    for request in requests {
+        let (spec, its) = attach(host, request)?;
+        let AttachmentKey { container_id, interface_name: lead, .. } = &specs[0].key;
+        if its.session != asked.session || spec.key.container_id != *container_id {
+            return Err(invalid(
+                "the call is for several sessions or containers: make one for each",
+            ));
+        }
+        if specs.iter().any(|other| other.key == spec.key) {
+            return Err(invalid(format!("the call asks for {} twice", spec.key)));
+        }
+        specs.push(AttachSpec { lead: Some(Arc::clone(lead)), ..spec });
+    }
+    Ok((specs, asked))
 }
 
 fn optional<T>(

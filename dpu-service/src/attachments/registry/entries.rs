@@ -49,6 +49,13 @@ impl Entries {
         self.iter().filter(move |entry| entry.record().key.host == *host)
     }
 
+    /// The keys of those that the attachment of that key leads, or has led.
+    pub(crate) fn led_by(&self, key: &AttachmentKey) -> Vec<AttachmentKey> {
+        let led = self.of_host(&key.host).map(Entry::record);
+        let led = led.filter(|record| record.lead_key().is_some_and(|lead| lead == *key));
+        led.map(|record| record.key.clone()).collect()
+    }
+
     /// The records of what is held and in the journal. Whoever compares them with the kernel asks
     /// for them before looking there, so that what is attached meanwhile is not taken for missing.
     pub(crate) fn held(&self) -> Vec<Arc<Record>> {

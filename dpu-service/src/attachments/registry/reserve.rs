@@ -49,6 +49,7 @@ impl Registry {
             asked_sources: spec.asked_sources.clone(),
             named_networks: self.networks.named_in(&network),
             network,
+            lead: spec.lead.clone(),
             boot_id,
             created_at: Timestamp::now().as_millisecond(),
         });

@@ -8,8 +8,8 @@ use std::{
 use offload_proto::{
     Failure, Reason,
     v1::{
-        AttachRequest, Attachment, AttachmentKey, AwaitPortRequest, Bandwidth, CheckRequest,
-        CollectRequest, DetachRequest, StatusRequest,
+        AttachAllRequest, AttachRequest, Attachment, AttachmentKey, AwaitPortRequest, Bandwidth,
+        CheckRequest, CollectRequest, DetachRequest, StatusRequest,
     },
 };
 use tonic::{Request, Status};
@@ -50,58 +50,56 @@ impl Calls {
         Self { timeouts, vfs, session, reports, undelivered: Undelivered::default() }
     }
 
-    /// Asks for an attachment until `deadline`, on another session when the first breaks in between.
+    /// Asks for an attachment for each request until `deadline`, all or none, on another session when the first
+    /// breaks in between. There is one request at least; the first one leads the others.
     ///
     /// # Errors
-    /// The DPU's refusal, or why it can't be reached; then nothing of the attachment is left, or
-    /// the next session's hello takes it back.
+    /// The DPU's refusal, or why it can't be reached; then nothing of the attachments is left, or
+    /// the next session's hello takes them back.
     pub(in crate::agent) async fn attach(
         &self,
-        request: &AddRequest,
+        requests: &[AddRequest],
         mut session: Arc<Established>,
         deadline: Instant,
-    ) -> Result<Attachment, Failure> {
+    ) -> Result<Vec<Attachment>, Failure> {
         let deadline = deadline.min(Instant::now() + self.timeouts.attach());
         let patience = self.timeouts.reconnect();
         loop {
-            let message = timed(attach_request(request, &session.id), deadline);
-            let mut client = session.client();
-            let status = match session.bounded(deadline, client.attach(message)).await {
-                Ok(answer) => return self.honoured(request, answer.attachment).await,
+            let status = match session.attach(requests, deadline).await {
+                Ok(attachments) => return self.honoured(requests, attachments).await,
                 Err(status) => status,
             };
             let failure = failure_of(&status);
             if is_answer(&status) && failure.reason != Reason::StaleSession {
                 return Err(failure);
             }
-            // Whether the DPU has made the attachment is not known, unless a later session tells.
+            // Whether the DPU has made the attachments is not known, unless a later session tells.
             let next = self.session.other_than(&session.id, patience).await;
             session = match next {
                 Ok(next) if Instant::now() < deadline => next,
                 _ => {
-                    self.disown(&request.key).await;
+                    self.disown(&requests[0].key).await;
                     return Err(failure);
                 }
             };
         }
     }
 
-    /// The attachment, unless the DPU is of a version that passes over some of what was asked for.
+    /// The attachments, unless the DPU is of a version that passes over some of what was asked for.
     async fn honoured(
         &self,
-        request: &AddRequest,
-        answer: Option<Attachment>,
-    ) -> Result<Attachment, Failure> {
-        let attachment = complete(answer)?;
-        let checked = check_honoured(request, &attachment);
+        requests: &[AddRequest],
+        attachments: Vec<Attachment>,
+    ) -> Result<Vec<Attachment>, Failure> {
+        let checked = check_all_honoured(requests, &attachments);
         if checked.is_err() {
-            self.disown(&request.key).await;
+            self.disown(&requests[0].key).await;
         }
-        checked.map(|()| attachment)
+        checked.map(|()| attachments)
     }
 
-    /// Takes back what a call whose answer never came may have left: at once, or else later. Where its
-    /// VF is only the inventory can tell: if records were lost, a pod may have it.
+    /// Takes back what a call whose answer never came may have left of a key and of those that it leads: at once,
+    /// or else later. Where its VF is only the inventory can tell: if records were lost, a pod may have it.
     pub(in crate::agent) async fn disown(&self, key: &Key) {
         if self.vfs.records().by_key(key).is_some() {
             return;
@@ -261,6 +259,23 @@ impl Calls {
 }
 
 impl Established {
+    /// Asks for an attachment for each request: for a single one by the call that every DPU knows.
+    async fn attach(
+        &self,
+        requests: &[AddRequest],
+        deadline: Instant,
+    ) -> Result<Vec<Attachment>, Status> {
+        let mut client = self.client();
+        if let [request] = requests {
+            let message = timed(attach_request(request, &self.id), deadline);
+            let answer = self.bounded(deadline, client.attach(message)).await?;
+            return Ok(answer.attachment.into_iter().collect());
+        }
+        let requests = requests.iter().map(|request| attach_request(request, &self.id)).collect();
+        let message = timed(AttachAllRequest { requests }, deadline);
+        Ok(self.bounded(deadline, client.attach_all(message)).await?.attachments)
+    }
+
     /// Gives an attachment back, in this session's name: should another begin before the call comes
     /// to the DPU, it is refused, and hits nothing that was attached since.
     async fn detach(&self, request: DetachRequest, deadline: Instant) -> Result<(), Status> {
@@ -287,7 +302,7 @@ pub(in crate::agent) fn detach_request(
     DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id: String::new() }
 }
 
-/// Takes back whatever there is of a key. Where its VF is is not known.
+/// Takes back whatever there is of a key, and of those that it leads. Where its VF is is not known.
 pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
     detach_request(Some(key.clone().into()), String::new(), false)
 }
@@ -321,19 +336,38 @@ fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), F
         "portMappings: the DPU's service is of a version that maps no ports: upgrade it"
     } else if !lets_send_for(attachment, &request.allowed_sources) {
         "allowed sources: the DPU's service does not let the pod have all that it asks for: upgrade it"
+    } else if is_pods_own(request) && attachment.addresses.is_empty() {
+        "eth0 of a pod of Kubernetes has to have an address, and its network has none to give: name another network"
     } else {
         return Ok(());
     };
     Err(Failure::new(Reason::Unsupported, why))
 }
 
-/// An attachment with all that the agent relies on.
-fn complete(attachment: Option<Attachment>) -> Result<Attachment, Failure> {
-    let attachment = attachment.unwrap_or_default();
+/// Whether the interface is the one whose addresses Kubernetes takes for the pod's: without any, the runtime makes the
+/// pod again and again.
+fn is_pods_own(request: &AddRequest) -> bool {
+    !request.pod.name.is_empty() && request.key.interface_name == "eth0"
+}
+
+fn check_all_honoured(requests: &[AddRequest], attachments: &[Attachment]) -> Result<(), Failure> {
+    if attachments.len() != requests.len() {
+        let (asked, answered) = (requests.len(), attachments.len());
+        let message = format!("the DPU was asked for {asked} attachments and answered {answered}");
+        return Err(Failure::new(Reason::Internal, message));
+    }
+    requests.iter().zip(attachments).try_for_each(|(request, attachment)| {
+        check_complete(attachment)?;
+        check_honoured(request, attachment)
+    })
+}
+
+/// Whether an attachment has all that the agent relies on.
+fn check_complete(attachment: &Attachment) -> Result<(), Failure> {
     let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.device.is_empty());
     identity_of(attachment.vf.as_ref())?;
     if has_vf && attachment.key.is_some() && !attachment.id.is_empty() {
-        return Ok(attachment);
+        return Ok(());
     }
     Err(Failure::new(Reason::Internal, "the DPU answered Attach without id, key or VF"))
 }

@@ -33,6 +33,10 @@ pub(super) fn failure_of(status: &Status) -> Failure {
         Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => {
             lost(status.message())
         }
+        Code::Unimplemented => Failure::new(
+            Reason::Unsupported,
+            "the DPU's service is of a version that attaches a pod's interfaces one by one: upgrade it",
+        ),
         code => Failure::new(
             Reason::Internal,
             format!("the DPU answered {code:?}: {}", status.message()),
@@ -42,5 +46,6 @@ pub(super) fn failure_of(status: &Status) -> Failure {
 
 /// Whether the DPU itself refused, so that nothing is left undecided.
 pub(super) fn is_answer(status: &Status) -> bool {
-    Failure::from_status(status).is_some_and(|failure| failure.reason != Reason::DeadlineExceeded)
+    let is_final = |failure: Failure| failure.reason != Reason::DeadlineExceeded;
+    status.code() == Code::Unimplemented || Failure::from_status(status).is_some_and(is_final)
 }

@@ -250,5 +250,6 @@ fn request_for(port: &HostPort) -> AddRequest {
         port_mappings: Vec::new(),
         allowed_sources: Vec::new(),
         device_info_file: None,
+        further: Vec::new(),
     }
 }

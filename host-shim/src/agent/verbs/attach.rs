@@ -1,5 +1,7 @@
 //! ADD: ask the DPU, take its VF in, answer.
 //!
+//! Several interfaces of one pod go the same way together: all of them are answered, or none is left.
+//!
 //! It is done when its answer was written to a caller that is there. Until then its record says that nobody
 //! was answered, and whatever ends it undoes it: a failure, the caller's end or deadline, the end of the
 //! agent. Only what was answered before stays as it is.
@@ -21,13 +23,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::join_all;
 use netlink::NetnsId;
 use offload_proto::{Failure, Reason, v1};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{
     destination::Destination,
     doors::Doors,
+    led::lock_for_add,
     release::{Renewal, release},
 };
 use crate::{
@@ -35,10 +39,10 @@ use crate::{
         caller::Caller,
         dpu::{Established, Standing, detach_request, disowning},
         milestones::Milestone,
-        vfs::{IntakeFailure, Phase, PodNetns, Record, TakenIn},
+        vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
     },
     mover::{Durations, open_netns},
-    protocol::{AddRequest, Key, Reply},
+    protocol::{AddRequest, FurtherInterface, Key, Reply},
     vf_source::device_of,
 };
 
@@ -49,8 +53,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// namespace it goes whatever namespace the request names.
 ///
 /// # Errors
-/// Why the pod has no interface. Then nothing of it is left: neither here nor on the DPU,
-/// except that a DPU which can't be reached any more is told later. If the caller has gone and
+/// Why the pod has no interface, or not all that it asked for. Then nothing of it is left: neither here nor on the
+/// DPU, except that a DPU which can't be reached any more is told later. If the caller has gone and
 /// another waits with the same ADD, the rest is left to that.
 pub(in crate::agent) async fn attach(
     doors: &Doors,
@@ -58,47 +62,54 @@ pub(in crate::agent) async fn attach(
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    let key = request.key.clone();
-    let _key = doors.vfs.keys().lock_for_add(&key).await;
-    let attached = attach_alone(doors, request, destination, caller).await;
+    let requests = request.each();
+    let named = requests.iter().map(|request| request.key.clone()).collect();
+    let keys = lock_for_add(doors, &request.key, named).await;
+    let attached = attach_alone(doors, &request, requests, destination, caller).await;
     if attached.is_err() {
-        take_back_unanswered(doors, &key).await;
+        for key in keys.names() {
+            take_back_unanswered(doors, key).await;
+        }
     }
     attached
 }
 
 async fn attach_alone(
     doors: &Doors,
-    request: AddRequest,
+    whole: &AddRequest,
+    requests: Vec<AddRequest>,
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    let (started, key) = (Instant::now(), request.key.clone());
+    let started = Instant::now();
     caller.is_waiting()?;
     let netns = match destination {
-        Destination::Pod => pod_netns(doors, &request.netns)?,
+        Destination::Pod => pod_netns(doors, &whole.netns)?,
         Destination::Host { .. } => doors.vfs.host().own_netns(),
     };
-    make_way(doors, &request, netns.id).await?;
+    make_way(doors, &requests, netns.id).await?;
     // That may have waited for a VF to be made anew.
     caller.is_waiting()?;
 
-    // From now on until it is recorded that the pod keeps it, a hello lists it as under way. Not
+    // From now on until it is recorded that the pod keeps them, a hello lists them as under way. Not
     // before there is a session to ask: the DPU would wait for an ADD that it is never asked for.
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
-    let pending = doors.dpu.reports().enter_pending(&key);
+    let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
+    let pending: Vec<_> = requests.iter().map(enter).collect();
     let asked = Instant::now();
-    let attachment = ask_patiently(doors, &request, session, caller).await?;
-    let attachment = destination.adapt(attachment);
+    let attachments = ask_patiently(doors, &requests, session, caller).await?;
+    let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
+    let attachments = with_default_routes(attachments, &whole.further);
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 
-    let TakenIn { record, recording, durations } =
-        take_in(doors, request, netns, attachment, caller).await?;
+    let taken_in = take_in_all(doors, requests, netns, attachments, caller).await?;
     Milestone::AttachDone.pass();
-    confirm(doors, &record, caller).await?;
+    confirm(doors, taken_in.iter().map(|one| Arc::clone(&one.record)).collect(), caller).await?;
     drop(pending);
-    log(&record, rpc, recording, &durations, started.elapsed());
+    for TakenIn { record, recording, durations } in taken_in {
+        log(&record, rpc, recording, &durations, started.elapsed());
+    }
     Ok(())
 }
 
@@ -113,8 +124,33 @@ fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
     Ok(PodNetns { path: path.to_owned(), id })
 }
 
-/// Settles what an earlier attach of the same key has left.
-async fn make_way(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result<(), Failure> {
+/// Settles what earlier attaches of the same keys have left, and of what the first of them has led.
+async fn make_way(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Result<(), Failure> {
+    for request in requests {
+        make_way_for(doors, request, netns).await?;
+    }
+    let is_asked_for = |key: &Key| requests.iter().any(|request| request.key == *key);
+    let lead = &requests[0].key;
+    for surplus in doors.vfs.records().led_by(lead) {
+        if is_asked_for(&surplus.key()) {
+            continue;
+        }
+        if surplus.phase == Phase::Live {
+            return Err(differs(lead, &format!("with {} besides", surplus.key().interface_name)));
+        }
+        release(doors, surplus, doors.timeouts.vf_return(), Renewal::Now).await;
+    }
+    let is_live = |key: &Key| {
+        doors.vfs.records().by_key(key).is_some_and(|record| record.phase == Phase::Live)
+    };
+    let missing = requests.iter().find(|request| !is_live(&request.key));
+    match missing.filter(|_| is_live(lead)) {
+        Some(missing) => Err(differs(lead, &format!("without {}", missing.key.interface_name))),
+        None => Ok(()),
+    }
+}
+
+async fn make_way_for(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result<(), Failure> {
     let key = &request.key;
     let Some(earlier) = doors.vfs.records().by_key(key) else { return Ok(()) };
     if earlier.phase == Phase::Releasing {
@@ -124,15 +160,17 @@ async fn make_way(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result
             Some(left) => Err(still_releasing(doors, &left)),
         };
     }
-    let differing = if earlier.netns.id != netns {
-        "in another network namespace"
-    } else if earlier.device_info_file != request.device_info_file {
-        "with another device-info file"
-    } else {
-        return Ok(());
-    };
-    let message = format!("{key} is attached {differing} already");
-    Err(Failure::new(Reason::AttachmentDiffers, message))
+    if earlier.netns.id != netns {
+        return Err(differs(key, "in another network namespace"));
+    }
+    if earlier.device_info_file != request.device_info_file {
+        return Err(differs(key, "with another device-info file"));
+    }
+    Ok(())
+}
+
+fn differs(key: &Key, how: &str) -> Failure {
+    Failure::new(Reason::AttachmentDiffers, format!("{key} is attached {how} already"))
 }
 
 /// That an earlier attachment is not given back yet, and why.
@@ -149,18 +187,18 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
     Failure::new(Reason::Releasing, message)
 }
 
-/// Asks the DPU for an attachment, and again while it gives back what an earlier ADD of the key has left:
+/// Asks the DPU for attachments, and again while it gives back what an earlier ADD of a key has left:
 /// of what no answer told there is no record here to wait for, and the DPU holds it until the inventory that
 /// was asked for then says that its VF is at home.
 async fn ask_patiently(
     doors: &Doors,
-    request: &AddRequest,
+    requests: &[AddRequest],
     session: Arc<Established>,
     caller: &Caller,
-) -> Result<v1::Attachment, Failure> {
+) -> Result<Vec<v1::Attachment>, Failure> {
     let patience = Instant::now() + doors.timeouts.vf_return();
     loop {
-        match ask_for(doors, request, Arc::clone(&session), caller).await {
+        match ask_for(doors, requests, Arc::clone(&session), caller).await {
             Err(failure) if failure.reason == Reason::Releasing && Instant::now() < patience => {
                 sleep(AGAIN).await;
                 caller.is_waiting()?;
@@ -170,28 +208,81 @@ async fn ask_patiently(
     }
 }
 
-/// Asks the DPU for an attachment, and no longer than somebody waits for it.
+/// Asks the DPU for attachments, and no longer than somebody waits for them.
 async fn ask_for(
     doors: &Doors,
-    request: &AddRequest,
+    requests: &[AddRequest],
     session: Arc<Established>,
     caller: &Caller,
-) -> Result<v1::Attachment, Failure> {
+) -> Result<Vec<v1::Attachment>, Failure> {
     let failure = tokio::select! {
         // An answer that is there counts, also if its caller ended at that moment: what the DPU has made
         // is known then, and given back as such.
         biased;
-        answer = doors.dpu.calls().attach(request, session, caller.deadline()) => return answer,
+        answer = doors.dpu.calls().attach(requests, session, caller.deadline()) => return answer,
         failure = caller.hangup() => failure,
     };
-    match doors.vfs.keys().is_add_waiting(&request.key) {
-        true => doors.dpu.calls().leave_to_repeat(disowning(&request.key)),
-        false => doors.dpu.calls().disown(&request.key).await,
+    // With the first one go those that it leads.
+    let lead = &requests[0].key;
+    match doors.vfs.keys().is_add_waiting(lead) {
+        true => doors.dpu.calls().leave_to_repeat(disowning(lead)),
+        false => doors.dpu.calls().disown(lead).await,
     }
     Err(failure)
 }
 
-/// Records the attachment and moves its VF into the pod. One whose VF was not touched is given back to the
+/// Has the default routes of a family go by the interface whose gateways of that family were named, if any were,
+/// and by no other.
+fn with_default_routes(
+    mut attachments: Vec<v1::Attachment>,
+    further: &[FurtherInterface],
+) -> Vec<v1::Attachment> {
+    for (position, interface) in further.iter().enumerate() {
+        for gateway in &interface.default_gateways {
+            let default = if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" };
+            let is_other = |route: &v1::Route| route.destination != default || route.table != 0;
+            attachments.iter_mut().for_each(|attachment| attachment.routes.retain(is_other));
+            // The first one leads, and was asked for besides these.
+            attachments[position + 1].routes.push(v1::Route {
+                destination: default.into(),
+                gateway: gateway.to_string(),
+                ..v1::Route::default()
+            });
+        }
+    }
+    attachments
+}
+
+/// Records the attachments and moves their VFs into the pod, one after the other: what the pod has already
+/// decides on the next one's routes. Their carriers are waited for together.
+async fn take_in_all(
+    doors: &Doors,
+    requests: Vec<AddRequest>,
+    netns: PodNetns,
+    attachments: Vec<v1::Attachment>,
+    caller: &Arc<Caller>,
+) -> Result<Vec<TakenIn>, Failure> {
+    let mut arrived = Vec::new();
+    let mut left = requests.into_iter().zip(attachments);
+    while let Some((request, attachment)) = left.next() {
+        match take_in(doors, request, netns.clone(), attachment.clone(), caller).await {
+            Ok(one) => arrived.push((attachment, one)),
+            Err(failure) => {
+                for (request, untouched) in left {
+                    give_back_unused(doors, &request.key, &untouched, false, caller).await;
+                }
+                return Err(failure);
+            }
+        }
+    }
+    let settle = |(attachment, one)| async move {
+        let port = doors.dpu.calls().await_port(&attachment);
+        doors.vfs.intake().settle(one, port).await
+    };
+    join_all(arrived.into_iter().map(settle)).await.into_iter().collect()
+}
+
+/// Records an attachment and moves its VF into the pod. One whose VF was not touched is given back to the
 /// DPU at once, and one that is recorded by whoever serves this ADD.
 async fn take_in(
     doors: &Doors,
@@ -199,21 +290,19 @@ async fn take_in(
     netns: PodNetns,
     attachment: v1::Attachment,
     caller: &Arc<Caller>,
-) -> Result<TakenIn, Failure> {
+) -> Result<Arrived, Failure> {
     settle_earlier_holder(doors, &attachment).await;
     let key = request.key.clone();
-    let port = doors.dpu.calls().await_port(&attachment);
-    let intake = doors.vfs.intake();
     let is_awaited = {
         let caller = Arc::clone(caller);
         move || caller.is_waiting()
     };
-    match intake.take_in(request, netns, attachment.clone(), is_awaited, port).await {
-        Ok(taken_in) => Ok(taken_in),
+    let entered = doors.vfs.intake().enter(request, netns, attachment.clone(), is_awaited).await;
+    match entered {
+        Ok(arrived) => Ok(arrived),
         Err(IntakeFailure::Unmoved { failure }) => Err(failure),
         Err(IntakeFailure::Unrecorded { failure, found_vf }) => {
-            let is_repeated = caller.is_waiting().is_err() && doors.vfs.keys().is_add_waiting(&key);
-            give_back_unused(doors, &attachment, found_vf, is_repeated).await;
+            give_back_unused(doors, &key, &attachment, found_vf, caller).await;
             Err(failure)
         }
     }
@@ -234,8 +323,9 @@ async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
     if earlier.phase != Phase::Releasing {
         return;
     }
-    let _key = doors.vfs.keys().lock(&earlier.key()).await;
-    if let Some(earlier) = doors.vfs.records().by_id(earlier.id()) {
+    let key = earlier.key();
+    let locked = timeout(doors.timeouts.vf_return(), doors.vfs.keys().lock(&key)).await;
+    if let (Ok(_key), Some(earlier)) = (locked, doors.vfs.records().by_id(earlier.id())) {
         release(doors, earlier, Duration::ZERO, Renewal::Now).await;
     }
 }
@@ -244,15 +334,16 @@ async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
 /// not found either is the DPU's again when the inventory shows it.
 async fn give_back_unused(
     doors: &Doors,
+    key: &Key,
     attachment: &v1::Attachment,
     found_vf: bool,
-    is_repeated: bool,
+    caller: &Caller,
 ) {
     if !doors.vfs.intake().drop_untouched(attachment) {
         return;
     }
     let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
-    if is_repeated {
+    if caller.is_waiting().is_err() && doors.vfs.keys().is_add_waiting(key) {
         return doors.dpu.calls().leave_to_repeat(request);
     }
     if let Err(failure) = doors.dpu.calls().detach(request.clone()).await {
@@ -261,32 +352,41 @@ async fn give_back_unused(
     doors.dpu.reports().inventory_wanted();
 }
 
-/// Records that the pod keeps its VF, and answers.
+/// Records that the pod keeps its VFs, and answers.
 ///
 /// That is recorded first: the other way round, the agent's death in between would undo what was
-/// answered. Its death between the two leaves an attachment that nobody was answered, and then
-/// the runtime's DEL takes it back.
-async fn confirm(doors: &Doors, record: &Arc<Record>, caller: &Caller) -> Result<(), Failure> {
+/// answered. Its death between the two leaves attachments that nobody was answered, and then
+/// the runtime's DEL takes them back.
+async fn confirm(doors: &Doors, records: Vec<Arc<Record>>, caller: &Caller) -> Result<(), Failure> {
     caller.is_waiting()?;
-    let was_answered = record.phase == Phase::Live;
+    // Of a repeat all were, or none.
+    let was_answered = records.iter().all(|record| record.phase == Phase::Live);
     if !was_answered {
-        doors.vfs.intake().keep(record).await?;
+        doors.vfs.intake().keep(&records).await?;
         Milestone::AttachKept.pass();
     }
-    doors.dpu.reports().tell_attached(record);
-    let attachment = Box::new(record.attachment.clone());
-    let answered = match caller.answer(&Reply::Attached { attachment }).await {
+    for record in &records {
+        doors.dpu.reports().tell_attached(record);
+    }
+    let answered = match caller.answer(&reply(&records)).await {
         // The kernel takes an answer for a caller that is just being killed. One that was answered by an
-        // earlier ADD keeps its interface all the same, so there is nothing to find out.
+        // earlier ADD keeps its interfaces all the same, so there is nothing to find out.
         Ok(()) if !was_answered => caller.has_heard().await,
         answered => answered,
     };
     match &answered {
         Ok(()) => Milestone::AttachTold.pass(),
         Err(_) if was_answered => {}
-        Err(_) => doors.vfs.intake().keep_no_more(record),
+        Err(_) => doors.vfs.intake().keep_no_more(&records),
     }
     answered
+}
+
+/// The first one leads.
+fn reply(records: &[Arc<Record>]) -> Reply {
+    let mut attachments = records.iter().map(|record| record.attachment.clone());
+    let attachment = Box::new(attachments.next().unwrap_or_default());
+    Reply::Attached { attachment, further: attachments.collect() }
 }
 
 /// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes

@@ -2,25 +2,47 @@
 
 use offload_proto::{Failure, Reason};
 
-use super::doors::Doors;
+use super::{doors::Doors, led};
 use crate::{
     agent::vfs::{Phase, Record},
-    protocol::{CheckRequest, Key},
+    protocol::{CheckRequest, Key, Promise},
 };
 
-/// Serves a CHECK: the record, the previous result, the pod's interface and the DPU's eswitch.
+/// Serves a CHECK, of an attachment and of those that it leads: the record, the previous result, the pod's
+/// interface and the DPU's eswitch.
 ///
 /// # Errors
 /// The first thing that is not as it should be.
 pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Result<(), Failure> {
-    let _key = doors.vfs.keys().lock(&request.key).await;
+    let _keys = led::lock(doors, &request.key).await;
     let record = doors.vfs.records().by_key(&request.key).ok_or_else(|| {
         let message = format!("the agent has no attachment {}", request.key);
         Failure::new(Reason::AttachmentUnknown, message)
     })?;
-    compare_promise(&request, &record)?;
-    inspect(doors, &record).await?;
-    doors.dpu.calls().check(&request.key, record.id()).await
+    let lead = Promise {
+        interface_name: request.key.interface_name.clone(),
+        mac: request.mac,
+        addresses: request.addresses,
+    };
+    check_one(doors, &record, &lead, &request.netns).await?;
+    for record in doors.vfs.records().led_by(&request.key) {
+        let key = record.key();
+        let promise = request.others.iter().find(|it| it.interface_name == key.interface_name);
+        let promise = promise.ok_or_else(|| failed(&key, "prevResult does not have it"))?;
+        check_one(doors, &record, promise, &request.netns).await?;
+    }
+    Ok(())
+}
+
+async fn check_one(
+    doors: &Doors,
+    record: &Record,
+    promise: &Promise,
+    netns: &str,
+) -> Result<(), Failure> {
+    compare_promise(promise, netns, record)?;
+    inspect(doors, record).await?;
+    doors.dpu.calls().check(&record.key(), record.id()).await
 }
 
 async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {
@@ -33,19 +55,18 @@ async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {
 }
 
 /// Compares the record with what the runtime was promised and where it says the pod is.
-fn compare_promise(request: &CheckRequest, record: &Record) -> Result<(), Failure> {
-    let key = &request.key;
+fn compare_promise(promise: &Promise, netns: &str, record: &Record) -> Result<(), Failure> {
+    let key = &record.key();
     match record.phase {
         Phase::Attaching => return Err(failed(key, "its ADD was not answered yet")),
         Phase::Releasing => return Err(failed(key, "it is being given back")),
         Phase::Live => {}
     }
-    if request.netns != record.netns.path {
-        let message =
-            format!("it is in the network namespace {}, not {}", record.netns.path, request.netns);
+    if netns != record.netns.path {
+        let message = format!("it is in the network namespace {}, not {netns}", record.netns.path);
         return Err(failed(key, &message));
     }
-    if let Some(mac) = &request.mac
+    if let Some(mac) = &promise.mac
         && !mac.eq_ignore_ascii_case(&record.attachment.mac)
     {
         let message = format!("its MAC address is {}, not {mac}", record.attachment.mac);
@@ -53,7 +74,7 @@ fn compare_promise(request: &CheckRequest, record: &Record) -> Result<(), Failur
     }
     let held = &record.attachment.addresses;
     let strange =
-        request.addresses.iter().find(|wanted| !held.iter().any(|held| held.address == **wanted));
+        promise.addresses.iter().find(|wanted| !held.iter().any(|held| held.address == **wanted));
     strange.map_or(Ok(()), |address| Err(failed(key, &format!("it does not hold {address}"))))
 }
 
@@ -68,36 +89,37 @@ mod tests {
     use super::*;
     use crate::agent::vfs::record;
 
-    fn request() -> CheckRequest {
-        CheckRequest {
-            key: record("a", "c").key(),
-            netns: "/run/netns/a".into(),
+    const NETNS: &str = "/run/netns/a";
+
+    fn promise() -> Promise {
+        Promise {
+            interface_name: "eth0".into(),
             mac: Some("02:00:00:00:00:0A".into()),
             addresses: vec!["10.0.0.5/24".into()],
         }
     }
 
-    fn checked(request: &CheckRequest, phase: Phase) -> Result<(), String> {
+    fn checked(promise: &Promise, netns: &str, phase: Phase) -> Result<(), String> {
         let mut record = Record { phase, ..record("a", "c") };
         record.attachment.mac = "02:00:00:00:00:0a".into();
         record.attachment.addresses =
             vec![v1::Address { address: "10.0.0.5/24".into(), gateway: String::new() }];
-        compare_promise(request, &record).map_err(|failure| failure.message)
+        compare_promise(promise, netns, &record).map_err(|failure| failure.message)
     }
 
     #[test]
     fn a_kept_promise_is_in_order() {
-        assert_eq!(checked(&request(), Phase::Live), Ok(()));
+        assert_eq!(checked(&promise(), NETNS, Phase::Live), Ok(()));
     }
 
     #[test]
     fn each_broken_promise_is_told() {
-        let told = |request: CheckRequest| checked(&request, Phase::Live).unwrap_err();
-        assert!(told(CheckRequest { netns: "/b".into(), ..request() }).contains("not /b"));
+        assert!(checked(&promise(), "/b", Phase::Live).unwrap_err().contains("not /b"));
+        let told = |promise: Promise| checked(&promise, NETNS, Phase::Live).unwrap_err();
         let other_mac = Some("02:00:00:00:00:0b".into());
-        assert!(told(CheckRequest { mac: other_mac, ..request() }).contains("MAC"));
+        assert!(told(Promise { mac: other_mac, ..promise() }).contains("MAC"));
         let addresses = vec!["10.0.0.6/24".into()];
-        assert!(told(CheckRequest { addresses, ..request() }).contains("10.0.0.6/24"));
-        assert!(checked(&request(), Phase::Releasing).unwrap_err().contains("given back"));
+        assert!(told(Promise { addresses, ..promise() }).contains("10.0.0.6/24"));
+        assert!(checked(&promise(), NETNS, Phase::Releasing).unwrap_err().contains("given back"));
     }
 }

@@ -1,7 +1,10 @@
 //! DEL.
 
+use futures::future::join_all;
+
 use super::{
     doors::Doors,
+    led,
     release::{Renewal, release},
 };
 use crate::{
@@ -9,13 +12,21 @@ use crate::{
     protocol::DelRequest,
 };
 
-/// Serves a DEL. What can't be finished now is recorded, and finished later without the
-/// runtime; so there is nothing that a retry could help with.
+/// Serves a DEL, of an attachment and of those that it leads. What can't be finished now is recorded, and finished
+/// later without the runtime; so there is nothing that a retry could help with.
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
-    let _key = doors.vfs.keys().lock(&request.key).await;
-    match doors.vfs.records().by_key(&request.key) {
-        Some(record) => release(doors, record, doors.timeouts.vf_return(), Renewal::Later).await,
-        None => detach_unrecorded(doors, &request).await,
+    let _keys = led::lock(doors, &request.key).await;
+    let patience = doors.timeouts.vf_return();
+    let led = doors.vfs.records().led_by(&request.key);
+    let led = led.into_iter().map(|record| release(doors, record, patience, Renewal::Later));
+    let (led, lead) = (join_all(led), doors.vfs.records().by_key(&request.key));
+    match lead {
+        Some(lead) => {
+            tokio::join!(release(doors, lead, patience, Renewal::Later), led);
+        }
+        None => {
+            tokio::join!(detach_unrecorded(doors, &request), led);
+        }
     }
 }
 

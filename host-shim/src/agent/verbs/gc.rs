@@ -22,12 +22,16 @@ use crate::{
 /// [`Reason::DpuUnreachable`] and the like, when only the host's own part could be done.
 pub(in crate::agent) async fn gc(doors: &Doors, request: GcRequest) -> Result<(), Failure> {
     let valid: HashSet<Key> = request.valid.iter().cloned().collect();
+    let is_valid = |record: &Record| {
+        let lead = record.lead_key();
+        valid.contains(&record.key()) || lead.is_some_and(|lead| valid.contains(&lead))
+    };
     for record in doors.vfs.records().all() {
         // What an ADD is at work on the runtime can't know of, and host ports are not its own.
         if record.configuration == request.configuration
             && !record.key().is_of_host_port()
             && record.phase != Phase::Attaching
-            && !valid.contains(&record.key())
+            && !is_valid(&record)
         {
             release_stale(doors, &record).await;
         }

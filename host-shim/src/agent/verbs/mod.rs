@@ -1,7 +1,7 @@
 //! What the plugin asks for: the verbs of CNI, a file each, as functions over two [doors](Doors): the host's
 //! VFs, and the DPU.
 //!
-//! A verb holds the lock of its attachment's key from beginning to end, so that two verbs of one key follow
+//! A verb holds the locks of its attachments' keys from beginning to end, so that two verbs of one key follow
 //! each other, and the keeper and the DPU's own wishes come before or after them. The order of all locks is on
 //! the page of [`vfs`](super::vfs).
 //!
@@ -14,6 +14,7 @@ mod destination;
 mod detach;
 mod doors;
 mod gc;
+mod led;
 mod release;
 mod status;
 

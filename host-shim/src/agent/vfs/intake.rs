@@ -34,7 +34,7 @@ pub(in crate::agent) struct TakenIn {
 }
 
 /// A VF that is in its pod, perhaps without a carrier yet.
-struct Arrived {
+pub(in crate::agent) struct Arrived {
     record: Arc<Record>,
     recording: Duration,
     arrival: Arrival,
@@ -64,33 +64,14 @@ impl Intake {
         }
     }
 
-    /// Records an attachment, moves its VF into the pod and waits for the carrier and for the VF's `port`
-    /// at the DPU. Whoever calls holds the key's lock, and waits for no other from here on.
+    /// Records an attachment and moves its VF into the pod. Whoever calls holds the key's lock, and waits for no
+    /// other from here on.
     ///
     /// Once it is its turn, `is_awaited` tells whether anybody waits for the attachment still, or else why not.
     ///
     /// # Errors
     /// Why the VF is not in its pod, and what is left to be given back.
-    pub(in crate::agent) async fn take_in(
-        self: &Arc<Self>,
-        request: AddRequest,
-        netns: PodNetns,
-        attachment: v1::Attachment,
-        is_awaited: impl FnOnce() -> Result<(), Failure> + Send + 'static,
-        port: impl Future<Output = ()>,
-    ) -> Result<TakenIn, IntakeFailure> {
-        let arrived = self.enter(request, netns, attachment, is_awaited).await?;
-        let Arrived { record, recording, arrival } = arrived;
-        match arrival.settle(port).await {
-            Ok(durations) => Ok(TakenIn { record, recording, durations }),
-            Err(failed) => {
-                Err(IntakeFailure::Unmoved { failure: failure_of_move(&record, &failed) })
-            }
-        }
-    }
-
-    /// Records an attachment and moves its VF into the pod.
-    async fn enter(
+    pub(in crate::agent) async fn enter(
         self: &Arc<Self>,
         request: AddRequest,
         netns: PodNetns,
@@ -117,6 +98,22 @@ impl Intake {
             }
         };
         self.host.move_vf(work).await.map_err(not_found)?
+    }
+
+    /// Waits for the carrier of a VF that is in its pod, and for its `port` at the DPU.
+    ///
+    /// # Errors
+    /// Why the pod can't have it. Its record says that nobody was answered.
+    pub(in crate::agent) async fn settle(
+        &self,
+        arrived: Arrived,
+        port: impl Future<Output = ()>,
+    ) -> Result<TakenIn, Failure> {
+        let Arrived { record, recording, arrival } = arrived;
+        match arrival.settle(port).await {
+            Ok(durations) => Ok(TakenIn { record, recording, durations }),
+            Err(failed) => Err(failure_of_move(&record, &failed)),
+        }
     }
 
     /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
@@ -211,22 +208,23 @@ impl Intake {
         move_in_now(record, self.host.move_of(record)?, Namespaces { host, pod })
     }
 
-    /// Records that the pod keeps its VF. That is on its way to the runtime from here on.
+    /// Records that a pod keeps its VFs, all or none. That is on its way to the runtime from here on.
     ///
     /// # Errors
     /// [`Reason::RecordsUnavailable`]: nothing has changed.
-    pub(in crate::agent) async fn keep(&self, record: &Record) -> Result<(), Failure> {
-        let live = Arc::new(record.in_phase(Phase::Live));
-        self.host.records().write(&live).done().await?;
-        self.host.records().keep(&live);
+    pub(in crate::agent) async fn keep(&self, records: &[Arc<Record>]) -> Result<(), Failure> {
+        let live: Vec<_> =
+            records.iter().map(|record| Arc::new(record.in_phase(Phase::Live))).collect();
+        self.host.records().write_all(&live).done().await?;
+        live.iter().for_each(|record| self.host.records().keep(record));
         Ok(())
     }
 
-    /// Records that nobody was answered after all. The caller gives the attachment back, and that is
+    /// Records that nobody was answered after all. The caller gives the attachments back, and that is
     /// written behind this and waited for: so nobody waits for this.
-    pub(in crate::agent) fn keep_no_more(&self, record: &Arc<Record>) {
-        self.host.records().keep(record);
-        drop(self.host.records().write(record));
+    pub(in crate::agent) fn keep_no_more(&self, records: &[Arc<Record>]) {
+        records.iter().for_each(|record| self.host.records().keep(record));
+        drop(self.host.records().write_all(records));
     }
 
     /// Drops what may have been written of an attachment whose VF was not touched, unless a record of
@@ -312,6 +310,7 @@ pub(in crate::agent) mod tests {
             port_mappings: Vec::new(),
             allowed_sources: Vec::new(),
             device_info_file: None,
+            further: Vec::new(),
         };
         (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })
     }
@@ -362,8 +361,7 @@ pub(in crate::agent) mod tests {
         let (request, attachment) = attach_of("ended", &record("old", "holder"));
         let netns = record("new", "ended").netns;
         let has_ended = || Err(Failure::new(Reason::DeadlineExceeded, "the caller has ended"));
-        let port = std::future::ready(());
-        let taken = vfs.intake().take_in(request, netns, attachment, has_ended, port).await;
-        assert!(matches!(taken, Err(IntakeFailure::Unrecorded { found_vf: true, .. })));
+        let entered = vfs.intake().enter(request, netns, attachment, has_ended).await;
+        assert!(matches!(entered, Err(IntakeFailure::Unrecorded { found_vf: true, .. })));
     }
 }

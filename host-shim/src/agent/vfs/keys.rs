@@ -1,5 +1,7 @@
 //! The locks of attachments: whoever changes one holds the lock of its key.
 
+use std::collections::BTreeSet;
+
 use keyed_locks::{Held, KeyedLocks};
 
 use crate::{agent::pending::Pending, protocol::Key};
@@ -17,11 +19,16 @@ impl Keys {
         self.locks.lock(key).await
     }
 
-    /// Likewise, for an ADD: whoever holds the key meanwhile knows that one waits, and leaves it what it
+    /// Waits for the locks of several keys, in one order for all who want several.
+    pub(in crate::agent) async fn lock_all(&self, keys: &BTreeSet<Key>) -> Vec<Held> {
+        self.locks.lock_all(keys).await
+    }
+
+    /// Likewise, for an ADD: whoever holds one of the keys meanwhile knows that one waits, and leaves it what it
     /// would have to make again.
-    pub(in crate::agent) async fn lock_for_add(&self, key: &Key) -> Held {
-        let _waiting = self.waiting_adds.enter(key);
-        self.locks.lock(key).await
+    pub(in crate::agent) async fn lock_all_for_add(&self, keys: &BTreeSet<Key>) -> Vec<Held> {
+        let _waiting: Vec<_> = keys.iter().map(|key| self.waiting_adds.enter(key)).collect();
+        self.locks.lock_all(keys).await
     }
 
     /// Whether an ADD waits for the lock of a key.

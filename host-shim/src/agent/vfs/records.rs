@@ -121,6 +121,13 @@ impl Record {
         self.attachment.key.clone().unwrap_or_default().into()
     }
 
+    /// The key of the attachment that leads it, if another one does.
+    #[must_use]
+    pub(in crate::agent) fn lead_key(&self) -> Option<Key> {
+        let interface_name = self.attachment.lead.clone();
+        (!interface_name.is_empty()).then(|| Key { interface_name, ..self.key() })
+    }
+
     /// The VF it holds.
     ///
     /// # Errors
@@ -257,6 +264,16 @@ impl Records {
         Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
     }
 
+    /// Likewise several, all of them or none.
+    pub(super) fn write_all(&self, records: &[Arc<Record>]) -> Written {
+        let put = |record: &Arc<Record>| {
+            let row = serde_json::to_vec(record).map_err(|error| unavailable(&error))?;
+            Ok(Change::put(TABLE, record.id(), row))
+        };
+        let changes: Result<_, _> = records.iter().map(put).collect();
+        Written(changes.map(|changes| self.journal.commit(changes)))
+    }
+
     /// Changes a record in memory alone.
     pub(super) fn keep(&self, record: &Arc<Record>) {
         self.lock().insert(record);
@@ -303,6 +320,17 @@ impl Records {
     #[must_use]
     pub(in crate::agent) fn by_key(&self, key: &Key) -> Option<Arc<Record>> {
         self.lock().by_key.get(key).cloned()
+    }
+
+    /// The records that the attachment of this key leads, or has led.
+    #[must_use]
+    pub(in crate::agent) fn led_by(&self, lead: &Key) -> Vec<Arc<Record>> {
+        let is_led = |record: &&Arc<Record>| {
+            let key = record.attachment.key.as_ref();
+            record.attachment.lead == lead.interface_name
+                && key.is_some_and(|key| key.container_id == lead.container_id)
+        };
+        self.lock().by_id.values().filter(is_led).cloned().collect()
     }
 
     /// The record that holds this VF.

@@ -1,0 +1,373 @@
+//! Further networks of a pod: asked for by an annotation, in the form of the Network Plumbing Working Group's
+//! specification for multiple networks (short, or JSON), or by `networks` of the configuration.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnetwork::IpNetwork;
+use offload_proto::form::{MOST_INTERFACES, is_interface_name};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{
+    annotations::{self, check_network},
+    config::Configuration,
+    environment::{Environment, quoted},
+    error::{CniError, invalid},
+    foreign::unsupported,
+    go_json::named,
+    wishes::{Wishes, decode},
+};
+use crate::protocol::FurtherInterface;
+
+/// The annotation that the specification names.
+const OF_SPECIFICATION: &str = "k8s.v1.cni.cncf.io/networks";
+/// Our own, of the same form.
+const OURS: &str = "dpu-offload.io/networks";
+/// What an interface's name begins with that nobody asked for; its place in the list follows.
+const PREFIX: &str = "net";
+
+/// A network that is asked for, as the specification has it.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Selection {
+    name: String,
+    namespace: String,
+    interface: String,
+    mac: String,
+    ips: Vec<String>,
+    bandwidth: Value,
+    #[serde(rename = "portMappings")]
+    port_mappings: Value,
+    #[serde(rename = "default-route")]
+    default_route: Vec<String>,
+    #[serde(rename = "cni-args")]
+    cni_args: CniArgs,
+}
+
+/// Its `cni-args`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CniArgs {
+    #[serde(rename = "allowedSources")]
+    allowed_sources: Vec<String>,
+}
+
+/// The interfaces that the pod gets besides that of `environment`, for which it has `wishes`.
+///
+/// # Errors
+/// [`UNSUPPORTED_FIELD`](super::error::code::UNSUPPORTED_FIELD) for what can't be honoured,
+/// [`INVALID_CONFIGURATION`](super::error::code::INVALID_CONFIGURATION) for what is malformed, or can't be together.
+pub(super) fn further(
+    environment: &Environment,
+    configuration: &Configuration,
+    wishes: &Wishes,
+) -> Result<Vec<FurtherInterface>, CniError> {
+    let Some((title, selections)) = asked_for(configuration)? else { return Ok(Vec::new()) };
+    if selections.len() >= MOST_INTERFACES {
+        let (asked, most) = (selections.len(), MOST_INTERFACES - 1);
+        return Err(invalid(format!("{title} asks for {asked} networks: {most} at most")));
+    }
+    let prefix = prefix(configuration)?;
+    let numbered = selections.into_iter().zip(1..);
+    let interface = |(selection, number): (Selection, u32)| {
+        let title = format!("{title}: network {}", quoted(&selection.name));
+        selection.interface(&title, &format!("{prefix}{number}"), &wishes.pod.namespace)
+    };
+    let interfaces = numbered.map(interface).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(&title, &environment.interface_name, wishes, &interfaces)?;
+    Ok(interfaces)
+}
+
+/// What messages call the list, and what is in it. `None`: there is none.
+fn asked_for(configuration: &Configuration) -> Result<Option<(String, Vec<Selection>)>, CniError> {
+    let by_runtime = named(configuration.runtime_config.clone(), &[annotations::CAPABILITY]);
+    let annotations = by_runtime.get(annotations::CAPABILITY).and_then(Value::as_object);
+    let annotation = |name| annotations.and_then(|all: &Map<String, Value>| all.get(name));
+    let (title, text) = match (annotation(OF_SPECIFICATION), annotation(OURS)) {
+        (Some(one), Some(other)) if one != other => {
+            let message = format!(
+                "annotations {OF_SPECIFICATION} and {OURS} ask for different networks: leave one out"
+            );
+            return Err(invalid(message));
+        }
+        (Some(text), _) => (OF_SPECIFICATION, text),
+        (None, Some(text)) => (OURS, text),
+        (None, None) => return of_configuration(configuration),
+    };
+    let title = format!("annotation {title}");
+    let text = text.as_str().ok_or_else(|| invalid(format!("{title} is no text")))?;
+    let selections = of_text(&title, text)?;
+    Ok(Some((title, selections)))
+}
+
+/// `networks` of the configuration: each a name as in the short form, or an object.
+fn of_configuration(
+    configuration: &Configuration,
+) -> Result<Option<(String, Vec<Selection>)>, CniError> {
+    let title = "networks";
+    let Some(networks) = &configuration.networks else { return Ok(None) };
+    let selections = networks.iter().map(|network| match network {
+        Value::String(text) => short(title, text),
+        object => decode(title, object),
+    });
+    Ok(Some((title.to_owned(), selections.collect::<Result<_, _>>()?)))
+}
+
+fn of_text(title: &str, text: &str) -> Result<Vec<Selection>, CniError> {
+    if !text.trim_start().starts_with('[') {
+        return text.split(',').map(|one| short(title, one)).collect();
+    }
+    let list: Value = serde_json::from_str(text)
+        .map_err(|error| invalid(format!("{title} is no JSON: {error}")))?;
+    decode(title, &list)
+}
+
+/// `<namespace>/<name>@<interface>`, of which the name alone has to be there.
+fn short(title: &str, text: &str) -> Result<Selection, CniError> {
+    let text = text.trim();
+    let (path, interface) = match text.split_once('@') {
+        Some((_, "")) => {
+            return Err(invalid(format!(
+                "{title} {} names no interface after the @",
+                quoted(text)
+            )));
+        }
+        Some((path, interface)) => (path, interface),
+        None => (text, ""),
+    };
+    let (namespace, name) = path.split_once('/').unwrap_or(("", path));
+    let [name, namespace, interface] = [name, namespace, interface].map(str::to_owned);
+    Ok(Selection { name, namespace, interface, ..Selection::default() })
+}
+
+fn prefix(configuration: &Configuration) -> Result<&str, CniError> {
+    let prefix = configuration.interface_prefix.as_deref().unwrap_or(PREFIX);
+    // Two digits may follow.
+    match is_interface_name(&format!("{prefix}99")) && !prefix.is_empty() {
+        true => Ok(prefix),
+        false => {
+            let prefix = quoted(prefix);
+            Err(invalid(format!("interfacePrefix {prefix} can't begin an interface's name")))
+        }
+    }
+}
+
+impl Selection {
+    fn interface(
+        self,
+        title: &str,
+        numbered: &str,
+        own_namespace: &str,
+    ) -> Result<FurtherInterface, CniError> {
+        check_network(title, &self.name)?;
+        if !self.namespace.is_empty() && self.namespace != own_namespace {
+            let way_out = "UNSUPPORTED: leave it out: the DPU's networks are in no namespace, and say themselves \
+                           whose pods may use them";
+            let key = format!("{title}: namespace");
+            return Err(unsupported(&key, &self.namespace.into()).with_details(way_out));
+        }
+        let interface_name =
+            if self.interface.is_empty() { numbered.to_owned() } else { self.interface };
+        if !is_interface_name(&interface_name) {
+            let name = quoted(&interface_name);
+            return Err(invalid(format!("{title}: interface {name} can't name an interface")));
+        }
+        let mut wishes = Wishes::default();
+        wishes.take_mac(&format!("{title}: mac"), Some(&self.mac))?;
+        wishes.take_addresses(&format!("{title}: ips"), Some(&self.ips))?;
+        wishes.take_sources(&format!("{title}: allowedSources"), &self.cni_args.allowed_sources)?;
+        wishes.take_capability(&format!("{title}: bandwidth"), "bandwidth", &self.bandwidth)?;
+        let ports = format!("{title}: portMappings");
+        wishes.take_capability(&ports, "portMappings", &self.port_mappings)?;
+        Ok(FurtherInterface {
+            interface_name,
+            network: self.name,
+            device: None,
+            mac: wishes.mac,
+            addresses: wishes.addresses,
+            bandwidth: wishes.bandwidth,
+            port_mappings: wishes.port_mappings,
+            allowed_sources: wishes.allowed_sources.into_iter().collect(),
+            default_gateways: gateways(title, &self.default_route)?,
+        })
+    }
+}
+
+/// At most one of each family.
+fn gateways(title: &str, texts: &[String]) -> Result<Vec<IpAddr>, CniError> {
+    let title = format!("{title}: default-route");
+    let read = |text: &String| {
+        text.parse::<IpAddr>()
+            .map_err(|_| invalid(format!("{title} {} is no IP address", quoted(text))))
+    };
+    texts.iter().map(read).collect()
+}
+
+/// Whatever two interfaces can't both have.
+fn check_distinct(
+    title: &str,
+    first: &str,
+    wishes: &Wishes,
+    interfaces: &[FurtherInterface],
+) -> Result<(), CniError> {
+    let names = interfaces.iter().map(|one| one.interface_name.as_str());
+    refuse_twice(title, "interface", [first].into_iter().chain(names))?;
+    let macs = interfaces.iter().filter_map(|one| one.mac).chain(wishes.mac);
+    refuse_twice(title, "MAC address", macs)?;
+    let addresses = interfaces.iter().flat_map(|one| &one.addresses).chain(&wishes.addresses);
+    let addresses = addresses.filter_map(|text| Some(text.parse::<IpNetwork>().ok()?.ip()));
+    refuse_twice(title, "address", addresses)?;
+    let gateways = interfaces.iter().flat_map(|one| &one.default_gateways);
+    let families = gateways.map(|gateway| if gateway.is_ipv6() { "IPv6" } else { "IPv4" });
+    refuse_twice(title, "default-route of", families)?;
+    refuse_twice(title, "network", interfaces.iter().map(|one| one.network.as_str()))
+}
+
+fn refuse_twice<T: Ord + std::fmt::Display>(
+    title: &str,
+    what: &str,
+    all: impl Iterator<Item = T>,
+) -> Result<(), CniError> {
+    let mut seen = BTreeSet::new();
+    for one in all {
+        if let Some(one) = seen.replace(one) {
+            return Err(invalid(format!("{title} asks for {what} {one} twice")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{cni::error::code, protocol::Bandwidth};
+
+    /// What a pod of namespace shop gets besides eth0, by the fields of a configuration.
+    fn of_fields(fields: &Value) -> Result<Vec<FurtherInterface>, CniError> {
+        let mut document = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
+        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let configuration = Configuration::read(document.to_string().as_bytes()).unwrap();
+        let environment = Environment {
+            args: "K8S_POD_NAMESPACE=shop;MAC=02:00:00:00:00:01;IP=10.1.0.5".into(),
+            interface_name: "eth0".into(),
+            ..Environment::default()
+        };
+        let wishes = Wishes::gather(&environment, &configuration)?;
+        further(&environment, &configuration, &wishes)
+    }
+
+    fn annotated(text: &str) -> Result<Vec<FurtherInterface>, CniError> {
+        of_fields(&json!({"runtimeConfig": {annotations::CAPABILITY: {OF_SPECIFICATION: text}}}))
+    }
+
+    /// Names and networks.
+    fn named(interfaces: Vec<FurtherInterface>) -> Vec<(String, String)> {
+        interfaces.into_iter().map(|one| (one.interface_name, one.network)).collect()
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, network)| ((*name).into(), (*network).into())).collect()
+    }
+
+    #[test]
+    fn interfaces_are_numbered_by_their_place_unless_a_name_is_asked_for() {
+        let found = annotated("blue, shop/red@storage ,green").unwrap();
+        assert_eq!(named(found), pairs(&[("net1", "blue"), ("storage", "red"), ("net3", "green")]));
+        let fields = json!({"networks": ["blue", {"name": "red"}], "interfacePrefix": "eth"});
+        let found = of_fields(&fields).unwrap();
+        assert_eq!(named(found), pairs(&[("eth1", "blue"), ("eth2", "red")]));
+    }
+
+    #[test]
+    fn an_annotation_takes_the_place_of_the_configurations_networks() {
+        let fields = json!({
+            "networks": ["blue"],
+            "runtimeConfig": {annotations::CAPABILITY: {OURS: "red"}},
+        });
+        assert_eq!(named(of_fields(&fields).unwrap()), pairs(&[("net1", "red")]));
+        assert_eq!(of_fields(&json!({})), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_long_form_asks_for_all_that_a_pods_first_interface_can_have() {
+        let text = json!([{
+            "name": "blue", "namespace": "shop", "interface": "data",
+            "mac": "02:00:00:00:00:07", "ips": ["10.2.0.7/24", "fd02::7"],
+            "bandwidth": {"ingressRate": 8000},
+            "portMappings": [{"hostPort": 8080, "containerPort": 80}],
+            "default-route": ["10.2.0.1"],
+            "cni-args": {"allowedSources": ["10.2.0.100"]},
+        }]);
+        let [found] = <[_; 1]>::try_from(annotated(&text.to_string()).unwrap()).unwrap();
+        let bandwidth = Bandwidth { ingress_rate: 8000, ..Bandwidth::default() };
+        assert_eq!((found.interface_name.as_str(), found.bandwidth), ("data", bandwidth));
+        assert_eq!(found.mac.unwrap().to_string(), "02:00:00:00:00:07");
+        assert_eq!(found.addresses, ["10.2.0.7/24", "fd02::7"]);
+        assert_eq!(found.port_mappings[0].host_port, 8080);
+        assert_eq!(found.default_gateways, ["10.2.0.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(found.allowed_sources, ["10.2.0.100/32"]);
+    }
+
+    #[test]
+    fn what_nobody_defined_is_refused_by_name() {
+        for (text, key, known) in [
+            (r#"[{"name": "blue", "vlan": 7}]"#, ".vlan", "portMappings"),
+            (r#"[{"name": "blue", "infiniband-guid": "c2"}]"#, ".infiniband-guid", "default-route"),
+            (r#"[{"name": "blue", "cni-args": {"x": 1}}]"#, ".x", "allowedSources"),
+            ("other/blue", "network \"blue\": namespace \"other\"", "in no namespace"),
+        ] {
+            let error = annotated(text).unwrap_err();
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
+            assert!(
+                error.message.starts_with(&format!("annotation {OF_SPECIFICATION}")),
+                "{error:?}"
+            );
+            assert!(error.message.contains(key) && error.details.contains(known), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_malformed_or_cant_be_together_is_refused() {
+        let list = |one: &str, other: &str| format!("[{one},{other}]");
+        for (text, told) in [
+            (String::new(), "can't name a network"),
+            ("blue,".into(), "network \"\""),
+            ("Blue_1".into(), "can't name a network"),
+            ("blue@".into(), "names no interface"),
+            ("blue@a/b".into(), "can't name an interface"),
+            ("[{".into(), "is no JSON"),
+            (r#"[{"name": 5}]"#.into(), "malformed"),
+            (r#"{"name": "blue"}"#.into(), "can't name a network"),
+            (r#"[{"name": "blue", "mac": "x"}]"#.into(), "network \"blue\": mac"),
+            (r#"[{"name": "blue", "ips": ["10.1"]}]"#.into(), "network \"blue\": ips"),
+            (r#"[{"name": "blue", "default-route": ["x"]}]"#.into(), "is no IP address"),
+            ("blue@eth0".into(), "interface eth0 twice"),
+            ("blue@net2,red".into(), "interface net2 twice"),
+            ("blue,red,blue".into(), "network blue twice"),
+            (
+                r#"[{"name": "blue", "mac": "02:00:00:00:00:01"}]"#.into(),
+                "MAC address 02:00:00:00:00:01 twice",
+            ),
+            (r#"[{"name": "blue", "ips": ["10.1.0.5/24"]}]"#.into(), "address 10.1.0.5 twice"),
+            (
+                list(
+                    r#"{"name": "blue", "default-route": ["10.2.0.1"]}"#,
+                    r#"{"name": "red", "default-route": ["10.3.0.1"]}"#,
+                ),
+                "default-route of IPv4 twice",
+            ),
+            (vec!["blue"; 64].join(","), "64 networks: 63 at most"),
+        ] {
+            let error = annotated(&text).unwrap_err();
+            assert_eq!(error.code, code::INVALID_CONFIGURATION, "{text}: {error:?}");
+            assert!(error.message.contains(told), "{text}: {error:?}");
+        }
+        let both = json!({OURS: "blue", OF_SPECIFICATION: "red"});
+        let error = of_fields(&json!({"runtimeConfig": {annotations::CAPABILITY: both}}));
+        assert!(error.unwrap_err().message.contains("leave one out"));
+        let error = of_fields(&json!({"networks": ["blue"], "interfacePrefix": "a/"}));
+        assert!(error.unwrap_err().message.contains("interfacePrefix"));
+    }
+}

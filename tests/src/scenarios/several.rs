@@ -1,0 +1,222 @@
+//! One ADD attaches a pod to several networks, all or none, and one DEL gives all back.
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{life, outages::ids};
+use crate::{Answer, Call, Lab, Netns, Settings, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A lab with VFs for two pods of three interfaces.
+fn roomy(settings: &Settings) -> Settings {
+    Settings { vfs: 6, pool: 6, ..settings.clone() }
+}
+
+/// A call for `pod` with `eth0` in `blue` and these further networks, by the annotation of the specification.
+#[must_use]
+pub fn call(lab: &Lab, verb: &str, pod: &Netns, networks: &str) -> Call {
+    Call::new(verb, &configuration(lab, networks)).of(pod.name(), Some(&pod.path()), "eth0")
+}
+
+fn configuration(lab: &Lab, networks: &str) -> Value {
+    let mut configuration = lab.configuration("blue");
+    configuration["runtimeConfig"] = json!({
+        "io.kubernetes.cri.pod-annotations": { "k8s.v1.cni.cncf.io/networks": networks },
+    });
+    configuration
+}
+
+/// Its ADD.
+#[must_use]
+pub fn add(lab: &Lab, pod: &Netns, networks: &str) -> Answer {
+    lab.execute(&call(lab, "ADD", pod, networks))
+}
+
+/// The interfaces of a result, in its order.
+fn interfaces(result: &Value) -> Vec<&str> {
+    let interfaces = result["interfaces"].as_array().into_iter().flatten();
+    interfaces.map(|interface| interface["name"].as_str().unwrap()).collect()
+}
+
+/// The addresses of that interface of a result, without prefix length.
+fn addresses_of(result: &Value, interface: &str) -> Vec<String> {
+    let number = interfaces(result).iter().position(|name| *name == interface).unwrap();
+    let ips = result["ips"].as_array().unwrap().iter().filter(|ip| ip["interface"] == number);
+    let bare = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+    ips.map(bare).collect()
+}
+
+/// The names of all links of a namespace.
+fn links(netns: &Netns) -> BTreeSet<String> {
+    let links = netns.json("ip", &["link"]);
+    links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
+}
+
+/// By which interface the pod leaves in both families.
+fn assert_leaves_by(pod: &Netns, [v4, v6]: [&str; 2]) {
+    for (outside, interface) in [("198.51.100.1", v4), ("2001:db8::1", v6)] {
+        assert_eq!(pod.json("ip", &["route", "get", outside])[0]["dev"], interface, "{outside}");
+    }
+}
+
+/// All of a pod's networks come by one ADD and go by one DEL.
+///
+/// # Panics
+/// When it is not so.
+pub fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(settings: &Settings) {
+    let lab = Lab::start(&roomy(settings));
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let of_a = add(&lab, &a, "green,wire@data").result();
+    assert_eq!(interfaces(&of_a), ["eth0", "net1", "data"]);
+    let of_b = add(&lab, &b, r#"[{"name": "green", "ips": ["10.2.0.77"]}]"#).result();
+    assert_eq!(addresses_of(&of_b, "net1")[0], "10.2.0.77");
+    lab.assert_invariants();
+    assert_eq!(lab.operator().get("attachments").len(), 5);
+    for interface in ["eth0", "net1"] {
+        for address in addresses_of(&of_a, interface) {
+            assert!(b.pings(&address), "{} does not reach {address}", b.name());
+        }
+    }
+    assert!(addresses_of(&of_a, "data").is_empty());
+    assert_leaves_by(&a, ["eth0"; 2]);
+    assert_eq!(add(&lab, &a, "green,wire@data").result(), of_a, "a repeat is the same");
+    life::check(&lab, "blue", &a, &of_a).nothing();
+
+    lab.del("blue", &a, "eth0").nothing();
+    lab.assert_invariants();
+    assert_eq!(lab.operator().get("attachments").len(), 2);
+    lab.del("blue", &b, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// What can't be had of one network leaves nothing of the others.
+///
+/// # Panics
+/// When something is left.
+pub fn a_network_that_fails_leaves_nothing_of_the_others(settings: &Settings) {
+    let lab = Lab::start(&Settings { vfs: 3, pool: 3, ..settings.clone() });
+    let pod = Netns::new("pod");
+    let own = links(&pod);
+    let fails = |networks: &str, told: &str| {
+        let (_, text) = add(&lab, &pod, networks).error();
+        assert!(text.contains(told), "{networks}: {text}");
+        lab.assert_clean_slate();
+        assert_eq!(links(&pod), own, "{networks}");
+    };
+    fails("green,purple", "NETWORK_UNKNOWN");
+    fails("green,wire,tiny", "VFS_EXHAUSTED");
+    fails(r#"[{"name": "green"}, {"name": "tiny", "ips": ["10.9.0.1"]}]"#, "10.9.0.1");
+    fails("green,green", "twice");
+    fails("green@eth0", "twice");
+    pod.ip(&["link", "add", "net2", "type", "veth", "peer", "name", "other"]);
+    let own = links(&pod);
+    let (_, text) = add(&lab, &pod, "green,wire").error();
+    assert!(text.contains("INTERFACE_EXISTS"), "{text}");
+    lab.assert_clean_slate();
+    assert_eq!(links(&pod), own);
+    pod.ip(&["link", "delete", "net2"]);
+    let _ = add(&lab, &pod, "green,wire").result();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The pod leaves by the network that it names a default route for, and an ADD that asks for other networks than the
+/// one before is refused.
+///
+/// # Panics
+/// When it is not so.
+pub fn a_default_route_is_moved_and_other_networks_are_another_attachment(settings: &Settings) {
+    let lab = Lab::start(&roomy(settings));
+    let pod = Netns::new("pod");
+    let by_green = r#"[{"name": "green", "default-route": ["10.2.0.1"]}]"#;
+    let _ = add(&lab, &pod, by_green).result();
+    assert_leaves_by(&pod, ["net1", "eth0"]);
+    for (networks, told) in [("green,wire", "without net2"), ("wire@x", "with net1 besides")] {
+        let (_, text) = add(&lab, &pod, networks).error();
+        assert!(text.contains("ATTACHMENT_DIFFERS") && text.contains(told), "{text}");
+    }
+    lab.assert_invariants();
+    assert_leaves_by(&pod, ["net1", "eth0"]);
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// CHECK looks at all interfaces, and GC leaves those alone whose first one is valid.
+///
+/// # Panics
+/// When it is not so.
+pub fn check_and_gc_see_all_interfaces(settings: &Settings) {
+    let lab = Lab::start(&roomy(settings));
+    let pod = Netns::new("pod");
+    let result = add(&lab, &pod, "green,wire").result();
+    let mut other = result.clone();
+    other["interfaces"][2]["mac"] = json!("02:00:00:00:00:99");
+    life::check(&lab, "blue", &pod, &other).fails(132, &["net2", "MAC"]);
+    pod.ip(&["address", "flush", "dev", "net1"]);
+    life::check(&lab, "blue", &pod, &result).fails(132, &["net1"]);
+
+    let gc = |valid: Value| {
+        for network in ["blue", "green", "wire"] {
+            let mut configuration = lab.configuration("blue");
+            configuration["network"] = network.into();
+            configuration["cni.dev/valid-attachments"] = valid.clone();
+            lab.execute(&Call::new("GC", &configuration)).nothing();
+        }
+    };
+    gc(json!([{ "containerID": pod.name(), "ifname": "eth0" }]));
+    lab.assert_invariants();
+    assert_eq!(lab.operator().get("attachments").len(), 3);
+    gc(json!([]));
+    lab.assert_clean_slate();
+}
+
+/// All interfaces outlive the deaths of both programs and a reset of the card, and all go when the pod ends.
+///
+/// # Panics
+/// When one is lost or left.
+pub fn all_interfaces_outlive_deaths_and_resets(settings: &Settings) {
+    let mut lab = Lab::start(&roomy(settings));
+    let (pod, peer) = (Netns::new("pod"), Netns::new("peer"));
+    let result = add(&lab, &pod, "green,wire").result();
+    let _ = add(&lab, &peer, "green").result();
+    let before = ids(&lab);
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    lab.reset_card();
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(ids(&lab), before);
+    let reaches = || addresses_of(&result, "net1").iter().all(|address| peer.pings(address));
+    wait_for("net1 to be reached again", LIMIT, || reaches().then_some(()));
+    drop(pod);
+    wait_for("the pod's attachments to go", LIMIT, || {
+        (lab.operator().get("attachments").len() == 2).then_some(())
+    });
+    lab.assert_invariants();
+    lab.del("blue", &peer, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// An agent that has lost its records has the DPU give back all that a pod's first interface leads.
+///
+/// # Panics
+/// When something is left.
+pub fn a_del_without_records_gives_all_back(settings: &Settings) {
+    let mut lab = Lab::start(&roomy(settings));
+    let pod = Netns::new("pod");
+    let _ = add(&lab, &pod, "green,wire").result();
+    lab.agent.crash();
+    let records = lab.path().join("agent/records.redb");
+    fs::rename(&records, records.with_extension("lost")).unwrap();
+    lab.start_agent();
+    lab.wait_until_good();
+    lab.del("blue", &pod, "eth0").nothing();
+    drop(pod);
+    lab.assert_clean_slate();
+}
