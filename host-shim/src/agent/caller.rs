@@ -1,30 +1,33 @@
 //! Who waits for the answer to a call, and whether still.
 //!
-//! The plugin shuts its half of the connection down as soon as it has asked, so that the end of its
-//! words says nothing. Once it has ended, be it killed, the other half is shut as well, which the
-//! kernel tells as a hangup.
+//! There are two lines to callers: the plugin has a [connection](plugin) for each call, and who is no plugin has a
+//! [task](task) of the agent wait for it.
+
+mod answer;
+mod plugin;
+mod task;
 
 use std::{
     convert::Infallible,
+    future::pending,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{Shutdown, shutdown},
-};
 use offload_proto::{Failure, Reason};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
     net::UnixStream,
     sync::Mutex,
     time::{MissedTickBehavior, interval, timeout},
 };
 
 use super::defect::defect;
-use crate::protocol::{BEAT, END_OF_ANSWER, Reply, SIGN_OF_LIFE};
+use crate::protocol::BEAT;
+
+pub(super) use answer::Answer;
+use plugin::PluginLine;
+pub(super) use task::Ear;
+use task::TaskLine;
 
 /// How long an answer may take to be taken by the kernel: one that fits into the socket takes no time.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
@@ -34,22 +37,36 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// Who waits for the answer to a call.
 #[derive(Debug)]
 pub(super) struct Caller {
-    stream: UnixStream,
-    /// The same connection, watched for its end alone.
-    end: AsyncFd<OwnedFd>,
+    line: Line,
     deadline: Instant,
-    /// Whether it was answered, well or not. Held while something is written.
+    /// Whether it was answered, well or not. Held while something is said.
     answered: Mutex<bool>,
 }
 
+/// How a caller is reached.
+#[derive(Debug)]
+enum Line {
+    Plugin(PluginLine),
+    Task(TaskLine),
+}
+
 impl Caller {
-    /// Who has called by `stream`, and waits until `deadline`.
+    /// A plugin that has called by `stream`, and waits until `deadline`.
     ///
     /// # Errors
     /// When the connection can't be watched.
-    pub(super) fn new(stream: UnixStream, deadline: Instant) -> io::Result<Self> {
-        let end = stream.as_fd().try_clone_to_owned()?;
-        Ok(Self { stream, end: watch(end)?, deadline, answered: Mutex::new(false) })
+    pub(super) fn plugin(stream: UnixStream, deadline: Instant) -> io::Result<Self> {
+        Ok(Self::new(Line::Plugin(PluginLine::new(stream)?), deadline))
+    }
+
+    /// A task that waits until `deadline`, and what it hears the answer by.
+    pub(super) fn task(deadline: Instant) -> (Self, Ear) {
+        let (line, ear) = task::line();
+        (Self::new(Line::Task(line), deadline), ear)
+    }
+
+    fn new(line: Line, deadline: Instant) -> Self {
+        Self { line, deadline, answered: Mutex::new(false) }
     }
 
     /// When it is told that there is no answer yet.
@@ -62,7 +79,7 @@ impl Caller {
     /// # Errors
     /// Why nobody waits for it any more.
     pub(super) fn is_waiting(&self) -> Result<(), Failure> {
-        if self.has_hung_up()? {
+        if self.line.has_ended().map_err(|error| defect(&error))? {
             return Err(hung_up());
         }
         match Instant::now() < self.deadline {
@@ -71,29 +88,23 @@ impl Caller {
         }
     }
 
-    fn has_hung_up(&self) -> Result<bool, Failure> {
-        let mut look = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
-        poll(&mut look, PollTimeout::ZERO).map_err(|error| defect(&error))?;
-        let found = look[0].revents().unwrap_or(PollFlags::empty());
-        Ok(found.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
-    }
-
     /// Waits until the caller has ended, and tells that.
     pub(super) async fn hangup(&self) -> Failure {
-        match self.end.ready(Interest::PRIORITY).await {
-            Ok(_) => hung_up(),
+        match self.line.ended().await {
+            Ok(()) => hung_up(),
             Err(error) => defect(&error),
         }
     }
 
-    /// Tells the caller that the work goes on, again and again.
+    /// Tells a plugin that the work goes on, again and again.
     pub(super) async fn keep_company(&self) -> Infallible {
+        let Line::Plugin(line) = &self.line else { return pending().await };
         let mut beats = interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
             let answered = self.answered.lock().await;
-            if !*answered && let Err(error) = self.write(SIGN_OF_LIFE).await {
+            if !*answered && let Err(error) = line.beat().await {
                 tracing::debug!(%error, "a caller has gone");
             }
         }
@@ -103,8 +114,8 @@ impl Caller {
     ///
     /// # Errors
     /// Nobody has heard it.
-    pub(super) async fn answer(&self, reply: &Reply) -> Result<(), Failure> {
-        self.answer_if(reply, Self::is_waiting).await
+    pub(super) async fn answer(&self, answer: Answer) -> Result<(), Failure> {
+        self.answer_if(answer, Self::is_waiting).await
     }
 
     /// Tells that there is no answer, and none to come, unless it was answered just now. The work goes
@@ -112,65 +123,68 @@ impl Caller {
     ///
     /// # Errors
     /// Nobody has heard it.
-    pub(super) async fn give_up(&self, reply: &Reply) -> Result<(), Failure> {
-        self.answer_if(reply, |_| Ok(())).await?;
-        shutdown(self.stream.as_raw_fd(), Shutdown::Write).map_err(|_| hung_up())
+    pub(super) async fn give_up(&self, answer: Answer) -> Result<(), Failure> {
+        self.answer_if(answer, |_| Ok(())).await?;
+        match &self.line {
+            Line::Plugin(line) => line.close().map_err(|_| hung_up()),
+            Line::Task(_) => Ok(()),
+        }
     }
 
-    /// Waits until a caller that was answered ends, and tells whether it had read the answer: the kernel
-    /// resets the connection of one that ends with something unread. Our half stays open until then:
-    /// with both halves shut, its end would be told at once.
+    /// Whether a caller that was answered has heard it, as far as that can be known; waited for it to end.
     ///
     /// # Errors
-    /// It ended, as by being killed, without having read the answer.
+    /// It ended, as by being killed, without having heard the answer.
     pub(super) async fn has_heard(&self) -> Result<(), Failure> {
-        if timeout(END_LIMIT, self.end.ready(Interest::PRIORITY)).await.is_err() {
-            return Ok(());
-        }
-        match self.stream.take_error() {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => Err(hung_up()),
-            Err(error) => Err(defect(&error)),
-        }
+        let heard = match &self.line {
+            Line::Plugin(line) => line.has_heard().await.map_err(|error| defect(&error))?,
+            Line::Task(_) => true,
+        };
+        if heard { Ok(()) } else { Err(hung_up()) }
     }
 
     async fn answer_if(
         &self,
-        reply: &Reply,
+        answer: Answer,
         is_allowed: impl Fn(&Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let mut document = serde_json::to_vec(reply).map_err(|error| defect(&error))?;
-        document.push(END_OF_ANSWER);
         let mut answered = self.answered.lock().await;
         if *answered {
             return Err(too_late());
         }
         is_allowed(self)?;
         *answered = true;
-        match timeout(WRITE_LIMIT, self.write(&document)).await {
+        match timeout(WRITE_LIMIT, self.line.tell(answer)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(hung_up()),
         }
     }
-
-    async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.stream.writable().await?;
-            match self.stream.try_write(bytes) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Watches a socket for its hangup: such a one has nothing of priority, so that this is all that is left
-/// to be told of it.
-#[expect(deprecated, reason = "sound with an owned descriptor, and what replaces it is unsafe")]
-fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(socket, Interest::PRIORITY)
+impl Line {
+    fn has_ended(&self) -> io::Result<bool> {
+        match self {
+            Self::Plugin(line) => line.has_ended(),
+            Self::Task(line) => Ok(line.has_ended()),
+        }
+    }
+
+    async fn ended(&self) -> io::Result<()> {
+        match self {
+            Self::Plugin(line) => line.ended().await,
+            Self::Task(line) => {
+                line.ended().await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn tell(&self, answer: Answer) -> io::Result<()> {
+        match self {
+            Self::Plugin(line) => line.tell(answer).await,
+            Self::Task(line) => line.tell(answer).await,
+        }
+    }
 }
 
 fn hung_up() -> Failure {
@@ -195,7 +209,7 @@ pub(super) mod tests {
     /// A caller that waits for `patience`, and its own end of the connection.
     pub(in crate::agent) fn caller(patience: Duration) -> (Caller, UnixStream) {
         let (theirs, ours) = UnixStream::pair().unwrap();
-        (Caller::new(ours, Instant::now() + patience).unwrap(), theirs)
+        (Caller::plugin(ours, Instant::now() + patience).unwrap(), theirs)
     }
 
     #[tokio::test]
@@ -208,7 +222,7 @@ pub(super) mod tests {
         let failure = timeout(LIMIT, caller.hangup()).await.unwrap();
         assert_eq!(failure.reason, Reason::DeadlineExceeded);
         assert_eq!(caller.is_waiting().unwrap_err().message, failure.message);
-        assert!(caller.answer(&Reply::Done).await.is_err());
+        assert!(caller.answer(Answer::Done).await.is_err());
     }
 
     #[tokio::test]
@@ -225,8 +239,8 @@ pub(super) mod tests {
     async fn a_call_is_answered_once_and_the_first_answer_counts() {
         let (caller, mut plugin) = caller(LIMIT);
         assert!(timeout(Duration::from_millis(100), caller.keep_company()).await.is_err());
-        caller.give_up(&Reply::Done).await.unwrap();
-        assert!(caller.answer(&Reply::Done).await.is_err());
+        caller.give_up(Answer::Done).await.unwrap();
+        assert!(caller.answer(Answer::Done).await.is_err());
         assert!(timeout(Duration::from_millis(100), caller.keep_company()).await.is_err());
         let mut heard = String::new();
         plugin.read_to_string(&mut heard).await.unwrap();
@@ -237,7 +251,7 @@ pub(super) mod tests {
     async fn heard(count: usize) -> Result<(), Failure> {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
-        caller.answer(&Reply::Done).await.unwrap();
+        caller.answer(Answer::Done).await.unwrap();
         plugin.read_exact(&mut vec![0; count]).await.unwrap();
         let mut hearing = pin!(caller.has_heard());
         assert!(timeout(Duration::from_millis(50), &mut hearing).await.is_err(), "it lives");
@@ -257,7 +271,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn who_lives_on_has_heard_its_answer() {
         let (caller, _plugin) = caller(LIMIT);
-        caller.answer(&Reply::Done).await.unwrap();
+        caller.answer(Answer::Done).await.unwrap();
         caller.has_heard().await.unwrap();
     }
 
@@ -265,7 +279,35 @@ pub(super) mod tests {
     async fn nobody_is_answered_past_the_deadline() {
         let (caller, _plugin) = caller(Duration::ZERO);
         assert!(caller.is_waiting().is_err());
-        assert!(caller.answer(&Reply::Done).await.is_err());
-        caller.give_up(&Reply::Done).await.unwrap();
+        assert!(caller.answer(Answer::Done).await.is_err());
+        caller.give_up(Answer::Done).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_task_waits_until_it_ends_and_has_heard_what_it_took() {
+        let (caller, ear) = Caller::task(Instant::now() + LIMIT);
+        caller.is_waiting().unwrap();
+        let (answered, heard) = tokio::join!(caller.answer(Answer::Done), ear.hear());
+        answered.unwrap();
+        caller.has_heard().await.unwrap();
+        assert!(matches!(heard, Some(Answer::Done)));
+        assert!(timeout(LIMIT, caller.hangup()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_with_its_answer_untaken_has_not_heard_it() {
+        let (caller, ear) = Caller::task(Instant::now() + LIMIT);
+        let mut answering = pin!(caller.answer(Answer::Done));
+        assert!(timeout(Duration::from_millis(50), &mut answering).await.is_err(), "it lives");
+        drop(ear);
+        assert_eq!(answering.await.unwrap_err().reason, Reason::DeadlineExceeded);
+        assert!(caller.is_waiting().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_task_whose_caller_is_gone_waits_no_more() {
+        let (caller, ear) = Caller::task(Instant::now() + LIMIT);
+        drop(caller);
+        assert!(ear.hear().await.is_none());
     }
 }

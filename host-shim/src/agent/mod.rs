@@ -9,19 +9,20 @@
 //! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //!
-//! Above them `run` builds the rooms and runs them, once `standby` has the records; `server` answers the plugin on
-//! its `socket`, `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
+//! Above them `run` builds the rooms and runs them, once `standby` has the records; `server` takes the plugin's calls on
+//! its `socket` and has them answered at the `desk`, `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
 //! to: it hears what the DPU says of pools, and completes what the plugin asks for. Why the agent can't go on is in
 //! `error`.
 //!
 //! Below them lie the words that all use: `config`, with `host_port` and `out_of_range`; `caller`, who waits for the
-//! answer to a call (the plugin, or `upkeep` for a host port); `pending`, `clock`, `defect`, `milestones`, `repairs`, and
+//! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`, `milestones`, `repairs`, and
 //! `signals`, by which a room wakes one above it without knowing it.
 
 mod caller;
 mod clock;
 mod config;
 mod defect;
+mod desk;
 mod device_plugin;
 mod dpu;
 mod error;

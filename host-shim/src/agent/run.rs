@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     config::{Config, VfSourceKind},
+    desk::Desk,
     device_plugin::DevicePlugin,
     dpu::{Dpu, credentials_and_connector},
     error::{AgentError, cannot},
@@ -151,13 +152,14 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
     let mut keepers = pin!(run_keepers(&agent, path, monitor));
+    let limit = agent.config.limits.connections;
     let server = Server {
         doors: agent.doors.clone(),
         device_plugin: Arc::clone(&agent.device_plugin),
-        calls: Arc::clone(&agent.calls),
+        desk: Desk::new(agent.doors.tasks.clone(), limit, Arc::clone(&agent.calls)),
     };
     tokio::select! {
-        never = serve(server, agent.config.limits.connections, &socket) => match never {},
+        never = serve(server, limit, &socket) => match never {},
         signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
         error = &mut keepers => return Err(error),
     }

@@ -7,30 +7,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::{Calls, OK};
 use nix::unistd::geteuid;
 use offload_proto::{Failure, Reason};
 use tokio::{
     io::AsyncReadExt,
     net::UnixStream,
     sync::Semaphore,
-    task::JoinError,
-    time::{sleep, sleep_until, timeout},
+    time::{sleep, timeout},
 };
 
 use super::{
-    caller::Caller,
-    defect::defect,
+    caller::{Answer, Caller},
+    desk::{Desk, refused},
     device_plugin::DevicePlugin,
     scrape,
     socket::Socket,
     verbs::{self, Destination, Doors},
 };
 use crate::{
-    cni::error::{CniError, code},
-    protocol::{
-        AddRequest, Call, CheckRequest, DOCUMENT_LIMIT, DelRequest, Reply, Request, decode,
-    },
+    cni::error::code,
+    protocol::{AddRequest, Call, CheckRequest, DOCUMENT_LIMIT, DelRequest, Request, decode},
 };
 
 /// How long a caller may take to say what it wants.
@@ -50,15 +46,14 @@ pub(super) struct Server {
     pub doors: Doors,
     /// The kubelet that hands out VFs, if one does.
     pub device_plugin: Arc<DevicePlugin>,
-    /// The calls that were answered.
-    pub calls: Arc<Calls>,
+    /// Where calls are answered.
+    pub desk: Desk,
 }
 
-/// Serves the plugin, for ever. Beyond the `limit`, callers wait for their turn, and far beyond it in the
+/// Serves the plugin, for ever. Far beyond the `limit` of calls that are answered at a time, callers wait in the
 /// socket's queue.
 pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infallible {
     let permits = Arc::new(Semaphore::new(limit * OPEN_FOR_EACH));
-    let turns = Arc::new(Semaphore::new(limit));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await;
         let stream = match socket.accept().await {
@@ -69,10 +64,10 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
                 continue;
             }
         };
-        let (server, turns) = (server.clone(), Arc::clone(&turns));
+        let server = server.clone();
         let tasks = server.doors.tasks.clone();
         tasks.spawn(async move {
-            if let Err(error) = converse(server, stream, turns, permit).await {
+            if let Err(error) = converse(server, stream, permit).await {
                 tracing::debug!(%error, "a call was broken off");
             }
         });
@@ -83,7 +78,6 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
 async fn converse(
     server: Server,
     mut stream: UnixStream,
-    turns: Arc<Semaphore>,
     permit: impl Send + 'static,
 ) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
@@ -93,46 +87,15 @@ async fn converse(
     }
     let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
-    let caller = Arc::new(Caller::new(stream, deadline)?);
-    let (verb, begun) = (scrape::verb(&call.request), Instant::now());
-    // A task of its own: a caller that ends does not stop the work in the middle.
-    let (answering, asker) = (server.clone(), Arc::clone(&caller));
-    let mut work = server.doors.tasks.spawn(async move {
+    let caller = Arc::new(Caller::plugin(stream, deadline)?);
+    let (desk, verb, asker) =
+        (server.desk.clone(), scrape::verb(&call.request), Arc::clone(&caller));
+    let work = async move {
         let _permit = permit;
-        let _turn = turns.acquire().await;
-        answer(&answering, call.request, &asker).await
-    });
-    let refusal = tokio::select! {
-        biased;
-        ended = &mut work => of_ended(&caller, ended).await,
-        never = caller.keep_company() => match never {},
-        () = sleep_until(deadline.into()) => {
-            let Answer { reply, refusal } = failed(late());
-            match caller.give_up(&reply).await {
-                Ok(()) => refusal,
-                // It was answered just now, or has ended.
-                Err(_) => of_ended(&caller, work.await).await,
-            }
-        }
+        answer(&server, call.request, &asker).await
     };
-    server.calls.note(verb.as_str(), refusal.map_or(OK, Reason::as_str), begun.elapsed());
+    desk.attend(verb, &caller, work).await;
     Ok(())
-}
-
-/// What came of the work, for whom also its own failure is an answer.
-async fn of_ended(caller: &Caller, ended: Result<Option<Reason>, JoinError>) -> Option<Reason> {
-    match ended {
-        Ok(refusal) => refusal,
-        Err(error) => tell(caller, failed(defect(&error))).await,
-    }
-}
-
-/// Answers, if somebody still waits, and returns why it was refused.
-async fn tell(caller: &Caller, Answer { reply, refusal }: Answer) -> Option<Reason> {
-    if let Err(failure) = caller.answer(&reply).await {
-        tracing::debug!("nobody was answered: {failure}");
-    }
-    refusal
 }
 
 async fn read(stream: &mut UnixStream) -> io::Result<Call> {
@@ -141,48 +104,26 @@ async fn read(stream: &mut UnixStream) -> io::Result<Call> {
     decode(&document)
 }
 
-/// What a caller is told.
-struct Answer {
-    pub reply: Reply,
-    /// `None`: what was asked for is done.
-    pub refusal: Option<Reason>,
-}
-
-impl From<Reply> for Answer {
-    /// What was asked for is done.
-    fn from(reply: Reply) -> Self {
-        Self { reply, refusal: None }
-    }
-}
-
-/// Does what is asked for, and answers. A call that nobody waits for any more is not begun: its caller
-/// may have made another since. Returns why it was refused.
-async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Option<Reason> {
+/// Does what is asked for. `None`: the caller was answered.
+async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Option<Answer> {
     let doors = &server.doors;
-    if let Err(failure) = caller.is_waiting() {
-        return tell(caller, failed(failure)).await;
-    }
     if let Err(failure) = refuse_host_port(&request) {
-        return tell(caller, failed(failure)).await;
+        return Some(refused(failure));
     }
-    let done = |result: Result<(), Failure>| result.map_or_else(failed, |()| Reply::Done.into());
-    let answer = match request {
-        Request::Add(request) => match attach(server, *request, caller).await {
-            Ok(()) => return None,
-            Err(failure) => failed(failure),
-        },
+    let done = |result: Result<(), Failure>| result.map_or_else(refused, |()| Answer::Done);
+    Some(match request {
+        Request::Add(request) => refused(attach(server, *request, caller).await.err()?),
         Request::Del(request) => {
             verbs::detach(doors, request).await;
-            Reply::Done.into()
+            Answer::Done
         }
         Request::Check(request) => done(verbs::check(doors, request).await),
         Request::Gc(request) => done(verbs::gc(doors, request).await),
         Request::Status => match verbs::trouble(doors).await {
-            None => Reply::Done.into(),
+            None => Answer::Done,
             Some(failure) => not_available(doors, failure),
         },
-    };
-    tell(caller, answer).await
+    })
 }
 
 /// Attaches a VF, and the one that the kubelet has chosen where the DPU gives none that nobody names. Which of a
@@ -223,58 +164,47 @@ fn not_available(doors: &Doors, failure: Failure) -> Answer {
         0 => code::NOT_AVAILABLE,
         _ => code::NOT_AVAILABLE_AND_LIMITED,
     };
-    let refusal = Some(failure.reason);
-    let CniError { message, details, .. } = failure.into();
-    Answer { reply: Reply::Failed { code, message, details }, refusal }
-}
-
-fn late() -> Failure {
-    Failure::new(Reason::DeadlineExceeded, "the agent is still at work on the call")
-}
-
-fn failed(failure: Failure) -> Answer {
-    let reason = failure.reason;
-    tracing::info!(%reason, "refused: {failure}");
-    let CniError { code, message, details } = failure.into();
-    Answer { reply: Reply::Failed { code, message, details }, refusal: Some(reason) }
+    Answer::Refused { failure, code }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use metrics::Calls;
+    use tokio::{io::AsyncWriteExt, sync::oneshot, task::yield_now};
 
     use super::*;
     use crate::{
         agent::{dpu::tests::config, verbs::tests::doors, vfs::record},
-        protocol::{DelRequest, SIGN_OF_LIFE},
+        cni::environment::Verb,
+        protocol::{DelRequest, Reply, SIGN_OF_LIFE},
     };
 
-    fn server() -> (Server, tempfile::TempDir) {
+    /// One that answers one call at a time, and counts them.
+    fn server(calls: &Arc<Calls>) -> (Server, tempfile::TempDir) {
         let (doors, folder) = doors();
-        (
-            Server {
-                doors,
-                device_plugin: Arc::new(DevicePlugin::new(None)),
-                calls: scrape::calls(),
-            },
-            folder,
-        )
+        let desk = Desk::new(doors.tasks.clone(), 1, Arc::clone(calls));
+        (Server { doors, device_plugin: Arc::new(DevicePlugin::new(None)), desk }, folder)
     }
 
     #[tokio::test]
     async fn who_waits_for_a_turn_hears_that_the_agent_lives() {
-        let (server, _folder) = server();
-        let turns = Arc::new(Semaphore::new(1));
-        let turn = Arc::clone(&turns).try_acquire_owned().unwrap();
+        let (server, _folder) = server(&scrape::calls());
+        let (end, work) = oneshot::channel();
+        let (first, _ear) = Caller::task(Instant::now() + Duration::from_secs(60));
+        let (desk, first) = (server.desk.clone(), Arc::new(first));
+        tokio::spawn(
+            async move { desk.attend(Verb::Del, &first, async { work.await.ok() }).await },
+        );
+        yield_now().await;
         let (mut caller, stream) = UnixStream::pair().unwrap();
-        let conversation = tokio::spawn(converse(server, stream, turns, ()));
+        let conversation = tokio::spawn(converse(server, stream, ()));
         let call = Call::new(Duration::from_secs(60), Request::Status);
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
         let mut heard = [0; 1];
         caller.read_exact(&mut heard).await.unwrap();
         assert_eq!(heard, SIGN_OF_LIFE);
-        drop(turn);
+        end.send(Answer::Done).unwrap();
         let mut answer = Vec::new();
         caller.read_to_end(&mut answer).await.unwrap();
         assert!(matches!(decode(&answer).unwrap(), Reply::Failed { code: 50, .. }));
@@ -283,7 +213,8 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_too_long_is_told_so() {
-        let (server, _folder) = server();
+        let calls = scrape::calls();
+        let (server, _folder) = server(&calls);
         let key = record("a", "c").key();
         let _held = server.doors.vfs.keys().lock(&key).await;
         let request = Request::Del(DelRequest { key, netns: String::new() });
@@ -291,8 +222,7 @@ mod tests {
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let permits = Arc::new(Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
-        let turns = Arc::new(Semaphore::new(1));
-        let conversation = tokio::spawn(converse(server.clone(), stream, turns, permit));
+        let conversation = tokio::spawn(converse(server.clone(), stream, permit));
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -301,7 +231,7 @@ mod tests {
         assert!(details.starts_with("DEADLINE_EXCEEDED"), "{details}");
         assert_eq!(permits.available_permits(), 0, "the work goes on");
         conversation.await.unwrap().unwrap();
-        let Server { doors, calls, .. } = server;
+        let doors = server.doors;
         let page = scrape::page(&config(), &doors.vfs, &doors.dpu, &calls).text().unwrap();
         let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
         assert!(page.contains(counted), "as the caller was told: {page}");

@@ -16,18 +16,17 @@ use offload_proto::{
     Failure, Finding, Reason,
     v1::{self, Difference},
 };
-use tokio::{io::AsyncReadExt, net::UnixStream};
 
 use crate::{
     agent::{
         caller::Caller,
-        defect::{defect, done_or_nothing, locked},
+        defect::{done_or_nothing, locked},
         dpu::Standing,
         host_port::HostPort,
         verbs::{self, Destination, Doors, Renewal, release},
         vfs::{Phase, Record, VfAbroad, Vfs},
     },
-    protocol::{AddRequest, Bandwidth, END_OF_ANSWER},
+    protocol::{AddRequest, Bandwidth},
 };
 
 /// Keeps the host's own ports as they are configured.
@@ -127,20 +126,15 @@ impl HostPorts {
 
     /// An ADD whose caller is the agent itself. It hears the answer, so that this one is counted as heard.
     async fn attach(&self, port: &HostPort) -> Result<(), Failure> {
-        let (mut ours, theirs) = UnixStream::pair().map_err(|error| defect(&error))?;
         let timeouts = self.doors.timeouts;
         let deadline = Instant::now() + timeouts.attach() + timeouts.vf_return();
-        let caller = Caller::new(theirs, deadline).map_err(|error| defect(&error))?;
-        // It ends with the answer, or with a caller that gets none.
-        let hear = async move {
-            let mut heard = [0; 1];
-            while matches!(ours.read(&mut heard).await, Ok(1)) && heard != [END_OF_ANSWER] {}
-        };
+        let (caller, ear) = Caller::task(deadline);
+        // It ends with its attach, so that one that fails is not waited for.
         let attach = async move {
             let (request, caller) = (request_for(port), Arc::new(caller));
             verbs::attach(&self.doors, request, &destination_of(port), &caller).await
         };
-        let (attached, ()) = tokio::join!(attach, hear);
+        let (attached, _) = tokio::join!(attach, ear.hear());
         attached
     }
 

@@ -36,13 +36,13 @@ use super::{
 };
 use crate::{
     agent::{
-        caller::Caller,
+        caller::{Answer, Caller},
         dpu::{Established, Standing, detach_request, disowning},
         milestones::Milestone,
         vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
     },
     mover::{Durations, open_netns},
-    protocol::{AddRequest, FurtherInterface, Key, Reply},
+    protocol::{AddRequest, FurtherInterface, Key},
     vf_source::device_of,
 };
 
@@ -368,7 +368,8 @@ async fn confirm(doors: &Doors, records: Vec<Arc<Record>>, caller: &Caller) -> R
     for record in &records {
         doors.dpu.reports().tell_attached(record);
     }
-    let answered = match caller.answer(&reply(&records)).await {
+    let attachments = records.iter().map(|record| record.attachment.clone()).collect();
+    let answered = match caller.answer(Answer::Attached(attachments)).await {
         // The kernel takes an answer for a caller that is just being killed. One that was answered by an
         // earlier ADD keeps its interfaces all the same, so there is nothing to find out.
         Ok(()) if !was_answered => caller.has_heard().await,
@@ -380,13 +381,6 @@ async fn confirm(doors: &Doors, records: Vec<Arc<Record>>, caller: &Caller) -> R
         Err(_) => doors.vfs.intake().keep_no_more(&records),
     }
     answered
-}
-
-/// The first one leads.
-fn reply(records: &[Arc<Record>]) -> Reply {
-    let mut attachments = records.iter().map(|record| record.attachment.clone());
-    let attachment = Box::new(attachments.next().unwrap_or_default());
-    Reply::Attached { attachment, further: attachments.collect() }
 }
 
 /// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
