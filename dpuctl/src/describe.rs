@@ -48,6 +48,7 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("Host", &attachment.host);
     text.field("Container", &key.container_id);
     text.field("Interface", &key.interface_name);
+    text.field("Comes with", &attachment.lead);
     text.field("Pod", &pod_name(&attachment));
     text.field("Pod uid", &pod.uid);
     text.field("Network", &attachment.network);

@@ -11,6 +11,7 @@ use e2e::{
     scenarios::{
         life::{assert_in_order, check, collect_and_detach, outlive_restarts},
         outages::{Pair, ids},
+        several,
     },
     wait_for,
 };
@@ -91,6 +92,19 @@ fn plugin_and_agent_of_two_releases_tell_the_runtime_which_vf_a_pod_has() {
         let device = &lab.operator().get("attachments")[0]["vf"]["device"];
         assert_eq!(result["interfaces"][0]["pciID"], *device, "{program}: {result}");
         check(&lab, "blue", &pod, &result).nothing();
+        lab.del("blue", &pod, "eth0").nothing();
+        lab.assert_clean_slate();
+    }
+}
+
+/// A peer of before would leave out in silence what it does not know.
+#[test]
+fn several_networks_are_refused_where_a_program_is_of_the_release_before() {
+    for programs in [SERVICE, &HOST[1..]] {
+        let lab = mixed(programs);
+        let pod = Netns::new("pod");
+        let (_, text) = several::add(&lab, &pod, "green").error();
+        assert!(text.contains("UNSUPPORTED") && text.contains("upgrade it"), "{text}");
         lab.del("blue", &pod, "eth0").nothing();
         lab.assert_clean_slate();
     }

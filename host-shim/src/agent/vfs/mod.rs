@@ -23,7 +23,7 @@
 //! | `examining` | [`upkeep`](super::upkeep) | all VFs are looked at for somebody | doctor |
 //! | `passing` | [`upkeep`](super::upkeep) | all is compared with the kernel | the keeper, doctor |
 //! | `comparing` | [`upkeep`](super::upkeep) | the host's ports are compared with the configuration | the keeper of host ports, doctor |
-//! | `locks` | [`Keys`](keys) | one attachment | each verb of it, the keeper, the DPU's wishes |
+//! | `locks` | [`Keys`](keys) | one attachment; who wants several takes them in the order of their keys | each verb of it, the keeper, the DPU's wishes |
 //! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
@@ -36,12 +36,14 @@
 //! All are fair but for `pods` between agents: who comes later waits behind who waits already. So nobody may wait for a key with
 //! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
 //!
-//! One who holds a key waits for another in one place: an attach, for the key of whoever is giving its
-//! VF back (`settle_earlier_holder`). Such waits form no circle. The one that is waited for had a
-//! record in phase *releasing* when the waiting began; an attach waits for another key only once it
-//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one.
-//! So in a chain of waits each one that is waited for began to wait later than the one that waits for
-//! it, and no chain comes back to where it began.
+//! One who holds a key waits out of that order in one place: an attach, for the key of whoever is giving its
+//! VF back (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
+//! waited for had a record in phase *releasing* when the waiting began; an attach waits for another key only once it
+//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. So in a chain of
+//! waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
+//! where it began. An attach of several interfaces holds some of its keys while it waits for the others; were one of
+//! these attached by itself at that moment, two could wait for each other. So the wait is bounded by the time that a
+//! VF may take to come home, after which the attach is refused.
 //!
 //! # Who races
 //!

@@ -7,11 +7,14 @@ use crate::{
     Call, Fault, Lab, Netns, Program, fabric,
     process::kill_points,
     run,
-    scenarios::crowd::{CALLERS, Habit},
+    scenarios::{
+        crowd::{CALLERS, Habit},
+        several,
+    },
     wait_for,
 };
 /// VFs of residents and of what a flow needs.
-pub(super) const OTHERS: u32 = 4;
+pub(super) const OTHERS: u32 = 6;
 
 /// What makes a program pass some of its points.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +88,7 @@ const fn of_the_agent(
 fn come_and_go(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     let pod = Netns::new("victim");
-    let _ = stage.lab.add("blue", &pod, "eth0");
+    let _ = several::add(stage.lab, &pod, "green,wire");
     // Twice, since the second finds no record.
     for _ in 0..2 {
         let _ = stage.lab.del("blue", &pod, "eth0");
@@ -99,7 +102,7 @@ fn fail_to_attach(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let last = points.iter().filter_map(|point| point.strip_prefix("undo-")).next_back();
     stage.lab.arm(AGENT, "fail", last.unwrap());
     let pod = Netns::new("victim");
-    let _ = stage.lab.add("blue", &pod, "eth0");
+    let _ = several::add(stage.lab, &pod, "green,wire");
     None
 }
 
@@ -156,7 +159,7 @@ fn fall_out_of_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program
 
 fn end_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let pod = Netns::new("victim");
-    let _ = stage.lab.add("blue", &pod, "eth0").result();
+    let _ = several::add(stage.lab, &pod, "green,wire").result();
     arm();
     drop(pod);
     None

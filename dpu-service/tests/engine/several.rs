@@ -1,0 +1,135 @@
+//! Several attachments of one pod, asked for at once.
+
+use std::sync::Arc;
+
+use dpu_service::{
+    attachments::{Depth, Detach},
+    host::{Asked, HostTime},
+    model::{AttachSpec, AttachmentKey, AttachmentState, AttachmentView},
+};
+use offload_proto::{Failure, Reason};
+
+use crate::{
+    fake_kernel::DOING,
+    world::{World, configuration, detach_of, host, key, settings, spec},
+};
+
+/// Interface `eth0` of a container, and with it these.
+fn together(container: &str, led: &[&str]) -> Vec<AttachSpec> {
+    let led = led.iter().map(|name| AttachSpec {
+        key: AttachmentKey { interface_name: (*name).into(), ..key(container) },
+        lead: Some("eth0".into()),
+        ..spec(container)
+    });
+    [spec(container)].into_iter().chain(led).collect()
+}
+
+async fn attach(world: &World, specs: Vec<AttachSpec>) -> Result<Vec<AttachmentView>, Failure> {
+    let asked = Asked { session: world.session_id(), as_of: HostTime::default() };
+    world.engine.attach_all(specs, asked).await
+}
+
+fn names(views: &[AttachmentView]) -> Vec<Arc<str>> {
+    views.iter().map(|view| Arc::clone(&view.record.key.interface_name)).collect()
+}
+
+#[tokio::test]
+async fn all_are_made_in_order_and_a_repeat_and_a_restart_find_them() {
+    let mut world = World::new().await;
+    let views = attach(&world, together("pod", &["net1", "data"])).await.unwrap();
+    assert_eq!(names(&views), ["eth0".into(), "net1".into(), "data".into()]);
+    world.check();
+    let again = attach(&world, together("pod", &["net1", "data"])).await.unwrap();
+    let records = |views: &[AttachmentView]| {
+        views.iter().map(|view| Arc::clone(&view.record)).collect::<Vec<_>>()
+    };
+    assert_eq!(records(&again), records(&views));
+    world.restart().await;
+    assert_eq!(world.list().len(), 3);
+    assert_eq!(world.list().iter().filter(|view| view.record.lead.is_some()).count(), 2);
+}
+
+#[tokio::test]
+async fn one_that_is_refused_or_fails_leaves_nothing_of_the_others() {
+    for method in DOING {
+        let world = World::new().await;
+        // Of one of the three ports.
+        world.kernel.refuse(method, 1);
+        let limited = |spec: AttachSpec| AttachSpec {
+            bandwidth: dpu_service::model::Bandwidth {
+                ingress_rate: 1_000_000,
+                egress_rate: 1_000_000,
+                ..spec.bandwidth
+            },
+            ..spec
+        };
+        let specs = together("pod", &["net1", "net2"]).into_iter().map(limited).collect();
+        let failure = attach(&world, specs).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::ProgrammingFailed, "{method}");
+        world.check();
+        assert!(world.list().is_empty(), "{method}");
+    }
+    let world = World::new().await;
+    let mut specs = together("pod", &["net1"]);
+    specs[1].network = Some("purple".into());
+    assert_eq!(attach(&world, specs).await.unwrap_err().reason, Reason::NetworkUnknown);
+    world.check();
+    let world = World::with(configuration(), settings(), 2).await;
+    let failure = attach(&world, together("pod", &["net1", "net2"])).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::VfsExhausted);
+    world.check();
+    assert_eq!(attach(&world, together("pod", &["net1"])).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_journal_that_fails_leaves_nothing_of_any() {
+    let world = World::new().await;
+    world.set_full(true);
+    let failure = attach(&world, together("pod", &["net1"])).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::JournalUnavailable);
+    world.check();
+    world.set_full(false);
+    attach(&world, together("pod", &["net1"])).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn a_detach_without_an_id_takes_those_that_are_led_and_one_with_an_id_does_not() {
+    let world = World::new().await;
+    let views = attach(&world, together("pod", &["net1"])).await.unwrap();
+    let fenced = Detach { id: Some(views[0].record.id), ..detach_of("pod") };
+    world.engine.detach(fenced).await.unwrap();
+    assert_eq!(names(&world.list()), ["net1".into()]);
+    world.detach("pod").await;
+    // Where its VF is the host has not told.
+    let states: Vec<_> = world.list().iter().map(|view| view.state).collect();
+    assert_eq!(states, [AttachmentState::Releasing]);
+    world.check();
+}
+
+#[tokio::test]
+async fn garbage_collection_keeps_what_a_valid_one_leads() {
+    let world = World::new().await;
+    attach(&world, together("pod", &["net1"])).await.unwrap();
+    attach(&world, together("gone", &["net1"])).await.unwrap();
+    for view in world.list() {
+        world.engine.hosts().attached(&host(), world.session_id(), view.record.id);
+    }
+    let released = world.engine.collect(host(), None, vec![key("pod")]).await.unwrap();
+    assert_eq!(released.len(), 2);
+    assert!(released.iter().all(|view| &*view.record.key.container_id == "gone"));
+    world.engine.reconcile(Depth::Thorough).await;
+    world.check();
+}
+
+#[tokio::test]
+async fn one_that_is_there_by_itself_is_not_led() {
+    let world = World::new().await;
+    let alone = AttachmentKey { interface_name: "net1".into(), ..key("pod") };
+    world.attach(AttachSpec { key: alone, ..spec("pod") }).await.unwrap();
+    let failure = attach(&world, together("pod", &["net1"])).await.unwrap_err();
+    assert_eq!(failure.reason, Reason::AttachmentDiffers);
+    assert!(failure.message.contains("no other interface to lead it"), "{failure}");
+    assert_eq!(names(&world.list()), ["net1".into()]);
+    world.check();
+}
