@@ -16,6 +16,7 @@ mod phases;
 mod pods;
 mod sample;
 mod sandboxes;
+mod several;
 
 use e2e::{Lab, Settings};
 
@@ -30,8 +31,12 @@ const CALLERS: usize = 16;
 const SANDBOXES: &str = "sandboxes";
 
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, fn()); 3] =
-    [("attach", attach), ("peers", peers::print), ("large", footprint::print_large_service)];
+const PARTS: [(&str, fn()); 4] = [
+    ("attach", attach),
+    ("several", several::print),
+    ("peers", peers::print),
+    ("large", footprint::print_large_service),
+];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

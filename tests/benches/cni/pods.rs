@@ -14,6 +14,8 @@ pub(crate) struct Pods<'a> {
     pods: Vec<Netns>,
     /// The addresses that each asks for.
     addresses: fn(usize) -> Vec<String>,
+    /// The further networks that each asks for.
+    networks: Vec<String>,
 }
 
 impl<'a> Pods<'a> {
@@ -27,7 +29,13 @@ impl<'a> Pods<'a> {
         count: usize,
         addresses: fn(usize) -> Vec<String>,
     ) -> Self {
-        Self { lab, pods: (0..count).map(|_| Netns::new("pod")).collect(), addresses }
+        let pods = (0..count).map(|_| Netns::new("pod")).collect();
+        Self { lab, pods, addresses, networks: Vec::new() }
+    }
+
+    /// Pods that ask for further networks.
+    pub(crate) fn on_networks(lab: &'a Lab, count: usize, networks: Vec<String>) -> Self {
+        Self { networks, ..Self::new(lab, count) }
     }
 
     pub(crate) fn add(&self, number: usize) {
@@ -60,6 +68,9 @@ impl<'a> Pods<'a> {
         let addresses = (self.addresses)(number);
         if !addresses.is_empty() {
             configuration["runtimeConfig"] = json!({ "ips": addresses });
+        }
+        if !self.networks.is_empty() {
+            configuration["networks"] = json!(self.networks);
         }
         (command, configuration.to_string())
     }

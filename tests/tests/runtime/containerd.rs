@@ -84,6 +84,24 @@ fn a_pod_has_what_its_annotations_ask_for() {
     lab.assert_clean_slate();
 }
 
+#[test]
+fn a_pod_has_all_networks_that_its_annotation_lists_and_the_address_of_the_first() {
+    let (lab, containerd) = node();
+    let networks = "green,wire@data";
+    let pod = containerd.run_with("pod", &[("k8s.v1.cni.cncf.io/networks", networks)]).unwrap();
+    let attachments = lab.operator().get("attachments");
+    let held = |name: &str| attachments.iter().find(|it| it["key"]["interfaceName"] == name);
+    assert!(held("net1").is_some() && held("data").is_some(), "{attachments:?}");
+    let (told, own) = (containerd.addresses(&pod), held("eth0").unwrap()["addresses"].to_string());
+    assert!(told.len() == 2 && told.iter().all(|one| own.contains(one)), "{told:?}, not {own}");
+    lab.assert_invariants();
+    containerd.remove(&pod).unwrap();
+    lab.assert_clean_slate();
+    let complaint = containerd.run_with("pod", &[("k8s.v1.cni.cncf.io/networks", "green,nowhere")]);
+    assert!(complaint.unwrap_err().contains("there is no network \"nowhere\""));
+    lab.assert_clean_slate();
+}
+
 /// containerd's pods are of namespace `default`.
 #[test]
 fn pods_get_networks_that_are_for_their_namespace() {

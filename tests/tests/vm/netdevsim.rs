@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use e2e::{
     Card, Lab, Netns, Settings,
-    scenarios::{clean, faults, load, outages, pods, pods::addresses},
+    scenarios::{clean, faults, load, outages, pods, pods::addresses, several},
     wait_for,
 };
 
@@ -60,6 +60,11 @@ fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
 #[test]
 fn a_pod_has_several_interfaces_of_several_networks() {
     pods::a_pod_has_several_interfaces_of_several_networks(&settings());
+}
+
+#[test]
+fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del() {
+    several::a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(&settings());
 }
 
 #[test]

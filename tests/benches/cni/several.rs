@@ -1,0 +1,68 @@
+//! What a pod costs with several networks, beside the floor of as many moves.
+
+use std::fmt::Write;
+
+use e2e::{Lab, Settings};
+
+use crate::{floor::Floor, pods::Pods, sample::Sample};
+
+/// Pods of each number of networks.
+const PODS: usize = 20;
+/// How many networks a pod has.
+const NETWORKS: [usize; 4] = [1, 2, 3, 8];
+/// The most.
+const MOST: usize = 8;
+
+/// Prints ADD and DEL of pods with several networks, in turn with the floor.
+pub(crate) fn print() {
+    let vfs = u32::try_from(PODS * MOST).unwrap();
+    let mut settings = Settings::with_vfs(vfs);
+    for number in 1..MOST {
+        let (name, subnet) = (name(number), format!("10.{}.0.0/16", 20 + number));
+        write!(
+            settings.networks,
+            "\n[[network]]\nname = {name:?}\n[[network.subnets]]\ncidr = {subnet:?}\n\
+             [[network.subnets]]\ncidr = \"fd00:20:{number}::/64\"\n"
+        )
+        .unwrap();
+    }
+    let lab = Lab::start(&settings);
+    println!(
+        "\n### Pods of several networks, one caller, N={PODS} each, product and floor in turn\n"
+    );
+    println!(
+        "| networks | ADD p50 ms | floor p50 ms | besides, ms | times the floor | DEL p50 ms | floor p50 ms |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for count in NETWORKS {
+        print_row(&lab, count);
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("bench-{number}")
+}
+
+fn print_row(lab: &Lab, count: usize) {
+    let pods = Pods::on_networks(lab, PODS, (1..count).map(name).collect());
+    let floor = Floor::new(PODS * count);
+    let moves = |pod: usize| pod * count..(pod + 1) * count;
+    let (mut added, mut deleted) = (Sample::default(), Sample::default());
+    let (mut floor_added, mut floor_deleted) = (Sample::default(), Sample::default());
+    for pod in 0..PODS {
+        floor_added.time(|| moves(pod).for_each(|number| drop(floor.attach(number))));
+        added.time(|| pods.add(pod));
+    }
+    for pod in 0..PODS {
+        floor_deleted.time(|| moves(pod).for_each(|number| floor.detach(number)));
+        deleted.time(|| pods.del(pod));
+    }
+    let (ours, theirs) = (added.p50(), floor_added.p50());
+    println!(
+        "| {count} | {ours:.2} | {theirs:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+        ours - theirs,
+        ours / theirs,
+        deleted.p50(),
+        floor_deleted.p50()
+    );
+}
