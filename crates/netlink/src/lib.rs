@@ -73,7 +73,7 @@ pub use netns::{Netns, NetnsId};
 pub use portrait::{NetSysfs, Painter, Portrait};
 pub use probe::{Probe, who_else_has};
 pub use request::Request;
-pub use route::Route;
+pub use route::{Route, RouteKind, Scope};
 pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use statistics::{LinkStatistics, Traffic};

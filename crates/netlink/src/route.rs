@@ -23,15 +23,95 @@ use crate::{
 /// The protocol of routes that nothing else is said of.
 const BY_AN_ADMINISTRATOR: u8 = 4;
 
-/// A unicast route. `0.0.0.0/0` and `::/0` are the default routes.
+/// What becomes of the packets that take a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouteKind {
+    /// They leave by its link.
+    #[default]
+    Unicast,
+    /// They are dropped, and nobody is told.
+    Blackhole,
+    /// They are dropped, and the sender is told that the destination is unreachable.
+    Unreachable,
+    /// They are dropped, and the sender is told that it is prohibited.
+    Prohibit,
+}
+
+impl RouteKind {
+    const fn of_kernel(kind: RouteType) -> Option<Self> {
+        Some(match kind {
+            RouteType::Unicast => Self::Unicast,
+            RouteType::BlackHole => Self::Blackhole,
+            RouteType::Unreachable => Self::Unreachable,
+            RouteType::Prohibit => Self::Prohibit,
+            _ => return None,
+        })
+    }
+
+    const fn in_kernel(self) -> RouteType {
+        match self {
+            Self::Unicast => RouteType::Unicast,
+            Self::Blackhole => RouteType::BlackHole,
+            Self::Unreachable => RouteType::Unreachable,
+            Self::Prohibit => RouteType::Prohibit,
+        }
+    }
+}
+
+impl fmt::Display for RouteKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Unicast => "unicast",
+            Self::Blackhole => "blackhole",
+            Self::Unreachable => "unreachable",
+            Self::Prohibit => "prohibit",
+        })
+    }
+}
+
+/// How far away the destinations of an IPv4 route are. Routes of IPv6 have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Behind a gateway.
+    Global,
+    /// On the link.
+    Link,
+    /// On this host.
+    Host,
+}
+
+impl Scope {
+    const fn of_kernel(scope: RouteScope) -> Option<Self> {
+        Some(match scope {
+            RouteScope::Universe => Self::Global,
+            RouteScope::Link => Self::Link,
+            RouteScope::Host => Self::Host,
+            _ => return None,
+        })
+    }
+
+    const fn in_kernel(self) -> RouteScope {
+        match self {
+            Self::Global => RouteScope::Universe,
+            Self::Link => RouteScope::Link,
+            Self::Host => RouteScope::Host,
+        }
+    }
+}
+
+/// A route. `0.0.0.0/0` and `::/0` are the default routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Where to. Host bits are ignored.
     pub destination: IpNetwork,
+    /// What becomes of the packets. All but a unicast route has neither link nor gateway.
+    pub kind: RouteKind,
     /// Through whom. `None`: directly.
     pub gateway: Option<IpAddr>,
-    /// The index of the link.
+    /// The index of the link. 0 where it has none.
     pub output: u32,
+    /// Of IPv4, where it is another than usual. `None`: the link where there is no gateway, else global.
+    pub scope: Option<Scope>,
     /// Takes the gateway for directly reachable though no connected prefix contains it.
     pub on_link: bool,
     /// The MTU of the path, in bytes.
@@ -54,8 +134,10 @@ impl Route {
     pub fn new(destination: IpNetwork, output: u32) -> Self {
         Self {
             destination,
+            kind: RouteKind::Unicast,
             gateway: None,
             output,
+            scope: None,
             on_link: false,
             mtu: None,
             advertised_mss: None,
@@ -64,6 +146,12 @@ impl Route {
             source: None,
             protocol: None,
         }
+    }
+
+    /// A route to `destination` by which packets are dropped, as `kind` says.
+    #[must_use]
+    pub fn rejecting(kind: RouteKind, destination: IpNetwork) -> Self {
+        Self { kind, ..Self::new(destination, 0) }
     }
 
     /// Through this gateway.
@@ -94,12 +182,12 @@ impl Route {
     }
 
     fn describe<T>(&self, mut message: RouteMessageBuilder<T>) -> RouteMessage {
-        message = message.output_interface(self.output);
+        message = message.kind(self.kind.in_kernel()).scope(self.scope_in_force().in_kernel());
+        if self.output != 0 {
+            message = message.output_interface(self.output);
+        }
         if self.on_link {
             message = message.onlink();
-        }
-        if self.gateway.is_none() {
-            message = message.scope(RouteScope::Link);
         }
         if let Some(protocol) = self.protocol {
             message = message.protocol(protocol.into());
@@ -113,6 +201,34 @@ impl Route {
         let mut message = message.build();
         message.attributes.extend(self.further_attributes());
         message
+    }
+
+    /// Table, destination and metric: where the kernel has room for one route.
+    #[must_use]
+    pub fn place(&self) -> (u32, IpAddr, u8, u32) {
+        let table = self.table.unwrap_or_else(|| RouteHeader::RT_TABLE_MAIN.into());
+        let usual = if self.destination.is_ipv6() { 1024 } else { 0 };
+        let metric = self.priority.filter(|metric| *metric != 0).unwrap_or(usual);
+        (table, self.destination.network(), self.destination.prefix(), metric)
+    }
+
+    /// How far away its destinations are, be it said or not.
+    #[must_use]
+    pub fn scope_in_force(&self) -> Scope {
+        self.scope.unwrap_or_else(|| self.usual_scope())
+    }
+
+    fn usual_scope(&self) -> Scope {
+        let is_direct = self.gateway.is_none() && self.kind == RouteKind::Unicast;
+        if is_direct { Scope::Link } else { Scope::Global }
+    }
+
+    /// What the error of a request calls it, and the link that is to be shown there.
+    fn subject(&self) -> (String, Option<u32>) {
+        match self.kind {
+            RouteKind::Unicast => (format!("the route {self} on {LINK}"), Some(self.output)),
+            _ => (format!("the route {self}"), None),
+        }
     }
 
     fn further_attributes(&self) -> impl Iterator<Item = RouteAttribute> {
@@ -130,6 +246,9 @@ impl Route {
 
 impl fmt::Display for Route {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind != RouteKind::Unicast {
+            write!(out, "{} ", self.kind)?;
+        }
         write!(out, "{}", self.destination)?;
         if let Some(gateway) = self.gateway {
             write!(out, " via {gateway}")?;
@@ -146,21 +265,21 @@ impl Request<'_> {
     #[must_use]
     pub fn add_route(route: &Route) -> Self {
         let message = RouteNetlinkMessage::NewRoute(route.message());
-        let operation = format!("add the route {route} on {LINK}");
-        Self::new(operation, Some(route.output), message, Existing::Refused)
+        let (subject, link) = route.subject();
+        Self::new(format!("add {subject}"), link, message, Existing::Refused)
     }
 
     /// Deletes a route.
     #[must_use]
     pub fn delete_route(route: &Route) -> Self {
         let message = RouteNetlinkMessage::DelRoute(route.message());
-        let operation = format!("delete the route {route} on {LINK}");
-        Self::new(operation, Some(route.output), message, Existing::Required)
+        let (subject, link) = route.subject();
+        Self::new(format!("delete {subject}"), link, message, Existing::Required)
     }
 }
 
 impl Rtnl {
-    /// The unicast routes of all tables, with those that the kernel made for connected prefixes.
+    /// The routes of all tables, with those that the kernel made for connected prefixes.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -188,20 +307,18 @@ impl Rtnl {
     }
 }
 
-/// The route that a message describes. `None`: it is none by one link to an address, or one of
-/// the kernel's own to a local or broadcast address.
+/// The route that a message describes. `None`: it is one by several links, or one of the kernel's own to a
+/// local or broadcast address.
 pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
-    if message.header.kind != RouteType::Unicast {
-        return None;
-    }
     let header = &message.header;
+    let kind = RouteKind::of_kernel(header.kind)?;
     let unspecified = match header.address_family {
         netlink_packet_route::AddressFamily::Inet => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         netlink_packet_route::AddressFamily::Inet6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
     let whole = IpNetwork::new(unspecified, header.destination_prefix_length).ok()?;
-    let mut route = Route::new(whole, 0);
+    let mut route = Route { kind, ..Route::new(whole, 0) };
     route.on_link = header.flags.contains(RouteFlags::Onlink);
     route.table = Some(u32::from(header.table));
     route.protocol = Some(header.protocol.into()).filter(|made_by| *made_by != BY_AN_ADMINISTRATOR);
@@ -220,7 +337,14 @@ pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
         }
     }
     route.table = route.table.filter(|table| *table != u32::from(RouteHeader::RT_TABLE_MAIN));
-    (route.output != 0).then_some(route)
+    if kind != RouteKind::Unicast {
+        // IPv6 calls the loopback interface its link.
+        (route.output, route.gateway, route.on_link) = (0, None, false);
+    }
+    // IPv6 takes any scope, and tells none.
+    let scope = whole.is_ipv4().then(|| Scope::of_kernel(header.scope)).flatten();
+    route.scope = scope.filter(|scope| *scope != route.usual_scope());
+    (route.output != 0 || kind != RouteKind::Unicast).then_some(route)
 }
 
 fn learn_metrics(route: &mut Route, metrics: &[RouteMetric]) {

@@ -1,7 +1,8 @@
 //! Addresses, routes, rules and limits, looked at with `ip` and `tc`.
 
 use netlink::{
-    AddAddress, IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, Rtnl, Rule, VethEnd,
+    AddAddress, IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, RouteKind, Rtnl, Rule,
+    Scope, VethEnd,
 };
 use serde_json::{Value, json};
 
@@ -96,6 +97,48 @@ fn a_pod_is_configured_in_one_batch() {
         assert!(read.contains(&route), "{route} is not in {read:?}");
         rtnl.change(Request::delete_route(&route)).unwrap();
         assert!(rtnl.change(Request::delete_route(&route)).unwrap_err().is_not_found());
+    }
+}
+
+#[test]
+fn routes_have_kinds_and_scopes() {
+    let (netns, mut rtnl) = with_vf();
+    rtnl.change(Request::add_address(VF, net("192.0.2.7/24"))).unwrap();
+    let rejecting = |kind, text: &str| Route::rejecting(kind, net(text));
+    let scoped = |text: &str, scope| Route { scope: Some(scope), ..Route::new(net(text), VF) };
+    let mut priced = rejecting(RouteKind::Unreachable, "203.0.113.0/24");
+    (priced.priority, priced.table) = (Some(7), Some(1000));
+    let v6 = rejecting(RouteKind::Blackhole, "2001:db8:9::/48");
+    let routes = [
+        rejecting(RouteKind::Blackhole, "198.51.100.0/24"),
+        priced,
+        rejecting(RouteKind::Prohibit, "::/0"),
+        v6.clone(),
+        scoped("203.0.113.0/24", Scope::Host),
+        scoped("198.18.0.0/15", Scope::Global),
+    ];
+    rtnl.batch(&routes.iter().map(Request::add_route).collect::<Vec<_>>()).unwrap();
+    let shown = |command: &str| netns.json(command)[0].clone();
+    assert_eq!(shown("ip -j route show 198.51.100.0/24")["type"], "blackhole");
+    assert_eq!(shown("ip -j route show table 1000")["type"], "unreachable");
+    assert_eq!(shown("ip -j -6 route show default")["type"], "prohibit");
+    assert_eq!(shown("ip -j -6 route show 2001:db8:9::/48")["type"], "blackhole");
+    assert_eq!(shown("ip -j -d route show 203.0.113.0/24")["scope"], "host");
+    assert_eq!(shown("ip -j -d route show 198.18.0.0/15")["scope"], "global");
+    let taken =
+        Route { priority: Some(1024), ..rejecting(RouteKind::Unreachable, "2001:db8:9::/48") };
+    assert_eq!(taken.place(), v6.place());
+    let refused = rtnl.change(Request::add_route(&taken)).unwrap_err();
+    assert!(refused.is_exists(), "{refused}");
+    assert!(refused.to_string().contains("add the route unreachable 2001:db8:9::/48"), "{refused}");
+    let read = rtnl.routes().unwrap();
+    for route in &routes {
+        let is_it = |read: &&Route| {
+            read.place() == route.place() && (read.kind, read.scope) == (route.kind, route.scope)
+        };
+        let read = read.iter().find(is_it).unwrap_or_else(|| panic!("{route} is not in {read:?}"));
+        rtnl.change(Request::delete_route(read)).unwrap();
+        assert!(rtnl.change(Request::delete_route(route)).unwrap_err().is_not_found());
     }
 }
 
