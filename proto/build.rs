@@ -7,6 +7,9 @@ use prost::Message;
 const FILES: [&str; 3] =
     ["offload/v1/types.proto", "offload/v1/workload_network.proto", "offload/v1/operator.proto"];
 
+/// What has maps, which are written in order.
+const MAPS: &str = ".offload.v1.Sysctls";
+
 const KUBELET: [&str; 2] = ["kubelet/deviceplugin.proto", "kubelet/podresources.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -15,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let encoded = descriptors.encode_to_vec();
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("offload.v1.descriptors"), &encoded)?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure().btree_map(MAPS).compile_fds(descriptors)?;
     kubelet()?;
     serialisation(&encoded)
 }
@@ -34,6 +37,7 @@ fn kubelet() -> Result<(), Box<dyn Error>> {
 fn serialisation(descriptors: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut builder = pbjson_build::Builder::new();
     builder.register_descriptors(descriptors)?.emit_fields().ignore_unknown_fields();
+    builder.btree_map([MAPS]);
     builder.build(&[".offload.v1"])?;
     Ok(())
 }

@@ -12,6 +12,7 @@ mod metrics;
 mod networks;
 mod older_spelling;
 mod problems;
+mod routing;
 mod section;
 mod sources;
 

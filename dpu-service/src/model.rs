@@ -7,6 +7,7 @@ mod former_owner;
 mod port_mapping;
 mod request;
 mod rights;
+mod routing;
 mod spelling;
 
 use std::{
@@ -19,7 +20,7 @@ use std::{
 use ipam::SubnetSpec;
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::v1::Pod;
+use offload_proto::{capability, v1::Pod};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
@@ -31,6 +32,8 @@ pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
 pub use request::{AttachSpec, WantedAddress};
 pub use rights::HostRights;
+pub(crate) use routing::MAIN_TABLE;
+pub use routing::{PolicyRule, Route, RouteKind, RouteScope, RuleSource, Sysctls};
 
 /// A host, by the name in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -95,42 +98,6 @@ pub struct TotalRate {
     pub network: String,
     /// In bits per second.
     pub rate: u64,
-}
-
-/// A route for the pod. A value of 0 leaves the choice to the kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Route {
-    /// Destination.
-    pub destination: IpNetwork,
-    /// Next hop. `None`: on the link.
-    #[serde(default)]
-    pub gateway: Option<IpAddr>,
-    /// Path MTU in bytes.
-    #[serde(default)]
-    pub mtu: u32,
-    /// Advertised TCP maximum segment size in bytes.
-    #[serde(default)]
-    pub advmss: u32,
-    /// Metric.
-    #[serde(default)]
-    pub priority: u32,
-    /// Table; 0 is the main one.
-    #[serde(default)]
-    pub table: u32,
-}
-
-/// A policy rule for the pod: traffic from `source` uses `table`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyRule {
-    /// Source prefix.
-    pub source: IpNetwork,
-    /// Table to look up.
-    pub table: u32,
-    /// Priority; 0 leaves the choice to the kernel.
-    #[serde(default)]
-    pub priority: u32,
 }
 
 /// Resolver settings, passed through to the runtime.
@@ -212,6 +179,9 @@ pub struct Network {
     /// Policy rules for the pods.
     #[serde(default, alias = "rule", rename(serialize = "rule"))]
     pub rules: Vec<PolicyRule>,
+    /// Settings of the pods' interfaces.
+    #[serde(default, skip_serializing_if = "Sysctls::is_empty")]
+    pub sysctls: Sysctls,
     /// Resolver settings for the pods.
     #[serde(default)]
     pub dns: Dns,
@@ -309,6 +279,17 @@ impl Network {
             allowed_sources: sources.filter(|of| self.anti_spoofing.looks_at(*of)).collect(),
             openings: allow::openings(&self.allow, named),
         }
+    }
+
+    /// What of it only agents of some versions know, each with the capability that tells of it.
+    pub(crate) fn asked_of_agents(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let has = |says: fn(&Route) -> bool| self.routes.iter().any(says);
+        let asked = [
+            ("a route's kind", capability::ROUTE_KINDS, has(|route| !route.kind.is_unicast())),
+            ("a route's scope", capability::ROUTE_KINDS, has(|route| route.scope.is_some())),
+            ("sysctls", capability::SYSCTLS, !self.sysctls.is_empty()),
+        ];
+        asked.into_iter().filter(|(_, _, is_asked)| *is_asked).map(|(what, known, _)| (what, known))
     }
 
     /// What may be leased of a subnet of it.
@@ -498,18 +479,27 @@ impl Record {
     #[must_use]
     pub fn routes(&self) -> Vec<Route> {
         let mut routes = self.network.routes.clone();
-        for Lease { address, gateway } in &self.leases {
-            let Some(gateway) = *gateway else { continue };
-            let is_default = |route: &Route| {
-                route.destination.prefix() == 0
-                    && route.destination.is_ipv4() == address.is_ipv4()
-                    && route.table == 0
-            };
-            if !routes.iter().any(is_default) {
-                routes.extend(default_route(gateway));
+        for gateway in self.leases.iter().filter_map(|lease| lease.gateway) {
+            let Some(default) = default_route(gateway) else { continue };
+            if !routes.iter().any(|route| route.stands_for_default(&default)) {
+                routes.push(default);
             }
         }
         routes
+    }
+
+    /// The pod's policy rules, each with a prefix for its source.
+    #[must_use]
+    pub fn rules(&self) -> Vec<PolicyRule> {
+        let own = || self.leases.iter().map(|lease| lease.address.ip());
+        let resolved = |rule: &PolicyRule| {
+            let prefixes = rule.source.prefixes(own()).into_iter();
+            let PolicyRule { table, priority, .. } = *rule;
+            let rule =
+                move |prefix| PolicyRule { source: RuleSource::Prefix(prefix), table, priority };
+            prefixes.map(rule)
+        };
+        self.network.rules.iter().flat_map(resolved).collect()
     }
 }
 
@@ -518,8 +508,7 @@ fn default_route(gateway: IpAddr) -> Option<Route> {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let destination = IpNetwork::new(everything, 0).ok()?;
-    Some(Route { destination, gateway: Some(gateway), mtu: 0, advmss: 0, priority: 0, table: 0 })
+    Some(Route::by(IpNetwork::new(everything, 0).ok()?, gateway))
 }
 
 /// Where an attachment stands.

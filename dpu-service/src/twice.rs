@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// The names that came before, each as often as it comes again.
-pub(crate) fn twice<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+pub(crate) fn twice<T: Ord + Copy>(names: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
     let mut seen = BTreeSet::new();
     names.filter(move |name| !seen.insert(*name))
 }

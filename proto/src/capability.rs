@@ -8,11 +8,17 @@ pub const EXAMINE: &str = "examine";
 /// it has the PF keep the pod to what the network says, or refuses.
 pub const KEEPS_PORT: &str = "keeps-port";
 
+/// An agent that understands `Route.kind` and `Route.scope`.
+pub const ROUTE_KINDS: &str = "route-kinds";
+
+/// An agent that understands `Attachment.sysctls`.
+pub const SYSCTLS: &str = "sysctls";
+
 /// An agent that is told `VfPools`.
 pub const VF_POOLS: &str = "vf-pools";
 
 /// What this build can do.
-pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, VF_POOLS];
+pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, ROUTE_KINDS, SYSCTLS, VF_POOLS];
 
 /// Most capabilities of a peer that are read.
 const MOST: usize = 256;

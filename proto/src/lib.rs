@@ -11,6 +11,7 @@ pub mod finding;
 pub mod form;
 pub mod kubelet;
 mod room;
+pub mod sysctls;
 
 pub use failure::{Failure, Reason};
 pub use finding::Finding;

@@ -122,7 +122,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     if let Some(entry) = registry.entries().by_key(&spec.key) {
         check_same(entry, spec, &registry)?;
         let record = Arc::clone(entry.record());
-        check_kept_by_host(engine, &record, session)?;
+        check_host(engine, &record, session)?;
         if let Some(entry) = registry.change(record.id) {
             entry.note_asked(asked);
         }
@@ -156,7 +156,27 @@ fn check_mac(engine: &Engine, record: &Record) -> Result<(), Failure> {
 fn check_kept(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
     let checked = engine.programmer().check(&record.port_settings());
     checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))?;
+    check_host(engine, record, session)
+}
+
+/// Whether the host's agent does all that is left to it.
+fn check_host(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
+    check_understood(engine, record, session)?;
     check_kept_by_host(engine, record, session)
+}
+
+/// Whether the host's agent knows of all that the network says: it would pass the rest over in silence.
+fn check_understood(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
+    let host = &record.key.host;
+    let unknown = record
+        .network
+        .asked_of_agents()
+        .find(|(_, capability)| !engine.sessions.can(host, session, capability));
+    let Some((what, _)) = unknown else { return Ok(()) };
+    let why = format!(
+        "{what} can't be had: the agent of host {host} is of a version that does not know of it; upgrade it"
+    );
+    Err(unsupported_by(record, &why))
 }
 
 /// Whether the host does what is left to it. An agent that does not know of it would say nothing.

@@ -13,10 +13,11 @@ use super::{
     allow::check_allow,
     bandwidth::{LimitsOf, check_bandwidth, check_total},
     bridges::check_tags,
+    routing::check_routing,
     sources::check_sources,
 };
 use crate::{
-    model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, PolicyRule, Route, Subnet},
+    model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, Subnet},
     twice::twice,
 };
 
@@ -33,8 +34,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(check_tags(network));
     problems.extend(check_list_lengths(network));
     problems.extend(network.subnets.iter().flat_map(check_subnet));
-    problems.extend(network.routes.iter().flat_map(|route| check_route(network, route)));
-    problems.extend(network.rules.iter().flat_map(check_rule));
+    problems.extend(check_routing(network));
     problems.extend(check_way_out(network));
     problems.extend(check_sources(network));
     problems.extend(check_allow(network));
@@ -144,7 +144,7 @@ pub(super) fn check_prefix(prefix: IpNetwork) -> Option<String> {
     (prefix.ip() != prefix.network()).then(|| format!("{prefix} has host bits set: write {clean}"))
 }
 
-fn is_ordinary(prefix: IpNetwork) -> bool {
+pub(super) fn is_ordinary(prefix: IpNetwork) -> bool {
     let address = prefix.network();
     let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
     // A wider subnet's own broadcast address is never handed out.
@@ -266,36 +266,6 @@ fn check_exclude(subnet: &Subnet, prefix: IpNetwork) -> Vec<String> {
 
 fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
     a.contains(b.network()) || b.contains(a.network())
-}
-
-fn check_route(network: &Network, route: &Route) -> Vec<String> {
-    let mut problems: Vec<String> = check_prefix(route.destination).into_iter().collect();
-    problems.extend(route.gateway.and_then(|gateway| check_next_hop(network, route, gateway)));
-    if route.mtu != 0 && !(68..=65535).contains(&route.mtu) {
-        problems.push(format!("mtu {} must be 68 to 65535, or 0 for the interface's", route.mtu));
-    }
-    if route.advmss > 65495 {
-        problems.push(format!("advmss {} must be at most 65495", route.advmss));
-    }
-    problems.into_iter().map(|problem| format!("route {}: {problem}", route.destination)).collect()
-}
-
-fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<String> {
-    if gateway.is_ipv4() != route.destination.is_ipv4() {
-        return Some(format!("gateway {gateway} is of another address family"));
-    }
-    let is_reachable = network.subnets.iter().any(|subnet| subnet.cidr.contains(gateway));
-    (!is_reachable).then(|| {
-        format!("gateway {gateway} is in none of the network's subnets, so pods can't reach it")
-    })
-}
-
-fn check_rule(rule: &PolicyRule) -> Vec<String> {
-    let mut problems: Vec<String> = check_prefix(rule.source).into_iter().collect();
-    if rule.table == 0 {
-        problems.push("table 0 can't be looked up: name one from 1 to 4294967295".into());
-    }
-    problems.into_iter().map(|problem| format!("rule {}: {problem}", rule.source)).collect()
 }
 
 fn check_dns(dns: &Dns) -> Vec<String> {
@@ -504,30 +474,6 @@ pub(super) mod tests {
         ];
         for (subnet, expected) in cases {
             assert_problem(&format!("name = \"a\"\nsubnets = [{{ {subnet} }}]"), expected);
-        }
-    }
-
-    #[test]
-    fn routes_and_rules_are_checked() {
-        let with_subnet = |lines: &str| {
-            format!("name = \"a\"\nsubnets = [{{ cidr = \"10.1.0.0/16\" }}]\n{lines}")
-        };
-        let cases = [
-            (r#"routes = [{ destination = "10.9.0.1/16" }]"#, "has host bits"),
-            (
-                r#"routes = [{ destination = "10.9.0.0/16", gateway = "10.2.0.1" }]"#,
-                "in none of the network's subnets",
-            ),
-            (
-                r#"routes = [{ destination = "fd09::/16", gateway = "10.1.0.1" }]"#,
-                "of another address family",
-            ),
-            (r#"routes = [{ destination = "10.9.0.0/16", mtu = 67 }]"#, "mtu 67 must be 68 to"),
-            (r#"routes = [{ destination = "10.9.0.0/16", advmss = 70000 }]"#, "advmss 70000"),
-            (r#"rules = [{ source = "10.1.0.0/16", table = 0 }]"#, "table 0 can't be looked up"),
-        ];
-        for (lines, expected) in cases {
-            assert_problem(&with_subnet(lines), expected);
         }
     }
 

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     /// What a release before does not know: it is in a row only where it says something.
-    const NEWER: [&str; 8] = [
+    const NEWER: [&str; 12] = [
         "/allowed_sources",
         "/optional_sources",
         "/allow",
@@ -127,6 +127,10 @@ mod tests {
         "/vlan_priority",
         "/total_egress_rate",
         "/bandwidth/egress_share",
+        "/route/0/kind",
+        "/route/0/scope",
+        "/route/0/onlink",
+        "/sysctls",
     ];
 
     fn level(line: &str) -> Result<AntiSpoofing, String> {
@@ -155,7 +159,9 @@ mod tests {
     #[test]
     fn rows_of_the_journal_are_in_words_of_the_release_before() {
         for (level, spelled) in [("full", None), ("mac", Some(false)), ("off", Some(true))] {
-            let text = format!("name = 'a'\nanti_spoofing = '{level}'");
+            let text = format!(
+                "name = 'a'\nanti_spoofing = '{level}'\nroutes = [{{ destination = '10.9.0.0/16' }}]"
+            );
             let network: Network = toml::from_str(&text).unwrap();
             let row = serde_json::to_value(&network).unwrap();
             let told = row.get(OLDER_KEY).map(|told| told.as_bool().unwrap());
@@ -173,6 +179,8 @@ mod tests {
             vlan_priority = 1
             total_egress_rate = 9000
             bandwidth = { egress_share = 8000 }
+            routes = [{ destination = '10.9.0.0/16', kind = 'blackhole', scope = 'link', onlink = true }]
+            sysctls = { ipv4.rp_filter = 1 }
         ";
         let row = serde_json::to_value(toml::from_str::<Network>(all).unwrap()).unwrap();
         assert!(NEWER.iter().all(|key| row.pointer(key).is_some()), "{row}");

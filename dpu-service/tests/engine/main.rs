@@ -13,6 +13,7 @@ mod pooled;
 mod random;
 mod records;
 mod rights;
+mod routing;
 mod several;
 mod together;
 mod upkeep;

@@ -4,7 +4,9 @@ mod examination;
 mod hello;
 mod port_mappings;
 
-use std::{collections::BTreeSet, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, fmt::Display, net::IpAddr, str::FromStr, sync::Arc, time::Duration,
+};
 
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
@@ -23,9 +25,9 @@ use crate::{
     config::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
     host::{Asked, HostTime, SessionId},
     model::{
-        AddressRange, AllowRule, AllowedProtocol, AntiSpoofing, AttachSpec, AttachmentId,
-        AttachmentKey, Bandwidth, Dns, GatewayMode, HostName, Network, PolicyRule, PortRange,
-        Route, Source, Subnet, WantedAddress,
+        AddressRange, AllowRule, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth,
+        Dns, GatewayMode, HostName, Network, PolicyRule, PortRange, Route, Source, Subnet, Sysctls,
+        WantedAddress,
     },
 };
 
@@ -337,6 +339,7 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         subnets: collect(&network.subnets, subnet)?,
         routes: collect(&network.routes, route)?,
         rules: collect(&network.rules, rule)?,
+        sysctls: sysctls(network.sysctls.unwrap_or_default()),
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         total_egress_rate: network.total_egress_rate,
@@ -447,7 +450,15 @@ fn route(route: &v1::Route) -> Result<Route, Failure> {
         advmss: route.advmss,
         priority: route.priority,
         table: route.table,
+        scope: optional(route.scope.clone(), |text| named("scope", &text))?,
+        kind: optional(route.kind.clone(), |text| named("kind", &text))?.unwrap_or_default(),
+        onlink: route.onlink,
     })
+}
+
+/// A field that holds one of a few words.
+fn named<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|error| invalid(format!("{field} {} {error}", shortened(text))))
 }
 
 fn allow(rules: &[v1::AllowRule]) -> Result<Vec<AllowRule>, Failure> {
@@ -460,24 +471,24 @@ fn allow(rules: &[v1::AllowRule]) -> Result<Vec<AllowRule>, Failure> {
 }
 
 fn allow_rule(rule: &v1::AllowRule) -> Result<AllowRule, Failure> {
-    let protocol = |text: &str| {
-        text.parse::<AllowedProtocol>()
-            .map_err(|error| invalid(format!("protocol {} {error}", shortened(text))))
-    };
     let range =
         |text: &String| text.parse::<PortRange>().map_err(|error| invalid(error.to_string()));
     Ok(AllowRule {
         from_networks: rule.from_networks.iter().cloned().collect(),
         from: rule.from.iter().map(|text| prefix("from", text)).collect::<Result<_, _>>()?,
-        protocol: optional(rule.protocol.clone(), |text| protocol(&text))?,
+        protocol: optional(rule.protocol.clone(), |text| named("protocol", &text))?,
         ports: rule.ports.iter().map(range).collect::<Result<_, _>>()?,
         nobody: rule.nobody,
     })
 }
 
 fn rule(rule: &v1::PolicyRule) -> Result<PolicyRule, Failure> {
-    let source = prefix("rule source", &rule.source)?;
+    let source = named("rule source", &rule.source)?;
     Ok(PolicyRule { source, table: rule.table, priority: rule.priority })
+}
+
+fn sysctls(sysctls: v1::Sysctls) -> Sysctls {
+    Sysctls { ipv4: sysctls.ipv4, ipv6: sysctls.ipv6 }
 }
 
 fn dns(dns: v1::Dns) -> Result<Dns, Failure> {

@@ -19,7 +19,7 @@ use crate::{
     host::ExaminedVf,
     model::{
         AllowRule, AntiSpoofing, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns,
-        HostRights, Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet,
+        HostRights, Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet, Sysctls,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},
@@ -39,7 +39,8 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         vlan: network.vlan.unwrap_or_default().into(),
         addresses: record.leases.iter().map(lease).collect(),
         routes: record.routes().iter().map(route).collect(),
-        rules: network.rules.iter().map(rule).collect(),
+        rules: record.rules().iter().map(rule).collect(),
+        sysctls: (!network.sysctls.is_empty()).then(|| sysctls(&network.sysctls)),
         dns: Some(dns(&network.dns)),
         mtu: network.mtu,
         bandwidth: Some(bandwidth(record.bandwidth)),
@@ -123,11 +124,18 @@ fn route(route: &Route) -> v1::Route {
         advmss: route.advmss,
         priority: route.priority,
         table: route.table,
+        scope: route.scope.map(|scope| scope.name().into()).unwrap_or_default(),
+        kind: if route.kind.is_unicast() { "" } else { route.kind.name() }.into(),
+        onlink: route.onlink,
     }
 }
 
 fn rule(rule: &PolicyRule) -> v1::PolicyRule {
     v1::PolicyRule { source: rule.source.to_string(), table: rule.table, priority: rule.priority }
+}
+
+fn sysctls(sysctls: &Sysctls) -> v1::Sysctls {
+    v1::Sysctls { ipv4: sysctls.ipv4.clone(), ipv6: sysctls.ipv6.clone() }
 }
 
 fn dns(dns: &Dns) -> v1::Dns {
@@ -255,6 +263,7 @@ fn network(network: &Network) -> v1::Network {
         subnets: network.subnets.iter().map(subnet).collect(),
         routes: network.routes.iter().map(route).collect(),
         rules: network.rules.iter().map(rule).collect(),
+        sysctls: (!network.sysctls.is_empty()).then(|| sysctls(&network.sysctls)),
         dns: Some(dns(&network.dns)),
         bandwidth: Some(bandwidth(network.bandwidth)),
         total_egress_rate: network.total_egress_rate,

@@ -212,8 +212,12 @@ fn a_network_reads_back_as_shown() {
         total_egress_rate = 90000
         subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
                     ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] }, { cidr = "fd00::/64" }]
-        routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 }]
-        rules = [{ source = "10.1.0.0/16", table = 7 }]
+        routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 },
+                  { destination = "10.8.0.0/16", scope = "host" },
+                  { destination = "fd09::/16", kind = "blackhole" },
+                  { destination = "::/0", gateway = "fd07::1", onlink = true, table = 7 }]
+        rules = [{ source = "10.1.0.0/16", table = 7 }, { source = "own-ipv6", table = 7 }]
+        sysctls = { ipv4.rp_filter = 2, ipv6 = { accept_ra = 0, keep_addr_on_down = -1 } }
         dns = { nameservers = ["10.1.0.1"], search = ["svc"], options = ["ndots:2"] }
         gateway_mode = "dpu"
         reaches = ["green", "red"]
@@ -261,6 +265,18 @@ fn a_network_gets_the_files_defaults_and_rules() {
         Reason::InvalidRequest,
         "network \"a\": allowed_sources: \"all\"",
     );
+    for (route, told) in [
+        (v1::Route { kind: "multicast".into(), ..v1::Route::default() }, "kind \"multicast\" must"),
+        (v1::Route { scope: "site".into(), ..v1::Route::default() }, "scope \"site\" must be"),
+    ] {
+        let route = v1::Route { destination: "10.9.0.0/16".into(), ..route };
+        let wrong = v1::Network { routes: vec![route], ..small.clone() };
+        assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, told);
+    }
+    let rule = v1::PolicyRule { source: "mine".into(), table: 1, priority: 0 };
+    let wrong = v1::Network { rules: vec![rule], ..small.clone() };
+    let told = "rule source \"mine\" is neither a prefix";
+    assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, told);
     let of_nobody = v1::Network { gateway_mode: "host".into(), ..small.clone() };
     assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
     let good = v1::AllowRule { protocol: "tcp".into(), ..v1::AllowRule::default() };

@@ -1,0 +1,100 @@
+//! Routes, policy rules and settings, from a network to its attachments.
+
+use dpu_service::{
+    host::Hello,
+    model::{AttachSpec, PolicyRule, Route},
+};
+use offload_proto::{Reason, capability};
+
+use crate::world::{World, hello, live, network, spec};
+
+fn sources(rules: &[PolicyRule]) -> Vec<String> {
+    rules.iter().map(|rule| rule.source.to_string()).collect()
+}
+
+fn of_network(name: &str) -> AttachSpec {
+    AttachSpec { network: Some(name.into()), ..spec(name) }
+}
+
+#[tokio::test]
+async fn a_rule_of_the_pods_own_addresses_has_these_for_its_sources() {
+    let world = World::new().await;
+    let both = "subnets = [{ cidr = '10.2.0.0/24' }, { cidr = 'fd00:2::/64' }]
+                routes = [{ destination = '0.0.0.0/0', gateway = '10.2.0.9', table = 7 },
+                          { destination = '::/0', gateway = 'fd00:2::9', table = 7 }]";
+    for (name, source, expected) in [
+        ("both", "own", &["10.2.0.1/32", "fd00:2::1/128"][..]),
+        ("v4", "own-ipv4", &["10.2.0.1/32"]),
+        ("v6", "own-ipv6", &["fd00:2::1/128"]),
+        ("prefix", "10.0.0.0/8", &["10.0.0.0/8"]),
+    ] {
+        let rule = format!("rules = [{{ source = '{source}', table = 7, priority = 9 }}]");
+        let applied = network(&format!("name = '{name}'\n{both}\n{rule}"));
+        world.engine.networks().apply(applied, false).await.unwrap();
+        let view = world.attach(of_network(name)).await.unwrap();
+        let rules = view.record.rules();
+        assert_eq!(sources(&rules), expected);
+        assert!(rules.iter().all(|rule| (rule.table, rule.priority) == (7, 9)));
+        world.detach(name).await;
+        world.engine.networks().delete(name.into(), false).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_route_that_drops_packets_stands_for_the_default_route_only_in_its_place() {
+    let mut world = World::new().await;
+    let capabilities = vec![capability::ROUTE_KINDS];
+    world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    let attached = async |name: &str, route: &str| {
+        let applied = network(&format!(
+            "name = '{name}'\nsubnets = [{{ cidr = '10.2.0.0/24', gateway = '10.2.0.1' }}]\n\
+             routes = [{{ destination = '0.0.0.0/0', kind = 'blackhole', {route} }}]"
+        ));
+        world.engine.networks().apply(applied, false).await.unwrap();
+        let view = world.attach(of_network(name)).await.unwrap();
+        world.detach(name).await;
+        world.engine.networks().delete(name.into(), false).await.unwrap();
+        let gateways = view.record.routes().into_iter().map(|route: Route| route.gateway);
+        gateways.flatten().map(|gateway| gateway.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(attached("last", "priority = 9999").await, ["10.2.0.1"]);
+    assert_eq!(attached("elsewhere", "table = 7").await, ["10.2.0.1"]);
+    assert_eq!(attached("instead", "table = 254").await, [""; 0]);
+}
+
+/// It would pass them over in silence.
+#[tokio::test]
+async fn an_agent_that_does_not_know_kinds_scopes_or_settings_is_refused_networks_that_have_them() {
+    let mut world = World::new().await;
+    for (name, says, told) in [
+        (
+            "kind",
+            "routes = [{ destination = '10.9.0.0/16', kind = 'blackhole' }]",
+            "a route's kind",
+        ),
+        ("scope", "routes = [{ destination = '10.9.0.0/16', scope = 'host' }]", "a route's scope"),
+        ("sysctl", "sysctls.ipv4.rp_filter = 2", "sysctls"),
+    ] {
+        let number = name.len();
+        let applied = network(&format!(
+            "name = '{name}'\nsubnets = [{{ cidr = '10.{number}.0.0/24' }}]\n{says}"
+        ));
+        world.engine.networks().apply(applied, false).await.unwrap();
+        let refused = world.attach(of_network(name)).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::Unsupported);
+        let sentence = format!(
+            "network {name}: {told} can't be had: the agent of host node-1 is of a version that does \
+             not know of it; upgrade it"
+        );
+        assert_eq!(refused.message, sentence);
+        assert!(world.list().is_empty());
+
+        let capabilities = vec![capability::ROUTE_KINDS, capability::SYSCTLS];
+        world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
+        let view = world.attach(of_network(name)).await.unwrap();
+        // The agent is of the earlier version again.
+        world.hello(&[live(&view, true)]).await;
+        assert_eq!(world.refused(of_network(name)).await, Reason::Unsupported);
+        world.detach(name).await;
+    }
+}
