@@ -97,6 +97,9 @@ pub struct Route {
     /// Table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
+    /// How far away the destination is, as the kernel numbers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<u32>,
     /// Fields of others.
     #[serde(flatten)]
     pub other: Map<String, Value>,
@@ -174,7 +177,9 @@ impl CniResult {
             gateway: held.gateway.clone(),
             ..Address::default()
         }));
-        self.routes.extend(attachment.routes.iter().map(route));
+        // A result can't say that a route drops packets: it would be read as one that leads somewhere.
+        let forwarding = attachment.routes.iter().filter(|route| route.kind.is_empty());
+        self.routes.extend(forwarding.map(route));
         self.dns.add(dns.unwrap_or_else(|| network_dns(attachment)));
         self
     }
@@ -210,8 +215,8 @@ impl CniResult {
             interface.other.remove("socketPath");
         }
         for route in &mut self.routes {
-            (route.mtu, route.advmss, route.priority) = (None, None, None);
-            route.other.remove("scope");
+            (route.mtu, route.advmss) = (None, None);
+            (route.priority, route.scope) = (None, None);
         }
     }
 }
@@ -237,7 +242,18 @@ fn route(route: &v1::Route) -> Route {
         advmss: unless_zero(route.advmss),
         priority: unless_zero(route.priority),
         table: unless_zero(route.table),
+        scope: scope(&route.scope),
         other: Map::new(),
+    }
+}
+
+/// The kernel's number of a scope: `RT_SCOPE_UNIVERSE`, `RT_SCOPE_LINK` or `RT_SCOPE_HOST`.
+fn scope(name: &str) -> Option<u32> {
+    match name {
+        "global" => Some(0),
+        "link" => Some(253),
+        "host" => Some(254),
+        _ => None,
     }
 }
 
@@ -286,6 +302,16 @@ mod tests {
                     ..Default::default()
                 },
                 v1::Route { destination: "10.9.0.0/16".into(), table: 7, ..Default::default() },
+                v1::Route {
+                    destination: "10.7.0.0/16".into(),
+                    scope: "host".into(),
+                    ..Default::default()
+                },
+                v1::Route {
+                    destination: "10.8.0.0/16".into(),
+                    kind: "blackhole".into(),
+                    ..Default::default()
+                },
             ],
             dns: Some(v1::Dns { nameservers: vec!["10.1.0.2".into()], ..Default::default() }),
             ..Default::default()
@@ -313,6 +339,7 @@ mod tests {
                 "routes": [
                     {"dst": "0.0.0.0/0", "gw": "10.1.0.1", "priority": 10},
                     {"dst": "10.9.0.0/16", "table": 7},
+                    {"dst": "10.7.0.0/16", "scope": 254},
                 ],
                 "dns": {"nameservers": ["10.1.0.2"]},
             })
@@ -333,7 +360,7 @@ mod tests {
                         {"version": "4", "interface": 0, "address": "10.1.0.5/16", "gateway": "10.1.0.1"},
                         {"version": "6", "interface": 0, "address": "fd00::5/64"},
                     ],
-                    "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}],
+                    "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}, {"dst": "10.7.0.0/16"}],
                     "dns": {"nameservers": ["10.1.0.2"]},
                 })
             );

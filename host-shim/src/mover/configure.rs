@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use netlink::{
-    Error, Family, Link, LinkChange, MacAddress, Netns, Request, Route, Rtnl, Rule, set_sysctl,
+    Error, Family, IpNetwork, Link, LinkChange, MacAddress, Netns, Request, Route, RouteKind, Rtnl,
+    Rule, set_sysctl,
 };
 
 use super::Plan;
@@ -11,8 +12,8 @@ use super::Plan;
 /// The loopback interface's index, in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Settings of the pod's interface. A move resets them, so they are set after it.
-const SYSCTLS: [(Family, &str, &str); 5] = [
+/// What is usual of the pod's interface.
+const USUAL_SYSCTLS: [(Family, &str, &str); 5] = [
     // Later flaps of the carrier are announced by the kernel itself.
     (Family::V4, "arp_notify", "1"),
     (Family::V6, "ndisc_notify", "1"),
@@ -23,22 +24,20 @@ const SYSCTLS: [(Family, &str, &str); 5] = [
     (Family::V6, "disable_ipv6", "0"),
 ];
 
-/// What the pod has already.
+/// What the VF's link has already.
 #[derive(Default)]
 struct Present {
-    addresses: HashSet<netlink::IpNetwork>,
+    addresses: HashSet<IpNetwork>,
     routes: Vec<Route>,
 }
 
 /// Configures the VF's `link` in the pod. What is there already is left; a fresh one has nothing.
 pub(super) fn configure(
-    netns: &Netns,
     rtnl: &mut Rtnl,
     link: &Link,
     plan: &Plan,
     is_fresh: bool,
 ) -> Result<(), Error> {
-    netns.run(|| set_sysctls(link, plan))??;
     let differs = link.mac != Some(plan.mac) || link.mtu != plan.mtu;
     if differs && link.is_up {
         // Some drivers refuse a MAC address while up. This loses routes, so it comes first.
@@ -59,12 +58,24 @@ pub(super) fn configure(
     let routes: Vec<_> = plan.routes_by(link.index).collect();
     let missing = routes.iter().filter(|route| !has_route(&present.routes, route));
     requests.extend(missing.map(Request::add_route));
-    if !plan.rules.is_empty() {
+    requests.extend(sharing(rtnl, plan)?);
+    rtnl.batch(&requests)
+}
+
+/// Adds what the pod is to have besides its interface, and may have by another.
+fn sharing(rtnl: &mut Rtnl, plan: &Plan) -> Result<Vec<Request<'static>>, Error> {
+    let mut requests = Vec::new();
+    if !plan.shared.rejecting.is_empty() {
+        let routes = rtnl.routes()?;
+        let missing = plan.shared.rejecting.iter().filter(|route| !has_route(&routes, route));
+        requests.extend(missing.map(Request::add_route));
+    }
+    if !plan.shared.rules.is_empty() {
         let rules = rtnl.rules()?;
-        let missing = plan.rules.iter().filter(|rule| !has_rule(&rules, rule));
+        let missing = plan.shared.rules.iter().filter(|rule| !has_rule(&rules, rule));
         requests.extend(missing.map(Request::add_rule));
     }
-    rtnl.batch(&requests)
+    Ok(requests)
 }
 
 /// What the pod's network relies on, where it is not so: neighbours are found, and keep being found.
@@ -92,6 +103,8 @@ pub(crate) fn has_route(routes: &[Route], wanted: &Route) -> bool {
     routes.iter().any(|route| {
         route.destination.network() == wanted.destination.network()
             && route.destination.prefix() == wanted.destination.prefix()
+            && route.kind == wanted.kind
+            && route.scope_in_force() == wanted.scope_in_force()
             && route.gateway == wanted.gateway
             && route.output == wanted.output
             && route.table == wanted.table
@@ -108,24 +121,39 @@ pub(crate) fn has_rule(rules: &[Rule], wanted: &Rule) -> bool {
     })
 }
 
+/// Whether a rule is of one of the interface's own addresses, which no other brings.
+fn is_of_own_address(rule: &Rule, plan: &Plan) -> bool {
+    plan.addresses.iter().any(|address| IpNetwork::from(address.ip()) == rule.source)
+}
+
 /// Whether a rule leads to routes by other interfaces than that of the index: they may be of another agent, which
 /// alone knows what they bring. All interfaces have routes in the main table, so that those tell nothing.
 fn is_followed_by_others(rule: &Rule, routes: &[Route], index: u32) -> bool {
     routes.iter().any(|route| {
-        route.table == Some(rule.table)
+        route.kind == RouteKind::Unicast
+            && route.table == Some(rule.table)
             && route.destination.is_ipv4() == rule.source.is_ipv4()
             && route.output != index
     })
 }
 
-/// IPv6 settings are left out where the pod has no IPv6 addresses, for the kernel may lack IPv6.
-fn set_sysctls(link: &Link, plan: &Plan) -> Result<(), Error> {
-    let has_v6 = plan.addresses.iter().any(netlink::IpNetwork::is_ipv6);
-    for (family, key, value) in SYSCTLS {
-        if family == Family::V6 && !has_v6 {
-            continue;
-        }
+/// Sets what is usual of the pod's interface, and what its network says.
+pub(super) fn set_sysctls(netns: &Netns, link: &Link, plan: &Plan) -> Result<(), Error> {
+    netns.run(|| set_sysctls_here(link, plan))?
+}
+
+/// What is usual in IPv6 is left out where the pod has no IPv6 addresses, for the kernel may lack IPv6.
+fn set_sysctls_here(link: &Link, plan: &Plan) -> Result<(), Error> {
+    let has_v6 = plan.addresses.iter().any(IpNetwork::is_ipv6);
+    let is_usual = |family, key: &str| {
+        (family == Family::V4 || has_v6)
+            && !plan.sysctls.iter().any(|chosen| (chosen.family, chosen.key) == (family, key))
+    };
+    for (family, key, value) in USUAL_SYSCTLS.into_iter().filter(|it| is_usual(it.0, it.1)) {
         set_sysctl(family, &link.name, key, value)?;
+    }
+    for chosen in &plan.sysctls {
+        set_sysctl(chosen.family, &link.name, chosen.key, &chosen.value)?;
     }
     if has_v6 {
         set_sysctl(Family::V6, "lo", "disable_ipv6", "0")?;
@@ -144,19 +172,23 @@ pub(super) fn strip(rtnl: &mut Rtnl, link: &Link) -> Result<(), Error> {
     rtnl.batch(&requests)
 }
 
-/// Rules stay behind when the interface of this index leaves; addresses and routes go with it. What another
-/// interface of the pod brings, too, is left.
-pub(super) fn remove_rules(rtnl: &mut Rtnl, plan: &Plan, index: u32) -> Result<(), Error> {
-    if plan.rules.is_empty() {
+/// What the pod has besides its interface stays behind when the one of this index leaves; addresses and routes by it
+/// go with it. What another interface of the pod brings, too, is left.
+pub(super) fn remove_shared(rtnl: &mut Rtnl, plan: &Plan, index: u32) -> Result<(), Error> {
+    if plan.shared.is_empty() {
         return Ok(());
     }
     let (rules, routes) = (rtnl.rules()?, rtnl.routes()?);
-    let is_ours = |rule: &&Rule| {
+    let others = &plan.shared_by_others;
+    let is_own_rule = |rule: &&Rule| {
         has_rule(&rules, rule)
-            && !has_rule(&plan.rules_of_others, rule)
-            && !is_followed_by_others(rule, &routes, index)
+            && !has_rule(&others.rules, rule)
+            && (is_of_own_address(rule, plan) || !is_followed_by_others(rule, &routes, index))
     };
-    let ours = plan.rules.iter().filter(is_ours);
-    let requests: Vec<_> = ours.map(Request::delete_rule).collect();
+    let is_own_route =
+        |route: &&Route| has_route(&routes, route) && !has_route(&others.rejecting, route);
+    let rules = plan.shared.rules.iter().filter(is_own_rule).map(Request::delete_rule);
+    let routes = plan.shared.rejecting.iter().filter(is_own_route).map(Request::delete_route);
+    let requests: Vec<_> = rules.chain(routes).collect();
     rtnl.batch(&requests)
 }

@@ -1,6 +1,6 @@
 //! Whether a VF is in its pod as it should be.
 
-use netlink::{Link, MacAddress, Netns, Rtnl};
+use netlink::{Link, MacAddress, Netns, Route, Rtnl, sysctl};
 
 use super::{
     MoveError, MoveSpec, Plan,
@@ -26,7 +26,36 @@ pub fn inspect(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError
     if let Some(what) = differs(link, &spec.plan) {
         return Ok(Some(what));
     }
-    Ok(missing(&mut rtnl, link, &spec.plan)?)
+    if let Some(what) = missing(&mut rtnl, link, &spec.plan, has_route)? {
+        return Ok(Some(what));
+    }
+    Ok(misset(pod, link, &spec.plan)?)
+}
+
+/// What the pod's interface has lost of what its network gives it, as by being switched off and on. All else that a
+/// pod does to its interface is the pod's business, and so is a route that it has put in the place of one. `None`: it
+/// has all, or is not there.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
+    if spec.original.is_handed_over {
+        return Ok(None);
+    }
+    let mut rtnl = Rtnl::open_in(pod)?;
+    let links = rtnl.links()?;
+    let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
+        return Ok(None);
+    };
+    if let Some(what) = missing(&mut rtnl, link, &spec.plan, has_place_taken)? {
+        return Ok(Some(what));
+    }
+    Ok(misset(pod, link, &spec.plan)?)
+}
+
+/// Whether one of the routes is where the kernel would put the wanted one.
+fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
+    routes.iter().any(|route| route.place() == wanted.place())
 }
 
 fn differs(link: &Link, plan: &Plan) -> Option<String> {
@@ -51,19 +80,44 @@ fn differs(link: &Link, plan: &Plan) -> Option<String> {
     }
 }
 
-fn missing(rtnl: &mut Rtnl, link: &Link, plan: &Plan) -> Result<Option<String>, netlink::Error> {
+fn missing(
+    rtnl: &mut Rtnl,
+    link: &Link,
+    plan: &Plan,
+    is_there: fn(&[Route], &Route) -> bool,
+) -> Result<Option<String>, netlink::Error> {
     let addresses = rtnl.addresses(link.index)?;
     if let Some(address) = plan.addresses.iter().find(|address| !addresses.contains(address)) {
         return Ok(Some(format!("its interface has lost the address {address}")));
     }
     let routes = rtnl.routes()?;
-    if let Some(route) = plan.routes_by(link.index).find(|route| !has_route(&routes, route)) {
+    let mut wanted = plan.routes_by(link.index).chain(plan.shared.rejecting.iter().cloned());
+    if let Some(route) = wanted.find(|route| !is_there(&routes, route)) {
         return Ok(Some(format!("the pod has lost the route {route}")));
     }
-    if plan.rules.is_empty() {
+    if plan.shared.rules.is_empty() {
         return Ok(None);
     }
     let rules = rtnl.rules()?;
-    let lost = plan.rules.iter().find(|rule| !has_rule(&rules, rule));
+    let lost = plan.shared.rules.iter().find(|rule| !has_rule(&rules, rule));
     Ok(lost.map(|rule| format!("the pod has lost the rule {rule}")))
+}
+
+/// A setting of the network's that the pod's interface has otherwise.
+fn misset(pod: &Netns, link: &Link, plan: &Plan) -> Result<Option<String>, netlink::Error> {
+    if plan.sysctls.is_empty() {
+        return Ok(None);
+    }
+    pod.run(|| {
+        for wanted in &plan.sysctls {
+            let found = sysctl(wanted.family, &link.name, wanted.key)?;
+            if found != wanted.value {
+                let (family, key, value) = (wanted.family, wanted.key, &wanted.value);
+                return Ok(Some(format!(
+                    "its interface has {family}.{key} {found} instead of {value}"
+                )));
+            }
+        }
+        Ok(None)
+    })?
 }

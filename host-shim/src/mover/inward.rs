@@ -9,7 +9,7 @@ use super::{MoveError, Namespace, VfMove, configure, outward, port::SetPort};
 
 /// Moves a VF into its pod.
 pub const STEPS: &Steps<VfMove, MoveError> =
-    &[&CheckNames, &Prepare, &SetPort, &MoveIn, &Configure, &WatchCarrier];
+    &[&CheckNames, &Prepare, &SetPort, &MoveIn, &SetSysctls, &Configure, &WatchCarrier];
 
 /// The step that finds out whether there is a carrier, and what it does where there is none.
 pub(super) const WATCH_CARRIER: &str = "watch-carrier";
@@ -145,6 +145,27 @@ fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     vf_move.in_pod()?.ok_or_else(|| vf_move.missing())
 }
 
+/// The interface's settings, which the kernel begins anew wherever it comes to. So nothing of them is undone: they
+/// end with the interface's leave.
+struct SetSysctls;
+
+impl Step<VfMove> for SetSysctls {
+    type Error = MoveError;
+
+    fn name(&self) -> &'static str {
+        "set-sysctls"
+    }
+
+    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
+        let started = Instant::now();
+        let link = vf_move.arrived()?;
+        let netns = Arc::clone(&vf_move.pod()?.netns);
+        configure::set_sysctls(&netns, &link, &vf_move.plan)?;
+        vf_move.durations.configure += started.elapsed();
+        Ok(())
+    }
+}
+
 /// MAC address, MTU, addresses, routes and rules.
 struct Configure;
 
@@ -160,7 +181,7 @@ impl Step<VfMove> for Configure {
         let link = vf_move.arrived()?;
         let (plan, is_fresh) = (vf_move.plan.clone(), vf_move.is_fresh);
         let pod = vf_move.pod()?;
-        configure::configure(&pod.netns, &mut pod.rtnl, &link, &plan, is_fresh)?;
+        configure::configure(&mut pod.rtnl, &link, &plan, is_fresh)?;
         vf_move.durations.configure += started.elapsed();
         Ok(())
     }
@@ -168,7 +189,7 @@ impl Step<VfMove> for Configure {
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         match (&mut vf_move.pod, &vf_move.arrived) {
             (Some(pod), Some(link)) if vf_move.is_fresh => {
-                Ok(configure::remove_rules(&mut pod.rtnl, &vf_move.plan, link.index)?)
+                Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan, link.index)?)
             }
             _ => Ok(()),
         }

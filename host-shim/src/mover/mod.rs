@@ -24,11 +24,11 @@ use offload_proto::{Failure, Reason, v1::Attachment};
 
 pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
-pub use inspect::inspect;
+pub use inspect::{inspect, lost};
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
-pub use plan::{Plan, PlanError, rules_of};
+pub use plan::{Plan, PlanError, Shared, Sysctl};
 pub use priorities::meets_others;
 use vf_alloc::Device;
 

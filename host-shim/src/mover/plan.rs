@@ -3,8 +3,8 @@
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use ipnetwork::IpNetwork;
-use netlink::{MacAddress, Route, Rule};
-use offload_proto::{form::is_interface_name, v1};
+use netlink::{Family, MacAddress, Route, RouteKind, Rule, Scope};
+use offload_proto::{form::is_interface_name, sysctls, v1};
 
 /// How a VF is to be in its pod.
 #[derive(Clone, Debug)]
@@ -31,12 +31,60 @@ pub struct Plan {
     pub addresses: Vec<IpNetwork>,
     /// Its routes, without the link.
     pub routes: Vec<Route>,
-    /// Its policy rules, which are the pod's: unlike addresses and routes they are of no interface.
-    pub rules: Vec<Rule>,
-    /// The rules that other interfaces of the pod bring. They stay when this one leaves.
-    pub rules_of_others: Vec<Rule>,
+    /// What it brings to the pod.
+    pub shared: Shared,
+    /// Likewise other interfaces of the pod. That stays when this one leaves.
+    pub shared_by_others: Shared,
+    /// Its settings, other than are usual.
+    pub sysctls: Vec<Sysctl>,
     /// How long to wait for the carrier.
     pub carrier_limit: Duration,
+}
+
+/// What is the pod's: unlike addresses and routes by an interface it is of none, and stays when that leaves.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// Policy rules.
+    pub rules: Vec<Rule>,
+    /// Routes by which packets are dropped.
+    pub rejecting: Vec<Route>,
+}
+
+impl Shared {
+    /// What an attachment brings to its pod.
+    ///
+    /// # Errors
+    /// If it holds what is no prefix.
+    pub fn by(attachment: &v1::Attachment) -> Result<Self, PlanError> {
+        let routes = routes(attachment, &[])?.into_iter();
+        Ok(Self {
+            rules: attachment.rules.iter().map(rule).collect::<Result<_, _>>()?,
+            rejecting: routes.filter(|route| route.kind != RouteKind::Unicast).collect(),
+        })
+    }
+
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.rejecting.is_empty()
+    }
+
+    /// Likewise of several attachments.
+    pub fn extend(&mut self, other: Self) {
+        self.rules.extend(other.rules);
+        self.rejecting.extend(other.rejecting);
+    }
+}
+
+/// A setting of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sysctl {
+    /// Which protocol it is of.
+    pub family: Family,
+    /// Its name.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
 }
 
 /// The interface whose routes are the pod's. Runtimes call the first one so.
@@ -44,6 +92,9 @@ const FIRST_INTERFACE: &str = "eth0";
 /// What the routes of other interfaces cost, plus the link's index: more than the kernel's own choice
 /// in either family, so that they only serve where the first interface has none.
 const LATER_METRIC: u32 = 2000;
+
+/// The main table, which the kernel tells of no route.
+const MAIN_TABLE: u32 = 254;
 
 /// An attachment that the host can't carry out: the DPU's answer is malformed.
 #[derive(Debug, thiserror::Error)]
@@ -68,11 +119,8 @@ impl Plan {
             .iter()
             .map(|held| parse("address", &held.address))
             .collect::<Result<Vec<_>, _>>()?;
-        let routes = attachment
-            .routes
-            .iter()
-            .map(|wanted| route(wanted, &addresses))
-            .collect::<Result<_, _>>()?;
+        let mut routes = routes(attachment, &addresses)?;
+        routes.retain(|route| route.kind == RouteKind::Unicast);
         let bandwidth = attachment.bandwidth.unwrap_or_default();
         Ok(Self {
             name: name.into(),
@@ -86,8 +134,9 @@ impl Plan {
             egress_mbit: in_mbit(bandwidth.egress_rate),
             limits_ingress: bandwidth.ingress_rate != 0,
             routes,
-            rules: rules_of(attachment)?,
-            rules_of_others: Vec::new(),
+            shared: Shared::by(attachment)?,
+            shared_by_others: Shared::default(),
+            sysctls: sysctls_of(attachment)?,
             addresses,
             carrier_limit,
         })
@@ -108,26 +157,59 @@ impl Plan {
     }
 }
 
-/// The policy rules that an attachment brings to its pod.
-///
-/// # Errors
-/// If one of them has what is no prefix.
-pub fn rules_of(attachment: &v1::Attachment) -> Result<Vec<Rule>, PlanError> {
-    attachment.rules.iter().map(rule).collect()
+fn routes(attachment: &v1::Attachment, addresses: &[IpNetwork]) -> Result<Vec<Route>, PlanError> {
+    attachment.routes.iter().map(|wanted| route(wanted, addresses)).collect()
 }
 
 fn route(wanted: &v1::Route, addresses: &[IpNetwork]) -> Result<Route, PlanError> {
     let mut route = Route::new(parse("route destination", &wanted.destination)?, 0);
+    route.kind = kind(&wanted.kind)?;
     if !wanted.gateway.is_empty() {
         let gateway: IpAddr = parse("route gateway", &wanted.gateway)?;
         route = route.via(gateway);
-        route.on_link = !addresses.iter().any(|address| address.contains(gateway));
+        let is_outside = !addresses.iter().any(|address| address.contains(gateway));
+        route.on_link = wanted.onlink || is_outside;
     }
+    route.scope = scope(&wanted.scope)?;
     route.mtu = unless_zero(wanted.mtu);
     route.advertised_mss = unless_zero(wanted.advmss);
     route.priority = unless_zero(wanted.priority);
-    route.table = unless_zero(wanted.table);
+    route.table = unless_zero(wanted.table).filter(|table| *table != MAIN_TABLE);
     Ok(route)
+}
+
+fn kind(text: &str) -> Result<RouteKind, PlanError> {
+    Ok(match text {
+        "" => RouteKind::Unicast,
+        "blackhole" => RouteKind::Blackhole,
+        "unreachable" => RouteKind::Unreachable,
+        "prohibit" => RouteKind::Prohibit,
+        other => return Err(malformed("route kind", other)),
+    })
+}
+
+fn scope(text: &str) -> Result<Option<Scope>, PlanError> {
+    Ok(Some(match text {
+        "" => return Ok(None),
+        "global" => Scope::Global,
+        "link" => Scope::Link,
+        "host" => Scope::Host,
+        other => return Err(malformed("route scope", other)),
+    }))
+}
+
+/// Those of the list alone, whatever a DPU says: others would reach further than the interface.
+fn sysctls_of(attachment: &v1::Attachment) -> Result<Vec<Sysctl>, PlanError> {
+    let v1::Sysctls { ipv4, ipv6 } = attachment.sysctls.clone().unwrap_or_default();
+    let read = |family, known: &'static [(&'static str, _)]| {
+        move |(name, value): (String, i32)| {
+            let known = known.iter().find(|(known, _)| *known == name);
+            let (key, _) = known.ok_or_else(|| malformed("setting", &name))?;
+            Ok(Sysctl { family, key, value: value.to_string() })
+        }
+    };
+    let ipv4 = ipv4.into_iter().map(read(Family::V4, sysctls::IPV4));
+    ipv4.chain(ipv6.into_iter().map(read(Family::V6, sysctls::IPV6))).collect()
 }
 
 fn rule(wanted: &v1::PolicyRule) -> Result<Rule, PlanError> {
@@ -151,7 +233,11 @@ fn unless_zero(value: u32) -> Option<u32> {
 }
 
 fn parse<T: FromStr>(what: &'static str, value: &str) -> Result<T, PlanError> {
-    value.parse().map_err(|_| PlanError { what, value: value.chars().take(80).collect() })
+    value.parse().map_err(|_| malformed(what, value))
+}
+
+fn malformed(what: &'static str, value: &str) -> PlanError {
+    PlanError { what, value: value.chars().take(80).collect() }
 }
 
 #[cfg(test)]
@@ -185,6 +271,59 @@ mod tests {
         assert!(!with_route("10.0.0.1").unwrap().routes[0].on_link);
         assert!(with_route("169.254.1.1").unwrap().routes[0].on_link);
         assert_eq!(with_route("").unwrap().routes[0].gateway, None);
+    }
+
+    #[test]
+    fn a_gateway_that_is_said_to_be_on_the_link_is() {
+        let route = v1::Route {
+            destination: "0.0.0.0/0".into(),
+            gateway: "10.0.0.1".into(),
+            onlink: true,
+            ..Default::default()
+        };
+        assert!(super::route(&route, &["10.0.0.5/24".parse().unwrap()]).unwrap().on_link);
+    }
+
+    fn with(change: impl Fn(&mut v1::Attachment)) -> Result<Plan, PlanError> {
+        let mut changed = attachment();
+        change(&mut changed);
+        Plan::new(&changed, Duration::ZERO)
+    }
+
+    #[test]
+    fn routes_that_drop_packets_are_the_pods_and_not_the_interfaces() {
+        let plan = with(|it| {
+            let route = |kind: &str, table| v1::Route {
+                destination: "10.9.0.0/16".into(),
+                kind: kind.into(),
+                table,
+                ..Default::default()
+            };
+            it.routes = vec![route("", 254), route("blackhole", 7), route("prohibit", 0)];
+        });
+        let plan = plan.unwrap();
+        assert_eq!(plan.routes.iter().map(|route| route.table).collect::<Vec<_>>(), [None]);
+        let kinds: Vec<_> = plan.shared.rejecting.iter().map(|route| route.kind).collect();
+        assert_eq!(kinds, [RouteKind::Blackhole, RouteKind::Prohibit]);
+    }
+
+    #[test]
+    fn what_a_later_dpu_says_of_routes_and_settings_is_refused_by_name() {
+        let of_route = |change: fn(&mut v1::Route)| {
+            let mut route = v1::Route { destination: "::/0".into(), ..Default::default() };
+            change(&mut route);
+            super::route(&route, &[]).unwrap_err().to_string()
+        };
+        let told = |what: &str| format!("the DPU's attachment holds \"teleport\" as {what}");
+        assert_eq!(of_route(|it| it.kind = "teleport".into()), told("route kind"));
+        assert_eq!(of_route(|it| it.scope = "teleport".into()), told("route scope"));
+        let sysctls =
+            |name: &str| v1::Sysctls { ipv4: [(name.into(), 1)].into(), ..Default::default() };
+        let refused = with(|it| it.sysctls = Some(sysctls("teleport"))).unwrap_err();
+        assert_eq!(refused.to_string(), told("setting"));
+        let plan = with(|it| it.sysctls = Some(sysctls("arp_ignore"))).unwrap();
+        let (family, value) = (Family::V4, "1".to_owned());
+        assert_eq!(plan.sysctls, [Sysctl { family, key: "arp_ignore", value }]);
     }
 
     #[test]

@@ -11,11 +11,14 @@ use offload_proto::v1;
 /// The main table, which the kernel is not told of.
 const MAIN: u32 = 254;
 
-/// Whether an attachment brings what another interface of its pod may have or bring, too: rules, or routes at a cost
-/// that is not the interface's own.
+/// Whether an attachment brings what another interface of its pod may have or bring, too: rules, routes by which
+/// packets are dropped, or routes at a cost that is not the interface's own.
 #[must_use]
 pub fn meets_others(attachment: &v1::Attachment) -> bool {
-    !attachment.rules.is_empty() || has_priorities(attachment)
+    let is_rejecting = |route: &v1::Route| !route.kind.is_empty();
+    !attachment.rules.is_empty()
+        || attachment.routes.iter().any(is_rejecting)
+        || has_priorities(attachment)
 }
 
 pub(super) fn has_priorities(attachment: &v1::Attachment) -> bool {
@@ -51,8 +54,11 @@ impl RouteSlot {
         Some(Self { table: route.table.unwrap_or(MAIN), network, priority: route.priority? })
     }
 
-    /// `None`: the cost is the interface's own.
+    /// `None`: the cost is the interface's own, or the route the pod's, which its interfaces share.
     fn wanted_by(route: &v1::Route) -> Option<Self> {
+        if !route.kind.is_empty() {
+            return None;
+        }
         let network = network(route.destination.parse().ok()?)?;
         let table = if route.table == 0 { MAIN } else { route.table };
         (route.priority != 0).then_some(Self { table, network, priority: route.priority })

@@ -15,4 +15,5 @@ mod cleaning;
 mod faults;
 mod moves;
 mod names;
+mod routing;
 mod stage;

@@ -85,6 +85,9 @@ fn what_is_lost_in_the_pod_is_put_back() {
     lost("addr del 10.1.0.5/16 dev eth0");
     lost("route del default");
     lost("rule del priority 100");
+    lost("route del blackhole 10.66.0.0/16");
+    lost("-6 route del unreachable fd66::/16 table 77");
+    lost("route del 203.0.113.0/24");
     lost("link set eth0 down");
     lost("link set eth0 mtu 1400");
 }

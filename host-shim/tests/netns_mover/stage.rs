@@ -14,7 +14,7 @@ use host_shim::{
 };
 use netlink::{LinkChange, Netns, Request, Rtnl, VethEnd};
 use offload_proto::v1;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) const PCI_ADDRESS: &str = "d000:00:00.4";
 
@@ -65,6 +65,18 @@ impl Space {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "ip {arguments}: {errors}");
         serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    /// A setting of an interface, such as `ipv4.rp_filter`.
+    pub(crate) fn sysctl(&self, interface: &str, setting: &str) -> String {
+        let (family, key) = setting.split_once('.').unwrap();
+        let output = Command::new("nsenter")
+            .arg(format!("--net=/proc/{}/ns/net", self.keeper.id()))
+            .args(["sysctl", "-n", &format!("net/{family}/conf/{interface}/{key}")])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     /// All links but `lo`, without what changes by itself.
@@ -171,8 +183,15 @@ pub(crate) fn plan() -> Plan {
             route("::/0", "fd00::1", 0),
             route("192.0.2.0/24", "169.254.1.1", 0),
             route("198.51.100.0/24", "10.1.0.1", 77),
+            v1::Route { scope: "host".into(), ..route("203.0.113.0/24", "", 0) },
+            v1::Route { kind: "blackhole".into(), ..route("10.66.0.0/16", "", 254) },
+            v1::Route { kind: "unreachable".into(), ..route("fd66::/16", "", 77) },
         ],
         rules: vec![v1::PolicyRule { source: "10.1.0.5/32".into(), table: 77, priority: 100 }],
+        sysctls: Some(v1::Sysctls {
+            ipv4: [("rp_filter".into(), 2), ("arp_ignore".into(), 1)].into(),
+            ipv6: [("accept_ra".into(), 2)].into(),
+        }),
         ..Default::default()
     };
     Plan::new(&attachment, Duration::from_secs(2)).unwrap()
@@ -207,16 +226,44 @@ pub(crate) fn assert_in_pod(stage: &Stage, spec: &MoveSpec) {
     assert!(has_route("default", "10.1.0.1"), "{routes}");
     assert!(has_route("192.0.2.0/24", "169.254.1.1"), "{routes}");
     assert_eq!(stage.pod.ip("route show table 77")[0]["dst"], "198.51.100.0/24");
+    assert_eq!(stage.pod.ip("route show 203.0.113.0/24")[0]["scope"], "host");
+    assert_eq!(
+        rejecting(stage),
+        [json!(["blackhole", "10.66.0.0/16"]), json!(["unreachable", "fd66::/16"])]
+    );
+    for (setting, value) in SETTINGS {
+        assert_eq!(stage.pod.sysctl("eth0", setting), value, "{setting}");
+    }
     let rules = stage.pod.ip("rule show");
     assert!(rules.as_array().unwrap().iter().any(|rule| rule["priority"] == 100), "{rules}");
     let loopback = &stage.pod.ip("link show dev lo")[0];
     assert!(loopback["flags"].as_array().unwrap().contains(&"UP".into()));
 }
 
+/// Settings that the plan chooses, and those that are usual.
+const SETTINGS: [(&str, &str); 5] = [
+    ("ipv4.rp_filter", "2"),
+    ("ipv4.arp_ignore", "1"),
+    ("ipv4.arp_notify", "1"),
+    ("ipv6.accept_ra", "2"),
+    ("ipv6.keep_addr_on_down", "1"),
+];
+
+/// The pod's routes by which packets are dropped.
+fn rejecting(stage: &Stage) -> Vec<Value> {
+    let of = |family| stage.pod.ip(&format!("{family} route show table all"));
+    let all = ["-4", "-6"].map(of);
+    let all = all.iter().flat_map(|routes| routes.as_array().unwrap());
+    let kinds = ["blackhole", "unreachable", "prohibit"].map(Value::from);
+    let rejecting = all.filter(|route| kinds.contains(&route["type"]));
+    rejecting.map(|route| json!([route["type"], route["dst"]])).collect()
+}
+
 /// The host has what it had, and the pod nothing.
 pub(crate) fn assert_clean(stage: &Stage, before: &[Value]) {
     assert_eq!(stage.host.links(), before);
     assert!(stage.pod.links().is_empty(), "{:?}", stage.pod.links());
+    assert_eq!(rejecting(stage), [Value::Null; 0]);
     let rules = stage.pod.ip("rule show");
     assert!(rules.as_array().unwrap().iter().all(|rule| rule["priority"] != 100), "{rules}");
 }

@@ -98,6 +98,7 @@ fn the_agent_killed_while_it_puts_vfs_back_after_a_card_reset_recovers() {
         "set-port",
         "prepare",
         "move-in",
+        "set-sysctls",
         "configure",
         "watch-carrier",
         "announce",

@@ -129,8 +129,25 @@ impl Keeper {
                 release(&self.doors, record, Duration::ZERO, renewal).await;
                 Ok(())
             }
-            (VfLocation::Pod | VfLocation::Nowhere, _) | (VfLocation::Unfinished, false) => Ok(()),
+            (VfLocation::Pod, true) => self.complete(&record).await,
+            (VfLocation::Pod, false)
+            | (VfLocation::Nowhere, _)
+            | (VfLocation::Unfinished, false) => Ok(()),
         }
+    }
+
+    /// Gives a pod's interface back what it has lost, as by being switched off and on: nobody tells of that, for
+    /// whoever listened in the pod's namespace would keep it alive.
+    async fn complete(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
+        let lost = {
+            let _one_at_a_time = self.keeping.lock().await;
+            self.vfs().lost(record).await?
+        };
+        let Some(lost) = lost else { return Ok(()) };
+        let port = self.doors.dpu.calls().await_port(&record.attachment);
+        self.vfs().intake().move_in(record, port).await?;
+        self.vfs().repairs().note(record.id(), lost);
+        Ok(())
     }
 
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from

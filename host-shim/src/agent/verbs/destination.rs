@@ -24,14 +24,16 @@ impl Destination {
     }
 }
 
-/// An attachment as it is in the host's namespace: the host has its own rules and resolver, too.
+/// An attachment as it is in the host's namespace: the host has its own rules and resolver, too, and settings would
+/// stay behind there.
 fn with_own_routes(attachment: v1::Attachment, destinations: &[IpNetwork]) -> v1::Attachment {
     let routes = destinations.iter().map(|to| v1::Route {
         destination: to.to_string(),
         gateway: gateway_for(&attachment, to).unwrap_or_default(),
         ..v1::Route::default()
     });
-    v1::Attachment { routes: routes.collect(), rules: Vec::new(), dns: None, ..attachment }
+    let routes = routes.collect();
+    v1::Attachment { routes, rules: Vec::new(), sysctls: None, dns: None, ..attachment }
 }
 
 /// The gateway of the destination's family. `None`: the network has none, and the destination is on the link.

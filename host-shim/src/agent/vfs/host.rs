@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use keyed_locks::{Held, KeyedLocks};
-use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl, Rule};
+use netlink::{Error, IpNetwork, Link, Netns, NetnsId, Rtnl};
 use offload_proto::{Failure, Reason, v1::Attachment};
 use vf_alloc::Device;
 
@@ -14,7 +14,7 @@ use super::{
     turns::Turns,
 };
 use crate::{
-    mover::{Announcer, MoveSpec, Plan, meets_others, rules_of},
+    mover::{Announcer, MoveSpec, Plan, Shared, meets_others},
     vf_source::{self, VfIdentity, VfSource},
 };
 
@@ -139,23 +139,26 @@ impl Host {
             source: Arc::clone(&self.source),
             device: record.device().clone(),
             original: record.original.clone(),
-            plan: Plan { rules_of_others: self.rules_of_others(record), ..plan },
+            plan: Plan { shared_by_others: self.shared_by_others(record, &plan), ..plan },
             announcer: self.announcer.clone(),
         })
     }
 
-    /// The rules of the pod's other interfaces. Another record that can't be read holds nobody up.
-    fn rules_of_others(&self, record: &Record) -> Vec<Rule> {
-        if record.attachment.rules.is_empty() {
-            return Vec::new();
+    /// What the pod's other interfaces bring to it. Another record that can't be read holds nobody up.
+    fn shared_by_others(&self, record: &Record, plan: &Plan) -> Shared {
+        let mut shared = Shared::default();
+        if plan.shared.is_empty() {
+            return shared;
         }
         let is_other = |other: &Arc<Record>| {
             other.netns.id == record.netns.id
                 && other.id() != record.id()
                 && other.phase != Phase::Releasing
         };
-        let others = self.records.all().into_iter().filter(is_other);
-        others.flat_map(|other| rules_of(&other.attachment).unwrap_or_default()).collect()
+        for other in self.records.all().into_iter().filter(is_other) {
+            shared.extend(Shared::by(&other.attachment).unwrap_or_default());
+        }
+        shared
     }
 
     /// Looks at the kernel on a thread that may block, when it is its turn.

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     agent::{milestones::Milestone, repairs::Repairs, signals::Signals},
-    mover::{Announcer, inspect},
+    mover::{Announcer, inspect, lost},
     vf_source::VfSource,
 };
 
@@ -216,6 +216,18 @@ impl Vfs {
     fn note_in_pod(&self, record: &Record) {
         self.pauses.succeeded(record.id());
         self.records().note_broken(record.id(), false);
+    }
+
+    /// What the interface of a record in its pod has lost of what its network gives it. `None`: nothing, or the pod's
+    /// namespace has ended.
+    ///
+    /// # Errors
+    /// [`Reason::MoveFailed`]: it can't be looked at.
+    pub(in crate::agent) async fn lost(&self, record: &Record) -> Result<Option<String>, Failure> {
+        let Some(pod) = record.netns.living() else { return Ok(None) };
+        let spec = self.host.move_of(record)?;
+        let lost = self.host.look(move || lost(&spec, &pod)).await?;
+        lost.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
     }
 
     /// What wakes the keepers.

@@ -1,0 +1,113 @@
+//! What becomes of a pod's routes, rules and settings when its interface is switched off, and when it leaves.
+
+use std::sync::Arc;
+
+use host_shim::mover::{Plan, Sysctl, VfMove, inspect, lost};
+use netlink::{Family, Netns};
+
+use crate::stage::{OWN_NAME, Space, Stage, assert_clean, assert_in_pod, plan, spec};
+
+#[test]
+fn an_interface_that_was_switched_off_and_on_keeps_its_addresses_and_gets_its_routes_back() {
+    let stage = Stage::new();
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), None);
+    stage.pod.ip("link set eth0 down");
+    stage.pod.ip("link set eth0 up");
+    let addresses = stage.pod.ip("addr show dev eth0 scope global").to_string();
+    assert!(addresses.contains("10.1.0.5") && addresses.contains("fd00::5"), "{addresses}");
+    assert_eq!(stage.pod.ip("route show default").as_array().map(Vec::len), Some(0));
+    let told = lost(&spec, &stage.pod.netns()).unwrap();
+    assert_eq!(told.as_deref(), Some("the pod has lost the route 0.0.0.0/0 via 10.1.0.1"));
+    drop(stage.move_in(&spec));
+    assert_in_pod(&stage, &spec);
+    assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), None);
+}
+
+/// CHECK tells of it all the same.
+#[test]
+fn what_a_pod_has_put_in_the_place_of_a_route_is_no_loss() {
+    let stage = Stage::new();
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    for change in [
+        "route replace default via 10.1.0.9",
+        "route replace unreachable 10.66.0.0/16",
+        "route change 203.0.113.0/24 dev eth0 scope link",
+        "-6 route replace default via fd00::9",
+        "link set eth0 mtu 1400",
+    ] {
+        stage.pod.ip(change);
+        assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), None, "{change}");
+        assert!(inspect(&spec, &stage.pod.netns()).unwrap().is_some(), "{change}");
+    }
+    stage.pod.ip("route flush 10.66.0.0/16");
+    let told = lost(&spec, &stage.pod.netns()).unwrap();
+    assert_eq!(told.as_deref(), Some("the pod has lost the route blackhole 10.66.0.0/16"));
+}
+
+#[test]
+fn a_setting_that_a_pod_changes_is_told_and_put_back() {
+    let stage = Stage::new();
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    let set = || netlink::set_sysctl(Family::V4, "eth0", "rp_filter", "0");
+    stage.pod.netns().run(set).unwrap().unwrap();
+    let told = Some("its interface has ipv4.rp_filter 0 instead of 2".to_owned());
+    assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), told);
+    assert_eq!(inspect(&spec, &stage.pod.netns()).unwrap(), told);
+    drop(stage.move_in(&spec));
+    assert_in_pod(&stage, &spec);
+}
+
+/// The kernel begins an interface's settings anew in each namespace that it comes to.
+#[test]
+fn settings_end_with_the_interfaces_leave() {
+    const KEYS: [&str; 3] = ["ipv4.rp_filter", "ipv4.arp_ignore", "ipv6.accept_ra"];
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let settings = || KEYS.map(|key| stage.host.sysctl(OWN_NAME, key));
+    let of_host = settings();
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    stage.vf_move(&spec).move_out().unwrap();
+    assert_clean(&stage, &before);
+    assert_eq!(settings(), of_host);
+
+    let next = Space::new();
+    let usual = KEYS.map(|key| next.sysctl("default", key));
+    let mut plain = spec;
+    plain.plan = Plan { sysctls: Vec::new(), ..plan() };
+    let namespaces = stage.namespaces(Some(Arc::<Netns>::new(next.netns())));
+    drop(VfMove::new(plain, namespaces).move_in().unwrap());
+    let of_next = KEYS.map(|key| next.sysctl("eth0", key));
+    assert_eq!(of_next[..2], usual[..2]);
+    assert_eq!(of_next[2], "0", "what is usual of a pod");
+}
+
+#[test]
+fn a_setting_that_the_kernel_refuses_is_undone_with_its_step() {
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let mut spec = spec(&stage);
+    let value = "x".to_owned();
+    spec.plan.sysctls.push(Sysctl { family: Family::V4, key: "rp_filter", value });
+    let failed = stage.vf_move(&spec).move_in().unwrap_err();
+    assert_eq!(failed.step, "set-sysctls");
+    assert!(failed.left.is_empty(), "{failed}");
+    assert_clean(&stage, &before);
+}
+
+#[test]
+fn routes_that_drop_packets_stay_for_as_long_as_another_interface_brings_them() {
+    let stage = Stage::new();
+    let mut spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    spec.plan.shared_by_others = spec.plan.shared.clone();
+    stage.vf_move(&spec).move_out().unwrap();
+    let left = stage.pod.ip("route show type blackhole");
+    assert_eq!(left[0]["dst"], "10.66.0.0/16");
+    let rules = stage.pod.ip("rule show");
+    assert!(rules.as_array().unwrap().iter().any(|rule| rule["priority"] == 100), "{rules}");
+}
