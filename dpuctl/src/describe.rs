@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use offload_proto::v1::{
     AllowRule, AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus,
-    HostStatus, Network, NetworkStatus, PortCounters, PortMapping, Route, StepStatus, Subnet,
-    SubnetUsage,
+    HostStatus, Network, NetworkStatus, PolicyRule, PortCounters, PortMapping, Route, StepStatus,
+    Subnet, SubnetUsage, Sysctls,
 };
 
 use crate::{
@@ -67,7 +67,8 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     let address =
         |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
     text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
-    text.list("Routes", &attachment.routes.iter().map(route).collect::<Vec<_>>());
+    let sysctls = attachment.sysctls.unwrap_or_default();
+    routing(&mut text, &attachment.routes, &attachment.rules, &sysctls);
     if !attachment.port_mappings.is_empty() {
         let mapped: Vec<_> = attachment.port_mappings.iter().map(port_mapping).collect();
         text.list("Mapped ports", &mapped);
@@ -111,8 +112,54 @@ fn port_mapping(mapping: &PortMapping) -> String {
     format!("{host_port}/{protocol} of {address} to {container_port}")
 }
 
+/// Routes, rules and settings of a pod's interface, or of a network's.
+fn routing(text: &mut Description, routes: &[Route], rules: &[PolicyRule], sysctls: &Sysctls) {
+    text.list("Routes", &routes.iter().map(route).collect::<Vec<_>>());
+    if !rules.is_empty() {
+        text.list("Rules", &rules.iter().map(rule).collect::<Vec<_>>());
+    }
+    let settings = sysctl_lines(sysctls);
+    if !settings.is_empty() {
+        text.list("Sysctls", &settings);
+    }
+}
+
+/// As `ip route` has it.
 fn route(route: &Route) -> String {
-    format!("{} via {}", route.destination, or_dash(&route.gateway))
+    let way = if route.kind.is_empty() {
+        format!("{} via {}", route.destination, or_dash(&route.gateway))
+    } else {
+        format!("{} {}", route.kind, route.destination)
+    };
+    let numbers = [
+        ("table", route.table),
+        ("metric", route.priority),
+        ("mtu", route.mtu),
+        ("advmss", route.advmss),
+    ];
+    let numbers = numbers.into_iter().filter(|(_, number)| *number != 0);
+    let mut words = vec![way];
+    words.extend(route.onlink.then(|| "onlink".into()));
+    words.extend((!route.scope.is_empty()).then(|| format!("scope {}", route.scope)));
+    words.extend(numbers.map(|(word, number)| format!("{word} {number}")));
+    words.join(" ")
+}
+
+/// As `ip rule` has it.
+fn rule(rule: &PolicyRule) -> String {
+    let PolicyRule { source, table, priority } = rule;
+    match priority {
+        0 => format!("from {source} lookup {table}"),
+        priority => format!("from {source} lookup {table} priority {priority}"),
+    }
+}
+
+fn sysctl_lines(sysctls: &Sysctls) -> Vec<String> {
+    let families = [("ipv4", &sysctls.ipv4), ("ipv6", &sysctls.ipv6)];
+    let lines = families.into_iter().flat_map(|(family, settings)| {
+        settings.iter().map(move |(key, value)| format!("{family}.{key} = {value}"))
+    });
+    lines.collect()
 }
 
 fn event_lines(events: &[Event]) -> String {
@@ -225,7 +272,8 @@ fn network_text(status: &NetworkStatus) -> String {
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
     gateway(&mut text, &network, status.gateway.as_ref());
-    text.list("Routes", &network.routes.iter().map(route).collect::<Vec<_>>());
+    let sysctls = network.sysctls.clone().unwrap_or_default();
+    routing(&mut text, &network.routes, &network.rules, &sysctls);
     resolver(&mut text, &network);
     text.block("Subnets", &subnet_table(&network.subnets, &status.subnets));
     text.finish()
@@ -439,6 +487,53 @@ MACs:          with the DPU's prefix
         let pings = AllowRule { protocol: "icmp".into(), ..AllowRule::default() };
         let lines = "Allow:\n  network green, 10.7.0.0/16: tcp 80 8000-8100\n  anybody: icmp\n";
         has(&told(vec![web, pings]), lines);
+    }
+
+    #[test]
+    fn routes_rules_and_settings_are_told_as_ip_and_sysctl_have_them() {
+        let routes = [
+            Route {
+                destination: "0.0.0.0/0".into(),
+                gateway: "169.254.1.1".into(),
+                onlink: true,
+                table: 100,
+                priority: 7,
+                mtu: 1400,
+                advmss: 1300,
+                ..Route::default()
+            },
+            Route { destination: "10.9.0.0/16".into(), scope: "host".into(), ..Route::default() },
+            Route { destination: "::/0".into(), kind: "unreachable".into(), ..Route::default() },
+        ];
+        let rules = [
+            PolicyRule { source: "own".into(), table: 100, priority: 0 },
+            PolicyRule { source: "fd00::/64".into(), table: 7, priority: 9 },
+        ];
+        let sysctls = Sysctls {
+            ipv4: [("rp_filter".into(), 2)].into(),
+            ipv6: [("accept_ra".into(), 1)].into(),
+        };
+        let told = |routes: &[Route], rules: &[PolicyRule], sysctls: &Sysctls| {
+            let mut text = Description::default();
+            routing(&mut text, routes, rules, sysctls);
+            text.finish()
+        };
+        assert_eq!(
+            told(&routes, &rules, &sysctls),
+            "\
+Routes:
+  0.0.0.0/0 via 169.254.1.1 onlink table 100 metric 7 mtu 1400 advmss 1300
+  10.9.0.0/16 via - scope host
+  unreachable ::/0
+Rules:
+  from own lookup 100
+  from fd00::/64 lookup 7 priority 9
+Sysctls:
+  ipv4.rp_filter = 2
+  ipv6.accept_ra = 1
+"
+        );
+        assert_eq!(told(&[], &[], &Sysctls::default()), "Routes:        none\n");
     }
 
     #[test]
