@@ -13,10 +13,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The agent compares pods with its records when it is told to, and not by itself.
 const ON_DEMAND: &str = "reconcile_s = 3600";
 
-/// All that a route or rule can have, in either family.
+/// All that a route, a rule or a setting can have, in either family.
 const NETWORK: &str = r#"
 [[network]]
 name = "routed"
+sysctls = { ipv4 = { rp_filter = 2, arp_ignore = 1, forwarding = 1 }, ipv6.accept_ra = 2 }
 [[network.subnets]]
 cidr = "10.8.0.0/24"
 gateway = "10.8.0.1"
@@ -47,6 +48,40 @@ destination = "2001:db8:21::/48"
 destination = "::/0"
 gateway = "fd00:10:8::2"
 table = 100000
+[[network.routes]]
+destination = "198.18.0.0/15"
+gateway = "169.254.7.1"
+onlink = true
+table = 110
+[[network.routes]]
+destination = "2001:db8:18::/48"
+gateway = "2001:db8:ffff::1"
+onlink = true
+table = 110
+[[network.routes]]
+destination = "2001:db8:19::/48"
+gateway = "fe80::1"
+[[network.routes]]
+destination = "172.22.0.0/16"
+scope = "host"
+[[network.routes]]
+destination = "172.23.0.0/16"
+scope = "global"
+[[network.routes]]
+destination = "10.66.0.0/16"
+kind = "blackhole"
+[[network.routes]]
+destination = "172.24.0.0/16"
+kind = "prohibit"
+table = 110
+priority = 70
+[[network.routes]]
+destination = "fd66::/16"
+kind = "unreachable"
+[[network.rules]]
+source = "own"
+table = 110
+priority = 900
 [[network.rules]]
 source = "10.8.0.0/24"
 table = 100
@@ -68,8 +103,16 @@ table = 201
 priority = 1003
 "#;
 
-/// What the pod's interface is to have of the network: as `ip` shows it.
-const ROUTES: [&str; 8] = [
+/// What the pod is to have of the network: as `ip` shows it.
+const ROUTES: [&str; 16] = [
+    "198.18.0.0/15 via 169.254.7.1 table 110 flags onlink",
+    "2001:db8:18::/48 via 2001:db8:ffff::1 table 110 metric 1024 flags onlink",
+    "2001:db8:19::/48 via fe80::1 metric 1024 flags onlink",
+    "172.22.0.0/16 scope host",
+    "172.23.0.0/16",
+    "blackhole 10.66.0.0/16",
+    "prohibit 172.24.0.0/16 table 110 metric 70",
+    "unreachable fd66::/16 metric 1024",
     "default via 10.8.0.1",
     "default via 10.8.0.2 table 100",
     "172.20.0.0/16 via 10.8.0.254 metric 50 mtu 1300 advmss 1200",
@@ -82,18 +125,32 @@ const ROUTES: [&str; 8] = [
 
 /// Likewise. The kernel puts a rule without a number before those that have one.
 const RULES: [&str; 5] = [
-    "999: from 10.99.0.0/16 lookup 200",
+    "899: from 10.99.0.0/16 lookup 200",
     "1000: from 10.8.0.0/24 lookup 100",
     "1001: from fd00:10:8::/64 lookup 100000",
     "1002: from all lookup 201",
     "1003: from all lookup 201",
 ];
 
+/// Settings of its interface, those that are usual of all pods among them.
+const SETTINGS: [(&str, &str); 6] = [
+    ("ipv4/conf/eth0/rp_filter", "2"),
+    ("ipv4/conf/eth0/arp_ignore", "1"),
+    ("ipv4/conf/eth0/forwarding", "1"),
+    ("ipv6/conf/eth0/accept_ra", "2"),
+    ("ipv6/conf/eth0/keep_addr_on_down", "1"),
+    ("ipv6/conf/eth0/ndisc_notify", "1"),
+];
+
 /// A rule of the pod's own, behind all others.
 const OWN_RULE: &str = "2000: from 192.0.2.7 lookup 55";
 
 /// What pods do to their routes and rules, and what CHECK then misses.
-const LOSSES: [(&str, &str); 8] = [
+const LOSSES: [(&str, &str); 12] = [
+    ("-4 route del blackhole 10.66.0.0/16", "blackhole 10.66.0.0/16"),
+    ("-6 route del unreachable fd66::/16", "unreachable fd66::/16"),
+    ("-6 route flush table 110", "2001:db8:18::/48 via 2001:db8:ffff::1 in table 110"),
+    ("-6 rule del pref 900", "from fd00:10:8::"),
     ("-4 route flush table 100", "0.0.0.0/0 via 10.8.0.2 in table 100"),
     ("-6 route flush table 100000", "::/0 via fd00:10:8::2 in table 100000"),
     ("-4 route del 172.20.0.0/16", "172.20.0.0/16 via 10.8.0.254"),
@@ -126,18 +183,23 @@ pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached
     let result = lab.add("routed", &pod, "eth0").result();
     assert_routed(&pod);
     lab.assert_invariants();
-    for (change, lost) in LOSSES {
-        wait_for("a CHECK that fails", LIMIT, || {
-            // The agent may look after an attachment that it has just made.
-            let _ = run(pod.command("ip").args(change.split(' ')));
+    let assert_put_back = |change: &dyn Fn(), lost: &str| {
+        let failed = wait_for("a CHECK that fails", LIMIT, || {
+            // The agent may look after the pod at any time.
+            change();
             let answer = life::check(&lab, "routed", &pod, &result);
-            (!answer.status.success()).then(|| answer.fails(132, &[lost]))
+            (!answer.status.success()).then_some(answer)
         });
-        // What a pod flushes is its own affair, until its interface is to be put in order.
-        pod.ip(&["link", "set", "eth0", "down"]);
+        failed.fails(132, &[lost]);
         lab.agent.signal(Signal::SIGHUP);
         assert_routed(&pod);
+    };
+    for (change, lost) in LOSSES {
+        assert_put_back(&|| drop(run(pod.command("ip").args(change.split(' ')))), lost);
     }
+    assert_put_back(&|| switch_off_and_on(&pod), "the pod has lost the route");
+    let misset = || set(&pod, "ipv4/conf/eth0/rp_filter", "0");
+    assert_put_back(&misset, "ipv4.rp_filter 0 instead of 2");
     lab.agent.crash();
     pod.ip(&["link", "set", "eth0", "down"]);
     lab.start_agent();
@@ -155,6 +217,18 @@ pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached
     lab.assert_clean_slate();
 }
 
+/// Switches a pod's interface off and on. Its addresses stay; the kernel drops the routes.
+///
+/// # Panics
+/// When it is not so.
+pub fn switch_off_and_on(pod: &Netns) {
+    for state in ["down", "up"] {
+        pod.ip(&["link", "set", "eth0", state]);
+        let held = ["10.8.0.", "fd00:10:8::"].map(|begin| held_address(pod, begin));
+        assert!(held.iter().all(Option::is_some), "{state}: {held:?}");
+    }
+}
+
 /// Asserts that a pod has all routes and rules of the network `routed` and no others, soon, and that they
 /// lead as they say.
 ///
@@ -162,37 +236,69 @@ pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached
 /// When it is not so.
 pub fn assert_routed(pod: &Netns) {
     let expected = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
-    let (all_routes, all_rules): (BTreeSet<_>, BTreeSet<_>) = (expected(&ROUTES), expected(&RULES));
+    let (all_routes, mut all_rules): (BTreeSet<_>, BTreeSet<_>) =
+        (expected(&ROUTES), expected(&RULES));
+    let own = ["10.8.0.", "fd00:10:8::"].map(|begin| address_of(pod, begin));
+    all_rules.extend(own.map(|address| format!("900: from {address} lookup 110")));
     let has_all = || {
         let own = OWN_RULE.to_owned();
         let has = rules(pod).into_iter().filter(|rule| *rule != own).collect::<BTreeSet<_>>();
-        routes(pod) == all_routes && has == all_rules
+        let is_set = |(name, value): (&str, &str)| setting(pod, name) == value;
+        routes(pod) == all_routes && has == all_rules && SETTINGS.into_iter().all(is_set)
     };
     let came = eventually(LIMIT, || has_all().then_some(()));
-    assert!(came.is_some(), "{:#?}\n{:#?}", routes(pod), rules(pod));
-    for (outside, source, gateway) in
-        [("198.51.100.1", "10.8.0.", "10.8.0.2"), ("2001:db8::1", "fd00:10:8::", "fd00:10:8::2")]
-    {
+    let settings = SETTINGS.map(|(name, _)| format!("{name} {}", setting(pod, name)));
+    assert!(came.is_some(), "{:#?}\n{:#?}\n{settings:#?}", routes(pod), rules(pod));
+    for (outside, source, gateway) in [
+        ("198.51.100.1", "10.8.0.", "10.8.0.2"),
+        ("2001:db8::1", "fd00:10:8::", "fd00:10:8::2"),
+        ("198.18.0.1", "10.8.0.", "169.254.7.1"),
+        ("2001:db8:18::1", "fd00:10:8::", "2001:db8:ffff::1"),
+    ] {
         let address = address_of(pod, source);
         let route = &pod.json("ip", &["route", "get", outside, "from", &address])[0];
         assert_eq!(route["gateway"], gateway, "{route}");
     }
 }
 
-/// The address of a pod that begins so.
-fn address_of(pod: &Netns, begin: &str) -> String {
-    let link = &pod.json("ip", &["addr", "show", "dev", "eth0"])[0];
-    let all = link["addr_info"].as_array().unwrap().iter();
-    let mut texts = all.map(|address| text(&address["local"]));
-    texts.find(|address| address.starts_with(begin)).unwrap()
+/// A setting of a pod below `/proc/sys/net`.
+fn setting(pod: &Netns, name: &str) -> String {
+    sysctl(pod, &["-n", &format!("net/{name}")])
 }
 
-/// The routes by a pod's interface that the kernel did not make by itself.
+fn set(pod: &Netns, name: &str, value: &str) {
+    let _ = sysctl(pod, &["-w", &format!("net/{name}={value}")]);
+}
+
+fn sysctl(pod: &Netns, arguments: &[&str]) -> String {
+    let output = run(pod.command("sysctl").args(arguments));
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// The address of a pod that begins so, soon.
+fn address_of(pod: &Netns, begin: &str) -> String {
+    wait_for(&format!("an address that begins with {begin}"), LIMIT, || held_address(pod, begin))
+}
+
+/// `None`: it has none, or no interface.
+fn held_address(pod: &Netns, begin: &str) -> Option<String> {
+    let shown = run(pod.command("ip").args(["-j", "addr", "show", "dev", "eth0"])).stdout;
+    let links: Vec<Value> = serde_json::from_slice(&shown).ok()?;
+    let held = links.first()?["addr_info"].as_array()?.iter();
+    held.map(|held| text(&held["local"])).find(|address| address.starts_with(begin))
+}
+
+/// The routes by a pod's interface that the kernel did not make by itself, and those by which packets are dropped.
 fn routes(pod: &Netns) -> BTreeSet<String> {
     let of = |family| pod.json("ip", &[family, "route", "show", "table", "all"]);
     let all = of("-4").into_iter().chain(of("-6"));
-    let ours = all.filter(|route| route["dev"] == "eth0" && route["protocol"] != "kernel");
-    ours.map(|route| described(&route)).collect()
+    let is_ours = |route: &Value| {
+        let is_rejecting =
+            ["blackhole", "unreachable", "prohibit"].iter().any(|kind| route["type"] == *kind);
+        is_rejecting || (route["dev"] == "eth0" && route["protocol"] != "kernel")
+    };
+    all.filter(is_ours).map(|route| described(&route)).collect()
 }
 
 fn described(route: &Value) -> String {
@@ -204,10 +310,12 @@ fn described(route: &Value) -> String {
         ("metric", &route["metric"]),
         ("mtu", &metrics["mtu"]),
         ("advmss", &metrics["advmss"]),
+        ("flags", &route["flags"][0]),
     ];
     let told = words.into_iter().filter(|(_, value)| !value.is_null());
     let told = told.map(|(word, value)| format!(" {word} {}", text(value)));
-    [text(&route["dst"])].into_iter().chain(told).collect()
+    let kind = route["type"].as_str().map(|kind| format!("{kind} ")).unwrap_or_default();
+    [kind, text(&route["dst"])].into_iter().chain(told).collect()
 }
 
 /// The rules of a pod that not everybody has.

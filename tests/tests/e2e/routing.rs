@@ -11,7 +11,7 @@ use e2e::{
     Call, Lab, Netns, Settings,
     scenarios::{
         pods::addresses,
-        routing::{self, assert_routed, settings_with_routes},
+        routing::{self, assert_routed, settings_with_routes, switch_off_and_on},
     },
 };
 use nix::{
@@ -34,6 +34,9 @@ fn a_result_tells_all_that_routes_have() {
     for route in [
         json!({ "dst": "172.20.0.0/16", "gw": "10.8.0.254", "mtu": 1300, "advmss": 1200, "priority": 50 }),
         json!({ "dst": "172.21.0.0/16" }),
+        json!({ "dst": "172.22.0.0/16", "scope": 254 }),
+        json!({ "dst": "172.23.0.0/16", "scope": 0 }),
+        json!({ "dst": "198.18.0.0/15", "gw": "169.254.7.1", "table": 110 }),
         json!({ "dst": "0.0.0.0/0", "gw": "10.8.0.2", "table": 100 }),
         json!({ "dst": "2001:db8:20::/48", "gw": "fd00:10:8::fe", "mtu": 1400, "advmss": 1220, "priority": 60 }),
         json!({ "dst": "::/0", "gw": "fd00:10:8::2", "table": 100_000 }),
@@ -41,6 +44,63 @@ fn a_result_tells_all_that_routes_have() {
     ] {
         assert!(routes.contains(&route), "{route} is not in {result:#}");
     }
+    let leads_nowhere =
+        |route: &Value| route["dst"] == "10.66.0.0/16" || route["dst"] == "fd66::/16";
+    assert!(
+        !routes.iter().any(leads_nowhere),
+        "they would be read as leading somewhere: {result:#}"
+    );
+}
+
+/// Nobody tells the agent of what goes on in a pod.
+#[test]
+fn a_pod_that_switches_its_interface_off_and_on_gets_its_routes_back_by_itself() {
+    let settings = settings_with_routes(&Settings::default());
+    let lab = Lab::start(&Settings { timeouts: "reconcile_s = 1".into(), ..settings });
+    let pod = Netns::new("pod");
+    let _ = lab.add("routed", &pod, "eth0").result();
+    for _ in 0..3 {
+        assert_routed(&pod);
+        switch_off_and_on(&pod);
+    }
+    assert_routed(&pod);
+    lab.assert_invariants();
+    lab.del("routed", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// What is by the pod's own addresses, and what its interfaces share.
+#[test]
+fn two_interfaces_have_rules_of_their_own_and_share_what_drops_packets() {
+    let networks = r#"
+[[network]]
+name = "blue"
+[[network.subnets]]
+cidr = "10.8.0.0/24"
+gateway = "10.8.0.1"
+[[network.routes]]
+destination = "172.20.0.0/16"
+table = 100
+[[network.routes]]
+destination = "10.66.0.0/16"
+kind = "blackhole"
+[[network.rules]]
+source = "own"
+table = 100
+"#;
+    let lab = lab_left_alone(networks);
+    let pod = Netns::new("pod");
+    let blackholes = || pod.json("ip", &["route", "show", "type", "blackhole"]).len();
+    for (count, interface) in [(1, "eth0"), (2, "net1")] {
+        let _ = lab.add("blue", &pod, interface).result();
+        assert_eq!((rules_to_table(&pod), blackholes()), (count, 1));
+    }
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!((rules_to_table(&pod), blackholes()), (1, 1));
+    lab.del("blue", &pod, "net1").nothing();
+    assert_eq!((rules_to_table(&pod), blackholes()), (0, 0));
+    lab.assert_clean_slate();
 }
 
 /// What one DPU shows of a network can be applied to another as it is.
