@@ -48,7 +48,9 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("Host", &attachment.host);
     text.field("Container", &key.container_id);
     text.field("Interface", &key.interface_name);
-    text.field("Comes with", &attachment.lead);
+    if !attachment.lead.is_empty() {
+        text.field("Comes with", &attachment.lead);
+    }
     text.field("Pod", &pod_name(&attachment));
     text.field("Pod uid", &pod.uid);
     text.field("Network", &attachment.network);
