@@ -83,6 +83,15 @@ fn table() -> Vec<Row> {
             of_hosts(Answer, Refused(Reason::StaleSession)),
         ),
         (
+            "offload.v1.WorkloadNetwork/AttachAll",
+            |world| {
+                let (session_id, key) = (world.session_id(), Some(world.key()));
+                let request = v1::AttachRequest { session_id, key, ..Default::default() };
+                encoded(&v1::AttachAllRequest { requests: vec![request] })
+            },
+            of_hosts(Answer, Refused(Reason::StaleSession)),
+        ),
+        (
             "offload.v1.WorkloadNetwork/AwaitPort",
             |world| encoded(&v1::AwaitPortRequest { attachment_id: world.id(), limit_ms: 1 }),
             of_hosts(Answer, Refused(Reason::AttachmentUnknown)),

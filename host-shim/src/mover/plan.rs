@@ -94,7 +94,7 @@ const FIRST_INTERFACE: &str = "eth0";
 const LATER_METRIC: u32 = 2000;
 
 /// The main table, which the kernel tells of no route.
-const MAIN_TABLE: u32 = 254;
+pub(crate) const MAIN_TABLE: u32 = 254;
 
 /// An attachment that the host can't carry out: the DPU's answer is malformed.
 #[derive(Debug, thiserror::Error)]

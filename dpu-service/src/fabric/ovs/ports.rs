@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use netlink::LinkChange;
 use openflow::Change;
 use ovsdb::{Datum, Operation, Replica};
 use uuid::Uuid;
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     driver::{Fault, Refused},
-    eswitch::{Representor, gone_is_done},
+    eswitch::Representor,
     fabric::Membership,
 };
 
@@ -61,7 +60,7 @@ impl Inner {
     pub(super) fn leave(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)? else { return Ok(()) };
         let _held = number.and_then(|number| self.vswitch.hold_number(number));
-        self.take_down(port)?;
+        self.await_seen(port)?;
         self.remove_port(port)?;
         let Some(number) = number else { return Ok(()) };
         let doing = format!("take away the flows of {}", port.name);
@@ -101,15 +100,16 @@ impl Inner {
         self.settings.siblings.iter().any(|sibling| port.is_in(sibling))
     }
 
-    /// Takes the link down, and waits until the daemon has seen that: as the port leaves, it puts the link's flags back
-    /// as it has last seen them. Left up so, and this program ended before it looked again, the link would be up for
-    /// ever: nothing would tell that it ever was a port of ours.
-    fn take_down(&self, port: &Representor) -> Result<(), Refused> {
-        let doing = format!("take {} down", port.name);
-        self.sockets.with(|rtnl| {
-            let changed = rtnl.change_link(port.index, &LinkChange::new().down());
-            gone_is_done(changed).map_err(|error| Refused::new(&*doing, error))
-        })?;
+    /// Waits until the daemon has seen that the link was taken down, if it was: as the port leaves, it puts the link's
+    /// flags back as it has last seen them. A link that is up again so, while this program ends before it looks, would
+    /// be up for ever: nothing would tell that it ever was a port of ours.
+    fn await_seen(&self, port: &Representor) -> Result<(), Refused> {
+        let doing = format!("see {} taken down", port.name);
+        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+        let link = self.sockets.with(|rtnl| rtnl.link_by_index(port.index).map_err(refused))?;
+        if link.is_none_or(|link| link.is_up) {
+            return Ok(());
+        }
         let name = port.name.clone();
         self.vswitch.wait(&doing, move |replica| {
             let is_seen_up = Port::find(replica, &name).is_some_and(|found| found.is_seen_up());

@@ -41,7 +41,7 @@ use crate::{
         milestones::Milestone,
         vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
     },
-    mover::{Durations, open_netns},
+    mover::{Durations, MAIN_TABLE, open_netns},
     protocol::{AddRequest, FurtherInterface, Key},
     vf_source::device_of,
 };
@@ -240,7 +240,10 @@ fn with_default_routes(
     for (position, interface) in further.iter().enumerate() {
         for gateway in &interface.default_gateways {
             let default = if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" };
-            let is_other = |route: &v1::Route| route.destination != default || route.table != 0;
+            let is_other = |route: &v1::Route| {
+                let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
+                route.destination != default || !is_of_main_table || !route.kind.is_empty()
+            };
             attachments.iter_mut().for_each(|attachment| attachment.routes.retain(is_other));
             // The first one leads, and was asked for besides these.
             attachments[position + 1].routes.push(v1::Route {
