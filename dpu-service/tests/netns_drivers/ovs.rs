@@ -351,6 +351,8 @@ fn a_port_that_has_left_is_down_and_another_number_is_noticed() {
     dpu.program(&pods[0]);
     assert!(is_guarded(&dpu, &pods[0]));
     let port = dpu.representor(&pods[0]);
+    // As the steps have it: the link is taken down first, and the daemon hears of that in its own time.
+    dpu.netns.run("ip link set pf0vf0 down");
     dpu.fabric.leave(&port).unwrap();
     let flags = dpu.netns.link("pf0vf0")["flags"].clone();
     assert!(!flags.as_array().unwrap().contains(&"UP".into()), "{flags}");
