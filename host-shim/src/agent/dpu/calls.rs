@@ -208,9 +208,9 @@ impl Calls {
         let deadline = Instant::now() + limit + ON_ITS_WAY;
         let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         let request = AwaitPortRequest { attachment_id: id.to_owned(), limit_ms };
-        let call = session.client();
-        let answer = { call }.await_port(timed(request, deadline)).await;
-        answer.map(|answer| answer.into_inner().forwards).map_err(|status| failure_of(&status))
+        let mut client = session.client();
+        let answer = session.bounded(deadline, client.await_port(timed(request, deadline))).await;
+        answer.map(|answer| answer.forwards).map_err(|status| failure_of(&status))
     }
 }
 
