@@ -74,7 +74,14 @@ impl OpenVswitch {
         vswitch.start_database();
         vswitch.vsctl("--no-wait init");
         vswitch.start_daemon();
+        vswitch.await_daemon();
         vswitch
+    }
+
+    /// Waits until the daemon has seen its database once. With the kernel's datapath it loads the module before that,
+    /// which in hack/vm takes longer than a daemon that runs may take for anything.
+    fn await_daemon(&self) {
+        self.vsctl("--timeout=60 wait-until Open_vSwitch . datapath_types!=[]");
     }
 
     /// The socket of the database.
