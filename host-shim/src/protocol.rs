@@ -137,6 +137,13 @@ pub struct FurtherInterface {
 }
 
 impl AddRequest {
+    /// The names of all its interfaces, the leading one first.
+    #[must_use]
+    pub fn interface_names(&self) -> Vec<String> {
+        let further = self.further.iter().map(|further| &further.interface_name);
+        [&self.key.interface_name].into_iter().chain(further).cloned().collect()
+    }
+
     /// An ADD for each interface, the leading one first.
     #[must_use]
     pub fn each(&self) -> Vec<Self> {

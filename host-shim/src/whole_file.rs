@@ -18,6 +18,14 @@ pub(crate) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> io::R
     put(path, content, Some(mode))
 }
 
+/// Puts one in its place likewise, without waiting for the disk: the new content outlives the program, and perhaps not
+/// the host.
+pub(crate) fn swap(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = unfinished(path);
+    fs::write(&new, content)?;
+    fs::rename(&new, path)
+}
+
 /// Where the new content is before it takes the file's place. Whoever is killed meanwhile leaves it.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")

@@ -144,6 +144,10 @@ reasons! {
     PoolPinnedOnly = "POOL_PINNED_ONLY", FailedPrecondition, 140, "have the pod ask for the resource of that pool, or use a network of another pool";
     /// The kubelet does not tell which VF it gave the pod.
     KubeletFailed = "KUBELET_FAILED", Unavailable, CNI_TRY_AGAIN, "see that the kubelet runs, and that `device_plugin.pod_resources` in the agent's configuration is its socket";
+    /// What defines a network that other CNI plugins make can't be used.
+    DelegateInvalid = "DELEGATE_INVALID", InvalidArgument, 151, "correct the file that the message names, in the agent's `delegates.networks`";
+    /// Other CNI plugins have not done what they were called for.
+    DelegateFailed = "DELEGATE_FAILED", Internal, 152, "see what the message says of the plugin, its network's file and the folders in the agent's `delegates.plugins`";
     /// A defect of ours.
     Internal = "INTERNAL", Internal, 199, "report it with the log of the program named";
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use sriov::PciAddress;
 
 use super::{
+    delegates::{self, DelegateSettings},
     device_plugin::{self, DevicePluginSettings},
     host_port::{self, HostPort},
     out_of_range::out_of_range,
@@ -80,6 +81,9 @@ pub struct Config {
     /// The kubelet that hands out VFs. `None`: no kubelet does.
     #[serde(default)]
     pub device_plugin: Option<DevicePluginSettings>,
+    /// The networks that other CNI plugins make. `None`: none.
+    #[serde(default)]
+    pub delegates: Option<DelegateSettings>,
 }
 
 /// `[dpu]`
@@ -287,6 +291,7 @@ impl Config {
         problems.extend(self.vf_source.check());
         problems.extend(host_port::problems(&self.host_port));
         problems.extend(device_plugin::problems(self.device_plugin.as_ref()));
+        problems.extend(delegates::problems(self.delegates.as_ref()));
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

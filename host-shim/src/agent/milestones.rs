@@ -17,6 +17,12 @@ saga::milestones! {
         AttachKept = "attach-kept",
         /// The runtime's plugin was answered.
         AttachTold = "attach-told",
+        /// It is recorded that other plugins are called for an interface; none was.
+        DelegateRecorded = "delegate-recorded",
+        /// They have made it; that is not recorded.
+        DelegateMade = "delegate-made",
+        /// They have taken it back; it is still recorded.
+        DelegateDeleted = "delegate-deleted",
         /// The record says that the attachment is being given back, perhaps not yet on the disk.
         ReleaseBegun = "release-begun",
         /// The VF is home, or can't be had now.

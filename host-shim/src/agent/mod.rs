@@ -1,6 +1,6 @@
 //! The agent: keeps the session with the DPU, moves VFs, and remembers what it moved.
 //!
-//! Four rooms, each of which knows those below it and no other:
+//! Five rooms, each of which knows those below it and no other; of `delegates` and `vfs` neither knows the other, but for the words of records:
 //!
 //! | room | does | doors |
 //! | --- | --- | --- |
@@ -8,6 +8,7 @@
 //! | `verbs` | what the plugin asks for: ADD, DEL, CHECK, GC, STATUS | a function each, over `Doors` |
 //! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
+//! | `delegates` | which interfaces other plugins have made, and has them made and taken back | `Delegates` |
 //!
 //! Above them `run` builds the rooms and runs them, once `standby` has the records; `server` takes the plugin's calls on
 //! its `socket` and has them answered at the `desk`, `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
@@ -22,6 +23,7 @@ mod caller;
 mod clock;
 mod config;
 mod defect;
+mod delegates;
 mod desk;
 mod device_plugin;
 mod dpu;
@@ -44,6 +46,7 @@ mod verbs;
 mod vfs;
 
 pub use config::Config;
+pub use delegates::DelegateSettings;
 pub use device_plugin::DevicePluginSettings;
 pub use error::AgentError;
 pub use run::{Arguments, run};

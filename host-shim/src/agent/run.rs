@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     config::{Config, VfSourceKind},
+    delegates::Delegates,
     desk::Desk,
     device_plugin::DevicePlugin,
     dpu::{Dpu, credentials_and_connector},
@@ -245,7 +246,9 @@ fn begin(config: Config, boot_id: String, records: Records) -> Result<Agent, Age
         tasks: tasks.clone(),
     }));
     let dpu = Arc::new(Dpu::new(Arc::clone(&config), boot_id.clone(), Arc::clone(&vfs)));
-    let doors = Doors { vfs, dpu, tasks, timeouts: config.timeouts };
+    let delegates = Delegates::open(config.delegates.clone(), config.state_dir.join("delegates"));
+    let delegates = Arc::new(delegates.map_err(cannot("read what other plugins have made"))?);
+    let doors = Doors { vfs, dpu, delegates, tasks, timeouts: config.timeouts };
     let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
     let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
     let told = Arc::clone(&device_plugin);

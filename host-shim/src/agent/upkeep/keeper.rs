@@ -14,7 +14,7 @@ use crate::agent::{
     defect::locked,
     milestones::Milestone,
     repairs::Obstacles,
-    verbs::{Doors, Renewal, release, take_back_unanswered},
+    verbs::{Doors, Renewal, release, release_untaken, take_back_unanswered},
     vfs::{Phase, Record, VfLocation, Vfs},
 };
 
@@ -201,6 +201,7 @@ impl Keeper {
         // Records first: a VF that comes home by that is free afterwards, and no longer in the way of another
         // number of VFs. What only the DPU waits for comes last.
         self.reconcile_all().await;
+        release_untaken(&self.doors);
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
         self.doors.dpu.calls().deliver_detaches().await;

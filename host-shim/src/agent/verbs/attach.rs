@@ -29,6 +29,7 @@ use offload_proto::{Failure, Reason, v1};
 use tokio::time::{sleep, timeout};
 
 use super::{
+    delegated,
     destination::Destination,
     doors::Doors,
     led::lock_for_add,
@@ -37,6 +38,7 @@ use super::{
 use crate::{
     agent::{
         caller::{Answer, Caller},
+        delegates::Delegation,
         dpu::{Established, Standing, detach_request, disowning},
         milestones::Milestone,
         vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
@@ -62,10 +64,14 @@ pub(in crate::agent) async fn attach(
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
+    let order = request.interface_names();
+    let (request, delegations) = doors.delegates.take_out(request)?;
     let requests = request.each();
-    let named = requests.iter().map(|request| request.key.clone()).collect();
-    let keys = lock_for_add(doors, &request.key, named).await;
-    let attached = attach_alone(doors, &request, requests, destination, caller).await;
+    let named = requests.iter().map(|request| request.key.clone());
+    let delegated = delegations.iter().map(|delegation| delegation.key.clone());
+    let keys = lock_for_add(doors, &request.key, named.chain(delegated).collect()).await;
+    let asked = Asked { whole: &request, requests, delegations, order };
+    let attached = attach_alone(doors, asked, destination, caller).await;
     if attached.is_err() {
         for key in keys.names() {
             take_back_unanswered(doors, key).await;
@@ -74,13 +80,25 @@ pub(in crate::agent) async fn attach(
     attached
 }
 
+/// What an ADD asks for.
+struct Asked<'a> {
+    /// As it came, without what other plugins make.
+    whole: &'a AddRequest,
+    /// Of the DPU, for each interface; the first one leads.
+    requests: Vec<AddRequest>,
+    /// Of other plugins.
+    delegations: Vec<Delegation>,
+    /// The names of all interfaces, as they are answered.
+    order: Vec<String>,
+}
+
 async fn attach_alone(
     doors: &Doors,
-    whole: &AddRequest,
-    requests: Vec<AddRequest>,
+    asked: Asked<'_>,
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
+    let Asked { whole, requests, delegations, order } = asked;
     let started = Instant::now();
     caller.is_waiting()?;
     let netns = match destination {
@@ -88,6 +106,7 @@ async fn attach_alone(
         Destination::Host { .. } => doors.vfs.host().own_netns(),
     };
     make_way(doors, &requests, netns.id).await?;
+    delegated::make_way(doors, &whole.key, &delegations).await?;
     // That may have waited for a VF to be made anew.
     caller.is_waiting()?;
 
@@ -103,9 +122,11 @@ async fn attach_alone(
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 
-    let taken_in = take_in_all(doors, requests, netns, attachments, caller).await?;
+    let taken_in = take_in_all(doors, requests, netns.clone(), attachments, caller).await?;
+    let made = delegated::make_all(doors, delegations, &netns, caller).await?;
     Milestone::AttachDone.pass();
-    confirm(doors, taken_in.iter().map(|one| Arc::clone(&one.record)).collect(), caller).await?;
+    let records = taken_in.iter().map(|one| Arc::clone(&one.record)).collect();
+    confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
         log(&record, rpc, recording, &durations, started.elapsed());
@@ -360,18 +381,27 @@ async fn give_back_unused(
 /// That is recorded first: the other way round, the agent's death in between would undo what was
 /// answered. Its death between the two leaves attachments that nobody was answered, and then
 /// the runtime's DEL takes them back.
-async fn confirm(doors: &Doors, records: Vec<Arc<Record>>, caller: &Caller) -> Result<(), Failure> {
+async fn confirm(
+    doors: &Doors,
+    records: Vec<Arc<Record>>,
+    made: Vec<v1::Attachment>,
+    order: &[String],
+    caller: &Caller,
+) -> Result<(), Failure> {
     caller.is_waiting()?;
     // Of a repeat all were, or none.
     let was_answered = records.iter().all(|record| record.phase == Phase::Live);
     if !was_answered {
+        // Before the records: whatever becomes of these, the record that leads them takes them back.
+        delegated::keep(doors, &records[0].key())?;
         doors.vfs.intake().keep(&records).await?;
         Milestone::AttachKept.pass();
     }
     for record in &records {
         doors.dpu.reports().tell_attached(record);
     }
-    let attachments = records.iter().map(|record| record.attachment.clone()).collect();
+    let attachments = records.iter().map(|record| record.attachment.clone());
+    let attachments = in_order(attachments.chain(made).collect(), order);
     let answered = match caller.answer(Answer::Attached(attachments)).await {
         // The kernel takes an answer for a caller that is just being killed. One that was answered by an
         // earlier ADD keeps its interfaces all the same, so there is nothing to find out.
@@ -384,6 +414,15 @@ async fn confirm(doors: &Doors, records: Vec<Arc<Record>>, caller: &Caller) -> R
         Err(_) => doors.vfs.intake().keep_no_more(&records),
     }
     answered
+}
+
+/// As the interfaces were asked for.
+fn in_order(mut attachments: Vec<v1::Attachment>, order: &[String]) -> Vec<v1::Attachment> {
+    attachments.sort_by_key(|attachment| {
+        let key = attachment.key.as_ref();
+        order.iter().position(|name| key.is_some_and(|key| key.interface_name == *name))
+    });
+    attachments
 }
 
 /// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes

@@ -31,6 +31,14 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
         let promise = promise.ok_or_else(|| failed(&key, "prevResult does not have it"))?;
         check_one(doors, &record, promise, &request.netns).await?;
     }
+    for delegated in doors.delegates.led_by(&request.key) {
+        let key = &delegated.key;
+        let is_promised = request.others.iter().any(|it| it.interface_name == key.interface_name);
+        if !is_promised {
+            return Err(failed(key, "prevResult does not have it"));
+        }
+        doors.delegates.check(&delegated).await?;
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use futures::future::join_all;
 
 use super::{
+    delegated,
     doors::Doors,
     led,
     release::{Renewal, release},
@@ -17,6 +18,10 @@ use crate::{
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     let _keys = led::lock(doors, &request.key).await;
     let patience = doors.timeouts.vf_return();
+    delegated::release_led_by(doors, &request.key).await;
+    if doors.delegates.by_key(&request.key).is_some() {
+        return delegated::release(doors, &request.key).await;
+    }
     let led = doors.vfs.records().led_by(&request.key);
     let led = led.into_iter().map(|record| release(doors, record, patience, Renewal::Later));
     let (led, lead) = (join_all(led), doors.vfs.records().by_key(&request.key));

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
-use crate::agent::{config::Timeouts, dpu::Dpu, vfs::Vfs};
+use crate::agent::{config::Timeouts, delegates::Delegates, dpu::Dpu, vfs::Vfs};
 
-/// The doors of the two rooms that a verb needs.
+/// The doors of the rooms that a verb needs.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Doors {
     /// The host's VFs.
     pub vfs: Arc<Vfs>,
     /// The DPU that they belong to.
     pub dpu: Arc<Dpu>,
+    /// The interfaces that other plugins make.
+    pub delegates: Arc<Delegates>,
     /// Work that is finished before the agent ends.
     pub tasks: TaskTracker,
     /// How long things may take.
@@ -45,6 +47,8 @@ pub(in crate::agent) mod tests {
     fn with((vfs, folder): (Arc<Vfs>, TempDir)) -> (Doors, TempDir) {
         let (config, timeouts) = (config(), config().timeouts);
         let dpu = Arc::new(Dpu::new(config, "boot".into(), Arc::clone(&vfs)));
-        (Doors { vfs, dpu, tasks: TaskTracker::new(), timeouts }, folder)
+        let delegates = Delegates::open(None, folder.path().join("delegates")).unwrap();
+        let delegates = Arc::new(delegates);
+        (Doors { vfs, dpu, delegates, tasks: TaskTracker::new(), timeouts }, folder)
     }
 }

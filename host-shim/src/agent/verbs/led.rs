@@ -56,5 +56,8 @@ async fn lock_for(who: For, doors: &Doors, lead: &Key, named: BTreeSet<Key>) -> 
 }
 
 fn led_by(doors: &Doors, lead: &Key) -> BTreeSet<Key> {
-    doors.vfs.records().led_by(lead).iter().map(|record| record.key()).collect()
+    let records = doors.vfs.records().led_by(lead);
+    let delegated = doors.delegates.led_by(lead);
+    let delegated = delegated.iter().map(|one| one.key.clone());
+    records.iter().map(|record| record.key()).chain(delegated).collect()
 }

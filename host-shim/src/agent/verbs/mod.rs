@@ -1,5 +1,5 @@
-//! What the plugin asks for: the verbs of CNI, a file each, as functions over two [doors](Doors): the host's
-//! VFs, and the DPU.
+//! What the plugin asks for: the verbs of CNI, a file each, as functions over three [doors](Doors): the host's
+//! VFs, the DPU, and what other plugins make.
 //!
 //! A verb holds the locks of its attachments' keys from beginning to end, so that two verbs of one key follow
 //! each other, and the keeper and the DPU's own wishes come before or after them. The order of all locks is on
@@ -10,6 +10,7 @@
 
 mod attach;
 mod check;
+mod delegated;
 mod destination;
 mod detach;
 mod doors;
@@ -20,6 +21,7 @@ mod status;
 
 pub(super) use attach::{attach, take_back_unanswered};
 pub(super) use check::check;
+pub(super) use delegated::release_untaken;
 pub(super) use destination::Destination;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;

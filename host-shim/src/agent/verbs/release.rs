@@ -4,7 +4,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use offload_proto::v1::Release;
 
-use super::doors::Doors;
+use super::{delegated, doors::Doors};
 use crate::{
     agent::{
         dpu::detach_request,
@@ -31,6 +31,8 @@ pub(in crate::agent) async fn release(
     patience: Duration,
     renewal: Renewal,
 ) {
+    // They may be stacked on it.
+    delegated::release_led_by(doors, &record.key()).await;
     let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
     let is_returned = matches!(home, Ok(Condition::Clean));
     tell_released(doors, &record, is_returned).await;

@@ -24,6 +24,7 @@
 //! | `passing` | [`upkeep`](super::upkeep) | all is compared with the kernel | the keeper, doctor |
 //! | `comparing` | [`upkeep`](super::upkeep) | the host's ports are compared with the configuration | the keeper of host ports, doctor |
 //! | `locks` | [`Keys`](keys) | one attachment; who wants several takes them in the order of their keys | each verb of it, the keeper, the DPU's wishes |
+//! | `calls` | [`delegates`](super::delegates) | the programs of other plugins, for one interface; also against one that an earlier agent has called. Waited for within bounds | who has an interface made, looked at or taken back, with its key |
 //! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |

@@ -1,0 +1,44 @@
+//! Interfaces that other CNI plugins make: a further network of a pod may be theirs.
+//!
+//! | part | does |
+//! | --- | --- |
+//! | [`catalogue`] | finds what a name stands for in the files of the host |
+//! | [`wishes`] | says what is asked of the plugins, or that it can't be |
+//! | [`versions`] | finds the version of the specification that a chain of plugins is spoken to in |
+//! | [`plugin`] | calls a plugin, within bounds |
+//! | [`record`] | keeps what is made, in files |
+//! | [`outcome`] | reads what plugins answer |
+//! | [`Delegates`](room) | has interfaces made, looked at and taken back |
+//!
+//! # Locks and who races
+//!
+//! Whoever comes in by the room's doors holds the key of the interface, as for one of ours. A program that an agent
+//! had called may outlive it: it has the file open that it reads, and with it the file's lock, which each call
+//! waits for within bounds. So nothing is taken back that is still being made.
+//!
+//! What the plugins make of a pod is theirs to lock; the host's agents take no turns at it.
+
+mod catalogue;
+mod outcome;
+mod plugin;
+mod record;
+mod room;
+mod settings;
+mod versions;
+mod wishes;
+
+pub use settings::DelegateSettings;
+
+pub(super) use record::Delegated;
+pub(super) use room::Delegates;
+pub(super) use settings::problems;
+pub(super) use wishes::Delegation;
+
+use offload_proto::{Failure, Reason};
+
+/// That plugins have not made, or not taken back, what they should.
+fn failed(delegated: &Delegated, why: &str) -> Failure {
+    let (network, file) = (delegated.network(), delegated.chain.file.display());
+    let message = format!("network {network}, which {file} defines: {why}");
+    Failure::new(Reason::DelegateFailed, message)
+}

@@ -1,0 +1,264 @@
+//! What is kept of an interface that other plugins have made, from before they are called until they have taken it
+//! back: whoever finds it later can take it back without its file, its network or the agent that had it made.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use offload_proto::{Failure, Reason, v1};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::sleep;
+
+use super::catalogue::Chain;
+use crate::{
+    agent::{
+        defect::locked,
+        vfs::{Phase, PodNetns},
+    },
+    protocol::Key,
+    whole_file,
+};
+
+/// How often it is looked whether a program of an earlier agent has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// An interface that other plugins make.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::agent) struct Delegated {
+    /// Its key.
+    pub key: Key,
+    /// The interface of the pod whose attachment leads it.
+    pub lead: String,
+    /// The pod's namespace.
+    pub netns: PodNetns,
+    /// As an attachment's record has it.
+    pub phase: Phase,
+    pub(super) chain: Chain,
+    /// The specification's version that its plugins are spoken to in.
+    pub(super) version: String,
+    /// `CNI_ARGS`
+    pub(super) arguments: String,
+    /// `runtimeConfig`, of which each plugin gets what it has the capabilities for.
+    pub(super) wishes: Map<String, Value>,
+    /// What the last of its plugins has answered. `None`: they have not made it yet.
+    pub(super) result: Option<Value>,
+    /// The same as an attachment, which has no VF.
+    pub(super) attachment: Option<v1::Attachment>,
+}
+
+impl Delegated {
+    /// The network that it is on.
+    pub(in crate::agent) fn network(&self) -> &str {
+        &self.chain.network
+    }
+
+    /// What its plugins have made. `None`: nothing yet, or not all of it.
+    pub(in crate::agent) fn attachment(&self) -> Option<&v1::Attachment> {
+        self.attachment.as_ref()
+    }
+}
+
+/// What is kept, in files and in memory: a folder for each pod, with two files for each interface.
+#[derive(Debug)]
+pub(super) struct Store {
+    folder: PathBuf,
+    kept: Mutex<BTreeMap<Key, Arc<Delegated>>>,
+}
+
+impl Store {
+    /// Reads what is in a folder, which need not be there. What is damaged stays where it is, and is told.
+    pub(super) fn open(folder: PathBuf) -> io::Result<Self> {
+        let mut kept = BTreeMap::new();
+        for path in paths(&folder)? {
+            match read(&path) {
+                Ok(delegated) => {
+                    kept.insert(delegated.key.clone(), Arc::new(delegated));
+                }
+                Err(error) => {
+                    let path = path.display();
+                    tracing::error!(
+                        "{path}, which tells of an interface that other plugins have made, is damaged: {error}"
+                    );
+                }
+            }
+        }
+        Ok(Self { folder, kept: Mutex::new(kept) })
+    }
+
+    pub(super) fn by_key(&self, key: &Key) -> Option<Arc<Delegated>> {
+        self.lock().get(key).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Delegated>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Writes it through to the operating system: it has to outlive the agent, and not the host.
+    pub(super) fn write(&self, delegated: Delegated) -> Result<Arc<Delegated>, Failure> {
+        let text = serde_json::to_vec(&delegated).map_err(|error| unavailable(&error))?;
+        let path = self.path(&delegated.key, "json");
+        whole_file::swap(&path, &text).map_err(|error| unavailable(&error))?;
+        let delegated = Arc::new(delegated);
+        self.lock().insert(delegated.key.clone(), Arc::clone(&delegated));
+        Ok(delegated)
+    }
+
+    /// Forgets it. Should it come up again after a crash, taking it back once more does no harm.
+    pub(super) fn remove(&self, key: &Key) {
+        for ending in ["json", "call"] {
+            if let Err(error) = fs::remove_file(self.path(key, ending)) {
+                tracing::debug!(%key, %error, "a file of a taken back interface stays");
+            }
+        }
+        // Unless there are others of the same pod.
+        let _ = fs::remove_dir(self.folder.join(&key.container_id));
+        self.lock().remove(key);
+    }
+
+    /// Waits until no program is at work on an interface, and keeps others away. The file is what programs read; who
+    /// has it open, as one that an earlier agent has left behind, has the lock.
+    pub(super) async fn lock_calls(
+        &self,
+        key: &Key,
+        deadline: Instant,
+    ) -> Result<Flock<File>, Failure> {
+        let mut file = self.open_calls(key).map_err(|error| unavailable(&error))?;
+        loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => return Ok(locked),
+                Err((file, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file,
+                Err((_, Errno::EWOULDBLOCK)) => return Err(still_called(key)),
+                Err((_, errno)) => return Err(unavailable(&errno)),
+            };
+            sleep(LOOK).await;
+        }
+    }
+
+    fn open_calls(&self, key: &Key) -> io::Result<File> {
+        let folder = self.folder.join(&key.container_id);
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(self.path(key, "call"))
+    }
+
+    fn path(&self, key: &Key, ending: &str) -> PathBuf {
+        self.folder.join(&key.container_id).join(format!("{}.{ending}", key.interface_name))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Delegated>>> {
+        locked(&self.kept)
+    }
+}
+
+/// The files of all interfaces.
+fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for pod in entries(folder)? {
+        let files = entries(&pod)?;
+        paths.extend(files.into_iter().filter(|path| path.extension() == Some("json".as_ref())));
+    }
+    Ok(paths)
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Delegated> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+fn still_called(key: &Key) -> Failure {
+    let message =
+        format!("a plugin that was called for {key} before the agent's last start still runs");
+    Failure::new(Reason::Releasing, message)
+}
+
+fn unavailable(error: &dyn std::error::Error) -> Failure {
+    let message = format!("what is kept of interfaces of other plugins can't be written: {error}");
+    Failure::new(Reason::RecordsUnavailable, message)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use futures::FutureExt;
+    use netlink::NetnsId;
+
+    use super::*;
+
+    pub(in crate::agent::delegates) fn delegated(interface_name: &str) -> Delegated {
+        Delegated {
+            key: Key { container_id: "c".into(), interface_name: interface_name.into() },
+            lead: "eth0".into(),
+            netns: PodNetns { path: "/run/netns/c".into(), id: NetnsId { dev: 4, inode: 7 } },
+            phase: Phase::Attaching,
+            chain: Chain {
+                network: "storage".into(),
+                file: "/etc/storage.conf".into(),
+                versions: vec!["1.0.0".into()],
+                is_unchecked: false,
+                plugins: vec![Map::from_iter([("type".to_owned(), "macvlan".into())])],
+            },
+            version: "1.0.0".into(),
+            arguments: String::new(),
+            wishes: Map::new(),
+            result: None,
+            attachment: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_outlives_the_agent_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("delegates");
+        let store = Store::open(path.clone()).unwrap();
+        for interface in ["net1", "net2"] {
+            let delegated = delegated(interface);
+            drop(store.lock_calls(&delegated.key, Instant::now()).await.unwrap());
+            store.write(delegated).unwrap();
+        }
+        fs::write(path.join("c/net3.json"), "{").unwrap();
+        let again = Store::open(path.clone()).unwrap();
+        let names: Vec<_> = again.all().iter().map(|one| one.key.interface_name.clone()).collect();
+        assert_eq!(names, ["net1", "net2"]);
+        fs::remove_file(path.join("c/net3.json")).unwrap();
+        for one in again.all() {
+            again.remove(&one.key);
+        }
+        assert!(entries(&path).unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn whoever_holds_the_file_that_it_reads_keeps_others_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = delegated("net1").key;
+        let [ours, theirs] = [(); 2].map(|()| Store::open(folder.path().into()).unwrap());
+        let held = ours.lock_calls(&key, Instant::now()).await.unwrap();
+        let program = held.try_clone().unwrap();
+        // As by the end of an agent that is killed, which unlocks nothing.
+        std::mem::forget(held);
+        let failure = theirs.lock_calls(&key, Instant::now()).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::Releasing);
+        let soon = Instant::now() + Duration::from_secs(30);
+        let mut waiting = Box::pin(theirs.lock_calls(&key, soon));
+        assert!((&mut waiting).now_or_never().is_none());
+        Flock::lock(program, FlockArg::Unlock).unwrap();
+        let _held = waiting.await.unwrap();
+    }
+}

@@ -1,0 +1,183 @@
+//! What a caller asks for of an interface that other plugins make, in the form in which they are asked.
+
+use offload_proto::{Failure, Reason, v1};
+use serde_json::{Map, Value, json};
+
+use super::catalogue::Chain;
+use crate::protocol::{AddRequest, Bandwidth, FurtherInterface, Key};
+
+/// An interface that other plugins shall make.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::agent) struct Delegation {
+    /// Its key.
+    pub key: Key,
+    /// The interface of the pod whose attachment leads it.
+    pub lead: String,
+    pub(super) chain: Chain,
+    /// `CNI_ARGS`
+    pub(super) arguments: String,
+    /// `runtimeConfig`
+    pub(super) wishes: Map<String, Value>,
+}
+
+impl Delegation {
+    /// That of a further interface of an ADD.
+    ///
+    /// # Errors
+    /// [`Reason::Unsupported`]: something is asked for that its plugins don't take.
+    pub(super) fn new(
+        add: &AddRequest,
+        interface: &FurtherInterface,
+        chain: Chain,
+    ) -> Result<Self, Failure> {
+        let wishes = wishes(interface);
+        refuse_what_nobody_does(interface, &chain.network)?;
+        for wish in wishes.keys() {
+            if !chain.plugins.iter().any(|plugin| has_capability(plugin, wish)) {
+                let why =
+                    format!("none of the plugins in {} has the capability", chain.file.display());
+                return Err(unsupported(&chain.network, wish, &why));
+            }
+        }
+        let key = Key { interface_name: interface.interface_name.clone(), ..add.key.clone() };
+        let arguments = arguments(&add.pod, &key.container_id);
+        Ok(Self { key, lead: add.key.interface_name.clone(), chain, arguments, wishes })
+    }
+
+    /// The network that it is on.
+    pub(in crate::agent) fn network(&self) -> &str {
+        &self.chain.network
+    }
+}
+
+/// Whether the runtime is to pass a plugin what it has of a capability.
+pub(super) fn has_capability(plugin: &Map<String, Value>, capability: &str) -> bool {
+    let capabilities = plugin.get("capabilities");
+    capabilities.is_some_and(|capabilities| capabilities[capability] == Value::Bool(true))
+}
+
+/// By capability, in the form of CNI's conventions.
+fn wishes(interface: &FurtherInterface) -> Map<String, Value> {
+    let mut wishes = Map::new();
+    if let Some(mac) = interface.mac {
+        wishes.insert("mac".into(), mac.to_string().into());
+    }
+    if !interface.addresses.is_empty() {
+        wishes.insert("ips".into(), interface.addresses.clone().into());
+    }
+    if interface.bandwidth != Bandwidth::default() {
+        wishes.insert("bandwidth".into(), json!(interface.bandwidth));
+    }
+    if !interface.port_mappings.is_empty() {
+        let mappings = interface.port_mappings.iter().map(port_mapping).collect();
+        wishes.insert("portMappings".into(), mappings);
+    }
+    wishes
+}
+
+fn port_mapping(mapping: &v1::PortMapping) -> Value {
+    json!({
+        "hostPort": mapping.host_port,
+        "containerPort": mapping.container_port,
+        "protocol": mapping.protocol,
+        "hostIP": mapping.host_ip,
+    })
+}
+
+/// What no convention has a word for.
+fn refuse_what_nobody_does(interface: &FurtherInterface, network: &str) -> Result<(), Failure> {
+    let refused = [
+        ("allowedSources", !interface.allowed_sources.is_empty()),
+        ("default-route", !interface.default_gateways.is_empty()),
+        ("a VF", interface.device.is_some()),
+    ];
+    match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
+        Some((wish, _)) => Err(unsupported(network, wish, "plugins can't be asked for it")),
+        None => Ok(()),
+    }
+}
+
+fn unsupported(network: &str, wish: &str, why: &str) -> Failure {
+    let message =
+        format!("network {network} is made by other plugins, and {wish} can't be had of it: {why}");
+    Failure::new(Reason::Unsupported, message)
+}
+
+/// As Kubernetes' runtimes have them.
+fn arguments(pod: &v1::Pod, container_id: &str) -> String {
+    if pod.name.is_empty() {
+        return String::new();
+    }
+    let v1::Pod { namespace, name, uid } = pod;
+    format!(
+        "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};\
+         K8S_POD_INFRA_CONTAINER_ID={container_id};K8S_POD_UID={uid}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::record::tests::delegated, *};
+    use crate::agent::vfs::tests::attach_of;
+
+    fn delegation(
+        interface: &FurtherInterface,
+        capabilities: &Value,
+    ) -> Result<Delegation, Failure> {
+        let (mut add, _) = attach_of("c", &crate::agent::vfs::record("a", "c"));
+        add.pod = v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() };
+        let mut chain = delegated("net1").chain;
+        chain.plugins[0].insert("capabilities".into(), capabilities.clone());
+        Delegation::new(&add, interface, chain)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_passed_by_the_capabilities_of_the_plugins() {
+        let interface = FurtherInterface {
+            interface_name: "net1".into(),
+            mac: Some("02:00:00:00:00:07".parse().unwrap()),
+            addresses: vec!["10.7.0.5/24".into()],
+            bandwidth: Bandwidth { ingress_rate: 8000, ..Bandwidth::default() },
+            port_mappings: vec![v1::PortMapping { host_port: 80, ..Default::default() }],
+            ..FurtherInterface::default()
+        };
+        let all = json!({"mac": true, "ips": true, "bandwidth": true, "portMappings": true});
+        let passed = delegation(&interface, &all).unwrap();
+        assert_eq!(passed.wishes["mac"], "02:00:00:00:00:07");
+        assert_eq!(passed.wishes["ips"], json!(["10.7.0.5/24"]));
+        assert_eq!(passed.wishes["bandwidth"]["ingressRate"], 8000);
+        assert_eq!(passed.wishes["portMappings"][0]["hostPort"], 80);
+        assert!(passed.arguments.contains(";K8S_POD_NAME=cart-0;"));
+        for capability in ["mac", "ips", "bandwidth", "portMappings"] {
+            let mut most = all.clone();
+            most[capability] = false.into();
+            let failure = delegation(&interface, &most).unwrap_err();
+            assert_eq!(failure.reason, Reason::Unsupported);
+            assert!(failure.message.contains(capability), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_plugins_have_no_word_for_is_refused() {
+        for (interface, wish) in [
+            (
+                FurtherInterface { allowed_sources: vec!["a".into()], ..Default::default() },
+                "allowedSources",
+            ),
+            (
+                FurtherInterface {
+                    default_gateways: vec!["10.0.0.1".parse().unwrap()],
+                    ..Default::default()
+                },
+                "default-route",
+            ),
+            (
+                FurtherInterface { device: Some("0000:03:00.2".into()), ..Default::default() },
+                "a VF",
+            ),
+        ] {
+            let failure = delegation(&interface, &json!({})).unwrap_err();
+            assert!(failure.message.contains(wish), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Interfaces of a pod that other plugins make, beside those of an attachment that leads them: they are made after it,
+//! kept with it, and taken back when it is given back, whoever gives it back.
+
+use std::sync::Arc;
+
+use offload_proto::{Failure, Reason, v1};
+
+use super::doors::Doors;
+use crate::{
+    agent::{
+        caller::Caller,
+        delegates::{Delegated, Delegation},
+        vfs::{Phase, PodNetns},
+    },
+    protocol::Key,
+};
+
+/// Settles what earlier ADDs of the leading key have left. What was answered stays, and has to be what is asked for.
+pub(super) async fn make_way(
+    doors: &Doors,
+    lead: &Key,
+    delegations: &[Delegation],
+) -> Result<(), Failure> {
+    let is_live = doors.vfs.records().by_key(lead).is_some_and(|it| it.phase == Phase::Live);
+    let made = doors.delegates.led_by(lead);
+    if !is_live {
+        for one in made {
+            doors.delegates.delete(&one.key).await?;
+        }
+        return Ok(());
+    }
+    let is_made = |wanted: &Delegation| made.iter().any(|one| is_of(one, wanted));
+    let is_wanted = |one: &Delegated| delegations.iter().any(|wanted| is_of(one, wanted));
+    let missing = delegations.iter().find(|wanted| !is_made(wanted)).map(|it| ("without", &it.key));
+    let surplus = made.iter().find(|one| !is_wanted(one)).map(|it| ("besides with", &it.key));
+    missing.or(surplus).map_or(Ok(()), |(how, key)| {
+        let message = format!("{lead} is attached {how} {} already", key.interface_name);
+        Err(Failure::new(Reason::AttachmentDiffers, message))
+    })
+}
+
+fn is_of(made: &Delegated, wanted: &Delegation) -> bool {
+    made.key == wanted.key && made.network() == wanted.network()
+}
+
+/// Has them made, one after the other, or answers those of a repeat.
+///
+/// # Errors
+/// Why one was not. The rest is taken back with the attachment that leads them.
+pub(super) async fn make_all(
+    doors: &Doors,
+    delegations: Vec<Delegation>,
+    netns: &PodNetns,
+    caller: &Caller,
+) -> Result<Vec<v1::Attachment>, Failure> {
+    let mut made = Vec::new();
+    for delegation in delegations {
+        caller.is_waiting()?;
+        let earlier = doors.delegates.by_key(&delegation.key);
+        made.push(match earlier.and_then(|earlier| earlier.attachment().cloned()) {
+            Some(attachment) => attachment,
+            None => doors.delegates.add(delegation, netns, caller.deadline()).await?,
+        });
+    }
+    Ok(made)
+}
+
+/// Keeps those that an attachment leads, whatever becomes of the agent.
+pub(super) fn keep(doors: &Doors, lead: &Key) -> Result<(), Failure> {
+    doors.delegates.led_by(lead).iter().try_for_each(|one| doors.delegates.note(one, Phase::Live))
+}
+
+/// Has those taken back that the attachment of this key leads. The caller holds their keys' locks.
+pub(super) async fn release_led_by(doors: &Doors, lead: &Key) {
+    for one in doors.delegates.led_by(lead) {
+        release(doors, &one.key).await;
+    }
+}
+
+/// Has one taken back. What fails is tried again with the next pass.
+pub(super) async fn release(doors: &Doors, key: &Key) {
+    if let Err(failure) = doors.delegates.delete(key).await {
+        tracing::warn!(%key, "taken back later: {failure}");
+    }
+}
+
+/// Begins to take back what no plugin has taken back yet, and what an ADD has left that is over.
+pub(in crate::agent) fn release_untaken(doors: &Doors) {
+    for one in doors.delegates.all() {
+        if one.phase != Phase::Live && doors.delegates.begin_again(&one.key) {
+            doors.tasks.spawn(release_again(doors.clone(), one));
+        }
+    }
+}
+
+async fn release_again(doors: Doors, one: Arc<Delegated>) {
+    let key = &one.key;
+    let locked = doors.vfs.keys().lock(key).await;
+    // Its ADD may have ended well meanwhile, or another one begun and ended.
+    if doors.delegates.by_key(key).is_some_and(|now| now.phase != Phase::Live) {
+        release(&doors, key).await;
+    }
+    drop(locked);
+    doors.delegates.end_again(key);
+}
