@@ -170,6 +170,8 @@ pub struct Settings {
     pub fabric: String,
     /// Further sections of the service's configuration.
     pub service: String,
+    /// Further sections of the agent's configuration.
+    pub agent: String,
     /// How long the agent waits for what.
     pub timeouts: Timeouts,
     /// Whether both programs serve their metrics, on [`METRICS`].
@@ -192,6 +194,7 @@ impl Default for Settings {
             quarantine_after: 3,
             fabric: String::new(),
             service: String::new(),
+            agent: String::new(),
             timeouts: Timeouts::default(),
             has_metrics: false,
             has_attachment_metrics: false,
@@ -321,10 +324,12 @@ kind = "virtual"
 unreachable_grace_s = {grace}
 carrier_ms = {carrier_ms}
 {timeouts}
+{agent}
 "#,
             endpoint = if self.proxied { PROXY.into() } else { seat.endpoint() },
             dpu = seat.dpu,
             timeouts = self.timeouts.others,
+            agent = self.agent,
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),

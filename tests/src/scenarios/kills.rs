@@ -14,11 +14,12 @@ use std::{
 
 pub use self::flows::{Flow, OF_THE_AGENT, OF_THE_SERVICE};
 use self::{
-    flows::{OTHERS, SERVICE, Stage},
+    flows::{OF_OTHERS, OTHERS, SERVICE, Stage},
     residents::{LIMIT, Residents},
 };
 use super::{
     crowd::{CALLERS, amid_a_crowd, of_each},
+    delegates::Others,
     figure,
 };
 use crate::{Lab, Program, Settings, TIME_LIMIT, process::kill_points, wait_for};
@@ -90,8 +91,9 @@ pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
 fn begin() -> (Lab, Residents) {
     let pool = CALLERS + OTHERS;
     let settings = Settings { proxied: true, vfs: pool + 1, pool, ..Settings::default() };
-    let lab = Lab::start(&settings);
-    let residents = Residents::attach(&lab);
+    let others = Others::with_links(OF_OTHERS);
+    let lab = Lab::start(&others.in_lab(&settings));
+    let residents = Residents::attach(&lab, others);
     (lab, residents)
 }
 

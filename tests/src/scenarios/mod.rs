@@ -3,6 +3,7 @@
 pub mod clean;
 pub mod crowd;
 pub mod cuts;
+pub mod delegates;
 pub mod faults;
 pub mod floods;
 pub mod kills;

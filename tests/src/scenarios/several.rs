@@ -35,13 +35,13 @@ pub fn add(lab: &Lab, pod: &Netns, networks: &str) -> Answer {
 }
 
 /// The interfaces of a result, in its order.
-fn interfaces(result: &Value) -> Vec<&str> {
+pub(super) fn interfaces(result: &Value) -> Vec<&str> {
     let interfaces = result["interfaces"].as_array().into_iter().flatten();
     interfaces.map(|interface| interface["name"].as_str().unwrap()).collect()
 }
 
 /// The addresses of that interface of a result, without prefix length.
-fn addresses_of(result: &Value, interface: &str) -> Vec<String> {
+pub(super) fn addresses_of(result: &Value, interface: &str) -> Vec<String> {
     let number = interfaces(result).iter().position(|name| *name == interface).unwrap();
     let ips = result["ips"].as_array().unwrap().iter().filter(|ip| ip["interface"] == number);
     let bare = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
@@ -49,7 +49,7 @@ fn addresses_of(result: &Value, interface: &str) -> Vec<String> {
 }
 
 /// The names of all links of a namespace.
-fn links(netns: &Netns) -> BTreeSet<String> {
+pub(super) fn links(netns: &Netns) -> BTreeSet<String> {
     let links = netns.json("ip", &["link"]);
     links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
 }

@@ -15,6 +15,7 @@ mod clean;
 mod configuration;
 mod contract;
 mod cuts;
+mod delegates;
 mod device_plugin;
 mod disks;
 mod doctor;

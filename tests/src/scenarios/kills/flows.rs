@@ -13,6 +13,11 @@ use crate::{
     },
     wait_for,
 };
+/// A network that another plugin makes.
+pub(super) const OF_OTHERS: &str = "other";
+/// The further networks of a flow's pod.
+const NETWORKS: &str = "green,wire,other";
+
 /// VFs of residents and of what a flow needs.
 pub(super) const OTHERS: u32 = 6;
 
@@ -88,7 +93,7 @@ const fn of_the_agent(
 fn come_and_go(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     let pod = Netns::new("victim");
-    let _ = several::add(stage.lab, &pod, "green,wire");
+    let _ = several::add(stage.lab, &pod, NETWORKS);
     // Twice, since the second finds no record.
     for _ in 0..2 {
         let _ = stage.lab.del("blue", &pod, "eth0");
@@ -102,7 +107,7 @@ fn fail_to_attach(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let last = points.iter().filter_map(|point| point.strip_prefix("undo-")).next_back();
     stage.lab.arm(AGENT, "fail", last.unwrap());
     let pod = Netns::new("victim");
-    let _ = several::add(stage.lab, &pod, "green,wire");
+    let _ = several::add(stage.lab, &pod, NETWORKS);
     None
 }
 
@@ -159,7 +164,7 @@ fn fall_out_of_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program
 
 fn end_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let pod = Netns::new("victim");
-    let _ = several::add(stage.lab, &pod, "green,wire").result();
+    let _ = several::add(stage.lab, &pod, NETWORKS).result();
     arm();
     drop(pod);
     None

@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Answer, Call, Lab, Netns, eventually, scenarios::pods::addresses};
+use crate::{
+    Answer, Call, Lab, Netns, eventually,
+    scenarios::{
+        delegates::{Others, kept},
+        pods::addresses,
+    },
+};
 
 /// How long what is waited for may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -17,16 +23,18 @@ pub(super) struct Residents {
     answers: [Value; 2],
     /// Of the VF of `b`, whose rate is limited.
     pub(super) representor: String,
+    /// Networks of the lab that other plugins make, as long as it needs them.
+    _others: Others,
 }
 
 impl Residents {
-    pub(super) fn attach(lab: &Lab) -> Self {
+    pub(super) fn attach(lab: &Lab, others: Others) -> Self {
         let (a, b) = (Netns::new("resident"), Netns::new("resident"));
         let answers = [Self::add(lab, &a, 0), Self::add(lab, &b, 1)].map(|added| added.result());
         let is_limited = |link: &Value| link["qdisc"] == "tbf";
         let limited = lab.card.representors().into_iter().find(is_limited).expect("a limit");
         let representor = limited["ifname"].as_str().unwrap().to_owned();
-        let residents = Self { a, b, answers, representor };
+        let residents = Self { a, b, answers, representor, _others: others };
         lab.assert_invariants();
         residents.assert_reach();
         residents
@@ -69,6 +77,8 @@ impl Residents {
     pub(super) fn assert_alone(&self, lab: &Lab) {
         lab.assert_invariants();
         assert_eq!(lab.operator().get("attachments").len(), 2);
+        let taken_back = eventually(LIMIT, || (kept(lab) == 0).then_some(()));
+        assert!(taken_back.is_some(), "an interface of other plugins is left");
     }
 
     pub(super) fn detach(&self, lab: &Lab) {

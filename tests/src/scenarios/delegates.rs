@@ -1,0 +1,339 @@
+//! Further networks of pods that other CNI plugins make: Debian's, and such as misbehave.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::several::{self, interfaces, links};
+use crate::{Lab, Netns, Settings, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Where Debian's package containernetworking-plugins has them.
+const PLUGINS: &str = "/usr/lib/cni";
+/// How long a plugin may take in these labs, in seconds.
+const CALL_S: u32 = 3;
+
+/// Networks of other plugins, those plugins that are scripts, and what they leave to look at.
+#[derive(Debug)]
+pub struct Others(TempDir);
+
+impl Others {
+    /// None so far.
+    ///
+    /// # Panics
+    /// When there is no room for them.
+    #[must_use]
+    pub fn new() -> Self {
+        let others = Self(tempfile::tempdir().unwrap());
+        for name in ["networks", "plugins", "leases"] {
+            fs::create_dir(others.path(name)).unwrap();
+        }
+        others
+    }
+
+    /// One network of this name, whose plugin makes an interface that is there until it is taken back.
+    #[must_use]
+    pub fn with_links(network: &str) -> Self {
+        let others = Self::new();
+        others.write_plugin(network, MAKES_A_LINK);
+        others.define(network, &json!([{ "type": network }]));
+        others
+    }
+
+    /// Has the agent of a lab know them.
+    #[must_use]
+    pub fn in_lab(&self, settings: &Settings) -> Settings {
+        let [networks, plugins] = ["networks", "plugins"].map(|name| self.path(name));
+        let agent = format!(
+            "[delegates]\nnetworks = {networks:?}\nplugins = [{plugins:?}, {PLUGINS:?}]\n\
+             call_s = {CALL_S}\n"
+        );
+        Settings { agent, ..settings.clone() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn define(&self, name: &str, plugins: &Value) {
+        let list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins });
+        fs::write(self.definition(name), list.to_string()).unwrap();
+    }
+
+    fn definition(&self, name: &str) -> PathBuf {
+        self.path("networks").join(format!("{name}.conflist"))
+    }
+
+    /// A plugin that is a script.
+    fn write_plugin(&self, name: &str, script: &str) {
+        let path = self.path("plugins").join(name);
+        let state = self.0.path().display();
+        let head = format!("#!/bin/sh\nSTATE={state}\ndocument=$(cat)\n");
+        fs::write(&path, format!("{head}{TELLS_VERSIONS}\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Has host-local give addresses of 10.77.`number`.0/24.
+    fn ipam(&self, number: u32) -> Value {
+        json!({
+            "type": "host-local",
+            "dataDir": self.path("leases"),
+            "ranges": [[{ "subnet": format!("10.77.{number}.0/24") }]],
+            "routes": [{ "dst": format!("10.78.{number}.0/24"), "gw": format!("10.77.{number}.1") }],
+        })
+    }
+
+    /// The addresses that host-local has given out for a network.
+    fn leases(&self, network: &str) -> usize {
+        let entries = fs::read_dir(self.path("leases").join(network));
+        let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("10.")).count()
+    }
+}
+
+impl Default for Others {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How many pods' interfaces of other plugins the agent of a lab keeps in mind.
+#[must_use]
+pub fn kept(lab: &Lab) -> usize {
+    fs::read_dir(lab.path().join("agent/delegates")).map_or(0, Iterator::count)
+}
+
+fn start(others: &Others, settings: &Settings) -> Lab {
+    Lab::start(&others.in_lab(&Settings { vfs: 6, pool: 6, ..settings.clone() }))
+}
+
+fn assert_clean_slate(lab: &Lab) {
+    lab.assert_clean_slate();
+    assert_eq!(kept(lab), 0);
+}
+
+const TELLS_VERSIONS: &str = r#"[ $CNI_COMMAND = VERSION ] && {
+    echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit 0; }"#;
+
+/// What a plugin makes that has no other kernel's module to do with it: a veth pair, with one end in the pod.
+const MAKES_A_LINK: &str = r#"
+    [ $CNI_COMMAND = DEL ] && {
+        [ -z "$CNI_NETNS" ] || nsenter --net="$CNI_NETNS" ip link delete "$CNI_IFNAME" 2>/dev/null
+        echo "$CNI_NETNS $document" >> $STATE/deleted
+        exit 0; }
+    [ $CNI_COMMAND = CHECK ] && { nsenter --net="$CNI_NETNS" ip link show "$CNI_IFNAME" >/dev/null || {
+        echo '{"code": 150, "msg": "the link is gone"}'; exit 1; }; exit 0; }
+    nsenter --net="$CNI_NETNS" ip link add "$CNI_IFNAME" type veth peer name "p-$CNI_IFNAME"
+    echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "'$CNI_IFNAME'", "sandbox": "'$CNI_NETNS'"}]}'
+"#;
+
+/// Debian's plugins make, show and take back what they are asked for, beside our own interfaces.
+///
+/// # Panics
+/// When they don't.
+pub fn other_plugins_make_further_interfaces(settings: &Settings) {
+    let others = Others::new();
+    let lab = &start(&others, settings);
+    lab.card.host.ip(&["link", "add", "ext0", "type", "veth", "peer", "name", "ext1"]);
+    for link in ["ext0", "ext1"] {
+        lab.card.host.ip(&["link", "set", link, "up"]);
+    }
+    others.define(
+        "mac",
+        &json!([{ "type": "macvlan", "master": "ext0", "ipam": others.ipam(1),
+                  "capabilities": { "ips": true } }]),
+    );
+    others.define(
+        "bridged",
+        &json!([
+            { "type": "bridge", "bridge": "br-cni", "isGateway": true, "ipam": others.ipam(2) },
+            { "type": "tuning", "mtu": 1400 },
+        ]),
+    );
+    others.define("point", &json!([{ "type": "ptp", "ipam": others.ipam(3) }]));
+    // Its CHECK does not find the routes that it has moved.
+    let sourced = json!([{ "type": "ptp", "ipam": others.ipam(4) }, { "type": "sbr" }]);
+    let sourced = json!({ "cniVersion": "0.4.0", "name": "sourced", "disableCheck": true, "plugins": sourced });
+    fs::write(others.definition("sourced"), sourced.to_string()).unwrap();
+    others.define("taken", &json!([{ "type": "host-device", "device": "ext1" }]));
+
+    let pod = Netns::new("pod");
+    let own = links(&pod);
+    let asked = "mac,green,bridged@data,point,taken,sourced";
+    let result = several::add(lab, &pod, asked).result();
+    assert_eq!(interfaces(&result), ["eth0", "net1", "net2", "data", "net4", "net5", "net6"]);
+    let address = |interface: &str| several::addresses_of(&result, interface)[0].clone();
+    for (interface, prefix) in [("net1", "10.77.1."), ("data", "10.77.2."), ("net4", "10.77.3.")] {
+        assert!(address(interface).starts_with(prefix), "{result}");
+        let shown = pod.json("ip", &["address", "show", interface]);
+        assert_eq!(shown[0]["addr_info"][0]["local"], address(interface).as_str(), "{interface}");
+    }
+    assert_eq!(pod.json("ip", &["link", "show", "data"])[0]["mtu"], 1400);
+    let rules = pod.json("ip", &["rule", "show"]);
+    assert!(rules.iter().any(|rule| rule["src"] == address("net6").as_str()), "{rules:?}");
+    assert_eq!(several::add(lab, &pod, asked).result(), result, "a repeat is the same");
+    super::life::check(lab, "blue", &pod, &result).nothing();
+    assert_eq!(lab.operator().get("attachments").len(), 2, "the DPU has its own alone");
+    pod.ip(&["link", "delete", "net1"]);
+    super::life::check(lab, "blue", &pod, &result).fails(152, &["mac", "macvlan", "net1"]);
+
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(links(&pod), own);
+    for network in ["mac", "bridged", "point", "sourced"] {
+        assert_eq!(others.leases(network), 0, "{network}");
+    }
+    assert!(links(&lab.card.host).contains("ext1"), "it came home");
+    assert_clean_slate(lab);
+}
+
+/// What can't be had of one of them leaves nothing: neither of the others, nor of our own.
+///
+/// # Panics
+/// When something is left.
+pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
+    let others = Others::with_links("good");
+    let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
+    let own = links(&pod);
+    let leave = r#"[ $CNI_COMMAND = ADD ] || exit 0
+        nsenter --net="$CNI_NETNS" ip link add "$CNI_IFNAME" type veth peer name "p-$CNI_IFNAME""#;
+    for (name, script, told) in [
+        ("hangs", "[ $CNI_COMMAND = ADD ] || exit 0; sleep 600", "did not end in time"),
+        ("rubbish", "echo nonsense", "no JSON object: nonsense"),
+        ("talks", "yes", "more than 1048576 bytes"),
+        ("refuses", r#"echo '{"code": 7, "msg": "no such master"}'; exit 1"#, "no such master"),
+        ("dies", "kill -9 $$", "signal: 9"),
+        ("empty", "exit 0", "answered nothing"),
+        ("nothing", "echo '{}'", "no interface net3"),
+        ("halfway", &format!("{leave}; exit 7"), "exit status: 7"),
+        ("absent", "", "no plugin absent in"),
+        ("old", "", "speak"),
+    ] {
+        match name {
+            "absent" => {}
+            "old" => {
+                others.write_plugin(name, "");
+                let path = others.path("plugins").join(name);
+                let text = fs::read_to_string(&path).unwrap();
+                let text = text.replace(r#"["0.4.0", "1.0.0"]"#, r#"["0.1.0"]"#);
+                fs::write(&path, text).unwrap();
+            }
+            _ => others.write_plugin(name, script),
+        }
+        others.define(name, &json!([{ "type": name }]));
+        let (code, text) = several::add(lab, &pod, &format!("green,good,{name}")).error();
+        assert_eq!(code, 152, "{name}: {text}");
+        let file = format!("{name}.conflist");
+        assert!(text.contains(told) && text.contains(&file), "{name}: {text}");
+        fs::remove_file(others.path("plugins").join(name)).ok();
+        others.write_plugin(name, "exit 0");
+        wait_for(&format!("{name} to be taken back"), LIMIT, || {
+            lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
+            (kept(lab) == 0).then_some(())
+        });
+        assert_eq!(links(&pod), own, "{name}");
+        assert_clean_slate(lab);
+    }
+    pod.ip(&["link", "add", "net2", "type", "veth", "peer", "name", "other"]);
+    several::add(lab, &pod, "green,good").fails(128, &["net2"]);
+    pod.ip(&["link", "delete", "net2"]);
+    several::add(lab, &pod, "good@eth0").fails(7, &["eth0"]);
+    several::add(lab, &pod, r#"[{"name": "good", "ips": ["10.1.1.1"]}]"#).fails(109, &["ips"]);
+    fs::write(others.definition("broken"), "{").unwrap();
+    several::add(lab, &pod, "broken").fails(151, &["broken.conflist"]);
+    lab.add("good", &pod, "eth0").fails(109, &["eth0"]);
+    assert_clean_slate(lab);
+}
+
+/// What was made is taken back as it was made, though its file is gone; and where its plugin is gone too, the pod has it
+/// no more, and the plugin is called once it is back.
+///
+/// # Panics
+/// When it is not so.
+pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
+    let others = Others::new();
+    let mut lab = start(&others, settings);
+    let pod = Netns::new("pod");
+    others.write_plugin("good", MAKES_A_LINK);
+    others.define("good", &json!([{ "type": "good", "told": "then" }]));
+    let own = links(&pod);
+    let result = several::add(&lab, &pod, "green,good").result();
+    fs::remove_file(others.definition("good")).unwrap();
+    assert_eq!(several::add(&lab, &pod, "green,good").result(), result);
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    super::life::check(&lab, "blue", &pod, &result).nothing();
+    let deleted = others.path("deleted");
+    assert!(!deleted.exists(), "a restart takes nothing from a pod");
+
+    let plugin = others.path("plugins").join("good");
+    let aside = others.path("aside");
+    fs::rename(&plugin, &aside).unwrap();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(links(&pod), own);
+    lab.assert_clean_slate();
+    assert_eq!(kept(&lab), 1);
+    fs::rename(&aside, &plugin).unwrap();
+    lab.agent.crash();
+    lab.start_agent();
+    wait_for("the plugin to be called", LIMIT, || (kept(&lab) == 0).then_some(()));
+    let told = fs::read_to_string(&deleted).unwrap();
+    let document = told.lines().next().unwrap().split_once(' ').unwrap().1;
+    let document: Value = serde_json::from_str(document).unwrap();
+    assert_eq!(document["told"], "then");
+    assert_eq!(document["prevResult"]["interfaces"][0]["name"], "net2");
+    lab.wait_until_good();
+    assert_clean_slate(&lab);
+}
+
+/// A pod that ends takes what was made with it, and its plugins are told so.
+///
+/// # Panics
+/// When something is left.
+pub fn a_pod_that_ends_leaves_nothing_of_other_plugins(settings: &Settings) {
+    let others = Others::with_links("good");
+    let lab = &start(&others, settings);
+    let pod = Netns::new("pod");
+    let _ = several::add(lab, &pod, "good,green").result();
+    drop(pod);
+    wait_for("the plugin to be called", LIMIT, || (kept(lab) == 0).then_some(()));
+    let told = fs::read_to_string(others.path("deleted")).unwrap();
+    assert!(told.starts_with(' '), "it is told of no namespace: {told}");
+    assert_clean_slate(lab);
+}
+
+/// A program that is still at work on an interface when the agent dies ends before it is taken back.
+///
+/// # Panics
+/// When something is left.
+pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
+    let others = Others::new();
+    let mut lab = start(&others, settings);
+    let pod = Netns::new("pod");
+    let own = links(&pod);
+    let waits = format!(
+        "[ $CNI_COMMAND = ADD ] && {{ touch $STATE/begun; read -r _ < $STATE/gate; }}\n{MAKES_A_LINK}"
+    );
+    others.write_plugin("slow", &waits);
+    others.define("slow", &json!([{ "type": "slow" }]));
+    let gate = others.path("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let call = several::call(&lab, "ADD", &pod, "slow");
+    let mut caller = call.begin(&lab.card.host);
+    let begun = others.path("begun");
+    wait_for("the plugin to begin", LIMIT, || begun.exists().then_some(()));
+    lab.agent.crash();
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    lab.start_agent();
+    lab.wait_until_good();
+    assert_eq!(kept(&lab), 1, "nothing is taken back that is still being made");
+    fs::write(&gate, "go\n").unwrap();
+    wait_for("it to be taken back", LIMIT, || {
+        lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
+        (kept(&lab) == 0).then_some(())
+    });
+    assert_eq!(links(&pod), own);
+    assert_clean_slate(&lab);
+}

@@ -1,0 +1,28 @@
+//! Further networks that other CNI plugins make.
+
+use e2e::{Settings, scenarios::delegates};
+
+#[test]
+fn other_plugins_make_further_interfaces() {
+    delegates::other_plugins_make_further_interfaces(&Settings::default());
+}
+
+#[test]
+fn a_plugin_that_fails_leaves_nothing() {
+    delegates::a_plugin_that_fails_leaves_nothing(&Settings::default());
+}
+
+#[test]
+fn what_was_made_is_taken_back_whatever_has_gone() {
+    delegates::what_was_made_is_taken_back_whatever_has_gone(&Settings::default());
+}
+
+#[test]
+fn a_pod_that_ends_leaves_nothing_of_other_plugins() {
+    delegates::a_pod_that_ends_leaves_nothing_of_other_plugins(&Settings::default());
+}
+
+#[test]
+fn a_plugin_that_outlives_the_agent_is_waited_for() {
+    delegates::a_plugin_that_outlives_the_agent_is_waited_for(&Settings::default());
+}
