@@ -134,3 +134,16 @@ fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_
     lab.del("blue", &new, "eth0").nothing();
     lab.assert_clean_slate();
 }
+
+/// The runtime takes the addresses of `eth0` for the pod's, and would make one without any again and again.
+#[test]
+fn an_eth0_without_an_address_is_refused_to_a_pod_and_another_interface_is_not() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let on_wire = lab.configuration("wire").to_string();
+    let add = of_cart(&lab, "ADD", pod.name(), Some(&pod.path())).stdin(on_wire);
+    lab.execute(&add).fails(109, &["eth0 of a pod of Kubernetes has to have an address"]);
+    lab.assert_clean_slate();
+    let _ = lab.execute(&add.with("CNI_IFNAME", "net1")).result();
+    lab.assert_invariants();
+}
